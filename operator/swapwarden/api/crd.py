@@ -1,0 +1,242 @@
+"""Makes the CustomResourceDefinitions in crds/ and the API reference from the models.
+
+Run as `python -m swapwarden.api.crd OUTPUT_DIR REFERENCE_FILE` (`make generate`).
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import yaml
+
+from swapwarden.api import names, profile, state
+
+Schema = dict[str, Any]
+
+_DROPPED = ("title", "$defs", "additionalProperties")
+"""Keys of JSON Schema that structural schemas either refuse or mean by default."""
+
+
+def structural(schema: Schema, definitions: dict[str, Schema] | None = None, *, defaults: bool = True) -> Schema:
+    """Turn JSON Schema as pydantic and msgspec write it into a structural schema, as CRDs want it.
+
+    References are put in place, `X | null` becomes X (an absent field says the same), titles go, and `default` stays only
+    where `defaults` is true and the default says something (not null, not an empty list or map).
+    """
+    definitions = definitions if definitions is not None else schema.get("$defs", {})
+    if "$ref" in schema:
+        target = structural(definitions[schema["$ref"].rpartition("/")[2]], definitions, defaults=defaults)
+        own = {key: value for key, value in schema.items() if key != "$ref"}
+        return {**target, **structural(own, definitions, defaults=defaults)}
+    if "anyOf" in schema:
+        (variant,) = (option for option in schema["anyOf"] if option.get("type") != "null")
+        own = {key: value for key, value in schema.items() if key != "anyOf"}
+        return {
+            **structural(variant, definitions, defaults=defaults),
+            **structural(own, definitions, defaults=defaults),
+        }
+    result: Schema = {key: value for key, value in schema.items() if key not in _DROPPED}
+    if "properties" in result:
+        result["properties"] = {
+            name: structural(child, definitions, defaults=defaults) for name, child in result["properties"].items()
+        }
+    if "items" in result:
+        result["items"] = structural(result["items"], definitions, defaults=defaults)
+    values = schema.get("additionalProperties")
+    if isinstance(values, dict):
+        result["additionalProperties"] = structural(values, definitions, defaults=defaults)
+    if not defaults or not result.get("default"):
+        result.pop("default", None)
+    if "enum" in result:
+        result["type"] = "string"
+    if result.get("type") == "integer":
+        result["format"] = "int64"
+    return result
+
+
+def _definition(
+    *, kind: str, plural: str, short: str, description: str, properties: Schema, columns: list[Schema]
+) -> Schema:
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{names.GROUP}"},
+        "spec": {
+            "group": names.GROUP,
+            "scope": "Cluster",
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
+                "categories": ["swapwarden"],
+            },
+            "versions": [
+                {
+                    "name": names.VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": columns,
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "description": description,
+                            "required": ["spec"],
+                            "properties": {
+                                "apiVersion": {"type": "string"},
+                                "kind": {"type": "string"},
+                                "metadata": {"type": "object"},
+                                **properties,
+                            },
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _column(name: str, path: str, description: str, *, kind: str = "string", wide: bool = False) -> Schema:
+    column: Schema = {"name": name, "type": kind, "jsonPath": path, "description": description}
+    return {**column, "priority": 1} if wide else column
+
+
+def _condition(name: str) -> str:
+    return f'.status.conditions[?(@.type=="{name}")].status'
+
+
+def profile_crd() -> Schema:
+    """The CustomResourceDefinition of NodeSwapProfile."""
+    schema = structural(profile.NodeSwapProfile.model_json_schema(mode="validation"))
+    spec, status = schema["properties"]["spec"], schema["properties"]["status"]
+    # The API server fills in nested defaults only where the parent is there.
+    spec["properties"]["swap"]["default"] = {}
+    status.pop("default", None)
+    for child in status["properties"].values():
+        child.pop("default", None)
+    return _definition(
+        kind=names.PROFILE_KIND,
+        plural=names.PROFILE_PLURAL,
+        short="nsp",
+        description="The swap policy of a set of nodes.",
+        properties={"spec": spec, "status": status},
+        columns=[
+            _column("Behavior", ".spec.swap.behavior", "How pods get swap."),
+            _column("Mode", ".spec.mode", "Enforce or Audit."),
+            _column("Priority", ".spec.priority", "The highest wins.", kind="integer"),
+            _column("Nodes", ".status.nodes.matched", "Nodes governed.", kind="integer"),
+            _column("Applied", ".status.nodes.applied", "Nodes that applied the plan.", kind="integer"),
+            _column("Degraded", ".status.nodes.degraded", "Nodes with a problem.", kind="integer"),
+            _column("Ready", _condition("Ready"), "Whether all governed nodes applied the plan."),
+            _column("Reserved", ".spec.swap.systemReserved", "Swap kept back from pods.", wide=True),
+            _column("Conflicted", _condition("Conflicted"), "Whether another profile ties with it.", wide=True),
+            _column("Age", ".metadata.creationTimestamp", "Time since creation.", kind="date"),
+        ],
+    )
+
+
+def state_crd() -> Schema:
+    """The CustomResourceDefinition of NodeSwapState."""
+    schema = structural(msgspec.json.schema(state.NodeSwapState), defaults=False)
+    spec, status = schema["properties"]["spec"], schema["properties"]["status"]
+    return _definition(
+        kind=names.STATE_KIND,
+        plural=names.STATE_PLURAL,
+        short="nss",
+        description="What the controller wants of one node's swap, and what its agent reports. Not for people to edit.",
+        properties={"spec": spec, "status": status},
+        columns=[
+            _column("Profile", ".spec.profile.name", "The profile in force."),
+            _column("Mode", ".spec.mode", "Absent means Enforce."),
+            _column("Swap", ".status.facts.swapBytes", "Total swap in bytes.", kind="integer"),
+            _column("Applied", _condition("Applied"), "Whether the kernel holds what the spec says."),
+            _column("Degraded", _condition("Degraded"), "Whether the agent has a problem."),
+            _column("Drift", _condition("Drift"), "Whether others changed the values lately.", wide=True),
+            _column("Epoch", ".spec.epoch", "Leadership term of the last writer.", kind="integer", wide=True),
+            _column("Age", ".metadata.creationTimestamp", "Time since creation.", kind="date"),
+        ],
+    )
+
+
+def _type_of(schema: Schema) -> str:
+    if schema.get("x-kubernetes-int-or-string"):
+        return "quantity"
+    if "additionalProperties" in schema:
+        return f"map of {_type_of(schema['additionalProperties'])}"
+    if schema.get("type") == "array":
+        return f"list of {_type_of(schema['items'])}"
+    return " \\| ".join(f"`{value}`" for value in schema["enum"]) if "enum" in schema else str(schema["type"])
+
+
+def _rows(schema: Schema, path: str) -> Iterator[str]:
+    required = schema.get("required", [])
+    for name, child in schema.get("properties", {}).items():
+        here = f"{path}.{name}"
+        default = f"`{child['default']}`" if child.get("default") not in (None, {}) else ""
+        text = " ".join(str(child.get("description", "")).split())
+        yield f"| `{here}` | {_type_of(child)} | {'yes' if name in required else ''} | {default} | {text} |"
+        inner = child
+        if "additionalProperties" in child:
+            inner, here = child["additionalProperties"], f"{here}.<key>"
+        elif child.get("type") == "array":
+            inner, here = child["items"], f"{here}[]"
+        yield from _rows(inner, here)
+
+
+def _rules(schema: Schema, path: str) -> Iterator[str]:
+    for rule in schema.get("x-kubernetes-validations", []):
+        yield f"- `{path}`: {rule['message']}"
+    for name, child in schema.get("properties", {}).items():
+        yield from _rules(child, f"{path}.{name}")
+    if "items" in schema:
+        yield from _rules(schema["items"], f"{path}[]")
+
+
+def reference(definitions: list[Schema]) -> str:
+    """The API reference in Markdown: one table for each kind, one row for each field."""
+    lines = [
+        "# API reference",
+        "",
+        "Generated from the models in `operator/swapwarden/api` by `make generate`; do not edit.",
+        "",
+    ]
+    for definition in definitions:
+        kind = definition["spec"]["names"]
+        (version,) = definition["spec"]["versions"]
+        schema = version["schema"]["openAPIV3Schema"]
+        lines += [
+            f"## {kind['kind']} ({names.GROUP}/{version['name']})",
+            "",
+            f"{schema['description']} Cluster-scoped; short name `{kind['shortNames'][0]}`.",
+            "",
+            "| field | type | required | default | meaning |",
+            "|---|---|---|---|---|",
+        ]
+        for part in ("spec", "status"):
+            lines += list(_rows({"properties": {part: schema["properties"][part]}}, ""))
+        rules = list(_rules(schema, ""))
+        if rules:
+            lines += ["", "Checked by the API server:", "", *rules]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def generate(crds: pathlib.Path, reference_file: pathlib.Path) -> None:
+    """Write both CRDs into `crds` and the reference into `reference_file`; existing files are replaced."""
+    definitions = [profile_crd(), state_crd()]
+    crds.mkdir(parents=True, exist_ok=True)
+    for definition in definitions:
+        text = yaml.safe_dump(definition, sort_keys=False, width=120)
+        head = "# Generated from operator/swapwarden/api by `make generate`; do not edit.\n"
+        (crds / f"{definition['metadata']['name']}.yaml").write_text(head + text, encoding="utf-8")
+    reference_file.write_text(reference(definitions), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    generate(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))

@@ -1,0 +1,92 @@
+"""Names that cross a process boundary: annotations, labels, kinds and enums.
+
+This module imports nothing of the package, so that every process can have it for free.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+GROUP: Final = "swapwarden.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+PROFILE_KIND: Final = "NodeSwapProfile"
+PROFILE_PLURAL: Final = "nodeswapprofiles"
+STATE_KIND: Final = "NodeSwapState"
+STATE_PLURAL: Final = "nodeswapstates"
+
+# On pods (annotations: the API server drops spec fields that it does not know).
+POLICY_ANNOTATION: Final = "swapwarden.dev/swap-policy"
+LIMIT_ANNOTATION: Final = "swapwarden.dev/swap-limit"
+CONTAINER_LIMIT_PREFIX: Final = "swap-limit.swapwarden.dev/"
+POLICY_SOURCE_ANNOTATION: Final = "swapwarden.dev/policy-source"
+
+# On namespaces (a label, so that webhook selectors can see it).
+DEFAULT_POLICY_LABEL: Final = "swapwarden.dev/default-swap-policy"
+
+# On nodes.
+NFD_SWAP_LABEL: Final = "feature.node.kubernetes.io/memory-swap"
+SWAP_LABEL: Final = "node.swapwarden.dev/swap"
+
+# Set by the kubelet on pods that it did not get from the API server (k/k: pkg/kubelet/types/pod_update.go).
+CONFIG_SOURCE_ANNOTATION: Final = "kubernetes.io/config.source"
+CONFIG_MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
+CONFIG_HASH_ANNOTATION: Final = "kubernetes.io/config.hash"
+
+BUILT_IN_PROFILE: Final = "(built-in)"
+"""Name under which the profile of a node that no object selects is shown. Not a valid object name, on purpose."""
+
+MAX_SWAP: Final = "max"
+"""How the kernel's memory.swap.max spells "no limit"."""
+
+NODE_NAME_EXTRA: Final = "authentication.kubernetes.io/node-name"
+"""Key in a request's userInfo.extra that names the node of a bound service account token (Kubernetes 1.30 and newer)."""
+
+
+class Policy(enum.StrEnum):
+    """Values of the policy annotation and of the namespace label that are understood."""
+
+    NO_PREFERENCE = "NoPreference"
+    DISABLED = "Disabled"
+
+
+class Mode(enum.StrEnum):
+    """What the agent does with a state."""
+
+    ENFORCE = "Enforce"
+    AUDIT = "Audit"
+    RESTORE = "Restore"
+
+
+class UnknownPod(enum.StrEnum):
+    """What a pod cgroup gets that appears before its state does."""
+
+    DENY = "Deny"
+    ALLOW = "Allow"
+
+
+class Behavior(enum.StrEnum):
+    """How a profile gives swap to pods."""
+
+    KUBELET = "Kubelet"
+    NO_SWAP = "NoSwap"
+    LIMITED_SWAP = "LimitedSwap"
+    WORKLOAD_CONTROLLED = "WorkloadControlled"
+
+
+class Reason(enum.StrEnum):
+    """Why a pod or a container has its number: one per row of the table in docs/semantics.md."""
+
+    NODE_INCOMPATIBLE = "NodeIncompatible"
+    POLICY_DISABLED = "PolicyDisabled"
+    INVALID_POLICY = "InvalidPolicy"
+    PROFILE_NO_SWAP = "ProfileNoSwap"
+    KUBELET_DECIDES = "KubeletDecides"
+    CRITICAL_POD = "CriticalPod"
+    QOS_NOT_ELIGIBLE = "QoSNotEligible"
+    LIMITED_SWAP = "LimitedSwap"
+    WORKLOAD_LIMIT = "WorkloadLimit"
+    NO_LIMIT = "NoLimit"
+    BOUNDED = "Bounded"

@@ -1,0 +1,232 @@
+"""NodeSwapState: what the controller wants of one node (spec) and what its agent reports (status).
+
+Machines write and read it, tens of times a second on a busy node, so the types are msgspec structs. Optional fields are
+left out when they hold their default: etcd stores the whole object again with every change of one pod.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from swapwarden.api import names
+
+SwapMax = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(max|0|[1-9][0-9]{0,18})$",
+        description="As the kernel file memory.swap.max takes it: max, 0, or bytes floored to the page.",
+    ),
+]
+"""A value of memory.swap.max, as text."""
+
+MAX_PODS = 2048
+MAX_CONTAINERS = 128
+MAX_VIOLATIONS = 32
+MAX_DEVICES = 64
+
+
+class ContainerState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What one running container's cgroup must hold."""
+
+    name: Annotated[str, msgspec.Meta(max_length=63, description="The container's name in its pod.")]
+    swap_max: SwapMax
+    cap: Annotated[
+        bool,
+        msgspec.Meta(description="Only ever lower the file to swapMax: a smaller value that it holds is left alone."),
+    ] = False
+
+
+class PodState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What one pod's cgroups must hold."""
+
+    reason: Annotated[names.Reason, msgspec.Meta(description="The rule that gave swapMax; see docs/semantics.md.")]
+    swap_max: (
+        Annotated[SwapMax, msgspec.Meta(description="Value for the pod's cgroup. Absent: nothing is written.")] | None
+    ) = None
+    containers: Annotated[
+        dict[str, ContainerState],
+        msgspec.Meta(
+            max_length=MAX_CONTAINERS,
+            description="By container id (without the runtime's prefix); only running containers that need a value.",
+        ),
+    ] = {}
+
+
+class ProfileRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The profile that a plan was made from."""
+
+    name: Annotated[
+        str, msgspec.Meta(max_length=253, description="Name of the NodeSwapProfile, or (built-in) where none selects.")
+    ]
+    generation: Annotated[int, msgspec.Meta(ge=0, description="metadata.generation of that profile.")] = 0
+
+
+class KubepodsState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What the cgroup above all pods must hold."""
+
+    swap_max: Annotated[SwapMax, msgspec.Meta(description="The node's swap less the profile's systemReserved.")]
+
+
+class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Written by the leading controller only."""
+
+    profile: Annotated[ProfileRef, msgspec.Meta(description="The profile in force.")]
+    mode: Annotated[
+        names.Mode,
+        msgspec.Meta(
+            description="Enforce: write and repair. Audit: report what would be written. Restore: put back what was there."
+        ),
+    ] = names.Mode.ENFORCE
+    on_unknown_pod: Annotated[
+        names.UnknownPod,
+        msgspec.Meta(
+            description="Deny: a pod cgroup that appears gets 0 until it stands in pods. Allow: it is left alone."
+        ),
+    ] = names.UnknownPod.DENY
+    epoch: Annotated[
+        int,
+        msgspec.Meta(ge=0, description="The writer's leadership term. A write with a smaller one is refused."),
+    ] = 0
+    kubepods: (
+        Annotated[
+            KubepodsState, msgspec.Meta(description="Limit on all pods together. Absent: not written, or put back.")
+        ]
+        | None
+    ) = None
+    pods: Annotated[
+        dict[str, PodState],
+        msgspec.Meta(
+            max_length=MAX_PODS,
+            description="By the UID that the pod's cgroup carries (for static pods the kubelet's config hash).",
+        ),
+    ] = {}
+
+
+class SwapDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One line of /proc/swaps."""
+
+    name: Annotated[str, msgspec.Meta(max_length=256, description="Path of the partition or file.")]
+    type: Annotated[str, msgspec.Meta(max_length=32, description="partition or file, as the kernel says.")]
+    size_bytes: Annotated[int, msgspec.Meta(ge=0, description="Size in bytes.")]
+    priority: Annotated[int, msgspec.Meta(description="The kernel uses devices with a higher priority first.")] = 0
+
+
+class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What the agent found on its node."""
+
+    cgroup_version: Annotated[int, msgspec.Meta(ge=0, le=2, description="2, 1, or 0 where there are no cgroups.")]
+    swap_controller: Annotated[bool, msgspec.Meta(description="Whether pods' cgroups have memory.swap.max.")]
+    swap_bytes: Annotated[int, msgspec.Meta(ge=0, description="Total swap in bytes (SwapTotal of /proc/meminfo).")]
+    memory_bytes: Annotated[int, msgspec.Meta(ge=0, description="Total memory in bytes (MemTotal of /proc/meminfo).")]
+    page_size: Annotated[int, msgspec.Meta(ge=1, description="The kernel's page size in bytes.")] = 4096
+    kernel: Annotated[str, msgspec.Meta(max_length=128, description="Kernel release.")] = ""
+    tmpfs_noswap: Annotated[
+        bool, msgspec.Meta(description="Whether tmpfs can be kept out of swap (kernel 6.4 and newer).")
+    ] = False
+    devices: Annotated[
+        list[SwapDevice], msgspec.Meta(max_length=MAX_DEVICES, description="The swap devices in use.")
+    ] = []
+
+
+class Condition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A condition in the form of metav1.Condition."""
+
+    type: Annotated[str, msgspec.Meta(max_length=64, description="Compatible, Applied, Degraded or Drift.")]
+    status: Annotated[str, msgspec.Meta(pattern="^(True|False|Unknown)$", description="True, False or Unknown.")]
+    reason: Annotated[str, msgspec.Meta(max_length=128, description="One word for programs.")]
+    message: Annotated[str, msgspec.Meta(max_length=1024, description="A sentence for people.")] = ""
+    last_transition_time: Annotated[
+        str, msgspec.Meta(max_length=32, description="When status last changed, RFC 3339.")
+    ] = ""
+    observed_generation: Annotated[int, msgspec.Meta(ge=0, description="Generation of the spec this is about.")] = 0
+
+
+class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One cgroup that does not, or for a while did not, hold what the spec says."""
+
+    pod: Annotated[str, msgspec.Meta(max_length=128, description="Key of the pod in spec.pods, or its cgroup's UID.")]
+    reason: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=64,
+            description="Draining, WriteFailed, Exposed (it was above its value for a while), or AwaitingState.",
+        ),
+    ]
+    container: Annotated[str, msgspec.Meta(max_length=128, description="Container id, where it is about one.")] = ""
+    wanted: Annotated[str, msgspec.Meta(max_length=32, description="What memory.swap.max should hold.")] = ""
+    found: Annotated[str, msgspec.Meta(max_length=32, description="What it holds, or held when last above.")] = ""
+    swap_bytes: Annotated[int, msgspec.Meta(ge=0, description="memory.swap.current when this was noted.")] = 0
+    exposures: Annotated[int, msgspec.Meta(ge=0, description="How many times it was found above its value.")] = 0
+    exposed_milliseconds: Annotated[
+        int, msgspec.Meta(ge=0, description="Time above its value, from notice to repair, in all.")
+    ] = 0
+    message: Annotated[str, msgspec.Meta(max_length=512, description="A sentence for people.")] = ""
+
+
+class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Written by the node's agent only, through the status subresource."""
+
+    observed_generation: Annotated[
+        int, msgspec.Meta(ge=0, description="metadata.generation of the spec that the agent acted on last.")
+    ] = 0
+    facts: Annotated[Facts, msgspec.Meta(description="What the agent found on the node.")] | None = None
+    conditions: Annotated[
+        list[Condition], msgspec.Meta(max_length=16, description="Compatible, Applied, Degraded, Drift.")
+    ] = []
+    violations: Annotated[
+        list[Violation],
+        msgspec.Meta(max_length=MAX_VIOLATIONS, description="Deviations only: what is not listed is as the spec says."),
+    ] = []
+    violations_omitted: Annotated[
+        int, msgspec.Meta(ge=0, description="How many more deviations there are than violations has room for.")
+    ] = 0
+
+
+class OwnerReference(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """metav1.OwnerReference, as far as it is used."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+class ObjectMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """metav1.ObjectMeta, as far as it is used."""
+
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str = ""
+    deletion_timestamp: str = ""
+    owner_references: list[OwnerReference] = []
+
+
+class NodeSwapState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The object that carries all that passes between the controller and one node's agent."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: (
+        Annotated[
+            StateSpec,
+            msgspec.Meta(
+                description="What the controller wants of this node.",
+                extra_json_schema={
+                    "x-kubernetes-validations": [
+                        {
+                            "rule": "!has(oldSelf.epoch) || (has(self.epoch) && self.epoch >= oldSelf.epoch)",
+                            "message": "epoch must not become smaller: a newer controller leads, so this writer must stop",
+                            "fieldPath": ".epoch",
+                        }
+                    ]
+                },
+            ),
+        ]
+        | None
+    ) = None
+    status: Annotated[StateStatus, msgspec.Meta(description="What the node's agent found and did.")] = StateStatus()
+    api_version: str = ""
+    kind: str = ""

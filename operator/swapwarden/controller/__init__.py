@@ -1,0 +1,1 @@
+"""The controller: watches in, plans, writes out."""

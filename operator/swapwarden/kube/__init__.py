@@ -1,0 +1,1 @@
+"""A lean client for the Kubernetes API: REST, watch, informer, lease."""

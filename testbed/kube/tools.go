@@ -1,0 +1,10 @@
+//go:build tools
+
+// Package kube names the programs to build, so that go.mod and go.sum lock what they need.
+package kube
+
+import (
+	_ "go.etcd.io/etcd/server/v3"
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+	_ "k8s.io/kubernetes/cmd/kubectl"
+)
