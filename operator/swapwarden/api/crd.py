@@ -24,8 +24,8 @@ _DROPPED = ("title", "$defs", "additionalProperties")
 def structural(schema: Schema, definitions: dict[str, Schema] | None = None, *, defaults: bool = True) -> Schema:
     """Turn JSON Schema as pydantic and msgspec write it into a structural schema, as CRDs want it.
 
-    References are put in place, `X | null` becomes X (an absent field says the same), titles go, and `default` stays only
-    where `defaults` is true and the default says something (not null, not an empty list or map).
+    References are put in place, `X | null` becomes X (an absent field says the same), titles go, and `default` stays
+    only where `defaults` is true and the default says something (not null, not an empty list or map).
     """
     definitions = definitions if definitions is not None else schema.get("$defs", {})
     if "$ref" in schema:

@@ -42,7 +42,7 @@ MAX_SWAP: Final = "max"
 """How the kernel's memory.swap.max spells "no limit"."""
 
 NODE_NAME_EXTRA: Final = "authentication.kubernetes.io/node-name"
-"""Key in a request's userInfo.extra that names the node of a bound service account token (Kubernetes 1.30 and newer)."""
+"""Key in a request's userInfo.extra that names the node of a bound service account token (Kubernetes 1.30)."""
 
 
 class Policy(enum.StrEnum):

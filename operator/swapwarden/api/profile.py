@@ -71,7 +71,7 @@ class LabelSelectorRequirement(Model):
                 {
                     "rule": "self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0"
                     " : !has(self.values) || size(self.values) == 0",
-                    "message": "values must be given with In and NotIn, and must not be given with Exists and DoesNotExist",
+                    "message": "In and NotIn need values; Exists and DoesNotExist take none",
                 }
             ]
         }
@@ -89,8 +89,7 @@ class LabelSelectorRequirement(Model):
     def _values_fit_operator(self) -> LabelSelectorRequirement:
         if (self.operator in {"In", "NotIn"}) != bool(self.values):
             raise ValueError(
-                f"values must be given with In and NotIn, and must not be given with Exists and DoesNotExist"
-                f" (key {self.key!r}, operator {self.operator})"
+                f"In and NotIn need values; Exists and DoesNotExist take none (key {self.key!r}, operator {self.operator})"
             )
         return self
 
@@ -123,8 +122,9 @@ class Swap(Model):
     behavior: Annotated[names.Behavior, pydantic.Field()] = pydantic.Field(
         default=names.Behavior.KUBELET,
         description=(
-            "Kubelet: what the kubelet gives stays in force. NoSwap: no pod swaps. LimitedSwap: Burstable pods get swap in "
-            "proportion to their memory requests (KEP-2400). WorkloadControlled: pods get what their annotations ask for."
+            "Kubelet: what the kubelet gives stays in force. NoSwap: no pod swaps. LimitedSwap: Burstable pods get swap"
+            " in proportion to their memory requests (KEP-2400). WorkloadControlled: pods get what their annotations"
+            " ask for."
         ),
     )
     system_reserved: QuantityOrPercent | None = pydantic.Field(
@@ -163,8 +163,8 @@ class ProfileSpec(Model):
     on_unknown_pod: Literal["Deny", "Allow"] = pydantic.Field(
         default="Deny",
         description=(
-            "What a pod cgroup gets that appears before the controller has planned it. Deny: no swap. Allow: it is left as"
-            " the kubelet made it, so that a pod with policy Disabled may swap for a moment."
+            "What a pod cgroup gets that appears before the controller has planned it. Deny: no swap. Allow: it is left"
+            " as the kubelet made it, so that a pod with policy Disabled may swap for a moment."
         ),
     )
     swap: Swap = pydantic.Field(default=Swap(), description="How pods on these nodes get swap.")

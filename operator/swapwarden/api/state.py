@@ -75,9 +75,7 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     profile: Annotated[ProfileRef, msgspec.Meta(description="The profile in force.")]
     mode: Annotated[
         names.Mode,
-        msgspec.Meta(
-            description="Enforce: write and repair. Audit: report what would be written. Restore: put back what was there."
-        ),
+        msgspec.Meta(description="Enforce: write and repair. Audit: report only. Restore: put back what was there."),
     ] = names.Mode.ENFORCE
     on_unknown_pod: Annotated[
         names.UnknownPod,
@@ -218,7 +216,7 @@ class NodeSwapState(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
                     "x-kubernetes-validations": [
                         {
                             "rule": "!has(oldSelf.epoch) || (has(self.epoch) && self.epoch >= oldSelf.epoch)",
-                            "message": "epoch must not become smaller: a newer controller leads, so this writer must stop",
+                            "message": "epoch must not become smaller: a newer controller leads",
                             "fieldPath": ".epoch",
                         }
                     ]

@@ -1,0 +1,202 @@
+"""Counters, gauges and histograms, small enough for the agent.
+
+The agent may not afford prometheus_client (14 MB of memory on every node), and all parts share modules with it, so
+every metric of Swapwarden is one of these. The controller and the webhook, which can afford it, publish them through
+prometheus_client (swapwarden.telemetry.exposition), together with its process metrics.
+
+Metrics are made at import time, by the module that counts. They are safe to change from several threads.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeVar
+
+M = TypeVar("M", bound="Metric")
+Kind = Literal["counter", "gauge", "histogram"]
+
+DEFAULT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds in seconds: from a cgroup write to a slow API request."""
+
+
+class Sample(NamedTuple):
+    """One line of the text format."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+
+
+class Metric:
+    """What counters, gauges and histograms share: a name, label names, one value per combination of label values."""
+
+    kind: Kind
+
+    def __init__(self, name: str, help_text: str, labels: Sequence[str]) -> None:
+        self.name = name
+        self.help_text = help_text
+        self.label_names = tuple(labels)
+        self._lock = threading.Lock()
+
+    def _check(self, values: tuple[str, ...]) -> None:
+        if len(values) != len(self.label_names):
+            raise ValueError(f"metric {self.name} has labels {self.label_names}, got values {values}")
+
+    def _labels(self, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        return tuple(zip(self.label_names, values, strict=True))
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what the metric holds now."""
+        raise NotImplementedError
+
+
+class _Scalar(Metric):
+    def __init__(self, name: str, help_text: str, labels: Sequence[str]) -> None:
+        super().__init__(name, help_text, labels)
+        # A metric without labels is there from the start: rate() needs the zero before the first event.
+        self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
+
+    def value(self, *labels: str) -> float:
+        """The value now; 0 where it was never set."""
+        return self._values.get(labels, 0.0)
+
+    def samples(self) -> Iterator[Sample]:
+        with self._lock:
+            items = list(self._values.items())
+        for labels, value in items:
+            yield Sample(self.name, self._labels(labels), value)
+
+
+class Counter(_Scalar):
+    """Only grows. By convention its name ends in `_total`."""
+
+    kind: Kind = "counter"
+
+    def inc(self, *labels: str, by: float = 1.0) -> None:
+        """Add `by` (not negative) to the value of these label values."""
+        self._check(labels)
+        if by < 0:
+            raise ValueError(f"counter {self.name} cannot go down (by {by})")
+        with self._lock:
+            self._values[labels] = self._values.get(labels, 0.0) + by
+
+    def remove(self, *labels: str) -> None:
+        """Forget these label values: what they were about is gone."""
+        with self._lock:
+            self._values.pop(labels, None)
+
+
+class Gauge(_Scalar):
+    """Goes up and down."""
+
+    kind: Kind = "gauge"
+
+    def set(self, value: float, *labels: str) -> None:
+        """Set the value of these label values."""
+        self._check(labels)
+        with self._lock:
+            self._values[labels] = value
+
+    def remove(self, *labels: str) -> None:
+        """Forget these label values: what they were about is gone."""
+        with self._lock:
+            self._values.pop(labels, None)
+
+
+class Histogram(Metric):
+    """Counts observations in buckets."""
+
+    kind: Kind = "histogram"
+
+    def __init__(
+        self, name: str, help_text: str, labels: Sequence[str], buckets: Sequence[float] = DEFAULT_BUCKETS
+    ) -> None:
+        super().__init__(name, help_text, labels)
+        self.buckets = tuple(buckets)
+        # Per label values: the count of each bucket and of those above the last, then the sum.
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        self._sums: dict[tuple[str, ...], float] = {}
+
+    def observe(self, value: float, *labels: str) -> None:
+        """Count one observation."""
+        self._check(labels)
+        with self._lock:
+            counts = self._counts.setdefault(labels, [0] * (len(self.buckets) + 1))
+            counts[bisect.bisect_left(self.buckets, value)] += 1
+            self._sums[labels] = self._sums.get(labels, 0.0) + value
+
+    def count(self, *labels: str) -> int:
+        """How many observations there were."""
+        return sum(self._counts.get(labels, ()))
+
+    def samples(self) -> Iterator[Sample]:
+        with self._lock:
+            items = [(labels, list(counts), self._sums[labels]) for labels, counts in self._counts.items()]
+        for labels, counts, total in items:
+            base = self._labels(labels)
+            seen = 0
+            for bound, count in zip((*map(_number, self.buckets), "+Inf"), counts, strict=True):
+                seen += count
+                yield Sample(f"{self.name}_bucket", (*base, ("le", bound)), seen)
+            yield Sample(f"{self.name}_sum", base, total)
+            yield Sample(f"{self.name}_count", base, seen)
+
+
+class Registry:
+    """The metrics of one process."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, Metric] = {}
+
+    def __iter__(self) -> Iterator[Metric]:
+        return iter(list(self._metrics.values()))
+
+    def add(self, metric: M) -> M:
+        """Register a metric; a second one of the same name is a mistake."""
+        if metric.name in self._metrics:
+            raise ValueError(f"metric {metric.name} is registered twice")
+        self._metrics[metric.name] = metric
+        return metric
+
+    def render(self) -> str:
+        """Write all metrics in the Prometheus text format, version 0.0.4."""
+        return "".join(_lines(self))
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _escape(text: str, *, quotes: bool) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace('"', '\\"') if quotes else text
+
+
+def _lines(metrics: Iterable[Metric]) -> Iterator[str]:
+    for metric in metrics:
+        yield f"# HELP {metric.name} {_escape(metric.help_text, quotes=False)}\n# TYPE {metric.name} {metric.kind}\n"
+        for name, labels, value in metric.samples():
+            inner = ",".join(f'{key}="{_escape(text, quotes=True)}"' for key, text in labels)
+            yield f"{name}{{{inner}}} {_number(value)}\n" if inner else f"{name} {_number(value)}\n"
+
+
+REGISTRY = Registry()
+
+
+def counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
+    """Make a counter in the registry of this process."""
+    return REGISTRY.add(Counter(name, help_text, labels))
+
+
+def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
+    """Make a gauge in the registry of this process."""
+    return REGISTRY.add(Gauge(name, help_text, labels))
+
+
+def histogram(
+    name: str, help_text: str, labels: Sequence[str] = (), buckets: Sequence[float] = DEFAULT_BUCKETS
+) -> Histogram:
+    """Make a histogram in the registry of this process; `buckets` are upper bounds, in the unit of the name."""
+    return REGISTRY.add(Histogram(name, help_text, labels, buckets))
