@@ -89,7 +89,7 @@ class LabelSelectorRequirement(Model):
     def _values_fit_operator(self) -> LabelSelectorRequirement:
         if (self.operator in {"In", "NotIn"}) != bool(self.values):
             raise ValueError(
-                f"In and NotIn need values; Exists and DoesNotExist take none (key {self.key!r}, operator {self.operator})"
+                f"In and NotIn need values; Exists and DoesNotExist take none (key {self.key!r}: {self.operator})"
             )
         return self
 

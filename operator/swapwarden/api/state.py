@@ -42,9 +42,9 @@ class PodState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What one pod's cgroups must hold."""
 
     reason: Annotated[names.Reason, msgspec.Meta(description="The rule that gave swapMax; see docs/semantics.md.")]
-    swap_max: (
-        Annotated[SwapMax, msgspec.Meta(description="Value for the pod's cgroup. Absent: nothing is written.")] | None
-    ) = None
+    swap_max: Annotated[
+        SwapMax | None, msgspec.Meta(description="Value for the pod's cgroup. Absent: nothing is written.")
+    ] = None
     containers: Annotated[
         dict[str, ContainerState],
         msgspec.Meta(
@@ -87,12 +87,9 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         int,
         msgspec.Meta(ge=0, description="The writer's leadership term. A write with a smaller one is refused."),
     ] = 0
-    kubepods: (
-        Annotated[
-            KubepodsState, msgspec.Meta(description="Limit on all pods together. Absent: not written, or put back.")
-        ]
-        | None
-    ) = None
+    kubepods: Annotated[
+        KubepodsState | None, msgspec.Meta(description="Limit on all pods together. Absent: not written, or put back.")
+    ] = None
     pods: Annotated[
         dict[str, PodState],
         msgspec.Meta(
@@ -169,7 +166,7 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     observed_generation: Annotated[
         int, msgspec.Meta(ge=0, description="metadata.generation of the spec that the agent acted on last.")
     ] = 0
-    facts: Annotated[Facts, msgspec.Meta(description="What the agent found on the node.")] | None = None
+    facts: Annotated[Facts | None, msgspec.Meta(description="What the agent found on the node.")] = None
     conditions: Annotated[
         list[Condition], msgspec.Meta(max_length=16, description="Compatible, Applied, Degraded, Drift.")
     ] = []
@@ -207,24 +204,21 @@ class NodeSwapState(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     """The object that carries all that passes between the controller and one node's agent."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: (
-        Annotated[
-            StateSpec,
-            msgspec.Meta(
-                description="What the controller wants of this node.",
-                extra_json_schema={
-                    "x-kubernetes-validations": [
-                        {
-                            "rule": "!has(oldSelf.epoch) || (has(self.epoch) && self.epoch >= oldSelf.epoch)",
-                            "message": "epoch must not become smaller: a newer controller leads",
-                            "fieldPath": ".epoch",
-                        }
-                    ]
-                },
-            ),
-        ]
-        | None
-    ) = None
+    spec: Annotated[
+        StateSpec | None,
+        msgspec.Meta(
+            description="What the controller wants of this node.",
+            extra_json_schema={
+                "x-kubernetes-validations": [
+                    {
+                        "rule": "!has(oldSelf.epoch) || (has(self.epoch) && self.epoch >= oldSelf.epoch)",
+                        "message": "epoch must not become smaller: a newer controller leads",
+                        "fieldPath": ".epoch",
+                    }
+                ]
+            },
+        ),
+    ] = None
     status: Annotated[StateStatus, msgspec.Meta(description="What the node's agent found and did.")] = StateStatus()
     api_version: str = ""
     kind: str = ""
