@@ -1,0 +1,73 @@
+# Everything a contributor runs. `make help` lists the targets; CONTRIBUTING.md says when to use which.
+SHELL := /bin/sh
+PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
+COVERAGE := --cov --cov-report=term
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: venv
+venv: ## Make the virtual environment in .venv from the lock file (does nothing when it is up to date)
+	@sh testbed/bootstrap.sh
+
+.PHONY: setup
+setup: venv ## Get all that the demo and the tests need: control plane binaries, kernel VM
+	@$(PYTHON) -m testbed setup all
+
+.PHONY: demo
+demo: venv ## Run the main job on a real API server and a real kernel; exits 0 only if all of it held
+	@$(PYTHON) -m testbed demo
+
+.PHONY: test
+test: setup ## Run every test tier
+	$(PYTEST) $(COVERAGE) tests/unit tests/integration tests/kernel
+
+.PHONY: test-unit
+test-unit: venv ## Run the unit tests: no I/O, seconds
+	$(PYTEST) tests/unit
+
+.PHONY: test-integration
+test-integration: venv ## Run the integration tests: a real etcd and kube-apiserver
+	@$(PYTHON) -m testbed setup controlplane
+	$(PYTEST) tests/integration
+
+.PHONY: test-kernel
+test-kernel: setup ## Run the kernel tests: a VM with cgroup v2 and swap
+	$(PYTEST) tests/kernel
+
+.PHONY: lint
+lint: venv ## Check format, rules, types, import contracts and generated files
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	.venv/bin/lint-imports
+	@rm -rf build/generated && mkdir -p build/generated
+	@$(PYTHON) -m swapwarden.api.crd build/generated/crds build/generated/api-reference.md
+	@diff -ru crds build/generated/crds && diff -u docs/api-reference.md build/generated/api-reference.md \
+		|| { echo "generated files are out of date: run make generate and commit the result" >&2; exit 1; }
+
+.PHONY: format
+format: venv ## Format the code and apply safe fixes
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+.PHONY: generate
+generate: venv ## Make crds/ and docs/api-reference.md from the models
+	$(PYTHON) -m swapwarden.api.crd crds docs/api-reference.md
+
+.PHONY: lock
+lock: ## Resolve the dependencies again and write locks/ (needs uv)
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o locks/dev.txt
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header -c locks/dev.txt pyproject.toml -o locks/runtime.txt
+
+.PHONY: bench-informer
+bench-informer: venv ## Measure the informer against plain json.loads, as a ratio
+	$(PYTHON) bench/informer.py
+
+.PHONY: clean
+clean: ## Remove the virtual environment and what tools left in the work tree (the cache outside it stays)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
