@@ -1,0 +1,42 @@
+"""python -m testbed setup [controlplane|kernel|all]: bring along all that the tests and the demo need."""
+
+import argparse
+import sys
+
+from testbed import assets, host, process, term
+
+
+def _setup_controlplane() -> None:
+    with term.step("control plane"):
+        found = assets.ensure()
+        for program in (found.etcd, found.kube_apiserver, found.kubectl):
+            term.say(f"  {program}")
+
+
+PARTS = {"controlplane": _setup_controlplane}
+
+
+def main() -> int:
+    """The command line; exit status 1 with one clear message when the machine can't give what is needed."""
+    parser = argparse.ArgumentParser(prog="python -m testbed", description="The test equipment of Swapwarden.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    setup = commands.add_parser("setup", help="fetch or build what the tests and the demo need; quick when it is there")
+    setup.add_argument("part", nargs="?", default="all", choices=[*PARTS, "all"])
+    chosen = parser.parse_args().part
+    process.exit_on_sigterm()
+    try:
+        host.need_linux()
+        for name, make in PARTS.items():
+            if chosen in {name, "all"}:
+                make()
+    except (host.SetupError, process.ProcessError) as error:
+        term.say(f"can't go on: {error}")
+        return 1
+    except KeyboardInterrupt:
+        term.say("stopped")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

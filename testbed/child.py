@@ -1,0 +1,31 @@
+"""Turns into the program that its arguments name, after asking the kernel to kill it when its parent dies.
+
+    python child.py PARENT-PID PROGRAM ARGUMENT...
+
+A wrapper rather than subprocess's preexec_fn, which may deadlock in a process with threads.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(argv: list[str]) -> None:
+    """See the module."""
+    parent, program = int(argv[0]), argv[1:]
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        # It died before the kernel was asked.
+        raise SystemExit(1)
+    try:
+        os.execvp(program[0], program)  # noqa: S606 - no shell is what is wanted
+    except OSError as error:
+        sys.exit(f"{program[0]}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,345 @@
+"""A Kubernetes control plane for tests: a real etcd and a real kube-apiserver on free ports of 127.0.0.1."""
+
+import base64
+import contextlib
+import http.client
+import json
+import random
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+import types
+import urllib.parse
+from pathlib import Path
+from typing import Any, Self
+
+from testbed import assets, pki, process
+
+# How a guest of QEMU's user-mode network reaches the host's loopback.
+GUEST_VIEW_OF_HOST = "10.0.2.2"
+_START_ATTEMPTS = 3
+_READY_TIMEOUT = 90.0
+_REQUEST_TIMEOUT = 60.0
+# Below the range that the kernel takes client ports from: while the API server is down, no client may sit on its port.
+_PORTS = range(20000, 32000)
+_CRD_TIMEOUT = 30.0
+
+Json = Any
+
+
+class ControlPlaneError(Exception):
+    """The control plane did not do what was asked of it."""
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on."""
+    for port in random.sample(_PORTS, 200):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ControlPlaneError(f"no free TCP port between {_PORTS.start} and {_PORTS.stop}")
+
+
+class ControlPlane:
+    """etcd and kube-apiserver with their own data, ports and certificate authority; several may run side by side."""
+
+    def __init__(self) -> None:
+        self._assets = assets.ensure()
+        self.folder = Path(tempfile.mkdtemp(prefix="swapwarden-controlplane-"))
+        self._pki = self.folder / "pki"
+        self._pki.mkdir(mode=0o700)
+        self._authority = pki.Authority(self._pki)
+        self.ca_file = self._authority.certificate
+        sans = ["127.0.0.1", GUEST_VIEW_OF_HOST, "localhost", "kubernetes", "kubernetes.default.svc"]
+        self._serving = self._authority.issue("apiserver", "kube-apiserver", sans)
+        self._admin = self._authority.issue("admin", "admin", organization="system:masters")
+        self._token_key = pki.write_key(pki.new_key(), self._pki / "service-accounts.key")
+        self._etcd: process.Process | None = None
+        self._apiserver: process.Process | None = None
+        self._etcd_port = self._port = 0
+        self._contexts: dict[bool, ssl.SSLContext] = {}
+        self._names = 0
+
+    # --- life cycle ---
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End both programs and remove their data."""
+        if self._apiserver:
+            self._apiserver.kill()
+        if self._etcd:
+            self._etcd.kill()
+        self._apiserver = self._etcd = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            # Someone else may take a port between the search and the start.
+            self._etcd_port, self._port = free_port(), free_port()
+            try:
+                self._start_etcd()
+                self.start_apiserver()
+            except process.ProcessError as error:
+                for running in (self._apiserver, self._etcd):
+                    if running:
+                        running.kill()
+                if attempt == _START_ATTEMPTS or "address already in use" not in str(error):
+                    raise
+            else:
+                return
+
+    def _start_etcd(self) -> None:
+        client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{free_port()}"
+        data = self.folder / "etcd"
+        shutil.rmtree(data, ignore_errors=True)
+        argv = [str(self._assets.etcd), "--name=testbed", f"--data-dir={data}", "--unsafe-no-fsync", "--log-level=warn"]
+        argv += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
+        argv += [
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=testbed={peer}",
+        ]
+        self._etcd = process.Process("etcd", argv, log=self.folder / "etcd.log")
+
+    def start_apiserver(self) -> None:
+        """Start the API server on the port and data it had, and wait until it is ready."""
+        argv = [
+            str(self._assets.kube_apiserver),
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            "--bind-address=127.0.0.1",
+            # Without it the machine would need a default route.
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={self._port}",
+            "--endpoint-reconciler-type=none",
+            f"--tls-cert-file={self._serving.certificate}",
+            f"--tls-private-key-file={self._serving.key}",
+            f"--client-ca-file={self.ca_file}",
+            f"--cert-dir={self._pki}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={self._token_key}",
+            f"--service-account-signing-key-file={self._token_key}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--enable-aggregator-routing=true",
+            "--allow-privileged=true",
+            "--profiling=false",
+        ]
+        self._apiserver = process.Process("kube-apiserver", argv, log=self.folder / "kube-apiserver.log")
+        deadline = time.monotonic() + _READY_TIMEOUT
+        while not self.ready():
+            self._apiserver.check_alive()
+            if self._etcd:
+                self._etcd.check_alive()
+            if time.monotonic() > deadline:
+                raise process.ProcessError(f"kube-apiserver is not ready after {_READY_TIMEOUT:.0f} s\n{self.logs()}")
+            time.sleep(0.05)
+
+    def ready(self, timeout: float = 5.0) -> bool:
+        """Whether the API server answers within TIMEOUT seconds that it is ready."""
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", self._port, timeout=timeout, context=self._context(admin=True)
+        )
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def stop_apiserver(self) -> None:
+        """End the API server as a crash would; etcd and its data stay. start_apiserver() brings it back."""
+        self._running().kill()
+
+    def pause(self) -> None:
+        """Freeze the API server: connections stay open and nothing answers."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def _running(self) -> process.Process:
+        if not self._apiserver:
+            raise ControlPlaneError("the control plane has not been started")
+        return self._apiserver
+
+    def logs(self, lines: int = 30) -> str:
+        """The end of what etcd and kube-apiserver wrote."""
+        running = [started for started in (self._etcd, self._apiserver) if started]
+        return "\n".join(f"  {started.name}:\n{started.tail(lines)}" for started in running)
+
+    # --- access ---
+
+    @property
+    def port(self) -> int:
+        """The API server's port."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """The API server's address on this host."""
+        return f"https://127.0.0.1:{self._port}"
+
+    @property
+    def guest_url(self) -> str:
+        """The API server's address in a KernelVM."""
+        return f"https://{GUEST_VIEW_OF_HOST}:{self._port}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """A kubeconfig of the cluster's administrator."""
+        path = self.folder / "admin.kubeconfig"
+        if not path.exists():
+            user = {
+                "client-certificate-data": _base64(self._admin.certificate),
+                "client-key-data": _base64(self._admin.key),
+            }
+            self._write_kubeconfig(path, "admin", user, self.url, None)
+        return path
+
+    def kubeconfig_for(
+        self, token: str, name: str, *, server: str | None = None, tls_server_name: str | None = None
+    ) -> Path:
+        """A kubeconfig with a bearer token, in a new file. SERVER is `url` unless given (`guest_url` for a guest)."""
+        self._names += 1
+        path = self.folder / f"{name}-{self._names}.kubeconfig"
+        self._write_kubeconfig(path, name, {"token": token}, server or self.url, tls_server_name)
+        return path
+
+    def _write_kubeconfig(
+        self, path: Path, name: str, user: dict[str, str], server: str, tls_server_name: str | None
+    ) -> None:
+        cluster = {"server": server, "certificate-authority-data": _base64(self.ca_file)}
+        if tls_server_name:
+            cluster["tls-server-name"] = tls_server_name
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "testbed", "cluster": cluster}],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": name, "context": {"cluster": "testbed", "user": name}}],
+            "current-context": name,
+        }
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(content, indent=2), encoding="utf-8")  # JSON is YAML too
+
+    def issue_certificate(self, common_name: str, sans: list[str]) -> tuple[Path, Path]:
+        """A server's certificate and key (PEM files) from the authority in `ca_file`."""
+        self._names += 1
+        pair = self._authority.issue(f"{common_name}-{self._names}", common_name, sans)
+        return pair.certificate, pair.key
+
+    def kubectl(self, *args: str, text: str | None = None, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as administrator, with TEXT on its stdin; process.ProcessError with its stderr when it fails."""
+        options = [f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.folder / 'kubectl-cache'}"]
+        return process.run([str(self._assets.kubectl), *options, *args], timeout=timeout, text=text)
+
+    def apply(self, *manifests: Path | str) -> None:
+        """Apply each manifest with kubectl: a Path is a file or a folder, a str is YAML (in block style)."""
+        for manifest in manifests:
+            if isinstance(manifest, Path):
+                self.kubectl("apply", "-f", str(manifest))
+            else:
+                self.kubectl("apply", "-f", "-", text=manifest)
+
+    def apply_crds(self, *manifests: Path | str) -> None:
+        """Apply CustomResourceDefinitions and wait until the API server serves them."""
+        self.apply(*manifests)
+        self.kubectl("wait", "--for=condition=Established", "crd", "--all", f"--timeout={_CRD_TIMEOUT:.0f}s")
+        for crd in self.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]:
+            spec = crd["spec"]
+            served = next(version["name"] for version in spec["versions"] if version["served"])
+            self._wait_served(f"/apis/{spec['group']}/{served}/{spec['names']['plural']}?limit=1")
+
+    def _wait_served(self, path: str) -> None:
+        deadline = time.monotonic() + _CRD_TIMEOUT
+        while (answer := self.request("GET", path))[0] != http.HTTPStatus.OK:
+            if time.monotonic() > deadline:
+                raise ControlPlaneError(f"{path} is not served after {_CRD_TIMEOUT:.0f} s: {answer}")
+            time.sleep(0.02)
+
+    def request(
+        self, method: str, path: str, body: Json = None, token: str | None = None, content_type: str | None = None
+    ) -> tuple[int, Json]:
+        """One request of the API as administrator, or as the bearer of TOKEN: (HTTP status, decoded answer).
+
+        BODY is sent as JSON; a PATCH is a JSON merge patch unless CONTENT_TYPE says otherwise.
+        """
+        default_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Accept": "application/json", "Content-Type": content_type or default_type}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        context = self._context(admin=token is None)
+        connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=_REQUEST_TIMEOUT, context=context)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            content = answer.read()
+            is_json = "json" in answer.headers.get("Content-Type", "")
+            return answer.status, json.loads(content) if is_json else content.decode(errors="replace")
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Json:
+        """The object at PATH; ControlPlaneError when there is none."""
+        return self._expect("GET", path, None)
+
+    def create(self, path: str, body: Json) -> Json:
+        """POST of an object; ControlPlaneError with the API server's words when it is refused."""
+        return self._expect("POST", path, body)
+
+    def _expect(self, method: str, path: str, body: Json) -> Json:
+        status, answer = self.request(method, path, body)
+        if status >= http.HTTPStatus.BAD_REQUEST:
+            said = answer.get("message", answer) if isinstance(answer, dict) else answer
+            raise ControlPlaneError(f"{method} {path}: HTTP {status}: {said}")
+        return answer
+
+    def _context(self, *, admin: bool) -> ssl.SSLContext:
+        if admin not in self._contexts:
+            context = ssl.create_default_context(cafile=str(self.ca_file))
+            if admin:
+                context.load_cert_chain(self._admin.certificate, self._admin.key)
+            self._contexts[admin] = context
+        return self._contexts[admin]
+
+    def create_namespace(self, name: str, labels: dict[str, str] | None = None) -> None:
+        """Create a namespace and its default service account, which pods need and no controller manager makes here."""
+        self.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels or {}}})
+        self.create(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
+
+    def token(self, namespace: str, service_account: str, pod: str | None = None, seconds: int = 3600) -> str:
+        """A service account's token; bound to POD when given, so that the API server knows the bearer's node."""
+        spec: dict[str, Json] = {"expirationSeconds": seconds}
+        if pod:
+            found = self.get(f"/api/v1/namespaces/{namespace}/pods/{urllib.parse.quote(pod)}")
+            uid = found["metadata"]["uid"]
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token"
+        made = self.create(path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec})
+        return str(made["status"]["token"])
+
+
+def _base64(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()

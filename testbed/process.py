@@ -1,0 +1,153 @@
+"""Running programs so that nothing is left behind, whatever ends the testbed."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+# The kernel's parent-death signal goes out when the *thread* that forked ends. One thread that lives as long as the
+# interpreter forks all children, so that a child started from a short-lived thread is not killed with it.
+_FORKER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="testbed-forker")
+_CHILD = Path(__file__).with_name("child.py")
+_TAIL_LINES = 30
+
+
+class ProcessError(Exception):
+    """A program that failed, ended early or took too long, with the end of what it said."""
+
+
+def last_lines(text: str, count: int = _TAIL_LINES) -> str:
+    """The end of TEXT, indented, for an error message."""
+    return "\n".join(f"    {line}" for line in text.strip().splitlines()[-count:])
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    timeout: float,
+    check: bool = True,
+    text: str | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, with TEXT on its stdin.
+
+    Raises ProcessError when it takes longer than TIMEOUT seconds or, with CHECK, when it fails.
+    """
+    try:
+        result = subprocess.run(
+            argv, input=text or "", capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, env=env
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProcessError(f"{' '.join(argv)}: not done after {timeout:.0f} s") from error
+    except FileNotFoundError as error:
+        raise ProcessError(f"{argv[0]}: no such program") from error
+    if check and result.returncode != 0:
+        said = last_lines(result.stderr or result.stdout)
+        raise ProcessError(f"{' '.join(argv)}: exit status {result.returncode}\n{said}")
+    return result
+
+
+class Process:
+    """A program in the background. It is killed when its parent dies, and its output goes to a file."""
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self.name = name
+        self.log = log
+        wrapped = [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), *argv]
+        with log.open("ab") as output:
+            # A session of its own: Ctrl-C reaches the testbed, which stops its children in the right order.
+            self._popen = _FORKER.submit(
+                subprocess.Popen,
+                wrapped,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=cwd,
+                pass_fds=tuple(pass_fds),
+                start_new_session=True,
+            ).result()
+
+    @property
+    def pid(self) -> int:
+        """The process id; the program replaces the wrapper, so it is the program's own."""
+        return self._popen.pid
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal, or None while it runs."""
+        return self._popen.poll()
+
+    def wait(self, timeout: float) -> int:
+        """Wait for the end; ProcessError after TIMEOUT seconds."""
+        try:
+            return self._popen.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise ProcessError(f"{self.name}: still running after {timeout:.0f} s\n{self.tail()}") from error
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it still runs."""
+        self._popen.send_signal(number)
+
+    def check_alive(self) -> None:
+        """Raise ProcessError with the end of its output if it has ended."""
+        if (status := self.poll()) is not None:
+            raise ProcessError(f"{self.name} ended with status {status}. The end of {self.log}:\n{self.tail()}")
+
+    def stop(self, timeout: float = 10.0) -> int:
+        """End it: SIGTERM, and SIGKILL after TIMEOUT seconds. Returns the exit status."""
+        for number, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, 60.0)):
+            self.send_signal(signal.SIGCONT)  # a stopped process does not see SIGTERM
+            self.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._popen.wait(patience)
+        raise ProcessError(f"{self.name}: process {self.pid} survives SIGKILL")
+
+    def kill(self) -> int:
+        """End it at once, as a crash would."""
+        self.send_signal(signal.SIGKILL)
+        return self._popen.wait(60.0)
+
+    def output(self) -> str:
+        """All that it wrote so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def tail(self, lines: int = _TAIL_LINES) -> str:
+        """The end of what it wrote, indented."""
+        return last_lines(self.output(), lines)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def exit_on_sigterm() -> None:
+    """Let SIGTERM and SIGHUP unwind the program as Ctrl-C does, so that every context manager cleans up."""
+
+    def leave(number: int, _frame: types.FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGHUP, leave)

@@ -1,0 +1,57 @@
+"""What all tiers share: the real parts that the testbed starts, and what keeps tests off other people's clusters."""
+
+import os
+import uuid
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.controlplane import ControlPlane
+
+TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test's folder says which tier it belongs to."""
+    for item in items:
+        tier = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+        if tier in {"integration", "kernel"}:
+            item.add_marker(tier)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of the programs' output with the failure of a test that uses them."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        for name, value in item.funcargs.items():
+            if isinstance(value, ControlPlane):
+                report.sections.append((f"{name}: the end of its logs ({call.when})", value.logs(15)))
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_other_cluster() -> Iterator[None]:
+    """Nothing in the tests may find a cluster that they did not make."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", os.devnull)
+        patch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """A real etcd and kube-apiserver for the whole session. Tests that stop it or fill it start one of their own."""
+    with ControlPlane() as running:
+        yield running
+
+
+@pytest.fixture
+def fresh_namespace(control_plane: ControlPlane) -> str:
+    """A new namespace with a default service account. It stays: no controller manager runs that could empty it."""
+    name = f"test-{uuid.uuid4().hex[:10]}"
+    control_plane.create_namespace(name)
+    return name
