@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from testbed import assets, host, process, term
+from testbed import assets, host, kernelvm, process, term
 
 
 def _setup_controlplane() -> None:
@@ -13,7 +13,12 @@ def _setup_controlplane() -> None:
             term.say(f"  {program}")
 
 
-PARTS = {"controlplane": _setup_controlplane}
+def _setup_kernel() -> None:
+    with term.step("kernel VM"):
+        term.say(f"  Linux {kernelvm.ensure().release}")
+
+
+PARTS = {"controlplane": _setup_controlplane, "kernel": _setup_kernel}
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.controlplane import ControlPlane
+from testbed.kernelvm import KernelVM
 
 TESTS = Path(__file__).parent
 
@@ -30,6 +31,8 @@ def pytest_runtest_makereport(
         for name, value in item.funcargs.items():
             if isinstance(value, ControlPlane):
                 report.sections.append((f"{name}: the end of its logs ({call.when})", value.logs(15)))
+            if isinstance(value, KernelVM):
+                report.sections.append((f"{name} ({call.when})", value.console(15)))
     return report
 
 
@@ -55,3 +58,10 @@ def fresh_namespace(control_plane: ControlPlane) -> str:
     name = f"test-{uuid.uuid4().hex[:10]}"
     control_plane.create_namespace(name)
     return name
+
+
+@pytest.fixture(scope="session")
+def kernel_vm() -> Iterator[KernelVM]:
+    """A VM with cgroup v2 and swap for the whole session. Tests make cgroups of their own in it, and remove them."""
+    with KernelVM() as running:
+        yield running

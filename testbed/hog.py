@@ -1,0 +1,48 @@
+"""A memory hog: fills anonymous memory and touches all of it again and again. Standard library only; runs as a script.
+
+    python hog.py MIB [--cgroup DIR] [--pace MIB_PER_SECOND] [--rounds N]
+
+It joins DIR before it takes any memory. A line per round goes to stdout, so that a reader can wait for `round 1`.
+"""
+
+import argparse
+import mmap
+import os
+import sys
+import time
+from pathlib import Path
+
+MIB = 1 << 20
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description="Fill memory and keep touching it.")
+    parser.add_argument("mib", type=int, help="how much to fill, in MiB")
+    parser.add_argument("--cgroup", help="the folder of the cgroup to join first")
+    parser.add_argument("--pace", type=float, default=64.0, help="MiB touched a second (default 64)")
+    parser.add_argument(
+        "--rounds", type=int, default=0, help="go idle after so many rounds, keeping the memory; 0: never"
+    )
+    options = parser.parse_args()
+    if options.cgroup:
+        Path(options.cgroup, "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+    memory = mmap.mmap(-1, options.mib * MIB)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)  # page by page, as most programs' memory is
+    block = os.urandom(MIB)  # zswap and zram would make nothing of zeros
+    due = time.monotonic()
+    done = 0
+    while not options.rounds or done < options.rounds:
+        for start in range(0, len(memory), MIB):
+            memory[start : start + MIB] = block
+            due = max(due + 1 / options.pace, time.monotonic() - 1)
+            time.sleep(max(0.0, due - time.monotonic()))
+        done += 1
+        sys.stdout.write(f"round {done}: {options.mib} MiB\n")
+        sys.stdout.flush()
+    while True:
+        time.sleep(3600)
+
+
+if __name__ == "__main__":
+    main()
