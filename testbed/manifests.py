@@ -1,0 +1,29 @@
+"""The product's manifests as a test cluster needs them: the webhook runs outside of the cluster, behind a URL."""
+
+import base64
+from pathlib import Path
+
+import yaml
+
+FOLDER = Path(__file__).parent.parent / "deploy" / "manifests"
+_WEBHOOK = "webhook.yaml"
+
+
+def webhook_manifests(url_base: str, ca_pem: str | bytes) -> str:
+    """The webhook's registration, as YAML to apply, for a webhook at URL_BASE (https://host:port) with CA_PEM's authority."""
+    ca = ca_pem.encode() if isinstance(ca_pem, str) else ca_pem
+    documents = list(yaml.safe_load_all((FOLDER / _WEBHOOK).read_text(encoding="utf-8")))
+    for document in documents:
+        for entry in document["webhooks"]:
+            path = entry["clientConfig"]["service"]["path"]
+            entry["clientConfig"] = {
+                "url": f"{url_base.rstrip('/')}{path}",
+                "caBundle": base64.b64encode(ca).decode("ascii"),
+            }
+    return yaml.safe_dump_all(documents, sort_keys=False)
+
+
+def other_manifests() -> list[Path]:
+    """All manifests but the webhook's registration, the namespace first."""
+    namespace = FOLDER / "namespace.yaml"
+    return [namespace, *sorted(path for path in FOLDER.glob("*.yaml") if path.name not in {namespace.name, _WEBHOOK})]
