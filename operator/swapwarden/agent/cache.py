@@ -1,0 +1,80 @@
+"""The last state, on a directory that survives reboots: in force before the API server can be asked."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+from typing import Final
+
+import msgspec
+
+from swapwarden.agent import wanted
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+CORRUPT = metrics.counter("swapwarden_agent_cache_corrupt_total", "Times the cached state was not readable.")
+
+FILE: Final = "state.json"
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""Of the file: above what etcd takes for one object (1.5 MiB) with room."""
+
+
+class Cached(msgspec.Struct, frozen=True):
+    """The file's content."""
+
+    node: str
+    uid: str
+    generation: int
+    spec: wanted.WireSpec
+
+
+def store(directory: pathlib.Path, node: str, state: wanted.WireState) -> None:
+    """Replace what is cached, and wait for the disk; a crash leaves the old or the new. OSError where it fails."""
+    cached = Cached(node, state.metadata.uid, state.metadata.generation, state.spec)
+    new = directory / f"{FILE}.new"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:  # noqa: PTH123 pathlib opens no descriptors
+        file.write(msgspec.json.encode(cached))
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(directory / FILE)
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _bounded(file: pathlib.Path) -> bytes:
+    if file.stat().st_size > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+    return file.read_bytes()
+
+
+def load(directory: pathlib.Path, node: str, page: int) -> wanted.WireState | None:
+    """What is cached for this node; None where there is nothing, or nothing fit for use (it is then moved aside)."""
+    file = directory / FILE
+    try:
+        cached = msgspec.json.decode(_bounded(file), type=Cached)
+        state = wanted.WireState(wanted.WireMeta(node, cached.uid, "", cached.generation), cached.spec)
+        wanted.compile_state(state, page)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        CORRUPT.inc()
+        aside = file.with_suffix(".corrupt")
+        log.error(  # noqa: TRY400 the message has it all
+            "the cached state is not readable and was moved aside; waiting for the API server's",
+            extra={"file": str(file), "aside": str(aside), "error": str(error)},
+        )
+        try:
+            file.replace(aside)
+        except OSError as problem:
+            log.warning("the cached state could not be moved aside", extra={"error": str(problem)})
+        return None
+    if cached.node != node:
+        log.warning("the cached state is another node's and is not used", extra={"file": str(file), "of": cached.node})
+        return None
+    return state

@@ -1,0 +1,138 @@
+"""The boundary to the cgroup file system: the only module that reads and writes it.
+
+Paths are relative to the root that was given, and come from listing directories, never from the API. cgroupfs has no
+symbolic links; in case the root is something else, none is followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+from swapwarden.agent import limits, tree
+
+SWAP_MAX: Final = "memory.swap.max"
+SWAP_CURRENT: Final = "memory.swap.current"
+MEMORY_CURRENT: Final = "memory.current"
+MEMORY_MAX: Final = "memory.max"
+MEMORY_HIGH: Final = "memory.high"
+
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
+_DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
+_READ_BYTES: Final = 64
+
+
+class CgroupError(Exception):
+    """The kernel refused; the message names the file and the cause."""
+
+
+class GoneError(CgroupError):
+    """The cgroup, or the file in it, is not there (any more, or yet)."""
+
+
+class DeniedError(CgroupError):
+    """The agent may not: a matter of the mount, the user, or delegation (a cgroup's own namespace root)."""
+
+
+class TransientError(CgroupError):
+    """The file holds no value at this moment."""
+
+
+def _typed(error: OSError, path: str) -> CgroupError:
+    message = f"{path}: {error.strerror}"
+    if error.errno in _GONE:
+        return GoneError(message)
+    return DeniedError(message) if error.errno in _DENIED else CgroupError(message)
+
+
+class Cgroups:
+    """A cgroup file system, or a directory that looks like one."""
+
+    def __init__(self, root: str, page: int) -> None:
+        """Open `root`; OSError where it is not a directory. `page` is the kernel's page size in bytes."""
+        self.root = os.path.realpath(root)
+        self.page = page
+        self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Close the root."""
+        os.close(self._fd)
+
+    def absolute(self, path: str, file: str = "") -> str:
+        """The path for inotify, which knows no directory descriptors."""
+        return "/".join(part for part in (self.root, path, file) if part)
+
+    def dirs(self, path: str) -> list[str]:
+        """Names of the child cgroups; empty where `path` is gone or may not be read."""
+        try:
+            fd = os.open(path or ".", _READ | os.O_DIRECTORY, dir_fd=self._fd)
+        except OSError:
+            return []
+        try:
+            with os.scandir(fd) as entries:
+                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            return []
+        finally:
+            os.close(fd)
+
+    def inode(self, path: str) -> int | None:
+        """What tells a cgroup from a later one of the same name; None where there is none."""
+        try:
+            return os.stat(path or ".", dir_fd=self._fd, follow_symlinks=False).st_ino
+        except OSError:
+            return None
+
+    def has(self, path: str, file: str) -> bool:
+        """Whether the file exists."""
+        try:
+            os.stat(tree.join(path, file), dir_fd=self._fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
+    def limit(self, path: str, file: str = SWAP_MAX) -> int:
+        """Read a limit: bytes, or limits.NO_LIMIT."""
+        text = self._read(tree.join(path, file))
+        try:
+            return limits.parse(text, self.page)
+        except ValueError as error:
+            raise TransientError(f"{path}/{file}: {error}") from None
+
+    def in_use(self, path: str) -> int:
+        """Bytes of swap in use; 0 where there is no memory.swap.current (the kernel makes it along with the limit)."""
+        try:
+            return self.limit(path, SWAP_CURRENT)
+        except GoneError:
+            return 0
+
+    def set_limit(self, path: str, limit: int) -> None:
+        """Write memory.swap.max. What the file then holds is for the caller to read: others write there too."""
+        name = tree.join(path, SWAP_MAX)
+        data = f"{limits.render(limit)}\n".encode("ascii")
+        try:
+            fd = os.open(name, _WRITE, dir_fd=self._fd)
+            try:
+                os.write(fd, data)
+                # Kernel files have no size; a plain file must lose the rest of a longer value. Truncating on open
+                # would do it as well, but shows watchers an empty file for a moment, in cgroupfs too.
+                if os.fstat(fd).st_size > len(data):
+                    os.ftruncate(fd, len(data))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _typed(error, name) from None
+
+    def _read(self, name: str) -> str:
+        try:
+            fd = os.open(name, _READ, dir_fd=self._fd)
+            try:
+                data = os.read(fd, _READ_BYTES)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _typed(error, name) from None
+        return data.partition(b"\n")[0].decode("ascii", "replace")

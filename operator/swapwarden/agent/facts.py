@@ -1,0 +1,77 @@
+"""What the node has: read from /proc and the cgroup file system."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Final
+
+from swapwarden.agent import cgroupfs
+from swapwarden.api import state
+
+TMPFS_NOSWAP_KERNEL: Final = (6, 4)
+"""From here on the kubelet takes tmpfs noswap as given (pkg/kubelet/util/swap/swap_util.go)."""
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def meminfo(text: str) -> dict[str, int]:
+    """The lines of /proc/meminfo that are sizes, in bytes."""
+    sizes = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if len(words) == 2 and words[0].isdecimal() and words[1] == "kB":
+            sizes[name] = int(words[0]) * 1024
+    return sizes
+
+
+def devices(text: str) -> list[state.SwapDevice]:
+    """The devices in /proc/swaps, which writes spaces and the like in paths as octal escapes; odd lines are skipped."""
+    found = []
+    for line in text.splitlines()[1:]:
+        words = line.split()
+        if len(words) < 5 or not words[2].isdecimal():
+            continue
+        name = _OCTAL.sub(lambda match: chr(int(match[1], 8)), words[0])
+        priority = int(words[4]) if words[4].lstrip("-").isdecimal() else 0
+        found.append(state.SwapDevice(name[:256], words[1][:32], int(words[2]) * 1024, priority))
+    return found[: state.MAX_DEVICES]
+
+
+def noswap(release: str) -> bool:
+    """Whether a kernel of this release can keep tmpfs out of swap."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return match is not None and (int(match[1]), int(match[2])) >= TMPFS_NOSWAP_KERNEL
+
+
+def _text(file: pathlib.Path) -> str:
+    try:
+        return file.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def available(proc: pathlib.Path) -> int:
+    """Memory in bytes that the node can still give without swapping (MemAvailable); 0 where it cannot be read."""
+    return meminfo(_text(proc / "meminfo")).get("MemAvailable", 0)
+
+
+def read(proc: pathlib.Path, cgroups: cgroupfs.Cgroups, pods_root: str | None) -> state.Facts:
+    """All facts, as they are now. What cannot be read counts as absent.
+
+    Whether there is a swap controller is told by the cgroup above all pods; before that is found, by nothing.
+    """
+    sizes = meminfo(_text(proc / "meminfo"))
+    release = _text(proc / "sys/kernel/osrelease").strip()
+    unified = cgroups.has("", "cgroup.controllers")
+    return state.Facts(
+        cgroup_version=2 if unified else 1 if cgroups.has("", "memory") else 0,
+        swap_controller=unified and pods_root is not None and cgroups.has(pods_root, cgroupfs.SWAP_MAX),
+        swap_bytes=sizes.get("SwapTotal", 0),
+        memory_bytes=sizes.get("MemTotal", 0),
+        page_size=cgroups.page,
+        kernel=release[:128],
+        tmpfs_noswap=noswap(release),
+        devices=devices(_text(proc / "swaps")),
+    )

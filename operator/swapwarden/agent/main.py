@@ -1,0 +1,321 @@
+"""The agent's process: `swapwarden agent`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import fcntl
+import logging
+import os
+import pathlib
+import signal
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, Final
+
+import swapwarden
+from swapwarden.agent import cache, cgroupfs, enforcer, facts, journal, reporter, source, status, wanted
+from swapwarden.api import state
+from swapwarden.kube import client, config
+from swapwarden.telemetry import logs, metrics, server
+
+log = logging.getLogger(__name__)
+
+CACHE_FAILURES = metrics.counter("swapwarden_agent_cache_failures_total", "Times the state could not be cached.")
+
+LOCK_SECONDS: Final = 0.02
+"""Between tries while another agent runs on the node: the gap that a hand-over may leave."""
+FACTS_SECONDS: Final = 30.0
+"""Between looks for swapon and swapoff."""
+CACHE_SECONDS: Final = 1.0
+"""Least time between two writes of the cache."""
+STUCK_RESYNCS: Final = 3
+"""Full comparisons in a row that may fail to happen before the process counts as stuck."""
+
+
+class StartError(Exception):
+    """The agent cannot start; says why and what to do."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the agent's flags."""
+    parser.add_argument(
+        "--node-name", default=os.environ.get("NODE_NAME", ""), help="this node's name (default: $NODE_NAME)"
+    )
+    parser.add_argument("--cgroup-root", default="/sys/fs/cgroup", help="the node's cgroup v2 file system")
+    parser.add_argument("--proc-root", default="/proc", help="where to read meminfo, swaps and the kernel's release")
+    parser.add_argument(
+        "--cgroup-anchor",
+        default="",
+        metavar="PATH",
+        help="cgroup below --cgroup-root to search for pods (default: all; with $POD_UID set, the tree with that pod)",
+    )
+    parser.add_argument(
+        "--run-dir", default="/run/swapwarden", help="for the lock and the journal; must not survive a reboot"
+    )
+    parser.add_argument(
+        "--state-dir", default="/var/lib/swapwarden", help="for the last state; should survive a reboot"
+    )
+    parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
+    parser.add_argument("--metrics-address", default="0.0.0.0:8082", help="for /healthz, /readyz and /metrics")
+    parser.add_argument(
+        "--resync-interval",
+        type=_seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="between full comparisons (default: 300)",
+    )
+    logs.add_arguments(parser)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 1 <= value <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 86400 seconds")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT; nothing is put back then. Gives the exit code."""
+    logs.configure(arguments.log_level, arguments.log_format)
+    try:
+        asyncio.run(_main(arguments))
+    except (StartError, config.ConfigError) as error:
+        log.error("the agent cannot start: %s", error)  # noqa: TRY400 the message has it all
+        return 2
+    return 0
+
+
+async def _main(arguments: argparse.Namespace) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    ended = asyncio.ensure_future(stop.wait())
+    agent = asyncio.ensure_future(Agent(arguments).run())
+    try:
+        await asyncio.wait({ended, agent}, return_when=asyncio.FIRST_COMPLETED)
+        if agent.done():
+            agent.result()
+        log.info("stopping; what the cgroups hold stays")
+    finally:
+        for task in (ended, agent):
+            task.cancel()
+        await asyncio.gather(ended, agent, return_exceptions=True)
+
+
+def _address(text: str) -> tuple[str, int]:
+    try:
+        return server.parse_address(text)
+    except ValueError as error:
+        raise StartError(f"--metrics-address: {error}") from None
+
+
+def _directory(flag: str, text: str) -> pathlib.Path:
+    path = pathlib.Path(text)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(f"{flag} {path} cannot be made ({error.strerror}): mount a host path there") from None
+    if not os.access(path, os.W_OK):
+        raise StartError(f"{flag} {path} cannot be written: mount it read-write")
+    return path
+
+
+class Agent:
+    """What the parts of the process share."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Check the arguments; StartError names the flag."""
+        if not arguments.node_name:
+            raise StartError("which node is this? Set NODE_NAME (from spec.nodeName) or give --node-name")
+        self._arguments = arguments
+        self._node: str = arguments.node_name
+        self._address = _address(arguments.metrics_address)
+        self._proc = pathlib.Path(arguments.proc_root)
+        self._run_dir = _directory("--run-dir", arguments.run_dir)
+        self._state_dir = _directory("--state-dir", arguments.state_dir)
+        self._config = config.load(arguments.kubeconfig)
+        self._page = os.sysconf("SC_PAGE_SIZE")
+        self._refused = ""
+        self._phase = "starting"
+        self._enforcer: enforcer.Enforcer | None = None
+        self._reporter: reporter.Reporter | None = None
+        self._to_cache: wanted.WireState | None = None
+        self._cache_due = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        host, port = self._address
+        try:
+            async with server.serve(host, port, ready=self.unready, alive=self.stuck):
+                await self._serve()
+        except OSError as error:
+            raise StartError(f"{error}; check --metrics-address, --cgroup-root and --run-dir") from error
+
+    async def _serve(self) -> None:
+        self._phase = "waiting for the other agent on this node to end"
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(await _locked(self._run_dir / "agent.lock"))
+            book = journal.Journal(self._run_dir / "journal.jsonl")
+            stack.callback(book.close)
+            cgroups = cgroupfs.Cgroups(self._arguments.cgroup_root, self._page)
+            stack.callback(cgroups.close)
+            self._enforcer = enforcer.Enforcer(
+                cgroups,
+                book,
+                proc=self._proc,
+                own_uid=os.environ.get("POD_UID", ""),
+                anchor=self._arguments.cgroup_anchor.strip("/"),
+                changed=self._changed,
+            )
+            stack.callback(self._enforcer.close)
+            self._cgroups = cgroups
+            self._read_facts()
+            if self._facts.cgroup_version == 2:
+                self._enforcer.start(self._cached())
+            else:
+                log.error("%s is no cgroup v2 file system: nothing will be written", cgroups.root)
+            self._phase = ""
+            await self._follow()
+
+    def _cached(self) -> wanted.State | None:
+        """The last state, in force at once: the API server may be long in coming."""
+        wire = cache.load(self._state_dir, self._node, self._page)
+        if wire is None:
+            return None
+        log.info("the cached state is in force", extra={"generation": wire.metadata.generation})
+        return wanted.compile_state(wire, self._page)
+
+    async def _follow(self) -> None:
+        agent = f"swapwarden-agent/{swapwarden.__version__}"
+        async with client.Client(self._config, user_agent=agent) as api:
+            self._reporter = reporter.Reporter(api, self._node, self._status)
+            states = source.Source(api, self._node, accept=self._accept, fetched=self._fetched, refused=self._refuse)
+            async with asyncio.TaskGroup() as group:
+                jobs: tuple[Coroutine[Any, Any, None], ...] = (
+                    states.run(),
+                    self._reporter.run(),
+                    self._keep_cache(),
+                    _every(self._arguments.resync_interval, self._resync),
+                    _every(FACTS_SECONDS, self._read_facts),
+                )
+                for job in jobs:
+                    group.create_task(job)
+
+    # What the parts tell each other
+
+    def _accept(self, wire: wanted.WireState) -> None:
+        try:
+            compiled = wanted.compile_state(wire, self._page)
+        except ValueError as error:
+            self._refuse(f"the state of generation {wire.metadata.generation} has a bad value: {error}")
+            log.error("%s; the last state stays in force", self._refused)  # noqa: TRY400 the message has it all
+            return
+        if self._enforcer is not None and self._facts.cgroup_version == 2:
+            self._enforcer.apply(compiled)
+        self._to_cache = wire
+        self._cache_due.set()
+
+    def _fetched(self, wire: wanted.WireState | None) -> None:
+        if self._reporter is not None:
+            self._reporter.found(None if wire is None else wire.status)
+
+    def _refuse(self, reason: str) -> None:
+        if reason != self._refused:
+            self._refused = reason
+            self._changed()
+
+    def _changed(self) -> None:
+        if self._reporter is not None:
+            self._reporter.nudge()
+
+    def _resync(self) -> None:
+        if self._enforcer is not None and self._facts.cgroup_version == 2:
+            self._enforcer.resync()
+
+    def _read_facts(self) -> None:
+        root = None if self._enforcer is None else self._enforcer.root
+        self._facts: state.Facts = facts.read(self._proc, self._cgroups, root)
+        self._changed()
+
+    def _standing(self) -> status.Standing:
+        if self._enforcer is None:
+            raise RuntimeError("the enforcer comes first")
+        return self._enforcer.standing(self._refused)
+
+    def _status(self, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
+        standing = self._standing()
+        if standing.root is not None and not self._facts.swap_controller:
+            self._read_facts()
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return status.as_json(status.build(standing, self._facts, previous, now))
+
+    async def _keep_cache(self) -> None:
+        while True:
+            await self._cache_due.wait()
+            self._cache_due.clear()
+            if self._to_cache is not None:
+                try:
+                    # In a thread: a disk that is busy with swapping may take seconds.
+                    await asyncio.to_thread(cache.store, self._state_dir, self._node, self._to_cache)
+                except OSError as error:
+                    CACHE_FAILURES.inc()
+                    log.error("the state cannot be cached: %s", error)  # noqa: TRY400 the message has it all
+            await asyncio.sleep(CACHE_SECONDS)
+
+    # What the kubelet asks
+
+    def unready(self) -> str | None:
+        """Why not ready; None where every file that can hold what is wanted does, or nothing is wanted."""
+        if self._phase or self._enforcer is None:
+            return self._phase or "starting"
+        if self._facts.cgroup_version != 2:
+            return None
+        standing = self._standing()
+        return str(standing.problem) if standing.root is None else None
+
+    def stuck(self) -> str | None:
+        """Why not alive. That this is answered says that the event loop turns."""
+        if self._phase or self._enforcer is None or self._facts.cgroup_version != 2:
+            return None
+        idle = time.monotonic() - self._enforcer.last_resync
+        if idle > STUCK_RESYNCS * self._arguments.resync_interval:
+            return f"the last full comparison was {idle:.0f} s ago"
+        return None
+
+
+async def _every(seconds: float, step: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        step()
+
+
+@contextlib.contextmanager
+def _holding(fd: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+async def _locked(file: pathlib.Path) -> contextlib.AbstractContextManager[None]:
+    """Wait until no other agent runs on this node; the kernel frees the lock however the holder ends."""
+    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    told = False
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    log.info("another agent runs on this node; taking over when it ends", extra={"lock": str(file)})
+                    told = True
+                await asyncio.sleep(LOCK_SECONDS)
+            else:
+                return _holding(fd)
+    except BaseException:
+        os.close(fd)
+        raise

@@ -1,0 +1,131 @@
+"""Follows the node's NodeSwapState: one GET, then a watch, again whenever that breaks.
+
+Losing the state is no order to let go: on deletion, 404, 403 or an API server that cannot be reached, what was last
+accepted stays in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from swapwarden.agent import wanted
+from swapwarden.api import names
+from swapwarden.kube import client, watch
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+ERRORS = metrics.counter(
+    "swapwarden_agent_api_errors_total", "Requests to the API server that failed, by what for.", labels=("request",)
+)
+FOLLOWING = metrics.gauge("swapwarden_agent_state_followed", "1 while the node's state is being watched.")
+GENERATION = metrics.gauge("swapwarden_agent_state_generation", "metadata.generation of the state in force.")
+ACCEPTED = metrics.gauge(
+    "swapwarden_agent_state_accepted_timestamp_seconds", "When a state was last put in force, seconds since 1970."
+)
+
+COLLECTION: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
+BACKOFF_SECONDS: Final = (0.5, 30.0)
+"""First and longest bound of the wait after a failure; the wait itself is anything up to the bound."""
+GET_SECONDS: Final = 10.0
+WATCH_SECONDS: Final = 1.0
+"""Least time between two watches, should a server or proxy end each at once."""
+
+_decode = msgspec.json.Decoder(wanted.WireState).decode
+
+
+class Source:
+    """Calls `accept` with each state that is to be in force, `fetched` with each GET's answer (None: no object)."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        node: str,
+        *,
+        accept: Callable[[wanted.WireState], None],
+        fetched: Callable[[wanted.WireState | None], None],
+        refused: Callable[[str], None],
+    ) -> None:
+        """`refused` is told why a state could not be understood, and the empty string once one could."""
+        self._api = api
+        self._node = node
+        self._accept = accept
+        self._fetched = fetched
+        self._refused = refused
+        self._uid = ""
+        self._generation = -1
+
+    async def run(self) -> None:
+        """Never returns."""
+        failures = 0
+        while True:
+            begun = time.monotonic()
+            try:
+                await self._follow()
+            except (client.ApiError, client.Unreachable) as error:
+                ERRORS.inc("state")
+                log.warning("cannot follow this node's state; what was last accepted stays in force: %s", error)
+            except watch.Expired:
+                log.info("the watch of this node's state is too old; reading the state again")
+            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                ERRORS.inc("state")
+                self._refused(f"this node's NodeSwapState cannot be understood: {error}")
+                log.error("this node's state cannot be understood; the last one stays in force: %s", error)  # noqa: TRY400
+            FOLLOWING.set(0)
+            failures = 0 if time.monotonic() - begun > BACKOFF_SECONDS[1] else failures + 1
+            bound = min(BACKOFF_SECONDS[1], BACKOFF_SECONDS[0] * 2.0 ** min(failures, 8))
+            await asyncio.sleep(random.uniform(0, bound))  # noqa: S311 jitter is no secret
+
+    async def _follow(self) -> None:
+        version = await self._fetch()
+        params = {"fieldSelector": f"metadata.name={self._node}"}
+        while True:
+            FOLLOWING.set(1)
+            begun = time.monotonic()
+            stream = watch.watch(self._api, COLLECTION, resource_version=version, params=params, decode=_decode)
+            async for event in stream:
+                version = event.resource_version
+                if event.type == "DELETED":
+                    log.warning("this node's state was deleted; what it said stays in force")
+                    self._missing()
+                elif event.type in {"ADDED", "MODIFIED"}:
+                    self._take(event.object, fresh=event.object.metadata.uid != self._uid)
+            if time.monotonic() - begun < WATCH_SECONDS:
+                await asyncio.sleep(WATCH_SECONDS)
+
+    async def _fetch(self) -> str:
+        """Read the state; gives the version to watch from, empty (the newest) where there is no object."""
+        try:
+            body = await self._api.get(f"{COLLECTION}/{self._node}", timeout=GET_SECONDS)
+        except client.ApiError as error:
+            if error.status != 404:
+                raise
+            log.info("this node has no state yet", extra={"node": self._node})
+            self._missing()
+            return ""
+        state = _decode(body)
+        self._take(state, fresh=True)
+        return state.metadata.resource_version
+
+    def _missing(self) -> None:
+        self._uid = ""
+        self._fetched(None)
+
+    def _take(self, state: wanted.WireState, *, fresh: bool) -> None:
+        """A fresh one is trusted whatever its generation: objects are made anew, and etcd is restored from backups."""
+        if fresh:
+            self._fetched(state)
+        elif state.metadata.generation <= self._generation:
+            return
+        self._uid, self._generation = state.metadata.uid, state.metadata.generation
+        self._refused("")
+        self._accept(state)
+        GENERATION.set(state.metadata.generation)
+        ACCEPTED.set(time.time())

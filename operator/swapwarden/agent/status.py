@@ -1,0 +1,170 @@
+"""The status of a NodeSwapState: conditions, deviations, and the patch from one status to the next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from swapwarden.agent import tree
+from swapwarden.api import names, state
+
+COMPATIBLE: Final = "Compatible"
+APPLIED: Final = "Applied"
+DEGRADED: Final = "Degraded"
+DRIFT: Final = "Drift"
+
+_ORDER: Final = ("WriteFailed", "Draining", "Audit", "AwaitingState", "Exposed")
+"""Of violations, where there is not room for all: what is wrong now before what was."""
+_COUNTERS: Final = frozenset({"wanted", "found", "swapBytes", "exposures", "exposedMilliseconds", "message"})
+"""Fields of a violation whose change alone is not worth a write at once."""
+
+
+class Standing(NamedTuple):
+    """How things stand on the node."""
+
+    root: str | None
+    """The cgroup above all pods; None where there is none."""
+    problem: tree.TreeError | None
+    """Why there is none."""
+    polling: str
+    """Why not everything can be watched; empty where everything is."""
+    refused: str
+    """Why the newest state was not taken; empty where it was."""
+    mode: names.Mode
+    generation: int
+    stated: bool
+    """Whether any state is in force."""
+    violations: Sequence[state.Violation]
+    to_put_back: int
+    """Files that still hold a value of ours and should not."""
+    drifting: int
+    """Pods that another writer raised above their value lately."""
+
+
+class _Verdict(NamedTuple):
+    status: str
+    reason: str
+    message: str
+
+
+def _compatible(standing: Standing, facts: state.Facts) -> _Verdict:
+    if facts.cgroup_version != 2:
+        return _Verdict("False", "NoCgroupV2", "swap limits need cgroup v2 at the agent's --cgroup-root")
+    if standing.problem is not None and standing.problem.reason == "NoSwapController":
+        return _Verdict("False", standing.problem.reason, str(standing.problem))
+    if standing.root is None:
+        reason = "Searching" if standing.problem is None else standing.problem.reason
+        return _Verdict("Unknown", reason, str(standing.problem or "looking for the cgroups of pods"))
+    return _Verdict("True", "Compatible", f"pods are below /{standing.root}")
+
+
+def _applied(standing: Standing, compatible: _Verdict) -> _Verdict:  # noqa: PLR0911 a table, one line per row
+    if compatible.status != "True":
+        return _Verdict("False", "Incompatible" if compatible.status == "False" else "NoPodTree", compatible.message)
+    if not standing.stated:
+        return _Verdict("Unknown", "AwaitingState", "no state has arrived yet")
+    failed = sum(violation.reason == "WriteFailed" for violation in standing.violations)
+    if failed:
+        return _Verdict("False", "WriteFailed", f"{failed} cgroups cannot be written; violations says why")
+    if standing.mode is not names.Mode.ENFORCE and standing.to_put_back:
+        return _Verdict("False", "Restoring", f"{standing.to_put_back} cgroups still hold a value of ours")
+    if standing.mode is names.Mode.RESTORE:
+        return _Verdict("True", "Restored", "all cgroups hold what they held before")
+    if standing.mode is names.Mode.AUDIT:
+        return _Verdict("True", "Audit", "nothing is written; violations lists what would be")
+    draining = sum(violation.reason == "Draining" for violation in standing.violations)
+    if draining:
+        return _Verdict("False", "Draining", f"{draining} cgroups have more swap in use than wanted")
+    return _Verdict("True", "AsSpecified", "all cgroups hold what the spec says")
+
+
+def _degraded(standing: Standing) -> _Verdict:
+    if standing.refused:
+        return _Verdict("True", "StateRefused", standing.refused)
+    if any(violation.reason == "WriteFailed" for violation in standing.violations):
+        return _Verdict("True", "WriteFailed", "some cgroups cannot be written; violations says why")
+    if standing.polling:
+        return _Verdict("True", "Polling", standing.polling)
+    return _Verdict("False", "AsExpected", "")
+
+
+def _drift(standing: Standing) -> _Verdict:
+    if standing.drifting:
+        return _Verdict(
+            "True", "Rewritten", f"{standing.drifting} running pods were above their value lately; repaired"
+        )
+    return _Verdict("False", "Quiet", "")
+
+
+def _rank(violation: state.Violation) -> tuple[int, int, str, str]:
+    order = _ORDER.index(violation.reason) if violation.reason in _ORDER else len(_ORDER)
+    return order, -violation.exposed_milliseconds, violation.pod, violation.container
+
+
+def build(standing: Standing, facts: state.Facts, previous: Iterable[Mapping[str, Any]], now: str) -> state.StateStatus:
+    """The status that tells of `standing`. `previous` are the conditions of the one before, `now` is RFC 3339.
+
+    Violations are cut to state.MAX_VIOLATIONS, what is wrong now first.
+    """
+    since = {
+        (condition.get("type"), condition.get("status")): str(condition.get("lastTransitionTime", ""))
+        for condition in previous
+    }
+    compatible = _compatible(standing, facts)
+    verdicts = {
+        COMPATIBLE: compatible,
+        APPLIED: _applied(standing, compatible),
+        DEGRADED: _degraded(standing),
+        DRIFT: _drift(standing),
+    }
+    conditions = [
+        state.Condition(
+            kind,
+            verdict.status,
+            verdict.reason,
+            verdict.message[:1024],
+            since.get((kind, verdict.status)) or now,
+            # The others are not about the spec; with it they would be written with every change of the spec.
+            standing.generation if kind == APPLIED else 0,
+        )
+        for kind, verdict in verdicts.items()
+    ]
+    ranked = sorted(standing.violations, key=_rank)
+    return state.StateStatus(
+        observed_generation=standing.generation,
+        facts=facts,
+        conditions=conditions,
+        violations=ranked[: state.MAX_VIOLATIONS],
+        violations_omitted=max(0, len(ranked) - state.MAX_VIOLATIONS),
+    )
+
+
+def as_json(status: state.StateStatus) -> dict[str, Any]:
+    """As it stands in the object: defaults left out."""
+    built: dict[str, Any] = msgspec.to_builtins(status)
+    return built
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """What turns `old` into `new` by RFC 7386: lists whole, null for what goes; empty where there is no difference."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            if inner := merge_patch(before, value):
+                patch[key] = inner
+        elif key not in old or before != value:
+            patch[key] = value
+    return patch
+
+
+def essence(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A status less what grows all the time: where two of these are equal, a write can wait."""
+    conditions = [{**condition, "message": ""} for condition in status.get("conditions", [])]
+    violations = sorted(
+        tuple(sorted((key, str(value)) for key, value in violation.items() if key not in _COUNTERS))
+        for violation in status.get("violations", [])
+    )
+    return {**status, "conditions": conditions, "violations": violations, "violationsOmitted": 0}

@@ -1,0 +1,137 @@
+"""The names that kubelets and runtimes give to cgroups, and the walk that finds the tree of pods.
+
+Pure: directories are listed by a function that the caller gives. The layouts, where L is `-burstable`, `-besteffort`
+or nothing (Guaranteed):
+
+- systemd: `kubepods.slice/[kubepodsL.slice/]kubepodsL-pod<uid with _>.slice/cri-containerd-<id>.scope`
+- cgroupfs: `kubepods/[burstable/|besteffort/]pod<uid>/<id>`
+- kind, or any `cgroupRoot`: the same below other cgroups, under systemd with their names in front
+  (`kubelet.slice/kubelet-kubepods.slice/...`)
+- KEP-5894 puts pods of the system into one more level, `system`, below the root.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+Listing = Callable[[str], Sequence[str]]
+"""Names of the child directories of a directory, given relative to the root of the cgroup file system ("")."""
+
+MAX_DEPTH: Final = 24
+"""Of the walk. The kernel itself allows any depth; real trees, clusters in clusters included, stay far below this."""
+
+_LEVELS: Final = frozenset({"burstable", "besteffort", "system"})
+_ROOT = re.compile(r"kubepods|(?:.+-)?kubepods\.slice")
+_LEVEL_SLICE = re.compile(r"(?:.+-)?kubepods(?:-system)?(?:-burstable|-besteffort)?\.slice")
+_UID = r"[0-9a-fA-F][0-9a-fA-F{}]{{6,126}}[0-9a-fA-F]"
+_POD = re.compile(rf"pod({_UID.format('-')})")
+_POD_SLICE = re.compile(rf"(?:.+-)?kubepods(?:-system)?(?:-burstable|-besteffort)?-pod({_UID.format('_')})\.slice")
+_CONTAINER = re.compile(r"(?:[a-z][a-z-]*-)?([0-9a-f]{64})(?:\.scope)?")
+_NOT_A_CONTAINER: Final = "crio-conmon-"
+
+INNER: Final = "container"
+"""crun makes a cgroup of this name below the scope, and puts the processes there."""
+
+
+class Pod(NamedTuple):
+    """A pod's cgroup."""
+
+    uid: str
+    path: str
+
+
+class TreeError(Exception):
+    """There is no tree of pods to work on, or more than one; says what to do about it."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def join(parent: str, name: str) -> str:
+    """Path of a child, relative to the root of the file system."""
+    return f"{parent}/{name}" if parent else name
+
+
+def is_root(name: str) -> bool:
+    """Whether a directory of this name is the cgroup above all pods of a node."""
+    return _ROOT.fullmatch(name) is not None
+
+
+def is_level(name: str) -> bool:
+    """Whether a directory of this name, below the root of pods and outside of pods, holds pods of one class."""
+    return name in _LEVELS or _LEVEL_SLICE.fullmatch(name) is not None
+
+
+def pod_uid(name: str) -> str | None:
+    """The UID that a pod's cgroup carries, with dashes; None where the name is not one of a pod's cgroup."""
+    if match := _POD.fullmatch(name):
+        return match[1]
+    if match := _POD_SLICE.fullmatch(name):
+        return match[1].replace("_", "-")
+    return None
+
+
+def container_id(name: str) -> str | None:
+    """The container id that a cgroup below a pod carries; None for others, conmon's among them."""
+    match = _CONTAINER.fullmatch(name)
+    return match[1] if match and not name.startswith(_NOT_A_CONTAINER) else None
+
+
+def levels(list_dirs: Listing, root: str) -> Iterator[str]:
+    """The root of pods and each cgroup between it and pods: where new pods appear."""
+    yield root
+    for name in list_dirs(root):
+        if is_level(name):
+            yield from levels(list_dirs, join(root, name))
+
+
+def pods(list_dirs: Listing, root: str) -> Iterator[Pod]:
+    """The pods of one node; what is inside of pods is not looked at."""
+    for level in levels(list_dirs, root):
+        for name in list_dirs(level):
+            uid = pod_uid(name)
+            if uid is not None:
+                yield Pod(uid, join(level, name))
+
+
+def roots(list_dirs: Listing, start: str = "", *, inside: bool = False, depth: int = MAX_DEPTH) -> Iterator[str]:
+    """Roots of pods at or below `start`; those of clusters that run inside a pod only with `inside`."""
+    found = is_root(start.rpartition("/")[2])
+    if found:
+        yield start
+    if depth > 0 and (inside or not found):
+        for name in list_dirs(start):
+            yield from roots(list_dirs, join(start, name), inside=inside, depth=depth - 1)
+
+
+def find(list_dirs: Listing, *, own_uid: str = "", anchor: str = "") -> str:
+    """The root of the pods that this agent is to look after.
+
+    With `own_uid`, the UID of the agent's own pod, it is the tree that holds that pod, be it inside a pod of another
+    cluster. Without, the only tree at or below `anchor` that is not inside a pod. TreeError where that is not one tree.
+    """
+    outer = list(roots(list_dirs, anchor))
+    if own_uid:
+        for candidates in (outer, roots(list_dirs, anchor, inside=True)):
+            for root in candidates:
+                if any(pod.uid == own_uid for pod in pods(list_dirs, root)):
+                    return root
+        raise TreeError(
+            "OwnPodNotFound",
+            f"no pod cgroup carries the UID {own_uid} (POD_UID): mount the node's whole /sys/fs/cgroup, "
+            "or name the cgroup to search in with --cgroup-anchor and unset POD_UID",
+        )
+    if len(outer) == 1:
+        return outer[0]
+    if outer:
+        raise TreeError(
+            "AmbiguousTree",
+            f"several cgroups hold pods ({', '.join(outer[:4])}): set POD_UID to the UID of the agent's own pod, "
+            "or name the cgroup to search in with --cgroup-anchor",
+        )
+    raise TreeError(
+        "NoPodTree", f"no kubepods cgroup below /{anchor}: it appears when the kubelet starts with --cgroups-per-qos"
+    )

@@ -1,0 +1,102 @@
+"""The spec of a NodeSwapState, as the agent holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from swapwarden.agent import limits
+from swapwarden.api import names
+
+
+class WireContainer(msgspec.Struct, frozen=True, rename="camel"):
+    """As swapwarden.api.state.ContainerState, less what the agent has no use for."""
+
+    swap_max: str
+    cap: bool = False
+
+
+class WirePod(msgspec.Struct, frozen=True, rename="camel"):
+    """As swapwarden.api.state.PodState; reasons that a newer controller may have are not looked at."""
+
+    swap_max: str | None = None
+    containers: dict[str, WireContainer] = {}
+
+
+class WireKubepods(msgspec.Struct, frozen=True, rename="camel"):
+    """As swapwarden.api.state.KubepodsState."""
+
+    swap_max: str
+
+
+class WireSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """As swapwarden.api.state.StateSpec."""
+
+    mode: names.Mode = names.Mode.ENFORCE
+    on_unknown_pod: names.UnknownPod = names.UnknownPod.DENY
+    kubepods: WireKubepods | None = None
+    pods: dict[str, WirePod] = {}
+
+
+class WireMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """As swapwarden.api.state.ObjectMeta."""
+
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+
+
+class WireState(msgspec.Struct, frozen=True, rename="camel"):
+    """As swapwarden.api.state.NodeSwapState; the status stays as it came, to be compared with the next."""
+
+    metadata: WireMeta = WireMeta()
+    spec: WireSpec = WireSpec()
+    status: dict[str, Any] = {}
+
+
+class Container(NamedTuple):
+    """What a container's cgroups are to hold, in bytes."""
+
+    limit: int
+    cap: bool
+
+
+class Pod(NamedTuple):
+    """What a pod's cgroup is to hold, in bytes; None: what it held before. Containers by id."""
+
+    limit: int | None
+    containers: Mapping[str, Container]
+
+
+class State(NamedTuple):
+    """A whole spec, and which version of which object it is."""
+
+    uid: str
+    generation: int
+    mode: names.Mode
+    on_unknown_pod: names.UnknownPod
+    kubepods: int | None
+    pods: Mapping[str, Pod]
+
+
+def _pod(wire: WirePod, page: int) -> Pod:
+    containers = {
+        key: Container(limits.parse(entry.swap_max, page), entry.cap) for key, entry in wire.containers.items()
+    }
+    return Pod(None if wire.swap_max is None else limits.parse(wire.swap_max, page), containers)
+
+
+def compile_state(wire: WireState, page: int) -> State:
+    """Take a state as it came to numbers, floored to the page. ValueError where a value is none."""
+    spec = wire.spec
+    return State(
+        uid=wire.metadata.uid,
+        generation=wire.metadata.generation,
+        mode=spec.mode,
+        on_unknown_pod=spec.on_unknown_pod,
+        kubepods=None if spec.kubepods is None else limits.parse(spec.kubepods.swap_max, page),
+        pods={uid: _pod(pod, page) for uid, pod in spec.pods.items()},
+    )
