@@ -10,7 +10,7 @@ _WEBHOOK = "webhook.yaml"
 
 
 def webhook_manifests(url_base: str, ca_pem: str | bytes) -> str:
-    """The webhook's registration, as YAML to apply, for a webhook at URL_BASE (https://host:port) with CA_PEM's authority."""
+    """The webhook's registration as YAML, for a webhook at URL_BASE (https://host:port) that CA_PEM vouches for."""
     ca = ca_pem.encode() if isinstance(ca_pem, str) else ca_pem
     documents = list(yaml.safe_load_all((FOLDER / _WEBHOOK).read_text(encoding="utf-8")))
     for document in documents:

@@ -1,0 +1,158 @@
+"""The webhook's certificate: read from two files, and again whenever they change.
+
+Rotation must never cost a connection. So a pair is loaded into a TLS context of its own, and takes over, for handshakes
+from then on, only when it has loaded as a whole. Loading into the context in use would drop its private key as soon as
+a certificate does not match, which is what a rotation caught half-way looks like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import os
+import pathlib
+import ssl
+
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+EXPIRY = metrics.gauge(
+    "swapwarden_webhook_certificate_expiry_timestamp_seconds",
+    "When the certificate in use expires, in seconds since 1970.",
+)
+RELOADS = metrics.counter(
+    "swapwarden_webhook_certificate_reloads_total",
+    "Reads of a changed certificate; result is ok or failed (the certificate before it stays in use).",
+    labels=("result",),
+)
+
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
+
+_SEQUENCE, _CONTEXT_0, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
+
+
+class CertificateError(Exception):
+    """The certificate cannot be used; the text names the files and the reason."""
+
+
+_Stamp = tuple[tuple[int, int, int], ...]
+
+
+class Certificates:
+    """A certificate and its key, and the TLS context that offers them."""
+
+    def __init__(self, certificate: pathlib.Path, key: pathlib.Path) -> None:
+        """Read the files; CertificateError where they are no usable pair."""
+        self._certificate, self._key = certificate, key
+        self._stamp = self._stamp_now()
+        self._current = self._load()
+        self._complaint = ""
+        self.context = self._load()
+        self.context.sni_callback = self._choose
+        """For the listening socket: gives each handshake the pair in force at that moment."""
+
+    def _choose(
+        self, connection: ssl.SSLSocket | ssl.SSLObject, _server_name: str | None, _context: ssl.SSLContext
+    ) -> None:
+        # OpenSSL asks this in every handshake, also of clients that name no server.
+        connection.context = self._current
+
+    def check(self) -> bool:
+        """Take over a changed pair; whether that happened. One that cannot be used is reported, and changes nothing."""
+        try:
+            stamp = self._stamp_now()
+            if stamp == self._stamp and not self._complaint:
+                return False
+            self._current = self._load()
+        except CertificateError as error:
+            RELOADS.inc("failed")
+            # Once per problem: it is looked at every few seconds for as long as it lasts.
+            if str(error) != self._complaint:
+                log.error("the new certificate cannot be used, the one before it stays in use: %s", error)  # noqa: TRY400 the text says all
+            self._complaint = str(error)
+            return False
+        self._stamp, self._complaint = stamp, ""
+        RELOADS.inc("ok")
+        log.info("certificate reloaded", extra={"expires": self.expires.isoformat()})
+        return True
+
+    async def watch(self, interval: float) -> None:
+        """Check every `interval` seconds, for ever."""
+        while True:
+            await asyncio.sleep(interval)
+            await asyncio.to_thread(self.check)
+
+    def _stamp_now(self) -> _Stamp:
+        try:
+            stats = [os.stat(path) for path in (self._certificate, self._key)]  # noqa: PTH116 both spellings do the same
+        except OSError as error:
+            raise CertificateError(f"{error.filename}: {error.strerror}") from error
+        return tuple((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats)
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            # A password given here keeps OpenSSL from asking the terminal for one.
+            context.load_cert_chain(self._certificate, self._key, password="")
+            self.expires = not_after(self._certificate.read_text(encoding="ascii"))
+        except OSError as error:
+            # ssl.SSLError is an OSError; it says which check failed, not in which file.
+            reason = getattr(error, "reason", None) or error.strerror or str(error)
+            raise CertificateError(
+                f"{self._certificate} and {self._key} are not a certificate and its private key, both PEM: {reason}"
+            ) from error
+        except ValueError as error:
+            raise CertificateError(f"{self._certificate}: {error}") from error
+        EXPIRY.set(self.expires.timestamp())
+        return context
+
+
+def not_after(pem: str) -> datetime.datetime:
+    """When the first certificate of a PEM file expires; ValueError where there is none.
+
+    Reads notAfter as in RFC 5280, section 4.1.2.5: the standard library shows it only of a peer's verified certificate.
+    """
+    _, found, rest = pem.partition(_CERTIFICATE)
+    if not found:
+        raise ValueError(f"no {_CERTIFICATE}")
+    body, ended, _ = rest.partition("-----END CERTIFICATE-----")
+    if not ended:
+        raise ValueError("the certificate is cut off")
+    try:
+        return _not_after(ssl.PEM_cert_to_DER_cert(f"{_CERTIFICATE}{body}-----END CERTIFICATE-----"))
+    except (IndexError, ValueError) as error:
+        raise ValueError(f"the certificate cannot be read: {error}") from error
+
+
+def _not_after(der: bytes) -> datetime.datetime:
+    _, certificate, _ = _element(der)
+    _, body, _ = _element(certificate)
+    tag, content, rest = _element(body)
+    if tag == _CONTEXT_0:  # the version, absent in version 1
+        tag, content, rest = _element(rest)
+    # The serial number was read; the signature's algorithm and the issuer come before the validity.
+    for _ in range(3):
+        tag, content, rest = _element(rest)
+    if tag != _SEQUENCE:
+        raise ValueError("no validity where it should be")
+    _, _, rest = _element(content)
+    tag, content, _ = _element(rest)
+    text = content.decode("ascii")
+    if tag == _UTC_TIME:
+        text = ("19" if text >= "50" else "20") + text
+    elif tag != _GENERALIZED_TIME:
+        raise ValueError("no notAfter where it should be")
+    return datetime.datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=datetime.UTC)
+
+
+def _element(data: bytes) -> tuple[int, bytes, bytes]:
+    """Split DER into tag, content, and what follows."""
+    tag, length, start = data[0], data[1], 2
+    if length >= 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(data[2:start], "big")
+    return tag, data[start : start + length], data[start + length :]

@@ -1,0 +1,124 @@
+"""`swapwarden webhook`: the admission server's process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import pathlib
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+
+from swapwarden.telemetry import exposition, logs
+from swapwarden.telemetry import server as health
+from swapwarden.webhook import certificates, server
+
+log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `swapwarden webhook`."""
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on (default: %(default)s)")  # noqa: S104 the API server comes from outside the pod
+    parser.add_argument("--port", type=_port, default=8443, help="port; 0 picks a free one (default: %(default)s)")
+    parser.add_argument("--tls-cert", type=pathlib.Path, required=True, help="the certificate (chain), PEM")
+    parser.add_argument("--tls-key", type=pathlib.Path, required=True, help="its private key, PEM")
+    parser.add_argument(
+        "--cert-reload-interval",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="how often to look whether the two files have changed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--metrics-address",
+        type=_address,
+        default="0.0.0.0:8081",
+        metavar="HOST:PORT",
+        help="where to serve /healthz, /readyz and /metrics (default: %(default)s)",
+    )
+    logs.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status."""
+    logs.configure(args.log_level, args.log_format)
+    try:
+        pair = certificates.Certificates(args.tls_cert, args.tls_key)
+    except certificates.CertificateError as error:
+        log.error("no usable certificate (--tls-cert, --tls-key): %s", error)  # noqa: TRY400 the text says all
+        return 1
+    exposition.register()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
+            runner.run(_serve(args, pair))
+        except OSError as error:
+            log.error("cannot listen: %s (--host, --port, --metrics-address)", error)  # noqa: TRY400 the text says all
+            return 1
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def _running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _serve(args: argparse.Namespace, pair: certificates.Certificates) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    serving = False
+
+    def ready() -> str | None:
+        if stop.is_set():
+            return "stopping"
+        return None if serving else "starting"
+
+    metrics_host, metrics_port = args.metrics_address
+    async with (
+        health.serve(metrics_host, metrics_port, ready=ready, render=exposition.render) as bound_metrics,
+        server.serve(args.host, args.port, pair) as bound,
+        _running(pair.watch(args.cert_reload_interval)),
+    ):
+        serving = True
+        log.info("listening", extra={"host": args.host, "port": bound, "metrics_port": bound_metrics})
+        await stop.wait()
+        log.info("stopping: requests in progress get to finish")
+    log.info("stopped")
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 it is optional: without it the webhook is slower, not worse
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port (0 to 65535)")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a time: give seconds above 0")
+    return number
+
+
+def _address(text: str) -> tuple[str, int]:
+    try:
+        return health.parse_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

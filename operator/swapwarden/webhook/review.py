@@ -1,0 +1,183 @@
+"""AdmissionReview v1 as it goes over the wire, as far as it is used.
+
+Only the fields that a decision needs are decoded: a review carries whole pods, and most of them is of no interest here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import msgspec
+
+API_VERSION = "admission.k8s.io/v1"
+KIND = "AdmissionReview"
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    """metadata of a pod."""
+
+    name: str = ""
+    generate_name: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class Container(msgspec.Struct, frozen=True):
+    """A container of a pod."""
+
+    name: str = ""
+
+
+class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """spec of a pod. A Go client writes an empty list as null."""
+
+    init_containers: list[Container] | None = None
+    containers: list[Container] | None = None
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """A pod, before or after the change."""
+
+    metadata: Metadata = Metadata()
+    spec: PodSpec = PodSpec()
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """metadata.annotations, empty where there are none."""
+        return self.metadata.annotations or {}
+
+    @property
+    def containers(self) -> list[str]:
+        """Names of the init containers, then of the others."""
+        return [container.name for container in (*(self.spec.init_containers or ()), *(self.spec.containers or ()))]
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """What the request is about, as the registration's rules say it."""
+
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+
+
+class Request(msgspec.Struct, frozen=True, rename="camel"):
+    """The request that the API server asks about."""
+
+    uid: str
+    resource: Resource
+    operation: str
+    sub_resource: str = ""
+    name: str = ""
+    namespace: str = ""
+    dry_run: bool | None = None
+    object: Pod | None = None
+    old_object: Pod | None = None
+
+
+class _Review(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    request: Request | None = None
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """metav1.StatusCause: one thing that is wrong, and where."""
+
+    reason: str
+    message: str
+    field: str
+
+
+class Details(msgspec.Struct, frozen=True):
+    """metav1.StatusDetails."""
+
+    name: str
+    kind: str
+    causes: list[Cause]
+
+
+class Status(msgspec.Struct, frozen=True):
+    """metav1.Status: why a request is refused."""
+
+    message: str
+    reason: str
+    code: int
+    details: Details
+    status: str = "Failure"
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One operation of a JSON patch (RFC 6902)."""
+
+    op: str
+    path: str
+    value: str | dict[str, str]
+
+
+class Response(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The answer. `patch` holds the encoded JSON patch; on the wire it becomes base64, as the API wants it."""
+
+    uid: str
+    allowed: bool
+    status: Status | None = None
+    patch: bytes | None = None
+    patch_type: str | None = None
+    warnings: list[str] = []
+
+
+class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+    response: Response
+    api_version: str = API_VERSION
+    kind: str = KIND
+
+
+class ReviewError(ValueError):
+    """The body is no AdmissionReview that can be answered; the text says why."""
+
+
+_decoder = msgspec.json.Decoder(_Review)
+_encoder = msgspec.json.Encoder()
+
+
+def decode(body: bytes) -> Request:
+    """The request in an encoded AdmissionReview; ReviewError where there is none for a pod."""
+    try:
+        review = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ReviewError(f"the body is not an AdmissionReview in JSON: {error}") from error
+    if review.api_version != API_VERSION or review.kind != KIND:
+        found = f"{review.api_version} {review.kind}".strip() or "an object without apiVersion and kind"
+        raise ReviewError(
+            f"this webhook understands {API_VERSION} {KIND}, not {found}: set admissionReviewVersions to [v1]"
+        )
+    request = review.request
+    if request is None:
+        raise ReviewError("the AdmissionReview has no request")
+    if request.resource.resource != "pods" or request.resource.group or request.sub_resource:
+        raise ReviewError(
+            f"this webhook is for pods, without subresources, not for {_name(request)}: correct the webhook's rules"
+        )
+    if request.object is None and request.operation in {"CREATE", "UPDATE"}:
+        raise ReviewError(f"the request ({request.operation}) has no object")
+    return request
+
+
+def _name(request: Request) -> str:
+    parts = (request.resource.group, request.resource.resource, request.sub_resource)
+    return "/".join(part for part in parts if part)
+
+
+def encode(response: Response) -> bytes:
+    """The AdmissionReview that carries the response."""
+    return _encoder.encode(_Answer(response))
+
+
+def encode_patch(operations: Iterable[Operation]) -> bytes:
+    """A JSON patch, encoded."""
+    return _encoder.encode(list(operations))
+
+
+@functools.lru_cache(maxsize=64)
+def pointer(*keys: str) -> str:
+    """The JSON pointer (RFC 6901) to a value: `/metadata/annotations/swapwarden.dev~1swap-policy`."""
+    return "".join("/" + key.replace("~", "~0").replace("/", "~1") for key in keys)
