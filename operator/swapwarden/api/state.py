@@ -146,7 +146,10 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         str,
         msgspec.Meta(
             max_length=64,
-            description="Draining, WriteFailed, Exposed (it was above its value for a while), or AwaitingState.",
+            description=(
+                "WriteFailed, Draining (more swap is in use than wanted), Audit (would be written in Enforce), "
+                "AwaitingState, or Exposed (it was above its value for a while)."
+            ),
         ),
     ]
     container: Annotated[str, msgspec.Meta(max_length=128, description="Container id, where it is about one.")] = ""

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+import pathlib
+
+import msgspec
+import pytest
+from swapwarden.agent import cache, wanted
+
+PAGE = 4096
+
+
+def wire(value: str = "0") -> wanted.WireState:
+    spec = wanted.WireSpec(pods={"a": wanted.WirePod(value, {"c": wanted.WireContainer("4096", cap=True)})})
+    return wanted.WireState(wanted.WireMeta("n1", "uid", "55", 3), spec, {"observedGeneration": 2})
+
+
+def test_what_is_stored_is_loaded(tmp_path: pathlib.Path) -> None:
+    cache.store(tmp_path, "n1", wire())
+    loaded = cache.load(tmp_path, "n1", PAGE)
+    assert loaded is not None
+    assert wanted.compile_state(loaded, PAGE) == wanted.compile_state(wire(), PAGE)
+    assert os.listdir(tmp_path) == [cache.FILE]  # noqa: PTH208 names are what is asked for
+
+
+def test_nothing_stored_is_nothing(tmp_path: pathlib.Path) -> None:
+    assert cache.load(tmp_path, "n1", PAGE) is None
+
+
+def test_another_nodes_state_is_not_used(tmp_path: pathlib.Path) -> None:
+    cache.store(tmp_path, "n2", wire())
+    assert cache.load(tmp_path, "n1", PAGE) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 512,
+        b"{",
+        b'{"node":"n1"}',
+        b"\xff\xfe",
+        msgspec.json.encode({"node": "n1", "uid": "", "generation": 1, "spec": {"pods": {"a": {"swapMax": "1G"}}}}),
+        b" " * (cache.MAX_BYTES + 1),
+    ],
+)
+def test_a_corrupt_cache_is_moved_aside(tmp_path: pathlib.Path, content: bytes) -> None:
+    before = cache.CORRUPT.value()
+    (tmp_path / cache.FILE).write_bytes(content)
+    assert cache.load(tmp_path, "n1", PAGE) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["state.corrupt"]
+    assert cache.CORRUPT.value() == before + 1
+
+
+def test_a_crash_while_storing_leaves_the_old(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.store(tmp_path, "n1", wire("4096"))
+
+    def crash(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("swapwarden.agent.cache.os.fsync", crash)
+    with pytest.raises(OSError, match="Input/output error"):
+        cache.store(tmp_path, "n1", wire("8192"))
+    loaded = cache.load(tmp_path, "n1", PAGE)
+    assert loaded is not None
+    assert loaded.spec.pods["a"].swap_max == "4096"

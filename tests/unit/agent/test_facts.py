@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from swapwarden.agent import cgroupfs, facts
+
+from tests.unit.agent.cgroup_tree import PAGE, CgroupTree
+
+SWAPS = """Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority
+/dev/vda                                partition\t524284\t\t0\t\t-2
+/var/my\\040swap\\134file                  file\t\t1024\t\t8\t\t10
+nonsense
+"""
+
+
+def test_devices() -> None:
+    first, second = facts.devices(SWAPS)
+    assert (first.name, first.type, first.size_bytes, first.priority) == ("/dev/vda", "partition", 524284 * 1024, -2)
+    assert (second.name, second.type, second.priority) == ("/var/my swap\\file", "file", 10)
+    assert facts.devices("") == []
+
+
+@pytest.mark.parametrize(
+    ("release", "can"),
+    [("6.1.0-25-amd64", False), ("6.3.9", False), ("6.4.0", True), ("6.12", True), ("7.0-rc1", True), ("", False)],
+)
+def test_tmpfs_noswap(release: str, *, can: bool) -> None:
+    assert facts.noswap(release) is can
+
+
+def test_read(tmp_path: pathlib.Path) -> None:
+    tree = CgroupTree(tmp_path)
+    cgroups = cgroupfs.Cgroups(str(tree.root), PAGE)
+    read = facts.read(tree.proc, cgroups, "kubepods.slice")
+    assert (read.cgroup_version, read.swap_controller) == (2, True)
+    assert (read.swap_bytes, read.memory_bytes, read.page_size) == (1 << 30, 4 << 30, PAGE)
+    assert (read.kernel, read.tmpfs_noswap, len(read.devices)) == ("6.1.0-25-amd64", False, 1)
+    assert facts.available(tree.proc) == 3 << 30
+    (tree.kubepods / "memory.swap.max").unlink()
+    assert not facts.read(tree.proc, cgroups, "kubepods.slice").swap_controller
+    assert not facts.read(tree.proc, cgroups, None).swap_controller
+    (tree.root / "cgroup.controllers").unlink()
+    assert facts.read(tree.proc, cgroups, None).cgroup_version == 0
+    (tree.root / "memory").mkdir()
+    assert facts.read(tree.proc, cgroups, None).cgroup_version == 1
+    cgroups.close()

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import logging
+import pathlib
+import tempfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.agent import journal
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "journal.jsonl"
+
+
+def reopened(book: journal.Journal, file: pathlib.Path) -> journal.Journal:
+    book.close()
+    return journal.Journal(file)
+
+
+def test_the_first_run_is_told_from_later_ones(file: pathlib.Path) -> None:
+    book = journal.Journal(file)
+    assert not book.restarted
+    assert reopened(book, file).restarted
+
+
+def test_what_was_found_first_and_the_last_values_are_kept(file: pathlib.Path) -> None:
+    book = journal.Journal(file)
+    for value in (3 * MIB, 2 * MIB, MIB, MIB):
+        book.writing("pod", 7, 1 << 63, value)
+    book = reopened(book, file)
+    assert book.get("pod", 7) == journal.Entry("pod", 7, 1 << 63, [2 * MIB, MIB])
+
+
+def test_a_later_cgroup_of_the_same_name_is_another(file: pathlib.Path) -> None:
+    book = journal.Journal(file)
+    book.writing("pod", 7, 5, 0)
+    assert book.get("pod", 8) is None
+    book.writing("pod", 8, 6, 0)
+    assert reopened(book, file).get("pod", 8) == journal.Entry("pod", 8, 6, [0])
+
+
+def test_a_cgroup_that_was_only_seen_gets_its_found_value_with_the_first_write(file: pathlib.Path) -> None:
+    book = journal.Journal(file)
+    book.seen("pod", 7)
+    assert book.get("pod", 7) == journal.Entry("pod", 7)
+    book.writing("pod", 7, 5, 0)
+    assert reopened(book, file).get("pod", 7) == journal.Entry("pod", 7, 5, [0])
+
+
+def test_what_is_forgotten_stays_forgotten(file: pathlib.Path) -> None:
+    book = journal.Journal(file)
+    book.writing("pod", 7, 5, 0)
+    book.forget("pod")
+    assert list(reopened(book, file).paths()) == []
+
+
+def test_the_file_stays_bounded(file: pathlib.Path) -> None:
+    book = journal.Journal(file)
+    for number in range(20_000):
+        book.writing("pod", 7, 5, number % 3)
+    assert file.stat().st_size <= journal.COMPACT_BYTES + 200
+
+
+def test_a_full_disk_does_not_stop_the_agent(
+    file: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    book = journal.Journal(file)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("swapwarden.agent.journal.os.write", full)
+        book.writing("pod", 7, 5, 0)
+    assert book.get("pod", 7) == journal.Entry("pod", 7, 5, [0])
+    assert "the journal cannot be written" in caplog.text
+
+
+steps_ = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.sampled_from("abc"), st.integers(0, 5)),
+        st.tuples(st.just("forget"), st.sampled_from("abc"), st.just(0)),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(steps_, st.data())
+def test_a_crash_at_any_byte_loses_no_value_that_may_be_ours(
+    steps: list[tuple[str, str, int]], data: st.DataObject
+) -> None:
+    """The line that was being written is lost, and with it a write that never happened; nothing else is."""
+    logging.disable()
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "journal.jsonl"
+        book = journal.Journal(file)
+        states = [dict[str, journal.Entry]()]
+        sizes = [0]
+        for step, path, value in steps:
+            if step == "write":
+                book.writing(path, 1, 1 << 63, value)
+            else:
+                book.forget(path)
+            entries, bad = journal.replay(file.read_bytes())
+            assert bad == 0
+            states.append(entries)
+            sizes.append(file.stat().st_size)
+        book.close()
+        cut = data.draw(st.integers(0, sizes[-1]))
+        file.write_bytes(file.read_bytes()[:cut])
+        whole = max(index for index, size in enumerate(sizes) if size <= cut)
+        # A line that lacks only its end of line is whole, too.
+        follower = next((index for index, size in enumerate(sizes) if size == cut + 1), whole)
+        after = journal.Journal(file)
+        held = {path: after.get(path, 1) for path in after.paths()}
+        after.close()
+        assert held in (states[whole], states[follower])
+    logging.disable(logging.NOTSET)

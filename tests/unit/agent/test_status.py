@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.agent import status, tree
+from swapwarden.api import names, state
+
+FACTS = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
+GOOD = status.Standing(
+    root="kubepods.slice",
+    problem=None,
+    polling="",
+    refused="",
+    mode=names.Mode.ENFORCE,
+    generation=4,
+    stated=True,
+    violations=[],
+    to_put_back=0,
+    drifting=0,
+)
+DRAINING = state.Violation("p", "Draining", wanted="0", found="4096", swap_bytes=4096)
+FAILED = state.Violation("p", "WriteFailed", wanted="0", found="max", message="denied")
+EXPOSED = state.Violation("p", "Exposed", exposures=3, exposed_milliseconds=5)
+
+
+def verdicts(standing: status.Standing, facts: state.Facts = FACTS) -> dict[str, tuple[str, str]]:
+    built = status.build(standing, facts, [], "2026-01-01T00:00:00Z")
+    return {condition.type: (condition.status, condition.reason) for condition in built.conditions}
+
+
+def test_all_is_well() -> None:
+    assert verdicts(GOOD) == {
+        "Compatible": ("True", "Compatible"),
+        "Applied": ("True", "AsSpecified"),
+        "Degraded": ("False", "AsExpected"),
+        "Drift": ("False", "Quiet"),
+    }
+
+
+def test_applied() -> None:
+    def applied(**changes: Any) -> tuple[str, str]:
+        return verdicts(GOOD._replace(**changes))["Applied"]
+
+    assert applied(stated=False) == ("Unknown", "AwaitingState")
+    assert applied(violations=[DRAINING]) == ("False", "Draining")
+    assert applied(violations=[DRAINING, FAILED]) == ("False", "WriteFailed")
+    assert applied(violations=[EXPOSED]) == ("True", "AsSpecified")
+    assert applied(mode=names.Mode.RESTORE, to_put_back=1) == ("False", "Restoring")
+    assert applied(mode=names.Mode.RESTORE) == ("True", "Restored")
+    assert applied(mode=names.Mode.RESTORE, violations=[FAILED]) == ("False", "WriteFailed")
+    assert applied(mode=names.Mode.AUDIT) == ("True", "Audit")
+    assert applied(root=None, problem=tree.TreeError("NoPodTree", "none")) == ("False", "NoPodTree")
+
+
+def test_compatible() -> None:
+    old = state.Facts(cgroup_version=1, swap_controller=False, swap_bytes=0, memory_bytes=1)
+    assert verdicts(GOOD, old)["Compatible"] == ("False", "NoCgroupV2")
+    assert verdicts(GOOD, old)["Applied"] == ("False", "Incompatible")
+    bare = GOOD._replace(root=None, problem=tree.TreeError("NoSwapController", "none"))
+    assert verdicts(bare)["Compatible"] == ("False", "NoSwapController")
+    lost = GOOD._replace(root=None, problem=tree.TreeError("AmbiguousTree", "two"))
+    assert verdicts(lost)["Compatible"] == ("Unknown", "AmbiguousTree")
+
+
+def test_degraded_and_drift() -> None:
+    assert verdicts(GOOD._replace(refused="bad"))["Degraded"] == ("True", "StateRefused")
+    assert verdicts(GOOD._replace(polling="no watches"))["Degraded"] == ("True", "Polling")
+    assert verdicts(GOOD._replace(violations=[FAILED]))["Degraded"] == ("True", "WriteFailed")
+    assert verdicts(GOOD._replace(drifting=2))["Drift"] == ("True", "Rewritten")
+
+
+def test_the_time_of_transition_stays_while_the_status_does() -> None:
+    first = status.as_json(status.build(GOOD, FACTS, [], "2026-01-01T00:00:00Z"))
+    second = status.as_json(
+        status.build(GOOD._replace(violations=[DRAINING]), FACTS, first["conditions"], "2026-02-02T00:00:00Z")
+    )
+    times = {condition["type"]: condition["lastTransitionTime"] for condition in second["conditions"]}
+    assert times.pop("Applied") == "2026-02-02T00:00:00Z"
+    assert set(times.values()) == {"2026-01-01T00:00:00Z"}
+
+
+def test_violations_are_cut_and_the_worst_come_first() -> None:
+    many = [state.Violation(f"p{n:03}", "Exposed", exposed_milliseconds=n) for n in range(40)]
+    built = status.build(GOOD._replace(violations=[*many, DRAINING, FAILED]), FACTS, [], "t")
+    assert len(built.violations) == state.MAX_VIOLATIONS
+    assert built.violations_omitted == 42 - state.MAX_VIOLATIONS
+    assert [violation.reason for violation in built.violations[:2]] == ["WriteFailed", "Draining"]
+    assert built.violations[2].pod == "p039"
+
+
+json_ = st.recursive(
+    st.one_of(st.integers(0, 3), st.lists(st.integers(0, 2), max_size=2)),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+object_ = st.dictionaries(st.sampled_from("abc"), json_, max_size=3)
+
+
+def apply(target: Any, patch: Any) -> Any:
+    """RFC 7386, section 2."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = apply(result.get(key), value)
+    return result
+
+
+@given(object_, object_)
+def test_the_patch_leads_from_one_to_the_other(old: dict[str, Any], new: dict[str, Any]) -> None:
+    patch = status.merge_patch(old, new)
+    assert apply(old, patch) == new
+    assert (patch == {}) == (old == new)
+
+
+def test_counters_alone_are_not_the_essence() -> None:
+    def built(*violations: state.Violation, drifting: int = 1) -> dict[str, Any]:
+        standing = GOOD._replace(violations=violations, drifting=drifting)
+        return status.essence(status.as_json(status.build(standing, FACTS, [], "t")))
+
+    more = state.Violation("p", "Exposed", exposures=9, exposed_milliseconds=50, found="max")
+    other = state.Violation("q", "Exposed", exposures=1)
+    assert built(EXPOSED) == built(more, drifting=2)
+    assert built(EXPOSED) != built(EXPOSED, other)
+    assert built(EXPOSED) != built(DRAINING)

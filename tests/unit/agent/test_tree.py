@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.agent import tree
+
+Dirs = dict[str, Any]
+HEX = "0123456789abcdef"
+hash_ = st.text(HEX, min_size=32, max_size=32)
+uid_ = st.one_of(st.uuids().map(str), hash_)
+id_ = st.text(HEX, min_size=64, max_size=64)
+qos_ = st.sampled_from(["guaranteed", "burstable", "besteffort"])
+pods_ = st.dictionaries(uid_, st.tuples(qos_, st.sets(id_, max_size=3)), max_size=6)
+RUNTIMES = ("cri-containerd-", "crio-", "docker-")
+
+
+def listing(dirs: Dirs) -> tree.Listing:
+    def list_dirs(path: str) -> list[str]:
+        here = dirs
+        for name in filter(None, path.split("/")):
+            here = here.get(name, {})
+        return list(here)
+
+    return list_dirs
+
+
+def put(dirs: Dirs, *path: str) -> Dirs:
+    for name in path:
+        dirs = dirs.setdefault(name, {})
+    return dirs
+
+
+def build(pods: dict[str, tuple[str, set[str]]], style: str, runtime: str) -> Dirs:
+    """One node's tree in a style: systemd, cgroupfs, or systemd below a cgroupRoot (as kind has it)."""
+    dirs: Dirs = {"system.slice": {"containerd.service": {}}, "init.scope": {}}
+    prefix = "kubelet-" if style == "nested" else ""
+    top = put(dirs, "kubelet.slice") if style == "nested" else dirs
+    root = put(top, "kubepods" if style == "cgroupfs" else f"{prefix}kubepods.slice")
+    for level in ("burstable", "besteffort"):
+        put(root, level if style == "cgroupfs" else f"{prefix}kubepods-{level}.slice")
+    for uid, (qos, ids) in pods.items():
+        if style == "cgroupfs":
+            pod = put(root, *([] if qos == "guaranteed" else [qos]), f"pod{uid}")
+        else:
+            middle = "" if qos == "guaranteed" else f"-{qos}"
+            levels = [] if qos == "guaranteed" else [f"{prefix}kubepods-{qos}.slice"]
+            pod = put(root, *levels, f"{prefix}kubepods{middle}-pod{uid.replace('-', '_')}.slice")
+        for cid in ids:
+            put(pod, cid if style == "cgroupfs" else f"{runtime}{cid}.scope")
+    return dirs
+
+
+@given(pods_, st.sampled_from(["systemd", "cgroupfs", "nested"]), st.sampled_from(RUNTIMES))
+def test_a_tree_in_any_style_is_found_whole(pods: dict[str, tuple[str, set[str]]], style: str, runtime: str) -> None:
+    dirs = build(pods, style, runtime)
+    list_dirs = listing(dirs)
+    root = tree.find(list_dirs)
+    found = {pod.uid: {tree.container_id(name) for name in list_dirs(pod.path)} for pod in tree.pods(list_dirs, root)}
+    assert found == {uid: ids for uid, (_, ids) in pods.items()}
+
+
+UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
+INNER_UID = "ffffffff-4e5f-6071-8293-a4b5c6d7e8f9"
+CID = "ab" * 32
+
+
+def nested() -> Dirs:
+    """A cluster in a pod of another: as kind in a CI pod."""
+    dirs = build({UID: ("burstable", {CID})}, "systemd", "cri-containerd-")
+    outer = f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice"
+    scope = put(dirs, *outer.split("/"), f"cri-containerd-{CID}.scope")
+    scope.update(build({INNER_UID: ("guaranteed", set())}, "nested", "cri-containerd-"))
+    return dirs
+
+
+def test_a_cluster_inside_a_pod_is_not_entered() -> None:
+    list_dirs = listing(nested())
+    root = tree.find(list_dirs)
+    assert root == "kubepods.slice"
+    assert [pod.uid for pod in tree.pods(list_dirs, root)] == [UID]
+    assert tree.find(list_dirs, own_uid=UID) == root
+
+
+def test_an_agent_of_a_cluster_inside_a_pod_finds_its_own() -> None:
+    list_dirs = listing(nested())
+    root = tree.find(list_dirs, own_uid=INNER_UID)
+    assert root.endswith(f"cri-containerd-{CID}.scope/kubelet.slice/kubelet-kubepods.slice")
+    assert [pod.uid for pod in tree.pods(list_dirs, root)] == [INNER_UID]
+
+
+def test_several_trees_need_an_anchor() -> None:
+    dirs = build({}, "systemd", "crio-")
+    put(dirs, "kind", "kubelet.slice", "kubelet-kubepods.slice")
+    with pytest.raises(tree.TreeError, match="--cgroup-anchor") as error:
+        tree.find(listing(dirs))
+    assert error.value.reason == "AmbiguousTree"
+    assert tree.find(listing(dirs), anchor="kind") == "kind/kubelet.slice/kubelet-kubepods.slice"
+
+
+@pytest.mark.parametrize(("own", "reason"), [("", "NoPodTree"), (UID, "OwnPodNotFound")])
+def test_no_tree_says_what_to_do(own: str, reason: str) -> None:
+    with pytest.raises(tree.TreeError) as error:
+        tree.find(listing({"system.slice": {}}), own_uid=own)
+    assert error.value.reason == reason
+
+
+def test_the_system_level_holds_pods_too() -> None:
+    dirs: Dirs = {}
+    put(dirs, "kubepods.slice", "kubepods-system.slice", "kubepods-system-burstable.slice",
+        f"kubepods-system-burstable-pod{UID.replace('-', '_')}.slice")  # fmt: skip
+    put(dirs, "kubepods.slice", "kubepods-system.slice", f"kubepods-system-pod{INNER_UID.replace('-', '_')}.slice")
+    assert {pod.uid for pod in tree.pods(listing(dirs), "kubepods.slice")} == {UID, INNER_UID}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "podinfo",
+        "pod",
+        "pod..",
+        "kubepods-burstable.slice",
+        "machine-podabcdefab.slice",
+        f"pod{UID}.slice",
+        "pod-aaaaaaaa",
+    ],
+)
+def test_names_that_are_no_pods(name: str) -> None:
+    assert tree.pod_uid(name) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["container", f"crio-conmon-{CID}.scope", CID[:-1], f"{CID}0", "init.scope", f"../{CID}", f"{CID}.slice"]
+)
+def test_names_that_are_no_containers(name: str) -> None:
+    assert tree.container_id(name) is None
+
+
+@pytest.mark.parametrize("name", [CID, f"crio-{CID}", f"crio-{CID}.scope", f"cri-containerd-{CID}.scope"])
+def test_names_of_containers(name: str) -> None:
+    assert tree.container_id(name) == CID
+
+
+@pytest.mark.parametrize("name", ["kubepods-extra", "mykubepods", "kubepods.service", "xkubepods.slice"])
+def test_names_that_are_no_roots(name: str) -> None:
+    assert not tree.is_root(name)
