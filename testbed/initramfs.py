@@ -61,11 +61,12 @@ def _make(folder: Path) -> None:
 
 
 def _kernel_packages() -> list[str]:
-    """The packages behind the distribution's kernel: Debian has one, Ubuntu keeps the modules in another."""
+    """The packages behind the distribution's kernel: Debian has one, Ubuntu keeps the modules in two others."""
     for meta in ("linux-image-amd64", "linux-image-generic"):
         if images := _dependencies(meta, r"linux-image-\d\S+"):
-            extra = _dependencies(images[0], r"linux-modules-\d\S+")
-            return [images[0], *extra[:1]]
+            modules = _dependencies(images[0], r"linux-modules-\d\S+")
+            extra = _dependencies(meta, r"linux-modules-extra-\d\S+")
+            return [images[0], *modules[:1], *extra[:1]]
     raise host.SetupError(
         f"{_PURPOSE} needs a kernel package (linux-image-amd64 or linux-image-generic), and apt-get knows of none",
         "run once as root: apt-get update; then check that /etc/apt names your distribution's main section",

@@ -5,6 +5,7 @@ inside; /tmp, /run and /var/tmp are its own. What the host changes after boot ma
 exchange files through `vm.shared`, which is the same folder at the same path on both sides, or with `vm.write`.
 """
 
+import compileall
 import contextlib
 import dataclasses
 import json
@@ -161,6 +162,9 @@ class KernelVM:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _boot(self) -> None:
+        for folder in ("operator", "testbed"):
+            # The guest can't keep compiled files, and compiling on an emulated CPU takes its time.
+            compileall.compile_dir(WORK_TREE / folder, quiet=2)
         with (self.folder / "swap.img").open("wb") as disk:
             disk.truncate(self._swap_mib * _MIB)
         secret = secrets.token_hex(16)

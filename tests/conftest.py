@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from testbed.controlplane import ControlPlane
-from testbed.kernelvm import KernelVM
+from testbed.kernelvm import GuestProcess, KernelVM
+from testbed.process import Process
 
 TESTS = Path(__file__).parent
 
@@ -31,8 +32,10 @@ def pytest_runtest_makereport(
         for name, value in item.funcargs.items():
             if isinstance(value, ControlPlane):
                 report.sections.append((f"{name}: the end of its logs ({call.when})", value.logs(15)))
-            if isinstance(value, KernelVM):
+            elif isinstance(value, KernelVM):
                 report.sections.append((f"{name} ({call.when})", value.console(15)))
+            elif isinstance(value, Process | GuestProcess) and value.log.exists():
+                report.sections.append((f"{name}: the end of its output ({call.when})", value.tail()))
     return report
 
 
