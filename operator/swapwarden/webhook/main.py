@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import math
 import pathlib
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tls-key", type=pathlib.Path, required=True, help="its private key, PEM")
     parser.add_argument(
         "--cert-reload-interval",
-        type=_seconds,
+        type=_interval,
         default=10.0,
         metavar="SECONDS",
         help="how often to look whether the two files have changed (default: %(default)s)",
@@ -36,6 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="0.0.0.0:8081",
         metavar="HOST:PORT",
         help="where to serve /healthz, /readyz and /metrics (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--shutdown-delay",
+        type=_seconds,
+        default=3.0,
+        metavar="SECONDS",
+        help="how long to go on serving after SIGTERM, while clients find other replicas (default: %(default)s)",
     )
     logs.add_arguments(parser)
 
@@ -74,23 +82,25 @@ async def _serve(args: argparse.Namespace, pair: certificates.Certificates) -> N
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    serving = False
+    started = False
 
     def ready() -> str | None:
         if stop.is_set():
             return "stopping"
-        return None if serving else "starting"
+        return None if started else "starting"
 
     metrics_host, metrics_port = args.metrics_address
     async with (
         health.serve(metrics_host, metrics_port, ready=ready, render=exposition.render) as bound_metrics,
-        server.serve(args.host, args.port, pair) as bound,
+        server.serve(args.host, args.port, pair) as serving,
         _running(pair.watch(args.cert_reload_interval)),
     ):
-        serving = True
-        log.info("listening", extra={"host": args.host, "port": bound, "metrics_port": bound_metrics})
+        started = True
+        log.info("listening", extra={"host": args.host, "port": serving.port, "metrics_port": bound_metrics})
         await stop.wait()
-        log.info("stopping: requests in progress get to finish")
+        log.info("stopping", extra={"delay": args.shutdown_delay})
+        serving.drain()
+        await asyncio.sleep(args.shutdown_delay)
     log.info("stopped")
 
 
@@ -112,8 +122,14 @@ def _port(text: str) -> int:
 
 def _seconds(text: str) -> float:
     number = float(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a time: give seconds above 0")
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a time in seconds")
+    return number
+
+
+def _interval(text: str) -> float:
+    if not (number := _seconds(text)):
+        raise argparse.ArgumentTypeError("must be above 0 seconds")
     return number
 
 

@@ -131,31 +131,42 @@ class _BadRequest(Exception):  # noqa: N818 it names what it is about
 
 
 class _Handler:
-    """Answers requests; knows how much is being read at the moment."""
+    """Answers requests; knows how many, and how much of them is being read at the moment."""
 
     def __init__(self) -> None:
+        self.draining = False
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._active = 0
         self._buffered = 0
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         if isinstance(connection, _Connection):
             connection.request_started()
+        self._active += 1
+        self.idle.clear()
         try:
-            return await self._answer(request)
+            answer = await self._answer(request)
         except _BadRequest as error:
             BAD_REQUESTS.inc(str(error.code))
             log.warning("bad request", extra={"code": error.code, "peer": request.remote, "reason": str(error)})
             # What is left of the body is not worth reading.
             answer = web.Response(status=error.code, text=f"{error}\n")
             answer.force_close()
-            return answer
         except Exception:
             BAD_REQUESTS.inc("500")
             log.exception("request failed", extra={"path": request.path})
-            return web.Response(status=500, text="internal error of the webhook: see its log\n")
+            answer = web.Response(status=500, text="internal error of the webhook: see its log\n")
         finally:
+            self._active -= 1
+            if not self._active:
+                self.idle.set()
             if isinstance(connection, _Connection):
                 connection.request_ended()
+        if self.draining:
+            answer.force_close()
+        return answer
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         begun = time.perf_counter()
@@ -211,15 +222,28 @@ def _account(path: str, asked: review.Request, response: review.Response) -> Non
         log.info("pod refused", extra=fields)
 
 
-@contextlib.asynccontextmanager
-async def serve(host: str, port: int, pair: certificates.Certificates) -> AsyncIterator[int]:
-    """Serve admission requests in the running event loop while the context lasts; gives the bound port.
+class Serving:
+    """A server that runs."""
 
-    On the way out no new connection is taken, idle ones are closed, and requests in progress get `SHUTDOWN_TIMEOUT` to
-    finish. OSError where the address cannot be bound.
+    def __init__(self, port: int, handler: _Handler) -> None:
+        self.port = port
+        self._handler = handler
+
+    def drain(self) -> None:
+        """Answer as before, but end each connection with its next answer: the client comes back elsewhere."""
+        self._handler.draining = True
+
+
+@contextlib.asynccontextmanager
+async def serve(host: str, port: int, pair: certificates.Certificates) -> AsyncIterator[Serving]:
+    """Serve admission requests in the running event loop while the context lasts.
+
+    On the way out no new connection is taken, requests in progress get `SHUTDOWN_TIMEOUT` to arrive and be answered,
+    and idle connections are closed. OSError where the address cannot be bound.
     """
     loop = asyncio.get_running_loop()
-    server = web.Server(_Handler(), request_factory=_request)
+    handler = _Handler()
+    server = web.Server(handler, request_factory=_request)
     listener = await loop.create_server(
         lambda: _Connection(server, loop),
         host,
@@ -229,9 +253,14 @@ async def serve(host: str, port: int, pair: certificates.Certificates) -> AsyncI
         ssl_shutdown_timeout=1.0,
     )
     try:
-        yield int(listener.sockets[0].getsockname()[1])
+        yield Serving(int(listener.sockets[0].getsockname()[1]), handler)
     finally:
         listener.close()
+        handler.draining = True
+        # aiohttp's own shutdown drops what still arrives, so it must not begin before all has.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SHUTDOWN_TIMEOUT):
+                await handler.idle.wait()
         server.pre_shutdown()
         await server.shutdown(SHUTDOWN_TIMEOUT)
 

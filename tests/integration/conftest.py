@@ -1,0 +1,51 @@
+"""The product on the session's control plane: what it installs, and its webhook as a real process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed import manifests
+from testbed.controlplane import ControlPlane
+from testbed.webhook import Webhook
+
+CRDS = Path(__file__).parents[2] / "crds"
+
+
+@pytest.fixture(scope="session")
+def crds(control_plane: ControlPlane) -> ControlPlane:
+    """The session's control plane, with the product's two kinds."""
+    control_plane.apply_crds(CRDS)
+    return control_plane
+
+
+@pytest.fixture(scope="module")
+def webhook(crds: ControlPlane) -> Iterator[Webhook]:
+    """A running and registered `swapwarden webhook`, with the rights and the admission policies of deploy/manifests.
+
+    For one module: other modules want pods that no admission has looked at.
+    """
+    others = manifests.other_manifests()
+    crds.apply(*others)
+    with Webhook(crds) as running:
+        running.register()
+        yield running
+        running.unregister()
+        policies = [path for path in others if path.name.startswith("policy-")]
+        crds.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in policies))
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], object], str], None]:
+    """Wait until a condition holds; the text says what was waited for."""
+
+    def wait(condition: Callable[[], object], what: str, timeout: float = 20.0) -> None:
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: not within {timeout:.0f} s"
+            time.sleep(0.02)
+
+    return wait

@@ -1,0 +1,452 @@
+"""The admission server over real TLS on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from swapwarden.api import names
+from swapwarden.webhook import admission, certificates, server
+
+from testbed import pki
+from tests.unit.webhook import reviews
+
+GOOD = reviews.raw(reviews.pod({"swapwarden.dev/swap-policy": "Disabled"}))
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Client:
+    """One connection, byte by byte where a test wants it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self) -> Answer:
+        async with asyncio.timeout(20):
+            return await self._answer()
+
+    async def ended(self) -> bool:
+        """Whether the server closes the connection without another word."""
+        try:
+            async with asyncio.timeout(20):
+                return await self.reader.read() == b""
+        except ConnectionError:
+            return True
+
+    async def _answer(self) -> Answer:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("ascii").split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:]) if name}
+        return Answer(int(head[0].split()[1]), headers, await self.reader.readexactly(int(headers["content-length"])))
+
+    async def post(self, path: str, body: bytes = GOOD, **headers: str) -> Answer:
+        await self.send(head(path, len(body), **headers) + body)
+        return await self.answer()
+
+    def peer(self) -> str:
+        certificate = self.writer.get_extra_info("ssl_object").getpeercert()
+        return str(dict(part[0] for part in certificate["subject"])["commonName"])
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+
+def head(path: str, length: int, *, method: str = "POST", content_type: str = "application/json") -> bytes:
+    return (
+        f"{method} {path} HTTP/1.1\r\nHost: webhook\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\r\n"
+    ).encode("ascii")
+
+
+class Running:
+    """A server in this process, and clients of it."""
+
+    def __init__(self, serving: server.Serving, authority: pki.Authority, pair: pki.KeyPair) -> None:
+        self.serving, self.authority, self.pair = serving, authority, pair
+        self._clients: list[Client] = []
+
+    async def connect(self) -> Client:
+        trusting = ssl.create_default_context(cafile=str(self.authority.certificate))
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.serving.port, ssl=trusting))
+        self._clients.append(client)
+        return client
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+
+
+Start = Callable[[], Awaitable[Running]]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> pki.Authority:
+    return pki.Authority(tmp_path)
+
+
+@pytest.fixture
+def files(authority: pki.Authority) -> pki.KeyPair:
+    return authority.issue("serving", "first", ["127.0.0.1"])
+
+
+@pytest.fixture
+def loaded(files: pki.KeyPair) -> certificates.Certificates:
+    return certificates.Certificates(files.certificate, files.key)
+
+
+@pytest.fixture
+async def running(
+    authority: pki.Authority, files: pki.KeyPair, loaded: certificates.Certificates
+) -> AsyncIterator[Running]:
+    async with server.serve("127.0.0.1", 0, loaded) as serving:
+        started = Running(serving, authority, files)
+        yield started
+        await started.close()
+
+
+# --- answers ---
+
+
+async def test_a_pod_that_is_fine(running: Running) -> None:
+    counted = server.REQUESTS.value("validate", "CREATE", "allowed")
+    observed = server.SECONDS.count("validate")
+    answer = await (await running.connect()).post("/validate/pods?timeout=5s")
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("application/json")
+    assert json.loads(answer.body)["response"] == {"uid": "c0ffee00-0000-4000-8000-000000000001", "allowed": True}
+    assert server.REQUESTS.value("validate", "CREATE", "allowed") == counted + 1
+    assert server.SECONDS.count("validate") == observed + 1
+
+
+async def test_a_pod_that_is_refused_is_logged_with_its_name(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    counted = server.REQUESTS.value("validate", "CREATE", "refused")
+    body = reviews.raw(reviews.pod({"swapwarden.dev/swap-policy": "Sometimes"}), dryRun=True)
+    answer = await (await running.connect()).post("/validate/pods", body)
+    assert answer.status == 200, "a refusal is an answer, not an HTTP error"
+    assert json.loads(answer.body)["response"]["allowed"] is False
+    assert server.REQUESTS.value("validate", "CREATE", "refused") == counted + 1
+    (record,) = (record for record in caplog.records if record.getMessage() == "pod refused")
+    fields: dict[str, Any] = vars(record)
+    assert (fields["namespace"], fields["pod"], fields["dry_run"]) == ("shop", "web-0", True)
+    assert "Sometimes" in fields["reason"]
+
+
+@pytest.mark.parametrize("policy", list(names.Policy))
+async def test_each_default_has_its_path(running: Running, policy: names.Policy) -> None:
+    counted = server.REQUESTS.value("mutate", "CREATE", "patched")
+    answer = await (await running.connect()).post(f"/mutate/pods/{policy.value}", reviews.raw(reviews.pod(None)))
+    response = json.loads(answer.body)["response"]
+    assert response["allowed"] is True
+    assert response["patchType"] == "JSONPatch"
+    assert server.REQUESTS.value("mutate", "CREATE", "patched") == counted + 1
+
+
+async def test_one_connection_serves_many_requests(running: Running) -> None:
+    client = await running.connect()
+    for _ in range(20):
+        assert (await client.post("/validate/pods")).status == 200
+
+
+async def test_an_operation_nobody_knows_does_not_become_a_label(running: Running) -> None:
+    counted = server.REQUESTS.value("validate", "other", "allowed")
+    body = reviews.raw(None, operation="X" * 1000)
+    assert (await (await running.connect()).post("/validate/pods", body)).status == 200
+    assert server.REQUESTS.value("validate", "other", "allowed") == counted + 1
+
+
+# --- what is no admission request ---
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status", "says"),
+    [
+        ("/", GOOD, {}, 404, "this webhook serves /validate/pods"),
+        ("/mutate/pods/Required", GOOD, {}, 404, "/mutate/pods/Disabled"),
+        ("/validate/pods", b"", {"method": "GET"}, 405, "only POST"),
+        ("/validate/pods", GOOD, {"content_type": "text/yaml"}, 415, "application/json, not text/yaml"),
+        ("/validate/pods", b"{", {}, 400, "not an AdmissionReview"),
+        ("/validate/pods", b"{}", {}, 400, "set admissionReviewVersions"),
+    ],
+)
+async def test_a_request_that_is_none_is_told_why(
+    running: Running, path: str, body: bytes, headers: dict[str, str], status: int, says: str
+) -> None:
+    counted = server.BAD_REQUESTS.value(str(status))
+    answer = await (await running.connect()).post(path, body, **headers)
+    assert answer.status == status
+    assert says in answer.body.decode()
+    assert server.BAD_REQUESTS.value(str(status)) == counted + 1
+
+
+async def test_the_content_type_may_name_its_character_set(running: Running) -> None:
+    client = await running.connect()
+    assert (await client.post("/validate/pods", content_type="application/json; charset=utf-8")).status == 200
+
+
+async def test_a_mistake_of_ours_is_an_error_and_no_refusal(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_request: object) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setitem(server.ROUTES, "/validate/pods", ("validate", broken))
+    client = await running.connect()
+    answer = await client.post("/validate/pods")
+    assert answer.status == 500
+    assert b"secret detail" not in answer.body
+    monkeypatch.setitem(server.ROUTES, "/validate/pods", ("validate", admission.validate))
+    assert (await client.post("/validate/pods")).status == 200
+
+
+# --- bounds ---
+
+
+async def test_a_body_as_large_as_the_largest_update_is_read(running: Running) -> None:
+    pod = reviews.pod({"note": "x" * (server.MAX_BODY_BYTES - 4000)})
+    assert (await (await running.connect()).post("/validate/pods", reviews.raw(pod))).status == 200
+
+
+async def test_a_larger_body_is_refused_before_it_is_sent(running: Running) -> None:
+    client = await running.connect()
+    await client.send(head("/validate/pods", server.MAX_BODY_BYTES + 1))
+    answer = await client.answer()
+    assert answer.status == 413
+    assert f"at most {server.MAX_BODY_BYTES}" in answer.body.decode()
+    assert await client.ended(), "the rest of the body is not waited for"
+
+
+async def test_a_body_of_unknown_length_is_cut_off_at_the_limit(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MAX_BODY_BYTES", 100_000)
+    client = await running.connect()
+    await client.send(
+        b"POST /validate/pods HTTP/1.1\r\nHost: webhook\r\n"
+        b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    chunk = b"8000\r\n" + b" " * 0x8000 + b"\r\n"
+    with contextlib.suppress(ConnectionError):
+        for _ in range(8):
+            await client.send(chunk)
+    assert (await client.answer()).status == 413
+
+
+async def test_bodies_together_have_a_limit(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_BUFFERED_BYTES", 1000 + len(GOOD))
+    first, second = await running.connect(), await running.connect()
+    await first.send(head("/validate/pods", 1001) + b"{")
+    async with asyncio.timeout(20):
+        while (answer := await second.post("/validate/pods")).status == 200:
+            pass  # the first one's head may still be under way
+        assert answer.status == 503
+        await first.close()
+        third = await running.connect()
+        while (await third.post("/validate/pods")).status != 200:
+            third = await running.connect()
+
+
+async def test_connections_have_a_limit(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+    clients = [await running.connect() for _ in range(2)]
+    for client in clients:
+        assert (await client.post("/validate/pods")).status == 200
+    one_too_many = await running.connect()
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        await one_too_many.post("/validate/pods")
+    assert (await clients[0].post("/validate/pods")).status == 200
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST /validate/po"])
+async def test_a_head_that_does_not_come_is_not_waited_for(
+    running: Running, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    monkeypatch.setattr(server, "READ_TIMEOUT", 0.05)
+    counted = server.BAD_REQUESTS.value("408")
+    client = await running.connect()
+    await client.send(begun)
+    assert await client.ended()
+    assert server.BAD_REQUESTS.value("408") == counted + 1
+
+
+async def test_nor_is_the_head_of_a_second_request(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await running.connect()
+    assert (await client.post("/validate/pods")).status == 200
+    monkeypatch.setattr(server, "READ_TIMEOUT", 0.05)
+    await client.send(b"POST /validate/po")
+    assert await client.ended()
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "READ_TIMEOUT", 0.05)
+    client = await running.connect()
+    await client.send(head("/validate/pods", len(GOOD)) + GOOD[:-1])
+    answer = await client.answer()
+    assert answer.status == 408
+    assert answer.headers["connection"] == "close"
+
+
+async def test_a_client_that_leaves_in_the_middle_harms_nobody(running: Running) -> None:
+    counted = server.BAD_REQUESTS.value("400")
+    client = await running.connect()
+    await client.send(head("/validate/pods", len(GOOD)) + GOOD[:-1])
+    await client.close()
+    other = await running.connect()
+    async with asyncio.timeout(20):
+        while server.BAD_REQUESTS.value("400") == counted:
+            assert (await other.post("/validate/pods")).status == 200
+
+
+async def test_plain_http_and_garbage_are_turned_away(running: Running) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.serving.port)
+    writer.write(head("/validate/pods", len(GOOD)) + GOOD)
+    with contextlib.suppress(ConnectionError):
+        assert b"200" not in await reader.read()
+    writer.close()
+    client = await running.connect()
+    await client.send(b"\x00\x01garbage\r\n\r\n")
+    assert (await client.answer()).status == 400
+    assert (await (await running.connect()).post("/validate/pods")).status == 200
+
+
+# --- rotation ---
+
+
+async def test_rotation_under_load_costs_no_request(
+    running: Running, authority: pki.Authority, loaded: certificates.Certificates
+) -> None:
+    done = asyncio.Event()
+    seen: set[str] = set()
+
+    async def keep_asking(*, reconnect: bool) -> int:
+        count = 0
+        client = await running.connect()
+        while not done.is_set():
+            if reconnect:
+                await client.close()
+                client = await running.connect()
+            assert (await client.post("/validate/pods")).status == 200
+            seen.add(client.peer())
+            count += 1
+        return count
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        askers = [group.create_task(keep_asking(reconnect=number > 0)) for number in range(4)]
+        for number in range(20):
+            new = authority.issue(f"pair-{number}", f"pair-{number}", ["127.0.0.1"])
+            # One file after the other, looked at in between: the worst moment.
+            running.pair.certificate.write_bytes(new.certificate.read_bytes())
+            await asyncio.to_thread(loaded.check)
+            running.pair.key.write_bytes(new.key.read_bytes())
+            await asyncio.to_thread(loaded.check)
+            while f"pair-{number}" not in seen:  # noqa: ASYNC110 the askers say it with what they see
+                await asyncio.sleep(0)
+        done.set()
+    assert all(asker.result() >= 20 for asker in askers)
+    assert (await running.connect()).peer() == "pair-19"
+
+
+async def test_a_broken_pair_leaves_the_old_one_serving(running: Running, loaded: certificates.Certificates) -> None:
+    running.pair.certificate.write_text("broken", encoding="ascii")
+    assert not loaded.check()
+    client = await running.connect()
+    assert client.peer() == "first"
+    assert (await client.post("/validate/pods")).status == 200
+
+
+async def test_the_files_are_watched(running: Running, loaded: certificates.Certificates) -> None:
+    watching = asyncio.create_task(loaded.watch(0.01))
+    new = running.authority.issue("other", "other", ["127.0.0.1"])
+    running.pair.certificate.write_bytes(new.certificate.read_bytes())
+    running.pair.key.write_bytes(new.key.read_bytes())
+    async with asyncio.timeout(20):
+        while (client := await running.connect()).peer() != "other":
+            await client.close()
+    watching.cancel()
+
+
+# --- the end ---
+
+
+async def test_draining_ends_connections_with_their_next_answer(running: Running) -> None:
+    client = await running.connect()
+    assert "connection" not in (await client.post("/validate/pods")).headers
+    running.serving.drain()
+    assert (await client.post("/validate/pods")).headers["connection"] == "close"
+    assert await client.ended()
+    assert (await (await running.connect()).post("/validate/pods")).status == 200, "it still serves"
+
+
+async def test_a_request_in_progress_is_answered_before_the_end(
+    authority: pki.Authority, files: pki.KeyPair, loaded: certificates.Certificates
+) -> None:
+    begun, stop = asyncio.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        async with server.serve("127.0.0.1", 0, loaded) as serving:
+            started.append(Running(serving, authority, files))
+            begun.set()
+            await stop.wait()
+
+    started: list[Running] = []
+    async with asyncio.timeout(30):
+        task = asyncio.create_task(serve())
+        await begun.wait()
+        (running,) = started
+        idle, busy = await running.connect(), await running.connect()
+        assert (await idle.post("/validate/pods")).status == 200
+        assert (await busy.post("/validate/pods")).status == 200
+        await busy.send(head("/validate/pods", len(GOOD)) + GOOD[:10])
+        # A request on another connection is answered after the head before it was read.
+        assert (await idle.post("/validate/pods")).status == 200
+        stop.set()
+        while True:  # the listener is closed first
+            try:
+                late = await running.connect()
+            except ConnectionError:
+                break
+            await late.close()
+        assert not task.done(), "it must wait for the body"
+        await busy.send(GOOD[10:])
+        answer = await busy.answer()
+        assert answer.status == 200
+        assert answer.headers["connection"] == "close"
+        await task
+        assert await idle.ended()
+        await running.close()
+
+
+async def test_a_request_that_never_ends_does_not_hold_up_the_end(
+    authority: pki.Authority,
+    files: pki.KeyPair,
+    loaded: certificates.Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "SHUTDOWN_TIMEOUT", 0.05)
+    async with asyncio.timeout(10):
+        async with server.serve("127.0.0.1", 0, loaded) as serving:
+            running = Running(serving, authority, files)
+            client = await running.connect()
+            await client.send(head("/validate/pods", len(GOOD)) + GOOD[:10])
+        await running.close()
+
+
+async def test_a_port_that_is_taken(running: Running, loaded: certificates.Certificates) -> None:
+    with pytest.raises(OSError, match="in use"):
+        async with server.serve("127.0.0.1", running.serving.port, loaded):
+            pass
