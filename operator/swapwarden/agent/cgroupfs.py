@@ -17,12 +17,14 @@ SWAP_CURRENT: Final = "memory.swap.current"
 MEMORY_CURRENT: Final = "memory.current"
 MEMORY_MAX: Final = "memory.max"
 MEMORY_HIGH: Final = "memory.high"
+MEMORY_STAT: Final = "memory.stat"
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
-_READ_BYTES: Final = 64
+_LIMIT_BYTES: Final = 64
+_STAT_BYTES: Final = 16384
 
 
 class CgroupError(Exception):
@@ -96,7 +98,7 @@ class Cgroups:
 
     def limit(self, path: str, file: str = SWAP_MAX) -> int:
         """Read a limit: bytes, or limits.NO_LIMIT."""
-        text = self._read(tree.join(path, file))
+        text = self._read(tree.join(path, file), _LIMIT_BYTES).partition("\n")[0]
         try:
             return limits.parse(text, self.page)
         except ValueError as error:
@@ -108,6 +110,18 @@ class Cgroups:
             return self.limit(path, SWAP_CURRENT)
         except GoneError:
             return 0
+
+    def droppable(self, path: str) -> int:
+        """Bytes that the kernel can take back without swapping, as the kubelet counts them: inactive_file."""
+        try:
+            text = self._read(tree.join(path, MEMORY_STAT), _STAT_BYTES)
+        except GoneError:
+            return 0
+        for line in text.splitlines():
+            name, _, number = line.partition(" ")
+            if name == "inactive_file" and number.isdecimal():
+                return int(number)
+        return 0
 
     def set_limit(self, path: str, limit: int) -> None:
         """Write memory.swap.max. What the file then holds is for the caller to read: others write there too."""
@@ -126,13 +140,13 @@ class Cgroups:
         except OSError as error:
             raise _typed(error, name) from None
 
-    def _read(self, name: str) -> str:
+    def _read(self, name: str, size: int) -> str:
         try:
             fd = os.open(name, _READ, dir_fd=self._fd)
             try:
-                data = os.read(fd, _READ_BYTES)
+                data = os.read(fd, size)
             finally:
                 os.close(fd)
         except OSError as error:
             raise _typed(error, name) from None
-        return data.partition(b"\n")[0].decode("ascii", "replace")
+        return data.decode("ascii", "replace")

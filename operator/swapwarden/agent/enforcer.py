@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import logging
 import pathlib
 import random
@@ -588,7 +589,9 @@ class Enforcer:
                 knob.found, knob.holds, knob.draining, knob.swap = found, None, False, 0
                 return None
             swap = 0 if limit >= limits.NO_LIMIT else self._fs.in_use(knob.path)
-            action = decide.decide(limit, found, swap, lambda: self._usages(knob.path))
+            usages = functools.partial(self._usages, knob.path)
+            held = knob.holds == limit
+            action = decide.decide(limit, found, swap, usages, held=held, page=self._fs.page)
             if action.write is None:
                 knob.found, knob.holds, knob.draining, knob.swap = found, found, action.draining, swap
                 self._put_back_done(knob, found)
@@ -656,7 +659,7 @@ class Enforcer:
                 swap = self._fs.in_use(here)
                 if swap == 0:
                     continue
-                memory = self._fs.limit(here, cgroupfs.MEMORY_CURRENT)
+                memory = self._fs.limit(here, cgroupfs.MEMORY_CURRENT) - self._fs.droppable(here)
                 # At memory.high a process is not killed, but without swap it is stalled in reclaim, which is as bad.
                 ceiling = min(
                     self._fs.limit(here, cgroupfs.MEMORY_MAX),

@@ -299,15 +299,33 @@ async def test_swap_in_use_is_not_cut_where_memory_is_short(plain: Node) -> None
     )
     agent = plain.start()
     agent.apply(state({1: 0}))
-    assert (swap_max(pod), reasons(agent)) == (str(32 * MIB), ["Draining"])
+    assert (swap_max(pod), reasons(agent)) == (str(48 * MIB), ["Draining"])
     write(pod, "max")
-    await until(lambda: swap_max(pod) == str(32 * MIB))
+    await until(lambda: swap_max(pod) == str(48 * MIB))
     write(pod, str(16 * MIB), "memory.swap.current")
     agent.resync()
-    assert swap_max(pod) == str(16 * MIB)
+    assert swap_max(pod) == str(32 * MIB)
     write(pod, "0", "memory.swap.current")
     agent.resync()
     assert (swap_max(pod), reasons(agent)) == ("0", [])
+
+
+async def test_a_draining_pod_is_looked_at_again(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enforcer, "DRAIN_SECONDS", 0.01)
+    pod = plain.tree.pod(1, memory_max="4096\n", memory_swap_current=f"{32 * MIB}\n")
+    plain.start().apply(state({1: 0}))
+    assert swap_max(pod) == str(48 * MIB)
+    write(pod, "0", "memory.swap.current")
+    await until(lambda: swap_max(pod) == "0")
+
+
+async def test_page_cache_is_no_reason_not_to_cut_swap(plain: Node) -> None:
+    pod = plain.tree.pod(
+        1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_current=f"{8 * MIB}\n"
+    )
+    (pod / "memory.stat").write_text(f"anon 1\ninactive_file {40 * MIB}\nslab 3\n")
+    plain.start().apply(state({1: 0}))
+    assert swap_max(pod) == "0"
 
 
 async def test_a_full_container_keeps_its_pods_swap_from_being_cut(plain: Node) -> None:
@@ -317,7 +335,13 @@ async def test_a_full_container_keeps_its_pods_swap_from_being_cut(plain: Node) 
     )
     agent = plain.start()
     agent.apply(state({1: 0}))
-    assert swap_max(pod) == str(32 * MIB)
+    assert swap_max(pod) == str(48 * MIB)
+
+
+async def test_the_nodes_memory_bounds_what_can_come_back(plain: Node) -> None:
+    pod = plain.tree.pod(1, memory_swap_current=f"{4096 * MIB}\n")
+    plain.start().apply(state({1: 0}))
+    assert swap_max(pod) == str(5120 * MIB)
 
 
 async def test_swap_in_use_is_cut_where_memory_has_room_but_is_no_success_yet(plain: Node) -> None:
