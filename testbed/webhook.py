@@ -48,11 +48,13 @@ class Webhook:
                 raise process.ProcessError(f"the webhook does not say {message!r}:\n{self.process.tail()}")
             time.sleep(0.02)
 
-    def register(self) -> None:
-        """Register it with the API server, and wait until that calls it and has the admission policies in force.
-
-        The namespace, the rights and the policies (manifests.other_manifests) must have been applied.
-        """
+    def install(self) -> None:
+        """Apply all of deploy/manifests with this process as the webhook, and wait until it is in force."""
+        self._control_plane.apply(*manifests.other_manifests())
+        # Without one, the probe's pod is refused before any webhook is asked; no controller manager makes it here.
+        self._control_plane.request(
+            "POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}}
+        )
         ca = self._control_plane.ca_file.read_bytes()
         self._control_plane.apply(manifests.webhook_manifests(self.url, ca))
         deadline = time.monotonic() + _SETTLE_TIMEOUT
@@ -80,11 +82,10 @@ class Webhook:
         status, _ = self._control_plane.request("POST", "/api/v1/namespaces/default/pods/probe/binding", binding)
         return status == http.HTTPStatus.UNPROCESSABLE_ENTITY
 
-    def unregister(self) -> None:
-        """Take the registration away, so that the API server does without it."""
-        self._control_plane.kubectl(
-            "delete", "--ignore-not-found", "-f", str(manifests.FOLDER / "webhook.yaml"), "--wait=true"
-        )
+    def uninstall(self) -> None:
+        """Take the registration and the admission policies away; the namespace and the rights stay."""
+        paths = [manifests.FOLDER / "webhook.yaml", *manifests.FOLDER.glob("policy-*.yaml")]
+        self._control_plane.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in paths))
 
     def health(self, path: str) -> tuple[int, str]:
         """Status and text of /healthz, /readyz or /metrics."""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from testbed import manifests
 from testbed.controlplane import ControlPlane
 from testbed.webhook import Webhook
 
@@ -28,14 +27,10 @@ def webhook(crds: ControlPlane) -> Iterator[Webhook]:
 
     For one module: other modules want pods that no admission has looked at.
     """
-    others = manifests.other_manifests()
-    crds.apply(*others)
     with Webhook(crds) as running:
-        running.register()
+        running.install()
         yield running
-        running.unregister()
-        policies = [path for path in others if path.name.startswith("policy-")]
-        crds.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in policies))
+        running.uninstall()
 
 
 @pytest.fixture

@@ -1,0 +1,85 @@
+"""The label of a namespace: values that are not understood."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from testbed.controlplane import ControlPlane
+from testbed.webhook import Webhook
+from tests.integration.webhook import pods
+
+
+@pytest.fixture(scope="module")
+def old(crds: ControlPlane) -> str:
+    """A namespace that got its bad label before Swapwarden was installed."""
+    name = f"old-{uuid.uuid4().hex[:8]}"
+    body = {"metadata": {"name": name, "labels": {pods.LABEL: "Sometimes"}}}
+    for _ in range(500):  # policies of another module's webhook may still be on their way out
+        status, answer = crds.request("POST", "/api/v1/namespaces", body)
+        if status == 201:
+            break
+    assert status == 201, answer
+    crds.create(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
+    return name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(old: str, webhook: Webhook) -> None:
+    assert old
+    assert webhook.process.poll() is None
+
+
+@pytest.mark.parametrize("value", ["Required", "disabled", ""])
+def test_a_bad_value_is_refused_when_it_is_set(crds: ControlPlane, value: str) -> None:
+    name = f"new-{uuid.uuid4().hex[:8]}"
+    status, answer = crds.request(
+        "POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": {pods.LABEL: value}}}
+    )
+    assert (status, answer["reason"]) == (422, "Invalid")
+    assert (
+        f'metadata.labels[swapwarden.dev/default-swap-policy]: Unsupported value: "{value}": '
+        'supported values: "Disabled", "NoPreference"'
+    ) in answer["message"]
+
+
+def test_nor_can_it_be_changed_to_one(crds: ControlPlane) -> None:
+    namespace = pods.new_namespace(crds, "Disabled")
+    path = f"/api/v1/namespaces/{namespace}"
+    bad = {"metadata": {"labels": {pods.LABEL: "Sometimes"}}}
+    assert crds.request("PATCH", path, bad)[0] == 422
+    assert crds.request("PATCH", f"{path}/status", bad)[0] == 422
+    assert (
+        crds.request("PUT", f"{path}/finalize", {**crds.get(path), "metadata": {"name": namespace, **bad["metadata"]}})[
+            0
+        ]
+        == 422
+    )
+    for good in ("NoPreference", None):
+        assert crds.request("PATCH", path, {"metadata": {"labels": {pods.LABEL: good}}})[0] == 200
+    assert pods.LABEL not in crds.get(path)["metadata"]["labels"]
+
+
+def test_a_namespace_that_has_one_from_before_can_still_be_edited(crds: ControlPlane, old: str) -> None:
+    path = f"/api/v1/namespaces/{old}"
+    assert crds.request("PATCH", path, {"metadata": {"labels": {"team": "a"}}})[0] == 200
+    assert crds.request("PATCH", path, {"metadata": {"labels": {pods.LABEL: "Seldom"}}})[0] == 422
+
+
+def test_its_pods_are_refused_with_the_label_and_what_is_accepted(crds: ControlPlane, old: str) -> None:
+    status, answer = pods.create(crds, old, pods.pod("web"))
+    assert (status, answer["reason"]) == (422, "Invalid")
+    assert (
+        f"namespace {old} has the label swapwarden.dev/default-swap-policy with the unsupported value"
+        ' "Sometimes" (supported: "Disabled", "NoPreference")'
+    ) in answer["message"]
+
+
+def test_its_pods_with_a_policy_of_their_own_are_not(crds: ControlPlane, old: str) -> None:
+    assert pods.create(crds, old, pods.pod("own", {pods.POLICY: "Disabled"}))[0] == 201
+
+
+def test_nor_are_its_mirror_pods(crds: ControlPlane, old: str) -> None:
+    mirror = {"kubernetes.io/config.mirror": "0123"}
+    assert pods.create(crds, old, pods.pod("mirror", mirror, node="node-1"))[0] == 201

@@ -1,0 +1,117 @@
+"""The webhook's process in front of a real API server: rotation, outage, end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from testbed.controlplane import ControlPlane
+from testbed.webhook import Webhook
+from tests.integration.webhook import pods
+
+Eventually = Callable[[Callable[[], object], str], None]
+
+
+@pytest.fixture
+def own(crds: ControlPlane) -> Iterator[Webhook]:
+    """A registered webhook that the test may stop."""
+    with Webhook(crds) as running:
+        running.install()
+        yield running
+        running.uninstall()
+
+
+def serial(webhook: Webhook, ca: str) -> str:
+    """The serial number of the certificate that a new connection is offered."""
+    address = urllib.parse.urlsplit(webhook.url)
+    trusting = ssl.create_default_context(cafile=ca)
+    with (
+        socket.create_connection((str(address.hostname), address.port), timeout=10) as plain,
+        trusting.wrap_socket(plain, server_hostname=address.hostname) as connection,
+    ):
+        certificate = connection.getpeercert()
+    assert certificate
+    return str(certificate["serialNumber"])
+
+
+def test_rotation_under_load_loses_no_request(crds: ControlPlane, own: Webhook, eventually: Eventually) -> None:
+    namespace = pods.new_namespace(crds, "Disabled")
+    done = threading.Event()
+    failures: list[object] = []
+
+    def keep_creating() -> None:
+        while not done.is_set():
+            status, answer = pods.create(crds, namespace, pods.pod("web"), pods.DRY_RUN)
+            if status != 201:
+                failures.append(answer)
+
+    asker = threading.Thread(target=keep_creating)
+    asker.start()
+    try:
+        seen = {serial(own, str(crds.ca_file))}
+        for number in range(5):
+            before = serial(own, str(crds.ca_file))
+            own.replace_certificate(*crds.issue_certificate(f"rotated-{number}", ["127.0.0.1"]))
+            eventually(lambda before=before: serial(own, str(crds.ca_file)) != before, "a new certificate")  # type: ignore[misc]  # a default argument
+            seen.add(serial(own, str(crds.ca_file)))
+    finally:
+        done.set()
+        asker.join()
+    assert failures == []
+    assert len(seen) == 6
+    assert own.metric("swapwarden_webhook_certificate_reloads_total", result="ok") >= 5
+
+
+def test_a_broken_certificate_is_counted_and_changes_nothing(
+    crds: ControlPlane, own: Webhook, eventually: Eventually
+) -> None:
+    before = serial(own, str(crds.ca_file))
+    own.certificate.write_text("not a certificate", encoding="ascii")
+    eventually(lambda: own.metric("swapwarden_webhook_certificate_reloads_total", result="failed"), "a failure counted")
+    assert serial(own, str(crds.ca_file)) == before
+    assert own.health("/readyz")[0] == 200
+    assert "the one before it stays in use" in own.process.output()
+
+
+def test_without_the_webhook_only_pods_with_a_policy_have_to_wait(crds: ControlPlane, own: Webhook) -> None:
+    plain, default = pods.new_namespace(crds), pods.new_namespace(crds, "Disabled")
+    assert pods.create(crds, plain, pods.pod("kept", {pods.POLICY: "Disabled"}))[0] == 201
+    own.process.kill()
+    status, answer = pods.create(crds, plain, pods.pod("policy", {pods.POLICY: "Disabled"}))
+    assert status == 500
+    assert 'failed calling webhook "pods.swapwarden.dev"' in answer["message"]
+    assert pods.create(crds, default, pods.pod("default"))[0] == 500
+    assert pods.create(crds, plain, pods.pod("plain"))[0] == 201
+    kept = pods.path(plain, "kept")
+    assert pods.patch(crds, kept, {"metadata": {"labels": {"a": "b"}}})[0] == 200
+    assert pods.patch(crds, kept, {"metadata": {"annotations": {pods.POLICY: None}}})[0] == 500
+    assert pods.patch(crds, kept, {"metadata": {"finalizers": None}})[0] == 200
+    assert crds.request("DELETE", kept)[0] == 200
+
+
+def test_it_goes_on_serving_while_it_says_that_it_stops(crds: ControlPlane, eventually: Eventually) -> None:
+    with Webhook(crds, "--shutdown-delay=30") as running:
+        running.install()
+        try:
+            assert running.health("/readyz") == (200, "ok\n")
+            running.process.send_signal(signal.SIGTERM)
+            eventually(lambda: running.health("/readyz") == (503, "stopping\n"), "not ready")
+            assert running.health("/healthz")[0] == 200
+            assert pods.create(crds, "default", pods.pod("web", {pods.POLICY: "x"}), pods.DRY_RUN)[0] == 422
+        finally:
+            running.uninstall()
+            running.process.kill()
+
+
+def test_it_ends_well_on_sigterm(crds: ControlPlane) -> None:
+    with Webhook(crds) as running:
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(20) == 0
+        assert '"stopped"' in running.process.output()
+        assert "Traceback" not in running.process.output()

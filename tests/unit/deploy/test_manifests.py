@@ -1,0 +1,213 @@
+"""The manifests agree with the code, and with themselves."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from swapwarden.api import names
+from swapwarden.webhook import server
+
+from testbed import manifests
+
+Json = dict[str, Any]
+
+NAMESPACE = "swapwarden-system"
+EXCLUDED = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", NAMESPACE]}
+OWN_KEYS = {names.POLICY_ANNOTATION, names.LIMIT_ANNOTATION, names.POLICY_SOURCE_ANNOTATION}
+POLICIES = [policy.value for policy in names.Policy]
+
+
+def documents() -> Iterator[Json]:
+    for path in sorted(manifests.FOLDER.glob("*.yaml")):
+        yield from yaml.safe_load_all(path.read_text(encoding="utf-8"))
+
+
+def of_kind(*kinds: str) -> list[Json]:
+    return [document for document in documents() if document["kind"] in kinds]
+
+
+def webhooks(kind: str) -> list[Json]:
+    (configuration,) = of_kind(kind)
+    entries: list[Json] = configuration["webhooks"]
+    return entries
+
+
+def expressions(value: Any) -> Iterator[str]:
+    """Every CEL expression below a value."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            if key in {"expression", "messageExpression"}:
+                yield child
+            else:
+                yield from expressions(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from expressions(child)
+
+
+def path_of(entry: Json) -> str:
+    service = entry["clientConfig"]["service"]
+    assert (service["namespace"], service["name"]) == (NAMESPACE, "swapwarden-webhook")
+    return str(service["path"])
+
+
+MUTATING = webhooks("MutatingWebhookConfiguration")
+VALIDATING = webhooks("ValidatingWebhookConfiguration")
+
+
+def test_every_object_says_what_it_belongs_to() -> None:
+    for document in documents():
+        assert document["metadata"]["labels"]["app.kubernetes.io/name"] == "swapwarden", document["metadata"]["name"]
+
+
+def test_no_object_is_there_twice() -> None:
+    keys = [(document["kind"], document["metadata"]["name"]) for document in documents()]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("entry", MUTATING + VALIDATING, ids=lambda entry: entry["name"])
+def test_how_each_webhook_is_called(entry: Json) -> None:
+    assert entry["failurePolicy"] == "Fail"
+    assert entry["timeoutSeconds"] == 5
+    assert entry["timeoutSeconds"] < server.READ_TIMEOUT
+    assert entry["sideEffects"] == "None"
+    assert entry["matchPolicy"] == "Equivalent"
+    assert entry["admissionReviewVersions"] == ["v1"]
+    assert EXCLUDED in entry["namespaceSelector"]["matchExpressions"]
+    assert "caBundle" not in entry["clientConfig"]
+    (rule,) = entry["rules"]
+    assert (rule["apiGroups"], rule["resources"], rule["scope"]) == ([""], ["pods"], "Namespaced")
+    assert any(names.CONFIG_MIRROR_ANNOTATION in text for text in expressions(entry))
+
+
+def test_each_policy_has_a_default_entry_that_leads_to_its_path() -> None:
+    found = {
+        entry["namespaceSelector"]["matchLabels"][names.DEFAULT_POLICY_LABEL]: path_of(entry) for entry in MUTATING
+    }
+    assert found == {policy: f"/mutate/pods/{policy}" for policy in POLICIES}
+    assert set(found.values()) <= server.ROUTES.keys()
+
+
+@pytest.mark.parametrize("entry", MUTATING, ids=lambda entry: entry["name"])
+def test_defaults_are_for_new_pods_and_come_again_when_others_change_them(entry: Json) -> None:
+    assert entry["rules"][0]["operations"] == ["CREATE"]
+    assert entry["reinvocationPolicy"] == "IfNeeded"
+
+
+def test_the_check_is_for_new_pods_and_for_updates() -> None:
+    (entry,) = VALIDATING
+    assert entry["rules"][0]["operations"] == ["CREATE", "UPDATE"]
+    assert path_of(entry) in server.ROUTES
+
+
+def test_match_conditions_keep_clear_of_what_is_nil_there() -> None:
+    assert not any("namespaceObject" in text for entry in MUTATING + VALIDATING for text in expressions(entry))
+
+
+def test_wherever_our_annotations_are_listed_all_of_them_are() -> None:
+    lists = [
+        (set(re.findall(r"'([^']*)'", listed)), text)
+        for document in documents()
+        for text in expressions(document)
+        for listed in re.findall(r"in \[('swapwarden\.dev/[^\]]*)\]", text)
+    ]
+    assert len(lists) >= 5
+    for keys, text in lists:
+        assert keys == OWN_KEYS
+        assert f"startsWith('{names.CONTAINER_LIMIT_PREFIX}')" in text
+
+
+def test_the_namespace_label_is_checked_against_the_policies_that_are_understood() -> None:
+    checked, unknown = (
+        document for document in of_kind("ValidatingAdmissionPolicy") if "namespace" in document["metadata"]["name"]
+    )
+    (accepted,) = (each["expression"] for each in checked["spec"]["variables"] if each["name"] == "accepted")
+    assert sorted(yaml.safe_load(accepted)) == sorted(POLICIES)
+    selectors = unknown["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+    assert {"key": names.DEFAULT_POLICY_LABEL, "operator": "Exists"} in selectors
+    (values,) = (each["values"] for each in selectors if each["key"] == names.DEFAULT_POLICY_LABEL and "values" in each)
+    assert sorted(values) == sorted(POLICIES)
+    assert EXCLUDED in selectors
+    texts = " ".join(expressions([checked, unknown]))
+    assert all(f'"{policy}"' in texts for policy in POLICIES)
+
+
+def test_the_controller_may_change_the_labels_that_it_has() -> None:
+    (policy,) = (
+        document
+        for document in of_kind("ValidatingAdmissionPolicy")
+        if document["metadata"]["name"] == "swapwarden-controller-nodes"
+    )
+    (own,) = (each["expression"] for each in policy["spec"]["variables"] if each["name"] == "own")
+    assert set(yaml.safe_load(own)) == {names.NFD_SWAP_LABEL, names.SWAP_LABEL}
+
+
+def test_every_policy_is_in_force_and_fails_closed() -> None:
+    policies = {document["metadata"]["name"]: document["spec"] for document in of_kind("ValidatingAdmissionPolicy")}
+    bindings = [document["spec"] for document in of_kind("ValidatingAdmissionPolicyBinding")]
+    assert {binding["policyName"] for binding in bindings} == policies.keys()
+    assert len(bindings) == len(policies)
+    assert all(binding["validationActions"] == ["Deny"] for binding in bindings)
+    assert all(spec["failurePolicy"] == "Fail" for spec in policies.values())
+    assert all(
+        "message" in validation or "messageExpression" in validation
+        for spec in policies.values()
+        for validation in spec["validations"]
+    )
+
+
+def test_policies_about_service_accounts_name_ones_that_exist() -> None:
+    accounts = {document["metadata"]["name"] for document in of_kind("ServiceAccount")}
+    assert accounts == {"swapwarden-agent", "swapwarden-controller", "swapwarden-webhook"}
+    named = {
+        name
+        for document in documents()
+        for text in expressions(document)
+        for name in re.findall(r"system:serviceaccount:swapwarden-system:([\w-]+)", text)
+    }
+    assert named == {"swapwarden-agent", "swapwarden-controller"}
+
+
+def test_nobody_gets_everything_nor_secrets() -> None:
+    for role in of_kind("ClusterRole", "Role"):
+        for rule in role["rules"]:
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+            assert not {"secrets", "configmaps", "serviceaccounts/token", "pods/exec"} & set(rule["resources"])
+            assert not {"escalate", "bind", "impersonate", "deletecollection"} & set(rule["verbs"])
+
+
+def test_roles_go_to_the_account_of_their_name() -> None:
+    for binding in of_kind("ClusterRoleBinding", "RoleBinding"):
+        (subject,) = binding["subjects"]
+        assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", NAMESPACE)
+        assert subject["name"] == binding["roleRef"]["name"] == binding["metadata"]["name"]
+
+
+def test_the_webhook_has_no_rights_and_no_token() -> None:
+    (account,) = (each for each in of_kind("ServiceAccount") if each["metadata"]["name"] == "swapwarden-webhook")
+    assert account["automountServiceAccountToken"] is False
+    bound = {binding["subjects"][0]["name"] for binding in of_kind("ClusterRoleBinding", "RoleBinding")}
+    assert bound == {"swapwarden-agent", "swapwarden-controller"}
+
+
+def test_the_testbed_points_every_webhook_at_its_own(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_bytes(b"authority")
+    text = manifests.webhook_manifests("https://127.0.0.1:1234/", (tmp_path / "ca.pem").read_text(encoding="utf-8"))
+    clients = [entry["clientConfig"] for document in yaml.safe_load_all(text) for entry in document["webhooks"]]
+    assert [client["url"] for client in clients] == [
+        f"https://127.0.0.1:1234{path_of(entry)}" for entry in MUTATING + VALIDATING
+    ]
+    assert {base64.b64decode(client["caBundle"]) for client in clients} == {b"authority"}
+    assert all(client.keys() == {"url", "caBundle"} for client in clients)
+
+
+def test_the_testbed_applies_the_namespace_first_and_forgets_nothing() -> None:
+    others = manifests.other_manifests()
+    assert others[0].name == "namespace.yaml"
+    assert {path.name for path in others} | {"webhook.yaml"} == {path.name for path in manifests.FOLDER.iterdir()}
