@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _OUTPUT_LIMIT = 8 * 1024 * 1024
+_PIECE = 64 * 1024
 
 
 class Guest:
@@ -93,8 +94,12 @@ def _text(output: bytes) -> str:
 
 
 def _read(path: str) -> str:
-    with Path(path).open("rb") as file:
-        return file.read(_OUTPUT_LIMIT).decode(errors="replace")
+    content = b""
+    with Path(path).open("rb", buffering=0) as file:
+        # In moderate pieces: /proc/sys has no memory for a read of megabytes.
+        while (piece := file.read(_PIECE)) and len(content) < _OUTPUT_LIMIT:
+            content += piece
+    return content.decode(errors="replace")
 
 
 def _write(path: str, text: str) -> None:

@@ -5,6 +5,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,22 @@ def test_a_program_runs_in_the_guest_and_its_failure_is_told(kernel_vm: KernelVM
         kernel_vm.run(["sh", "-c", "echo no way >&2; exit 4"], timeout=PATIENCE)
     with pytest.raises(VMError, match="not done after 1 s"):
         kernel_vm.run(["sleep", "1000"], timeout=1)
+
+
+def test_a_slow_request_holds_nobody_up(kernel_vm: KernelVM) -> None:
+    with ThreadPoolExecutor(max_workers=9) as threads:
+        slow = threads.submit(
+            kernel_vm.run, ["sh", "-c", "while ! [ -e /tmp/go-on ]; do sleep 0.1; done"], timeout=PATIENCE
+        )
+        try:
+            quick = [
+                threads.submit(kernel_vm.read, f"/proc/sys/vm/{name}") for name in ("swappiness", "page-cluster") * 4
+            ]
+            assert [answer.result() for answer in quick] == ["60\n", "3\n"] * 4
+            assert not slow.done()
+        finally:
+            kernel_vm.write(GUEST_TMP / "go-on", "")
+        assert slow.result().rc == 0
 
 
 def test_files_of_the_guest_behave_as_files(kernel_vm: KernelVM) -> None:
