@@ -130,11 +130,9 @@ class Cgroups:
         try:
             fd = os.open(name, _WRITE, dir_fd=self._fd)
             try:
-                os.write(fd, data)
-                # Kernel files have no size; a plain file must lose the rest of a longer value. Truncating on open
-                # would do it as well, but shows watchers an empty file for a moment, in cgroupfs too.
-                if os.fstat(fd).st_size > len(data):
-                    os.ftruncate(fd, len(data))
+                # Kernel files have no size. A plain file must lose what a longer value left, in the same write: neither
+                # readers nor other writers shall meet something in between, as with truncation.
+                os.write(fd, data.ljust(os.fstat(fd).st_size, b"\n"))
             finally:
                 os.close(fd)
         except OSError as error:

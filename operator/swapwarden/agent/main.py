@@ -235,6 +235,7 @@ class Agent:
     def _resync(self) -> None:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.resync()
+        self._read_facts()
 
     def _read_facts(self) -> None:
         root = None if self._enforcer is None else self._enforcer.root

@@ -1,0 +1,111 @@
+"""`swapwarden agent` as a real process on a directory tree."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import types
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Self
+
+from testbed.controlplane import free_port
+
+PATIENCE = 30.0
+
+
+def until(holds: Callable[[], object], what: str = "", seconds: float = PATIENCE) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"never came true: {what}"
+        time.sleep(0.005)
+
+
+class AgentProcess:
+    """One agent. `folder` holds its run and state directories, which another agent on the same folder shares."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        root: pathlib.Path,
+        proc: pathlib.Path,
+        kubeconfig: pathlib.Path,
+        *options: str,
+        node: str = "n1",
+    ) -> None:
+        self.port = free_port()
+        self.log = folder / f"agent-{self.port}.log"
+        self.run_dir = folder / "run"
+        self.state_dir = folder / "state"
+        argv = [sys.executable, "-m", "swapwarden", "agent", "--node-name", node, "--cgroup-root", str(root)]
+        argv += ["--proc-root", str(proc), "--run-dir", str(self.run_dir), "--state-dir", str(self.state_dir)]
+        argv += ["--kubeconfig", str(kubeconfig), "--metrics-address", f"127.0.0.1:{self.port}", "--log-level", "debug"]
+        argv += options
+        environment = {key: value for key, value in os.environ.items() if key not in {"POD_UID", "NODE_NAME"}}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(argv, stderr=log, stdout=log, env=environment)  # noqa: S603 our own
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        self.kill()
+        if error is not None:
+            sys.stderr.write(self.log.read_text()[-4000:])
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body; status 0 where nobody listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def ready(self) -> bool:
+        return self.get("/readyz")[0] == 200
+
+    def wait_ready(self) -> Self:
+        def up() -> bool:
+            assert self.process.poll() is None, self.log.read_text()[-4000:]
+            return self.ready()
+
+        until(up, "the agent is ready")
+        return self
+
+    def metric(self, name: str) -> float:
+        """The value of one sample, given as it stands in the text format, labels and all."""
+        for line in self.get("/metrics")[1].splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.rpartition(" ")[2])
+        return 0.0
+
+    def terminate(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(10)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+
+    @property
+    def rss(self) -> int:
+        """Bytes of memory that it holds now."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024
+
+    @property
+    def descriptors(self) -> int:
+        return len(list(pathlib.Path(f"/proc/{self.process.pid}/fd").iterdir()))

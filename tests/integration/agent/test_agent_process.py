@@ -1,0 +1,396 @@
+"""The agent as a process: its state's coming and going, its restarts, and what it reports."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from swapwarden.api import state
+
+from tests.integration.agent.agent_process import AgentProcess, until
+from tests.integration.agent.fake_api import FakeApi
+from tests.unit.agent.cgroup_tree import CgroupTree, container_id, swap_max, uid, write
+
+MIB = 1 << 20
+Start = Callable[..., AgentProcess]
+
+
+def pods(values: dict[int, str | None], **spec: Any) -> dict[str, Any]:
+    entries = {
+        uid(number): {"reason": "KubeletDecides"} | ({} if value is None else {"swapMax": value})
+        for number, value in values.items()
+    }
+    return {"pods": entries, **spec}
+
+
+@pytest.fixture
+def tree(tmp_path: pathlib.Path) -> CgroupTree:
+    return CgroupTree(tmp_path)
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with FakeApi("n1") as running:
+        yield running
+
+
+@pytest.fixture
+def start(tmp_path: pathlib.Path, tree: CgroupTree, api: FakeApi) -> Iterator[Start]:
+    started: list[AgentProcess] = []
+
+    def begin(*options: str) -> AgentProcess:
+        agent = AgentProcess(tmp_path, tree.root, tree.proc, api.kubeconfig(tmp_path), *options)
+        started.append(agent)
+        return agent
+
+    yield begin
+    for agent in started:
+        agent.kill()
+        log = agent.log.read_text()
+        sys.stdout.write(log[-6000:])
+        assert "unexpected error" not in log
+        assert "Traceback" not in log
+
+
+def holds(path: pathlib.Path, value: str) -> None:
+    until(lambda: swap_max(path) == value, f"{path.name} holds {value} (holds {swap_max(path)})")
+
+
+def applied(api: FakeApi, generation: int, reason: str = "AsSpecified") -> None:
+    until(
+        lambda: (api.status.get("observedGeneration"), api.condition("Applied")[1]) == (generation, reason),
+        f"generation {generation} is {reason}",
+    )
+
+
+def test_a_state_before_its_cgroup_and_a_cgroup_before_its_state(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    api.put(pods({1: "0"}))
+    start().wait_ready()
+    first = tree.pod(1)
+    holds(first, "0")
+    second = tree.pod(2)
+    holds(second, "0")
+    generation = api.put(pods({1: "0", 2: "max"}))
+    holds(second, "max")
+    applied(api, generation)
+    status = api.status
+    assert status["facts"]["swapBytes"] == 1 << 30
+    assert status.get("violations", []) == []
+
+
+def test_the_status_follows_with_few_writes(api: FakeApi, start: Start) -> None:
+    api.put(pods({}))
+    start().wait_ready()
+    until(lambda: api.condition("Applied")[0] == "True")
+    before = len(api.patches)
+    begun = time.monotonic()
+    for number in range(40):
+        generation = api.put(pods(dict.fromkeys(range(number + 1), "max")))
+    applied(api, generation)
+    elapsed = time.monotonic() - begun
+    assert len(api.patches) - before <= elapsed + 2
+    assert all("facts" not in patch["status"] for patch in api.patches[before:])
+
+
+@pytest.mark.parametrize("how", ["delete", "404", "403", "500", "stop"])
+def test_losing_the_state_lets_nothing_go(tree: CgroupTree, api: FakeApi, start: Start, how: str) -> None:
+    pod = tree.pod(1)
+    api.put(pods({1: str(MIB)}, kubepods={"swapMax": str(64 * MIB)}))
+    agent = start().wait_ready()
+    holds(pod, str(MIB))
+    until(lambda: api.watching == 1)
+    if how == "delete":
+        api.delete()
+    elif how == "stop":
+        api.stop()
+    else:
+        api.failing = int(how)
+        api.cut()
+    if how != "delete":
+        until(lambda: agent.metric('swapwarden_agent_api_errors_total{request="state"}') >= 1)
+    for other in ("max", "4096"):
+        write(pod, other)
+        holds(pod, str(MIB))
+    assert swap_max(tree.kubepods) == str(64 * MIB)
+    if how == "stop":
+        api.start()
+    api.failing = None
+    generation = api.put(pods({1: str(2 * MIB)}))
+    holds(pod, str(2 * MIB))
+    applied(api, generation)
+
+
+def test_a_state_made_anew_is_trusted_whatever_its_generation(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    pod = tree.pod(1)
+    api.put(pods({1: str(MIB)}), generation=50)
+    start().wait_ready()
+    holds(pod, str(MIB))
+    api.delete()
+    api.put(pods({1: str(2 * MIB)}))
+    holds(pod, str(2 * MIB))
+    applied(api, 1)
+
+
+def test_an_older_generation_within_a_watch_is_ignored(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    pod = tree.pod(1)
+    api.put(pods({1: str(MIB)}), generation=50)
+    agent = start().wait_ready()
+    holds(pod, str(MIB))
+    until(lambda: api.watching == 1)
+    api.put(pods({1: "max"}), generation=49)
+    api.put(pods({1: str(MIB), 2: "0"}), generation=51)
+    until(lambda: agent.metric("swapwarden_agent_state_generation") == 51)
+    assert swap_max(pod) == str(MIB)
+    assert agent.metric('swapwarden_agent_writes_total{kind="pod",result="ok"}') == 1
+
+
+def test_an_expired_watch_is_followed_by_a_fresh_get(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    pod = tree.pod(1)
+    api.put(pods({1: str(MIB)}))
+    start().wait_ready()
+    until(lambda: api.watching == 1)
+    api.expire()
+    until(lambda: api.gets >= 2)
+    api.put(pods({1: str(2 * MIB)}))
+    holds(pod, str(2 * MIB))
+
+
+def test_a_state_that_cannot_be_understood_changes_nothing(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    pod = tree.pod(1)
+    api.put(pods({1: str(MIB)}))
+    start().wait_ready()
+    holds(pod, str(MIB))
+    api.put(pods({1: "1G"}))
+    until(lambda: api.condition("Degraded") == ("True", "StateRefused"))
+    assert swap_max(pod) == str(MIB)
+    generation = api.put(pods({1: "0"}))
+    applied(api, generation)
+    until(lambda: api.condition("Degraded")[0] == "False")
+
+
+@pytest.mark.parametrize("api_up", [True, False])
+def test_killed_and_restarted(tree: CgroupTree, api: FakeApi, start: Start, *, api_up: bool) -> None:
+    known, left_alone = tree.pod(1), tree.pod(2)
+    api.put(pods({1: str(MIB)}))
+    first = start().wait_ready()
+    holds(known, str(MIB))
+    until((first.state_dir / "state.json").exists)
+    first.kill()
+    write(known, "max")
+    unknown = tree.pod(3)
+    if not api_up:
+        api.stop()
+    start().wait_ready()
+    holds(known, str(MIB))
+    holds(unknown, "0")
+    assert swap_max(left_alone) == "max"
+    write(known, "max")
+    holds(known, str(MIB))
+    if not api_up:
+        api.start()
+    applied(api, api.put(pods({1: "0", 2: str(MIB), 3: "max"})))
+    assert [swap_max(pod) for pod in (known, left_alone, unknown)] == ["0", str(MIB), "max"]
+
+
+def test_a_corrupt_cache_and_a_torn_journal_do_not_stop_it(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    pod = tree.pod(1)
+    api.put(pods({1: str(MIB)}))
+    first = start().wait_ready()
+    holds(pod, str(MIB))
+    until((first.state_dir / "state.json").exists)
+    first.kill()
+    (first.state_dir / "state.json").write_bytes(b'{"node": "n1", "sp')
+    journal = first.run_dir / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes() + b'{"entry":{"path":"x')
+    agent = start().wait_ready()
+    until(lambda: agent.metric("swapwarden_agent_cache_corrupt_total") == 1)
+    assert agent.metric("swapwarden_agent_journal_bad_lines_total") == 1
+    assert (first.state_dir / "state.corrupt").exists()
+    api.put(pods({1: "0"}))
+    holds(pod, "0")
+
+
+def test_sigterm_ends_it_and_leaves_the_values(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    pod = tree.pod(1)
+    api.put(pods({1: "0"}))
+    agent = start().wait_ready()
+    holds(pod, "0")
+    begun = time.monotonic()
+    assert agent.terminate() == 0
+    assert time.monotonic() - begun < 3
+    assert swap_max(pod) == "0"
+
+
+@pytest.mark.parametrize(("mode", "reason"), [("Restore", "Restored"), ("Audit", "Audit")])
+def test_restore_and_audit_put_back(tree: CgroupTree, api: FakeApi, start: Start, mode: str, reason: str) -> None:
+    limited, free = tree.pod(1, memory_swap_max=f"{8 * MIB}\n"), tree.pod(2)
+    api.put(pods({1: "0", 2: "0"}, kubepods={"swapMax": str(64 * MIB)}))
+    first = start().wait_ready()
+    holds(tree.kubepods, str(64 * MIB))
+    holds(free, "0")
+    first.kill()
+    start().wait_ready()
+    generation = api.put(pods({1: "0", 2: "0"}, kubepods={"swapMax": str(64 * MIB)}, mode=mode))
+    applied(api, generation, reason)
+    assert [swap_max(path) for path in (limited, free, tree.kubepods)] == [str(8 * MIB), "max", "max"]
+    new = tree.pod(3)
+    applied(api, api.put(pods({1: "0", 2: "0", 3: "0"}, mode=mode)), reason)
+    assert swap_max(new) == "max"
+    found = {(violation["pod"], violation["reason"]) for violation in api.status.get("violations", [])}
+    assert found == (set() if mode == "Restore" else {(uid(1), "Audit"), (uid(2), "Audit"), (uid(3), "Audit")})
+    applied(api, api.put(pods({1: "0", 2: "0"})))
+    assert [swap_max(path) for path in (limited, free)] == ["0", "0"]
+
+
+def test_1000_writes_of_another(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    pod = tree.pod(1)
+    tree.container(pod, "app")
+    api.put(pods({1: "0"}))
+    agent = start().wait_ready()
+    holds(pod, "0")
+    until(lambda: agent.metric('swapwarden_agent_exposures_total{cause="late"}') == 1)
+    for _ in range(1000):
+        write(pod, "max")
+        while swap_max(pod) != "0":
+            time.sleep(0)
+    until(lambda: agent.metric('swapwarden_agent_exposures_total{cause="rewritten"}') >= 1000)
+    for _ in range(1000):
+        write(pod, "max")
+    holds(pod, "0")
+    assert 1000 <= agent.metric('swapwarden_agent_exposures_total{cause="rewritten"}') <= 2000
+    until(lambda: api.condition("Drift") == ("True", "Rewritten"))
+    (violation,) = api.status["violations"]
+    assert (violation["pod"], violation["reason"]) == (uid(1), "Exposed")
+    assert len(api.patches) < 30
+    assert agent.metric(f'swapwarden_agent_pod_exposures_total{{uid="{uid(1)}"}}') >= 1001
+
+
+def test_250_pods_at_once_and_no_growth(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    api.put(pods(dict.fromkeys(range(250), str(MIB))))
+    agent = start().wait_ready()
+    until(lambda: api.watching == 1)
+    descriptors, watches = agent.descriptors, agent.metric("swapwarden_agent_watches")
+    for _ in range(2):
+        made = [tree.pod(number) for number in range(250)]
+        until(lambda made=made: all(swap_max(pod) == str(MIB) for pod in made))  # type: ignore[misc] # a default has no type
+        for pod in made:
+            tree.remove(pod)
+        until(lambda: agent.metric("swapwarden_agent_pods") == 0)
+    assert agent.descriptors == descriptors
+    assert agent.metric("swapwarden_agent_watches") == watches
+    assert agent.rss < 40 * MIB
+
+
+def test_a_second_agent_waits_and_takes_over(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    pod = tree.pod(1)
+    api.put(pods({1: "0"}))
+    first = start().wait_ready()
+    holds(pod, "0")
+    second = start()
+    until(lambda: "another agent" not in second.get("/readyz")[1] and second.get("/readyz")[0] == 503)
+    assert second.get("/healthz")[0] == 200
+    assert first.process.poll() is None
+    first.process.send_signal(signal.SIGTERM)
+    second.wait_ready()
+    write(pod, "max")
+    holds(pod, "0")
+
+
+def test_swap_in_use_drains(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    pod = tree.pod(1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_current=f"{32 * MIB}\n")
+    generation = api.put(pods({1: "0"}))
+    start().wait_ready()
+    applied(api, generation, "Draining")
+    assert swap_max(pod) == str(48 * MIB)
+    (violation,) = api.status["violations"]
+    assert violation["reason"] == "Draining"
+    assert (violation["wanted"], violation["found"]) == ("0", str(48 * MIB))
+    write(pod, "0", "memory.swap.current")
+    holds(pod, "0")
+    applied(api, generation)
+
+
+def test_a_pod_without_state_is_reported(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    api.put(pods({}))
+    start().wait_ready()
+    tree.pod(1)
+    until(lambda: [v["reason"] for v in api.status.get("violations", [])] == ["AwaitingState"])
+
+
+def test_swapon_reaches_the_status(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    (tree.proc / "swaps").write_text("Filename\tType\tSize\tUsed\tPriority\n")
+    (tree.proc / "meminfo").write_text("MemTotal: 4194304 kB\nMemAvailable: 1 kB\nSwapTotal: 0 kB\n")
+    api.put(pods({}))
+    start("--resync-interval", "1").wait_ready()
+    until(lambda: "facts" in api.status)
+    assert api.status["facts"]["swapBytes"] == 0
+    (tree.proc / "meminfo").write_text("MemTotal: 4194304 kB\nMemAvailable: 1 kB\nSwapTotal: 4096 kB\n")
+    until(lambda: api.status["facts"]["swapBytes"] == 4 * MIB)
+
+
+def test_a_status_written_by_others_is_put_right_with_the_next_get(api: FakeApi, start: Start) -> None:
+    generation = api.put(pods({}))
+    others = {"observedGeneration": 99, "conditions": [], "violations": [{"pod": "x", "reason": "y"}]}
+    api.answer_patch({"status": others})
+    start().wait_ready()
+    applied(api, generation)
+    assert "violations" not in api.status or api.status["violations"] == []
+
+
+def test_it_says_what_is_missing(tmp_path: pathlib.Path, tree: CgroupTree, api: FakeApi) -> None:
+    nameless = AgentProcess(tmp_path, tree.root, tree.proc, api.kubeconfig(tmp_path), node="")
+    assert nameless.process.wait(30) == 2
+    assert "NODE_NAME" in nameless.log.read_text()
+    rootless = AgentProcess(tmp_path, tmp_path / "nowhere", tree.proc, api.kubeconfig(tmp_path))
+    assert rootless.process.wait(30) == 2
+    assert "--cgroup-root" in rootless.log.read_text()
+
+
+def test_a_node_without_cgroup_v2_is_reported_and_left_alone(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    (tree.root / "cgroup.controllers").unlink()
+    pod = tree.pod(1)
+    api.put(pods({1: "0"}))
+    start().wait_ready()
+    until(lambda: api.condition("Compatible") == ("False", "NoCgroupV2"))
+    assert swap_max(pod) == "max"
+
+
+def test_no_secret_in_the_log(api: FakeApi, start: Start) -> None:
+    api.put(pods({1: "0"}))
+    agent = start().wait_ready()
+    until(lambda: api.condition("Applied")[0] == "True")
+    api.failing = 401
+    api.cut()
+    until(lambda: agent.metric('swapwarden_agent_api_errors_total{request="state"}') >= 1)
+    text = agent.log.read_text()
+    assert "secret" not in text
+    assert all(json.loads(line)["message"] for line in text.splitlines())
+
+
+def test_containers_by_id(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    pod = tree.pod(1)
+    app = tree.container(pod, "app", memory_swap_max="0\n")
+    spec = pods({1: "max"})
+    spec["pods"][uid(1)]["containers"] = {container_id("app"): {"name": "app", "swapMax": str(MIB + 5)}}
+    api.put(spec)
+    start().wait_ready()
+    holds(app, str(MIB))
+    write(app, "0")
+    holds(app, str(MIB))
+    api.put(pods({1: "max"}))
+    holds(app, "0")
+
+
+def test_the_wire_limits_of_violations_hold(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    for number in range(40):
+        tree.container(tree.pod(number), "app")
+    api.put(pods(dict.fromkeys(range(40), "0")))
+    start().wait_ready()
+    until(lambda: len(api.status.get("violations", [])) == state.MAX_VIOLATIONS)
+    assert api.status["violationsOmitted"] == 8
