@@ -80,7 +80,7 @@ class Webhook:
             "target": {"kind": "Node", "name": "probe"},
         }
         status, _ = self._control_plane.request("POST", "/api/v1/namespaces/default/pods/probe/binding", binding)
-        return status == http.HTTPStatus.UNPROCESSABLE_ENTITY
+        return status == http.HTTPStatus.FORBIDDEN
 
     def uninstall(self) -> None:
         """Take the registration and the admission policies away; the namespace and the rights stay."""

@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from testbed.controlplane import ControlPlane
+from testbed.process import ProcessError
 from testbed.webhook import Webhook
 from tests.integration.webhook import pods
 
@@ -37,7 +38,7 @@ def test_a_bad_value_is_refused_when_it_is_set(crds: ControlPlane, value: str) -
     status, answer = crds.request(
         "POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": {pods.LABEL: value}}}
     )
-    assert (status, answer["reason"]) == (422, "Invalid")
+    assert (status, answer["reason"]) == (403, "Forbidden")
     assert (
         f'metadata.labels[swapwarden.dev/default-swap-policy]: Unsupported value: "{value}": '
         'supported values: "Disabled", "NoPreference"'
@@ -48,13 +49,13 @@ def test_nor_can_it_be_changed_to_one(crds: ControlPlane) -> None:
     namespace = pods.new_namespace(crds, "Disabled")
     path = f"/api/v1/namespaces/{namespace}"
     bad = {"metadata": {"labels": {pods.LABEL: "Sometimes"}}}
-    assert crds.request("PATCH", path, bad)[0] == 422
-    assert crds.request("PATCH", f"{path}/status", bad)[0] == 422
+    assert crds.request("PATCH", path, bad)[0] == 403
+    assert crds.request("PATCH", f"{path}/status", bad)[0] == 403
     assert (
         crds.request("PUT", f"{path}/finalize", {**crds.get(path), "metadata": {"name": namespace, **bad["metadata"]}})[
             0
         ]
-        == 422
+        == 403
     )
     for good in ("NoPreference", None):
         assert crds.request("PATCH", path, {"metadata": {"labels": {pods.LABEL: good}}})[0] == 200
@@ -64,12 +65,12 @@ def test_nor_can_it_be_changed_to_one(crds: ControlPlane) -> None:
 def test_a_namespace_that_has_one_from_before_can_still_be_edited(crds: ControlPlane, old: str) -> None:
     path = f"/api/v1/namespaces/{old}"
     assert crds.request("PATCH", path, {"metadata": {"labels": {"team": "a"}}})[0] == 200
-    assert crds.request("PATCH", path, {"metadata": {"labels": {pods.LABEL: "Seldom"}}})[0] == 422
+    assert crds.request("PATCH", path, {"metadata": {"labels": {pods.LABEL: "Seldom"}}})[0] == 403
 
 
 def test_its_pods_are_refused_with_the_label_and_what_is_accepted(crds: ControlPlane, old: str) -> None:
     status, answer = pods.create(crds, old, pods.pod("web"))
-    assert (status, answer["reason"]) == (422, "Invalid")
+    assert (status, answer["reason"]) == (403, "Forbidden")
     assert (
         f"namespace {old} has the label swapwarden.dev/default-swap-policy with the unsupported value"
         ' "Sometimes" (supported: "Disabled", "NoPreference")'
@@ -83,3 +84,11 @@ def test_its_pods_with_a_policy_of_their_own_are_not(crds: ControlPlane, old: st
 def test_nor_are_its_mirror_pods(crds: ControlPlane, old: str) -> None:
     mirror = {"kubernetes.io/config.mirror": "0123"}
     assert pods.create(crds, old, pods.pod("mirror", mirror, node="node-1"))[0] == 201
+
+
+def test_kubectl_prints_it_readably(crds: ControlPlane) -> None:
+    namespace = pods.new_namespace(crds)
+    with pytest.raises(
+        ProcessError, match=r"Error from server \(Forbidden\): namespaces .* is forbidden: .*Unsupported value"
+    ):
+        crds.kubectl("label", "namespace", namespace, f"{pods.LABEL}=Sometimes")

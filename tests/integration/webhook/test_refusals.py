@@ -117,7 +117,7 @@ def test_nor_by_replacing_the_pod(crds: ControlPlane, web: str) -> None:
 def test_nor_through_its_status(crds: ControlPlane, web: str) -> None:
     for changed in ({pods.POLICY: "NoPreference"}, {pods.POLICY: None}, {pods.LIMIT: "1Gi"}):
         status, answer = pods.patch(crds, f"{web}/status", {"metadata": {"annotations": changed}})
-        assert status == 422, changed
+        assert status == 403, changed
         assert "cannot be changed after its creation" in answer["message"]
     assert crds.get(web)["metadata"]["annotations"][pods.POLICY] == "Disabled"
 
@@ -134,7 +134,7 @@ def test_nor_through_its_binding(crds: ControlPlane, namespace: str, web: str) -
     changed = binding({pods.POLICY: "NoPreference"})
     for where in (f"{web}/binding", f"/api/v1/namespaces/{namespace}/bindings"):
         status, answer = crds.request("POST", where, changed)
-        assert status == 422, where
+        assert status == 403, where
         assert "a Binding must not carry swapwarden.dev annotations" in answer["message"]
     assert crds.request("POST", f"{web}/binding", binding({"example.com/by": "scheduler"}))[0] == 201
     found = crds.get(web)
