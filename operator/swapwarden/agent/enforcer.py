@@ -300,8 +300,8 @@ class Enforcer:
             if violation := _violation(knob, audit=audit):
                 violations.append(violation)
         for pod in self._pods.values():
+            drifting += pod.tally.drifting(now)
             if pod.tally.recent(now):
-                drifting += 1
                 violations.append(_exposed(pod))
             if self._is_awaiting(pod):
                 awaiting += 1

@@ -45,13 +45,14 @@ class Cause(enum.StrEnum):
 class Tally:
     """The exposures of one pod. Times are monotonic seconds."""
 
-    __slots__ = ("count", "found", "grown", "last", "milliseconds", "wanted")
+    __slots__ = ("count", "found", "grown", "last", "milliseconds", "rewritten", "wanted")
 
     def __init__(self) -> None:
         self.count = 0
         self.milliseconds = 0.0
         self.grown = 0
-        self.last = 0.0
+        self.last = float("-inf")
+        self.rewritten = float("-inf")
         self.found = 0
         self.wanted = 0
 
@@ -62,6 +63,8 @@ class Tally:
         self.milliseconds += milliseconds
         self.grown += grown
         self.last, self.found, self.wanted = ended, found, wanted
+        if cause is Cause.REWRITTEN:
+            self.rewritten = ended
         EXPOSURES.inc(cause.value)
         EXPOSED.inc(cause.value, by=milliseconds)
         POD_EXPOSURES.inc(uid)
@@ -70,7 +73,11 @@ class Tally:
 
     def recent(self, now: float) -> bool:
         """Whether there was one lately."""
-        return self.count > 0 and now - self.last < RECENT_SECONDS
+        return now - self.last < RECENT_SECONDS
+
+    def drifting(self, now: float) -> bool:
+        """Whether there was one lately that was another writer's doing."""
+        return now - self.rewritten < RECENT_SECONDS
 
 
 def forget(uid: str) -> None:

@@ -88,8 +88,7 @@ class Reporter:
         self._last = time.monotonic()
         await self._api.merge_patch(
             self._path,
-            # Who owns which field would take more room in etcd than the fields: an empty entry asks for no record.
-            msgspec.json.encode({"metadata": {"managedFields": [{}]}, "status": patch}),
+            msgspec.json.encode({"status": patch}),
             params={"fieldManager": FIELD_MANAGER},
             timeout=TIMEOUT_SECONDS,
         )

@@ -207,7 +207,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(self.fake.failing, {"message": "as told", "reason": "Told"})
         elif target.path == f"{COLLECTION}/{self.fake.node}/status":
             assert self.headers["Content-Type"] == "application/merge-patch+json"
-            assert set(body) == {"metadata", "status"}
+            assert set(body) == {"status"}
             self._send(*self.fake.answer_patch(body))
         else:
             self._send(403, {"message": f"forbidden: {self.path}", "reason": "Forbidden"})

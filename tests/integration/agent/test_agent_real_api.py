@@ -1,0 +1,152 @@
+"""The agent against a real API server: what it writes is accepted, and outages and deletions let nothing go."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from testbed import manifests
+from testbed.controlplane import ControlPlane
+from tests.integration.agent.agent_process import AgentProcess, until
+from tests.unit.agent.cgroup_tree import CgroupTree, container_id, swap_max, uid, write
+
+MIB = 1 << 20
+CRDS = pathlib.Path(__file__).parents[3] / "crds"
+STATES = "/apis/swapwarden.dev/v1alpha1/nodeswapstates"
+NAMESPACE = "swapwarden-system"
+
+
+class Node:
+    """A node with a state, and the credentials of its agent's pod."""
+
+    def __init__(self, cluster: ControlPlane, folder: pathlib.Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.tree = CgroupTree(folder)
+        self.name = f"agent-{uuid.uuid4().hex[:8]}"
+        cluster.create("/api/v1/nodes", {"metadata": {"name": self.name}})
+        containers = [{"name": "agent", "image": "none"}]
+        spec = {"nodeName": self.name, "serviceAccountName": "swapwarden-agent", "containers": containers}
+        cluster.create(f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": self.name}, "spec": spec})
+        self.kubeconfig = cluster.kubeconfig_for(cluster.token(NAMESPACE, "swapwarden-agent", pod=self.name), self.name)
+
+    def agent(self) -> AgentProcess:
+        return AgentProcess(self.folder, self.tree.root, self.tree.proc, self.kubeconfig, node=self.name)
+
+    def put(self, pods: dict[int, Any], **spec: Any) -> int:
+        entries = {uid(number): {"reason": "KubeletDecides", **entry} for number, entry in pods.items()}
+        body = {"profile": {"name": "(built-in)"}, "pods": entries, **spec}
+        status, made = self.cluster.request("PATCH", f"{STATES}/{self.name}", {"spec": body})
+        if status == 404:
+            kind = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapState"}
+            made = self.cluster.create(STATES, {**kind, "metadata": {"name": self.name}, "spec": body})
+        else:
+            assert status == 200, made
+        return int(made["metadata"]["generation"])
+
+    @property
+    def object(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.cluster.get(f"{STATES}/{self.name}")
+        return found
+
+    def applied(self, generation: int) -> None:
+        def holds() -> bool:
+            status = self.object.get("status", {})
+            reasons = [each["reason"] for each in status.get("conditions", []) if each["type"] == "Applied"]
+            return (status.get("observedGeneration"), reasons) == (generation, ["AsSpecified"])
+
+        until(holds, f"generation {generation} is applied")
+
+
+def installed(cluster: ControlPlane) -> ControlPlane:
+    cluster.apply_crds(CRDS)
+    cluster.apply(*manifests.other_manifests())
+    return cluster
+
+
+@pytest.fixture
+def node(control_plane: ControlPlane, tmp_path: pathlib.Path) -> Node:
+    return Node(installed(control_plane), tmp_path)
+
+
+@pytest.fixture
+def own(tmp_path: pathlib.Path) -> Iterator[Node]:
+    """A node of a cluster that a test may stop."""
+    with ControlPlane() as cluster:
+        yield Node(installed(cluster), tmp_path)
+
+
+def test_its_status_is_accepted_and_stays_small(node: Node) -> None:
+    pod = node.tree.pod(1)
+    app = node.tree.container(pod, "app")
+    containers = {container_id("app"): {"name": "app", "swapMax": "4096"}}
+    generation = node.put({1: {"swapMax": "0", "containers": containers}}, kubepods={"swapMax": str(64 * MIB)})
+    with node.agent() as agent:
+        node.applied(generation)
+        assert [swap_max(path) for path in (pod, app, node.tree.kubepods)] == ["0", "4096", str(64 * MIB)]
+        status = node.object["status"]
+        assert status["facts"]["devices"][0]["name"] == "/dev/vda"
+        assert {each["type"]: each["status"] for each in status["conditions"]} == {
+            "Compatible": "True",
+            "Applied": "True",
+            "Degraded": "False",
+            "Drift": "False",
+        }
+        agents = [each for each in node.object["metadata"]["managedFields"] if each["manager"] == "swapwarden-agent"]
+        assert len(json.dumps(agents)) < 1000
+        assert agent.rss < 40 * MIB
+
+
+def test_a_state_that_is_deleted_and_made_anew(node: Node) -> None:
+    pod = node.tree.pod(1)
+    with node.agent() as agent:
+        agent.wait_ready()
+        node.applied(node.put({1: {"swapMax": str(MIB)}}))
+        node.applied(node.put({1: {"swapMax": "0"}}))
+        assert node.cluster.request("DELETE", f"{STATES}/{node.name}")[0] == 200
+        write(pod, "max")
+        until(lambda: swap_max(pod) == "0", "the value is kept")
+        generation = node.put({1: {"swapMax": str(MIB)}})
+        assert generation == 1
+        node.applied(generation)
+        assert swap_max(pod) == str(MIB)
+
+
+def test_an_api_server_that_goes_and_comes_back(own: Node) -> None:
+    pod = own.tree.pod(1)
+    generation = own.put({1: {"swapMax": "0"}})
+    with own.agent() as first:
+        own.applied(generation)
+        own.cluster.stop_apiserver()
+        write(pod, "max")
+        until(lambda: swap_max(pod) == "0", "the value is kept without an API server")
+        until((first.state_dir / "state.json").exists, "the state is cached")
+        first.kill()
+        write(pod, "max")
+        with own.agent() as second:
+            until(lambda: swap_max(pod) == "0", "the cached state is in force")
+            assert second.process.poll() is None
+            own.cluster.start_apiserver()
+            own.applied(own.put({1: {"swapMax": str(MIB)}}))
+            assert swap_max(pod) == str(MIB)
+
+
+def test_it_may_not_write_another_nodes_state(node: Node) -> None:
+    """By its own mistake, were it given another node's name."""
+    other = Node(node.cluster, _folder(node.folder))
+    other.put({})
+    with AgentProcess(node.folder, node.tree.root, node.tree.proc, node.kubeconfig, node=other.name) as agent:
+        until(lambda: agent.metric('swapwarden_agent_status_patches_total{result="failed"}') >= 1, "it is refused")
+        assert "status" not in other.object or "observedGeneration" not in other.object["status"]
+        assert "may only write the NodeSwapState of that node" in agent.log.read_text()
+
+
+def _folder(parent: pathlib.Path) -> pathlib.Path:
+    made = parent / "other"
+    made.mkdir()
+    return made

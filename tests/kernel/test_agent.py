@@ -1,0 +1,376 @@
+"""The agent on a real kernel: what it writes holds under memory stress, and what it does kills nobody."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from testbed import hog, manifests
+from testbed.controlplane import ControlPlane
+from testbed.kernelvm import CGROUPS, WORK_TREE, GuestProcess, KernelVM
+
+MIB = 1 << 20
+PATIENCE = 180.0
+STATES = "/apis/swapwarden.dev/v1alpha1/nodeswapstates"
+NAMESPACE = "swapwarden-system"
+CRDS = WORK_TREE / "crds"
+MEMORY = 64 * MIB
+
+
+def until(holds: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"never came true: {what}"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane: ControlPlane) -> ControlPlane:
+    """The session's control plane, with the product's kinds and rights."""
+    control_plane.apply_crds(CRDS)
+    control_plane.apply(*manifests.other_manifests())
+    return control_plane
+
+
+class Pod:
+    """A pod's cgroup in the guest, with one container that is limited like the pod."""
+
+    def __init__(self, node: Node, name: str) -> None:
+        self.uid = str(uuid.uuid4())
+        self.vm = node.vm
+        slug = self.uid.replace("-", "_")
+        self.path = node.burstable / (f"kubepods-burstable-pod{slug}.slice" if node.systemd else f"pod{self.uid}")
+        self.container_id = hashlib.sha256(self.uid.encode()).hexdigest()
+        scope = f"cri-containerd-{self.container_id}.scope" if node.systemd else self.container_id
+        self.container = self.path / scope
+        self.name = name
+
+    def make(self) -> None:
+        self.vm.mkdir(self.path)
+        self.vm.write(self.path / "memory.max", str(MEMORY))
+        self.vm.write(self.path / "cgroup.subtree_control", "+memory")
+        self.vm.mkdir(self.container)
+
+    def remove(self) -> None:
+        self.vm.write(self.path / "cgroup.kill", "1")
+        self.vm.wait_for(self.path / "cgroup.events", lambda text: "populated 0" in text, PATIENCE)
+        self.vm.rmdir(self.container)
+        self.vm.rmdir(self.path)
+
+    def hog(self, mib: int, *options: str) -> GuestProcess:
+        """Start a hog in the container."""
+        argv = [sys.executable, hog.__file__, str(mib), "--cgroup", str(self.container), "--pace", "96", *options]
+        return self.vm.spawn(argv, log=f"hog-{self.uid}")
+
+    def number(self, file: str) -> int:
+        return int(self.vm.read(self.path / file))
+
+    @property
+    def swap_max(self) -> str:
+        return self.vm.read(self.path / "memory.swap.max").strip()
+
+    @property
+    def oom_kills(self) -> int:
+        words = self.vm.read(self.path / "memory.events").split()
+        return int(words[words.index("oom_kill") + 1])
+
+    def peak(self, rounds: GuestProcess, count: int) -> int:
+        """The most swap seen until the hog has done so many rounds, or is dead."""
+        most = 0
+        deadline = time.monotonic() + PATIENCE
+        while rounds.poll() is None and f"round {count}:" not in rounds.output():
+            most = max(most, self.number("memory.swap.current"))
+            assert time.monotonic() < deadline, rounds.tail()
+            time.sleep(0.1)
+        return max(most, self.number("memory.swap.current"))
+
+
+class Node:
+    """A node's cgroups in the guest, its state at the API server, and its agent."""
+
+    def __init__(self, cluster: ControlPlane, vm: KernelVM, naming: str) -> None:
+        self.cluster = cluster
+        self.vm = vm
+        self.systemd = naming == "systemd"
+        self.name = f"agent-{uuid.uuid4().hex[:8]}"
+        self.root = CGROUPS / f"test-{self.name}"
+        self.kubepods = self.root / ("kubepods.slice" if self.systemd else "kubepods")
+        self.burstable = self.kubepods / ("kubepods-burstable.slice" if self.systemd else "burstable")
+        self.pods: list[Pod] = []
+        self.agents: list[GuestProcess] = []
+        vm.write(CGROUPS / "cgroup.subtree_control", "+memory")
+        for path in (self.root, self.kubepods, self.burstable):
+            vm.mkdir(path)
+            vm.write(path / "cgroup.subtree_control", "+memory")
+        self.files = vm.shared / self.name
+        self.files.mkdir()
+        self._register()
+
+    def _register(self) -> None:
+        self.cluster.create("/api/v1/nodes", {"metadata": {"name": self.name}})
+        containers = [{"name": "agent", "image": "none"}]
+        spec = {"nodeName": self.name, "serviceAccountName": "swapwarden-agent", "containers": containers}
+        self.cluster.create(f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": self.name}, "spec": spec})
+        token = self.cluster.token(NAMESPACE, "swapwarden-agent", pod=self.name)
+        server = self.cluster.guest_url
+        shutil.copy(self.cluster.kubeconfig_for(token, self.name, server=server), self.files / "kubeconfig")
+        broken = json.loads((self.files / "kubeconfig").read_text())
+        broken["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"
+        (self.files / "unreachable").write_text(json.dumps(broken))
+
+    def pod(self, name: str) -> Pod:
+        made = Pod(self, name)
+        self.pods.append(made)
+        return made
+
+    def start(self, kubeconfig: str = "kubeconfig") -> GuestProcess:
+        argv = [sys.executable, "-m", "swapwarden", "agent", "--node-name", self.name, "--cgroup-root", str(self.root)]
+        argv += ["--run-dir", f"/run/{self.name}", "--state-dir", f"/var/tmp/{self.name}"]  # noqa: S108 the guest's own
+        argv += ["--kubeconfig", str(self.files / kubeconfig), "--metrics-address", "127.0.0.1:0"]
+        running = self.vm.spawn(
+            argv, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")}, log=f"{self.name}-{len(self.agents)}"
+        )
+        self.agents.append(running)
+        until(lambda: "found the tree of pods" in running.output() or running.poll() is not None, "the agent is up")
+        assert running.poll() is None, running.tail()
+        return running
+
+    def put(self, spec: dict[str, Any]) -> int:
+        """Write the spec, as the controller does; gives its generation."""
+        body = {"profile": {"name": "(built-in)"}, **spec}
+        status, made = self.cluster.request("PATCH", f"{STATES}/{self.name}", {"spec": body})
+        if status == 404:
+            kind = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapState"}
+            made = self.cluster.create(STATES, {**kind, "metadata": {"name": self.name}, "spec": body})
+        else:
+            assert status == 200, made
+        return int(made["metadata"]["generation"])
+
+    def want(self, values: dict[Pod, str], **spec: Any) -> int:
+        pods = {pod.uid: {"swapMax": value, "reason": "KubeletDecides"} for pod, value in values.items()}
+        return self.put({"pods": pods, **spec})
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.cluster.get(f"{STATES}/{self.name}").get("status", {})
+        return found
+
+    def applied(self, generation: int, *reasons: str) -> None:
+        """Wait until the agent tells of this generation, with one of the reasons (AsSpecified)."""
+        expected = reasons or ("AsSpecified",)
+
+        def holds() -> bool:
+            status = self.status
+            found = [each["reason"] for each in status.get("conditions", []) if each["type"] == "Applied"]
+            return status.get("observedGeneration") == generation and found[0] in expected
+
+        until(holds, f"generation {generation} is {expected}")
+
+    def close(self) -> None:
+        for agent in self.agents:
+            if agent.poll() is None:
+                agent.stop()
+        for pod in self.pods:
+            if self.vm.exists(pod.path):
+                pod.remove()
+        for path in (self.burstable, self.kubepods, self.root):
+            self.vm.rmdir(path)
+        shutil.rmtree(self.files)
+
+
+@pytest.fixture(params=["systemd", "cgroupfs"])
+def naming(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def node(cluster: ControlPlane, kernel_vm: KernelVM, naming: str) -> Iterator[Node]:
+    made = Node(cluster, kernel_vm, naming)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def one(cluster: ControlPlane, kernel_vm: KernelVM) -> Iterator[Node]:
+    made = Node(cluster, kernel_vm, "systemd")
+    yield made
+    made.close()
+
+
+def test_limits_hold_under_memory_stress(node: Node) -> None:
+    disabled, limited, free = (node.pod(name) for name in ("disabled", "limited", "free"))
+    generation = node.want({disabled: "0", limited: str(16 * MIB), free: "max"})
+    node.start()
+    for pod in (disabled, limited, free):
+        pod.make()
+    node.applied(generation)
+    until(lambda: [pod.swap_max for pod in (disabled, limited, free)] == ["0", str(16 * MIB), "max"], "limits are set")
+
+    # More than memory.max in each: without swap that ends in an OOM kill, with it in swapping.
+    greedy = {pod: pod.hog(88) for pod in (disabled, limited, free)}
+    assert disabled.peak(greedy[disabled], 2) == 0
+    assert greedy[disabled].wait(PATIENCE) == -9
+    assert disabled.oom_kills == 1
+    assert 0 < limited.peak(greedy[limited], 2) <= 16 * MIB
+    assert free.peak(greedy[free], 2) > 16 * MIB
+    assert free.oom_kills == 0
+    facts = node.status["facts"]
+    assert (facts["cgroupVersion"], facts["swapController"]) == (2, True)
+    assert facts["swapBytes"] > 0
+    assert facts["devices"][0]["type"] == "partition"
+
+
+def test_unknown_pods_are_denied_until_their_state_comes(node: Node) -> None:
+    node.put({"pods": {}})
+    node.start()
+    pod = node.pod("late")
+    pod.make()
+    until(lambda: pod.swap_max == "0", "an unknown pod gets 0")
+    node.applied(node.want({pod: "max"}))
+    assert pod.swap_max == "max"
+
+
+# Runs in the guest: writes max as soon as the value is right again, and tells how long each repair took.
+REWRITE = """
+import sys, time
+path, count = sys.argv[1], int(sys.argv[2])
+times = []
+for _ in range(count):
+    with open(path, "w") as file:
+        file.write("max")
+    begun = time.monotonic()
+    while open(path).read() != "0\\n":
+        if time.monotonic() - begun > 60:
+            sys.exit("not repaired")
+    times.append(time.monotonic() - begun)
+times.sort()
+print(f"median {times[len(times) // 2] * 1000:.1f} ms, worst {times[-1] * 1000:.1f} ms")
+"""
+
+
+def test_every_rewrite_is_repaired_and_counted(one: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = one.pod("rewritten")
+    one.want({pod: "0"})
+    one.start()
+    pod.make()
+    until(lambda: pod.swap_max == "0", "the limit is set")
+    argv = [sys.executable, "-c", REWRITE, str(pod.path / "memory.swap.max"), "1000"]
+    said = one.vm.run(argv, timeout=600).stdout
+    with capsys.disabled():
+        sys.stdout.write(f"\n1000 rewrites repaired: {said}")
+    assert pod.swap_max == "0"
+
+    def counted() -> bool:
+        return [each["exposures"] for each in one.status.get("violations", []) if each["reason"] == "Exposed"] == [1000]
+
+    until(counted, "each is counted")
+
+
+def test_a_policy_that_comes_and_goes_with_swap_in_use_kills_nobody(one: Node) -> None:
+    busy, roomy = one.pod("busy"), one.pod("roomy")
+    one.want({busy: "max", roomy: "max"})
+    one.start()
+    for pod in (busy, roomy):
+        pod.make()
+    hogs = [busy.hog(96), roomy.hog(88, "--rounds", "1")]
+    until(lambda: "round 2:" in hogs[0].output() and "round 1:" in hogs[1].output(), "both swap")
+    one.vm.write(roomy.path / "memory.max", str(256 * MIB))
+
+    generation = one.want({busy: "0", roomy: "0"})
+    one.applied(generation, "Draining")
+    assert roomy.swap_max == "0"
+    assert int(busy.swap_max) < 2 * busy.number("memory.swap.current") + 17 * MIB
+    draining = {each["pod"] for each in one.status["violations"] if each["reason"] == "Draining"}
+    assert draining == {busy.uid, roomy.uid}
+    rounds = hogs[0].output().count("round")
+    until(lambda: hogs[0].output().count("round") >= rounds + 2 or hogs[0].poll() is not None, "the busy pod goes on")
+    assert [each.poll() for each in hogs] == [None, None]
+    assert [pod.oom_kills for pod in (busy, roomy)] == [0, 0]
+
+    one.applied(one.want({busy: "max", roomy: "max"}))
+    assert [busy.swap_max, roomy.swap_max] == ["max", "max"]
+
+    # With room, what is touched comes back; a few pages that nobody touches may stay out, and are told of.
+    used = busy.number("memory.swap.current")
+    one.vm.write(busy.path / "memory.max", str(256 * MIB))
+    generation = one.want({busy: "0", roomy: "max"})
+    until(lambda: busy.swap_max == "0", "the limit is reached")
+    until(lambda: busy.number("memory.swap.current") < used // 4, "what is touched comes back")
+    one.applied(generation, "Draining", "AsSpecified")
+    assert [pod.oom_kills for pod in (busy, roomy)] == [0, 0]
+
+
+def test_killed_under_load_and_restarted_without_an_api_server(one: Node) -> None:
+    disabled, free = one.pod("disabled"), one.pod("free")
+    one.want({disabled: "0", free: "max"})
+    first = one.start()
+    for pod in (disabled, free):
+        pod.make()
+    until(lambda: (disabled.swap_max, free.swap_max) == ("0", "max"), "limits are set")
+    swapping = free.hog(88)
+    until(lambda: one.vm.exists(f"/var/tmp/{one.name}/state.json"), "the state is cached")  # noqa: S108 the guest's own
+    first.send_signal(9)
+    assert first.wait(PATIENCE) == -9
+    one.vm.write(disabled.path / "memory.swap.max", "max")
+    appeared = one.pod("appeared")
+    appeared.make()
+    one.start("unreachable")
+    until(lambda: (disabled.swap_max, appeared.swap_max) == ("0", "0"), "the cached state is in force")
+    greedy = disabled.hog(88)
+    assert disabled.peak(greedy, 2) == 0
+    assert greedy.wait(PATIENCE) == -9
+    assert free.peak(swapping, 2) > 0
+
+
+def test_restore_puts_back_what_was_there(node: Node) -> None:
+    limited, free = node.pod("limited"), node.pod("free")
+    for pod in (limited, free):
+        pod.make()
+    node.vm.write(limited.path / "memory.swap.max", str(8 * MIB))
+
+    def values() -> list[str]:
+        return [node.vm.read(path / "memory.swap.max").strip() for path in (*paths, node.burstable)]
+
+    paths = [limited.path, free.path, node.kubepods, free.container]
+    node.start()
+    pods = {
+        limited.uid: {"swapMax": "0", "reason": "PolicyDisabled"},
+        free.uid: {
+            "swapMax": "max",
+            "reason": "KubeletDecides",
+            "containers": {free.container_id: {"name": "app", "swapMax": str(4 * MIB)}},
+        },
+    }
+    spec = {"pods": pods, "kubepods": {"swapMax": str(128 * MIB)}}
+    node.applied(node.put(spec))
+    assert values() == ["0", "max", str(128 * MIB), str(4 * MIB), "max"]
+    node.applied(node.put({**spec, "mode": "Restore"}), "Restored")
+    assert values() == [str(8 * MIB), "max", "max", "max", "max"]
+
+
+def test_watches_of_removed_cgroups_do_not_leak(one: Node) -> None:
+    """The kernel never ends the watch of a removed cgroup by itself."""
+    one.put({"pods": {}})
+    agent = one.start()
+
+    def marks() -> int:
+        folder = f"/proc/{agent.pid}/fdinfo"
+        return sum(one.vm.read(f"{folder}/{fd}").count("inotify wd:") for fd in one.vm.listdir(folder))
+
+    before = marks()
+    for number in range(5):
+        pod = one.pod(f"p{number}")
+        pod.make()
+        until(lambda pod=pod: pod.swap_max == "0", "an unknown pod gets 0")  # type: ignore[misc] # a default has no type
+        assert marks() > before
+        pod.remove()
+    until(lambda: marks() == before, "as many watches as before")
