@@ -52,9 +52,11 @@ FAULTS = metrics.counter(
 
 ATTEMPTS: Final = 5
 """Writes in a row to a file that another writer changes at the same time, before letting other files have a turn."""
-CONTENDED_SECONDS: Final = 0.01
+CONTESTED_SECONDS: Final = 0.01
 FILE_SECONDS: Final = (0.005, 5.0)
 """First and longest wait for the files of a cgroup that has just been made."""
+FILE_ATTEMPTS: Final = 8
+"""Looks for such files, within some seconds, after which their lack is a failure."""
 FAILED_SECONDS: Final = (1.0, 60.0)
 """First and longest wait before trying a refused write again."""
 DRAIN_SECONDS: Final = 2.0
@@ -65,6 +67,10 @@ FIND_SECONDS: Final = (1.0, 10.0)
 """First and longest wait between searches for the tree of pods while there is none."""
 AWAIT_SECONDS: Final = 5.0
 """How long a pod without state is normal."""
+
+
+class ContestedError(cgroupfs.CgroupError):
+    """Another writer changes the file as often as the agent does."""
 
 
 class Knob:
@@ -121,9 +127,10 @@ class Knob:
 class Container:
     """A container's cgroup; with crun a second one below it."""
 
-    __slots__ = ("id", "knobs", "path", "watch")
+    __slots__ = ("id", "knobs", "path", "pod", "watch")
 
-    def __init__(self, container: str, path: str) -> None:
+    def __init__(self, pod: Pod, container: str, path: str) -> None:
+        self.pod = pod
         self.id = container
         self.path = path
         self.knobs: list[Knob] = []
@@ -212,7 +219,8 @@ class Enforcer:
         self._poll: asyncio.TimerHandle | None = None
         self._problem: tree.TreeError | None = None
         self._find_wait = FIND_SECONDS[0]
-        self._begun = False
+        self._first = not book.restarted
+        """Whether pods that are found now were there before any agent."""
         self.last_resync = clock()
 
     # What the rest of the agent uses
@@ -232,7 +240,6 @@ class Enforcer:
         except OSError as error:
             self._cannot_watch(f"inotify cannot be used ({error.strerror}): raise fs.inotify.max_user_instances")
         self._find()
-        self._begun = True
 
     def close(self) -> None:
         """End; what files hold stays."""
@@ -265,6 +272,9 @@ class Enforcer:
 
     def resync(self) -> None:
         """Compare everything with what is wanted, and with what is there."""
+        self._guarded(self._resync)
+
+    def _resync(self) -> None:
         RESYNCS.inc()
         now = self.last_resync = self._clock()
         short, self._polling = self._polling, "" if self._notify is not None else self._polling
@@ -333,6 +343,7 @@ class Enforcer:
             if self._problem is None or self._problem.reason != problem.reason:
                 log.warning("no pods to look after yet: %s", problem)
             self._problem = problem
+            self._first = self._first and problem.reason != tree.NO_POD_TREE
             self._changed()
             self._loop.call_later(self._find_wait, self._guarded, self._find)
             self._find_wait = min(FIND_SECONDS[1], self._find_wait * 2)
@@ -345,8 +356,8 @@ class Enforcer:
         self._parent.watch = self._add_watch(self._fs.absolute(root.rpartition("/")[0]), inotify.CHILDREN, self._parent)
         self._watch(self._kubepods)
         self._retarget_root()
-        first = not self._begun and not self._journal.restarted
-        self._enter_level(root, decide.Origin.FOUND if first else decide.Origin.APPEARED, self._clock())
+        self._enter_level(root, decide.Origin.FOUND if self._first else decide.Origin.APPEARED, self._clock())
+        self._first = False
         self._drop_stale()
         self._changed()
 
@@ -469,7 +480,7 @@ class Enforcer:
         late = arrived and entry is not None and not pod.stated and knob.holds is None
         self._settle(knob, pod.since if late else noticed, late=late)
         for container in pod.containers.values():
-            self._retarget_container(pod, container, noticed)
+            self._retarget_container(container, noticed)
         if entry is not None:
             pod.stated = True
             pod.origin = decide.Origin.FOUND
@@ -499,12 +510,12 @@ class Enforcer:
         container = tree.container_id(name)
         if container is None:
             return None
-        return pod.containers.setdefault(name, Container(container, tree.join(pod.path, name)))
+        return pod.containers.setdefault(name, Container(pod, container, tree.join(pod.path, name)))
 
     def _container_appeared(self, pod: Pod, name: str, noticed: float) -> None:
         container = self._add_container(pod, name)
         if container is not None:
-            self._retarget_container(pod, container, noticed)
+            self._retarget_container(container, noticed)
 
     def _remove_container(self, pod: Pod, name: str) -> None:
         container = pod.containers.pop(name, None)
@@ -514,15 +525,15 @@ class Enforcer:
         for knob in container.knobs:
             self._drop(knob)
 
-    def _retarget_container(self, pod: Pod, container: Container, noticed: float) -> None:
+    def _retarget_container(self, container: Container, noticed: float) -> None:
         current = self._state
         mode = names.Mode.ENFORCE if current is None else current.mode
-        of_pod = None if current is None else current.pods.get(pod.uid)
+        of_pod = None if current is None else current.pods.get(container.pod.uid)
         entry = None if of_pod is None else of_pod.containers.get(container.id)
         if entry is not None and not container.knobs:
-            self._open_container(pod, container)
+            self._open_container(container)
         elif not container.knobs:
-            self._reopen_container(pod, container)
+            self._reopen_container(container)
         for knob in container.knobs:
             self._watch(knob)
             if entry is not None:
@@ -532,22 +543,22 @@ class Enforcer:
             knob.target = knob.shadow if mode is names.Mode.ENFORCE else decide.Hold.PUT_BACK
             self._settle(knob, noticed)
 
-    def _open_container(self, pod: Pod, container: Container) -> None:
+    def _open_container(self, container: Container) -> None:
         """Take a container's files in hand: its cgroup's, and that of crun's cgroup inside, once there is one."""
         if container.watch is None:
             container.watch = self._add_watch(self._fs.absolute(container.path), inotify.CHILDREN, container)
         for path in (container.path, tree.join(container.path, tree.INNER)):
             inode = self._fs.inode(path)
             if inode is not None and all(knob.path != path for knob in container.knobs):
-                container.knobs.append(Knob(path, inode, pod, container.id))
+                container.knobs.append(Knob(path, inode, container.pod, container.id))
 
-    def _reopen_container(self, pod: Pod, container: Container) -> None:
+    def _reopen_container(self, container: Container) -> None:
         """After a restart: a container that an earlier run wrote to keeps what it was given, until told otherwise."""
         for path in (container.path, tree.join(container.path, tree.INNER)):
             inode = self._fs.inode(path)
             entry = self._journal.get(path, inode)
             if inode is not None and entry is not None and entry.wrote:
-                knob = Knob(path, inode, pod, container.id)
+                knob = Knob(path, inode, container.pod, container.id)
                 knob.shadow = knob.holds = entry.wrote[-1]
                 container.knobs.append(knob)
 
@@ -559,10 +570,13 @@ class Enforcer:
         self._cancel(knob)
         try:
             wait = self._bring(knob, noticed, late=late)
-        except cgroupfs.GoneError:
-            wait = self._gone(knob)
-        except cgroupfs.TransientError:
-            wait = self._backoff(knob, FILE_SECONDS)
+        except cgroupfs.GoneError as error:
+            wait = self._gone(knob, error)
+        except cgroupfs.TransientError as error:
+            wait = self._pending(knob, error)
+        except ContestedError as error:
+            knob.failed = str(error)
+            wait = CONTESTED_SECONDS
         except cgroupfs.CgroupError as error:
             wait = self._refused(knob, error)
         else:
@@ -607,7 +621,7 @@ class Enforcer:
                 WRITES.inc(knob.kind, "ok")
                 knob.holds = again
             late, found = False, again
-        return CONTENDED_SECONDS
+        raise ContestedError(f"{knob.path}: another writer changes it all the time")
 
     def _limit(self, knob: Knob, found: int) -> int | None:
         """The number that the file is to hold; None where it is no business of the agent's."""
@@ -673,12 +687,19 @@ class Enforcer:
             yield decide.Usage(memory, swap, ceiling)
             paths += [tree.join(here, name) for name in self._fs.dirs(here)]
 
-    def _gone(self, knob: Knob) -> float | None:
+    def _gone(self, knob: Knob, error: cgroupfs.CgroupError) -> float | None:
         """The file is not there: its cgroup went (events say so), or was only just made and has no files yet."""
         if self._fs.inode(knob.path) != knob.inode:
             WRITES.inc(knob.kind, "gone")
             return None
-        return self._backoff(knob, FILE_SECONDS)
+        return self._pending(knob, error)
+
+    def _pending(self, knob: Knob, error: cgroupfs.CgroupError) -> float:
+        """The file is not there, or empty: for a moment that is as it should be."""
+        wait = self._backoff(knob, FILE_SECONDS)
+        if knob.attempts > FILE_ATTEMPTS:
+            knob.failed = str(error)
+        return wait
 
     def _refused(self, knob: Knob, error: cgroupfs.CgroupError) -> float | None:
         denied = isinstance(error, cgroupfs.DeniedError)
@@ -754,16 +775,15 @@ class Enforcer:
         elif isinstance(owner, Pod) and event.mask & inotify.ISDIR:
             self._container_appeared(owner, event.name, noticed)
         elif isinstance(owner, Container) and event.name == tree.INNER:
-            for pod in self._pods.values():
-                if owner in pod.containers.values():
-                    self._open_container(pod, owner)
-                    self._retarget_container(pod, owner, noticed)
+            self._open_container(owner)
+            self._retarget_container(owner, noticed)
 
     def _deleted(self, owner: Watched, name: str) -> None:
         if isinstance(owner, Level):
             path = tree.join(owner.path, name)
             self._untrack(path)
-            self._leave_level(path)
+            if path in self._levels:
+                self._leave_level(path)
         elif isinstance(owner, Pod):
             self._remove_container(owner, name)
         elif isinstance(owner, Parent) and self._root is not None and name == self._root.rpartition("/")[2]:

@@ -27,6 +27,8 @@ CACHE_FAILURES = metrics.counter("swapwarden_agent_cache_failures_total", "Times
 
 LOCK_SECONDS: Final = 0.02
 """Between tries while another agent runs on the node: the gap that a hand-over may leave."""
+FAULT_SECONDS: Final = 5.0
+"""Before a part of the agent that failed unexpectedly starts anew."""
 FACTS_SECONDS: Final = 30.0
 """Between looks for swapon and swapoff."""
 CACHE_SECONDS: Final = 1.0
@@ -195,15 +197,8 @@ class Agent:
             self._reporter = reporter.Reporter(api, self._node, self._status)
             states = source.Source(api, self._node, accept=self._accept, fetched=self._fetched, refused=self._refuse)
             async with asyncio.TaskGroup() as group:
-                jobs: tuple[Coroutine[Any, Any, None], ...] = (
-                    states.run(),
-                    self._reporter.run(),
-                    self._keep_cache(),
-                    _every(self._arguments.resync_interval, self._resync),
-                    _every(FACTS_SECONDS, self._read_facts),
-                )
-                for job in jobs:
-                    group.create_task(job)
+                for job in (states.run, self._reporter.run, self._keep_cache, self._keep_facts, self._keep_synced):
+                    group.create_task(_unending(job))
 
     # What the parts tell each other
 
@@ -254,6 +249,16 @@ class Agent:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return status.as_json(status.build(standing, self._facts, previous, now))
 
+    async def _keep_synced(self) -> None:
+        while True:
+            await asyncio.sleep(self._arguments.resync_interval)
+            self._resync()
+
+    async def _keep_facts(self) -> None:
+        while True:
+            await asyncio.sleep(FACTS_SECONDS)
+            self._read_facts()
+
     async def _keep_cache(self) -> None:
         while True:
             await self._cache_due.wait()
@@ -288,10 +293,15 @@ class Agent:
         return None
 
 
-async def _every(seconds: float, step: Callable[[], None]) -> None:
+async def _unending(job: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a job that never ends. A mistake in one of them must not stop the others, enforcement least of all."""
     while True:
-        await asyncio.sleep(seconds)
-        step()
+        try:
+            await job()
+        except Exception:
+            enforcer.FAULTS.inc()
+            log.exception("unexpected error; going on in %s s", FAULT_SECONDS)
+        await asyncio.sleep(FAULT_SECONDS)
 
 
 @contextlib.contextmanager

@@ -31,6 +31,9 @@ _POD_SLICE = re.compile(rf"(?:.+-)?kubepods(?:-system)?(?:-burstable|-besteffort
 _CONTAINER = re.compile(r"(?:[a-z][a-z-]*-)?([0-9a-f]{64})(?:\.scope)?")
 _NOT_A_CONTAINER: Final = "crio-conmon-"
 
+NO_POD_TREE: Final = "NoPodTree"
+"""Reason of a TreeError: there is no tree at all."""
+
 INNER: Final = "container"
 """crun makes a cgroup of this name below the scope, and puts the processes there."""
 
@@ -133,5 +136,5 @@ def find(list_dirs: Listing, *, own_uid: str = "", anchor: str = "") -> str:
             "or name the cgroup to search in with --cgroup-anchor",
         )
     raise TreeError(
-        "NoPodTree", f"no kubepods cgroup below /{anchor}: it appears when the kubelet starts with --cgroups-per-qos"
+        NO_POD_TREE, f"no kubepods cgroup below /{anchor}: it appears when the kubelet starts with --cgroups-per-qos"
     )

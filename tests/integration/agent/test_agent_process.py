@@ -282,7 +282,7 @@ def test_250_pods_at_once_and_no_growth(tree: CgroupTree, api: FakeApi, start: S
         for pod in made:
             tree.remove(pod)
         until(lambda: agent.metric("swapwarden_agent_pods") == 0)
-    assert agent.descriptors == descriptors
+    until(lambda: agent.descriptors <= descriptors, "no descriptor is left open")
     assert agent.metric("swapwarden_agent_watches") == watches
     assert agent.rss < 40 * MIB
 

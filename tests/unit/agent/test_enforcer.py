@@ -479,3 +479,40 @@ def _no_faults() -> Iterator[None]:
     before = enforcer.FAULTS.value()
     yield
     assert enforcer.FAULTS.value() == before
+
+
+async def test_a_file_that_never_comes_is_a_failure(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enforcer, "FILE_SECONDS", (0.001, 0.01))
+    agent = plain.start()
+    plain.tree.pod_path(1).mkdir()
+    await until(lambda: reasons(agent) == ["WriteFailed"])
+    (plain.tree.pod_path(1) / "memory.swap.max").write_text("max\n")
+    await until(lambda: swap_max(plain.tree.pod_path(1)) == "0" and reasons(agent) == [])
+
+
+async def test_a_writer_that_is_as_fast_is_a_failure(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    real = plain.cgroups.set_limit
+
+    def contested(path: str, limit: int) -> None:
+        real(path, limit)
+        write(pod, "max")
+
+    with monkeypatch.context() as other:
+        other.setattr(plain.cgroups, "set_limit", contested)
+        agent.apply(state({1: 0}))
+        assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
+    await until(lambda: swap_max(pod) == "0" and reasons(agent) == [])
+
+
+async def test_pods_of_a_tree_that_was_ambiguous_at_first_were_there_before(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    other = plain.tree.group(plain.tree.root / "other" / "kubepods")
+    agent = plain.start()
+    problem = agent.standing().problem
+    assert problem is not None
+    assert problem.reason == "AmbiguousTree"
+    plain.tree.remove(other)
+    await until(lambda: agent.root is not None)
+    assert swap_max(pod) == "max"
