@@ -165,10 +165,11 @@ class Pod:
 class Level:
     """A cgroup in which pods appear."""
 
-    __slots__ = ("path", "watch")
+    __slots__ = ("inode", "path", "watch")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, inode: int | None) -> None:
         self.path = path
+        self.inode = inode
         self.watch: int | None = None
 
 
@@ -216,6 +217,8 @@ class Enforcer:
         self._notify: inotify.Inotify | None = None
         self._polling = ""
         """Why not everything can be watched; empty where everything is."""
+        self._told = False
+        """Whether the log has it."""
         self._poll: asyncio.TimerHandle | None = None
         self._problem: tree.TreeError | None = None
         self._find_wait = FIND_SECONDS[0]
@@ -277,16 +280,18 @@ class Enforcer:
     def _resync(self) -> None:
         RESYNCS.inc()
         now = self.last_resync = self._clock()
-        short, self._polling = self._polling, "" if self._notify is not None else self._polling
+        short = self._polling
         if self._root is None:
             return
+        if self._notify is not None:
+            self._polling = ""
         if self._kubepods is None or self._fs.inode(self._root) != self._kubepods.inode:
             self._lose_tree()
             self._find()
             return
         self._watch(self._kubepods)
         self._retarget_root()
-        for path in [level for level in self._levels if self._fs.inode(level) is None]:
+        for path in [path for path, level in self._levels.items() if self._fs.inode(path) != level.inode]:
             self._leave_level(path)
         for path, pod in list(self._pods.items()):
             if self._fs.inode(path) != pod.knob.inode:
@@ -295,7 +300,7 @@ class Enforcer:
             self._compare(pod, now)
         self._enter_level(self._root, decide.Origin.APPEARED, now)
         if short and not self._polling:
-            self._poll = None
+            self._told = False
             log.info("everything can be watched again")
         self._changed()
 
@@ -390,7 +395,7 @@ class Enforcer:
 
     def _enter_level(self, path: str, origin: decide.Origin, noticed: float) -> None:
         """Watch a level, then list it: what came before the watch is found, what comes after is told."""
-        level = self._levels.setdefault(path, Level(path))
+        level = self._levels.setdefault(path, Level(path, self._fs.inode(path)))
         if level.watch is None:
             level.watch = self._add_watch(self._fs.absolute(path), inotify.CHILDREN, level)
         for name in self._fs.dirs(path):
@@ -813,16 +818,18 @@ class Enforcer:
             self._notify.remove(watch)
 
     def _cannot_watch(self, reason: str) -> None:
-        if self._poll is None:
+        if not self._told:
             log.error("%s; comparing everything every %s s instead", reason, POLL_SECONDS)
+        self._told = True
         self._polling = reason
         self._poll_later()
 
     def _poll_later(self) -> None:
-        if self._poll is None or self._poll.cancelled() or self._poll.when() <= self._loop.time():
+        if self._poll is None:
             self._poll = self._loop.call_later(POLL_SECONDS, self._guarded, self._poll_now)
 
     def _poll_now(self) -> None:
+        self._poll = None
         self.resync()
         if self._polling:
             self._poll_later()

@@ -409,13 +409,29 @@ async def test_lost_events_are_made_up_for(plain: Node, monkeypatch: pytest.Monk
     assert len(agent._pods) == 2
 
 
+async def test_a_level_made_anew_unseen_is_watched_again(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = plain.start()
+    assert agent._notify is not None
+    with monkeypatch.context() as lost:
+        lost.setattr(agent._notify, "read", list)
+        (plain.tree.root / "old").mkdir()
+        plain.tree.level("burstable").rename(plain.tree.root / "old" / "level")
+        plain.tree.group(plain.tree.level("burstable"))
+        agent.resync()
+    pod = plain.tree.pod(1)
+    await until(lambda: swap_max(pod) == "0")
+
+
 async def test_without_inotify_it_polls_and_says_so(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(inotify, "Inotify", refuse)
     monkeypatch.setattr(enforcer, "POLL_SECONDS", 0.01)
+    plain.tree.remove(plain.tree.kubepods)
     agent = plain.start()
+    plain.tree.group(plain.tree.kubepods)
+    await until(lambda: agent.root is not None)
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
     assert "max_user_instances" in agent.standing().polling
