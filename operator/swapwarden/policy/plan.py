@@ -1,0 +1,136 @@
+"""From a profile, a node's facts and its pods to the spec of the node's NodeSwapState, and to an explanation of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.policy import nodes, pods, profiles, swap
+
+_UNCOMPARED: Final = "epoch"
+"""The writer's term: a difference in it alone is no reason to write."""
+
+
+class ExplainedPod(msgspec.Struct, frozen=True):
+    """A pod and what was decided on it."""
+
+    row: pods.PodRow
+    decision: swap.PodDecision
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """A node's plan with all that was decided, whether it is to be written or not."""
+
+    header: state.StateSpec
+    """The plan without its pods."""
+    pods: tuple[ExplainedPod, ...]
+    """By namespace and name; pods that have ended are left out."""
+
+
+def plan_node(profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow]) -> state.StateSpec:
+    """Plan one node: what its cgroups must hold. `rows` are the node's pods in any order; the epoch is left at 0.
+
+    At most MAX_PODS pods and MAX_CONTAINERS containers of each are planned, the oldest ones (a kubelet runs far fewer):
+    a larger object would be refused as a whole, and one tenant's pods must not leave all others without a plan.
+    """
+    spec = _header(profile, facts)
+    planned = {
+        explained.row.key: _pod_state(explained.decision) for explained in _bounded(_decided(profile, facts, rows))
+    }
+    return msgspec.structs.replace(spec, pods=planned)
+
+
+def explain_node(profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow]) -> Explanation:
+    """Plan one node as plan_node does, and keep every container's number and reason, running or not."""
+    decided = sorted(_decided(profile, facts, rows), key=lambda one: (one.row.namespace, one.row.name))
+    return Explanation(_header(profile, facts), tuple(decided))
+
+
+def spec_patch(old: state.StateSpec | None, new: state.StateSpec) -> dict[str, Any] | None:
+    """The JSON merge patch (RFC 7386) for .spec that turns `old` into `new`; None where they say the same.
+
+    The epoch is neither compared nor in the patch: whoever writes adds its own. From None, it is the whole of `new`.
+    """
+    if old is not None and old.pods == new.pods and _same_header(old, new):
+        return None
+    before = {} if old is None else msgspec.to_builtins(old)
+    after = msgspec.to_builtins(new)
+    before.pop(_UNCOMPARED, None)
+    after.pop(_UNCOMPARED, None)
+    return _merge_patch(before, after) or None
+
+
+def _same_header(old: state.StateSpec, new: state.StateSpec) -> bool:
+    return (old.profile, old.mode, old.on_unknown_pod, old.kubepods) == (
+        new.profile,
+        new.mode,
+        new.on_unknown_pod,
+        new.kubepods,
+    )
+
+
+def _merge_patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    patch: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        was = before.get(key)
+        if isinstance(value, dict) and isinstance(was, dict):
+            inner = _merge_patch(was, value)
+            if inner:
+                patch[key] = inner
+        elif value != was:
+            patch[key] = value
+    return patch
+
+
+def _header(profile: profiles.Profile, facts: nodes.NodeFacts) -> state.StateSpec:
+    kubepods = None
+    if facts.compatible and profile.system_reserved is not None:
+        limit = swap.floor_to_page(swap.available(profile, facts), facts.page_size)
+        kubepods = state.KubepodsState(swap_max=str(limit))
+    return state.StateSpec(
+        profile=state.ProfileRef(name=profile.name, generation=profile.generation),
+        mode=profile.mode,
+        on_unknown_pod=profile.on_unknown_pod,
+        kubepods=kubepods,
+    )
+
+
+def _decided(profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow]) -> Iterator[ExplainedPod]:
+    by_key: dict[str, ExplainedPod] = {}
+    for row in rows:
+        if not row.terminal:
+            explained = ExplainedPod(row, swap.decide(profile, facts, row))
+            rival = by_key.get(row.key)
+            by_key[row.key] = explained if rival is None else min(rival, explained, key=_claim)
+    return iter(by_key.values())
+
+
+def _claim(explained: ExplainedPod) -> tuple[bool, int, str, str]:
+    """Whose decision counts where two pods name one cgroup: its owner's, else the one that gives less.
+
+    Anyone who may create pods can write the annotation that names a static pod's cgroup.
+    """
+    row, swap_max = explained.row, explained.decision.swap_max
+    number = 2**64 if swap_max in {None, names.MAX_SWAP} else int(swap_max or 0)
+    return row.key != row.uid, number, row.namespace, row.name
+
+
+def _bounded(decided: Iterator[ExplainedPod]) -> Iterable[ExplainedPod]:
+    first = list(itertools.islice(decided, state.MAX_PODS))
+    rest = list(decided)
+    if not rest:
+        return first
+    return sorted(first + rest, key=lambda one: (one.row.created, one.row.key))[: state.MAX_PODS]
+
+
+def _pod_state(decision: swap.PodDecision) -> state.PodState:
+    containers = {
+        one.id: state.ContainerState(name=one.name, swap_max=one.swap_max, cap=one.cap)
+        for one in itertools.islice((one for one in decision.containers if one.write and one.id), state.MAX_CONTAINERS)
+        if one.swap_max is not None
+    }
+    return state.PodState(reason=decision.reason, swap_max=decision.swap_max, containers=containers)

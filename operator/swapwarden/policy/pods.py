@@ -1,0 +1,227 @@
+"""Pods: the part of the object that is read, and the compact row that is kept of each of 150,000 pods."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.policy import phases, qos, quantity
+
+CRITICAL_PRIORITY = 2_000_000_000
+"""From this priority on the kubelet takes a pod for critical (k/k: pkg/kubelet/types/pod_update.go)."""
+
+CRITICAL_CLASSES = frozenset({"system-node-critical", "system-cluster-critical"})
+
+
+class WireContainer(msgspec.Struct, frozen=True, rename="camel"):
+    """A container of a pod's spec, as far as it is read."""
+
+    name: str
+    resources: qos.Resources = qos.Resources()
+    restart_policy: str = ""
+
+
+class WireRunning(msgspec.Struct, frozen=True):
+    """state.running of a container's status: that it is there is all that counts."""
+
+
+class WireContainerState(msgspec.Struct, frozen=True):
+    """State of a container, as far as it is read."""
+
+    running: WireRunning | None = None
+
+
+class WireContainerStatus(msgspec.Struct, frozen=True):
+    """Status of a container, as far as it is read."""
+
+    name: str
+    container_id: str = msgspec.field(default="", name="containerID")
+    state: WireContainerState = WireContainerState()
+    resources: qos.Resources = qos.Resources()
+
+
+class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """Spec of a pod, as far as it is read."""
+
+    containers: list[WireContainer]
+    init_containers: list[WireContainer] = []
+    ephemeral_containers: list[WireContainer] = []
+    node_name: str = ""
+    priority: int | None = None
+    priority_class_name: str = ""
+    resources: qos.Resources | None = None
+
+
+class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """Status of a pod, as far as it is read."""
+
+    phase: str = ""
+    qos_class: qos.Class | None = None
+    container_statuses: list[WireContainerStatus] = []
+    init_container_statuses: list[WireContainerStatus] = []
+    ephemeral_container_statuses: list[WireContainerStatus] = []
+
+
+class WirePodMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """Metadata of a pod, as far as it is read."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    annotations: dict[str, str] = {}
+    creation_timestamp: str = ""
+    resource_version: str = ""
+
+
+class WirePod(msgspec.Struct, frozen=True):
+    """A pod as it comes from the API server or from a file."""
+
+    metadata: WirePodMeta
+    spec: WirePodSpec
+    status: WirePodStatus = WirePodStatus()
+
+
+class ContainerRow(msgspec.Struct, frozen=True, gc=False):
+    """A container in the form in which it is kept. Memory in bytes, 0 where unset."""
+
+    name: str
+    kind: phases.Kind
+    request: int
+    limit: int
+    swap_limit: str | None = None
+    """The container's swap-limit annotation, as written; ephemeral containers have none."""
+    id: str = ""
+    """The runtime's id, without its prefix (containerd://); empty unless the container runs."""
+
+
+class PodRow(msgspec.Struct, frozen=True, gc=False):
+    """A pod in the form in which it is kept."""
+
+    key: str
+    """The UID that the pod's cgroup carries; namespace/name for a pod from a file, which has none."""
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    terminal: bool
+    critical: bool
+    qos: qos.Class
+    policy: str | None
+    """The policy annotation, as written."""
+    swap_limit: str | None
+    """The swap-limit annotation, as written."""
+    created: str
+    containers: tuple[ContainerRow, ...]
+    """In the order init, app, ephemeral, each as in the spec."""
+
+
+def project(wire: WirePod) -> PodRow:
+    """Reduce a pod to its row. QuantityError where a resource is no quantity (the API server lets none pass)."""
+    meta, spec, status = wire.metadata, wire.spec, wire.status
+    annotations = meta.annotations
+    policy = annotations.get(names.POLICY_ANNOTATION)
+    return PodRow(
+        key=_cgroup_uid(meta) or f"{meta.namespace}/{meta.name}",
+        uid=meta.uid,
+        namespace=sys.intern(meta.namespace),
+        name=meta.name,
+        node=sys.intern(spec.node_name),
+        terminal=status.phase in {"Succeeded", "Failed"},
+        critical=_is_critical(wire),
+        qos=_qos_class(wire),
+        policy=policy if policy is None else sys.intern(policy),
+        swap_limit=annotations.get(names.LIMIT_ANNOTATION),
+        created=meta.creation_timestamp,
+        containers=(
+            *_rows(spec.init_containers, status.init_container_statuses, annotations),
+            *_rows(spec.containers, status.container_statuses, annotations, phases.Kind.APP),
+            *_rows(spec.ephemeral_containers, status.ephemeral_container_statuses, {}, phases.Kind.EPHEMERAL),
+        ),
+    )
+
+
+def quantities(wire: WirePod) -> Iterator[tuple[str, str]]:
+    """All resource quantities that a pod states, with their paths, to check those of a pod from a file."""
+    spec, status = wire.spec, wire.status
+    if spec.resources is not None:
+        yield from spec.resources.quantities("spec.resources")
+    lists: tuple[tuple[str, Sequence[WireContainer | WireContainerStatus]], ...] = (
+        ("spec.initContainers", spec.init_containers),
+        ("spec.containers", spec.containers),
+        ("status.initContainerStatuses", status.init_container_statuses),
+        ("status.containerStatuses", status.container_statuses),
+    )
+    for path, entries in lists:
+        for index, entry in enumerate(entries):
+            yield from entry.resources.quantities(f"{path}[{index}].resources")
+
+
+def _cgroup_uid(meta: WirePodMeta) -> str:
+    """The kubelet names the cgroup of a static pod after the hash of its file; its mirror pod has another UID."""
+    annotations = meta.annotations
+    if names.CONFIG_MIRROR_ANNOTATION in annotations or _is_static(annotations):
+        return annotations.get(names.CONFIG_HASH_ANNOTATION) or meta.uid
+    return meta.uid
+
+
+def _is_static(annotations: dict[str, str]) -> bool:
+    return annotations.get(names.CONFIG_SOURCE_ANNOTATION, "api") != "api"
+
+
+def _is_critical(wire: WirePod) -> bool:
+    annotations, spec = wire.metadata.annotations, wire.spec
+    if names.CONFIG_MIRROR_ANNOTATION in annotations or _is_static(annotations):
+        return True
+    if spec.priority is None:
+        return spec.priority_class_name in CRITICAL_CLASSES
+    return spec.priority >= CRITICAL_PRIORITY
+
+
+def _qos_class(wire: WirePod) -> qos.Class:
+    if wire.status.qos_class is not None:
+        return wire.status.qos_class
+    spec = wire.spec
+    containers = [(_init_kind(container), container.resources) for container in spec.init_containers]
+    containers += [(phases.Kind.APP, container.resources) for container in spec.containers]
+    return qos.compute(spec.resources, containers)
+
+
+def _init_kind(container: WireContainer) -> phases.Kind:
+    return phases.Kind.SIDECAR if container.restart_policy == "Always" else phases.Kind.INIT
+
+
+def _rows(
+    containers: list[WireContainer],
+    statuses: list[WireContainerStatus],
+    annotations: dict[str, str],
+    kind: phases.Kind | None = None,
+) -> Iterator[ContainerRow]:
+    by_name = {status.name: status for status in statuses}
+    for container in containers:
+        status = by_name.get(container.name)
+        request, limit = _memory(container.resources, status.resources if status else container.resources)
+        running = status is not None and status.state.running is not None
+        yield ContainerRow(
+            name=sys.intern(container.name),
+            kind=kind or _init_kind(container),
+            request=request,
+            limit=limit,
+            swap_limit=annotations.get(names.CONTAINER_LIMIT_PREFIX + container.name) if annotations else None,
+            id=status.container_id.partition("://")[2] if status is not None and running else "",
+        )
+
+
+def _memory(asked: qos.Resources, in_force: qos.Resources) -> tuple[int, int]:
+    """Memory request and limit in bytes: those in force, where the kubelet has reported them, else those asked for."""
+    limit = _first(in_force.limits.memory, asked.limits.memory)
+    request = _first(in_force.requests.memory, asked.requests.memory)
+    if request is None:  # a file, which lacks what the API server fills in
+        request = limit
+    return quantity.capped(str(request or 0)), quantity.capped(str(limit or 0))
+
+
+def _first(*values: str | float | None) -> str | float | None:
+    return next((value for value in values if value is not None), None)

@@ -1,0 +1,116 @@
+"""Profiles in the form in which decisions use them, and which of them governs a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.api import profile as api
+from swapwarden.policy import quantity
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """One expression of a label selector; `operator` is In, NotIn, Exists or DoesNotExist."""
+
+    key: str
+    operator: str
+    values: frozenset[str] = frozenset()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether it holds, as in metav1.LabelSelector: NotIn holds where there is no such label."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+            case _:
+                return self.key not in labels
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """A NodeSwapProfile, compiled. Sizes in bytes."""
+
+    name: str
+    selector: tuple[Requirement, ...] = ()
+    generation: int = 0
+    uid: str = ""
+    created: str = ""
+    """metadata.creationTimestamp, RFC 3339 in UTC; empty where the object comes from a file."""
+    priority: int = 0
+    mode: names.Mode = names.Mode.ENFORCE
+    on_unknown_pod: names.UnknownPod = names.UnknownPod.DENY
+    behavior: names.Behavior = names.Behavior.KUBELET
+    system_reserved: str | None = None
+    """A quantity or percents, as written: percents need a node to become bytes."""
+    max_per_container: int | None = None
+    max_per_pod: int | None = None
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels is meant."""
+        return all(requirement.matches(labels) for requirement in self.selector)
+
+    def reserved(self, swap_bytes: int) -> int:
+        """Swap kept back from pods on a node with `swap_bytes` of it, in bytes; at most all of it."""
+        if self.system_reserved is None:
+            return 0
+        return min(swap_bytes, quantity.percent_or_bytes(self.system_reserved, swap_bytes))
+
+
+BUILT_IN: Final = Profile(name=names.BUILT_IN_PROFILE)
+"""Governs nodes that no profile selects: what the kubelet gives stays, and policy Disabled works."""
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The profile that governs a node."""
+
+    profile: Profile
+    conflicts: tuple[str, ...] = ()
+    """Names of other profiles with the same priority that select the node, too."""
+
+
+def compile_profile(model: api.NodeSwapProfile) -> Profile:
+    """Take a checked NodeSwapProfile to the form in which it is used."""
+    spec, bounds = model.spec, model.spec.swap.workload_controlled
+    selector = [Requirement(key, "In", frozenset({value})) for key, value in spec.node_selector.match_labels.items()]
+    selector += [
+        Requirement(expression.key, expression.operator, frozenset(expression.values))
+        for expression in spec.node_selector.match_expressions
+    ]
+    return Profile(
+        name=model.metadata.name,
+        selector=tuple(selector),
+        generation=model.metadata.generation,
+        uid=model.metadata.uid,
+        created=model.metadata.creation_timestamp,
+        priority=spec.priority,
+        mode=names.Mode(spec.mode),
+        on_unknown_pod=names.UnknownPod(spec.on_unknown_pod),
+        behavior=spec.swap.behavior,
+        system_reserved=spec.swap.system_reserved,
+        max_per_container=_bound(bounds.max_per_container if bounds else None),
+        max_per_pod=_bound(bounds.max_per_pod if bounds else None),
+    )
+
+
+def _bound(text: str | None) -> int | None:
+    return None if text is None else quantity.capped(text)
+
+
+def _rank(profile: Profile) -> tuple[int, bool, str, str]:
+    """What governs sorts first: the highest priority, then the oldest (from a file: the newest), then by name."""
+    return -profile.priority, not profile.created, profile.created, profile.name
+
+
+def select(profiles: Iterable[Profile], labels: Mapping[str, str]) -> Selection:
+    """Find the profile that governs a node with these labels; BUILT_IN where none selects it."""
+    candidates = sorted((profile for profile in profiles if profile.selects(labels)), key=_rank)
+    if not candidates:
+        return Selection(BUILT_IN)
+    first = candidates[0]
+    ties = tuple(profile.name for profile in candidates[1:] if profile.priority == first.priority)
+    return Selection(first, ties)

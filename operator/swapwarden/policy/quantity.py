@@ -1,0 +1,83 @@
+"""Kubernetes quantities (512Mi, 1.5G, 1e9) as whole numbers of bytes, in exact arithmetic.
+
+The grammar is that of k/k: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go, without a sign: no amount here
+can be negative.
+"""
+
+from __future__ import annotations
+
+import fractions
+import functools
+import math
+import re
+from typing import Final
+
+LARGEST: Final = 2**63 - 1
+"""The largest quantity: the API server caps there, too."""
+
+MAX_LENGTH: Final = 64
+"""Texts beyond this are refused unread: even a nanobyte count of LARGEST is shorter."""
+
+_SYNTAX: Final = re.compile(
+    r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?[0-9]{1,3}))?", re.ASCII
+)
+_NANO: Final = fractions.Fraction(1, 10**9)
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+class QuantityError(ValueError):
+    """The text is no quantity, or one that is too large."""
+
+
+def _rounded_up(text: str, unit: fractions.Fraction = fractions.Fraction(1)) -> int:
+    """How many of `unit` the text says, rounded up and not bounded."""
+    if unit == 1 and text.isascii() and text.isdecimal() and len(text) <= MAX_LENGTH:
+        return int(text)
+    match = _SYNTAX.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    if match is None:
+        shown = text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}..."
+        raise QuantityError(f"{shown!r} is not a quantity: a number without a sign, with a unit such as Mi, Gi or M")
+    number, suffix, exponent = match.groups()
+    whole, _, decimals = number.partition(".")
+    value = fractions.Fraction(int(f"0{whole}{decimals}"), 10 ** len(decimals))
+    if suffix in _BINARY:
+        value *= 2 ** _BINARY[suffix]
+    else:
+        power = _DECIMAL[suffix] if suffix else int(exponent or 0)
+        scale: int = 10 ** abs(power)
+        value = value * scale if power >= 0 else value / scale
+    return math.ceil(value / unit)
+
+
+@functools.lru_cache(maxsize=4096)
+def parse(text: str) -> int:
+    """Bytes, rounded up. QuantityError where the text is no quantity or more than LARGEST."""
+    value = _rounded_up(text)
+    if value > LARGEST:
+        raise QuantityError(f"{text!r} is more than {LARGEST} bytes")
+    return value
+
+
+@functools.lru_cache(maxsize=4096)
+def capped(text: str) -> int:
+    """Bytes, rounded up, at most LARGEST: as the API server stores what is too large. QuantityError for no quantity."""
+    return min(_rounded_up(text), LARGEST)
+
+
+def nano(text: str) -> int:
+    """Billionths, rounded up and not bounded: as exact as quantities are kept. QuantityError for no quantity."""
+    return _rounded_up(text, _NANO)
+
+
+def percent_or_bytes(text: str, total: int) -> int:
+    """Bytes of `text`: whole percents of `total` bytes, floored (10%), or a quantity, capped at LARGEST.
+
+    QuantityError where it is neither.
+    """
+    if not text.endswith("%"):
+        return capped(text)
+    percents = text[:-1]
+    if not (percents.isascii() and percents.isdecimal() and len(percents) <= 3 and int(percents) <= 100):
+        raise QuantityError(f"{text[:MAX_LENGTH]!r} is not a share: whole percents from 0% to 100%")
+    return total * int(percents) // 100

@@ -1,0 +1,188 @@
+"""Which swap limit a pod and its containers get, and why: the table in docs/semantics.md.
+
+Numbers are bytes. What is written to memory.swap.max is floored to the page, as the kernel does on a write.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.policy import nodes, phases, pods, profiles, qos, quantity
+
+Reason = names.Reason
+
+
+class ContainerDecision(msgspec.Struct, frozen=True):
+    """What one container gets."""
+
+    name: str
+    id: str
+    swap_max: str | None
+    """Its own limit. "max": none below the pod's. None: not decided here, because the node is incompatible."""
+    reason: names.Reason
+    cap: bool = False
+    """Only ever lower the file to swap_max: the kubelet may have given less."""
+    write: bool = False
+    """Whether the container's file must hold it; where not, the pod's value alone gives it."""
+
+
+class PodDecision(msgspec.Struct, frozen=True):
+    """What one pod gets; containers in the order of the row."""
+
+    swap_max: str | None
+    """Value for the pod's cgroup. None: nothing is written."""
+    reason: names.Reason
+    containers: tuple[ContainerDecision, ...]
+
+
+class _Limits(msgspec.Struct, frozen=True):
+    """The pod's own limits in bytes, as its annotations state them; None where there is none."""
+
+    pod: int | None
+    containers: tuple[int | None, ...]
+
+
+def floor_to_page(value: int, page_size: int) -> int:
+    """Bytes as the kernel keeps them after a write of `value` (mm/page_counter.c: page_counter_memparse)."""
+    return value // page_size * page_size
+
+
+def container_swap(request: int, limit: int, memory: int, swap: int) -> int:
+    """Swap limit of a Burstable pod's container under LimitedSwap, before the kernel's page floor; all in bytes.
+
+    `request` and `limit` are its memory request and limit (0: unset), `memory` and `swap` what the node has for pods.
+    From k/k: pkg/kubelet/kuberuntime/kuberuntime_container_linux.go, calcSwapForBurstablePods: division first, in
+    float64, then truncation. What is an error there (a request above the node's memory, no memory) is 0 here, as it is
+    there in effect.
+    """
+    if request == limit or not 0 < request <= memory:
+        return 0
+    # float64 cannot tell sizes above 2**53 apart: without the minimum the product may end above what there is.
+    return min(swap, int(float(request) / float(memory) * float(swap)))
+
+
+def available(profile: profiles.Profile, node: nodes.NodeFacts) -> int:
+    """Swap that pods may have in all: the node's, less the profile's reserve; bytes, not floored."""
+    return node.swap_bytes - profile.reserved(node.swap_bytes)
+
+
+def decide(profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow) -> PodDecision:
+    """Decide on one pod. The first row of the table that matches wins."""
+    if not node.compatible:
+        return _same(pod, None, Reason.NODE_INCOMPATIBLE)
+    policy = names.Policy.NO_PREFERENCE.value if pod.policy is None else pod.policy
+    if policy == names.Policy.DISABLED:
+        return _same(pod, "0", Reason.POLICY_DISABLED)
+    limits = _limits(pod)
+    if limits is None or policy != names.Policy.NO_PREFERENCE:
+        return _same(pod, "0", Reason.INVALID_POLICY)
+    return _BEHAVIORS[profile.behavior](profile, node, pod, limits)
+
+
+def _limits(pod: pods.PodRow) -> _Limits | None:
+    """Limits from the pod's annotations; None where one is not understood."""
+    try:
+        return _Limits(_parse(pod.swap_limit), tuple(_parse(container.swap_limit) for container in pod.containers))
+    except quantity.QuantityError:
+        return None
+
+
+def _parse(text: str | None) -> int | None:
+    return None if text is None else quantity.parse(text)
+
+
+def _same(pod: pods.PodRow, swap_max: str | None, reason: names.Reason) -> PodDecision:
+    """The pod's value is all there is to say; the containers below it get no value of their own."""
+    containers = tuple(ContainerDecision(one.name, one.id, swap_max, reason) for one in pod.containers)
+    return PodDecision(swap_max, reason, containers)
+
+
+def _no_swap(_: profiles.Profile, __: nodes.NodeFacts, pod: pods.PodRow, ___: _Limits) -> PodDecision:
+    return _same(pod, "0", Reason.PROFILE_NO_SWAP)
+
+
+def _kubelet(_: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, limits: _Limits) -> PodDecision:
+    def swap_max(limit: int | None) -> str:
+        if limit is None:
+            return names.MAX_SWAP
+        return str(floor_to_page(min(limit, node.swap_bytes), node.page_size))
+
+    reason = Reason.KUBELET_DECIDES
+    containers = tuple(
+        ContainerDecision(one.name, one.id, swap_max(limit), reason, cap=limit is not None, write=limit is not None)
+        for one, limit in zip(pod.containers, limits.containers, strict=True)
+    )
+    return PodDecision(swap_max(limits.pod), reason, containers)
+
+
+def _limited_swap(profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, limits: _Limits) -> PodDecision:
+    if pod.critical:
+        return _same(pod, "0", Reason.CRITICAL_POD)
+    if pod.qos is not qos.Class.BURSTABLE:
+        return _same(pod, "0", Reason.QOS_NOT_ELIGIBLE)
+    usable = available(profile, node)
+    values = [
+        floor_to_page(_least(container_swap(one.request, one.limit, node.memory_bytes, usable), limit), node.page_size)
+        for one, limit in zip(pod.containers, limits.containers, strict=True)
+    ]
+    total = phases.peak((one.kind, value) for one, value in zip(pod.containers, values, strict=True))
+    total = floor_to_page(_least(total, limits.pod, usable), node.page_size)
+    if total == 0:
+        return _same(pod, "0", Reason.LIMITED_SWAP)
+    containers = tuple(
+        ContainerDecision(one.name, one.id, str(value), Reason.LIMITED_SWAP, write=True)
+        for one, value in zip(pod.containers, values, strict=True)
+    )
+    return PodDecision(str(total), Reason.LIMITED_SWAP, containers)
+
+
+def _workload_controlled(
+    profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, limits: _Limits
+) -> PodDecision:
+    if limits.pod is None and all(limit is None for limit in limits.containers):
+        return _same(pod, "0", Reason.NO_LIMIT)
+    page = node.page_size
+    pod_bound = _least(available(profile, node), profile.max_per_pod)
+    bound = _least(pod_bound, profile.max_per_container)
+    kinds = [one.kind for one in pod.containers]
+    asked = [floor_to_page(limit or 0, page) for limit in limits.containers]
+    given = [floor_to_page(_least(bound, limit), page) if limit else 0 for limit in limits.containers]
+    if limits.pod is None:
+        pod_asked = phases.peak(zip(kinds, asked, strict=True))
+        pod_given = phases.peak(zip(kinds, given, strict=True))
+    else:
+        pod_asked = pod_given = floor_to_page(limits.pod, page)
+    pod_given = floor_to_page(_least(pod_given, pod_bound), page)
+    reason = _workload_reason(pod_asked, pod_given)
+    if pod_given == 0:
+        return _same(pod, "0", reason)
+    # What a container without a limit of its own gets: all of the pod's limit, if the pod has one and the bound allows.
+    rest = ("0", Reason.NO_LIMIT)
+    if limits.pod is not None:
+        top = floor_to_page(bound, page)
+        rest = (names.MAX_SWAP, Reason.WORKLOAD_LIMIT) if top >= pod_given else (str(top), Reason.BOUNDED)
+    containers = []
+    for row, limit, wanted, value in zip(pod.containers, limits.containers, asked, given, strict=True):
+        own = (str(value), _workload_reason(wanted, value)) if limit is not None else rest
+        swap_max, why = ("0", Reason.NO_LIMIT) if row.kind is phases.Kind.EPHEMERAL else own
+        containers.append(ContainerDecision(row.name, row.id, swap_max, why, write=True))
+    return PodDecision(str(pod_given), reason, tuple(containers))
+
+
+def _workload_reason(asked: int, given: int) -> names.Reason:
+    return Reason.BOUNDED if given < asked else Reason.WORKLOAD_LIMIT
+
+
+def _least(value: int, *bounds: int | None) -> int:
+    return min(value, *(bound for bound in bounds if bound is not None), value)
+
+
+_BEHAVIORS: Final = {
+    names.Behavior.KUBELET: _kubelet,
+    names.Behavior.NO_SWAP: _no_swap,
+    names.Behavior.LIMITED_SWAP: _limited_swap,
+    names.Behavior.WORKLOAD_CONTROLLED: _workload_controlled,
+}
