@@ -1,0 +1,44 @@
+"""The command `swapwarden`: picks the part that is asked for and imports nothing of the others."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import swapwarden
+
+COMMANDS: Final = {
+    "controller": ("swapwarden.controller.main", "plan the swap of all nodes; one instance leads"),
+    "webhook": ("swapwarden.webhook.main", "check and default pods at admission"),
+    "agent": ("swapwarden.agent.main", "hold what is planned in this node's cgroups"),
+    "plan": ("swapwarden.cli.plan", "show from files what every pod would get; needs no cluster"),
+}
+"""Module and description of each command; a module has add_arguments(parser) and run(arguments) -> exit status."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status. SystemExit where argparse says no or shows its help."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(
+        prog="swapwarden", description="A say in swap for every pod, and an enforced swap policy for every node."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {swapwarden.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    module = None
+    for name, (path, summary) in COMMANDS.items():
+        chosen = given[:1] == [name]
+        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        if chosen:
+            module = importlib.import_module(path)
+            module.add_arguments(command)
+    parsed = parser.parse_args(given)
+    if module is None:
+        parser.error("the command comes first")
+    return int(module.run(parsed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""Kubernetes objects in YAML and JSON files, as kubectl reads them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+
+try:
+    from yaml import CSafeLoader as Loader
+except ImportError:  # PyYAML without libyaml
+    from yaml import SafeLoader as Loader  # type: ignore[assignment] # the same interface, slower
+
+Json = dict[str, Any]
+
+STDIN: Final = "-"
+SUFFIXES: Final = (".json", ".yaml", ".yml")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where something stands: in which file, in which of its documents (from 1), where in that document."""
+
+    file: str
+    document: int = 0
+    path: str = ""
+
+    def below(self, path: str) -> Place:
+        """The same document, at `path` from here."""
+        return dataclasses.replace(self, path=join(self.path, path))
+
+    def __str__(self) -> str:
+        parts = [self.file, f"document {self.document}" if self.document else "", self.path]
+        return ": ".join(part for part in parts if part)
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """Something to tell about the input."""
+
+    place: Place
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """An object as it was read; empty values (null) are gone, as the API server drops them."""
+
+    place: Place
+    object: Json
+
+
+@dataclasses.dataclass
+class Log:
+    """What is wrong with the input, and what is worth knowing about it."""
+
+    problems: list[Message] = dataclasses.field(default_factory=list)
+    notes: list[Message] = dataclasses.field(default_factory=list)
+
+    def problem(self, place: Place, text: str) -> None:
+        """Note what makes the input unusable."""
+        self.problems.append(Message(place, text))
+
+    def note(self, place: Place, text: str) -> None:
+        """Note what does not."""
+        self.notes.append(Message(place, text))
+
+
+def join(path: str, rest: str) -> str:
+    """Put two parts of a path together: spec and swap, items and [3]."""
+    return f"{path}.{rest}" if path and rest and not rest.startswith("[") else f"{path}{rest}"
+
+
+def read(names: list[str], log: Log) -> Iterator[Found]:
+    """All objects in the files, directories (not the ones inside) and, for "-", standard input, in this order."""
+    for name in names:
+        for file, content in _contents(name, log):
+            try:
+                text = content.decode("utf-8-sig")
+            except UnicodeDecodeError as error:
+                log.problem(Place(file), f"not UTF-8 text: {error.reason} at byte {error.start}")
+                continue
+            yield from _objects(file, text, log)
+
+
+def _contents(name: str, log: Log) -> Iterator[tuple[str, bytes]]:
+    if name == STDIN:
+        yield "standard input", sys.stdin.buffer.read()
+        return
+    path = pathlib.Path(name)
+    try:
+        files = [path]
+        if path.is_dir():
+            files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
+            if not files:
+                log.problem(Place(name), f"no file in this directory ends in one of {', '.join(SUFFIXES)}")
+        for file in files:
+            yield str(file), file.read_bytes()
+    except OSError as error:
+        log.problem(Place(error.filename or name), f"cannot be read: {error.strerror}")
+
+
+def _objects(file: str, text: str, log: Log) -> Iterator[Found]:
+    for place, document in _documents(file, text, log):
+        try:
+            # Without aliases no document holds more values than characters.
+            cleaned = _without_nulls(document, [len(text) + 1])
+        except (RecursionError, OverflowError):
+            log.problem(place, "nested too deeply, or its aliases expand to too much")
+            continue
+        if cleaned is not None:
+            yield from _expand(place, cleaned, log)
+
+
+class _Loader(Loader):
+    """Reads YAML as kubectl does, as far as it matters here: times stay text; keys that come twice are noticed."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 the name and the form are PyYAML's
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":value"))]
+        for first, resolvers in Loader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.twice: list[str] = []
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 PyYAML's signature
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        self.twice += _repeated(keys)
+        return super().construct_mapping(node, deep)
+
+
+def _repeated(keys: list[str]) -> list[str]:
+    return [key for key, count in collections.Counter(keys).items() if count > 1]
+
+
+def _documents(file: str, text: str, log: Log) -> Iterator[tuple[Place, Any]]:
+    if text.lstrip().startswith("{"):
+        twice: list[str] = []
+
+        def mapping(pairs: list[tuple[str, Any]]) -> Json:
+            twice.extend(_repeated([key for key, _ in pairs]))
+            return dict(pairs)
+
+        try:
+            document = json.loads(text, object_pairs_hook=mapping)
+        except (ValueError, RecursionError):
+            pass  # YAML's own brackets, perhaps; if not, its parser says what is wrong
+        else:
+            place = Place(file, 1)
+            _note_twice(place, twice, log)
+            yield place, document
+            return
+    number = 1
+    try:
+        loader = _Loader(text)
+        try:
+            while loader.check_data():  # type: ignore[no-untyped-call] # the stubs lack it
+                document = loader.get_data()
+                place = Place(file, number)
+                _note_twice(place, loader.twice, log)
+                loader.twice.clear()
+                yield place, document
+                number += 1
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        log.problem(Place(file, number), f"not YAML: {error.problem or error.context}{where}")
+    except (yaml.YAMLError, ValueError) as error:
+        log.problem(Place(file, number), f"not YAML: {' '.join(str(error).split())}")
+    except RecursionError:
+        log.problem(Place(file, number), "nested too deeply")
+
+
+def _note_twice(place: Place, keys: list[str], log: Log) -> None:
+    for key in keys:
+        log.note(place, f"the key {key!r} comes twice in one mapping; the later one counts")
+
+
+def _without_nulls(value: Any, budget: list[int]) -> Any:
+    budget[0] -= 1
+    if budget[0] < 0:
+        raise OverflowError
+    if isinstance(value, dict):
+        return {str(key): _without_nulls(child, budget) for key, child in value.items() if child is not None}
+    if isinstance(value, list):
+        return [_without_nulls(child, budget) for child in value]
+    return value
+
+
+def _expand(place: Place, document: Any, log: Log, inherited: tuple[str, str] = ("", "")) -> Iterator[Found]:
+    """The document, or the objects in it where it is a List; those of a PodList inherit their kind."""
+    if not isinstance(document, dict):
+        log.problem(place, f"expected an object with apiVersion and kind, got {type_name(document)}")
+        return
+    document = {"apiVersion": inherited[0], "kind": inherited[1], **document}
+    version, kind = document["apiVersion"], document["kind"]
+    for key, value in (("apiVersion", version), ("kind", kind)):
+        if not isinstance(value, str) or not value:
+            log.problem(place.below(key), "Required value")
+            return
+    if not kind.endswith("List"):
+        yield Found(place, document)
+        return
+    items = document.get("items", [])
+    if not isinstance(items, list):
+        log.problem(place.below("items"), f"expected a list, got {type_name(items)}")
+        return
+    item_kind = kind.removesuffix("List")
+    for index, item in enumerate(items):
+        yield from _expand(
+            place.below(f"items[{index}]"), item, log, inherited=(version if item_kind else "", item_kind)
+        )
+
+
+def type_name(value: Any) -> str:
+    """How a value's type is called in YAML."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, (int, float)):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    return "a list" if isinstance(value, list) else "a mapping"

@@ -1,0 +1,79 @@
+"""Plans in the forms in which `swapwarden plan` prints them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from swapwarden.api import names
+from swapwarden.policy import plan, swap
+
+Json = dict[str, Any]
+Plans = Mapping[str, plan.Explanation]
+"""By node."""
+
+_COLUMNS = ("NODE", "POD", "QOS", "POLICY", "REASON", "SWAP.MAX")
+_NOTHING = "-"
+
+
+def as_list(plans: Plans) -> Json:
+    """A List of NodeSwapStates. Reports, not objects to apply: containers by name, with reasons, running or not."""
+    return {"apiVersion": "v1", "kind": "List", "items": [_state(node, plans[node]) for node in sorted(plans)]}
+
+
+def to_json(plans: Plans) -> str:
+    """The List as JSON, ending in a newline."""
+    return json.dumps(as_list(plans), indent=2, ensure_ascii=False) + "\n"
+
+
+def to_yaml(plans: Plans) -> str:
+    """The List as YAML."""
+    return yaml.safe_dump(as_list(plans), sort_keys=False, allow_unicode=True, width=2**16)
+
+
+def to_table(plans: Plans) -> str:
+    """One line for each node, pod and container, for people; columns as wide as they must be."""
+    rows = [_COLUMNS, *(row for node in sorted(plans) for row in _rows(node, plans[node]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _state(node: str, explanation: plan.Explanation) -> Json:
+    header = explanation.header
+    spec = {
+        **msgspec.to_builtins(header),
+        "mode": header.mode.value,
+        "onUnknownPod": header.on_unknown_pod.value,
+        "pods": {one.row.key: _decision(one.decision) for one in explanation.pods},
+    }
+    return {"apiVersion": names.API_VERSION, "kind": names.STATE_KIND, "metadata": {"name": node}, "spec": spec}
+
+
+def _decision(decision: swap.PodDecision) -> Json:
+    containers = {one.name: _entry(one.swap_max, one.reason) for one in decision.containers}
+    return {**_entry(decision.swap_max, decision.reason), "containers": containers}
+
+
+def _entry(swap_max: str | None, reason: names.Reason) -> Json:
+    written = {} if swap_max is None else {"swapMax": swap_max}
+    return {**written, "reason": reason.value}
+
+
+def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
+    header = explanation.header
+    profile = header.profile.name
+    governed = f"profile {profile}" if header.mode == names.Mode.ENFORCE else f"profile {profile} ({header.mode})"
+    kubepods = header.kubepods.swap_max if header.kubepods else _NOTHING
+    yield node, "(all pods)", _NOTHING, _NOTHING, governed, kubepods
+    for one in explanation.pods:
+        row, decision = one.row, one.decision
+        policy = _NOTHING if row.policy is None else row.policy
+        pod = f"{row.namespace}/{row.name}"
+        yield node, pod, row.qos, policy, decision.reason, decision.swap_max or _NOTHING
+        for container in decision.containers:
+            yield "", f"  {container.name}", "", "", container.reason, container.swap_max or _NOTHING
