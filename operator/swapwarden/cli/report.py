@@ -45,10 +45,12 @@ def to_table(plans: Plans) -> str:
 
 def _state(node: str, explanation: plan.Explanation) -> Json:
     header = explanation.header
+    written = msgspec.to_builtins(header)  # without what holds its default; a report says it all the same
     spec = {
-        **msgspec.to_builtins(header),
+        "profile": written["profile"],
         "mode": header.mode.value,
         "onUnknownPod": header.on_unknown_pod.value,
+        **({"kubepods": written["kubepods"]} if "kubepods" in written else {}),
         "pods": {one.row.key: _decision(one.decision) for one in explanation.pods},
     }
     return {"apiVersion": names.API_VERSION, "kind": names.STATE_KIND, "metadata": {"name": node}, "spec": spec}

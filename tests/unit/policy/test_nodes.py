@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from swapwarden.api import state
+from swapwarden.policy import nodes, quantity
+
+
+def project(status: dict[str, Any]) -> nodes.NodeRow:
+    document = {"metadata": {"name": "n", "uid": "u", "labels": {"a": "b"}}, "status": status}
+    return nodes.project(msgspec.json.decode(msgspec.json.encode(document), type=nodes.WireNode))
+
+
+def test_what_a_node_says() -> None:
+    row = project({"nodeInfo": {"swap": {"capacity": 536866816}}, "capacity": {"memory": "2012100Ki", "cpu": "2"}})
+    assert row == nodes.NodeRow("n", "u", {"a": "b"}, swap_bytes=536866816, memory_bytes=2012100 * 1024)
+    assert nodes.facts(row) == nodes.NodeFacts(compatible=True, swap_bytes=536866816, memory_bytes=2012100 * 1024)
+
+
+def test_a_node_without_swap_says_nothing_of_it() -> None:
+    assert (project({"nodeInfo": {}, "capacity": {"memory": "1Gi"}}).swap_bytes, project({}).memory_bytes) == (0, 0)
+
+
+def test_a_memory_capacity_that_is_none() -> None:
+    with pytest.raises(quantity.QuantityError, match="much"):
+        project({"capacity": {"memory": "much"}})
+
+
+@pytest.mark.parametrize(
+    ("version", "controller", "compatible"), [(2, True, True), (2, False, False), (1, True, False), (0, False, False)]
+)
+def test_what_the_agent_found_goes_before_what_the_node_says(
+    version: int, *, controller: bool, compatible: bool
+) -> None:
+    found = state.Facts(
+        cgroup_version=version, swap_controller=controller, swap_bytes=1, memory_bytes=2, page_size=16384
+    )
+    row = project({"nodeInfo": {"swap": {"capacity": 5}}, "capacity": {"memory": "5"}})
+    assert nodes.facts(row, found) == nodes.NodeFacts(compatible, swap_bytes=1, memory_bytes=2, page_size=16384)

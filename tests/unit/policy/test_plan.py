@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.api import names, state
+from swapwarden.policy import nodes, plan, pods, profiles, qos
+
+from tests.unit.policy.rows import GI, container, facts, pod, profile
+from tests.unit.policy.test_swap import FACTS, PODS, PROFILES
+
+LIMITED, KUBELET = names.Behavior.LIMITED_SWAP, names.Behavior.KUBELET
+
+
+def test_a_whole_plan() -> None:
+    planned = plan.plan_node(
+        profile(
+            LIMITED, generation=3, mode=names.Mode.AUDIT, on_unknown_pod=names.UnknownPod.ALLOW, system_reserved="2Gi"
+        ),
+        facts(),
+        [
+            pod(container("app", request=GI), container("waits", request=GI, id=""), uid="a"),
+            pod(container(request=GI), uid="b", policy="Disabled"),
+            pod(container(request=GI), uid="c", terminal=True),
+            pod(container(), uid="d", qos=qos.Class.BEST_EFFORT),
+        ],
+    )
+    assert planned == state.StateSpec(
+        profile=state.ProfileRef(name="test", generation=3),
+        mode=names.Mode.AUDIT,
+        on_unknown_pod=names.UnknownPod.ALLOW,
+        kubepods=state.KubepodsState(swap_max=str(2 * GI)),
+        pods={
+            "a": state.PodState(
+                swap_max=str(GI // 2),
+                reason=names.Reason.LIMITED_SWAP,
+                containers={"id-app": state.ContainerState(name="app", swap_max=str(GI // 4))},
+            ),
+            "b": state.PodState(swap_max="0", reason=names.Reason.POLICY_DISABLED),
+            "d": state.PodState(swap_max="0", reason=names.Reason.QOS_NOT_ELIGIBLE),
+        },
+    )
+
+
+def test_what_the_kubelet_decides_stays_out_of_containers_but_for_limits_of_their_own() -> None:
+    planned = plan.plan_node(profile(KUBELET), facts(), [pod(container("a"), container("b", swap_limit="4Ki"))])
+    assert planned.kubepods is None
+    assert planned.pods["uid-1"] == state.PodState(
+        swap_max="max",
+        reason=names.Reason.KUBELET_DECIDES,
+        containers={"id-b": state.ContainerState(name="b", swap_max="4096", cap=True)},
+    )
+
+
+def test_an_incompatible_node_gets_no_values() -> None:
+    planned = plan.plan_node(profile(LIMITED, system_reserved="1Gi"), facts(compatible=False), [pod(container())])
+    assert planned.kubepods is None
+    assert planned.pods == {"uid-1": state.PodState(reason=names.Reason.NODE_INCOMPATIBLE)}
+
+
+def test_the_limit_on_all_pods_is_floored_to_the_page() -> None:
+    planned = plan.plan_node(profile(KUBELET, system_reserved="10%"), facts(swap_bytes=536866816), [])
+    assert planned.kubepods == state.KubepodsState(swap_max=str(483180135 // 4096 * 4096))
+
+
+def test_whoever_names_another_pods_cgroup_changes_nothing() -> None:
+    owner = pod(container(), uid="victim", policy="Disabled")
+    forged = msgspec.structs.replace(pod(container(), uid="other"), key="victim", name="forged")
+    for order in ([owner, forged], [forged, owner]):
+        planned = plan.plan_node(profile(KUBELET), facts(), order)
+        assert planned.pods == {"victim": state.PodState(swap_max="0", reason=names.Reason.POLICY_DISABLED)}
+
+
+def test_of_several_mirrors_the_one_that_gives_less_counts() -> None:
+    mirrors = [
+        msgspec.structs.replace(pod(container(), uid=uid, policy=policy), key="hash")
+        for uid, policy in (("a", None), ("b", "Disabled"), ("c", "NoPreference"))
+    ]
+    for order in (mirrors, mirrors[::-1]):
+        assert plan.plan_node(profile(KUBELET), facts(), order).pods["hash"].swap_max == "0"
+
+
+def test_more_than_fits_is_left_out_youngest_first() -> None:
+    crowd = [
+        pod(container(), uid=f"u{number}", created=f"2026-01-01T00:{number // 60:02d}:{number % 60:02d}Z")
+        for number in range(state.MAX_PODS + 2)
+    ]
+    planned = plan.plan_node(profile(KUBELET), facts(), reversed(crowd))
+    assert set(planned.pods) == {row.uid for row in crowd[: state.MAX_PODS]}
+    many = pod(*(container(f"c{number}", request=GI // 200) for number in range(state.MAX_CONTAINERS + 1)))
+    assert len(plan.plan_node(profile(LIMITED), facts(), [many]).pods["uid-1"].containers) == state.MAX_CONTAINERS
+
+
+def test_an_explanation_shows_every_container_running_or_not() -> None:
+    explained = plan.explain_node(
+        profile(LIMITED, system_reserved="0"),
+        facts(),
+        [
+            pod(container("x", request=GI, id=""), uid="2", name="b"),
+            pod(container(), uid="3", name="a", qos=qos.Class.GUARANTEED),
+            pod(uid="4", terminal=True),
+        ],
+    )
+    assert explained.header == plan.plan_node(profile(LIMITED, system_reserved="0"), facts(), [])
+    assert [one.row.name for one in explained.pods] == ["a", "b"]
+    assert [one.swap_max for one in explained.pods[1].decision.containers] == [str(GI // 2)]
+
+
+def claiming(drawn: list[tuple[pods.PodRow, str, bool]]) -> list[pods.PodRow]:
+    """Pods of which several name one cgroup, and at most one of these owns it."""
+    owned: set[str] = set()
+    found = []
+    for number, (row, key, owns) in enumerate(drawn):
+        uid = key if owns and key not in owned else f"uid-{number}"
+        owned.add(uid)
+        found.append(msgspec.structs.replace(row, key=key, uid=uid, name=f"pod-{number}"))
+    return found
+
+
+NODE_PODS = st.lists(st.tuples(PODS, st.sampled_from("abcd"), st.booleans()), max_size=5).map(claiming)
+
+
+@given(PROFILES, FACTS, NODE_PODS.flatmap(lambda found: st.tuples(st.just(found), st.permutations(found))))
+def test_the_order_of_pods_does_not_matter(
+    profile: profiles.Profile, facts: nodes.NodeFacts, orders: tuple[list[pods.PodRow], list[pods.PodRow]]
+) -> None:
+    assert plan.plan_node(profile, facts, orders[0]) == plan.plan_node(profile, facts, orders[1])
+    assert plan.explain_node(profile, facts, orders[0]) == plan.explain_node(profile, facts, orders[1])
+
+
+@given(PROFILES, FACTS, NODE_PODS)
+def test_both_projections_say_the_same(
+    profile: profiles.Profile, facts: nodes.NodeFacts, found: list[pods.PodRow]
+) -> None:
+    planned = plan.plan_node(profile, facts, found)
+    explained = plan.explain_node(profile, facts, found)
+    assert {one.row.key: (one.decision.swap_max, one.decision.reason) for one in explained.pods} == {
+        key: (entry.swap_max, entry.reason) for key, entry in planned.pods.items()
+    }
+
+
+@given(PROFILES, FACTS, NODE_PODS)
+def test_a_plan_is_a_valid_state(profile: profiles.Profile, facts: nodes.NodeFacts, found: list[pods.PodRow]) -> None:
+    planned = plan.plan_node(profile, facts, found)
+    assert msgspec.json.decode(msgspec.json.encode(planned), type=state.StateSpec) == planned
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7386, section 2."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+CONTAINER_STATES = st.builds(
+    state.ContainerState, name=st.sampled_from("xy"), swap_max=st.sampled_from(["0", "max"]), cap=st.booleans()
+)
+POD_STATES = st.builds(
+    state.PodState,
+    reason=st.sampled_from([names.Reason.LIMITED_SWAP, names.Reason.POLICY_DISABLED]),
+    swap_max=st.sampled_from([None, "0", "4096"]),
+    containers=st.dictionaries(st.sampled_from("123"), CONTAINER_STATES, max_size=3),
+)
+SPECS = st.builds(
+    state.StateSpec,
+    profile=st.builds(state.ProfileRef, name=st.sampled_from("pq"), generation=st.integers(0, 2)),
+    mode=st.sampled_from(names.Mode),
+    on_unknown_pod=st.sampled_from(names.UnknownPod),
+    epoch=st.integers(0, 2),
+    kubepods=st.none() | st.builds(state.KubepodsState, swap_max=st.sampled_from(["0", "4096"])),
+    pods=st.dictionaries(st.sampled_from("abc"), POD_STATES, max_size=3),
+)
+
+
+@given(st.none() | SPECS, SPECS)
+def test_a_patch_turns_the_old_into_the_new(old: state.StateSpec | None, new: state.StateSpec) -> None:
+    patch = plan.spec_patch(old, new)
+    before = {} if old is None else msgspec.to_builtins(old)
+    after = msgspec.convert(merged(before, patch or {}), state.StateSpec)
+    epoch = 0 if old is None else old.epoch
+    assert after == msgspec.structs.replace(new, epoch=epoch)
+    same = old is not None and msgspec.structs.replace(old, epoch=new.epoch) == new
+    assert (patch is None) == same
+
+
+def test_a_patch_holds_only_what_differs() -> None:
+    old = plan.plan_node(profile(LIMITED), facts(), [pod(container(request=GI), uid="a"), pod(uid="b"), pod(uid="c")])
+    new = plan.plan_node(
+        profile(LIMITED),
+        facts(),
+        [pod(container(request=2 * GI), uid="a"), pod(uid="b"), pod(uid="d", policy="Disabled")],
+    )
+    assert plan.spec_patch(old, new) == {
+        "pods": {
+            "a": {"swapMax": str(GI), "containers": {"id-app": {"swapMax": str(GI)}}},
+            "c": None,
+            "d": {"swapMax": "0", "reason": "PolicyDisabled"},
+        }
+    }

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from swapwarden.policy import phases, pods, qos, quantity
+
+from tests.unit.policy.rows import MI, Kind
+
+
+def project(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **metadata: Any) -> pods.PodRow:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web", "namespace": "shop", "uid": "u-1", **metadata},
+        "spec": {"containers": [{"name": "app", "image": "web:1"}], **(spec or {})},
+        "status": status or {},
+    }
+    return pods.project(msgspec.json.decode(msgspec.json.encode(document), type=pods.WirePod))
+
+
+def memory(request: str | None = None, limit: str | None = None) -> dict[str, Any]:
+    return {
+        "requests": {} if request is None else {"memory": request},
+        "limits": {} if limit is None else {"memory": limit},
+    }
+
+
+def test_a_bare_pod() -> None:
+    row = project({"nodeName": "node-1"}, creationTimestamp="2026-01-01T00:00:00Z")
+    assert row == pods.PodRow(
+        key="u-1",
+        uid="u-1",
+        namespace="shop",
+        name="web",
+        node="node-1",
+        terminal=False,
+        critical=False,
+        qos=qos.Class.BEST_EFFORT,
+        policy=None,
+        swap_limit=None,
+        created="2026-01-01T00:00:00Z",
+        containers=(pods.ContainerRow("app", phases.Kind.APP, 0, 0),),
+    )
+
+
+def test_annotations_are_kept_as_written() -> None:
+    row = project(
+        annotations={
+            "swapwarden.dev/swap-policy": "whatever",
+            "swapwarden.dev/swap-limit": "1Gi",
+            "swap-limit.swapwarden.dev/app": "x",
+            "swap-limit.swapwarden.dev/debug": "1Gi",
+        },
+        spec={"ephemeralContainers": [{"name": "debug"}]},
+    )
+    assert (row.policy, row.swap_limit) == ("whatever", "1Gi")
+    assert [one.swap_limit for one in row.containers] == ["x", None]
+
+
+@pytest.mark.parametrize(
+    ("phase", "terminal"), [("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True)]
+)
+def test_terminal(phase: str, *, terminal: bool) -> None:
+    assert project(status={"phase": phase}).terminal is terminal
+
+
+@pytest.mark.parametrize(
+    ("annotations", "key"),
+    [
+        (
+            {
+                "kubernetes.io/config.mirror": "h",
+                "kubernetes.io/config.hash": "h",
+                "kubernetes.io/config.source": "file",
+            },
+            "h",
+        ),
+        ({"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": "h"}, "h"),
+        ({"kubernetes.io/config.mirror": "h"}, "u-1"),
+        # A pod from the API server: the annotation is just something that its author wrote.
+        ({"kubernetes.io/config.hash": "h"}, "u-1"),
+        ({"kubernetes.io/config.hash": "h", "kubernetes.io/config.source": "api"}, "u-1"),
+    ],
+)
+def test_key_is_the_uid_that_the_cgroup_carries(annotations: dict[str, str], key: str) -> None:
+    assert project(annotations=annotations).key == key
+
+
+def test_a_pod_from_a_file_has_its_name_for_a_key() -> None:
+    assert project(uid="").key == "shop/web"
+
+
+@pytest.mark.parametrize(
+    ("spec", "annotations", "critical"),
+    [
+        ({}, {}, False),
+        ({"priority": 1_999_999_999}, {}, False),
+        ({"priority": 2_000_000_000}, {}, True),
+        ({"priority": 0, "priorityClassName": "system-node-critical"}, {}, False),
+        ({"priorityClassName": "system-node-critical"}, {}, True),
+        ({"priorityClassName": "system-cluster-critical"}, {}, True),
+        ({"priorityClassName": "high"}, {}, False),
+        ({}, {"kubernetes.io/config.source": "file"}, True),
+        ({}, {"kubernetes.io/config.source": "http"}, True),
+        ({}, {"kubernetes.io/config.source": "api"}, False),
+        ({}, {"kubernetes.io/config.mirror": "h"}, True),
+    ],
+)
+def test_critical(spec: dict[str, Any], annotations: dict[str, str], *, critical: bool) -> None:
+    assert project(spec, annotations=annotations).critical is critical
+
+
+def test_containers_in_order_with_their_kinds() -> None:
+    row = project(
+        {
+            "containers": [{"name": "a"}, {"name": "b"}],
+            "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}, {"name": "j"}],
+            "ephemeralContainers": [{"name": "e"}],
+        }
+    )
+    found = [(one.name, one.kind) for one in row.containers]
+    assert found == [
+        ("i", Kind.INIT),
+        ("s", Kind.SIDECAR),
+        ("j", Kind.INIT),
+        ("a", Kind.APP),
+        ("b", Kind.APP),
+        ("e", Kind.EPHEMERAL),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "in_force", "expected"),
+    [
+        (memory("1Mi", "2Mi"), None, (1, 2)),
+        (memory("1Mi"), None, (1, 0)),
+        (memory(limit="2Mi"), None, (2, 2)),
+        (memory("1Mi", "2Mi"), memory("3Mi", "4Mi"), (3, 4)),
+        (memory("1Mi", "2Mi"), memory("3Mi"), (3, 2)),
+        (memory("1Mi", "2Mi"), {}, (1, 2)),
+        (memory("0", "2Mi"), None, (0, 2)),
+    ],
+)
+def test_requests_in_force_go_before_those_asked_for(
+    asked: dict[str, Any], in_force: dict[str, Any] | None, expected: tuple[int, int]
+) -> None:
+    status: dict[str, Any] = {"name": "app", **({} if in_force is None else {"resources": in_force})}
+    row = project({"containers": [{"name": "app", "resources": asked}]}, {"containerStatuses": [status]})
+    (container,) = row.containers
+    assert (container.request // MI, container.limit // MI) == expected
+
+
+def test_an_id_only_of_what_runs() -> None:
+    def status(name: str, state: str) -> dict[str, Any]:
+        return {"name": name, "containerID": f"cri-o://{name}-1", "state": {state: {"startedAt": "2026"}}}
+
+    row = project(
+        {
+            "containers": [{"name": "a"}, {"name": "b"}, {"name": "c"}],
+            "initContainers": [{"name": "i", "restartPolicy": "Always"}],
+            "ephemeralContainers": [{"name": "e"}],
+        },
+        {
+            "containerStatuses": [status("b", "terminated"), status("a", "running")],
+            "initContainerStatuses": [status("i", "running")],
+            "ephemeralContainerStatuses": [status("e", "running")],
+        },
+    )
+    assert {one.name: one.id for one in row.containers} == {"i": "i-1", "a": "a-1", "b": "", "c": "", "e": "e-1"}
+
+
+def test_the_qos_class_in_the_status_goes_before_the_computed_one() -> None:
+    spec = {"containers": [{"name": "app", "resources": memory("1Mi")}]}
+    assert project(spec).qos is qos.Class.BURSTABLE
+    assert project(spec, {"qosClass": "Guaranteed"}).qos is qos.Class.GUARANTEED
+
+
+def test_quantities_names_all_of_them() -> None:
+    wire = msgspec.convert(
+        {
+            "metadata": {"name": "web"},
+            "spec": {
+                "resources": {"limits": {"cpu": 1}},
+                "containers": [{"name": "a"}, {"name": "b", "resources": {"requests": {"memory": "x"}}}],
+                "initContainers": [{"name": "i", "resources": {"limits": {"cpu": "y"}}}],
+            },
+            "status": {"containerStatuses": [{"name": "a", "resources": {"limits": {"memory": 5}}}]},
+        },
+        pods.WirePod,
+    )
+    assert dict(pods.quantities(wire)) == {
+        "spec.resources.limits.cpu": "1",
+        "spec.containers[1].resources.requests.memory": "x",
+        "spec.initContainers[0].resources.limits.cpu": "y",
+        "status.containerStatuses[0].resources.limits.memory": "5",
+    }
+    with pytest.raises(quantity.QuantityError):
+        pods.project(wire)
