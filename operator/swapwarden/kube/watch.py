@@ -1,0 +1,130 @@
+"""One watch of a collection: events, as the API server sends them, until it ends the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Generic, Literal, TypeVar, cast
+
+import msgspec
+
+from swapwarden.kube import client
+
+T = TypeVar("T")
+
+EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+
+WATCH_SECONDS = (270, 330)
+"""How long one watch lasts, drawn at random so that many watchers do not come back at once."""
+
+SILENCE_SECONDS = 30.0
+"""How much longer than it should last a watch may stay silent before it counts as dead."""
+
+MAX_LINE_BYTES = 8 * 1024 * 1024
+"""Larger than any object that etcd takes (1.5 MiB by default)."""
+
+
+class Expired(Exception):  # noqa: N818 the name says what is the matter
+    """The resource version is too old to watch from (410 Gone): list again."""
+
+
+class Event(msgspec.Struct, Generic[T], frozen=True):
+    """One change."""
+
+    type: EventType
+    object: T
+    resource_version: str
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _Versioned(msgspec.Struct):
+    metadata: _Metadata = _Metadata()
+
+
+class _Line(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Status(msgspec.Struct):
+    code: int = 500
+    reason: str = ""
+    message: str = ""
+
+
+_LINES = msgspec.json.Decoder(_Line)
+_VERSIONS = msgspec.json.Decoder(_Versioned)
+_STATUSES = msgspec.json.Decoder(_Status)
+
+
+async def watch(
+    api: client.Client,
+    path: str,
+    *,
+    resource_version: str,
+    params: Mapping[str, str] | None = None,
+    decode: Callable[[bytes], T],
+    silence: float = SILENCE_SECONDS,
+) -> AsyncIterator[Event[T]]:
+    """Yield the events after `resource_version` (empty: from the newest on, existing objects first as ADDED).
+
+    Ends when the server ends the watch, or the connection breaks between two events. Bookmarks carry an object that has
+    a resource version only; `decode` gets it all the same. Raises Expired (410), client.ApiError (other ERROR events
+    and refusals), client.Unreachable (no connection, silent for too long, or not a watch's answer), and what `decode`
+    raises.
+    """
+    seconds = random.randint(*WATCH_SECONDS)  # noqa: S311 jitter is no secret
+    query = {**(params or {}), "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
+    if resource_version:
+        query["resourceVersion"] = resource_version
+    try:
+        async with api.stream(path, params=query) as pieces:
+            async for line in _lines(pieces, seconds + silence):
+                yield _event(line, decode)
+    except client.ApiError as error:
+        if error.status == 410:
+            raise Expired(error.message) from error
+        raise
+
+
+def _event(line: bytes, decode: Callable[[bytes], T]) -> Event[T]:
+    try:
+        parsed = _LINES.decode(line)
+        if parsed.type == "ERROR":
+            status = _STATUSES.decode(parsed.object)
+            raise client.ApiError(status.code, status.reason, status.message or "the watch failed")
+        if parsed.type not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
+            raise client.Unreachable(f"the watch sent an event of unknown type {parsed.type!r}")
+        version = _VERSIONS.decode(parsed.object).metadata.resource_version
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise client.Unreachable(f"the watch sent a line that is not an event: {error}") from error
+    return Event(cast("EventType", parsed.type), decode(bytes(parsed.object)), version)
+
+
+async def _lines(pieces: AsyncIterator[bytes], silence: float) -> AsyncIterator[bytes]:
+    """Cut the pieces into lines; ends quietly where the answer is cut off, dropping a line that did not end."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        try:
+            async with asyncio.timeout(silence):
+                piece = await anext(pieces)
+        except (StopAsyncIteration, EOFError):
+            return
+        except TimeoutError as error:
+            raise client.Unreachable(f"the watch was silent for {silence:g} s") from error
+        *whole, rest = piece.split(b"\n")
+        for line in whole:
+            parts.append(line)
+            joined = b"".join(parts)
+            parts, size = [], 0
+            if joined.strip():
+                yield joined
+        parts.append(rest)
+        size += len(rest)
+        if size > MAX_LINE_BYTES:
+            raise client.Unreachable(f"the watch sent a line of more than {MAX_LINE_BYTES >> 20} MiB")
