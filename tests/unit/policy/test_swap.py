@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names
-from swapwarden.policy import nodes, phases, pods, profiles, qos, swap
+from swapwarden.policy import nodes, phases, pods, profiles, qos, quantity, swap
 
 from tests.unit.policy import rows
 from tests.unit.policy.rows import GI, MI, PAGE, Kind, container, facts, pod, profile
@@ -318,7 +318,7 @@ class TestWorkloadControlled:
     ) -> None:
         bounded = profile(WORKLOAD, max_per_container=max_per_container)
         decision = swap.decide(bounded, facts(), pod(container(), swap_limit=limit))
-        assert decision.swap_max == str(swap.quantity.parse(limit))
+        assert decision.swap_max == str(quantity.parse(limit))
         assert containers(decision)["app"][:2] == expected
 
     def test_the_sum_is_bounded_per_pod(self) -> None:

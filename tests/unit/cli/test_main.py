@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import argparse
+import importlib
+import types
+
+import pytest
+import swapwarden
+from swapwarden import __main__ as program
+
+
+@pytest.fixture
+def imports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which modules the program imports; each is a stand-in that takes one option and returns its value."""
+    imported: list[str] = []
+
+    def stand_in(path: str) -> types.SimpleNamespace:
+        def add_arguments(parser: argparse.ArgumentParser) -> None:
+            parser.add_argument("--status", type=int, default=0)
+
+        def run(arguments: argparse.Namespace) -> int:
+            status: int = arguments.status
+            return status
+
+        imported.append(path)
+        return types.SimpleNamespace(add_arguments=add_arguments, run=run)
+
+    monkeypatch.setattr(importlib, "import_module", stand_in)
+    return imported
+
+
+@pytest.mark.parametrize("name", list(program.COMMANDS))
+def test_only_the_chosen_part_is_imported(name: str, imports: list[str]) -> None:
+    assert program.main([name, "--status", "7"]) == 7
+    assert imports == [program.COMMANDS[name][0]]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_help_and_version_import_nothing(
+    arguments: list[str], imports: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        program.main(arguments)
+    assert (ended.value.code, imports) == (0, [])
+    words = capsys.readouterr().out.split()
+    assert set(program.COMMANDS) <= set(words) if arguments == ["--help"] else words[1] == swapwarden.__version__
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["--", "plan"]])
+def test_what_is_no_command(arguments: list[str], imports: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        program.main(arguments)
+    assert (ended.value.code, imports) == (2, [])
+    assert "usage: swapwarden" in capsys.readouterr().err

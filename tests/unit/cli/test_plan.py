@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+import yaml
+from swapwarden import __main__ as program
+from swapwarden.cli import plan
+
+INPUT = """\
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Node
+  metadata: {name: node-b, labels: {pool: batch}}
+  status: {nodeInfo: {swap: {capacity: 4294967296}}, capacity: {memory: 8Gi}}
+- apiVersion: v1
+  kind: Node
+  metadata: {name: node-a}
+  status: {nodeInfo: {}, capacity: {memory: 8Gi}}
+---
+apiVersion: swapwarden.dev/v1alpha1
+kind: NodeSwapProfile
+metadata: {name: batch, generation: 3, creationTimestamp: null}
+spec:
+  nodeSelector: {matchLabels: {pool: batch}}
+  swap: {behavior: LimitedSwap, systemReserved: 50%}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: quiet, labels: {swapwarden.dev/default-swap-policy: Disabled}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, uid: uid-web}
+spec:
+  nodeName: node-b
+  initContainers: [{name: side, restartPolicy: Always}]
+  containers: [{name: app, resources: {requests: {memory: 1Gi}}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: db, namespace: quiet}
+spec: {nodeName: node-b, containers: [{name: db}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: done}
+spec: {nodeName: node-b, containers: [{name: a}]}
+status: {phase: Succeeded}
+"""
+
+TABLE = """\
+NODE     POD           QOS          POLICY     REASON               SWAP.MAX
+node-a   (all pods)    -            -          profile (built-in)   -
+node-b   (all pods)    -            -          profile batch        2147483648
+node-b   default/web   Burstable    -          LimitedSwap          268435456
+           side                                LimitedSwap          0
+           app                                 LimitedSwap          268435456
+node-b   quiet/db      BestEffort   Disabled   PolicyDisabled       0
+           db                                  PolicyDisabled       0
+"""
+
+LIST = {
+    "apiVersion": "v1",
+    "kind": "List",
+    "items": [
+        {
+            "apiVersion": "swapwarden.dev/v1alpha1",
+            "kind": "NodeSwapState",
+            "metadata": {"name": "node-a"},
+            "spec": {"profile": {"name": "(built-in)"}, "mode": "Enforce", "onUnknownPod": "Deny", "pods": {}},
+        },
+        {
+            "apiVersion": "swapwarden.dev/v1alpha1",
+            "kind": "NodeSwapState",
+            "metadata": {"name": "node-b"},
+            "spec": {
+                "profile": {"name": "batch", "generation": 3},
+                "mode": "Enforce",
+                "onUnknownPod": "Deny",
+                "kubepods": {"swapMax": "2147483648"},
+                "pods": {
+                    "uid-web": {
+                        "swapMax": "268435456",
+                        "reason": "LimitedSwap",
+                        "containers": {
+                            "side": {"swapMax": "0", "reason": "LimitedSwap"},
+                            "app": {"swapMax": "268435456", "reason": "LimitedSwap"},
+                        },
+                    },
+                    "quiet/db": {
+                        "swapMax": "0",
+                        "reason": "PolicyDisabled",
+                        "containers": {"db": {"swapMax": "0", "reason": "PolicyDisabled"}},
+                    },
+                },
+            },
+        },
+    ],
+}
+
+
+def run(text: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    return program.main(["plan", "-f", "-", *options])
+
+
+def document(kind: str, name: str, **fields: Any) -> str:
+    own = kind.startswith("NodeSwap")
+    version = "swapwarden.dev/v1alpha1" if own else "v1"
+    return "---\n" + yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": {"name": name}, **fields})
+
+
+NODE = document("Node", "n", status={"nodeInfo": {"swap": {"capacity": 2**30}}, "capacity": {"memory": "1Gi"}})
+
+
+def pod(name: str, node: str | None = "n") -> str:
+    return document("Pod", name, spec={"nodeName": node, "containers": [{"name": "app"}]})
+
+
+def test_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(INPUT, monkeypatch) == 0
+    assert capsys.readouterr() == (TABLE, "")
+
+
+def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(INPUT, monkeypatch, "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out) == LIST
+
+
+def test_yaml_reads_back_with_strings_as_strings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(INPUT, monkeypatch, "-o", "yaml") == 0
+    assert yaml.safe_load(capsys.readouterr().out) == LIST
+
+
+def test_its_own_output_is_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run(INPUT, monkeypatch, "-o", "yaml")
+    again = capsys.readouterr().out
+    assert run(f"{INPUT}---\n{again}", monkeypatch) == 0
+    assert capsys.readouterr().out == TABLE
+
+
+def test_several_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *rest = INPUT.split("---\n")
+    (tmp_path / "nodes.yaml").write_text(first)
+    (tmp_path / "rest").mkdir()
+    for number, text in enumerate(rest):
+        (tmp_path / "rest" / f"{number}.yaml").write_text(text)
+    assert program.main(["plan", "-f", str(tmp_path / "nodes.yaml"), "-f", str(tmp_path / "rest")]) == 0
+    assert capsys.readouterr().out == TABLE
+
+
+def test_what_the_agent_found_counts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = {"cgroupVersion": 1, "swapController": False, "swapBytes": 0, "memoryBytes": 1}
+    text = NODE + pod("a") + document("NodeSwapState", "n", status={"facts": facts})
+    assert run(text, monkeypatch, "-o", "json") == 0
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    assert item["spec"]["pods"] == {
+        "default/a": {"reason": "NodeIncompatible", "containers": {"app": {"reason": "NodeIncompatible"}}}
+    }
+    run(text, monkeypatch)
+    assert capsys.readouterr().out.splitlines()[2].split() == [
+        *("n", "default/a", "BestEffort", "-", "NodeIncompatible", "-")
+    ]
+
+
+def test_audit_shows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = NODE + document("NodeSwapProfile", "p", spec={"nodeSelector": {}, "mode": "Audit"})
+    assert run(text, monkeypatch) == 0
+    assert "profile p (Audit)" in capsys.readouterr().out
+
+
+def test_notes_on_what_does_not_count(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    bare = document("Node", "bare")
+    text = NODE + bare + pod("lost", "elsewhere") + pod("waits", None) + document("ConfigMap", "c")
+    assert run(text, monkeypatch) == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines() == [
+        (
+            "note: standard input: document 5: v1 ConfigMap is passed over:"
+            " only Node, Namespace, Pod, NodeSwapProfile, NodeSwapState count"
+        ),
+        "note: pod default/lost is left out: no Node 'elsewhere' (its spec.nodeName) in the input",
+        "note: pod default/waits is left out: spec.nodeName says of no node that the pod is on it",
+        "note: node bare: status.capacity.memory is not known: LimitedSwap gives 0 to its pods",
+    ]
+    assert "lost" not in out
+
+
+def test_without_nodes_there_is_nothing_to_plan(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("", monkeypatch, "-o", "json") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"apiVersion": "v1", "kind": "List", "items": []}
+    assert err == "note: no Node in the input: nothing to plan\n"
+
+
+def test_profiles_that_tie(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = NODE + "".join(document("NodeSwapProfile", name, spec={"nodeSelector": {}}) for name in ("b", "a"))
+    assert run(text, monkeypatch) == 0
+    out, err = capsys.readouterr()
+    assert err == "note: node n: a, b have the same priority; a governs\n"
+    assert "profile a" in out
+
+
+def test_bad_input_prints_no_plan_and_all_that_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = NODE + document("Pod", "a") + document("NodeSwapProfile", "p", spec={"nodeSelector": {}, "mode": 1})
+    assert run(text, monkeypatch) == plan.BAD_INPUT == 2
+    assert capsys.readouterr() == (
+        "",
+        (
+            "error: standard input: document 2: spec: Required value\n"
+            'error: standard input: document 3: spec.mode: Unsupported value: 1: supported values: "Enforce", "Audit"\n'
+        ),
+    )
+
+
+def test_a_file_that_is_not_there(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["plan", "-f", f"{tmp_path}/none.yaml"]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path}/none.yaml: cannot be read: No such file or directory\n"
+
+
+def test_a_reader_that_has_seen_enough(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in.yaml").write_text(INPUT)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert plan.run(argparse.Namespace(filename=[str(tmp_path)], output="table")) == 0
+
+
+@pytest.mark.parametrize("arguments", [["plan"], ["plan", "-f", "-", "-o", "xml"]])
+def test_options_that_are_wrong(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        program.main(arguments)
+    assert ended.value.code == 2
+    assert "usage: swapwarden plan" in capsys.readouterr().err
