@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.agent import source, status
-from swapwarden.kube import client
+from swapwarden.kube import client, config
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,6 @@ PATCH_SECONDS: Final = 1.0
 COUNTERS_SECONDS: Final = 30.0
 """Least time between two writes where only counters differ."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
-TIMEOUT_SECONDS: Final = 10.0
 FIELD_MANAGER: Final = "swapwarden-agent"
 
 
@@ -65,7 +64,7 @@ class Reporter:
             try:
                 await self._write(wanted)
                 failures = 0
-            except (client.ApiError, client.Unreachable) as error:
+            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
                 failures += 1
                 await self._failed(error, failures)
 
@@ -90,12 +89,11 @@ class Reporter:
             self._path,
             msgspec.json.encode({"status": patch}),
             params={"fieldManager": FIELD_MANAGER},
-            timeout=TIMEOUT_SECONDS,
         )
         self._written = wanted
         PATCHES.inc("ok")
 
-    async def _failed(self, error: client.ApiError | client.Unreachable, failures: int) -> None:
+    async def _failed(self, error: Exception, failures: int) -> None:
         source.ERRORS.inc("status")
         PATCHES.inc("failed")
         if isinstance(error, client.ApiError) and error.status == 404:

@@ -17,7 +17,7 @@ import msgspec
 
 from swapwarden.agent import wanted
 from swapwarden.api import names
-from swapwarden.kube import client, watch
+from swapwarden.kube import client, config, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Source:
             begun = time.monotonic()
             try:
                 await self._follow()
-            except (client.ApiError, client.Unreachable) as error:
+            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
                 ERRORS.inc("state")
                 log.warning("cannot follow this node's state; what was last accepted stays in force: %s", error)
             except watch.Expired:

@@ -227,21 +227,42 @@ class Client:
         """GET; gives the body."""
         return await self.request("GET", path, params=params, timeout=timeout)
 
-    async def post(self, path: str, body: bytes, *, params: Mapping[str, str] | None = None) -> bytes:
+    async def post(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        params: Mapping[str, str] | None = None,
+        timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
+    ) -> bytes:
         """POST a JSON body; gives the body of the answer."""
-        return await self.request("POST", path, params=params, body=body)
+        return await self.request("POST", path, params=params, body=body, timeout=timeout)
 
-    async def put(self, path: str, body: bytes, *, params: Mapping[str, str] | None = None) -> bytes:
+    async def put(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        params: Mapping[str, str] | None = None,
+        timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
+    ) -> bytes:
         """PUT a JSON body; gives the body of the answer."""
-        return await self.request("PUT", path, params=params, body=body)
+        return await self.request("PUT", path, params=params, body=body, timeout=timeout)
 
     async def delete(self, path: str, *, params: Mapping[str, str] | None = None, body: bytes | None = None) -> bytes:
         """DELETE; gives the body of the answer."""
         return await self.request("DELETE", path, params=params, body=body)
 
-    async def merge_patch(self, path: str, body: bytes, *, params: Mapping[str, str] | None = None) -> bytes:
+    async def merge_patch(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        params: Mapping[str, str] | None = None,
+        timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
+    ) -> bytes:
         """PATCH with a JSON merge patch (RFC 7386); gives the body of the answer."""
-        return await self.request("PATCH", path, params=params, body=body, content_type=MERGE_PATCH)
+        return await self.request("PATCH", path, params=params, body=body, content_type=MERGE_PATCH, timeout=timeout)
 
     async def request(
         self,
