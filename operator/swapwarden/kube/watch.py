@@ -37,11 +37,11 @@ class Event(msgspec.Struct, Generic[T], frozen=True):
     resource_version: str
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
 
 
-class _Versioned(msgspec.Struct):
+class _Versioned(msgspec.Struct, frozen=True):
     metadata: _Metadata = _Metadata()
 
 
