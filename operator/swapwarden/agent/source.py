@@ -95,7 +95,7 @@ class Source:
                 if event.type == "DELETED":
                     log.warning("this node's state was deleted; what it said stays in force")
                     self._missing()
-                elif event.type in {"ADDED", "MODIFIED"}:
+                elif event.object is not None:
                     self._take(event.object, fresh=event.object.metadata.uid != self._uid)
             if time.monotonic() - begun < WATCH_SECONDS:
                 await asyncio.sleep(WATCH_SECONDS)

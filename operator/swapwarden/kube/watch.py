@@ -33,7 +33,8 @@ class Event(msgspec.Struct, Generic[T], frozen=True):
     """One change."""
 
     type: EventType
-    object: T
+    object: T | None
+    """None for a BOOKMARK, which carries a version and nothing else."""
     resource_version: str
 
 
@@ -102,7 +103,8 @@ def _event(line: bytes, decode: Callable[[bytes], T]) -> Event[T]:
         version = _VERSIONS.decode(parsed.object).metadata.resource_version
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise client.Unreachable(f"the watch sent a line that is not an event: {error}") from error
-    return Event(cast("EventType", parsed.type), decode(bytes(parsed.object)), version)
+    decoded = None if parsed.type == "BOOKMARK" else decode(bytes(parsed.object))
+    return Event(cast("EventType", parsed.type), decoded, version)
 
 
 async def _lines(pieces: AsyncIterator[bytes], silence: float) -> AsyncIterator[bytes]:
