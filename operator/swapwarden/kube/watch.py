@@ -73,10 +73,9 @@ async def watch(
 ) -> AsyncIterator[Event[T]]:
     """Yield the events after `resource_version` (empty: from the newest on, existing objects first as ADDED).
 
-    Ends when the server ends the watch, or the connection breaks between two events. Bookmarks carry an object that has
-    a resource version only; `decode` gets it all the same. Raises Expired (410), client.ApiError (other ERROR events
-    and refusals), client.Unreachable (no connection, silent for too long, or not a watch's answer), and what `decode`
-    raises.
+    Ends when the server ends the watch, or the connection breaks. Raises Expired (410), client.ApiError (other ERROR
+    events and refusals), client.Unreachable (no connection, silent for too long, or not a watch's answer), and what
+    `decode` raises.
     """
     seconds = random.randint(*WATCH_SECONDS)  # noqa: S311 jitter is no secret
     query = {**(params or {}), "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
