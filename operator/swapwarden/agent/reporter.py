@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.agent import source, status
+from swapwarden.api import merge
 from swapwarden.kube import client, config
 from swapwarden.telemetry import metrics
 
@@ -83,7 +84,7 @@ class Reporter:
         return wanted
 
     async def _write(self, wanted: dict[str, Any]) -> None:
-        patch = status.merge_patch(self._written or {}, wanted)
+        patch = merge.merge_patch(self._written or {}, wanted)
         self._last = time.monotonic()
         await self._api.merge_patch(
             self._path,

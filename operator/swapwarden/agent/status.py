@@ -147,19 +147,6 @@ def as_json(status: state.StateStatus) -> dict[str, Any]:
     return built
 
 
-def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """What turns `old` into `new` by RFC 7386: lists whole, null for what goes; empty where there is no difference."""
-    patch: dict[str, Any] = {key: None for key in old if key not in new}
-    for key, value in new.items():
-        before = old.get(key)
-        if isinstance(value, dict) and isinstance(before, dict):
-            if inner := merge_patch(before, value):
-                patch[key] = inner
-        elif key not in old or before != value:
-            patch[key] = value
-    return patch
-
-
 def essence(status: Mapping[str, Any]) -> dict[str, Any]:
     """A status less what grows all the time: where two of these are equal, a write can wait."""
     conditions = [{**condition, "message": ""} for condition in status.get("conditions", [])]

@@ -21,6 +21,9 @@ SwapMax = Annotated[
 ]
 """A value of memory.swap.max, as text."""
 
+EPOCH_REFUSAL = "epoch must not become smaller: a newer controller leads"
+"""What the API server says to a controller whose term has passed."""
+
 MAX_PODS = 2048
 MAX_CONTAINERS = 128
 MAX_VIOLATIONS = 32
@@ -215,7 +218,7 @@ class NodeSwapState(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
                 "x-kubernetes-validations": [
                     {
                         "rule": "!has(oldSelf.epoch) || (has(self.epoch) && self.epoch >= oldSelf.epoch)",
-                        "message": "epoch must not become smaller: a newer controller leads",
+                        "message": EPOCH_REFUSAL,
                         "fieldPath": ".epoch",
                     }
                 ]

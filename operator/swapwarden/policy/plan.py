@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from swapwarden.api import names, state
+from swapwarden.api import merge, names, state
 from swapwarden.policy import nodes, pods, profiles, swap
 
 _UNCOMPARED: Final = "epoch"
@@ -50,18 +50,19 @@ def explain_node(profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterab
     return Explanation(_header(profile, facts), tuple(decided))
 
 
-def spec_patch(old: state.StateSpec | None, new: state.StateSpec) -> dict[str, Any] | None:
+def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.StateSpec) -> dict[str, Any] | None:
     """The JSON merge patch (RFC 7386) for .spec that turns `old` into `new`; None where they say the same.
 
     The epoch is neither compared nor in the patch: whoever writes adds its own. From None, it is the whole of `new`.
+    `old` may be plain JSON, for a spec that another version wrote and this one does not understand.
     """
-    if old is not None and old.pods == new.pods and _same_header(old, new):
+    if isinstance(old, state.StateSpec) and old.pods == new.pods and _same_header(old, new):
         return None
-    before = {} if old is None else msgspec.to_builtins(old)
+    before = dict(old) if isinstance(old, Mapping) else msgspec.to_builtins(old) if old else {}
     after = msgspec.to_builtins(new)
     before.pop(_UNCOMPARED, None)
     after.pop(_UNCOMPARED, None)
-    return _merge_patch(before, after) or None
+    return merge.merge_patch(before, after) or None
 
 
 def _same_header(old: state.StateSpec, new: state.StateSpec) -> bool:
@@ -71,19 +72,6 @@ def _same_header(old: state.StateSpec, new: state.StateSpec) -> bool:
         new.on_unknown_pod,
         new.kubepods,
     )
-
-
-def _merge_patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    patch: dict[str, Any] = {key: None for key in before if key not in after}
-    for key, value in after.items():
-        was = before.get(key)
-        if isinstance(value, dict) and isinstance(was, dict):
-            inner = _merge_patch(was, value)
-            if inner:
-                patch[key] = inner
-        elif value != was:
-            patch[key] = value
-    return patch
 
 
 def _header(profile: profiles.Profile, facts: nodes.NodeFacts) -> state.StateSpec:

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
 from swapwarden.agent import status, tree
 from swapwarden.api import names, state
 
@@ -88,34 +86,6 @@ def test_violations_are_cut_and_the_worst_come_first() -> None:
     assert built.violations_omitted == 42 - state.MAX_VIOLATIONS
     assert [violation.reason for violation in built.violations[:2]] == ["WriteFailed", "Draining"]
     assert built.violations[2].pod == "p039"
-
-
-json_ = st.recursive(
-    st.one_of(st.integers(0, 3), st.lists(st.integers(0, 2), max_size=2)),
-    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-    max_leaves=8,
-)
-object_ = st.dictionaries(st.sampled_from("abc"), json_, max_size=3)
-
-
-def apply(target: Any, patch: Any) -> Any:
-    """RFC 7386, section 2."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = apply(result.get(key), value)
-    return result
-
-
-@given(object_, object_)
-def test_the_patch_leads_from_one_to_the_other(old: dict[str, Any], new: dict[str, Any]) -> None:
-    patch = status.merge_patch(old, new)
-    assert apply(old, patch) == new
-    assert (patch == {}) == (old == new)
 
 
 def test_counters_alone_are_not_the_essence() -> None:

@@ -1,0 +1,19 @@
+"""JSON merge patches (RFC 7386), the form in which small changes of large objects are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What turns `before` into `after`: lists whole, null for what goes; empty where there is no difference."""
+    patch: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        was = before.get(key)
+        if isinstance(value, dict) and isinstance(was, dict):
+            if inner := merge_patch(was, value):
+                patch[key] = inner
+        elif key not in before or value != was:
+            patch[key] = value
+    return patch
