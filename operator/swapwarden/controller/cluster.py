@@ -11,7 +11,6 @@ from swapwarden.api import names, state
 from swapwarden.controller import rows
 from swapwarden.policy import nodes, plan, pods, profiles
 
-
 COALESCE_SECONDS: Final = 0.025
 """How long changes of a node's pods gather before they are written: etcd stores the whole object with each write."""
 
@@ -20,12 +19,8 @@ class Governed(msgspec.Struct, frozen=True):
     """A node that a profile governs, and how far it is with it."""
 
     node: str
-    conflicts: tuple[str, ...]
-    """Other profiles of the same priority that select it."""
-    planned: bool
-    """Whether a plan by this generation of the profile stands in its state."""
     applied: bool
-    """Whether its agent says that the cgroups hold such a plan."""
+    """Whether its agent says that the cgroups hold a plan by this generation of the profile."""
     degraded: str
     """What its agent says is wrong; empty where nothing is."""
 
@@ -33,8 +28,8 @@ class Governed(msgspec.Struct, frozen=True):
 class Cluster:
     """Rows of Nodes, Pods, states and profiles, and the index from nodes to their pods.
 
-    `dirty(node, delay)` is called when the plan of a node may have become another, to look at in `delay` seconds; `reported()` when what agents or
-    selections say of profiles may have.
+    `dirty(node, delay)` is called when the plan of a node may have become another, to look at in `delay` seconds;
+    `reported()` when what agents or selections say of profiles may have.
     """
 
     def __init__(self, dirty: Callable[[str, float], None], reported: Callable[[], None]) -> None:
@@ -88,6 +83,8 @@ class Cluster:
 
     def profiles_changed(self, found: Mapping[str, profiles.Profile]) -> None:
         """These are the profiles now, by name."""
+        if found == self._profiles:
+            return
         self._profiles = dict(found)
         self._selections.clear()
         for name in self.nodes:
@@ -144,25 +141,16 @@ class Cluster:
         """What a known node's state should say; the epoch is left at 0."""
         return plan.plan_node(self.selection(name).profile, self.facts(name), self.pods_on(name))
 
-    def governed(self) -> Iterator[tuple[str, Governed]]:
-        """Yield each node with the name of the profile that governs it; not those of the built-in one."""
+    def governed(self) -> Iterator[tuple[profiles.Selection, Governed]]:
+        """Yield each node that a profile governs, the built-in one left out."""
         for name in self.nodes:
             selection = self.selection(name)
             if selection.profile.name == names.BUILT_IN_PROFILE:
                 continue
             row = self.state_of(name)
-            reference = state.ProfileRef(selection.profile.name, selection.profile.generation)
-            planned = row is not None and row.profile == reference
-            yield (
-                selection.profile.name,
-                Governed(
-                    node=name,
-                    conflicts=selection.conflicts,
-                    planned=planned,
-                    applied=planned and row is not None and row.applied and row.observed >= self._since.get(name, 0),
-                    degraded=row.degraded if row else "",
-                ),
-            )
+            planned = row is not None and row.profile == plan.reference(selection.profile)
+            applied = planned and row is not None and row.applied and row.observed >= self._since.get(name, 0)
+            yield selection, Governed(name, applied=applied, degraded=row.degraded if row else "")
 
 
 def _is_urgent(row: pods.PodRow) -> bool:

@@ -43,10 +43,10 @@ class Entry(msgspec.Struct, frozen=True):
 class ProfileStore:
     """Takes objects from whoever has seen some, in any order, and keeps the newest of each name.
 
-    `changed(planning)` is called after each change; `planning` says whether plans may be others now.
+    `changed()` is called after each change.
     """
 
-    def __init__(self, changed: Callable[[bool], None]) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         self.entries: dict[str, Entry] = {}
         # A late event of an object that is gone must not bring it back.
@@ -62,7 +62,6 @@ class ProfileStore:
         known = self.entries.get(meta.name)
         if meta.uid in self._gone or (known is not None and int(meta.resource_version) <= known.version):
             return
-        before = known.profile if known is not None else None
         compiled, error = _compile(body)
         if compiled is None and known is not None and known.uid == meta.uid:
             compiled = known.profile
@@ -78,7 +77,7 @@ class ProfileStore:
             status=body.get("status") or {},
         )
         VALID.set(0 if error else 1, meta.name)
-        self._changed(before != compiled)
+        self._changed()
 
     def remove(self, name: str, uid: str) -> None:
         """Someone saw that this object is gone."""
@@ -87,7 +86,7 @@ class ProfileStore:
         if known is not None and known.uid == uid:
             del self.entries[name]
             VALID.remove(name)
-            self._changed(known.profile is not None)
+            self._changed()
 
     def replace(self, bodies: Iterable[Mapping[str, Any]], version: int) -> None:
         """Someone listed all of them; `version` is the list's resourceVersion."""

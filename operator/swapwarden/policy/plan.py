@@ -74,13 +74,18 @@ def _same_header(old: state.StateSpec, new: state.StateSpec) -> bool:
     )
 
 
+def reference(profile: profiles.Profile) -> state.ProfileRef:
+    """How a plan names the profile that it was made from."""
+    return state.ProfileRef(name=profile.name, generation=profile.generation)
+
+
 def _header(profile: profiles.Profile, facts: nodes.NodeFacts) -> state.StateSpec:
     kubepods = None
     if facts.compatible and profile.system_reserved is not None:
         limit = swap.floor_to_page(swap.available(profile, facts), facts.page_size)
         kubepods = state.KubepodsState(swap_max=str(limit))
     return state.StateSpec(
-        profile=state.ProfileRef(name=profile.name, generation=profile.generation),
+        profile=reference(profile),
         mode=profile.mode,
         on_unknown_pod=profile.on_unknown_pod,
         kubepods=kubepods,
