@@ -1,0 +1,60 @@
+"""Objects and rows for tests of the controller: what a test does not mention has the simplest value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from swapwarden.api import names, state
+from swapwarden.controller import rows
+from swapwarden.policy import nodes, profiles
+
+
+def node(name: str = "node-1", **fields: Any) -> nodes.NodeRow:
+    """A node with 1 GiB of swap and 8 GiB of memory."""
+    defaults = {"uid": f"uid-of-{name}", "labels": {}, "swap_bytes": 2**30, "memory_bytes": 2**33}
+    return nodes.NodeRow(**{"name": name, **defaults, **fields})
+
+
+def state_row(
+    name: str = "node-1", version: int = 1, spec: state.StateSpec | None = None, **fields: Any
+) -> rows.StateRow:
+    """A state owned by the node of the same name, with a spec as the built-in profile makes it of no pods."""
+    spec = spec or state.StateSpec(profile=state.ProfileRef(name=names.BUILT_IN_PROFILE))
+    defaults: dict[str, Any] = {
+        "uid": f"uid-of-state-{name}",
+        "owner": f"uid-of-{name}",
+        "generation": 1,
+        "epoch": spec.epoch,
+        "profile": spec.profile,
+        "spec": msgspec.json.encode(spec),
+        "observed": 0,
+        "facts": None,
+        "applied": False,
+        "degraded": "",
+    }
+    return rows.StateRow(**{"name": name, "version": version, **defaults, **fields})
+
+
+def profile(name: str = "p", **fields: Any) -> profiles.Profile:
+    """A profile that selects all nodes."""
+    return profiles.Profile(**{"name": name, "generation": 1, "uid": f"uid-of-{name}", **fields})
+
+
+def profile_object(
+    name: str = "p", version: int = 1, generation: int = 1, uid: str = "", **spec: Any
+) -> dict[str, Any]:
+    """A NodeSwapProfile as the API server gives it."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.PROFILE_KIND,
+        "metadata": {
+            "name": name,
+            "uid": uid or f"uid-of-{name}",
+            "generation": generation,
+            "resourceVersion": str(version),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "managedFields": [{"manager": "kubectl"}],
+        },
+        "spec": {"nodeSelector": {}, **spec},
+    }

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+from swapwarden.api import names
+from swapwarden.controller import profilestore
+
+from tests.unit.controller.objects import profile_object
+
+LIMITED = {"behavior": "LimitedSwap"}
+
+
+@pytest.fixture
+def store() -> profilestore.ProfileStore:
+    return profilestore.ProfileStore(lambda: None)
+
+
+def test_an_object_becomes_a_profile(store: profilestore.ProfileStore) -> None:
+    store.offer(profile_object(swap=LIMITED, generation=3))
+    assert store.valid()["p"].behavior is names.Behavior.LIMITED_SWAP
+    assert store.valid()["p"].generation == 3
+    assert store.entries["p"].error == ""
+
+
+def test_the_newest_version_counts_whoever_brings_it_first(store: profilestore.ProfileStore) -> None:
+    store.offer(profile_object(version=7, swap=LIMITED))
+    store.offer(profile_object(version=6))
+    assert store.valid()["p"].behavior is names.Behavior.LIMITED_SWAP
+
+
+def test_a_version_that_cannot_be_understood_leaves_the_last_one_in_force(store: profilestore.ProfileStore) -> None:
+    store.offer(profile_object(version=1, swap=LIMITED))
+    store.offer(profile_object(version=2, generation=2, swap={"behavior": "Newfangled"}, fromTheFuture=1))
+    assert store.valid()["p"].behavior is names.Behavior.LIMITED_SWAP
+    assert store.entries["p"].generation == 2
+    assert "spec.swap.behavior" in store.entries["p"].error
+    assert "fromTheFuture" in store.entries["p"].error
+    store.offer(profile_object(version=3, generation=3))
+    assert store.entries["p"].error == ""
+
+
+def test_an_object_that_never_was_valid_governs_nothing(store: profilestore.ProfileStore) -> None:
+    store.offer(profile_object(priority="high"))
+    assert store.valid() == {}
+    assert "spec.priority" in store.entries["p"].error
+
+
+def test_fields_of_another_versions_status_do_no_harm(store: profilestore.ProfileStore) -> None:
+    store.offer({**profile_object(), "status": {"fromTheFuture": 1}})
+    assert store.valid().keys() == {"p"}
+    assert store.entries["p"].status == {"fromTheFuture": 1}
+
+
+def test_what_is_gone_stays_gone(store: profilestore.ProfileStore) -> None:
+    store.offer(profile_object(version=1))
+    store.remove("p", "uid-of-p")
+    store.offer(profile_object(version=2))
+    assert store.valid() == {}
+
+
+def test_the_late_deletion_of_an_older_object_does_not_hit_its_namesake(store: profilestore.ProfileStore) -> None:
+    store.offer(profile_object(version=5, uid="new"))
+    store.remove("p", "old")
+    assert store.valid().keys() == {"p"}
+
+
+def test_a_list_tells_what_a_watch_has_missed(store: profilestore.ProfileStore) -> None:
+    store.offer(profile_object("gone", version=1))
+    store.offer(profile_object("newer-than-the-list", version=9))
+    store.offer(profile_object("replaced", version=2, uid="old"))
+    store.replace([profile_object("came", version=3), profile_object("replaced", version=4, uid="new")], version=5)
+    assert store.valid().keys() == {"newer-than-the-list", "came", "replaced"}
+    assert store.entries["replaced"].uid == "new"
