@@ -12,10 +12,9 @@ import email.utils
 import json
 import logging
 import socket
-import ssl
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Self
 
 import httptools
@@ -29,6 +28,9 @@ CONNECT_SECONDS = 5.0
 REQUEST_SECONDS = 30.0
 IDLE_SECONDS = 60.0
 """How long an unused connection is kept: less than the 90 s after which servers begin to drop them."""
+
+MAX_RETRY_AFTER_SECONDS = 60.0
+"""A server that asks for more is not believed: nobody would see why nothing happens any more."""
 
 MAX_CONNECTIONS = 16
 MAX_HEADER_BYTES = 64 * 1024
@@ -54,7 +56,7 @@ class ApiError(Exception):
         """Machine-readable reason of the Status object, such as NotFound or Expired; empty where there is none."""
         self.message = message
         self.retry_after = retry_after
-        """Seconds that the server asks to wait."""
+        """Seconds that the server asks to wait, at most MAX_RETRY_AFTER_SECONDS."""
 
 
 class Unreachable(Exception):  # noqa: N818 the name says what is the matter
@@ -80,10 +82,13 @@ def _retry_after(value: str | None) -> float | None:
     """RFC 9110, section 10.2.3: seconds, or a date."""
     if value is None:
         return None
-    if value.strip().isdecimal():
-        return float(value)
     with contextlib.suppress(ValueError):
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+        seconds = (
+            float(value)
+            if value.strip().isdecimal()
+            else email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        )
+        return min(max(0.0, seconds), MAX_RETRY_AFTER_SECONDS)
     return None
 
 
@@ -92,15 +97,18 @@ class _Answer:
 
     def __init__(self) -> None:
         self.headers: dict[str, str] = {}
-        self.header_bytes = 0
         self.head_done = False
         self.done = False
         self.chunks: list[bytes] = []
         self.size = 0
 
+    def on_message_begin(self) -> None:
+        if self.done:
+            raise ValueError("two answers to one request")
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.header_bytes += len(name) + len(value)
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if not self.head_done:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.head_done = True
@@ -118,54 +126,106 @@ class _Answer:
         return body
 
 
+class _Reader(asyncio.StreamReader):
+    """Knows how many bytes came that nobody has read yet."""
+
+    unread = 0
+
+    def feed_data(self, data: Any) -> None:
+        self.unread += len(data)
+        super().feed_data(data)
+
+    async def read(self, n: int = -1) -> bytes:
+        data = await super().read(n)
+        self.unread -= len(data)
+        return data
+
+
 class _Connection:
     """One TCP or TLS connection; one exchange at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.idle_since = time.monotonic()
-        self.fresh = True
+        self._used = False
+        self._idle_since = 0.0
         self._answer = _Answer()
         self._parser = httptools.HttpResponseParser(self._answer)
 
+    @property
+    def status(self) -> int:
+        return self._parser.get_status_code()
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._answer.headers
+
+    def rest(self) -> bool:
+        """End an exchange; whether there may be another one."""
+        self._idle_since = time.monotonic()
+        # RFC 9112, section 9.3. (The parser can tell only until its answer is complete.)
+        return (
+            self._answer.done
+            and self._parser.get_http_version() == "1.1"
+            and self.headers.get("connection", "").lower() != "close"
+            and self.usable()
+        )
+
     def usable(self) -> bool:
+        """Whether an idle connection is open, not too old, and nothing came that nobody asked for."""
         return not (
-            self._reader.at_eof() or self._writer.is_closing() or time.monotonic() - self.idle_since > IDLE_SECONDS
+            self._reader.at_eof()
+            or self._reader.unread
+            or self._writer.is_closing()
+            or time.monotonic() - self._idle_since > IDLE_SECONDS
         )
 
     def close(self) -> None:
-        self._writer.close()
+        # At once: what is unsent may never be taken by a peer that hangs.
+        self._writer.transport.abort()
 
-    async def send(self, request: bytes) -> tuple[int, dict[str, str]]:
-        """Send a request and read the answer's head; gives status code and headers."""
+    async def closed(self) -> None:
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def send(self, request: bytes) -> None:
+        """Send a request and read the answer's head. Closes the connection where that fails."""
+        try:
+            await self._send(request)
+        except BaseException:
+            self.close()
+            raise
+
+    async def _send(self, request: bytes) -> None:
+        used, self._used = self._used, True
         self._answer = _Answer()
         self._parser = httptools.HttpResponseParser(self._answer)
-        any_byte = False
+        received = 0
         try:
             self._writer.write(request)
             await self._writer.drain()
             while not self._answer.head_done:
-                any_byte = await self._feed() or any_byte
-                if self._answer.header_bytes > MAX_HEADER_BYTES:
-                    raise Unreachable("the answer's header is larger than 64 KiB")
+                if received > MAX_HEADER_BYTES:
+                    raise Unreachable(f"the answer's header is larger than {MAX_HEADER_BYTES >> 10} KiB")
+                received += await self._feed()
         except (OSError, EOFError) as error:
-            if not any_byte and not self.fresh:
+            if used and not received:
                 raise _Stale from error
             raise Unreachable(f"the connection broke: {error or type(error).__name__}") from error
-        return self._parser.get_status_code(), self._answer.headers
+        if self.status < 200:
+            raise Unreachable(f"the answer is an interim one ({self.status}), which nobody asked for")
 
-    async def _feed(self) -> bool:
+    async def _feed(self) -> int:
         data = await self._reader.read(READ_BYTES)
         if not data:
             raise EOFError("closed by the server")
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            raise Unreachable(f"the answer is not HTTP: {error}") from error
-        return True
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            raise Unreachable(f"the answer is not HTTP: {error.__cause__ or error}") from error
+        return len(data)
 
-    async def body(self) -> AsyncIterator[bytes]:
+    async def body(self) -> AsyncGenerator[bytes, None]:
         """Yield the body as it comes; EOFError where it ends before its time."""
         while True:
             if self._answer.chunks:
@@ -180,17 +240,13 @@ class _Connection:
     async def whole_body(self) -> bytes:
         """Read the whole body, at most 64 MiB."""
         while not self._answer.done:
-            if self._answer.size > MAX_BODY_BYTES:
-                raise Unreachable(f"the answer is larger than {MAX_BODY_BYTES >> 20} MiB")
             try:
                 await self._feed()
             except (OSError, EOFError) as error:
                 raise Unreachable(f"the answer was cut off: {error or type(error).__name__}") from error
+            if self._answer.size > MAX_BODY_BYTES:
+                raise Unreachable(f"the answer is larger than {MAX_BODY_BYTES >> 20} MiB")
         return self._answer.take()
-
-    @property
-    def reusable(self) -> bool:
-        return self._answer.done and self._parser.should_keep_alive()
 
 
 class Client:
@@ -204,7 +260,7 @@ class Client:
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._prefix = url.path.rstrip("/")
         self._netloc = url.netloc
-        self._context: ssl.SSLContext | None = cfg.ssl_context()
+        self._context = cfg.ssl_context()
         self._idle: list[_Connection] = []
         # Watches hold a connection for minutes, so they do not count.
         self._slots = asyncio.Semaphore(max_connections)
@@ -213,9 +269,11 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        while self._idle:
-            self._idle.pop().close()
-        await asyncio.sleep(0)
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        for connection in idle:
+            await connection.closed()
 
     async def get(
         self,
@@ -276,24 +334,25 @@ class Client:
     ) -> bytes:
         """Send one request and read the whole answer within `timeout` seconds.
 
-        ApiError where the server answers with 400 or more; Unreachable where no whole answer comes.
+        ApiError where the server answers with 400 or more; Unreachable where no whole answer comes. Then a write may
+        have been done all the same: after another try, expect AlreadyExists, Conflict or NotFound.
         """
         try:
             async with (
-                self._slots,
                 asyncio.timeout(timeout),
-                self._exchange(method, path, params, body, content_type) as (status, headers, connection),
+                self._slots,
+                self._exchange(method, path, params, body, content_type) as connection,
             ):
                 answer = await connection.whole_body()
         except TimeoutError as error:
             REQUESTS.inc(method, "timeout")
-            raise Unreachable(f"no answer from {self._netloc} within {timeout:g} s to {method} {path}") from error
+            raise self._late(method, path, timeout) from error
         except Unreachable:
             REQUESTS.inc(method, "unreachable")
             raise
-        REQUESTS.inc(method, str(status))
-        if status >= 400:
-            raise api_error(status, answer, headers)
+        REQUESTS.inc(method, str(connection.status))
+        if connection.status >= 400:
+            raise api_error(connection.status, answer, connection.headers)
         return answer
 
     @contextlib.asynccontextmanager
@@ -311,57 +370,67 @@ class Client:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(timeout):
-                    status, headers, connection = await stack.enter_async_context(
-                        self._exchange("GET", path, params, None, JSON)
-                    )
-                    answer = await connection.whole_body() if status >= 400 else b""
+                    connection = await stack.enter_async_context(self._exchange("GET", path, params, None, JSON))
+                    answer = await connection.whole_body() if connection.status >= 400 else b""
             except TimeoutError as error:
-                raise Unreachable(f"no answer from {self._netloc} within {timeout:g} s to GET {path}") from error
-            REQUESTS.inc("WATCH", str(status))
-            if status >= 400:
-                raise api_error(status, answer, headers)
-            yield connection.body()
+                REQUESTS.inc("WATCH", "timeout")
+                raise self._late("GET", path, timeout) from error
+            except Unreachable:
+                REQUESTS.inc("WATCH", "unreachable")
+                raise
+            REQUESTS.inc("WATCH", str(connection.status))
+            if connection.status >= 400:
+                raise api_error(connection.status, answer, connection.headers)
+            yield await stack.enter_async_context(contextlib.aclosing(connection.body()))
+
+    def _late(self, method: str, path: str, timeout: float) -> Unreachable:
+        return Unreachable(f"no answer from {self._netloc} within {timeout:g} s to {method} {path}")
 
     @contextlib.asynccontextmanager
     async def _exchange(
         self, method: str, path: str, params: Mapping[str, str] | None, body: bytes | None, content_type: str
-    ) -> AsyncIterator[tuple[int, dict[str, str], _Connection]]:
-        """Send one request; gives status code, headers, and the connection that the body is to be read from."""
-        connection: _Connection | None = None
+    ) -> AsyncIterator[_Connection]:
+        """Send one request; gives the connection, which has the answer's head and from which its body is to be read."""
+        connection = await self._send(method, path, params, body, content_type)
+        if connection.status == 401 and self._config.token_file:
+            # The token may have been replaced since the last look at its file.
+            connection.close()
+            self._config.token_file.forget()
+            connection = await self._send(method, path, params, body, content_type)
         try:
-            status, headers, connection = await self._send(method, path, params, body, content_type)
-            if status == 401 and self._config.token_file:
-                # The token may have been replaced since the last look at its file.
-                await connection.whole_body()
-                connection.close()
-                self._config.token_file.forget()
-                status, headers, connection = await self._send(method, path, params, body, content_type)
-            yield status, headers, connection
+            yield connection
         finally:
-            if connection is not None:
-                if connection.reusable:
-                    connection.idle_since, connection.fresh = time.monotonic(), False
-                    self._idle.append(connection)
-                else:
-                    connection.close()
+            if connection.rest():
+                self._idle.append(connection)
+            else:
+                connection.close()
 
     async def _send(
         self, method: str, path: str, params: Mapping[str, str] | None, body: bytes | None, content_type: str
-    ) -> tuple[int, dict[str, str], _Connection]:
+    ) -> _Connection:
         request = self._encode(method, path, params, body, content_type)
-        while True:
-            connection = await self._connection()
+        self._drop(lambda connection: not connection.usable())
+        if self._idle:
+            kept = self._idle.pop()
             try:
-                status, headers = await connection.send(request)
+                await kept.send(request)
             except _Stale:
-                # The server closed an idle connection as we began to use it: nothing was done with the request. Each
-                # round drops one kept connection, and a fresh one never is stale, so this ends.
-                connection.close()
-            except BaseException:
-                connection.close()
-                raise
+                # The server closed it as we began to use it, and likely all others. In principle it may have done what
+                # it was asked to first; see request().
+                self._drop(lambda _: True)
             else:
-                return status, headers, connection
+                return kept
+        fresh = await self._connect()
+        await fresh.send(request)
+        return fresh
+
+    def _drop(self, which: Callable[[_Connection], bool]) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            if which(connection):
+                connection.close()
+            else:
+                self._idle.append(connection)
 
     def _encode(
         self, method: str, path: str, params: Mapping[str, str] | None, body: bytes | None, content_type: str
@@ -380,15 +449,14 @@ class Client:
             lines += [f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
 
-    async def _connection(self) -> _Connection:
-        while self._idle:
-            kept = self._idle.pop()
-            if kept.usable():
-                return kept
-            kept.close()
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        reader = _Reader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(
+                transport, _ = await loop.create_connection(
+                    lambda: protocol,
                     self._host,
                     self._port,
                     ssl=self._context,
@@ -398,10 +466,10 @@ class Client:
             raise Unreachable(f"cannot connect to {self._netloc} within {CONNECT_SECONDS:g} s") from error
         except OSError as error:
             raise Unreachable(f"cannot connect to {self._netloc}: {error}") from error
-        raw: Any = writer.get_extra_info("socket")
+        raw: Any = transport.get_extra_info("socket")
         # A peer that vanished without a word must not be waited for until the kernel gives up, many minutes later.
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        return _Connection(reader, writer)
+        return _Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))

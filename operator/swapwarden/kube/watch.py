@@ -83,8 +83,18 @@ async def watch(
         query["resourceVersion"] = resource_version
     try:
         async with api.stream(path, params=query) as pieces:
-            async for line in _lines(pieces, seconds + silence):
-                yield _event(line, decode)
+            lines = _Lines()
+            while True:
+                try:
+                    async with asyncio.timeout(seconds + silence):
+                        piece = await anext(pieces)
+                except (StopAsyncIteration, EOFError):
+                    # What there is of an unfinished line comes again after the version that was last seen.
+                    return
+                except TimeoutError as error:
+                    raise client.Unreachable(f"the watch was silent for {seconds + silence:g} s") from error
+                for line in lines.cut(piece):
+                    yield _event(line, decode)
     except client.ApiError as error:
         if error.status == 410:
             raise Expired(error.message) from error
@@ -100,32 +110,30 @@ def _event(line: bytes, decode: Callable[[bytes], T]) -> Event[T]:
         if parsed.type not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
             raise client.Unreachable(f"the watch sent an event of unknown type {parsed.type!r}")
         version = _VERSIONS.decode(parsed.object).metadata.resource_version
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise client.Unreachable(f"the watch sent a line that is not an event: {error}") from error
     decoded = None if parsed.type == "BOOKMARK" else decode(bytes(parsed.object))
     return Event(cast("EventType", parsed.type), decoded, version)
 
 
-async def _lines(pieces: AsyncIterator[bytes], silence: float) -> AsyncIterator[bytes]:
-    """Cut the pieces into lines; ends quietly where the answer is cut off, dropping a line that did not end."""
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        try:
-            async with asyncio.timeout(silence):
-                piece = await anext(pieces)
-        except (StopAsyncIteration, EOFError):
-            return
-        except TimeoutError as error:
-            raise client.Unreachable(f"the watch was silent for {silence:g} s") from error
-        *whole, rest = piece.split(b"\n")
-        for line in whole:
-            parts.append(line)
-            joined = b"".join(parts)
-            parts, size = [], 0
-            if joined.strip():
-                yield joined
-        parts.append(rest)
-        size += len(rest)
-        if size > MAX_LINE_BYTES:
+class _Lines:
+    """Cuts pieces into lines."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def cut(self, piece: bytes) -> list[bytes]:
+        """Give the lines that end in this piece, less empty ones; keep what follows."""
+        *ends, rest = piece.split(b"\n")
+        lines = []
+        for end in ends:
+            line = b"".join([*self._parts, end])
+            self._parts, self._size = [], 0
+            if line.strip():
+                lines.append(line)
+        self._parts.append(rest)
+        self._size += len(rest)
+        if self._size > MAX_LINE_BYTES:
             raise client.Unreachable(f"the watch sent a line of more than {MAX_LINE_BYTES >> 20} MiB")
+        return lines

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import pathlib
 import queue
+import socket
 import threading
 import types
 import uuid
@@ -40,7 +42,7 @@ class FakeApi:
         self._version = 100
         self._changed = threading.Condition()
         self._watchers: list[queue.SimpleQueue[Json | None]] = []
-        self._server: http.server.ThreadingHTTPServer | None = None
+        self._server: _Server | None = None
         self._port = 0
 
     def __enter__(self) -> Self:
@@ -59,16 +61,16 @@ class FakeApi:
         class Handler(_Handler):
             fake = api
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", self._port), Handler)
         self._port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def stop(self) -> None:
-        """Refuse connections, and end all watches."""
+        """Refuse connections, and break those that there are."""
         if self._server is not None:
             self.cut()
             self._server.shutdown()
+            self._server.break_all()
             self._server.server_close()
             self._server = None
 
@@ -181,6 +183,27 @@ class FakeApi:
     def close_watch(self, watcher: queue.SimpleQueue[Json | None]) -> None:
         with self._changed:
             self._watchers.remove(watcher)
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[http.server.BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._open: set[Any] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def break_all(self) -> None:
+        for kept in list(self._open):
+            with contextlib.suppress(OSError):
+                kept.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
