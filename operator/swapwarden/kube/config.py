@@ -5,8 +5,6 @@ TLS is always verified: `insecure-skip-tls-verify` is refused, and plain http is
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
 import importlib
 import os
@@ -16,7 +14,11 @@ import tempfile
 import time
 import urllib.parse
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
 
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -47,19 +49,33 @@ class TokenFile:
         self._stamp = None
 
     def token(self) -> str:
-        """The token as it is in the file now; the last good one where the file cannot be read for a moment."""
+        """The token as it is in the file now; the last good one where there is none in it for a moment."""
         if self._now() - self._checked >= TOKEN_CHECK_SECONDS:
             self._checked = self._now()
             try:
-                found = self._path.stat()
-                stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
-                if stamp != self._stamp:
-                    self._token = self._path.read_text(encoding="utf-8").strip() or self._token
-                    self._stamp = stamp
-            except OSError as error:
+                self._look()
+            except ConfigError:
                 if not self._token:
-                    raise ConfigError(f"cannot read the token file {self._path}: {error.strerror}") from error
+                    raise
         return self._token
+
+    def _look(self) -> None:
+        try:
+            found = self._path.stat()
+            stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+            if stamp == self._stamp:
+                return
+            text = self._path.read_text(encoding="ascii", errors="replace").strip()
+        except OSError as error:
+            raise ConfigError(f"cannot read the token file {self._path}: {error.strerror}") from error
+        if not _is_token(text):
+            raise ConfigError(f"the token file {self._path} holds no token")
+        self._token, self._stamp = text, stamp
+
+
+def _is_token(text: str) -> bool:
+    """Whether a text can stand in a header as one word."""
+    return text.isascii() and text.isprintable() and " " not in text and bool(text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,26 +83,36 @@ class Config:
     """One API server and one identity. Secrets are left out of repr()."""
 
     server: str
-    """Base URL, without a slash at its end."""
+    """Base URL."""
     namespace: str = "default"
-    ca_file: str | None = None
     ca_data: str | None = dataclasses.field(default=None, repr=False)
-    """CA certificates in PEM form. Without a file and data the system's own are trusted."""
-    cert_file: str | None = None
-    key_file: str | None = None
+    """CA certificates in PEM form. Without them the system's own are trusted."""
     cert_data: bytes | None = dataclasses.field(default=None, repr=False)
+    """Our certificate in PEM form."""
     key_data: bytes | None = dataclasses.field(default=None, repr=False)
+    """Its key, without a passphrase, in PEM form."""
     tls_server_name: str | None = None
     static_token: str | None = dataclasses.field(default=None, repr=False)
     token_file: TokenFile | None = None
+    """Goes before `static_token`."""
 
     def __post_init__(self) -> None:
         """Refuse what would be unsafe or cannot work."""
-        url = urllib.parse.urlsplit(self.server)
-        if url.scheme not in {"http", "https"} or not url.hostname:
+        try:
+            url = urllib.parse.urlsplit(self.server)
+            usable = url.scheme in {"http", "https"} and url.hostname and url.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
             raise ConfigError(f"the API server's address {self.server!r} is not a URL such as https://10.0.0.1:6443")
+        if url.username is not None:
+            raise ConfigError(f"the address of the API server {url.hostname} holds credentials; give a token instead")
         if url.scheme == "http" and url.hostname not in {"localhost", "127.0.0.1", "::1"}:
             raise ConfigError(f"{self.server}: plain http is for loopback only; use https")
+        if bool(self.cert_data) != bool(self.key_data):
+            raise ConfigError(f"for {self.server}: a client certificate and its key go together; only one is given")
+        if self.static_token is not None and not _is_token(self.static_token):
+            raise ConfigError(f"the token for {self.server} is empty, or holds characters that no token has")
 
     def token(self) -> str | None:
         """The bearer token to send now, if there is one."""
@@ -97,14 +123,14 @@ class Config:
         if self.server.startswith("http:"):
             return None
         try:
-            context = ssl.create_default_context(cafile=self.ca_file, cadata=self.ca_data)
-            if self.cert_file:
-                context.load_cert_chain(self.cert_file, self.key_file)
-            elif self.cert_data and self.key_data:
+            context = ssl.create_default_context(cadata=self.ca_data)
+            if self.cert_data and self.key_data:
                 _load_pair(context, self.cert_data, self.key_data)
         except (OSError, ValueError) as error:
             raise ConfigError(f"the certificates for {self.server} cannot be used: {error}") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # Python 3.13 began to ask for extensions that the authorities of many clusters lack.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return context
 
 
@@ -113,7 +139,8 @@ def _load_pair(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
     with tempfile.NamedTemporaryFile(suffix=".pem") as file:
         file.write(cert + b"\n" + key)
         file.flush()
-        context.load_cert_chain(file.name)
+        # Without a password a key that needs one would ask the terminal for it.
+        context.load_cert_chain(file.name, password="")
 
 
 def load(kubeconfig: str | None = None, context: str | None = None) -> Config:
@@ -124,14 +151,15 @@ def load(kubeconfig: str | None = None, context: str | None = None) -> Config:
     if kubeconfig:
         return from_kubeconfig(pathlib.Path(kubeconfig), context)
     if os.environ.get("KUBERNETES_SERVICE_HOST") and (SERVICE_ACCOUNT / "token").exists():
-        return in_cluster()
+        return in_cluster(SERVICE_ACCOUNT)
     from_environment = os.environ.get("KUBECONFIG", "")
     if os.pathsep in from_environment:
         raise ConfigError("KUBECONFIG names several files: give one with --kubeconfig")
-    path = pathlib.Path(from_environment) if from_environment else pathlib.Path.home() / ".kube" / "config"
+    path = pathlib.Path(from_environment or os.path.expanduser("~/.kube/config"))  # noqa: PTH111 Path's needs a home
     if not path.exists():
         raise ConfigError(
-            f"no cluster configuration: not in a pod, and {path} does not exist; give --kubeconfig or set KUBECONFIG"
+            f"no cluster configuration: no service account's token in {SERVICE_ACCOUNT}, and {path} does not exist;"
+            " give --kubeconfig or set KUBECONFIG"
         )
     return from_kubeconfig(path, context)
 
@@ -145,80 +173,118 @@ def in_cluster(folder: pathlib.Path = SERVICE_ACCOUNT) -> Config:
     namespace = folder / "namespace"
     return Config(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
-        namespace=namespace.read_text(encoding="utf-8").strip() if namespace.exists() else "default",
-        ca_file=str(folder / "ca.crt"),
+        namespace=_content(namespace).decode().strip() if namespace.exists() else "default",
+        ca_data=_pem(_content(folder / "ca.crt"), folder / "ca.crt"),
         token_file=TokenFile(folder / "token"),
     )
 
 
-def _parse(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read the kubeconfig {path}: {error.strerror}") from error
-    # In a pod there is no kubeconfig, so the agent never pays for the parser.
-    yaml = importlib.import_module("yaml")
-    try:
-        parsed = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
-    if not isinstance(parsed, dict):
-        raise ConfigError(f"{path} is not a kubeconfig: it holds no mapping")
-    return parsed
+class _Cluster(msgspec.Struct, rename="kebab"):
+    server: str
+    certificate_authority: str | None = None
+    certificate_authority_data: bytes | None = None
+    tls_server_name: str | None = None
+    insecure_skip_tls_verify: bool | None = None
+    proxy_url: str | None = None
 
 
-def _named(parsed: dict[str, Any], path: pathlib.Path, section: str, key: str, name: str) -> dict[str, Any]:
-    for entry in parsed.get(section) or []:
-        if isinstance(entry, dict) and entry.get("name") == name:
-            value = entry.get(key)
-            return value if isinstance(value, dict) else {}
-    raise ConfigError(f"{path} has no entry {name!r} in {section}")
+class _User(msgspec.Struct, rename="kebab"):
+    token: str | None = None
+    token_file: str | None = msgspec.field(default=None, name="tokenFile")
+    client_certificate: str | None = None
+    client_certificate_data: bytes | None = None
+    client_key: str | None = None
+    client_key_data: bytes | None = None
+    exec: Any = None
+    auth_provider: Any = None
+    username: Any = None
+    impersonate: Any = msgspec.field(default=None, name="as")
 
 
-def _decoded(values: dict[str, Any], key: str, path: pathlib.Path) -> bytes | None:
-    if not values.get(key):
-        return None
-    try:
-        return base64.b64decode(values[key], validate=True)
-    except (binascii.Error, ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: {key} is not base64") from error
+class _Context(msgspec.Struct):
+    cluster: str
+    user: str | None = None
+    namespace: str | None = None
 
 
-def _file(values: dict[str, Any], key: str, path: pathlib.Path) -> str | None:
-    return str(path.parent / values[key]) if values.get(key) else None
+class _Kubeconfig:
+    """A kubeconfig file: v1.Config of client-go. Entries are looked at only when they are asked for."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        # In a pod there is no kubeconfig, so the agent never pays for the parser.
+        yaml = importlib.import_module("yaml")
+        try:
+            parsed = yaml.safe_load(_content(path))
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path} is not YAML: {error}") from error
+        if not isinstance(parsed, dict):
+            raise ConfigError(f"{path} is not a kubeconfig: it holds no mapping")
+        self._path = path
+        self._parsed = parsed
+
+    def entry(self, section: str, name: str, kind: type[T]) -> T:
+        """The entry of that name in `clusters`, `contexts` or `users`."""
+        entries = self._parsed.get(section)
+        for entry in entries if isinstance(entries, list) else []:
+            if isinstance(entry, dict) and entry.get("name") == name:
+                try:
+                    return msgspec.convert(entry.get(section.removesuffix("s")) or {}, kind)
+                except msgspec.ValidationError as error:
+                    raise ConfigError(f"{self._path}: {name!r} in {section}: {error}") from error
+        raise ConfigError(f"{self._path} has no entry {name!r} in {section}")
+
+    def current(self) -> str:
+        """The name of the current context."""
+        name = self._parsed.get("current-context")
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"{self._path} has no current-context: choose one with --context")
+        return name
+
+    def data(self, inline: bytes | None, file: str | None) -> bytes | None:
+        """What an entry gives as data, or else as the path of a file."""
+        return inline or (_content(self._path.parent / file) if file else None)
 
 
 def from_kubeconfig(path: pathlib.Path, context: str | None = None) -> Config:
     """Read one context (by default the current one) of a kubeconfig file; paths in it are relative to the file."""
-    parsed = _parse(path)
-    name = context or parsed.get("current-context") or ""
-    if not name:
-        raise ConfigError(f"{path} has no current-context: choose one with --context")
-    chosen = _named(parsed, path, "contexts", "context", name)
-    cluster = _named(parsed, path, "clusters", "cluster", str(chosen.get("cluster", "")))
-    user = _named(parsed, path, "users", "user", str(chosen["user"])) if chosen.get("user") else {}
-    if cluster.get("insecure-skip-tls-verify"):
+    file = _Kubeconfig(path)
+    chosen = file.entry("contexts", context or file.current(), _Context)
+    cluster = file.entry("clusters", chosen.cluster, _Cluster)
+    user = file.entry("users", chosen.user, _User) if chosen.user else _User()
+    if cluster.insecure_skip_tls_verify:
         raise ConfigError(f"{path}: insecure-skip-tls-verify is refused; give certificate-authority(-data) instead")
-    if cluster.get("proxy-url"):
+    if cluster.proxy_url:
         raise ConfigError(f"{path}: proxy-url is not supported; use an address that can be reached directly")
-    for unsupported in ("exec", "auth-provider", "username"):
-        if user.get(unsupported):
+    unsupported = {"exec": user.exec, "auth-provider": user.auth_provider, "username": user.username}
+    for name, value in {**unsupported, "as": user.impersonate}.items():
+        if value:
             raise ConfigError(
-                f"{path}: credentials by {unsupported!r} are not supported here; use a token or a client certificate,"
+                f"{path}: credentials by {name!r} are not supported here; use a token or a client certificate,"
                 " for example from `kubectl create token`"
             )
-    token_file = _file(user, "tokenFile", path)
-    ca_data = _decoded(cluster, "certificate-authority-data", path)
+    authority = file.data(cluster.certificate_authority_data, cluster.certificate_authority)
     return Config(
-        server=str(cluster.get("server", "")).rstrip("/"),
-        namespace=str(chosen.get("namespace") or "default"),
-        ca_file=None if ca_data else _file(cluster, "certificate-authority", path),
-        ca_data=ca_data.decode() if ca_data else None,
-        cert_file=_file(user, "client-certificate", path),
-        key_file=_file(user, "client-key", path),
-        cert_data=_decoded(user, "client-certificate-data", path),
-        key_data=_decoded(user, "client-key-data", path),
-        tls_server_name=cluster.get("tls-server-name") or None,
-        static_token=user.get("token") or None,
-        token_file=TokenFile(pathlib.Path(token_file)) if token_file else None,
+        server=cluster.server,
+        namespace=chosen.namespace or "default",
+        ca_data=None if authority is None else _pem(authority, path),
+        cert_data=file.data(user.client_certificate_data, user.client_certificate),
+        key_data=file.data(user.client_key_data, user.client_key),
+        tls_server_name=cluster.tls_server_name or None,
+        static_token=user.token or None,
+        token_file=TokenFile(path.parent / user.token_file) if user.token_file else None,
     )
+
+
+def _content(path: pathlib.Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _pem(data: bytes, origin: pathlib.Path) -> str:
+    """CA certificates; with none at all the ssl module would trust the system's own."""
+    text = data.decode("ascii", "ignore")
+    if "-----BEGIN " not in text:
+        raise ConfigError(f"{origin}: the certificate authority is not in PEM form")
+    return text
