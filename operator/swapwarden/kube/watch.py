@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
@@ -38,12 +38,12 @@ class Event(msgspec.Struct, Generic[T], frozen=True):
     resource_version: str
 
 
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
+class _Metadata(msgspec.Struct, rename="camel"):
+    resource_version: str
 
 
-class _Versioned(msgspec.Struct, frozen=True):
-    metadata: _Metadata = _Metadata()
+class _Versioned(msgspec.Struct):
+    metadata: _Metadata
 
 
 class _Line(msgspec.Struct):
@@ -70,7 +70,7 @@ async def watch(
     params: Mapping[str, str] | None = None,
     decode: Callable[[bytes], T],
     silence: float = SILENCE_SECONDS,
-) -> AsyncIterator[Event[T]]:
+) -> AsyncGenerator[Event[T], None]:
     """Yield the events after `resource_version` (empty: from the newest on, existing objects first as ADDED).
 
     Ends when the server ends the watch, or the connection breaks. Raises Expired (410), client.ApiError (other ERROR

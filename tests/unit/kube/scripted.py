@@ -1,7 +1,7 @@
 """An HTTP server on loopback that gives scripted answers, one for each request in the order in which they come.
 
 An answer is a list of parts, sent one after the other: bytes; an `asyncio.Event` to wait for; CUT closes the
-connection, RESET breaks it, HANG keeps it open and never goes on. A request without an answer in the script hangs, too.
+connection, RESET breaks it, HANG waits until the client closes it. A request without an answer hangs, too.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Scripted:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 while True:
                     self.requests.append(await _read(reader, number))
-                    if not await _write(writer, self._script.popleft() if self._script else (HANG,)):
+                    if not await _write(reader, writer, self._script.popleft() if self._script else (HANG,)):
                         return
         finally:
             self.open -= 1
@@ -119,7 +119,7 @@ async def _read(reader: asyncio.StreamReader, number: int) -> Request:
     return Request(method, url.path, dict(urllib.parse.parse_qsl(url.query)), headers, body, number)
 
 
-async def _write(writer: asyncio.StreamWriter, parts: tuple[Part, ...]) -> bool:
+async def _write(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: tuple[Part, ...]) -> bool:
     """Send an answer; whether the connection is to serve another one."""
     for part in parts:
         if isinstance(part, bytes):
@@ -136,7 +136,7 @@ async def _write(writer: asyncio.StreamWriter, parts: tuple[Part, ...]) -> bool:
         elif part is CUT:
             return False
         else:
-            await asyncio.Event().wait()
+            await reader.read()
     return True
 
 

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from swapwarden.kube import client, watch
+
+from tests.unit.kube.scripted import (
+    CUT,
+    END,
+    HANG,
+    RESET,
+    STREAM,
+    Scripted,
+    bookmark,
+    chunk,
+    configmap,
+    error,
+    event,
+    failure,
+    line,
+    plain,
+    until,
+)
+
+Json = dict[str, Any]
+Watched = AsyncGenerator[watch.Event[Json], None]
+
+
+def decode(body: bytes) -> Json:
+    decoded = json.loads(body)
+    assert isinstance(decoded, dict)
+    return decoded
+
+
+def following(api: client.Client, version: str = "5", **options: Any) -> Watched:
+    return watch.watch(api, "/api/v1/configmaps", resource_version=version, decode=decode, **options)
+
+
+async def seen(events: Watched) -> list[tuple[str, str, str]]:
+    """Type, name and version of each event."""
+    return [
+        (found.type, found.object["metadata"]["name"] if found.object else "", found.resource_version)
+        async for found in events
+    ]
+
+
+async def test_events(server: Scripted, api: client.Client) -> None:
+    a, b = configmap("a", 6), configmap("b", 7)
+    server.answer(STREAM, event("ADDED", a), event("MODIFIED", b), bookmark(8), event("DELETED", a | {"x": 1}), END)
+    events = [found async for found in following(api)]
+    assert events == [
+        watch.Event("ADDED", a, "6"),
+        watch.Event("MODIFIED", b, "7"),
+        watch.Event("BOOKMARK", None, "8"),
+        watch.Event("DELETED", a | {"x": 1}, "6"),
+    ]
+
+
+async def test_what_is_asked_for(server: Scripted, api: client.Client) -> None:
+    server.answer(STREAM, END)
+    server.answer(STREAM, END)
+    assert await seen(following(api, params={"fieldSelector": "metadata.name=a"})) == []
+    assert await seen(following(api, version="")) == []
+    first, second = (request.query for request in server.requests)
+    seconds = int(first.pop("timeoutSeconds"))
+    assert watch.WATCH_SECONDS[0] <= seconds <= watch.WATCH_SECONDS[1]
+    assert first == {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": "5",
+        "fieldSelector": "metadata.name=a",
+    }
+    assert "resourceVersion" not in second
+    assert server.connections == 1
+
+
+async def test_lines_may_come_in_any_pieces(server: Scripted, api: client.Client) -> None:
+    text = line("ADDED", configmap("a", 6, "\n")) + line("ADDED", configmap("b", 7))
+    for cut in range(1, len(text)):
+        server.answer(STREAM, chunk(text[:cut]), chunk(text[cut:]), END)
+        assert await seen(following(api)) == [("ADDED", "a", "6"), ("ADDED", "b", "7")], f"cut after {cut} bytes"
+
+
+async def test_lines_may_come_byte_by_byte(server: Scripted, api: client.Client) -> None:
+    text = line("ADDED", configmap("a", 6)) + b"\n \n" + line("ADDED", configmap("b", 7))
+    server.answer(STREAM, *(chunk(text[at : at + 1]) for at in range(len(text))), END)
+    assert await seen(following(api)) == [("ADDED", "a", "6"), ("ADDED", "b", "7")]
+
+
+@pytest.mark.parametrize("end", [CUT, RESET, END], ids=["closed", "reset", "ended"])
+async def test_half_a_line_is_no_event(server: Scripted, api: client.Client, end: Any) -> None:
+    """It comes again after the version that was last seen."""
+    go = asyncio.Event()
+    server.answer(STREAM, event("ADDED", configmap("a", 6)), chunk(line("ADDED", configmap("b", 7))[:-2]), go, end)
+    events = following(api)
+    assert (await anext(events)).resource_version == "6"
+    go.set()
+    assert await seen(events) == []
+
+
+@pytest.mark.parametrize("code", [410, 500, 504, 429])
+async def test_an_error_event(server: Scripted, api: client.Client, code: int) -> None:
+    server.answer(STREAM, event("ADDED", configmap("a", 6)), error(code, "Reason", "too old resource version"))
+    events = following(api)
+    assert (await anext(events)).resource_version == "6"
+    with pytest.raises(watch.Expired if code == 410 else client.ApiError, match="too old resource version") as caught:
+        await anext(events)
+    if isinstance(caught.value, client.ApiError):
+        assert (caught.value.status, caught.value.reason) == (code, "Reason")
+
+
+@pytest.mark.parametrize("status", [{}, {"code": 500, "message": ""}])
+async def test_an_error_event_that_says_nothing(server: Scripted, api: client.Client, status: Json) -> None:
+    server.answer(STREAM, event("ERROR", status))
+    with pytest.raises(client.ApiError, match="the watch failed") as caught:
+        await seen(following(api))
+    assert caught.value.status == 500
+
+
+async def test_a_watch_that_is_too_old_from_the_start(server: Scripted, api: client.Client) -> None:
+    server.answer(failure(410, "Expired", "too old resource version: 5 (9)"))
+    with pytest.raises(watch.Expired, match="too old resource version"):
+        await seen(following(api))
+
+
+async def test_a_watch_that_is_refused(server: Scripted, api: client.Client) -> None:
+    server.answer(failure(403, "Forbidden", "you may not watch"))
+    with pytest.raises(client.ApiError, match="you may not watch"):
+        await seen(following(api))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"<html>\n",
+        b"[]\n",
+        b'"ADDED"\n',
+        b'{"type":"ADDED"}\n',
+        b'{"type":5,"object":{}}\n',
+        b'{"type":"ADDED","object":{"metadata":{}}}\n',
+        b'{"type":"ADDED","object":{"metadata":{"resourceVersion":7}}}\n',
+        b'{"type":"BOOKMARK","object":{}}\n',
+        b'{"type":"ERROR","object":[]}\n',
+        b'{"type":"ERROR","object":{"code":"410"}}\n',
+        b'{"type":"ADDED","object":{"metadata":{"resourceVersion":"\xff"}}}\n',
+        b'{"type":"\xff","object":{}}\n',
+    ],
+)
+async def test_a_line_that_is_no_event(server: Scripted, api: client.Client, text: bytes) -> None:
+    server.answer(STREAM, chunk(text), HANG)
+    with pytest.raises(client.Unreachable, match="a line that is not an event"):
+        await seen(following(api))
+
+
+async def test_an_event_of_unknown_type(server: Scripted, api: client.Client) -> None:
+    server.answer(STREAM, event("RENAMED", configmap("a", 6)), HANG)
+    with pytest.raises(client.Unreachable, match="an event of unknown type 'RENAMED'"):
+        await seen(following(api))
+
+
+async def test_an_answer_that_is_no_watch(server: Scripted, api: client.Client) -> None:
+    server.answer(plain(b'{"kind":"ConfigMapList","items":[]}\n'))
+    with pytest.raises(client.Unreachable, match="a line that is not an event"):
+        await seen(following(api))
+
+
+async def test_a_line_without_end(server: Scripted, api: client.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MAX_LINE_BYTES", 1024 * 1024)
+    server.answer(STREAM, event("ADDED", configmap("a", 6, "x" * 1_000_000)), *[chunk(b"x" * 100_000)] * 11, HANG)
+    events = following(api)
+    assert (await anext(events)).resource_version == "6"
+    with pytest.raises(client.Unreachable, match="a line of more than 1 MiB"):
+        await anext(events)
+
+
+@pytest.mark.parametrize("before", [(), (event("ADDED", configmap("a", 6)),), (chunk(b'{"type"'),)])
+async def test_a_silent_watch(
+    server: Scripted, api: client.Client, monkeypatch: pytest.MonkeyPatch, before: tuple[bytes, ...]
+) -> None:
+    monkeypatch.setattr(watch, "WATCH_SECONDS", (0, 0))
+    server.answer(STREAM, *before, HANG)
+    with pytest.raises(client.Unreachable, match=r"the watch was silent for 0\.05 s"):
+        await seen(following(api, silence=0.05))
+    await until(lambda: not server.open)
+
+
+async def test_what_cannot_be_decoded_is_the_callers(server: Scripted, api: client.Client) -> None:
+    server.answer(STREAM, event("ADDED", configmap("a", 6)), HANG)
+
+    def refuse(body: bytes) -> Json:
+        raise LookupError(body[:1])
+
+    events = watch.watch(api, "/x", resource_version="5", decode=refuse)
+    with pytest.raises(LookupError):
+        await anext(events)
+
+
+async def test_a_watch_that_is_left_is_closed(server: Scripted, api: client.Client) -> None:
+    server.answer(STREAM, event("ADDED", configmap("a", 6)), HANG)
+    async with contextlib.aclosing(following(api)) as events:
+        await anext(events)
+        assert server.open == 1
+    await until(lambda: not server.open)
+
+
+async def test_a_cancelled_watch_is_closed(server: Scripted, api: client.Client) -> None:
+    server.answer(STREAM, HANG)
+    task = asyncio.create_task(seen(following(api)))
+    await server.seen(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: not server.open)
