@@ -50,7 +50,7 @@ class TokenFile:
 
     def token(self) -> str:
         """The token as it is in the file now; the last good one where there is none in it for a moment."""
-        if self._now() - self._checked >= TOKEN_CHECK_SECONDS:
+        if not self._token or self._now() - self._checked >= TOKEN_CHECK_SECONDS:
             self._checked = self._now()
             try:
                 self._look()

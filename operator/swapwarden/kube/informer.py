@@ -8,10 +8,11 @@ again, and what changed in between, deletions included, is found by comparison. 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 OBJECTS = metrics.gauge("swapwarden_informer_objects", "Objects known.", labels=("resource",))
 SYNCED = metrics.gauge("swapwarden_informer_synced", "1 once the whole collection was listed.", labels=("resource",))
 LISTS = metrics.counter(
-    "swapwarden_informer_lists_total", "Whole lists of the collection, by what for.", labels=("resource", "reason")
+    "swapwarden_informer_lists_total", "Lists of the collection begun, by what for.", labels=("resource", "reason")
 )
 EVENTS = metrics.counter("swapwarden_informer_events_total", "Watch events by type.", labels=("resource", "type"))
 ERRORS = metrics.counter(
@@ -41,24 +42,23 @@ LAST_EVENT = metrics.gauge(
 PAGE_SIZE: Final = 500
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 QUICK_SECONDS: Final = 1.0
-"""A watch without any event that ends sooner than this counts as failed."""
-PAGED_TRIES: Final = 3
-"""After so many lists whose continue token expired midway, the next one asks for all objects at once."""
+"""A watch that ends sooner than this counts as failed."""
 RESUMES: Final = 2
-"""After so many errors in a row that the server gave instead of events, the collection is listed anew."""
+"""After so many errors in a row instead of events the collection is listed anew: it may be the version that the server
+cannot go on from, when etcd was restored from a backup for example."""
+LATER: Final = {401, 403, 429, 503}
+"""Errors that say nothing about the version; where the server has too much to do, a list would be more of it."""
 
 
 class Metadata(Protocol):
-    """What a wire type's `metadata` must have."""
+    """What a wire type's `metadata` must have; `namespace` is optional."""
 
     @property
     def name(self) -> str: ...
-    @property
-    def resource_version(self) -> str: ...
 
 
 class Wire(Protocol):
-    """What a wire type, a msgspec struct, must have. `metadata.namespace` and `metadata.uid` are optional."""
+    """What a wire type, a msgspec struct, must have."""
 
     @property
     def metadata(self) -> Metadata: ...
@@ -69,7 +69,7 @@ R = TypeVar("R")
 
 
 class _ListMetadata(msgspec.Struct, rename={"resource_version": "resourceVersion", "next": "continue"}):
-    resource_version: str = ""
+    resource_version: str
     next: str = ""
 
 
@@ -81,6 +81,18 @@ class _Page(msgspec.Struct, Generic[W]):
 class _RawPage(msgspec.Struct):
     metadata: _ListMetadata
     items: list[msgspec.Raw]
+
+
+class _Name(msgspec.Struct):
+    name: str
+    namespace: str = ""
+
+
+class _Named(msgspec.Struct):
+    metadata: _Name
+
+
+_NAMED = msgspec.json.Decoder(_Named)
 
 
 class Informer(Generic[W, R]):
@@ -107,7 +119,7 @@ class Informer(Generic[W, R]):
         self._api = api
         self._path = path
         self._project = project
-        self._name = name
+        self.name = name
         self._on_change = on_change
         self._page_size = page_size
         self._params = dict(params or {})
@@ -115,8 +127,8 @@ class Informer(Generic[W, R]):
         page: Any = _Page
         self._pages: msgspec.json.Decoder[_Page[W]] = msgspec.json.Decoder(page[wire])
         self._rows: dict[str, R] = {}
-        self._versions: dict[str, str] = {}
         self._version = ""
+        self._errors = 0
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
         self.rows: Mapping[str, R] = types.MappingProxyType(self._rows)
         self.synced = asyncio.Event()
@@ -127,139 +139,138 @@ class Informer(Generic[W, R]):
         """Never returns."""
         reason = "start"
         while True:
+            wait = 0.0
             try:
                 if not self._version:
                     await self._list(reason)
                 await self._watch()
-            except watch.Expired:
-                reason, self._version = "expired", ""
-                log.info("the watch of %s is too old; listing them again", self._name)
-                await asyncio.sleep(self._backoff.next())
-            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.MsgspecError) as error:
-                ERRORS.inc(self._name, "request")
+            except watch.Expired as error:
+                reason, self._version, wait = "expired", "", self._backoff.next()
+                log.info("what is known of %s is too old to go on from (%s); listing them again", self.name, error)
+            except (
+                client.ApiError,
+                client.Unreachable,
+                config.ConfigError,
+                msgspec.MsgspecError,
+                UnicodeDecodeError,
+            ) as error:
+                ERRORS.inc(self.name, "request")
                 wait = self._backoff.next()
-                log.warning("cannot follow %s: %s; trying again in %.1f s", self._name, _with_remedy(error), wait)
-                if self._version and isinstance(error, client.ApiError) and self._backoff.failures > RESUMES:
+                if isinstance(error, client.ApiError):
+                    wait = max(wait, error.retry_after or 0.0)
+                    self._errors += error.status not in LATER
+                if self._errors > RESUMES:
                     reason, self._version = "error", ""
-                await asyncio.sleep(wait)
+                log.warning("cannot follow %s: %s; trying again in %.1f s", self.name, _with_remedy(error), wait)
+            await asyncio.sleep(wait)
 
     async def _list(self, reason: str) -> None:
-        """Read the whole collection, then compare it with what is known."""
-        for attempt in range(PAGED_TRIES + 1):
-            LISTS.inc(self._name, reason)
-            try:
-                found, version = await self._read(paged=attempt < PAGED_TRIES)
-            except client.ApiError as error:
-                if error.status != 410 or attempt == PAGED_TRIES:
-                    raise
-                # The list took longer than the server keeps old versions (5 minutes by default).
-                reason = "continue-expired"
-                log.warning("listing %s took too long, its continue token expired; starting over", self._name)
-            else:
-                self._replace(found)
-                self._version = version
-                self._backoff.reset()
-                if not self.synced.is_set():
-                    log.info("all %s are known", self._name, extra={"count": len(self._rows)})
-                self.synced.set()
-                SYNCED.set(1, self._name)
-                return
-
-    async def _read(self, *, paged: bool) -> tuple[dict[str, tuple[str, R]], str]:
-        """List all; gives version and row by key, and the version of the list.
+        """Read the whole collection, then compare it with what is known.
 
         No resourceVersion is asked for, so the answer is the newest there is: with "0" the server's cache may answer
         with the past (a deleted pod would be planned), and ignores the limit.
         """
-        found: dict[str, tuple[str, R]] = {}
-        params = dict(self._params)
-        if paged:
-            params["limit"] = str(self._page_size)
+        LISTS.inc(self.name, reason)
+        found: dict[str, R] = {}
+        params = {**self._params, "limit": str(self._page_size)}
         while True:
-            page = self._decode_page(await self._api.get(self._path, params=params))
-            for wire in page.items:
-                self._collect(wire, found)
-            if not page.metadata.next:
-                return found, page.metadata.resource_version
-            params["continue"] = page.metadata.next
+            try:
+                body = await self._api.get(self._path, params=params)
+            except client.ApiError as error:
+                if error.status == 410:
+                    # The list took longer than the server keeps old versions (5 minutes by default).
+                    raise watch.Expired(error.message) from error
+                raise
+            metadata = self._read(body, found)
+            if not metadata.next:
+                break
+            params["continue"] = metadata.next
+        self._replace(found)
+        self._version, self._errors = metadata.resource_version, 0
+        if not self.synced.is_set():
+            log.info("all %s are known", self.name, extra={"count": len(self._rows)})
+        self.synced.set()
+        SYNCED.set(1, self.name)
 
-    def _decode_page(self, body: bytes) -> _Page[W]:
+    def _read(self, body: bytes, found: dict[str, R]) -> _ListMetadata:
+        """Add the rows of one page."""
+        objects: Iterable[tuple[str, W | None]]
         try:
-            return self._pages.decode(body)
+            page = self._pages.decode(body)
         except msgspec.ValidationError:
             # One object that cannot be understood must not hide all others.
             raw = msgspec.json.decode(body, type=_RawPage)
-            decoded = (self._decode(bytes(item)) for item in raw.items)
-            return _Page(raw.metadata, [wire for wire in decoded if wire is not None])
+            metadata, objects = raw.metadata, (self._decode(bytes(item)) for item in raw.items)
+        else:
+            metadata, objects = page.metadata, ((_key(wire.metadata), wire) for wire in page.items)
+        for key, wire in objects:
+            row = self._row(key, wire)
+            if row is not None:
+                found[key] = row
+        return metadata
 
-    def _decode(self, body: bytes) -> W | None:
+    def _decode(self, body: bytes) -> tuple[str, W | None]:
+        """Key and object; None for one that cannot be understood."""
         try:
-            return self._objects.decode(body)
-        except msgspec.MsgspecError as error:
-            ERRORS.inc(self._name, "object")
-            log.error("one of %s cannot be understood and is left out: %s", self._name, error)  # noqa: TRY400 the text says all
-            return None
+            wire = self._objects.decode(body)
+        except msgspec.ValidationError as error:
+            key = _key(_NAMED.decode(body).metadata)
+            ERRORS.inc(self.name, "object")
+            log.error("%s of %s cannot be understood; what was known of it stays: %s", key, self.name, error)  # noqa: TRY400 the text says all
+            return key, None
+        return _key(wire.metadata), wire
 
-    def _collect(self, wire: W, found: dict[str, tuple[str, R]]) -> None:
-        key, version = _key(wire.metadata), wire.metadata.resource_version
-        row = self._rows[key] if self._versions.get(key) == version else self._row(key, wire)
-        if row is not None:
-            found[key] = (version, row)
-
-    def _row(self, key: str, wire: W) -> R | None:
-        """Project an object; where that fails, what was known of it goes on to count."""
+    def _row(self, key: str, wire: W | None) -> R | None:
+        """Project an object; where it cannot be understood, what was known of it goes on to count."""
+        if wire is None:
+            return self._rows.get(key)
         try:
             return self._project(wire)
         except Exception:
-            ERRORS.inc(self._name, "object")
-            log.exception("%s of %s cannot be understood; what was known of it stays", key, self._name)
+            ERRORS.inc(self.name, "object")
+            log.exception("%s of %s cannot be understood; what was known of it stays", key, self.name)
             return self._rows.get(key)
 
-    def _replace(self, found: dict[str, tuple[str, R]]) -> None:
-        gone = [key for key in self._rows if key not in found]
-        changes: list[tuple[str, R | None, R | None]] = [(key, self._drop(key), None) for key in gone]
-        changes += [(key, self._rows.get(key), self._put(key, version, row)) for key, (version, row) in found.items()]
-        OBJECTS.set(len(self._rows), self._name)
-        for key, old, new in changes:
-            self._tell(key, old, new)
+    def _replace(self, found: dict[str, R]) -> None:
+        before = dict(self._rows)
+        self._rows.clear()
+        self._rows.update(found)
+        OBJECTS.set(len(found), self.name)
+        for key, old in before.items():
+            if key not in found:
+                self._tell(key, old, None)
+        for key, new in found.items():
+            self._tell(key, before.get(key), new)
 
     async def _watch(self) -> None:
         """Follow the collection from the last version on, until the server ends the answer."""
-        begun, heard = time.monotonic(), False
-        events = watch.watch(
-            self._api, self._path, resource_version=self._version, params=self._params, decode=self._decode
-        )
-        async for event in events:
-            self._take(event)
-            if not heard:
-                heard = True
-                self._backoff.reset()
-        if not heard and time.monotonic() - begun < QUICK_SECONDS:
-            await asyncio.sleep(self._backoff.next())
+        begun = time.monotonic()
+        async with contextlib.aclosing(
+            watch.watch(self._api, self._path, resource_version=self._version, params=self._params, decode=self._decode)
+        ) as events:
+            async for event in events:
+                self._take(event)
+        seconds = time.monotonic() - begun
+        if seconds < QUICK_SECONDS:
+            raise client.Unreachable(f"the watch ended after {seconds:.1f} s")
+        self._backoff.reset()
 
-    def _take(self, event: watch.Event[W | None]) -> None:
-        EVENTS.inc(self._name, event.type)
-        LAST_EVENT.set(time.time(), self._name)
-        self._version = event.resource_version or self._version
+    def _take(self, event: watch.Event[tuple[str, W | None]]) -> None:
+        EVENTS.inc(self.name, event.type)
+        LAST_EVENT.set(time.time(), self.name)
+        self._version, self._errors = event.resource_version, 0
+        self._backoff.reset()
         if event.object is None:
             return
-        key = _key(event.object.metadata)
-        if event.type == "DELETED":
-            self._tell(key, self._drop(key), None)
+        key, wire = event.object
+        old = self._rows.get(key)
+        new = None if event.type == "DELETED" else self._row(key, wire)
+        if new is None:
+            self._rows.pop(key, None)
         else:
-            row = self._row(key, event.object)
-            if row is not None:
-                self._tell(key, self._rows.get(key), self._put(key, event.resource_version, row))
-        OBJECTS.set(len(self._rows), self._name)
-
-    def _put(self, key: str, version: str, row: R) -> R:
-        self._rows[key] = row
-        self._versions[key] = version
-        return row
-
-    def _drop(self, key: str) -> R | None:
-        self._versions.pop(key, None)
-        return self._rows.pop(key, None)
+            self._rows[key] = new
+        OBJECTS.set(len(self._rows), self.name)
+        self._tell(key, old, new)
 
     def _tell(self, key: str, old: R | None, new: R | None) -> None:
         if old == new:
@@ -267,8 +278,8 @@ class Informer(Generic[W, R]):
         try:
             self._on_change(key, old, new)
         except Exception:
-            ERRORS.inc(self._name, "handler")
-            log.exception("a change of %s %s could not be handled", self._name, key)
+            ERRORS.inc(self.name, "handler")
+            log.exception("a change of %s %s could not be handled", self.name, key)
 
 
 def _key(metadata: Metadata) -> str:

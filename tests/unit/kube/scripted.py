@@ -55,6 +55,8 @@ class Scripted:
         self.requests: list[Request] = []
         self.connections = 0
         self.open = 0
+        self.sent = 0
+        """Bytes that were sent, or wait in a buffer of the kernel's or of one connection."""
         self._script: collections.deque[tuple[Part, ...]] = collections.deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -102,8 +104,10 @@ class Scripted:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 while True:
                     self.requests.append(await _read(reader, number))
-                    if not await _write(reader, writer, self._script.popleft() if self._script else (HANG,)):
-                        return
+                    for part in self._script.popleft() if self._script else (HANG,):
+                        if not await _write(reader, writer, part):
+                            return
+                        self.sent += len(part) if isinstance(part, bytes) else 0
         finally:
             self.open -= 1
             writer.close()
@@ -119,25 +123,21 @@ async def _read(reader: asyncio.StreamReader, number: int) -> Request:
     return Request(method, url.path, dict(urllib.parse.parse_qsl(url.query)), headers, body, number)
 
 
-async def _write(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: tuple[Part, ...]) -> bool:
-    """Send an answer; whether the connection is to serve another one."""
-    for part in parts:
-        if isinstance(part, bytes):
-            writer.write(part)
-            await writer.drain()
-            # So that each part is read by itself.
-            await asyncio.sleep(0)
-        elif isinstance(part, asyncio.Event):
-            await part.wait()
-        elif part is RESET:
-            raw = writer.get_extra_info("socket")
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            return False
-        elif part is CUT:
-            return False
-        else:
-            await reader.read()
-    return True
+async def _write(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, part: Part) -> bool:
+    """Send a part of an answer; whether the connection stays."""
+    if isinstance(part, bytes):
+        writer.write(part)
+        await writer.drain()
+        # So that each part is read by itself.
+        await asyncio.sleep(0)
+    elif isinstance(part, asyncio.Event):
+        await part.wait()
+    elif part is HANG:
+        await reader.read()
+    elif part is RESET:
+        raw = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return not isinstance(part, Do)
 
 
 def head(status: int = 200, **headers: str) -> bytes:

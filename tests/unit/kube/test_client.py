@@ -502,6 +502,22 @@ async def test_a_stream_that_is_left_closes_its_connection(server: Scripted, api
     await api.get("/x")
 
 
+async def test_who_reads_slowly_holds_up_the_server(server: Scripted, api: client.Client) -> None:
+    """What is not read stays in the server and the kernel."""
+    count, size = 1000, 64 * 1024
+    server.answer(STREAM, *[chunk(bytes(size))] * count, END)
+    async with api.stream("/x") as pieces:
+        received = len(await anext(pieces))
+        before = -1
+        while server.sent != before:
+            before = server.sent
+            await asyncio.sleep(0.02)
+        assert server.sent < count * size / 2
+        async for piece in pieces:
+            received += len(piece)
+    assert received == count * size
+
+
 async def test_a_stream_must_begin_in_time(server: Scripted, api: client.Client) -> None:
     server.answer(HANG)
     with pytest.raises(client.Unreachable, match=r"within 0\.05 s"):

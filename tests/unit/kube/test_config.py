@@ -448,6 +448,5 @@ def test_no_token_at_all(file: pathlib.Path, clock: Clock, content: str | None, 
     for _ in range(2):
         with pytest.raises(config.ConfigError, match=message):
             token.token()
-        clock.now += 1
     file.write_text("good")
     assert token.token() == "good"

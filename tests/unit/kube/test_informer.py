@@ -1,0 +1,473 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from swapwarden.kube import client, config, informer
+
+from tests.unit.kube.scripted import (
+    CUT,
+    END,
+    HANG,
+    RESET,
+    STREAM,
+    Part,
+    Scripted,
+    bookmark,
+    chunk,
+    configmap,
+    error,
+    event,
+    failure,
+    line,
+    page,
+    plain,
+    reply,
+    until,
+)
+
+pytestmark = pytest.mark.usefixtures("no_backoff")
+
+PATH = "/api/v1/configmaps"
+WATCHED = {"watch", "allowWatchBookmarks", "timeoutSeconds", "resourceVersion"}
+
+
+class Meta(msgspec.Struct, rename="camel"):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class Wire(msgspec.Struct):
+    metadata: Meta
+    data: dict[str, str] = {}
+
+
+Row = tuple[str, str]
+Change = tuple[str, Row | None, Row | None]
+
+
+def project(wire: Wire) -> Row:
+    if wire.data["value"] == "impossible":
+        raise ValueError("an impossible value")
+    return wire.metadata.uid, wire.data["value"]
+
+
+class Running:
+    """An informer, what it told, and its task."""
+
+    def __init__(self, api: client.Client, name: str) -> None:
+        self.changes: list[Change] = []
+        self.react: Callable[[str], None] = lambda _: None
+        self.informer = informer.Informer(
+            api, PATH, wire=Wire, project=project, name=name, on_change=self._changed, page_size=2, params={"a": "b"}
+        )
+        self.task = asyncio.create_task(self.informer.run())
+
+    def _changed(self, key: str, old: Row | None, new: Row | None) -> None:
+        self.changes.append((key, old, new))
+        self.react(key)
+
+    @property
+    def rows(self) -> dict[str, str]:
+        return {key: value for key, (_, value) in self.informer.rows.items()}
+
+    async def synced(self) -> None:
+        async with asyncio.timeout(5):
+            await self.informer.synced.wait()
+
+    def count(self, metric: Any, *labels: str) -> float:
+        return float(metric.value(self.informer.name, *labels))
+
+
+@pytest.fixture
+async def running(api: client.Client, request: pytest.FixtureRequest) -> AsyncIterator[Running]:
+    made = Running(api, request.node.name)
+    yield made
+    assert not made.task.done(), made.task
+    made.task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await made.task
+
+
+def values(**named: str) -> dict[str, str]:
+    return {f"n/{name}": value for name, value in named.items()}
+
+
+def added(name: str, value: str) -> Change:
+    return f"n/{name}", None, (f"uid-{name}", value)
+
+
+def one_page(server: Scripted, version: int, **named: str) -> None:
+    server.answer(page([configmap(name, version, value) for name, value in named.items()], version))
+
+
+def resumed(server: Scripted) -> list[str]:
+    """The versions that watches began at; `list` for each list."""
+    return [
+        request.query.get("resourceVersion", "none") if "watch" in request.query else "list"
+        for request in server.requests
+        if "continue" not in request.query
+    ]
+
+
+async def test_a_list_in_pages_and_a_watch(server: Scripted, running: Running) -> None:
+    server.answer(page([configmap("a", 1, "1"), configmap("b", 2, "1")], 9, "token & co"))
+    server.answer(page([configmap("c", 3, "1")], 9))
+    server.answer(
+        STREAM,
+        event("ADDED", configmap("d", 10, "1")),
+        event("MODIFIED", configmap("a", 11, "2")),
+        event("MODIFIED", configmap("c", 12, "1")),
+        event("DELETED", configmap("b", 13, "1")),
+        event("DELETED", configmap("unknown", 14, "1")),
+        HANG,
+    )
+    await until(lambda: len(running.changes) == 6)
+    assert running.changes == [
+        *(added(name, "1") for name in "abcd"),
+        ("n/a", ("uid-a", "1"), ("uid-a", "2")),
+        ("n/b", ("uid-b", "1"), None),
+    ]
+    await until(lambda: running.count(informer.EVENTS, "DELETED") == 2)
+    assert running.rows == values(a="2", c="1", d="1")
+    assert running.count(informer.OBJECTS) == 3
+    first, second, third = (request.query for request in server.requests)
+    assert first == {"a": "b", "limit": "2"}
+    assert second == {"a": "b", "limit": "2", "continue": "token & co"}
+    assert {key: value for key, value in third.items() if key != "timeoutSeconds"} == {
+        "a": "b",
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": "9",
+    }
+
+
+async def test_objects_without_a_namespace(server: Scripted, running: Running) -> None:
+    server.answer(page([configmap("a", 1, "1", namespace="")], 9))
+    await running.synced()
+    assert running.rows == {"a": "1"}
+
+
+async def test_an_empty_collection_is_known_too(server: Scripted, running: Running) -> None:
+    server.answer(page([], 9))
+    await running.synced()
+    assert running.rows == {}
+    assert running.count(informer.SYNCED) == 1
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        (page([configmap("c", 3)], 9)[:-10], CUT),
+        (b"HTTP/1.1 2", CUT),
+        (b"HTTP/1.1 2", RESET),
+        (failure(500, "InternalError", "etcd has gone"),),
+        (plain(b"<html>not today</html>"),),
+        (plain(b'{"metadata":{},"items":[]}'),),
+        (plain(b'{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"\xff"}}]}'),),
+    ],
+    ids=["cut", "closed", "reset", "500", "html", "no version", "no text"],
+)
+async def test_half_a_list_is_never_shown(server: Scripted, running: Running, second: tuple[Part, ...]) -> None:
+    go = asyncio.Event()
+    server.answer(page([configmap("a", 1), configmap("b", 2)], 9, "more"))
+    server.answer(*second)
+    server.answer(go, page([configmap("a", 1, "whole")], 10))
+    await until(lambda: len(server.requests) >= 3 and not server.unused)
+    assert (running.rows, running.changes) == ({}, [])
+    assert not running.informer.synced.is_set()
+    assert running.count(informer.SYNCED) == 0
+    go.set()
+    await running.synced()
+    assert running.changes == [added("a", "whole")]
+    assert running.count(informer.ERRORS, "request") == 1
+
+
+async def test_half_a_list_deletes_nothing(server: Scripted, running: Running) -> None:
+    """Neither is it shown when the collection was known before."""
+    go = asyncio.Event()
+    one_page(server, 9, a="1", b="1", c="1")
+    server.answer(STREAM, error(410, "Expired"))
+    server.answer(page([configmap("a", 12, "2")], 12, "more"))
+    server.answer(HANG, CUT)
+    server.answer(go)
+    await server.seen(4)
+    assert running.rows == values(a="1", b="1", c="1")
+    assert len(running.changes) == 3
+
+
+async def test_a_continue_token_that_expired(server: Scripted, running: Running) -> None:
+    server.answer(page([configmap("a", 1), configmap("b", 2)], 9, "old"))
+    server.answer(failure(410, "Expired", "The provided continue parameter is too old"))
+    server.answer(page([configmap("b", 2, "1")], 20, "new"))
+    server.answer(page([configmap("c", 3, "1")], 20))
+    await running.synced()
+    assert running.changes == [added("b", "1"), added("c", "1")]
+    assert [request.query.get("continue") for request in server.requests[:4]] == [None, "old", None, "new"]
+    await server.seen(5)
+    assert server.requests[4].query["resourceVersion"] == "20"
+
+
+@pytest.mark.parametrize(
+    "expired",
+    [(STREAM, error(410, "Expired")), (failure(410, "Gone", "too old resource version: 9 (20)"),)],
+    ids=["event", "answer"],
+)
+async def test_what_happened_during_a_gap_is_told(
+    server: Scripted, running: Running, expired: tuple[Part, ...]
+) -> None:
+    one_page(server, 9, kept="1", changed="1", deleted="1", replaced="1")
+    server.answer(*expired)
+    items = [configmap("kept", 9, "1"), configmap("changed", 15, "2")]
+    items += [configmap("new", 16, "1"), configmap("replaced", 17, "1", uid="another")]
+    server.answer(page(items, 20))
+    server.answer(STREAM, event("MODIFIED", configmap("kept", 21, "2")), HANG)
+    await until(lambda: len(running.changes) == 9)
+    assert running.changes[4:] == [
+        ("n/deleted", ("uid-deleted", "1"), None),
+        ("n/changed", ("uid-changed", "1"), ("uid-changed", "2")),
+        added("new", "1"),
+        ("n/replaced", ("uid-replaced", "1"), ("another", "1")),
+        ("n/kept", ("uid-kept", "1"), ("uid-kept", "2")),
+    ]
+    assert running.rows == values(kept="2", changed="2", new="1", replaced="1")
+    assert resumed(server) == ["list", "9", "list", "20"]
+    assert running.count(informer.LISTS, "start") == 1
+    assert running.count(informer.LISTS, "expired") == 1
+    assert running.count(informer.ERRORS, "request") == 0
+
+
+async def test_all_is_known_before_any_of_it_is_told(server: Scripted, running: Running) -> None:
+    seen = []
+    running.react = lambda _: seen.append(len(running.rows))
+    one_page(server, 9, a="1", b="1", c="1")
+    await running.synced()
+    assert seen == [3, 3, 3]
+
+
+async def test_a_watch_goes_on_where_it_ended(server: Scripted, running: Running) -> None:
+    one_page(server, 9, a="1")
+    server.answer(STREAM, event("MODIFIED", configmap("a", 10, "2")), END)
+    server.answer(STREAM, event("MODIFIED", configmap("a", 11, "3")), CUT)
+    server.answer(STREAM, bookmark(50), RESET)
+    server.answer(STREAM, chunk(line("MODIFIED", configmap("a", 51, "4"))[:-2]), CUT)
+    server.answer(CUT)
+    await server.seen(7)
+    assert resumed(server) == ["list", "9", "10", "11", "50", "50", "50"]
+    assert running.rows == values(a="3")
+    assert len(running.changes) == 3
+
+
+async def test_errors_that_pass(server: Scripted, running: Running) -> None:
+    one_page(server, 9, a="1")
+    server.answer(STREAM, error(500, "InternalError", "etcdserver: leader changed"))
+    server.answer(STREAM, error(500, "InternalError"))
+    server.answer(STREAM, event("MODIFIED", configmap("a", 10, "2")), error(500, "InternalError"))
+    server.answer(STREAM, error(500, "InternalError"))
+    server.answer(STREAM, event("MODIFIED", configmap("a", 11, "3")), HANG)
+    await until(lambda: running.rows == values(a="3"))
+    assert resumed(server) == ["list", "9", "9", "9", "10", "10"]
+    assert running.count(informer.ERRORS, "request") == 4
+
+
+async def test_errors_that_stay(server: Scripted, running: Running) -> None:
+    """An etcd that was restored from a backup does not know the version yet."""
+    one_page(server, 9, a="1", b="1")
+    for _ in range(3):
+        server.answer(failure(504, "Timeout", "Too large resource version: 9, current: 5"))
+    one_page(server, 5, a="0")
+    await server.seen(6)
+    assert resumed(server) == ["list", "9", "9", "9", "list", "5"]
+    assert running.changes[2:] == [("n/b", ("uid-b", "1"), None), ("n/a", ("uid-a", "1"), ("uid-a", "0"))]
+    assert running.count(informer.LISTS, "error") == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 503])
+async def test_errors_that_no_list_would_help(server: Scripted, running: Running, status: int) -> None:
+    one_page(server, 9, a="1")
+    for _ in range(5):
+        server.answer(failure(status, "Reason", "no"))
+    await server.seen(7)
+    assert resumed(server) == ["list", *["9"] * 6]
+    assert running.rows == values(a="1")
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (401, "cannot follow {}: no (401 Reason): the token is not accepted; is the service account still there?"),
+        (403, "cannot follow {}: no (403 Reason): grant list and watch, as in deploy/manifests"),
+        (404, "cannot follow {}: no (404 Reason): is the CustomResourceDefinition installed?"),
+        (500, "cannot follow {}: no (500 Reason); trying again in 0.0 s"),
+    ],
+)
+async def test_refusals_say_what_to_do(
+    server: Scripted, running: Running, caplog: pytest.LogCaptureFixture, status: int, message: str
+) -> None:
+    server.answer(failure(status, "Reason", "no"))
+    await server.seen(2)
+    assert message.format(running.informer.name) in caplog.text
+    assert not running.informer.synced.is_set()
+
+
+async def test_the_server_says_when_to_come_back(
+    server: Scripted, running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.answer(failure(429, "TooManyRequests", f"slow down, {running.informer.name}", Retry_After="7"))
+    await until(lambda: "trying again in 7.0 s" in caplog.text)
+    assert len(server.requests) == 1
+
+
+async def test_failures_wait_longer_and_longer(
+    server: Scripted, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[int] = []
+    following = running.informer._backoff.next
+
+    def count() -> float:
+        failures.append(running.informer._backoff.failures)
+        return following()
+
+    monkeypatch.setattr(running.informer._backoff, "next", count)
+    server.answer(CUT)
+    one_page(server, 9, a="1")
+    server.answer(b"HTTP/1.1 2", CUT)
+    server.answer(STREAM, END)
+    server.answer(STREAM, bookmark(10), END)
+    server.answer(STREAM, error(410, "Expired"))
+    one_page(server, 20, a="1")
+    await server.seen(8)
+    assert failures == [0, 1, 2, 0, 1], "only an event shows that all is well"
+
+
+async def test_a_long_watch_is_a_good_one(server: Scripted, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informer, "QUICK_SECONDS", 0.0)
+    server.answer(CUT)
+    one_page(server, 9, a="1")
+    server.answer(STREAM, END)
+    await server.seen(4)
+    assert running.informer._backoff.failures == 0
+    assert running.count(informer.ERRORS, "request") == 1
+
+
+async def test_a_token_that_is_not_there_yet(server: Scripted, tmp_path: Any) -> None:
+    cfg = config.Config(server=server.url, token_file=config.TokenFile(tmp_path / "token"))
+    one_page(server, 9, a="1")
+    async with client.Client(cfg, user_agent="test") as api:
+        late = Running(api, "late")
+        await until(lambda: late.count(informer.ERRORS, "request") > 1)
+        (tmp_path / "token").write_text("here")
+        cfg.token_file.forget()  # type: ignore[union-attr]  # it is the one above
+        await late.synced()
+        late.task.cancel()
+    assert server.requests[0].headers["authorization"] == "Bearer here"
+
+
+async def test_a_handler_that_fails(server: Scripted, running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(key: str) -> None:
+        raise LookupError(f"cannot cope with {key}")
+
+    running.react = fail
+    one_page(server, 9, a="1", b="1")
+    server.answer(STREAM, event("DELETED", configmap("a", 10, "1")), HANG)
+    await until(lambda: len(running.changes) == 3)
+    await until(lambda: running.count(informer.ERRORS, "handler") == 3)
+    assert running.rows == values(b="1")
+    assert running.informer.synced.is_set()
+    assert "could not be handled" in caplog.text
+    assert "LookupError: cannot cope with n/a" in caplog.text
+
+
+def odd(name: str, version: int) -> dict[str, Any]:
+    """An object that does not fit the wire type."""
+    return configmap(name, version) | {"data": {"value": 5}}
+
+
+@pytest.mark.parametrize("kind", ["decode", "project"])
+async def test_an_object_that_cannot_be_understood(
+    server: Scripted, running: Running, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """It hides no other one; what was known of it stays; its deletion is told."""
+
+    def bad(name: str, version: int) -> dict[str, Any]:
+        return odd(name, version) if kind == "decode" else configmap(name, version, "impossible")
+
+    server.answer(page([configmap("a", 1, "1"), bad("b", 2), configmap("c", 3, "1")], 9))
+    server.answer(
+        STREAM,
+        event("MODIFIED", bad("a", 10)),
+        event("MODIFIED", bad("b", 11)),
+        event("MODIFIED", configmap("c", 12, "2")),
+        error(410, "Expired"),
+    )
+    server.answer(page([bad("a", 10), bad("b", 11), configmap("c", 12, "2")], 20))
+    server.answer(
+        STREAM,
+        event("MODIFIED", configmap("b", 21, "2")),
+        event("DELETED", bad("a", 22)),
+        event("DELETED", bad("b", 23)),
+        HANG,
+    )
+    await until(lambda: running.changes[-1:] == [("n/b", ("uid-b", "2"), None)])
+    assert running.changes == [
+        added("a", "1"),
+        added("c", "1"),
+        ("n/c", ("uid-c", "1"), ("uid-c", "2")),
+        added("b", "2"),
+        ("n/a", ("uid-a", "1"), None),
+        ("n/b", ("uid-b", "2"), None),
+    ]
+    assert running.rows == values(c="2")
+    assert running.count(informer.ERRORS, "object") == (7 if kind == "decode" else 5)
+    assert f"n/b of {running.informer.name} cannot be understood" in caplog.text
+
+
+async def test_an_object_without_a_name_is_no_object(server: Scripted, running: Running) -> None:
+    one_page(server, 9, a="1")
+    server.answer(STREAM, event("ADDED", {"metadata": {"resourceVersion": "10"}}), HANG)
+    server.answer(reply({}))
+    await server.seen(3)
+    assert running.rows == values(a="1")
+    assert resumed(server)[2] == "9"
+
+
+async def test_a_slow_consumer_gets_all(server: Scripted, running: Running) -> None:
+    """Here the server loses patience with it."""
+    one_page(server, 9, a="0")
+    server.answer(STREAM, event("MODIFIED", configmap("a", 10, "x" * 99_999)), CUT)
+    server.answer(STREAM, *(event("MODIFIED", configmap("a", 11 + at, f"{at}")) for at in range(100)), HANG)
+    running.react = lambda _: time.sleep(0.002)
+    await until(lambda: len(running.changes) == 102)
+    assert [new[1] for _, _, new in running.changes[2:] if new] == [str(at) for at in range(100)]
+
+
+async def test_a_bookmark_is_no_change(server: Scripted, running: Running) -> None:
+    one_page(server, 9, a="1")
+    server.answer(STREAM, bookmark(10), bookmark(11), HANG)
+    await until(lambda: running.count(informer.EVENTS, "BOOKMARK") == 2)
+    assert running.rows == values(a="1")
+    assert len(running.changes) == 1
+    assert running.count(informer.LAST_EVENT) > 1e9
+
+
+async def test_a_cancelled_informer_leaves_nothing_open(server: Scripted, api: client.Client) -> None:
+    one_page(server, 9, a="1")
+    made = Running(api, "cancelled")
+    await server.seen(2)
+    made.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await made.task
+    await until(lambda: server.open <= 1)
+
+
+@pytest.fixture(autouse=True)
+def _logs(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
