@@ -179,6 +179,26 @@ class ControlPlane:
         """End a pause."""
         self._running().send_signal(signal.SIGCONT)
 
+    def compact(self) -> None:
+        """Make etcd forget all versions but the newest, as kube-apiserver has it do every 5 minutes.
+
+        The API server's watch cache still knows some of them, until it is started anew.
+        """
+        newest = self._etcd_request("/v3/kv/range", {"key": _base64(b"\0")})["header"]["revision"]
+        self._etcd_request("/v3/kv/compaction", {"revision": newest, "physical": True})
+
+    def _etcd_request(self, path: str, body: Json) -> Json:
+        connection = http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=_REQUEST_TIMEOUT)
+        try:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            content = answer.read()
+        finally:
+            connection.close()
+        if answer.status != http.HTTPStatus.OK:
+            raise ControlPlaneError(f"etcd: {path}: HTTP {answer.status}: {content.decode(errors='replace')}")
+        return json.loads(content)
+
     def _running(self) -> process.Process:
         if not self._apiserver:
             raise ControlPlaneError("the control plane has not been started")
@@ -212,8 +232,8 @@ class ControlPlane:
         path = self.folder / "admin.kubeconfig"
         if not path.exists():
             user = {
-                "client-certificate-data": _base64(self._admin.certificate),
-                "client-key-data": _base64(self._admin.key),
+                "client-certificate-data": _base64(self._admin.certificate.read_bytes()),
+                "client-key-data": _base64(self._admin.key.read_bytes()),
             }
             self._write_kubeconfig(path, "admin", user, self.url, None)
         return path
@@ -230,7 +250,7 @@ class ControlPlane:
     def _write_kubeconfig(
         self, path: Path, name: str, user: dict[str, str], server: str, tls_server_name: str | None
     ) -> None:
-        cluster = {"server": server, "certificate-authority-data": _base64(self.ca_file)}
+        cluster = {"server": server, "certificate-authority-data": _base64(self.ca_file.read_bytes())}
         if tls_server_name:
             cluster["tls-server-name"] = tls_server_name
         content = {
@@ -341,5 +361,5 @@ class ControlPlane:
         return str(made["status"]["token"])
 
 
-def _base64(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
