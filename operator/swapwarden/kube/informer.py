@@ -45,7 +45,7 @@ QUICK_SECONDS: Final = 1.0
 """A watch that ends sooner than this counts as failed."""
 RESUMES: Final = 2
 """After so many errors in a row instead of events the collection is listed anew: it may be the version that the server
-cannot go on from, when etcd was restored from a backup for example."""
+cannot go on from."""
 LATER: Final = {401, 403, 429, 503}
 """Errors that say nothing about the version; where the server has too much to do, a list would be more of it."""
 
