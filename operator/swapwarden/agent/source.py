@@ -1,4 +1,4 @@
-"""Follows the node's NodeSwapState: one GET, then a watch, again whenever that breaks.
+"""Follows the node's NodeSwapState: one list, then a watch, again whenever that breaks.
 
 Losing the state is no order to let go: on deletion, 404, 403 or an API server that cannot be reached, what was last
 accepted stays in force.
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -34,15 +34,27 @@ ACCEPTED = metrics.gauge(
 COLLECTION: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 """First and longest bound of the wait after a failure; the wait itself is anything up to the bound."""
-GET_SECONDS: Final = 10.0
+LIST_SECONDS: Final = 10.0
 WATCH_SECONDS: Final = 1.0
 """Least time between two watches, should a server or proxy end each at once."""
 
 _decode = msgspec.json.Decoder(wanted.WireState).decode
 
 
+class _ListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str
+
+
+class _List(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[wanted.WireState]
+
+
+_decode_list = msgspec.json.Decoder(_List).decode
+
+
 class Source:
-    """Calls `accept` with each state that is to be in force, `fetched` with each GET's answer (None: no object)."""
+    """Calls `accept` with each state that is to be in force, `fetched` with each list's answer (None: no object)."""
 
     def __init__(
         self,
@@ -84,8 +96,8 @@ class Source:
             await asyncio.sleep(random.uniform(0, bound))  # noqa: S311 jitter is no secret
 
     async def _follow(self) -> None:
-        version = await self._fetch()
         params = {"fieldSelector": f"metadata.name={self._node}"}
+        version = await self._fetch(params)
         while True:
             FOLLOWING.set(1)
             begun = time.monotonic()
@@ -100,19 +112,23 @@ class Source:
             if time.monotonic() - begun < WATCH_SECONDS:
                 await asyncio.sleep(WATCH_SECONDS)
 
-    async def _fetch(self) -> str:
-        """Read the state; gives the version to watch from, empty (the newest) where there is no object."""
+    async def _fetch(self, params: Mapping[str, str]) -> str:
+        """List the state; gives the version to watch from.
+
+        The object's own version would not do: where nothing changed it for a while, it is too old to watch from.
+        """
         try:
-            body = await self._api.get(f"{COLLECTION}/{self._node}", timeout=GET_SECONDS)
+            found = _decode_list(await self._api.get(COLLECTION, params=params, timeout=LIST_SECONDS))
         except client.ApiError as error:
-            if error.status != 404:
-                raise
+            if error.status == 404:
+                self._missing()
+            raise
+        if found.items:
+            self._take(found.items[0], fresh=True)
+        else:
             log.info("this node has no state yet", extra={"node": self._node})
             self._missing()
-            return ""
-        state = _decode(body)
-        self._take(state, fresh=True)
-        return state.metadata.resource_version
+        return found.metadata.resource_version
 
     def _missing(self) -> None:
         self._uid = ""

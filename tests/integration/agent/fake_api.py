@@ -29,6 +29,9 @@ def _merge(target: Json, patch: Json) -> None:
             target[key] = value
 
 
+EXPIRED: Json = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
+
+
 class FakeApi:
     """Serves on loopback, without TLS. All state behind one lock."""
 
@@ -37,7 +40,10 @@ class FakeApi:
         self.failing: int | None = None
         """Answer every request with this HTTP status."""
         self.patches: list[Json] = []
-        self.gets = 0
+        self.oldest = 0
+        """A watch from a version before this one is too old."""
+        self.lists = 0
+        """How often the state was listed."""
         self._object: Json | None = None
         self._version = 100
         self._changed = threading.Condition()
@@ -119,11 +125,19 @@ class FakeApi:
             self._tell("DELETED")
             self._object = None
 
+    def bookmark(self) -> None:
+        """Other objects have changed: tell the watches of the collection's version, and forget those before it."""
+        with self._changed:
+            self._version += 1
+            self.oldest = self._version
+            for watcher in self._watchers:
+                watcher.put({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self._version)}}})
+
     def expire(self) -> None:
         """Tell all watches that their version is too old."""
         with self._changed:
             for watcher in self._watchers:
-                watcher.put({"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}})
+                watcher.put(EXPIRED)
 
     @property
     def status(self) -> Json:
@@ -154,12 +168,11 @@ class FakeApi:
         for watcher in self._watchers:
             watcher.put(event)
 
-    def answer_get(self) -> tuple[int, Json]:
+    def answer_list(self) -> tuple[int, Json]:
         with self._changed:
-            self.gets += 1
-            return (
-                (404, {"message": "not found", "reason": "NotFound"}) if self._object is None else (200, self._object)
-            )
+            self.lists += 1
+            items = [] if self._object is None else [self._object]
+            return 200, {"metadata": {"resourceVersion": str(self._version)}, "items": items}
 
     def answer_patch(self, patch: Json) -> tuple[int, Json]:
         with self._changed:
@@ -173,10 +186,11 @@ class FakeApi:
     def open_watch(self, version: str) -> queue.SimpleQueue[Json | None]:
         with self._changed:
             watcher: queue.SimpleQueue[Json | None] = queue.SimpleQueue()
-            if self._object is not None and (not version or int(version) < self._version):
-                watcher.put(
-                    {"type": "MODIFIED" if version else "ADDED", "object": json.loads(json.dumps(self._object))}
-                )
+            if int(version) < self.oldest:
+                watcher.put(EXPIRED)
+                watcher.put(None)
+            elif self._object is not None and int(version) < int(self._object["metadata"]["resourceVersion"]):
+                watcher.put({"type": "MODIFIED", "object": json.loads(json.dumps(self._object))})
             self._watchers.append(watcher)
             return watcher
 
@@ -215,11 +229,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         query = dict(parse.parse_qsl(target.query))
         if self.fake.failing is not None:
             self._send(self.fake.failing, {"message": "as told", "reason": "Told"})
-        elif target.path == f"{COLLECTION}/{self.fake.node}":
-            self._send(*self.fake.answer_get())
-        elif target.path == COLLECTION and query.get("watch") in {"true", "1"}:
-            assert query["fieldSelector"] == f"metadata.name={self.fake.node}"
-            self._watch(query.get("resourceVersion", ""))
+        elif target.path == COLLECTION and query["fieldSelector"] == f"metadata.name={self.fake.node}":
+            if query.get("watch") in {"true", "1"}:
+                self._watch(query["resourceVersion"])
+            else:
+                self._send(*self.fake.answer_list())
         else:
             self._send(403, {"message": f"forbidden: {self.path}", "reason": "Forbidden"})
 

@@ -150,13 +150,40 @@ def test_an_older_generation_within_a_watch_is_ignored(tree: CgroupTree, api: Fa
     assert agent.metric('swapwarden_agent_writes_total{kind="pod",result="ok"}') == 1
 
 
-def test_an_expired_watch_is_followed_by_a_fresh_get(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+def test_a_state_that_nobody_touched_for_long_is_followed(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    """Its own version is too old to watch from."""
+    pod = tree.pod(1)
+    api.put(pods({1: str(MIB)}))
+    api.bookmark()
+    start().wait_ready()
+    until(lambda: api.watching == 1)
+    api.put(pods({1: str(2 * MIB)}))
+    holds(pod, str(2 * MIB))
+    assert api.lists == 1
+
+
+def test_a_bookmark_is_no_state(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    """But the version to go on from."""
+    pod = tree.pod(1)
+    api.put(pods({1: str(MIB)}))
+    agent = start().wait_ready()
+    until(lambda: api.watching == 1)
+    api.bookmark()
+    api.cut()
+    until(lambda: agent.metric('swapwarden_api_requests_total{method="WATCH",code="200"}') == 2)
+    until(lambda: api.watching == 1)
+    assert swap_max(pod) == str(MIB)
+    assert agent.metric('swapwarden_agent_writes_total{kind="pod",result="ok"}') == 1
+    assert api.lists == 1
+
+
+def test_an_expired_watch_is_followed_by_a_fresh_list(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     pod = tree.pod(1)
     api.put(pods({1: str(MIB)}))
     start().wait_ready()
     until(lambda: api.watching == 1)
     api.expire()
-    until(lambda: api.gets >= 2)
+    until(lambda: api.lists >= 2)
     api.put(pods({1: str(2 * MIB)}))
     holds(pod, str(2 * MIB))
 
