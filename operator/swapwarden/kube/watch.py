@@ -71,16 +71,20 @@ async def watch(
     decode: Callable[[bytes], T],
     silence: float = SILENCE_SECONDS,
 ) -> AsyncGenerator[Event[T], None]:
-    """Yield the events after `resource_version` (empty: from the newest on, existing objects first as ADDED).
+    """Yield the events after `resource_version`, which is that of a list or of an event.
 
     Ends when the server ends the watch, or the connection breaks. Raises Expired (410), client.ApiError (other ERROR
     events and refusals), client.Unreachable (no connection, silent for too long, or not a watch's answer), and what
     `decode` raises.
     """
     seconds = random.randint(*WATCH_SECONDS)  # noqa: S311 jitter is no secret
-    query = {**(params or {}), "watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
-    if resource_version:
-        query["resourceVersion"] = resource_version
+    query = {
+        **(params or {}),
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": resource_version,
+        "timeoutSeconds": str(seconds),
+    }
     try:
         async with api.stream(path, params=query) as pieces:
             lines = _Lines()
