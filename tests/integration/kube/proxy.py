@@ -21,8 +21,8 @@ class Proxy:
         self.connections = 0
         self.refusing = False
         """Close new connections at once."""
-        self.budget: int | None = None
-        """Cut all connections after so many more bytes from the server."""
+        self._budget: int | None = None
+        self._refuse_then = False
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -42,9 +42,14 @@ class Proxy:
         return f"https://127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        """Break all connections."""
+        """Break all connections, now and not later."""
+        self._budget = None
         for writer in self._writers:
             writer.transport.abort()
+
+    def cut_after(self, count: int, *, refuse: bool = False) -> None:
+        """Break all connections after so many more bytes from the server, and refuse others then."""
+        self._budget, self._refuse_then = count, refuse
 
     def stall(self) -> None:
         """Keep the connections open and pass nothing on."""
@@ -87,10 +92,10 @@ class Proxy:
         """Until either side ends; then the other one is to end, too."""
         while data := await reader.read(4096):
             await self._flowing.wait()
-            if counted and self.budget is not None:
-                self.budget -= len(data)
-                if self.budget <= 0:
-                    self.budget = None
+            if counted and self._budget is not None:
+                self._budget -= len(data)
+                if self._budget <= 0:
+                    self.refusing = self._refuse_then
                     self.cut()
             writer.write(data)
             await writer.drain()

@@ -97,7 +97,7 @@ async def test_a_cut_loses_nothing(api: client.Client, maps: ConfigMaps, proxy: 
         maps.create(f"c{at:02}", "x" * 2000)
     names: list[str] = []
     while len(names) < 20:
-        proxy.budget = 15_000
+        proxy.cut_after(15_000)
         async with asyncio.timeout(10):
             with contextlib.suppress(client.Unreachable):
                 async for event in following(api, maps, version):

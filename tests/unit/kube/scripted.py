@@ -30,9 +30,9 @@ Part = bytes | asyncio.Event | Do
 Json = dict[str, Any]
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def until(condition: Callable[[], object], timeout: float = 5.0) -> None:  # noqa: ASYNC109 it is one
     """Wait until a condition holds."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110 what is waited for knows of no event
             await asyncio.sleep(0.001)
 
