@@ -14,7 +14,7 @@ import logging
 import socket
 import time
 import urllib.parse
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Self
 
 import httptools
@@ -409,28 +409,25 @@ class Client:
         self, method: str, path: str, params: Mapping[str, str] | None, body: bytes | None, content_type: str
     ) -> _Connection:
         request = self._encode(method, path, params, body, content_type)
-        self._drop(lambda connection: not connection.usable())
+        self._drop_unusable()
         if self._idle:
             kept = self._idle.pop()
-            try:
+            # The server may close it as we begin to use it. In principle it may have done what it was asked to first;
+            # see request().
+            with contextlib.suppress(_Stale):
                 await kept.send(request)
-            except _Stale:
-                # The server closed it as we began to use it, and likely all others. In principle it may have done what
-                # it was asked to first; see request().
-                self._drop(lambda _: True)
-            else:
                 return kept
         fresh = await self._connect()
         await fresh.send(request)
         return fresh
 
-    def _drop(self, which: Callable[[_Connection], bool]) -> None:
+    def _drop_unusable(self) -> None:
         idle, self._idle = self._idle, []
         for connection in idle:
-            if which(connection):
-                connection.close()
-            else:
+            if connection.usable():
                 self._idle.append(connection)
+            else:
+                connection.close()
 
     def _encode(
         self, method: str, path: str, params: Mapping[str, str] | None, body: bytes | None, content_type: str

@@ -174,14 +174,9 @@ class Informer(Generic[W, R]):
         found: dict[str, R] = {}
         params = {**self._params, "limit": str(self._page_size)}
         while True:
-            try:
-                body = await self._api.get(self._path, params=params)
-            except client.ApiError as error:
-                if error.status == 410:
-                    # The list took longer than the server keeps old versions (5 minutes by default).
-                    raise watch.Expired(error.message) from error
-                raise
-            metadata = self._read(body, found)
+            # 410 where the list takes longer than the server keeps old versions (5 minutes by default): run() begins
+            # another one.
+            metadata = self._read(await self._api.get(self._path, params=params), found)
             if not metadata.next:
                 break
             params["continue"] = metadata.next

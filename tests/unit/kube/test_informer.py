@@ -212,6 +212,7 @@ async def test_a_continue_token_that_expired(server: Scripted, running: Running)
     await running.synced()
     assert running.changes == [added("b", "1"), added("c", "1")]
     assert [request.query.get("continue") for request in server.requests[:4]] == [None, "old", None, "new"]
+    assert (running.count(informer.LISTS, "start"), running.count(informer.ERRORS, "request")) == (2, 1)
     await server.seen(5)
     assert server.requests[4].query["resourceVersion"] == "20"
 
