@@ -1,0 +1,292 @@
+"""Tells people what happened to their objects, by core/v1 Events.
+
+Events are a courtesy: nobody waits for one, and where there are too many, or the API server takes none, some are lost,
+and counted. What happens again raises the count of the Event that is there, as in client-go's tools/record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import datetime
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from swapwarden.kube import backoff, client, config
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+EVENTS = metrics.counter(
+    "swapwarden_events_total",
+    "Events: created, repeated (count raised), failed (not taken by the API server), dropped (too many at once).",
+    labels=("result",),
+)
+
+EventType = Literal["Normal", "Warning"]
+
+MAX_MESSAGE_BYTES: Final = 1024
+MAX_NAME: Final = 253
+MAX_WAITING: Final = 1000
+MAX_REMEMBERED: Final = 1000
+REPEAT_SECONDS: Final = 600.0
+"""What happens again after longer than this is news."""
+BURST: Final = 100
+PER_SECOND: Final = 5.0
+TRIES: Final = 5
+BACKOFF_SECONDS: Final = (1.0, 30.0)
+PASSING: Final = {401, 408, 429}
+"""Refusals, beside 500 and more, after which another try may succeed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Regarding:
+    """The object that an Event is about."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    """Empty for what is in no namespace."""
+    name: str
+    uid: str
+    resource_version: str = dataclasses.field(default="", compare=False)
+
+
+class _Happening(NamedTuple):
+    """What makes two events the same."""
+
+    regarding: Regarding
+    type: EventType
+    reason: str
+    message: str
+
+
+@dataclasses.dataclass
+class _Waiting:
+    """An event that is to be sent, as often as it happened meanwhile."""
+
+    name: str
+    action: str
+    first: str
+    last: str
+    count: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sent:
+    """An Event that the API server has."""
+
+    name: str
+    count: int
+    at: float
+
+
+class Bucket:
+    """Lets `burst` through at once, and then `per_second`."""
+
+    def __init__(self, burst: int, per_second: float, now: float) -> None:
+        self._burst = burst
+        self._per_second = per_second
+        self._tokens = float(burst)
+        self._at = now
+
+    def take(self, now: float) -> float:
+        """Take a token; seconds to wait until it is there."""
+        self._tokens = min(float(self._burst), self._tokens + (now - self._at) * self._per_second) - 1.0
+        self._at = now
+        return max(0.0, -self._tokens / self._per_second)
+
+
+def bounded(message: str) -> str:
+    """The message in at most MAX_MESSAGE_BYTES of UTF-8, with an ellipsis where it was cut."""
+    encoded = message.encode("utf-8", "replace")
+    if len(encoded) > MAX_MESSAGE_BYTES:
+        encoded = encoded[: MAX_MESSAGE_BYTES - 3].decode("utf-8", "ignore").encode() + b"..."
+    return encoded.decode()
+
+
+def event_name(regarding: str) -> str:
+    """A new name for an Event about the object of this name: `<object>.<16 hexadecimal digits>`."""
+    suffix = f".{secrets.token_hex(8)}"
+    # A part between dots neither begins nor ends with a dash.
+    return re.sub(r"[^a-z0-9]+$", "", regarding[: MAX_NAME - len(suffix)]) + suffix
+
+
+def _stamp() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+class Recorder:
+    """Takes events from the code that runs in one event loop, and sends them from there."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        component: str,
+        instance: str,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """`component` and `instance` say who reports; `now` and `sleep` count in seconds."""
+        self._api = api
+        self._component = component
+        self._instance = instance
+        self._now = now
+        self._sleep = sleep
+        self._bucket = Bucket(BURST, PER_SECOND, now())
+        self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
+        # In the order in which they came.
+        self._waiting: dict[_Happening, _Waiting] = {}
+        self._wanted = asyncio.Event()
+        self._dropping = False
+        # The one that was sent longest ago comes first.
+        self._sent: collections.OrderedDict[_Happening, _Sent] = collections.OrderedDict()
+        self._said: int | None = None
+
+    def event(self, regarding: Regarding, type: EventType, reason: str, message: str, action: str = "") -> None:  # noqa: A002 the field is called so
+        """Have an Event sent some time, or counted as dropped. Never blocks, never raises.
+
+        `reason` is a word for machines, `message` a sentence for people, cut at 1024 bytes; `action` is what was done.
+        """
+        happening = _Happening(regarding, type, reason, bounded(message))
+        stamp = _stamp()
+        waiting = self._waiting.get(happening)
+        if waiting is not None:
+            waiting.count += 1
+            waiting.last = stamp
+        elif len(self._waiting) < MAX_WAITING:
+            self._waiting[happening] = _Waiting(event_name(regarding.name), action, stamp, stamp)
+            self._wanted.set()
+        else:
+            EVENTS.inc("dropped")
+            if not self._dropping:
+                log.warning("too many events at once: more than %d wait to be sent; others are dropped", MAX_WAITING)
+            self._dropping = True
+
+    async def run(self) -> None:
+        """Send what event() was given. Never returns."""
+        while True:
+            await self._wanted.wait()
+            await self._sleep(self._bucket.take(self._now()))
+            # Only now: what happened again during the wait is part of it.
+            happening = next(iter(self._waiting))
+            await self._send(happening, self._waiting.pop(happening))
+            if not self._waiting:
+                self._wanted.clear()
+                self._dropping = False
+
+    async def _send(self, happening: _Happening, waiting: _Waiting) -> None:
+        for tries in range(1, TRIES + 1):
+            try:
+                await self._write(happening, waiting)
+            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
+                if tries == TRIES or not _passes(error):
+                    self._failed(happening, error)
+                    return
+                await self._sleep(max(self._backoff.next(), getattr(error, "retry_after", None) or 0.0))
+            else:
+                self._backoff.reset()
+                self._said = None
+                return
+
+    async def _write(self, happening: _Happening, waiting: _Waiting) -> None:
+        sent = self._sent.get(happening)
+        if sent is not None and self._now() - sent.at <= REPEAT_SECONDS:
+            try:
+                await self._repeat(happening, sent, waiting)
+            except client.ApiError as error:
+                if error.status != 404:
+                    raise
+                # The API server forgets Events after an hour, and administrators delete them.
+                self._sent.pop(happening)
+            else:
+                return
+        await self._create(happening, waiting)
+
+    async def _repeat(self, happening: _Happening, sent: _Sent, waiting: _Waiting) -> None:
+        count = sent.count + waiting.count
+        body = msgspec.json.encode({"count": count, "lastTimestamp": waiting.last})
+        await self._api.merge_patch(f"{_collection(happening.regarding)}/{sent.name}", body)
+        self._remember(happening, sent.name, count)
+        EVENTS.inc("repeated")
+
+    async def _create(self, happening: _Happening, waiting: _Waiting) -> None:
+        try:
+            await self._api.post(_collection(happening.regarding), msgspec.json.encode(self._body(happening, waiting)))
+        except client.ApiError as error:
+            # Nobody else makes this name: an earlier try got through, but not its answer.
+            if error.reason != "AlreadyExists":
+                raise
+        self._remember(happening, waiting.name, waiting.count)
+        EVENTS.inc("created")
+
+    def _remember(self, happening: _Happening, name: str, count: int) -> None:
+        self._sent[happening] = _Sent(name, count, self._now())
+        self._sent.move_to_end(happening)
+        if len(self._sent) > MAX_REMEMBERED:
+            self._sent.popitem(last=False)
+
+    def _body(self, happening: _Happening, waiting: _Waiting) -> dict[str, object]:
+        regarding = happening.regarding
+        involved = {
+            "apiVersion": regarding.api_version,
+            "kind": regarding.kind,
+            "namespace": regarding.namespace,
+            "name": regarding.name,
+            "uid": regarding.uid,
+            "resourceVersion": regarding.resource_version,
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"namespace": _namespace(regarding), "name": waiting.name},
+            "involvedObject": {key: value for key, value in involved.items() if value},
+            "type": happening.type,
+            "reason": happening.reason,
+            "message": happening.message,
+            "action": waiting.action,
+            "count": waiting.count,
+            "firstTimestamp": waiting.first,
+            "lastTimestamp": waiting.last,
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "reportingInstance": self._instance,
+        }
+
+    def _failed(self, happening: _Happening, error: Exception) -> None:
+        EVENTS.inc("failed")
+        status = getattr(error, "status", 0)
+        remedy = "; grant create and patch on events to this instance's service account" if status == 403 else ""
+        # The same trouble with every event is told once.
+        log.log(
+            logging.DEBUG if status == self._said else logging.WARNING,
+            "the event %s about %s %s is lost: %s%s",
+            happening.reason,
+            happening.regarding.kind,
+            happening.regarding.name,
+            error,
+            remedy,
+        )
+        self._said = status
+
+
+def _passes(error: Exception) -> bool:
+    """Whether another try may succeed."""
+    return not isinstance(error, client.ApiError) or error.status >= 500 or error.status in PASSING
+
+
+def _namespace(regarding: Regarding) -> str:
+    """Where an Event lives. That of an object in no namespace must be in this one (k/k: apis/core/validation)."""
+    return regarding.namespace or "default"
+
+
+def _collection(regarding: Regarding) -> str:
+    return f"/api/v1/namespaces/{_namespace(regarding)}/events"
