@@ -8,7 +8,10 @@ differ, this one is more careful:
   frozen, too.
 - A Lease in our name that this process did not write (that of a container before a restart, or of another instance
   that was given the same name) is another's until it expires.
-- When the Lease is deleted, the holder makes it again. Others wait for as long as they would have without the deletion.
+- When the Lease is deleted, the holder makes it again. Others wait for a whole duration first: there may be a holder
+  whom they have not seen. (One who has just come and never saw a Lease makes it at once, or each installation would
+  begin with a wait. Then, and where a Lease is deleted twice within seconds, two may lead until the first one's next
+  renewal.)
 """
 
 from __future__ import annotations
@@ -144,6 +147,8 @@ class Claim:
         self._seen: Lease | None = None
         self._exists = False
         self._changed = _NEVER
+        # For so long there may be a holder that was never seen, whatever is seen after the deletion.
+        self._gone_until = _NEVER
         self._fresh = False
         self._due = _NEVER
 
@@ -177,9 +182,14 @@ class Claim:
 
     def free_at(self) -> float:
         """From when on this instance may take the Lease."""
-        if self._seen is None or not self._seen.spec.holder_identity or self.is_mine(self._seen):
+        if self._seen is None:
             return _NEVER
-        return self._changed + (self._seen.spec.lease_duration_seconds or self._timing.lease_duration)
+        if not self._exists or not self.holder or self.is_mine(self._seen):
+            return self._gone_until
+        return max(self._gone_until, self._changed + self._duration(self._seen))
+
+    def _duration(self, lease: Lease) -> float:
+        return lease.spec.lease_duration_seconds or self._timing.lease_duration
 
     def step(self, now: float, stamp: str) -> Step:
         """What to do now. `stamp` is the wall clock's time, for people to read."""
@@ -218,13 +228,17 @@ class Claim:
 
     def saw(self, lease: Lease | None, now: float) -> None:
         """The Lease as it is; None where there is none. `now` is after the answer came."""
-        if lease is None:
-            self._exists = False
-        else:
+        if (
+            self._seen
+            and self._exists
+            and (lease is None or lease.metadata.get("uid") != self._seen.metadata.get("uid"))
+        ):
+            self._gone_until = now + max(self._duration(self._seen), self._timing.lease_duration)
+        if lease is not None:
             if self._seen is None or not self._exists or lease.spec != self._seen.spec:
                 self._changed = now
             self._seen = lease
-            self._exists = True
+        self._exists = lease is not None
         self._fresh = True
 
     def wrote(self, write: Write, lease: Lease, sent: float, now: float) -> bool:
