@@ -494,6 +494,7 @@ class Elector:
                     except client.ApiError as error:
                         if error.status != 409:
                             raise
+                        await asyncio.sleep(self._backoff.next())
                     else:
                         log.info("the Lease is released")
                         return

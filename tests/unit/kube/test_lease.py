@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
+import functools
 import heapq
+import json
+import logging
+import queue
 import random
-from collections.abc import Callable
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from swapwarden.kube import lease
+from swapwarden.kube import client, config, lease
 
 Json = dict[str, Any]
 
@@ -428,7 +435,7 @@ class World:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         for node in self.nodes:
-            self.at(self.rng.uniform(0, 5), lambda node=node: self.turn(node, node.life))
+            self.at(self.rng.uniform(0, 5), functools.partial(self.turn, node, node.life))
         self.at(10.0, self.mischief)
 
     def at(self, when: float, what: Callable[[], None]) -> None:
@@ -466,7 +473,7 @@ class World:
     def start_anew(self, node: _Node) -> None:
         node.claim = node.fresh()
         node.life += 1
-        self.at(self.now + self.rng.uniform(0, 20), lambda life=node.life: self.turn(node, life))
+        self.at(self.now + self.rng.uniform(0, 20), functools.partial(self.turn, node, node.life))
 
     def stamp(self) -> str:
         self._order += 1
@@ -570,3 +577,521 @@ def test_the_world_is_hard_enough() -> None:
     assert len(world.terms) == 3
     assert world.terms.total() > 30
     assert world.version > 500
+
+
+# --- the thread ---
+
+CONFIG = config.Config(server="http://localhost:1")
+PATIENT = {"lease_duration": 600.0, "renew_deadline": 400.0, "retry_period": 0.01}
+HASTY = {"lease_duration": 0.9, "renew_deadline": 0.6, "retry_period": 0.01}
+COLLECTION = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 10.0
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within 10 s"
+        time.sleep(0.001)
+
+
+class FakeApi:
+    """One Lease as a real API server keeps it, and what goes wrong on the way."""
+
+    def __init__(self) -> None:
+        self.lease: Json | None = None
+        self.requests: list[tuple[str, str, Json]] = []
+        self.trouble: Callable[[str], Exception | bytes | None] = lambda _: None
+        """Instead of an answer, by the request's method."""
+        self.held: set[str] = set()
+        """Methods whose answers are kept back."""
+        self.deaf: set[str] = set()
+        """Methods that are done and not answered."""
+        self._version = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def count(self, method: str) -> int:
+        return sum(one[0] == method for one in self.requests)
+
+    def change(self, **spec: Any) -> None:
+        """Someone else writes the Lease."""
+        before = self.lease or {"metadata": {"name": "l", "uid": "u"}, "spec": {}}
+        self.store({**before, "spec": {**before["spec"], **spec}})
+
+    def store(self, body: Json) -> bytes:
+        self._version += 1
+        self.lease = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
+        return json.dumps(self.lease).encode()
+
+    async def get(self, path: str, *, timeout: float) -> bytes:  # noqa: ASYNC109 as the client's
+        return await self._request("GET", path, b"{}", timeout)
+
+    async def post(self, path: str, body: bytes, *, timeout: float) -> bytes:  # noqa: ASYNC109 as the client's
+        return await self._request("POST", path, body, timeout)
+
+    async def put(self, path: str, body: bytes, *, timeout: float) -> bytes:  # noqa: ASYNC109 as the client's
+        return await self._request("PUT", path, body, timeout)
+
+    async def _request(self, method: str, path: str, body: bytes, timeout: float) -> bytes:  # noqa: ASYNC109 handed on
+        self.requests.append((method, path, json.loads(body)))
+        trouble = self.trouble(method)
+        if isinstance(trouble, Exception):
+            raise trouble
+        try:
+            async with asyncio.timeout(timeout):
+                answer = trouble or self._serve(method, json.loads(body))
+                while method in self.held or method in self.deaf:  # noqa: ASYNC110 set by another thread
+                    await asyncio.sleep(0.001)
+                return answer
+        except TimeoutError as error:
+            raise client.Unreachable("no answer in time") from error
+
+    def _serve(self, method: str, body: Json) -> bytes:
+        if method == "POST":
+            if self.lease:
+                raise client.ApiError(409, "AlreadyExists", "it exists")
+            return self.store({**body, "metadata": {**body["metadata"], "uid": f"u{self._version}"}})
+        if self.lease is None:
+            raise client.ApiError(404, "NotFound", "there is none") if method == "GET" else conflict()
+        if method == "GET":
+            return json.dumps(self.lease).encode()
+        if body["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
+            raise conflict()
+        return self.store(body)
+
+
+def conflict() -> client.ApiError:
+    return client.ApiError(409, "Conflict", "the object has been modified")
+
+
+class Told(NamedTuple):
+    what: str
+    detail: int | str
+    at: float
+    thread: str
+    leading: bool
+
+
+class Instance:
+    """An elector and what it tells."""
+
+    def __init__(self, timing: dict[str, float], identity: str = "me") -> None:
+        self.told: queue.Queue[Told] = queue.Queue()
+        self.elector = lease.Elector(
+            CONFIG,
+            namespace="ns",
+            name="l",
+            identity=identity,
+            on_started=lambda transitions: self._tell("started", transitions),
+            on_stopped=lambda reason: self._tell("stopped", reason),
+            **timing,
+        )
+
+    def _tell(self, what: str, detail: int | str) -> None:
+        name = threading.current_thread().name
+        self.told.put(Told(what, detail, lease._boottime(), name, self.elector.is_leading()))
+
+    def next(self) -> Told:
+        return self.told.get(timeout=10.0)
+
+
+Start = Callable[..., Instance]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+    made = FakeApi()
+    monkeypatch.setattr(client, "Client", lambda *_, **__: made)
+    return made
+
+
+@pytest.fixture
+def start(fake: FakeApi) -> Iterator[Start]:
+    started: list[Instance] = []
+
+    def run(timing: dict[str, float] = PATIENT, identity: str = "me") -> Instance:
+        made = Instance(timing, identity)
+        started.append(made)
+        made.elector.start()
+        return made
+
+    yield run
+    fake.held.clear()
+    fake.deaf.clear()
+    for one in started:
+        one.elector.stop(release=False)
+        assert not one.elector.alive()
+
+
+def test_the_thread_leads_renews_and_releases(fake: FakeApi, start: Start) -> None:
+    fake.change(holderIdentity="", leaseTransitions=3)
+    one = start()
+    assert one.next()[:2] == ("started", 4)
+    assert one.elector.is_leading()
+    assert lease.LEADER.value() == 1
+    until(lambda: fake.count("PUT") > 5, "renewals")
+    assert fake.lease is not None
+    assert (fake.lease["spec"]["holderIdentity"], fake.lease["spec"]["leaseTransitions"]) == ("me", 4)
+    assert lease.TRANSITIONS.value() == 4
+    one.elector.stop()
+    assert one.next()[:2] == ("stopped", "this instance ends")
+    assert one.told.empty()
+    assert not one.elector.alive()
+    assert lease.LEADER.value() == 0
+    spec = fake.lease["spec"]
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("", 1, 4)
+
+
+def test_callbacks_come_from_the_thread_when_it_leads_and_when_it_does_not_any_more(start: Start) -> None:
+    one = start()
+    started = one.next()
+    one.elector.stop()
+    stopped = one.next()
+    assert (started.thread, started.leading) == ("lease", True)
+    assert (stopped.thread, stopped.leading) == ("lease", False)
+
+
+def test_the_lease_is_released_after_all_have_been_told(fake: FakeApi) -> None:
+    holders = []
+
+    def stopped(_: str) -> None:
+        assert fake.lease is not None
+        holders.append(fake.lease["spec"]["holderIdentity"])
+
+    leading = threading.Event()
+    elector = lease.Elector(
+        CONFIG,
+        namespace="ns",
+        name="l",
+        identity="me",
+        on_started=lambda _: leading.set(),
+        on_stopped=stopped,
+        **PATIENT,
+    )
+    elector.start()
+    assert leading.wait(10.0)
+    elector.stop()
+    assert holders == ["me"]
+    assert fake.lease is not None
+    assert fake.lease["spec"]["holderIdentity"] == ""
+
+
+def test_what_others_wrote_on_the_lease_stays(fake: FakeApi, start: Start) -> None:
+    metadata = {"name": "l", "uid": "u", "labels": {"a": "b"}, "managedFields": [{"manager": "x"}]}
+    fake.store({"metadata": metadata, "spec": {}})
+    one = start()
+    one.next()
+    assert fake.lease is not None
+    assert fake.lease["metadata"]["labels"] == {"a": "b"}
+    assert "managedFields" not in fake.lease["metadata"], "an empty list of them would mean something"
+    method, path, body = next(request for request in fake.requests if request[0] == "PUT")
+    assert (method, path) == ("PUT", f"{COLLECTION}/l")
+    assert (body["apiVersion"], body["kind"]) == ("coordination.k8s.io/v1", "Lease")
+    assert body["metadata"]["uid"] == "u", "without it a PUT would make a deleted Lease anew"
+
+
+def test_the_lease_is_made_where_there_is_none(fake: FakeApi, start: Start) -> None:
+    assert start().next()[:2] == ("started", 0)
+    method, path, body = next(request for request in fake.requests if request[0] == "POST")
+    assert (method, path, body["metadata"]) == ("POST", COLLECTION, {"namespace": "ns", "name": "l"})
+
+
+def test_without_release_the_lease_stays_ours(fake: FakeApi, start: Start) -> None:
+    one = start()
+    one.next()
+    one.elector.stop(release=False)
+    assert fake.lease is not None
+    assert fake.lease["spec"]["holderIdentity"] == "me"
+    assert one.next().what == "stopped"
+
+
+def test_one_who_does_not_lead_releases_nothing(fake: FakeApi, start: Start) -> None:
+    fake.change(holderIdentity="other", leaseDurationSeconds=600)
+    one = start()
+    until(lambda: fake.count("GET") > 2, "looks")
+    one.elector.stop()
+    assert fake.lease is not None
+    assert fake.lease["spec"]["holderIdentity"] == "other"
+    assert fake.count("PUT") == 0
+    assert one.told.empty()
+
+
+def test_a_lease_that_was_taken_meanwhile_is_not_released(fake: FakeApi, start: Start) -> None:
+    one = start()
+    one.next()
+    fake.held.add("PUT")
+    before = fake.count("PUT")
+    until(lambda: fake.count("PUT") > before, "a renewal on its way")
+    fake.change(holderIdentity="other")
+    one.elector.stop()
+    assert fake.lease is not None
+    assert fake.lease["spec"]["holderIdentity"] == "other"
+
+
+def test_a_lease_that_was_taken_without_our_knowledge_is_released(fake: FakeApi, start: Start) -> None:
+    fake.deaf.add("POST")
+    one = start()
+    until(lambda: fake.lease, "the first write")
+    one.elector.stop()
+    assert one.told.empty(), "it never led"
+    assert fake.lease is not None
+    assert fake.lease["spec"]["holderIdentity"] == ""
+
+
+def test_a_conflict_at_the_release_is_looked_into(fake: FakeApi, start: Start) -> None:
+    one = start()
+    one.next()
+    conflicts = iter([conflict(), conflict()])
+
+    def twice(method: str) -> Exception | None:
+        # Renewals are not troubled.
+        return next(conflicts, None) if method == "PUT" and one.elector._stopping.is_set() else None
+
+    fake.trouble = twice
+    one.elector.stop()
+    assert fake.lease is not None
+    assert fake.lease["spec"]["holderIdentity"] == ""
+    assert next(conflicts, None) is None
+
+
+def test_a_release_takes_no_longer_than_it_may(
+    fake: FakeApi, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lease, "RELEASE_SECONDS", 0.05)
+    one = start()
+    one.next()
+    fake.held.update({"GET", "PUT"})
+    one.elector.stop()
+    assert not one.elector.alive()
+    assert one.next().what == "stopped"
+    assert "the Lease could not be released; others wait until it expires" in caplog.text
+
+
+def test_a_thread_that_does_not_end_is_told_of(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    busy, done = threading.Event(), threading.Event()
+    monkeypatch.setattr(lease, "STOP_SECONDS", 0.05)
+    one = start()
+    one.next()
+
+    def block(_: str) -> None:
+        busy.set()
+        done.wait(10.0)
+
+    monkeypatch.setattr(one.elector, "_on_stopped", block)
+    one.elector.stop()
+    assert busy.is_set()
+    assert "the thread that holds the Lease has not ended within 0.05 s" in caplog.text
+    monkeypatch.setattr(lease, "STOP_SECONDS", 10.0)
+    done.set()
+
+
+def test_the_order_of_start_and_stop(fake: FakeApi) -> None:
+    one = Instance(PATIENT)
+    assert not one.elector.alive()
+    assert not one.elector.is_leading()
+    one.elector.step_down("nobody leads here")
+    one.elector.stop()
+    assert fake.requests == []
+    one.elector.start()
+    with pytest.raises(RuntimeError, match="once only"):
+        one.elector.start()
+    assert one.next().what == "started"
+    one.elector.stop()
+    one.elector.stop()
+    one.elector.step_down("it has ended")
+    assert one.next().what == "stopped"
+    assert one.told.empty()
+
+
+def test_stepping_down_takes_effect_at_once_and_leaves_the_lease(fake: FakeApi, start: Start) -> None:
+    one = start(HASTY)
+    one.next()
+    fake.held.add("PUT")
+    until(lambda: fake.requests[-1][0] == "PUT", "a renewal on its way")
+    one.elector.step_down("someone else writes")
+    assert not one.elector.is_leading()
+    assert one.next()[:2] == ("stopped", "someone else writes")
+    requests = len(fake.requests)
+    fake.held.clear()
+    begin = lease._boottime()
+    again = one.next()
+    assert again.what == "started"
+    assert again.at - begin > HASTY["lease_duration"] / 2
+    mine = {body["spec"]["holderIdentity"] for method, _, body in fake.requests if method != "GET"}
+    assert mine == {"me"}, "it was not released"
+    assert [request[0] for request in fake.requests[requests : requests + 2]] == ["GET", "PUT"]
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """By how many seconds the clock went on without the thread."""
+    seconds = [0.0]
+    real = lease._boottime
+    monkeypatch.setattr(lease, "_boottime", lambda: real() + seconds[0])
+    return seconds
+
+
+def test_a_clock_that_went_on_without_the_thread_ends_the_term(fake: FakeApi, start: Start, ahead: list[float]) -> None:
+    """As after SIGSTOP and SIGCONT, or when the machine wakes."""
+    one = start()
+    one.next()
+    fake.held.add("PUT")
+    until(lambda: fake.requests[-1][0] == "PUT", "a renewal on its way")
+    assert one.elector.is_leading()
+    ahead[0] = 1000.0
+    assert not one.elector.is_leading()
+    assert one.told.empty(), "the thread does not know yet"
+    fake.held.clear()
+    assert one.next()[:2] == ("stopped", "the Lease was not renewed for 400 s")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        client.Unreachable("cannot connect"),
+        client.ApiError(500, "InternalError", "etcd is down"),
+        client.ApiError(429, "TooManyRequests", "later", retry_after=60.0),
+        client.ApiError(409, "Conflict", "again and again"),
+        client.ApiError(403, "Forbidden", "no"),
+        client.ApiError(401, "Unauthorized", "who?"),
+        config.ConfigError("the token file holds no token"),
+        b"<html>a proxy speaks</html>",
+        b'{"metadata": {}, "spec": {"leaseTransitions": "many"}}',
+    ],
+    ids=str,
+)
+def test_whatever_goes_wrong_the_thread_tries_on_until_its_time_is_over(
+    fake: FakeApi, start: Start, ahead: list[float], error: Exception | bytes
+) -> None:
+    one = start()
+    one.next()
+    fake.trouble = lambda _: error
+    count = len(fake.requests)
+    until(lambda: len(fake.requests) > count + 5, "tries")
+    assert one.elector.is_leading()
+    assert one.told.empty()
+    ahead[0] = PATIENT["renew_deadline"] * (1 - lease.MARGIN)
+    stopped = one.next()
+    assert stopped[:2] == ("stopped", "the Lease was not renewed for 400 s")
+    fake.trouble = lambda _: None
+    if not isinstance(error, client.ApiError) or error.retry_after is None:
+        assert one.next().what == "started", "it competes again when all is well"
+
+
+def test_answers_that_do_not_come_are_not_waited_for(fake: FakeApi, start: Start) -> None:
+    one = start(HASTY)
+    one.next()
+    fake.held.update({"GET", "PUT"})
+    assert one.next()[:2] == ("stopped", "the Lease was not renewed for 0.6 s")
+    fake.held.clear()
+    assert one.next().what == "started"
+
+
+def test_a_renewal_done_and_not_answered_costs_no_leadership(fake: FakeApi, start: Start) -> None:
+    one = start()
+    one.next()
+    failed = lease.RENEWALS.value("failed")
+    lost = iter([client.Unreachable("cut")])
+    real = fake._serve
+
+    def serve(method: str, body: Json) -> bytes:
+        answer = real(method, body)
+        if method == "PUT" and (error := next(lost, None)):
+            raise error
+        return answer
+
+    fake._serve = serve  # type: ignore[method-assign] # the one fault that comes after the deed
+    until(lambda: lease.RENEWALS.value("failed") > failed, "the fault")
+    count = fake.count("PUT")
+    until(lambda: fake.count("PUT") > count + 3, "renewals go on")
+    assert one.elector.is_leading()
+    assert one.told.empty()
+
+
+def test_a_lease_edited_by_others_is_renewed_all_the_same(fake: FakeApi, start: Start) -> None:
+    one = start()
+    one.next()
+    conflicts = lease.RENEWALS.value("conflict")
+    fake.change()
+    until(lambda: lease.RENEWALS.value("conflict") > conflicts, "the conflict")
+    count = fake.count("PUT")
+    until(lambda: fake.count("PUT") > count + 3, "renewals go on")
+    assert one.told.empty()
+
+
+def test_a_lease_given_to_another_by_hand_is_let_go(fake: FakeApi, start: Start) -> None:
+    one = start()
+    one.next()
+    fake.change(holderIdentity="other", leaseDurationSeconds=600)
+    assert one.next()[:2] == ("stopped", "the Lease went to other")
+    assert fake.lease is not None
+    assert fake.lease["spec"]["holderIdentity"] == "other"
+
+
+def test_a_deleted_lease_is_made_again_by_its_holder(fake: FakeApi, start: Start) -> None:
+    fake.change(holderIdentity="", leaseTransitions=8)
+    one = start()
+    one.next()
+    fake.lease = None
+    until(lambda: fake.lease, "the Lease is back")
+    assert fake.count("POST") == 1
+    assert one.told.empty()
+    made = next(body for method, _, body in fake.requests if method == "POST")
+    assert made["spec"]["leaseTransitions"] == 9
+
+
+def test_a_missing_right_is_named(fake: FakeApi, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    fake.trouble = lambda method: client.ApiError(403, "Forbidden", "leases is forbidden") if method == "POST" else None
+    start()
+    until(lambda: fake.count("POST") > 2, "tries")
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    told = (
+        "cannot create the Lease ns/l: leases is forbidden (403 Forbidden); grant this instance's service account the"
+        " right to create leases in coordination.k8s.io in namespace ns, as deploy/manifests/rbac-controller.yaml does"
+    )
+    assert warnings == [told], "once, not at each try"
+
+
+def test_others_are_named_in_the_log(fake: FakeApi, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    fake.change(holderIdentity="other", leaseDurationSeconds=600)
+    start()
+    until(lambda: fake.count("GET") > 3, "looks")
+    assert [record.getMessage() for record in caplog.records] == ["the Lease is held by other"]
+
+
+def test_a_callback_that_fails_ends_the_thread_and_the_term(fake: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
+    stopped: queue.Queue[str] = queue.Queue()
+
+    def fail(_: int) -> None:
+        raise LookupError("a mistake")
+
+    elector = lease.Elector(
+        CONFIG, namespace="ns", name="l", identity="me", on_started=fail, on_stopped=stopped.put, **PATIENT
+    )
+    elector.start()
+    assert stopped.get(timeout=10.0) == "the thread that holds the Lease ends"
+    until(lambda: not elector.alive(), "the thread's end")
+    assert not elector.is_leading()
+    assert "a mistake" in caplog.text
+    elector.stop()
+    assert fake.lease is not None
+    assert fake.lease["spec"]["holderIdentity"] == "me", "nobody is left who could release it"
+
+
+def test_a_configuration_that_cannot_be_used_is_refused_at_once() -> None:
+    with pytest.raises(config.ConfigError, match="certificates"):
+        lease.Elector(
+            config.Config(server="https://localhost:1", ca_data="-----BEGIN nothing"),
+            namespace="ns",
+            name="l",
+            identity="me",
+            on_started=lambda _: None,
+            on_stopped=lambda _: None,
+        )
