@@ -1,52 +1,29 @@
 """The product's webhook as a process of its own, in front of a testbed control plane."""
 
-import http.client
-import json
-import re
-import sys
+import http
 import time
-import types
-import urllib.parse
 from pathlib import Path
-from typing import Any, Self
 
-from testbed import manifests, process
+from testbed import manifests, part, process
 from testbed.controlplane import ControlPlane
 
-_START_TIMEOUT = 30.0
 _SETTLE_TIMEOUT = 30.0
-_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 
 
-class Webhook:
-    """`swapwarden webhook` on free ports of 127.0.0.1, with a certificate of the control plane's authority."""
+class Webhook(part.Part):
+    """`swapwarden webhook`, with a certificate of the control plane's authority."""
 
     def __init__(self, control_plane: ControlPlane, *options: str) -> None:
         self._control_plane = control_plane
         self.certificate, self.key = control_plane.issue_certificate("swapwarden-webhook", ["127.0.0.1", "localhost"])
-        argv = [sys.executable, "-m", "swapwarden", "webhook", "--host=127.0.0.1", "--port=0"]
-        argv += [f"--tls-cert={self.certificate}", f"--tls-key={self.key}", "--metrics-address=127.0.0.1:0"]
-        argv += ["--cert-reload-interval=0.1", "--shutdown-delay=0", *options]
-        self.process = process.Process("swapwarden webhook", argv, log=self.certificate.with_suffix(".log"))
+        fixed = ["--host=127.0.0.1", "--port=0", f"--tls-cert={self.certificate}", f"--tls-key={self.key}"]
+        fixed += ["--cert-reload-interval=0.1", "--shutdown-delay=0"]
+        super().__init__("webhook", *fixed, *options, log=self.certificate.with_suffix(".log"))
         try:
-            said = self._said("listening")
+            self.url = f"https://127.0.0.1:{self.said('listening')['port']}"
         except BaseException:
             self.process.kill()
             raise
-        self.url = f"https://127.0.0.1:{said['port']}"
-        self.metrics_url = f"http://127.0.0.1:{said['metrics_port']}"
-
-    def _said(self, message: str) -> dict[str, Any]:
-        deadline = time.monotonic() + _START_TIMEOUT
-        while True:
-            for line in self.process.output().splitlines():
-                if f'"{message}"' in line:
-                    entry: dict[str, Any] = json.loads(line)
-                    return entry
-            self.process.check_alive()
-            if time.monotonic() > deadline:
-                raise process.ProcessError(f"the webhook does not say {message!r}:\n{self.process.tail()}")
-            time.sleep(0.02)
 
     def install(self) -> None:
         """Apply all of deploy/manifests with this process as the webhook, and wait until it is in force."""
@@ -87,45 +64,7 @@ class Webhook:
         paths = [manifests.FOLDER / "webhook.yaml", *manifests.FOLDER.glob("policy-*.yaml")]
         self._control_plane.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in paths))
 
-    def health(self, path: str) -> tuple[int, str]:
-        """Status and text of /healthz, /readyz or /metrics."""
-        address = urllib.parse.urlsplit(self.metrics_url)
-        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
-
-    def metric(self, name: str, **labels: str) -> float:
-        """Sum of the samples of a metric that have these labels; 0 where there is none."""
-        total = 0.0
-        for line in self.health("/metrics")[1].splitlines():
-            found = _SAMPLE.match(line)
-            if not found or found["name"] != name:
-                continue
-            has = dict(re.findall(r'(\w+)="([^"]*)"', found["labels"] or ""))
-            if labels.items() <= has.items():
-                total += float(found["value"])
-        return total
-
     def replace_certificate(self, certificate: Path, key: Path) -> None:
         """Put another pair where the process reads its own, one file after the other as a careless rotation does."""
         self.certificate.write_bytes(certificate.read_bytes())
         self.key.write_bytes(key.read_bytes())
-
-    def stop(self) -> int:
-        """End it; the exit status."""
-        return self.process.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
-        self.stop()

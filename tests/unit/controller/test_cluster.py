@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import cluster
+from swapwarden.policy import profiles
 
 from tests.unit.controller.objects import node, profile, state_row
 from tests.unit.policy.rows import container, pod
@@ -94,10 +95,7 @@ def test_the_same_profiles_are_no_news(seen: Seen) -> None:
 
 
 def test_a_node_that_gets_another_label_gets_another_profile(seen: Seen) -> None:
-    selector = ({"key": "pool", "operator": "In", "values": frozenset({"x"})},)
-    from swapwarden.policy import profiles
-
-    chosen = profile(selector=tuple(profiles.Requirement(**one) for one in selector))
+    chosen = profile(selector=(profiles.Requirement("pool", "In", frozenset({"x"})),))
     seen.cluster.profiles_changed({"p": chosen})
     assert seen.cluster.selection("node-1").profile.name == names.BUILT_IN_PROFILE
     seen.cluster.node_changed("node-1", node(), node(labels={"pool": "x"}))

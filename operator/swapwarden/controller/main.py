@@ -1,0 +1,278 @@
+"""`swapwarden controller`: watches in, plans, writes out. One instance leads; the others stand by, in sync."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import swapwarden
+from swapwarden.controller import cluster, profilereporter, profilestore, profilewatch, reconciler, rows, workqueue
+from swapwarden.kube import backoff, client, config, events, informer, lease
+from swapwarden.policy import nodes, pods
+from swapwarden.telemetry import exposition, logs, metrics, server
+
+log = logging.getLogger(__name__)
+
+EPOCH = metrics.gauge(
+    "swapwarden_controller_epoch", "Leadership term in this process's writes; 0 while it does not lead."
+)
+FAILURES = metrics.counter(
+    "swapwarden_controller_failures_total",
+    "Looks at a node that failed and are tried again, by kind.",
+    labels=("kind",),
+)
+
+LEASE: Final = "swapwarden-controller"
+NAMESPACE: Final = "swapwarden-system"
+WORKERS: Final = 8
+BACKOFF_SECONDS: Final = (0.2, 60.0)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `swapwarden controller`."""
+    parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
+    parser.add_argument(
+        "--namespace",
+        default=os.environ.get("POD_NAMESPACE", NAMESPACE),
+        help=f"of the Lease (default: $POD_NAMESPACE, else {NAMESPACE})",
+    )
+    parser.add_argument(
+        "--identity",
+        default=os.environ.get("POD_NAME", ""),
+        help="this instance's name in the Lease; must be unique (default: $POD_NAME, else made up)",
+    )
+    parser.add_argument("--metrics-address", default="0.0.0.0:8083", help="for /healthz, /readyz and /metrics")
+    parser.add_argument(
+        "--lease-duration",
+        type=_seconds,
+        default=15.0,
+        metavar="SECONDS",
+        help="how long another instance waits for a leader that is silent (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--label-removal-delay",
+        type=_seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long swap must be off before a node loses its swap labels (default: %(default)s)",
+    )
+    logs.add_arguments(parser)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 1 <= value <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 86400 seconds")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT. Gives the exit status."""
+    logs.configure(arguments.log_level, arguments.log_format)
+    # What kopf says of itself is not about its users' objects; its warnings are.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
+    exposition.register()
+    try:
+        asyncio.run(_main(arguments))
+    except (config.ConfigError, ValueError, OSError) as error:
+        log.error("the controller cannot start: %s", error)  # noqa: TRY400 the text says all
+        return 2
+    return 0
+
+
+async def _main(arguments: argparse.Namespace) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    host, port = server.parse_address(arguments.metrics_address)
+    cfg = config.load(arguments.kubeconfig)
+    agent = f"swapwarden-controller/{swapwarden.__version__}"
+    async with client.Client(cfg, user_agent=agent) as api:
+        controller = Controller(cfg, api, arguments)
+        async with server.serve(host, port, ready=controller.unready, alive=controller.stuck, render=exposition.render):
+            await controller.run(stop)
+
+
+class Controller:
+    """What the parts of the process share."""
+
+    def __init__(self, cfg: config.Config, api: client.Client, arguments: argparse.Namespace) -> None:
+        identity = arguments.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self._queue = workqueue.WorkQueue("nodes")
+        self._backoffs: dict[str, backoff.Backoff] = {}
+        self._epoch: int | None = None
+        self._transitions: int | None = None
+        self._known = cluster.Cluster(self._dirty, self._reported)
+        self._store = profilestore.ProfileStore(self._profiles_changed)
+        self._profiles = profilewatch.ProfileWatch(cfg, api, self._store)
+        self._recorder = events.Recorder(api, "swapwarden-controller", identity)
+        self._reporter = profilereporter.ProfileReporter(
+            api, self._known, self._store, leads=lambda: self._term() is not None
+        )
+        self._reconciler = reconciler.Reconciler(
+            api,
+            self._known,
+            term=self._term,
+            again=self._dirty,
+            recorder=self._recorder,
+            label_grace=arguments.label_removal_delay,
+        )
+        self._informers = (
+            informer.Informer(
+                api,
+                "/api/v1/pods",
+                wire=pods.WirePod,
+                project=pods.project,
+                name="pods",
+                on_change=self._known.pod_changed,
+            ),
+            informer.Informer(
+                api,
+                reconciler.NODES,
+                wire=nodes.WireNode,
+                project=nodes.project,
+                name="nodes",
+                on_change=self._known.node_changed,
+            ),
+            informer.Informer(
+                api,
+                reconciler.STATES,
+                wire=rows.WireState,
+                project=rows.project,
+                name="nodeswapstates",
+                on_change=self._state_changed,
+            ),
+        )
+        loop = asyncio.get_running_loop()
+        duration = arguments.lease_duration
+        self._elector = lease.Elector(
+            cfg,
+            namespace=arguments.namespace,
+            name=LEASE,
+            identity=identity,
+            on_started=lambda transitions: _tell(loop, self._elected, transitions),
+            on_stopped=lambda reason: _tell(loop, self._deposed, reason),
+            lease_duration=duration,
+            renew_deadline=duration * 2 / 3,
+            retry_period=duration * 2 / 15,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set; then the lease is given back."""
+        self._elector.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                jobs = [one.run() for one in self._informers]
+                jobs += [self._profiles.run(), self._recorder.run(), self._reporter.run(), self._sync()]
+                jobs += [self._work() for _ in range(WORKERS)]
+                tasks = [group.create_task(job) for job in jobs]
+                await stop.wait()
+                log.info("stopping; what the states say stays in force")
+                for task in tasks:
+                    task.cancel()
+        finally:
+            self._epoch = None
+            await asyncio.to_thread(self._elector.stop, release=True)
+
+    def unready(self) -> str | None:
+        """What is not known yet; None where all is. An instance that stands by is ready."""
+        waiting = [name for name, synced in self._collections().items() if not synced.is_set()]
+        return f"waiting for {', '.join(waiting)}" if waiting else None
+
+    def stuck(self) -> str | None:
+        """Why the process should be started anew."""
+        return None if self._elector.alive() else "the thread that holds the Lease has ended"
+
+    def _collections(self) -> dict[str, asyncio.Event]:
+        return {**{one.name: one.synced for one in self._informers}, "profiles": self._profiles.synced}
+
+    # Leadership
+
+    async def _sync(self) -> None:
+        for synced in self._collections().values():
+            await synced.wait()
+        self._assume()
+
+    def _elected(self, transitions: int) -> None:
+        self._transitions = transitions
+        self._assume()
+
+    def _deposed(self, reason: str) -> None:
+        self._transitions = self._epoch = None
+        EPOCH.set(0)
+        log.warning("this instance does not lead any more", extra={"reason": reason})
+
+    def _assume(self) -> None:
+        """Begin to lead: elected, and with all known that a plan is made from."""
+        if self._transitions is None or self.unready() is not None:
+            return
+        # A Lease that was deleted counts from 0 again; its transitions alone would lock this controller out.
+        self._epoch = 1 + max(self._transitions, self._known.largest_epoch())
+        EPOCH.set(self._epoch)
+        log.info("this instance leads", extra={"epoch": self._epoch, "nodes": len(self._known.nodes)})
+        for name in self._known.nodes:
+            self._dirty(name, 0.0)
+        self._reporter.nudge()
+
+    def _term(self) -> int | None:
+        return self._epoch if self._elector.is_leading() else None
+
+    # Changes
+
+    def _state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
+        self._known.state_changed(name, old, new)
+        if new is not None and self._epoch is not None and new.epoch > self._epoch:
+            self._elector.step_down(
+                f"the state of node {name} was written in term {new.epoch}, this one's is {self._epoch}"
+            )
+
+    def _profiles_changed(self) -> None:
+        self._known.profiles_changed(self._store.valid())
+        self._reported()
+
+    def _reported(self) -> None:
+        self._reporter.nudge()
+
+    def _dirty(self, name: str, delay: float) -> None:
+        if self._epoch is not None:
+            self._queue.add(name, delay)
+
+    async def _work(self) -> None:
+        while True:
+            name = await self._queue.get()
+            try:
+                await self._reconciler.reconcile(name)
+            except reconciler.Deposed as error:
+                self._elector.step_down(str(error))
+            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
+                self._failed(name, "request", getattr(error, "retry_after", None))
+                log.warning("cannot bring node %s to its plan: %s", name, error)
+            except Exception:
+                # One node that cannot be planned must not keep the others from it.
+                self._failed(name, "internal", None)
+                log.exception("cannot plan node %s", name)
+            else:
+                self._backoffs.pop(name, None)
+            finally:
+                self._queue.done(name)
+
+    def _failed(self, name: str, kind: str, retry_after: float | None) -> None:
+        FAILURES.inc(kind)
+        waits = self._backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
+        self._dirty(name, max(waits.next(), retry_after or 0.0))
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:
+    """Call back in the loop, from another thread."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed when the process ends
+        loop.call_soon_threadsafe(callback, *arguments)

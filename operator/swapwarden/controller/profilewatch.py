@@ -1,0 +1,192 @@
+"""Brings NodeSwapProfiles to the store: kopf watches them, and a list now and then catches what a watch can miss.
+
+kopf runs in a thread and an event loop of its own, because it cancels on its exit whatever else runs in its loop. A
+deletion between two of its watches is lost to it, and it ends on some errors; hence the lists, and the restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import kopf
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.controller import profilereporter, profilestore
+from swapwarden.kube import backoff, client, config
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+RESTARTS = metrics.counter(
+    "swapwarden_profile_watch_restarts_total", "Times that the watch of profiles ended and was restarted."
+)
+FAILURES = metrics.counter("swapwarden_profile_list_failures_total", "Lists of profiles that failed.")
+
+LIST_SECONDS: Final = 60.0
+"""Between two lists: what kopf has missed is known after so long."""
+PAGE_SIZE: Final = 500
+BACKOFF_SECONDS: Final = (0.5, 30.0)
+STOP_SECONDS: Final = 5.0
+
+
+class _List(msgspec.Struct):
+    metadata: dict[str, Any]
+    items: list[dict[str, Any]]
+
+
+class ProfileWatch:
+    """Feeds a store, in whose event loop it runs."""
+
+    def __init__(
+        self,
+        cfg: config.Config,
+        api: client.Client,
+        store: profilestore.ProfileStore,
+        *,
+        list_interval: float = LIST_SECONDS,
+    ) -> None:
+        self._config = cfg
+        self._api = api
+        self._store = store
+        self._list_interval = list_interval
+        self.synced = asyncio.Event()
+        """Set once all profiles were listed; stays set."""
+
+    async def run(self) -> None:
+        """Never returns. What it started has ended when it is cancelled."""
+        await self._keep_listing(once=True)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_listing(once=False))
+            group.create_task(self._keep_watching())
+
+    async def _keep_listing(self, *, once: bool) -> None:
+        wait = backoff.Backoff(*BACKOFF_SECONDS)
+        while True:
+            try:
+                await self._list()
+                wait.reset()
+            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.MsgspecError) as error:
+                FAILURES.inc()
+                delay = wait.next()
+                log.warning("cannot list profiles: %s; trying again in %.1f s", error, delay)
+                await asyncio.sleep(delay)
+            else:
+                self.synced.set()
+                if once:
+                    return
+                await asyncio.sleep(self._list_interval)
+
+    async def _list(self) -> None:
+        """Read all profiles. A page that expired midway fails the whole list."""
+        found: list[dict[str, Any]] = []
+        params = {"limit": str(PAGE_SIZE)}
+        while True:
+            page = msgspec.json.decode(await self._api.get(profilereporter.PROFILES, params=params), type=_List)
+            found += page.items
+            if not page.metadata.get("continue"):
+                break
+            params["continue"] = page.metadata["continue"]
+        self._store.replace(found, int(page.metadata["resourceVersion"]))
+
+    async def _keep_watching(self) -> None:
+        wait = backoff.Backoff(*BACKOFF_SECONDS)
+        loop = asyncio.get_running_loop()
+        while True:
+            begun = loop.time()
+            await self._watch()
+            RESTARTS.inc()
+            if loop.time() - begun > BACKOFF_SECONDS[1]:
+                wait.reset()
+            delay = wait.next()
+            log.warning("the watch of profiles ended; starting it again in %.1f s", delay)
+            await asyncio.sleep(delay)
+
+    async def _watch(self) -> None:
+        """Run kopf in a thread until it ends."""
+        loop = asyncio.get_running_loop()
+        stop, ended = threading.Event(), asyncio.Event()
+
+        def tell(callback: Callable[..., object], *args: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed when the process ends
+                loop.call_soon_threadsafe(callback, *args)
+
+        def work() -> None:
+            try:
+                asyncio.run(_operate(self._config, stop, lambda kind, body: tell(self._take, kind, body)))
+            except Exception as error:  # noqa: BLE001 whatever it was, the watch is started again
+                log.warning("the watch of profiles failed: %s", error)
+            finally:
+                tell(ended.set)
+
+        thread = threading.Thread(target=work, name="kopf", daemon=True)
+        thread.start()
+        try:
+            await ended.wait()
+        finally:
+            stop.set()
+            thread.join(STOP_SECONDS)
+
+    def _take(self, kind: str | None, body: Mapping[str, Any]) -> None:
+        if kind == "DELETED":
+            self._store.remove(body["metadata"]["name"], body["metadata"]["uid"])
+        else:
+            self._store.offer(body)
+
+
+async def _operate(
+    cfg: config.Config, stop: threading.Event, deliver: Callable[[str | None, dict[str, Any]], None]
+) -> None:
+    """Run kopf until it ends or `stop` is set; `deliver(type, object)` is called for each event."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    def login(**_: Any) -> kopf.ConnectionInfo:
+        return _connection(cfg)
+
+    @kopf.on.event(names.GROUP, names.VERSION, names.PROFILE_PLURAL, registry=registry)
+    async def seen(event: Mapping[str, Any], **_: Any) -> None:
+        deliver(event["type"], copy.deepcopy(dict(event["object"])))
+
+    await kopf.operator(
+        registry=registry,
+        settings=_settings(),
+        standalone=True,
+        clusterwide=True,
+        stop_flag=stop,
+    )
+
+
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.scanning.disabled = True
+    settings.posting.enabled = False
+    settings.posting.loggers = False
+    settings.persistence.finalizer = f"{names.GROUP}/unused"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)
+    settings.networking.request_timeout = client.REQUEST_SECONDS
+    settings.networking.connect_timeout = client.CONNECT_SECONDS
+    settings.watching.server_timeout = 300
+    settings.watching.connect_timeout = client.CONNECT_SECONDS
+    return settings
+
+
+def _connection(cfg: config.Config) -> kopf.ConnectionInfo:
+    """The credentials as they are now: kopf asks again when the API server refuses them."""
+    if cfg.token_file:
+        cfg.token_file.forget()
+    return kopf.ConnectionInfo(
+        server=cfg.server,
+        ca_data=cfg.ca_data,
+        scheme="Bearer" if cfg.token() else None,
+        token=cfg.token(),
+        certificate_data=cfg.cert_data,
+        private_key_data=cfg.key_data,
+    )

@@ -1,0 +1,195 @@
+"""Brings one node's NodeSwapState and labels to what they should be, by as few writes as there are differences."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.controller import cluster, nodelabels, rows, warnings
+from swapwarden.kube import client, events
+from swapwarden.policy import labels, nodes, plan
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+PLANS = metrics.histogram("swapwarden_controller_plan_seconds", "Time to compute the plan of one node.")
+WRITES = metrics.counter(
+    "swapwarden_controller_writes_total",
+    "Writes to the API server by object (state, labels, profile) and result.",
+    labels=("object", "result"),
+)
+WRITE_SECONDS = metrics.histogram(
+    "swapwarden_controller_write_seconds", "Time from a request to its answer, by object.", labels=("object",)
+)
+
+STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
+NODES: Final = "/api/v1/nodes"
+FIELD_MANAGER: Final = {"fieldManager": "swapwarden-controller"}
+WRITE_TIMEOUT: Final = 10.0
+NO_FIELD_RECORDS: Final[list[dict[str, Any]]] = [{}]
+"""As metadata.managedFields: keeps none (k/k: staging/src/k8s.io/apimachinery/pkg/util/managedfields). For a state that
+changes with each pod they would be larger than the rest."""
+
+
+class Deposed(Exception):  # noqa: N818 the name says what is the matter
+    """The API server refused a write because a newer controller leads."""
+
+
+class Reconciler:
+    """Writes for one leadership term at a time."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        known: cluster.Cluster,
+        *,
+        term: Callable[[], int | None],
+        again: Callable[[str, float], None],
+        recorder: events.Recorder,
+        label_grace: float,
+    ) -> None:
+        """`term` gives the epoch while this process leads; `again(node, delay)` has a node looked at once more."""
+        self._api = api
+        self._known = known
+        self._term = term
+        self._again = again
+        self._recorder = recorder
+        self._labels = nodelabels.Labels(label_grace)
+        self._told: dict[str, set[tuple[str, str]]] = {}
+
+    async def reconcile(self, name: str) -> None:
+        """Look at one node. client.ApiError and client.Unreachable where it is to be tried again; Deposed."""
+        node = self._known.nodes.get(name)
+        if node is None:
+            self._labels.forget(name)
+            self._told.pop(name, None)
+            return
+        begun = time.perf_counter()
+        spec = self._known.plan(name)
+        PLANS.observe(time.perf_counter() - begun)
+        await self._write_state(node, spec)
+        await self._write_labels(node)
+        self._warn(name, spec)
+
+    async def _write_state(self, node: nodes.NodeRow, spec: state.StateSpec) -> None:
+        term, row = self._term(), self._known.state_of(node.name)
+        if term is None:
+            return
+        if row is None:
+            await self._create(node, spec, term)
+            return
+        patch = state_patch(row, node, spec, term)
+        if patch is None:
+            return
+        try:
+            answer = await counted(
+                "state",
+                self._api.merge_patch(
+                    f"{STATES}/{node.name}", msgspec.json.encode(patch), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT
+                ),
+            )
+        except client.ApiError as error:
+            if error.status == 404:
+                log.warning("the state of node %s is gone; making it anew", node.name)
+                self._known.lost(node.name)
+                self._again(node.name, 0.0)
+            elif error.status == 409:
+                # Another object of that name, or a write at the same moment.
+                self._known.wrote(rows.decode(await self._api.get(f"{STATES}/{node.name}", timeout=WRITE_TIMEOUT)))
+                self._again(node.name, 0.0)
+            elif error.status == 422 and state.EPOCH_REFUSAL in error.message:
+                raise Deposed(f"the API server refused term {term} for node {node.name}") from error
+            else:
+                raise
+        else:
+            self._known.wrote(rows.decode(answer))
+
+    async def _create(self, node: nodes.NodeRow, spec: state.StateSpec, term: int) -> None:
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.STATE_KIND,
+            "metadata": {"name": node.name, "ownerReferences": _owners(node)},
+            "spec": msgspec.structs.replace(spec, epoch=term),
+        }
+        try:
+            answer = await counted(
+                "state", self._api.post(STATES, msgspec.json.encode(body), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT)
+            )
+        except client.ApiError as error:
+            if error.status != 409:
+                raise
+            answer = await self._api.get(f"{STATES}/{node.name}", timeout=WRITE_TIMEOUT)
+            self._again(node.name, 0.0)
+        self._known.wrote(rows.decode(answer))
+
+    async def _write_labels(self, node: nodes.NodeRow) -> None:
+        selection = self._known.selection(node.name)
+        desired = labels.desired(selection.profile, self._known.facts(node.name))
+        change = self._labels.decide(node.name, desired, node.labels, time.monotonic())
+        if change.again is not None:
+            self._again(node.name, change.again)
+        if not change.labels or self._term() is None:
+            return
+        patch = {"metadata": {"uid": node.uid, "labels": change.labels}}
+        try:
+            await counted(
+                "labels",
+                self._api.merge_patch(
+                    f"{NODES}/{node.name}", msgspec.json.encode(patch), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT
+                ),
+            )
+        except client.ApiError as error:
+            if error.status not in {404, 409}:  # the watch will say what became of the node
+                raise
+        else:
+            log.info("labels changed", extra={"node": node.name, "labels": change.labels})
+
+    def _warn(self, name: str, spec: state.StateSpec) -> None:
+        """Tell the owners of pods, once for each pod and reason."""
+        if self._term() is None:
+            return
+        before, now = self._told.get(name, set()), set()
+        for warning in warnings.about(self._known.pods_on(name), spec):
+            pod = warning.pod
+            now.add((pod.uid, warning.reason))
+            if (pod.uid, warning.reason) not in before:
+                regarding = events.Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)
+                self._recorder.event(regarding, "Warning", warning.reason, warning.message)
+        self._told[name] = now
+
+
+async def counted(kind: str, request: Awaitable[bytes]) -> bytes:
+    """Await a write of `kind`, and count and time it."""
+    begun = time.perf_counter()
+    try:
+        answer = await request
+    except client.ApiError as error:
+        WRITES.inc(kind, error.reason or str(error.status))
+        raise
+    except client.Unreachable:
+        WRITES.inc(kind, "Unreachable")
+        raise
+    WRITES.inc(kind, "ok")
+    WRITE_SECONDS.observe(time.perf_counter() - begun, kind)
+    return answer
+
+
+def _owners(node: nodes.NodeRow) -> list[dict[str, str]]:
+    """The Node owns its state, so that the garbage collector removes it with the Node."""
+    return [{"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}]
+
+
+def state_patch(row: rows.StateRow, node: nodes.NodeRow, spec: state.StateSpec, term: int) -> dict[str, Any] | None:
+    """The merge patch that makes `row` say `spec` in leadership term `term`; None where it does already."""
+    patch = plan.spec_patch(rows.spec(row), spec)
+    if patch is None and row.owner == node.uid:
+        return None
+    metadata: dict[str, Any] = {"uid": row.uid, "managedFields": NO_FIELD_RECORDS}
+    if row.owner != node.uid:
+        metadata["ownerReferences"] = _owners(node)
+    return {"metadata": metadata, "spec": {**(patch or {}), "epoch": term}}

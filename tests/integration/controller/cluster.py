@@ -1,0 +1,73 @@
+"""A control plane with what the controller needs, and shorthands for its objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.controlplane import ControlPlane
+
+API = "/apis/swapwarden.dev/v1alpha1"
+STATES, PROFILES = f"{API}/nodeswapstates", f"{API}/nodeswapprofiles"
+FACTS = {"cgroupVersion": 2, "swapController": True, "swapBytes": 2**30, "memoryBytes": 2**32}
+FAST = "--lease-duration=3"
+
+
+class Cluster:
+    """A control plane with the product's kinds and rights, and shorthands."""
+
+    def __init__(self, control_plane: ControlPlane) -> None:
+        self.cp = control_plane
+
+    def node(self, name: str, labels: dict[str, str] | None = None, swap: int = 2**30) -> dict[str, Any]:
+        self.cp.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels or {"group": name}}})
+        info = {"swap": {"capacity": swap}} if swap else {}
+        capacity = {"memory": str(2**32), "cpu": "1", "pods": "100"}
+        fields = ["machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion"]
+        fields += ["kubeletVersion", "kubeProxyVersion", "operatingSystem", "architecture"]
+        status = {"capacity": capacity, "nodeInfo": {**dict.fromkeys(fields, ""), **info}}
+        self.cp.request("PATCH", f"/api/v1/nodes/{name}/status", {"status": status})
+        found: dict[str, Any] = self.cp.get(f"/api/v1/nodes/{name}")
+        return found
+
+    def pod(self, node: str, name: str, annotations: dict[str, str] | None = None, **memory: str) -> dict[str, Any]:
+        container = {"name": "app", "image": "none", "resources": {"requests": memory} if memory else {}}
+        body = {
+            "metadata": {"name": name, "annotations": annotations or {}},
+            "spec": {"nodeName": node, "containers": [container]},
+        }
+        made: dict[str, Any] = self.cp.create("/api/v1/namespaces/default/pods", body)
+        return made
+
+    def profile(self, name: str, selector: dict[str, str], **spec: Any) -> dict[str, Any]:
+        body = {
+            "apiVersion": "swapwarden.dev/v1alpha1",
+            "kind": "NodeSwapProfile",
+            "metadata": {"name": name},
+            "spec": {"nodeSelector": {"matchLabels": selector}, **spec},
+        }
+        made: dict[str, Any] = self.cp.create(PROFILES, body)
+        return made
+
+    def state(self, node: str) -> dict[str, Any]:
+        status, found = self.cp.request("GET", f"{STATES}/{node}")
+        return found if status == 200 else {}
+
+    def spec(self, node: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.state(node).get("spec", {})
+        return found
+
+    def swap_max(self, node: str, pod: dict[str, Any]) -> str | None:
+        found: dict[str, Any] = self.spec(node).get("pods", {}).get(pod["metadata"]["uid"], {})
+        return found.get("swapMax")
+
+    def conditions(self, profile: str) -> dict[str, tuple[str, str]]:
+        status = self.cp.get(f"{PROFILES}/{profile}").get("status", {})
+        return {one["type"]: (one["status"], one["reason"]) for one in status.get("conditions", [])}
+
+    def report(self, node: str, *, applied: str = "True") -> None:
+        """Be the node's agent."""
+        generation = self.state(node)["metadata"]["generation"]
+        condition = {"type": "Applied", "status": applied, "reason": "AsSpecified", "observedGeneration": generation}
+        status = {"observedGeneration": generation, "facts": FACTS, "conditions": [condition]}
+        code, answer = self.cp.request("PATCH", f"{STATES}/{node}/status", {"status": status})
+        assert code == 200, answer

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from testbed import manifests
+from testbed.controlplane import ControlPlane
+from tests.integration.controller.cluster import PROFILES, STATES, Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """One of its own: other tests' nodes would be planned, too."""
+    with ControlPlane() as running:
+        running.apply_crds(manifests.FOLDER.parents[1] / "crds")
+        running.apply(*manifests.other_manifests())
+        running.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
+        yield Cluster(running)
+
+
+@pytest.fixture(autouse=True)
+def _clean(cluster: Cluster) -> Iterator[None]:
+    yield
+    for path in (PROFILES, "/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
+        for item in cluster.cp.get(path)["items"]:
+            cluster.cp.request("DELETE", f"{path}/{item['metadata']['name']}?gracePeriodSeconds=0")

@@ -1,0 +1,129 @@
+"""The controller's process at a real API server, with its own token and the rights of deploy/manifests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from testbed.controller import Controller
+from tests.integration.controller.cluster import FAST, PROFILES, STATES, Cluster
+
+Eventually = Callable[[Callable[[], object], str], None]
+
+
+@pytest.fixture(scope="module")
+def controller(cluster: Cluster) -> Iterator[Controller]:
+    with Controller(cluster.cp, FAST) as running:
+        running.leads()
+        yield running
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_disabled_pod_and_its_neighbour_are_planned(cluster: Cluster, eventually: Eventually) -> None:
+    node = cluster.node("n1")
+    disabled = cluster.pod("n1", "disabled", {"swapwarden.dev/swap-policy": "Disabled"})
+    free = cluster.pod("n1", "free")
+    eventually(lambda: cluster.swap_max("n1", disabled) == "0", "the plan")
+    eventually(lambda: cluster.swap_max("n1", free) == "max", "the neighbour's plan")
+    state = cluster.state("n1")
+    assert state["spec"]["profile"] == {"name": "(built-in)"}
+    assert state["spec"]["epoch"] >= 1
+    [owner] = state["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
+    cluster.cp.request("DELETE", "/api/v1/namespaces/default/pods/free?gracePeriodSeconds=0")
+    eventually(lambda: cluster.swap_max("n1", free) is None, "the pod leaves the plan")
+    assert "managedFields" not in cluster.state("n1")["metadata"], "field records are larger than the rest"
+
+
+@pytest.mark.usefixtures("controller")
+def test_labels_say_where_swap_is(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("with")
+    cluster.node("without", swap=0)
+
+    def labels(node: str) -> dict[str, str]:
+        found: dict[str, str] = cluster.cp.get(f"/api/v1/nodes/{node}")["metadata"]["labels"]
+        return found
+
+    own = {"feature.node.kubernetes.io/memory-swap": "true", "node.swapwarden.dev/swap": "true"}
+    eventually(lambda: labels("with") == {"group": "with", **own}, "labels")
+    eventually(lambda: cluster.state("without"), "the other node is planned")
+    assert labels("without") == {"group": "without"}
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_profile_is_followed_and_reports(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("n2")
+    pod = cluster.pod("n2", "app", memory="1Gi")
+    limit = {"behavior": "LimitedSwap", "systemReserved": "50%"}
+    cluster.profile("p2", {"group": "n2"}, swap=limit)
+    eventually(lambda: cluster.spec("n2").get("kubepods") == {"swapMax": str(2**29)}, "the reserve")
+    assert cluster.swap_max("n2", pod) == str(2**27)
+    eventually(lambda: cluster.conditions("p2").get("Ready") == ("False", "Applying"), "the profile waits")
+    cluster.report("n2")
+    eventually(lambda: cluster.conditions("p2").get("Ready") == ("True", "Applied"), "the profile is ready")
+    status = cluster.cp.get(f"{PROFILES}/p2")["status"]
+    assert status["nodes"] == {"matched": 1, "applied": 1, "degraded": 0}
+    assert status["observedGeneration"] == 1
+    cluster.cp.request("PATCH", f"{PROFILES}/p2", {"spec": {"swap": {"behavior": "NoSwap"}}})
+    eventually(lambda: cluster.swap_max("n2", pod) == "0", "the change is followed")
+    eventually(lambda: cluster.conditions("p2").get("Ready") == ("False", "Applying"), "and must be applied again")
+    cluster.cp.request("DELETE", f"{PROFILES}/p2")
+    eventually(lambda: cluster.swap_max("n2", pod) == "max", "the built-in profile governs again")
+    assert cluster.spec("n2")["profile"] == {"name": "(built-in)"}
+    assert "kubepods" not in cluster.spec("n2")
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_conflict_is_told_by_both(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("n3")
+    cluster.profile("older", {"group": "n3"})
+    time.sleep(1.1)  # creationTimestamp has seconds
+    cluster.profile("younger", {"group": "n3"}, swap={"behavior": "NoSwap"})
+    for name in ("older", "younger"):
+        eventually(lambda name=name: cluster.conditions(name).get("Conflicted") == ("True", "SamePriority"), name)  # type: ignore[misc]  # mypy cannot type a default of a lambda
+    eventually(lambda: cluster.spec("n3").get("profile", {}).get("name") == "older", "the older one governs")
+    cluster.cp.request("PATCH", f"{PROFILES}/younger", {"spec": {"priority": 200}})
+    eventually(lambda: cluster.spec("n3").get("profile", {}).get("name") == "younger", "priority decides")
+    eventually(lambda: cluster.conditions("older").get("Conflicted") == ("False", "NoConflict"), "no conflict")
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_deleted_or_altered_state_is_put_right(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("n4")
+    pod = cluster.pod("n4", "app", {"swapwarden.dev/swap-policy": "Disabled"})
+    eventually(lambda: cluster.swap_max("n4", pod) == "0", "the plan")
+    cluster.cp.request("DELETE", f"{STATES}/n4")
+    eventually(lambda: cluster.swap_max("n4", pod) == "0", "the state is made anew")
+    other = {"spec": {"pods": {pod["metadata"]["uid"]: {"swapMax": "max"}, "stranger": {"reason": "LimitedSwap"}}}}
+    assert cluster.cp.request("PATCH", f"{STATES}/n4", other)[0] == 200
+    eventually(lambda: cluster.swap_max("n4", pod) == "0", "the value is put right")
+    eventually(lambda: "stranger" not in cluster.spec("n4")["pods"], "what nobody planned goes")
+
+
+@pytest.mark.usefixtures("controller")
+def test_nothing_is_written_without_a_difference(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("n5")
+    pod = cluster.pod("n5", "app")
+    eventually(lambda: cluster.swap_max("n5", pod) == "max", "the plan")
+    before = cluster.state("n5")["metadata"]["resourceVersion"]
+    for number in range(5):
+        cluster.cp.request("PATCH", "/api/v1/namespaces/default/pods/app", {"metadata": {"labels": {"x": str(number)}}})
+    marker = cluster.pod("n5", "marker")
+    eventually(lambda: cluster.swap_max("n5", marker) == "max", "the marker is planned")
+    assert int(cluster.state("n5")["metadata"]["generation"]) <= 3
+    assert cluster.state("n5")["metadata"]["resourceVersion"] != before
+
+
+@pytest.mark.usefixtures("controller")
+def test_owners_of_pods_are_told_what_has_no_effect(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("n6")
+    cluster.profile("p6", {"group": "n6"}, swap={"behavior": "NoSwap"})
+    cluster.pod("n6", "limited", {"swapwarden.dev/swap-limit": "1Gi"})
+
+    def reasons() -> list[str]:
+        items = cluster.cp.get("/api/v1/namespaces/default/events")["items"]
+        return [one["reason"] for one in items if one["involvedObject"]["name"] == "limited"]
+
+    eventually(lambda: reasons() == ["ProfileNoSwap"], "the event")
