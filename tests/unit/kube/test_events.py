@@ -398,6 +398,19 @@ async def test_a_count_that_got_through_without_an_answer_is_not_raised_twice(
     assert [sent(request)["count"] for request in server.requests] == [1, 2, 2]
 
 
+async def test_a_count_that_is_refused_for_a_moment_is_raised_later(
+    server: Scripted, recorder: events.Recorder, counts: Counts
+) -> None:
+    server.answer(CREATED)
+    server.answer(failure(500, "InternalError", "etcd is down"))
+    server.answer(PATCHED)
+    for count in (1, 3):
+        recorder.event(POD, "Warning", "R", "m")
+        await all_sent(server, recorder, count)
+    assert [request.method for request in server.requests] == ["POST", "PATCH", "PATCH"]
+    assert (counts("created"), counts("repeated"), counts("failed")) == (1, 1, 0)
+
+
 async def test_an_event_is_given_up_after_some_tries(
     server: Scripted, recorder: events.Recorder, counts: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:

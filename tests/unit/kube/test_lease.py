@@ -858,6 +858,17 @@ def test_a_conflict_at_the_release_is_looked_into(fake: FakeApi, start: Start) -
     assert next(conflicts, None) is None
 
 
+def test_a_release_that_is_refused_is_told(fake: FakeApi, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    one = start()
+    one.next()
+    refusal = client.ApiError(500, "InternalError", "etcd is down")
+    fake.trouble = lambda method: refusal if method == "PUT" else None
+    one.elector.stop()
+    assert not one.elector.alive()
+    told = "the Lease could not be released; others wait until it expires: etcd is down (500 InternalError)"
+    assert told in [record.getMessage() for record in caplog.records]
+
+
 def test_a_release_takes_no_longer_than_it_may(
     fake: FakeApi, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
