@@ -1,9 +1,9 @@
-"""python -m testbed setup [controlplane|kernel|all]: bring along all that the tests and the demo need."""
+"""python -m testbed setup [controlplane|kernel|all] | demo: what the tests and the demo need, and the demo."""
 
 import argparse
 import sys
 
-from testbed import assets, host, kernelvm, process, term
+from testbed import assets, controlplane, demo, host, kernelvm, process, term
 
 
 def _setup_controlplane() -> None:
@@ -27,15 +27,22 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     setup = commands.add_parser("setup", help="fetch or build what the tests and the demo need; quick when it is there")
     setup.add_argument("part", nargs="?", default="all", choices=[*PARTS, "all"])
-    chosen = parser.parse_args().part
+    commands.add_parser("demo", help="run the main job on a real API server and a real kernel")
+    options = parser.parse_args()
+    chosen = getattr(options, "part", "all")
     process.exit_on_sigterm()
     try:
         host.need_linux()
         for name, make in PARTS.items():
             if chosen in {name, "all"}:
                 make()
-    except (host.SetupError, process.ProcessError) as error:
+        if options.command == "demo":
+            demo.run()
+    except (host.SetupError, process.ProcessError, controlplane.ControlPlaneError, kernelvm.VMError) as error:
         term.say(f"can't go on: {error}")
+        return 1
+    except demo.DemoError as error:
+        term.say(f"this does not hold: {error}")
         return 1
     except KeyboardInterrupt:
         term.say("stopped")
