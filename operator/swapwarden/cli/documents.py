@@ -22,6 +22,9 @@ Json = dict[str, Any]
 STDIN: Final = "-"
 SUFFIXES: Final = (".json", ".yaml", ".yml")
 
+_INT_BITS: Final = 1024
+"""Larger numbers mean nothing in any object, and Python refuses to print those of more than 4,300 digits."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -112,13 +115,22 @@ def _contents(name: str, log: Log) -> Iterator[tuple[str, bytes]]:
 def _objects(file: str, text: str, log: Log) -> Iterator[Found]:
     for place, document in _documents(file, text, log):
         try:
-            # Without aliases no document holds more values than characters.
+            # Without aliases no document holds more keys and values than characters, and one.
             cleaned = _without_nulls(document, [len(text) + 1])
-        except (RecursionError, OverflowError):
-            log.problem(place, "nested too deeply, or its aliases expand to too much")
-            continue
-        if cleaned is not None:
-            yield from _expand(place, cleaned, log)
+        except RecursionError:
+            log.problem(place, "nested too deeply")
+        except _UnusableError as error:
+            log.problem(place, str(error))
+        else:
+            if cleaned is not None:
+                yield from _expand(place, cleaned, log)
+
+
+class _UnusableError(Exception):
+    """The document holds more than an object can."""
+
+
+_JSON_TYPES: Final = ("null", "bool", "int", "float", "str", "seq", "map")
 
 
 class _Loader(Loader):
@@ -127,6 +139,12 @@ class _Loader(Loader):
     yaml_implicit_resolvers = {  # noqa: RUF012 the name and the form are PyYAML's
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":value"))]
         for first, resolvers in Loader.yaml_implicit_resolvers.items()
+    }
+    # Tags such as !!binary would give values that no object can hold; None is the entry that refuses unknown tags.
+    yaml_constructors = {  # noqa: RUF012 the name and the form are PyYAML's
+        tag: constructor
+        for tag, constructor in Loader.yaml_constructors.items()
+        if tag is None or tag.endswith(tuple(f":{name}" for name in _JSON_TYPES))
     }
 
     def __init__(self, stream: str) -> None:
@@ -137,6 +155,16 @@ class _Loader(Loader):
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         self.twice += _repeated(keys)
         return super().construct_mapping(node, deep)
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        """Keep 12:30 as text, of which YAML 1.1 makes 750, and kubectl does not."""
+        if ":" in node.value:
+            return node.value
+        return self.construct_yaml_int(node) if node.tag.endswith(":int") else self.construct_yaml_float(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
 
 
 def _repeated(keys: list[str]) -> list[str]:
@@ -191,11 +219,19 @@ def _note_twice(place: Place, keys: list[str], log: Log) -> None:
 def _without_nulls(value: Any, budget: list[int]) -> Any:
     budget[0] -= 1
     if budget[0] < 0:
-        raise OverflowError
+        raise _UnusableError("its aliases expand to too much")
     if isinstance(value, dict):
-        return {str(key): _without_nulls(child, budget) for key, child in value.items() if child is not None}
+        return {
+            str(_without_nulls(key, budget)): _without_nulls(child, budget)
+            for key, child in value.items()
+            if child is not None
+        }
     if isinstance(value, list):
         return [_without_nulls(child, budget) for child in value]
+    if isinstance(value, str) and not value.isascii():
+        return value.encode(errors="replace").decode()  # JSON can escape half a surrogate pair, which is no character
+    if isinstance(value, int) and value.bit_length() > _INT_BITS:
+        raise _UnusableError(f"holds a number of {value.bit_length()} bits, which is more than an object can")
     return value
 
 
@@ -210,10 +246,10 @@ def _expand(place: Place, document: Any, log: Log, inherited: tuple[str, str] = 
         if not isinstance(value, str) or not value:
             log.problem(place.below(key), "Required value")
             return
-    if not kind.endswith("List"):
+    if not kind.endswith("List") or "items" not in document:
         yield Found(place, document)
         return
-    items = document.get("items", [])
+    items = document["items"]
     if not isinstance(items, list):
         log.problem(place.below("items"), f"expected a list, got {type_name(items)}")
         return

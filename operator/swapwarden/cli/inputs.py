@@ -15,11 +15,15 @@ from swapwarden.api import names, state
 from swapwarden.api import profile as api
 from swapwarden.cli import documents
 from swapwarden.policy import nodes, pods, profiles, quantity
+from swapwarden.webhook import admission, review
 
 Struct = TypeVar("Struct")
 Object = TypeVar("Object")
 
 DEFAULT_NAMESPACE = "default"
+
+UNDEFAULTED_NAMESPACES = frozenset({"kube-system", "swapwarden-system"})
+"""The webhook is not asked about pods of these, so that they start without it: no namespace default reaches them."""
 
 
 class _NamespaceMeta(msgspec.Struct, frozen=True):
@@ -62,11 +66,30 @@ def pod_rows(inputs: Inputs) -> Iterator[pods.PodRow]:
     for wire in inputs.pods.values():
         row = pods.project(wire)
         namespace = inputs.namespaces.get(row.namespace)
-        mirror = names.CONFIG_MIRROR_ANNOTATION in wire.metadata.annotations
-        if row.policy is None and not row.uid and not mirror and namespace is not None:
+        if row.policy is None and is_awaited(wire) and namespace is not None:
             default = namespace.metadata.labels.get(names.DEFAULT_POLICY_LABEL)
             row = msgspec.structs.replace(row, policy=default)
         yield row
+
+
+def is_awaited(wire: pods.WirePod) -> bool:
+    """Whether the pod does not exist yet and the webhook will be asked about it."""
+    meta = wire.metadata
+    mirror = names.CONFIG_MIRROR_ANNOTATION in meta.annotations
+    return not meta.uid and not mirror and meta.namespace not in UNDEFAULTED_NAMESPACES
+
+
+def refusals(wire: pods.WirePod) -> Iterator[tuple[str, str]]:
+    """What the webhook would refuse an awaited pod for, as paths and reasons."""
+    spec = review.PodSpec(
+        init_containers=[review.Container(one.name) for one in wire.spec.init_containers],
+        containers=[review.Container(one.name) for one in wire.spec.containers],
+    )
+    pod = review.Pod(review.Metadata(name=wire.metadata.name, annotations=wire.metadata.annotations), spec)
+    request = review.Request(uid="", resource=review.Resource(), operation="CREATE", object=pod)
+    status = admission.validate(request).status
+    if status is not None:
+        yield from ((cause.field, cause.message) for cause in status.details.causes)
 
 
 class _InvalidError(Exception):
@@ -84,11 +107,12 @@ def collect(found: Iterable[documents.Found], log: documents.Log) -> Inputs:
         version, kind = one.object["apiVersion"], one.object["kind"]
         group = version.rpartition("/")[0]
         reader = _READERS.get((group, kind))
+        if reader is None:
+            log.note(one.place, f"{version} {kind} is passed over: only {_KNOWN} count")
+            continue
         try:
-            name = _name(one.object) if reader else ""
-            if reader is None:
-                log.note(one.place, f"{version} {kind} is passed over: only {_KNOWN} count")
-            elif reader(inputs, one.object):
+            name = _name(one.object)
+            if reader(inputs, one.object):
                 log.note(one.place, f"{kind} {name!r} was read before; this one counts")
         except _InvalidError as refused:
             for path, reason in refused.problems:
@@ -98,6 +122,9 @@ def collect(found: Iterable[documents.Found], log: documents.Log) -> Inputs:
 
 def _name(document: documents.Json) -> str:
     """The object's name, after what all kinds have in common was checked."""
+    version, known = document["apiVersion"], names.API_VERSION if "/" in document["apiVersion"] else "v1"
+    if version != known:
+        raise _InvalidError(("apiVersion", _unsupported(version, [known])))
     metadata = document.get("metadata", {})
     if not isinstance(metadata, dict):
         raise _InvalidError(("metadata", f"expected a mapping, got {documents.type_name(metadata)}"))
@@ -115,6 +142,8 @@ def _name(document: documents.Json) -> str:
         wrong.append(("metadata.name", "Required value"))
     elif not isinstance(name, str):
         wrong.append(("metadata.name", f"expected a string, got {_shown(name)}: put it in quotes"))
+    elif not _SUBDOMAIN.fullmatch(name) or len(name) > _SUBDOMAIN_LENGTH:
+        wrong.append(("metadata.name", f"Invalid value: {_shown(name)}: {_SUBDOMAIN_RULE}"))
     if wrong:
         raise _InvalidError(*wrong)
     return str(name)
@@ -126,6 +155,13 @@ def _struct(document: documents.Json, kind: type[Struct]) -> Struct:
     except msgspec.ValidationError as error:
         raise _InvalidError(_from_msgspec(str(error))) from None
 
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LABEL_RULE = "a name has at most 63 characters, of a-z, 0-9 and -, with a letter or digit at both ends"
+_LABEL_LENGTH = 63
+_SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+_SUBDOMAIN_RULE = "a name has at most 253 characters, of a-z, 0-9, - and ., with a letter or digit at both ends"
+_SUBDOMAIN_LENGTH = 253
 
 _AT = re.compile(r"(?P<text>.*?)(?: - at `(?P<key>key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
@@ -167,20 +203,45 @@ def _read_pod(inputs: Inputs, document: documents.Json) -> bool:
     wire = _struct(document, pods.WirePod)
     if not wire.spec.containers:
         raise _InvalidError(("spec.containers", "Required value"))
-    wrong = []
-    for path, text in pods.quantities(wire):
-        try:
-            quantity.nano(text)
-        except quantity.QuantityError as error:
-            wrong.append((path, f"Invalid value: {error}"))
+    wrong = [*_wrong_names(wire), *_wrong_quantities(wire)]
     if wrong:
         raise _InvalidError(*wrong)
     return _put(inputs.pods, f"{wire.metadata.namespace}/{wire.metadata.name}", wire)
 
 
+def _wrong_names(wire: pods.WirePod) -> Iterator[tuple[str, str]]:
+    spec = wire.spec
+    namespace = wire.metadata.namespace
+    if not _is_label(namespace):
+        yield "metadata.namespace", f"Invalid value: {_shown(namespace)}: {_LABEL_RULE}"
+    seen: set[str] = set()
+    for part, containers in (
+        ("initContainers", spec.init_containers),
+        ("containers", spec.containers),
+        ("ephemeralContainers", spec.ephemeral_containers),
+    ):
+        for index, name in enumerate(one.name for one in containers):
+            path = f"spec.{part}[{index}].name"
+            if not _is_label(name):
+                yield path, f"Invalid value: {_shown(name)}: {_LABEL_RULE}"
+            elif name in seen:
+                yield path, f"Duplicate value: {_shown(name)}"
+            seen.add(name)
+
+
+def _is_label(name: str) -> bool:
+    return len(name) <= _LABEL_LENGTH and _LABEL.fullmatch(name) is not None
+
+
+def _wrong_quantities(wire: pods.WirePod) -> Iterator[tuple[str, str]]:
+    for path, text in pods.quantities(wire):
+        try:
+            quantity.nano(text)
+        except quantity.QuantityError as error:
+            yield path, f"Invalid value: {error}"
+
+
 def _read_state(inputs: Inputs, document: documents.Json) -> bool:
-    if document["apiVersion"] != names.API_VERSION:
-        raise _InvalidError(("apiVersion", _unsupported(document["apiVersion"], [names.API_VERSION])))
     wire = _struct(document, _State)
     return _put(inputs.facts, wire.metadata.name, wire.status.facts)
 

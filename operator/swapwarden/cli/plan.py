@@ -6,8 +6,10 @@ import argparse
 import collections
 import os
 import sys
+from collections.abc import Iterator
 from typing import Final
 
+from swapwarden.api import names
 from swapwarden.cli import documents, inputs, report
 from swapwarden.policy import nodes, plan, pods, profiles
 
@@ -69,6 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _plan(found: inputs.Inputs) -> tuple[dict[str, plan.Explanation], list[str]]:
     """Plans by node, and what is worth knowing about them."""
     notes = [] if found.nodes else ["no Node in the input: nothing to plan"]
+    notes += [
+        f"pod {wire.metadata.namespace}/{wire.metadata.name} would be refused at admission: {path}: {reason}"
+        for wire in found.pods.values()
+        if inputs.is_awaited(wire)
+        for path, reason in inputs.refusals(wire)
+    ]
     by_node: dict[str, list[pods.PodRow]] = collections.defaultdict(list)
     for row in inputs.pod_rows(found):
         pod = f"pod {row.namespace}/{row.name} is left out"
@@ -85,7 +93,14 @@ def _plan(found: inputs.Inputs) -> tuple[dict[str, plan.Explanation], list[str]]
         if selection.conflicts:
             ties = ", ".join((selection.profile.name, *selection.conflicts))
             notes.append(f"node {name}: {ties} have the same priority; {selection.profile.name} governs")
-        if not facts.memory_bytes:
-            notes.append(f"node {name}: status.capacity.memory is not known: LimitedSwap gives 0 to its pods")
+        notes += (f"node {name}: {missing}" for missing in _missing(selection.profile, facts))
         plans[name] = plan.explain_node(selection.profile, facts, by_node[name])
     return plans, notes
+
+
+def _missing(profile: profiles.Profile, facts: nodes.NodeFacts) -> Iterator[str]:
+    """What is not known of a node although its profile needs it, and what comes of it."""
+    if profile.behavior in {names.Behavior.LIMITED_SWAP, names.Behavior.WORKLOAD_CONTROLLED} and not facts.swap_bytes:
+        yield "no swap: its status.nodeInfo.swap.capacity and its NodeSwapState name none; its pods get 0"
+    if profile.behavior == names.Behavior.LIMITED_SWAP and not facts.memory_bytes:
+        yield "status.capacity.memory is not known: LimitedSwap gives 0 to its pods"

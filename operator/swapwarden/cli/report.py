@@ -66,6 +66,11 @@ def _entry(swap_max: str | None, reason: names.Reason) -> Json:
     return {**written, "reason": reason.value}
 
 
+def _printable(value: str) -> str:
+    """What a user wrote, on one line and without control characters: in quotes unless it is a plain word."""
+    return value if value.isprintable() and value.strip() == value != "" else json.dumps(value)
+
+
 def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
     header = explanation.header
     profile = header.profile.name
@@ -74,7 +79,7 @@ def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
     yield node, "(all pods)", _NOTHING, _NOTHING, governed, kubepods
     for one in explanation.pods:
         row, decision = one.row, one.decision
-        policy = _NOTHING if row.policy is None else row.policy
+        policy = _NOTHING if row.policy is None else _printable(row.policy)
         pod = f"{row.namespace}/{row.name}"
         yield node, pod, row.qos, policy, decision.reason, decision.swap_max or _NOTHING
         for container in decision.containers:

@@ -43,14 +43,16 @@ items:
 - apiVersion: v1
   kind: PodList
   items: [{{metadata: {{name: b}}}}]
-- {{apiVersion: v1, kind: NodeList, items: null}}
+- {{apiVersion: v1, kind: NodeList, items: []}}
+- {{apiVersion: example.com/v1, kind: AllowList, metadata: {{name: c}}}}
 """
     found, log = read(text, tmp_path)
     assert [(one.object["kind"], str(one.place.path)) for one in found] == [
         ("Pod", "items[0]"),
         ("Pod", "items[1].items[0]"),
+        ("AllowList", "items[3]"),
     ]
-    assert names(found) == ["a", "b"]
+    assert names(found) == ["a", "b", "c"]
     assert not log.problems
 
 
@@ -70,7 +72,8 @@ def test_flow_style_yaml_is_not_taken_for_json(tmp_path: pathlib.Path) -> None:
 
 def test_values_are_what_kubectl_sees(tmp_path: pathlib.Path) -> None:
     (found,), log = read(
-        "{apiVersion: v1, kind: X, time: 2026-01-01T00:00:00Z, day: 2026-01-01, none: null, n: 1, f: 0.5, 5: x, op: =}",
+        "{apiVersion: v1, kind: X, time: 2026-01-01T00:00:00Z, day: 2026-01-01, none: null, n: 1, f: 0.5, 5: x,"
+        " op: =, at: 12:30, long: 1:30.5}",
         tmp_path,
     )
     assert found.object == {
@@ -82,6 +85,8 @@ def test_values_are_what_kubectl_sees(tmp_path: pathlib.Path) -> None:
         "f": 0.5,
         "5": "x",
         "op": "=",
+        "at": "12:30",
+        "long": "1:30.5",
     }
     assert log == documents.Log()
 
@@ -121,8 +126,17 @@ def test_merged_keys_are_not_repeated_ones(tmp_path: pathlib.Path) -> None:
         ("{apiVersion: v1, kind: List, items: {}}", "document 1: items: expected a list, got a mapping"),
         ("{apiVersion: v1, kind: List, items: [null]}", "document 1: items[0]: expected an object"),
         ("{apiVersion: v1, kind: List, items: [{kind: Pod}]}", "document 1: items[0].apiVersion: Required value"),
-        ("a: &a [*a]", "document 1: nested too deeply, or its aliases expand to too much"),
+        ("a: &a [*a]", "document 1: its aliases expand to too much"),
         ('{"a":' * 5000 + "1" + "}" * 5000, "document 1: nested too deeply"),
+        (
+            "a: !!binary aGVsbG8=",
+            "document 1: not YAML: could not determine a constructor for the tag 'tag:yaml.org,2002:binary'",
+        ),
+        ("a: !!timestamp 2026-01-01", "document 1: not YAML: could not determine a constructor"),
+        ("a: !!set {b}", "document 1: not YAML: could not determine a constructor"),
+        (f"a: 0x{'f' * 5000}", "document 1: holds a number of 20000 bits, which is more than an object can"),
+        (f"? 0x{'f' * 5000}\n: a", "document 1: holds a number of 20000 bits"),
+        (f'{{"a": {"9" * 5000}}}', "document 1: not YAML: Exceeds the limit"),
     ],
 )
 def test_bad_input_is_named_by_file_document_and_path(text: str, message: str, tmp_path: pathlib.Path) -> None:
@@ -135,9 +149,7 @@ def test_aliases_that_expand_to_gigabytes(tmp_path: pathlib.Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
     _, log = read("\n".join(lines), tmp_path)
-    assert messages(log.problems, tmp_path) == [
-        "in.yaml: document 1: nested too deeply, or its aliases expand to too much"
-    ]
+    assert messages(log.problems, tmp_path) == ["in.yaml: document 1: its aliases expand to too much"]
 
 
 def test_a_directory_is_read_like_kubectl_does(tmp_path: pathlib.Path) -> None:

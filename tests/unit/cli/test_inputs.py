@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import pytest
+import yaml
 from swapwarden.api import state
 from swapwarden.cli import documents, inputs
 
@@ -13,6 +15,8 @@ POD: dict[str, Any] = {
     "metadata": {"name": "web"},
     "spec": {"containers": [{"name": "app"}]},
 }
+NO_LABEL = "a name has at most 63 characters, of a-z, 0-9 and -, with a letter or digit at both ends"
+NO_SUBDOMAIN = "a name has at most 253 characters, of a-z, 0-9, - and ., with a letter or digit at both ends"
 
 
 def collect(*objects: dict[str, Any]) -> tuple[inputs.Inputs, documents.Log]:
@@ -43,6 +47,34 @@ def namespace(name: str, policy: str) -> dict[str, Any]:
     [
         (pod({"name": None}), ["metadata.name: Required value"]),
         (pod({"name": False}), ["metadata.name: expected a string, got false: put it in quotes"]),
+        (
+            pod({"name": "Web"}),
+            [f'metadata.name: Invalid value: "Web": {NO_SUBDOMAIN}'],
+        ),
+        (
+            pod({"name": "w" * 254, "namespace": "a.b"}, containers=[{"name": "-"}]),
+            [f'metadata.name: Invalid value: "{"w" * 79}...: {NO_SUBDOMAIN}'],
+        ),
+        (
+            pod({"namespace": "a.b"}, containers=[{"name": "-"}, {"name": "a" * 64}]),
+            [
+                f"{path}: Invalid value: {value}: {NO_LABEL}"
+                for path, value in (
+                    ("metadata.namespace", '"a.b"'),
+                    ("spec.containers[0].name", '"-"'),
+                    ("spec.containers[1].name", f'"{"a" * 64}"'),
+                )
+            ],
+        ),
+        (
+            pod(containers=[{"name": "a"}, {"name": "b"}], initContainers=[{"name": "b"}]),
+            ['spec.containers[1].name: Duplicate value: "b"'],
+        ),
+        ({**pod(), "apiVersion": "v2"}, ['apiVersion: Unsupported value: "v2": supported values: "v1"']),
+        (
+            {**PROFILE, "metadata": {"name": "(built-in)"}, "spec": {"nodeSelector": {}}},
+            [f'metadata.name: Invalid value: "(built-in)": {NO_SUBDOMAIN}'],
+        ),
         ({**POD, "metadata": []}, ["metadata: expected a mapping, got a list"]),
         (
             pod({"annotations": {"a": 1, "b": "x", "c": True}, "labels": {"l": 0.5}}),
@@ -188,6 +220,23 @@ def test_the_namespaces_default_counts_for_pods_that_were_not_created_yet(
 ) -> None:
     read, _ = collect(pod(metadata), namespace("default", "Disabled"))
     assert [row.policy for row in inputs.pod_rows(read)] == [policy]
+
+
+def test_where_the_webhook_is_not_asked_no_default_counts() -> None:
+    manifest = pathlib.Path(__file__).parents[3] / "deploy/manifests/webhook.yaml"
+    selectors = [
+        expression
+        for configuration in yaml.safe_load_all(manifest.read_text())
+        for webhook in configuration["webhooks"]
+        for expression in webhook["namespaceSelector"]["matchExpressions"]
+    ]
+    assert selectors
+    for expression in selectors:
+        assert expression["operator"] == "NotIn"
+        assert set(expression["values"]) == inputs.UNDEFAULTED_NAMESPACES
+    for name in inputs.UNDEFAULTED_NAMESPACES:
+        read, _ = collect(pod({"namespace": name}), namespace(name, "Disabled"))
+        assert [row.policy for row in inputs.pod_rows(read)] == [None]
 
 
 def test_facts_of_a_state() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -150,6 +151,52 @@ def test_its_own_output_is_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert capsys.readouterr().out == TABLE
 
 
+ODD = [
+    None,
+    -1,
+    1.5,
+    float("nan"),
+    float("inf"),
+    10**300,
+    True,
+    "",
+    "\ud800",
+    "a\0b",
+    "9" * 400,
+    [],
+    {},
+    [None],
+    {"a": 1},
+]
+
+
+def mutants(value: Any) -> Iterator[Any]:
+    """The value with each part of it replaced by each of the odd values."""
+    yield from ODD
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in list(children):
+        for odd in mutants(child):
+            copy = value.copy()
+            copy[key] = odd
+            yield copy
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_whatever_is_in_the_input_the_answer_is_a_plan_or_what_is_wrong(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    facts = {"cgroupVersion": 2, "swapController": True, "swapBytes": 2**30, "memoryBytes": 2**30, "pageSize": 4096}
+    found = document("NodeSwapState", "node-b", status={"facts": facts})
+    documents = list(yaml.safe_load_all(f"{INPUT}{found}"))
+    assert len(documents) == 7
+    for mutant in mutants(documents[number]):
+        items = [*documents[:number], mutant, *documents[number + 1 :]]
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        status = run(text, monkeypatch)
+        out, err = capsysbinary.readouterr()
+        assert (status == 0 and out.startswith(b"NODE ")) or (status == 2 and not out and b"error: " in err), mutant
+
+
 def test_several_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, *rest = INPUT.split("---\n")
     (tmp_path / "nodes.yaml").write_text(first)
@@ -181,8 +228,7 @@ def test_audit_shows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 
 def test_notes_on_what_does_not_count(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    bare = document("Node", "bare")
-    text = NODE + bare + pod("lost", "elsewhere") + pod("waits", None) + document("ConfigMap", "c")
+    text = NODE + document("Node", "bare") + pod("lost", "elsewhere") + pod("waits", None) + document("ConfigMap", "c")
     assert run(text, monkeypatch) == 0
     out, err = capsys.readouterr()
     assert err.splitlines() == [
@@ -192,9 +238,57 @@ def test_notes_on_what_does_not_count(monkeypatch: pytest.MonkeyPatch, capsys: p
         ),
         "note: pod default/lost is left out: no Node 'elsewhere' (its spec.nodeName) in the input",
         "note: pod default/waits is left out: spec.nodeName says of no node that the pod is on it",
-        "note: node bare: status.capacity.memory is not known: LimitedSwap gives 0 to its pods",
     ]
     assert "lost" not in out
+
+
+NO_SWAP_KNOWN = (
+    "note: node bare: no swap: its status.nodeInfo.swap.capacity and its NodeSwapState name none; its pods get 0"
+)
+NO_MEMORY_KNOWN = "note: node bare: status.capacity.memory is not known: LimitedSwap gives 0 to its pods"
+
+
+@pytest.mark.parametrize(
+    ("behavior", "notes"),
+    [
+        ("Kubelet", []),
+        ("NoSwap", []),
+        ("LimitedSwap", [NO_SWAP_KNOWN, NO_MEMORY_KNOWN]),
+        ("WorkloadControlled", [NO_SWAP_KNOWN]),
+    ],
+)
+def test_notes_on_what_is_not_known_where_it_matters(
+    behavior: str, notes: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = document("NodeSwapProfile", "p", spec={"nodeSelector": {}, "swap": {"behavior": behavior}})
+    assert run(NODE + document("Node", "bare") + profile, monkeypatch) == 0
+    assert capsys.readouterr().err.splitlines() == notes
+
+
+def test_what_admission_would_refuse_is_noted_of_pods_that_do_not_exist_yet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {"swapwarden.dev/swap-policy": "a\nb", "swap-limit.swapwarden.dev/ap": "1Gi"}
+    spec = {"nodeName": "n", "containers": [{"name": "app"}]}
+    metadata = [
+        {"name": "new", "annotations": wrong},
+        {"name": "old", "annotations": wrong, "uid": "u"},
+        {"name": "system", "namespace": "kube-system", "annotations": wrong},
+    ]
+    pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": one, "spec": spec} for one in metadata]
+    assert run(f"{NODE}---\n{yaml.safe_dump_all(pods)}", monkeypatch) == 0
+    out, err = capsys.readouterr()
+    reasons = [
+        'swap-limit.swapwarden.dev/ap]: Invalid value: "ap": the pod has no container of that name; it has: "app"',
+        'swapwarden.dev/swap-policy]: Unsupported value: "a\\nb": supported values: "Disabled", "NoPreference"',
+    ]
+    assert err.splitlines() == [
+        f"note: pod default/new would be refused at admission: metadata.annotations[{reason}" for reason in reasons
+    ]
+    assert [line.split()[1:5] for line in out.splitlines() if "BestEffort" in line] == [
+        [name, "BestEffort", '"a\\nb"', "InvalidPolicy"]
+        for name in ("default/new", "default/old", "kube-system/system")
+    ]
 
 
 def test_without_nodes_there_is_nothing_to_plan(
