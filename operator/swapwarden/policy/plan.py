@@ -56,22 +56,13 @@ def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.State
     The epoch is neither compared nor in the patch: whoever writes adds its own. From None, it is the whole of `new`.
     `old` may be plain JSON, for a spec that another version wrote and this one does not understand.
     """
-    if isinstance(old, state.StateSpec) and old.pods == new.pods and _same_header(old, new):
+    if isinstance(old, state.StateSpec) and msgspec.structs.replace(old, epoch=new.epoch) == new:
         return None
     before = dict(old) if isinstance(old, Mapping) else msgspec.to_builtins(old) if old else {}
     after = msgspec.to_builtins(new)
     before.pop(_UNCOMPARED, None)
     after.pop(_UNCOMPARED, None)
     return merge.merge_patch(before, after) or None
-
-
-def _same_header(old: state.StateSpec, new: state.StateSpec) -> bool:
-    return (old.profile, old.mode, old.on_unknown_pod, old.kubepods) == (
-        new.profile,
-        new.mode,
-        new.on_unknown_pod,
-        new.kubepods,
-    )
 
 
 def reference(profile: profiles.Profile) -> state.ProfileRef:

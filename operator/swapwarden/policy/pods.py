@@ -40,7 +40,8 @@ class WireContainerStatus(msgspec.Struct, frozen=True):
     name: str
     container_id: str = msgspec.field(default="", name="containerID")
     state: WireContainerState = WireContainerState()
-    resources: qos.Resources = qos.Resources()
+    resources: qos.Resources | None = None
+    """Those in force, all of them, where the kubelet says (k/k: pkg/kubelet/kubelet_pods.go)."""
 
 
 class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -156,14 +157,18 @@ def quantities(wire: WirePod) -> Iterator[tuple[str, str]]:
     )
     for path, entries in lists:
         for index, entry in enumerate(entries):
-            yield from entry.resources.quantities(f"{path}[{index}].resources")
+            if entry.resources is not None:
+                yield from entry.resources.quantities(f"{path}[{index}].resources")
 
 
 def _cgroup_uid(meta: WirePodMeta) -> str:
-    """The kubelet names the cgroup of a static pod after the hash of its file; its mirror pod has another UID."""
-    annotations = meta.annotations
-    if names.CONFIG_MIRROR_ANNOTATION in annotations or _is_static(annotations):
-        return annotations.get(names.CONFIG_HASH_ANNOTATION) or meta.uid
+    """The UID in the name of the pod's cgroup.
+
+    For a static pod that is the hash of its file; its mirror, which is what the API server has, has another UID. No
+    other pod's annotations count: the kubelet overwrites them for itself, whatever their author wrote.
+    """
+    if names.CONFIG_MIRROR_ANNOTATION in meta.annotations:
+        return meta.annotations.get(names.CONFIG_HASH_ANNOTATION) or meta.uid
     return meta.uid
 
 
@@ -202,7 +207,8 @@ def _rows(
     by_name = {status.name: status for status in statuses}
     for container in containers:
         status = by_name.get(container.name)
-        request, limit = _memory(container.resources, status.resources if status else container.resources)
+        in_force = status.resources if status is not None else None
+        request, limit = _memory(container.resources if in_force is None else in_force)
         running = status is not None and status.state.running is not None
         yield ContainerRow(
             name=sys.intern(container.name),
@@ -214,14 +220,10 @@ def _rows(
         )
 
 
-def _memory(asked: qos.Resources, in_force: qos.Resources) -> tuple[int, int]:
-    """Memory request and limit in bytes: those in force, where the kubelet has reported them, else those asked for."""
-    limit = _first(in_force.limits.memory, asked.limits.memory)
-    request = _first(in_force.requests.memory, asked.requests.memory)
+def _memory(resources: qos.Resources) -> tuple[int, int]:
+    """Memory request and limit in bytes, 0 where unset."""
+    limit = resources.limits.memory or 0
+    request = resources.requests.memory
     if request is None:  # a file, which lacks what the API server fills in
         request = limit
-    return quantity.capped(str(request or 0)), quantity.capped(str(limit or 0))
-
-
-def _first(*values: str | float | None) -> str | float | None:
-    return next((value for value in values if value is not None), None)
+    return quantity.capped(str(request)), quantity.capped(str(limit))

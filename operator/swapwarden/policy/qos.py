@@ -24,7 +24,7 @@ class Class(enum.StrEnum):
 
 
 class ResourceList(msgspec.Struct, frozen=True):
-    """_Amounts of the two resources that decide on the QoS class."""
+    """Amounts of the two resources that decide on the QoS class."""
 
     cpu: Written | None = None
     memory: Written | None = None
