@@ -27,7 +27,7 @@ SPACE = "demo"
 ROOT = CGROUPS / "demo"
 POLICY = "swapwarden.dev/swap-policy"
 HOG = {"testbed/hog": "40", "testbed/hog-pace": "200"}
-MEMORY = {"requests": {"memory": "32Mi"}, "limits": {"memory": "64Mi"}}
+MEMORY = {"requests": {"memory": "32Mi"}, "limits": {"memory": "96Mi"}}
 FULL = {"requests": {"memory": "32Mi", "cpu": "100m"}, "limits": {"memory": "32Mi", "cpu": "100m"}}
 PODS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "burstable": (HOG, MEMORY),
@@ -163,11 +163,7 @@ class _Demo:
     def step(self, title: str, *, swaps: bool) -> None:
         """Wait until the plan is in the kernel, squeeze the hogs, show the table, and check each number of it."""
         with term.step(title):
-            if swaps:
-                _until(self._is_applied, "the agent has applied the plan")
-            else:
-                # What is in the swap cache counts as swap in use until the kernel looks at it again.
-                _until(lambda: self._squeeze() and self._is_applied(), "the agent has applied the plan")
+            _until(self._is_applied, "the agent has applied the plan")
             peaks = self._squeeze()
             plan, kernel = self._plan(), self._kernel()
         print(f"\n{title}")
