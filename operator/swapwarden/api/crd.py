@@ -51,6 +51,8 @@ def structural(schema: Schema, definitions: dict[str, Schema] | None = None, *, 
         result["additionalProperties"] = structural(values, definitions, defaults=defaults)
     if not defaults or not result.get("default"):
         result.pop("default", None)
+    if not result.get("required"):
+        result.pop("required", None)
     if "enum" in result:
         result["type"] = "string"
     if result.get("type") == "integer":

@@ -6,48 +6,62 @@ models check files in `swapwarden plan`, so that a file which passes there is ac
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Literal
 
 import pydantic
 from pydantic import alias_generators
 
 from swapwarden.api import names
 
-QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(([KMGTPE]i)|[kMGTPE]|m|([eE][+-]?[0-9]{1,2}))?$"
+QUANTITY_PATTERN = r"([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[kMGTPEm]|[eE][+-]?[0-9]{1,2})?"
 """Kubernetes quantities without a sign (k/k: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go)."""
 
-QUANTITY_OR_PERCENT_PATTERN = QUANTITY_PATTERN + r"|^(100|[0-9]{1,2})%$"
+QUANTITY_REFUSAL = "must be a quantity without a sign, such as 512Mi, 2G or 1073741824"
+QUANTITY_OR_PERCENT_PATTERN = QUANTITY_PATTERN + r"|(100|[0-9]{1,2})%"
+QUANTITY_OR_PERCENT_REFUSAL = "must be a quantity without a sign, such as 512Mi or 2G, or percents from 0% to 100%"
+QUANTITY_LENGTH = 32
+LABEL_KEY_PATTERN = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+)
+LABEL_KEY_REFUSAL = "a key must be that of a label: pool, or example.com/pool"
 LABEL_VALUE_PATTERN = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 
 
-def _int_or_string(pattern: str) -> dict[str, Any]:
-    """Schema of a quantity in a CRD: YAML may read it as a number; only its text form has a pattern and a length."""
-    return {"x-kubernetes-int-or-string": True, "pattern": pattern, "maxLength": 32, "minimum": 0}
+def _quantity(pattern: str, refusal: str) -> tuple[pydantic.BeforeValidator, pydantic.WithJsonSchema]:
+    """What makes a field a quantity, in the model and in the CRD. YAML reads `maxPerPod: 1024` as a number."""
+
+    def checked(value: object) -> str:
+        text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+        if len(text) > QUANTITY_LENGTH or not re.fullmatch(pattern, text):
+            raise ValueError(refusal)
+        return text
+
+    # A rule instead of `pattern`, whose message would be the pattern.
+    rule = f"type(self) == int ? self >= 0 : size(self) <= {QUANTITY_LENGTH} && self.matches('^({pattern})$')"
+    return pydantic.BeforeValidator(checked), pydantic.WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "maxLength": QUANTITY_LENGTH,
+            "x-kubernetes-validations": [{"rule": rule, "message": refusal}],
+        }
+    )
 
 
-def _quantity_as_text(value: object) -> object:
-    """YAML reads `maxPerPod: 1024` as a number; a quantity is text from here on."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Quantity = Annotated[
-    str,
-    pydantic.BeforeValidator(_quantity_as_text),
-    pydantic.StringConstraints(pattern=QUANTITY_PATTERN, max_length=32),
-    pydantic.WithJsonSchema(_int_or_string(QUANTITY_PATTERN)),
-]
+Quantity = Annotated[str, *_quantity(QUANTITY_PATTERN, QUANTITY_REFUSAL)]
 """Bytes as a Kubernetes quantity: 512Mi, 2G, 1073741824."""
 
-QuantityOrPercent = Annotated[
-    str,
-    pydantic.BeforeValidator(_quantity_as_text),
-    pydantic.StringConstraints(pattern=QUANTITY_OR_PERCENT_PATTERN, max_length=32),
-    pydantic.WithJsonSchema(_int_or_string(QUANTITY_OR_PERCENT_PATTERN)),
-]
+QuantityOrPercent = Annotated[str, *_quantity(QUANTITY_OR_PERCENT_PATTERN, QUANTITY_OR_PERCENT_REFUSAL)]
 """A quantity, or whole percents of the node's swap: 10%."""
 
-LabelKey = Annotated[str, pydantic.Field(min_length=1, max_length=317)]
+LabelKey = Annotated[str, pydantic.Field(max_length=317, pattern=LABEL_KEY_PATTERN)]
 LabelValue = Annotated[str, pydantic.Field(max_length=63, pattern=LABEL_VALUE_PATTERN)]
+
+
+BOUNDS_REFUSAL = (
+    "workloadControlled has no effect unless behavior is WorkloadControlled: set the behavior or remove the bounds"
+)
 
 
 class Model(pydantic.BaseModel):
@@ -98,11 +112,28 @@ class LabelSelector(Model):
     """A selector over node labels, as metav1.LabelSelector: all parts must match; an empty one matches every node."""
 
     match_labels: Annotated[dict[str, LabelValue], pydantic.Field(max_length=64)] = pydantic.Field(
-        default={}, description="Labels that a node must carry with exactly these values."
+        default={},
+        description="Labels that a node must carry with exactly these values.",
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": f"self.all(key, size(key) <= 317 && key.matches(r'{LABEL_KEY_PATTERN}'))",
+                    "message": LABEL_KEY_REFUSAL,
+                }
+            ]
+        },
     )
     match_expressions: Annotated[list[LabelSelectorRequirement], pydantic.Field(max_length=32)] = pydantic.Field(
         default=[], description="Expressions over labels, all of which must hold."
     )
+
+    @pydantic.field_validator("match_labels")
+    @classmethod
+    def _keys_are_those_of_labels(cls, labels: dict[str, str]) -> dict[str, str]:
+        for key in labels:
+            if len(key) > 317 or not re.fullmatch(LABEL_KEY_PATTERN, key):
+                raise ValueError(f"{LABEL_KEY_REFUSAL} (got {key[:317]!r})")
+        return labels
 
 
 class WorkloadControlled(Model):
@@ -118,6 +149,18 @@ class WorkloadControlled(Model):
 
 class Swap(Model):
     """How pods on these nodes get swap."""
+
+    model_config = pydantic.ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": "!has(self.workloadControlled) || self.behavior == 'WorkloadControlled'",
+                    "message": BOUNDS_REFUSAL,
+                    "fieldPath": ".workloadControlled",
+                }
+            ]
+        }
+    )
 
     behavior: Annotated[names.Behavior, pydantic.Field()] = pydantic.Field(
         default=names.Behavior.KUBELET,
@@ -135,23 +178,15 @@ class Swap(Model):
         default=None, description="Bounds for behavior WorkloadControlled; refused with another behavior."
     )
 
+    @pydantic.model_validator(mode="after")
+    def _bounds_fit_behavior(self) -> Swap:
+        if self.workload_controlled and self.behavior != names.Behavior.WORKLOAD_CONTROLLED:
+            raise ValueError(BOUNDS_REFUSAL)
+        return self
+
 
 class ProfileSpec(Model):
     """What an administrator decides for a set of nodes."""
-
-    model_config = pydantic.ConfigDict(
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                {
-                    "rule": "!has(self.swap) || !has(self.swap.workloadControlled)"
-                    " || self.swap.behavior == 'WorkloadControlled'",
-                    "message": "swap.workloadControlled has no effect unless swap.behavior is WorkloadControlled:"
-                    " set the behavior or remove the bounds",
-                    "fieldPath": ".swap.workloadControlled",
-                }
-            ]
-        }
-    )
 
     node_selector: LabelSelector = pydantic.Field(description="Which nodes the profile governs. {} selects every node.")
     priority: Annotated[int, pydantic.Field(ge=-1_000_000, le=1_000_000)] = pydantic.Field(
@@ -168,15 +203,6 @@ class ProfileSpec(Model):
         ),
     )
     swap: Swap = pydantic.Field(default=Swap(), description="How pods on these nodes get swap.")
-
-    @pydantic.model_validator(mode="after")
-    def _bounds_fit_behavior(self) -> ProfileSpec:
-        if self.swap.workload_controlled and self.swap.behavior != names.Behavior.WORKLOAD_CONTROLLED:
-            raise ValueError(
-                "swap.workloadControlled has no effect unless swap.behavior is WorkloadControlled:"
-                " set the behavior or remove the bounds"
-            )
-        return self
 
 
 class Condition(Model):

@@ -1,6 +1,9 @@
 import pydantic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from swapwarden.api import names, profile
+from swapwarden.policy import quantity
 
 
 def spec(**fields: object) -> profile.ProfileSpec:
@@ -19,10 +22,43 @@ def test_reserves_that_are_understood(text: object) -> None:
     assert spec(swap={"systemReserved": text}).swap.system_reserved == str(text)
 
 
-@pytest.mark.parametrize("text", ["101%", "-1Gi", "10 %", "1.5%", "lots", "1gi", "", "1" * 40, -5, True])
+@pytest.mark.parametrize(
+    "text", ["101%", "-1Gi", "10 %", "1.5%", "lots", "1gi", "", "1" * 40, "1Gi\n", "\u0661", -5, 1.5, True, []]
+)
 def test_reserves_that_are_not(text: object) -> None:
-    with pytest.raises(pydantic.ValidationError, match="systemReserved"):
+    with pytest.raises(
+        pydantic.ValidationError, match=r"systemReserved\n.*such as 512Mi or 2G, or percents from 0% to 100%"
+    ):
         spec(swap={"systemReserved": text})
+
+
+@pytest.mark.parametrize("text", ["10%", "1GB", -1])
+def test_bounds_that_are_not(text: object) -> None:
+    with pytest.raises(pydantic.ValidationError, match=r"maxPerPod\n.*such as 512Mi, 2G or 1073741824"):
+        spec(swap={"behavior": "WorkloadControlled", "workloadControlled": {"maxPerPod": text}})
+
+
+@given(
+    st.from_regex(profile.QUANTITY_PATTERN, fullmatch=True).filter(lambda text: len(text) <= profile.QUANTITY_LENGTH)
+)
+def test_a_quantity_that_is_let_in_is_understood(text: str) -> None:
+    assert quantity.capped(text) >= 0
+
+
+@pytest.mark.parametrize("key", ["pool", "example.com/pool", "a", "a/B_c.d", "x" * 63])
+def test_keys_of_labels(key: str) -> None:
+    made = profile.LabelSelector.model_validate(
+        {"matchLabels": {key: "x"}, "matchExpressions": [{"key": key, "operator": "Exists"}]}
+    )
+    assert list(made.match_labels) == [made.match_expressions[0].key] == [key]
+
+
+@pytest.mark.parametrize("key", ["", "po ol", "/pool", "Example.com/pool", "a/b/c", "-a", "a-", "pool\n", "a" * 318])
+def test_what_is_no_key_of_a_label(key: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=r"matchLabels\n.*must be that of a label"):
+        profile.LabelSelector.model_validate({"matchLabels": {key: "x"}})
+    with pytest.raises(pydantic.ValidationError, match="key"):
+        profile.LabelSelector.model_validate({"matchExpressions": [{"key": key, "operator": "Exists"}]})
 
 
 @pytest.mark.parametrize(

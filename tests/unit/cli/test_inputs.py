@@ -161,8 +161,7 @@ def namespace(name: str, policy: str) -> dict[str, Any]:
             profile(swap={"workloadControlled": {}}),
             [
                 (
-                    "spec: Invalid value: swap.workloadControlled has no effect unless"
-                    " swap.behavior is WorkloadControlled:"
+                    "spec.swap: Invalid value: workloadControlled has no effect unless behavior is WorkloadControlled:"
                     " set the behavior or remove the bounds"
                 )
             ],
