@@ -1,0 +1,364 @@
+"""The two kinds at a real API server: what it accepts and fills in, and what it says of what it refuses."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from swapwarden import __main__ as program
+from swapwarden.api import names, state
+from swapwarden.cli import documents, inputs
+
+from testbed.controlplane import ControlPlane
+from testbed.process import ProcessError
+
+PROFILES = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
+STATES = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
+
+Create = Callable[..., str]
+
+
+def manifest(kind: str, name: str, **fields: Any) -> dict[str, Any]:
+    return {"apiVersion": names.API_VERSION, "kind": kind, "metadata": {"name": name}, **fields}
+
+
+def profile(name: str = "", **spec: Any) -> dict[str, Any]:
+    return manifest(names.PROFILE_KIND, name or fresh(), spec={"nodeSelector": {}, **spec})
+
+
+def planned(name: str = "", **spec: Any) -> dict[str, Any]:
+    return manifest(names.STATE_KIND, name or fresh(), spec={"profile": {"name": "p"}, **spec})
+
+
+def fresh() -> str:
+    return f"test-{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def create(crds: ControlPlane) -> Iterator[Create]:
+    """Create objects with kubectl apply; the name of the last. They are gone when the test ends."""
+    made: list[dict[str, Any]] = []
+
+    def apply(*objects: dict[str, Any], options: tuple[str, ...] = ()) -> str:
+        made.extend(objects)
+        crds.kubectl("apply", *options, "-f", "-", text=yaml.safe_dump_all(objects))
+        return str(objects[-1]["metadata"]["name"])
+
+    yield apply
+    crds.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", text=yaml.safe_dump_all(made))
+
+
+def refusal(control_plane: ControlPlane, document: dict[str, Any]) -> str:
+    """What kubectl says when the API server refuses the object."""
+    with pytest.raises(ProcessError) as refused:
+        control_plane.kubectl("apply", "--dry-run=server", "-f", "-", text=yaml.safe_dump(document))
+    return str(refused.value)
+
+
+QUANTITY = "must be a quantity without a sign, such as 512Mi"
+SUPPORTED = "supported values: "
+ONE_MORE_LABEL = {f"key-{number}": "x" for number in range(65)}
+
+
+def workload(**bounds: Any) -> dict[str, Any]:
+    return {"behavior": "WorkloadControlled", "workloadControlled": bounds}
+
+
+def expression(**fields: Any) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"], **fields}]}
+
+
+BAD_PROFILES: list[tuple[dict[str, Any], str, str]] = [
+    ({"nodeSelector": None}, "spec.nodeSelector", "Required value"),
+    ({"guarantee": "Strict"}, "spec.guarantee", "unknown field"),
+    ({"swap": {"behaviour": "NoSwap"}}, "spec.swap.behaviour", "unknown field"),
+    ({"mode": "Restore"}, "spec.mode", f'{SUPPORTED}"Enforce", "Audit"'),
+    ({"onUnknownPod": "deny"}, "spec.onUnknownPod", f'{SUPPORTED}"Deny", "Allow"'),
+    ({"swap": {"behavior": "limitedSwap"}}, "spec.swap.behavior", f'{SUPPORTED}"Kubelet", "NoSwap", "LimitedSwap"'),
+    ({"priority": 1_000_001}, "spec.priority", "less than or equal to 1000000"),
+    ({"priority": -1_000_001}, "spec.priority", "greater than or equal to -1000000"),
+    ({"priority": "100"}, "spec.priority", "integer"),
+    ({"swap": {"systemReserved": "1GB"}}, "spec.swap.systemReserved", QUANTITY),
+    ({"swap": {"systemReserved": "101%"}}, "spec.swap.systemReserved", "percents from 0% to 100%"),
+    ({"swap": {"systemReserved": "1.5%"}}, "spec.swap.systemReserved", "percents from 0% to 100%"),
+    ({"swap": {"systemReserved": -5}}, "spec.swap.systemReserved", QUANTITY),
+    ({"swap": workload(maxPerPod="10%")}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
+    ({"swap": workload(maxPerContainer="-1Gi")}, "spec.swap.workloadControlled.maxPerContainer", QUANTITY),
+    ({"swap": {"workloadControlled": {"maxPerPod": "1Gi"}}}, "spec.swap", "set the behavior or remove the bounds"),
+    ({"nodeSelector": expression(values=[])}, "spec.nodeSelector.matchExpressions[0]", "In and NotIn need values"),
+    (
+        {"nodeSelector": expression(operator="Exists")},
+        "spec.nodeSelector.matchExpressions[0]",
+        "Exists and DoesNotExist take none",
+    ),
+    (
+        {"nodeSelector": expression(operator="Equals")},
+        "spec.nodeSelector.matchExpressions[0].operator",
+        f'{SUPPORTED}"In", "NotIn", "Exists", "DoesNotExist"',
+    ),
+    ({"nodeSelector": expression(key="po ol")}, "spec.nodeSelector.matchExpressions[0].key", "should match"),
+    ({"nodeSelector": {"matchLabels": {"po ol": "x"}}}, "spec.nodeSelector.matchLabels", "must be that of a label"),
+    ({"nodeSelector": {"matchLabels": {"pool": "a b"}}}, "spec.nodeSelector.matchLabels.pool", "should match"),
+    ({"nodeSelector": {"matchLabels": ONE_MORE_LABEL}}, "spec.nodeSelector.matchLabels", "at most 64 items"),
+]
+
+
+@pytest.mark.parametrize(("spec", "field", "remedy"), BAD_PROFILES, ids=[field for _, field, _ in BAD_PROFILES])
+def test_a_profile_is_refused_with_its_field_and_what_would_do(
+    spec: dict[str, Any], field: str, remedy: str, crds: ControlPlane
+) -> None:
+    document = profile(**spec)
+    if spec.get("nodeSelector", spec) is None:
+        del document["spec"]["nodeSelector"]
+    said = refusal(crds, document)
+    assert field in said
+    assert remedy in said
+    # What is refused here, `swapwarden plan` refuses, too, at the same field.
+    log = documents.Log()
+    inputs.collect([documents.Found(documents.Place("f"), document)], log)
+    assert [problem for problem in log.problems if problem.place.path.startswith(field)]
+
+
+GOOD_PROFILES: list[dict[str, Any]] = [
+    {"priority": -5, "mode": "Audit", "onUnknownPod": "Allow", "swap": {"behavior": "NoSwap", "systemReserved": "10%"}},
+    {"swap": {"behavior": "LimitedSwap", "systemReserved": 1073741824}},
+    {"swap": workload(maxPerContainer="1.5Gi", maxPerPod="4e9")},
+    {"nodeSelector": {"matchLabels": {"example.com/pool": "batch", "zone": ""}, **expression(operator="NotIn")}},
+    {"nodeSelector": expression(operator="DoesNotExist", values=[])},
+]
+
+
+@pytest.mark.parametrize("spec", GOOD_PROFILES)
+def test_a_good_profile_is_accepted_by_both(spec: dict[str, Any], crds: ControlPlane) -> None:
+    document = profile(**spec)
+    crds.kubectl("apply", "--dry-run=server", "-f", "-", text=yaml.safe_dump(document))
+    log = documents.Log()
+    inputs.collect([documents.Found(documents.Place("f"), document)], log)
+    assert log == documents.Log()
+
+
+def test_defaults_are_filled_in(crds: ControlPlane, create: Create) -> None:
+    name = create(profile())
+    assert crds.get(f"{PROFILES}/{name}")["spec"] == {
+        "nodeSelector": {},
+        "priority": 100,
+        "mode": "Enforce",
+        "onUnknownPod": "Deny",
+        "swap": {"behavior": "Kubelet"},
+    }
+
+
+def test_a_state_is_stored_as_written(crds: ControlPlane, create: Create) -> None:
+    written = planned(
+        epoch=3,
+        pods={
+            "u-1": {"reason": "PolicyDisabled", "swapMax": "0"},
+            "u-2": {"reason": "NodeIncompatible"},
+            "u-3": {
+                "reason": "KubeletDecides",
+                "swapMax": "max",
+                "containers": {"c" * 64: {"name": "app", "swapMax": "4096", "cap": True}},
+            },
+        },
+        kubepods={"swapMax": "8192"},
+        mode="Audit",
+        onUnknownPod="Allow",
+    )
+    assert crds.get(f"{STATES}/{create(written)}")["spec"] == written["spec"]
+
+
+def test_unknown_fields_are_dropped_where_a_client_does_not_ask_for_strictness(
+    crds: ControlPlane, create: Create
+) -> None:
+    name = create(profile(guarantee="Strict", swap={"behaviour": "NoSwap"}), options=("--validate=ignore",))
+    spec = crds.get(f"{PROFILES}/{name}")["spec"]
+    assert "guarantee" not in spec
+    assert spec["swap"] == {"behavior": "Kubelet"}
+
+
+def pod(**fields: Any) -> dict[str, Any]:
+    return {"pods": {"u-1": {"reason": "LimitedSwap", **fields}}}
+
+
+def containers(**fields: Any) -> dict[str, Any]:
+    return pod(containers={"c-1": {"name": "app", "swapMax": "0", **fields}})
+
+
+KERNEL_VALUE = "should match '^(max|0|[1-9][0-9]{0,18})$'"
+BAD_STATES: list[tuple[dict[str, Any], str, str]] = [
+    ({"profile": None}, "spec.profile", "null"),
+    ({"system": {}}, "spec.system", "unknown field"),
+    ({"mode": "Off"}, "spec.mode", f'{SUPPORTED}"Audit", "Enforce", "Restore"'),
+    ({"epoch": -1}, "spec.epoch", "greater than or equal to 0"),
+    ({"kubepods": {"swapMax": "10%"}}, "spec.kubepods.swapMax", KERNEL_VALUE),
+    (pod(swapMax="1Gi"), "spec.pods.u-1.swapMax", KERNEL_VALUE),
+    (pod(swapMax="-1"), "spec.pods.u-1.swapMax", KERNEL_VALUE),
+    (pod(swapMax=0), "spec.pods.u-1.swapMax", "must be of type string"),
+    (pod(reason="Because"), "spec.pods.u-1.reason", f"{SUPPORTED}"),
+    (containers(swapMax="MAX"), "spec.pods.u-1.containers.c-1.swapMax", KERNEL_VALUE),
+    (containers(cap="yes"), "spec.pods.u-1.containers.c-1.cap", "must be of type boolean"),
+]
+
+
+@pytest.mark.parametrize(("spec", "field", "remedy"), BAD_STATES, ids=[field for _, field, _ in BAD_STATES])
+def test_a_state_is_refused_with_its_field_and_what_would_do(
+    spec: dict[str, Any], field: str, remedy: str, crds: ControlPlane
+) -> None:
+    said = refusal(crds, planned(**spec))
+    assert field in said
+    assert remedy in said
+
+
+@pytest.mark.parametrize("epoch", [4, None])
+def test_a_smaller_epoch_is_refused_and_nothing_else_of_an_update(
+    epoch: int | None, crds: ControlPlane, create: Create
+) -> None:
+    path = f"{STATES}/{create(planned(epoch=5))}"
+    status, answer = crds.request("PATCH", path, {"spec": {"epoch": epoch, "mode": "Audit"}})
+    assert status == HTTPStatus.UNPROCESSABLE_ENTITY
+    assert f"spec.epoch: Invalid value: {state.EPOCH_REFUSAL}" in answer["message"]
+    for allowed in (5, 6):
+        assert crds.request("PATCH", path, {"spec": {"epoch": allowed}})[0] == HTTPStatus.OK
+    assert "mode" not in crds.get(path)["spec"]
+
+
+def full(pods: int, containers: int) -> dict[str, Any]:
+    """Entries of the sizes that a real node has: UIDs of 36 characters, container ids of 64."""
+    return {
+        str(uuid.UUID(int=number)): {
+            "reason": "LimitedSwap",
+            "swapMax": "1073741824",
+            "containers": {
+                f"{number:032x}{index:032x}": {"name": f"container-{index}", "swapMax": "536870912"}
+                for index in range(containers)
+            },
+        }
+        for number in range(pods)
+    }
+
+
+@pytest.mark.parametrize(("pods", "containers"), [(500, 2), (state.MAX_PODS, 1), (1, state.MAX_CONTAINERS)])
+def test_a_full_state_is_accepted_and_can_be_changed(
+    pods: int, containers: int, crds: ControlPlane, create: Create
+) -> None:
+    path = f"{STATES}/{create(planned(epoch=1))}"
+    # The rules must stay within the API server's budget for an update, too, which looks at the old object as well.
+    for epoch in (2, 3):
+        patch = {"spec": {"epoch": epoch, "pods": full(pods, containers)}}
+        status, answer = crds.request("PATCH", path, patch)
+        assert status == HTTPStatus.OK, answer
+        assert len(answer["spec"]["pods"]) == pods
+
+
+@pytest.mark.parametrize(
+    ("pods", "containers", "field"),
+    [(state.MAX_PODS + 1, 1, "spec.pods"), (1, state.MAX_CONTAINERS + 1, "containers")],
+)
+def test_one_more_is_too_many(pods: int, containers: int, field: str, crds: ControlPlane) -> None:
+    status, answer = crds.request("POST", f"{STATES}?dryRun=All", planned(pods=full(pods, containers)))
+    assert status == HTTPStatus.UNPROCESSABLE_ENTITY
+    assert f"{field}: Too many: {max(pods, containers)}: must have at most" in answer["message"]
+
+
+def condition(kind: str, status: str) -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": "Test", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize("kind", ["nsp", "nodeswapprofile", names.PROFILE_PLURAL])
+def test_what_kubectl_shows_of_a_profile(kind: str, crds: ControlPlane, create: Create) -> None:
+    name = create(profile(priority=7, mode="Audit", swap={"behavior": "LimitedSwap", "systemReserved": "10%"}))
+    status = {
+        "nodes": {"matched": 3, "applied": 2, "degraded": 1},
+        "conditions": [condition("Ready", "False"), condition("Conflicted", "True")],
+    }
+    assert crds.request("PATCH", f"{PROFILES}/{name}/status", {"status": status})[0] == HTTPStatus.OK
+    lines = crds.kubectl("get", kind, name).stdout.splitlines()
+    assert " ".join(lines[0].split()) == "NAME BEHAVIOR MODE PRIORITY NODES APPLIED DEGRADED READY AGE"
+    assert lines[1].split()[:-1] == [name, "LimitedSwap", "Audit", "7", "3", "2", "1", "False"]
+    wide = crds.kubectl("get", kind, name, "-o", "wide", "--no-headers").stdout.split()
+    assert wide[8:-1] == ["10%", "True"]
+
+
+@pytest.mark.parametrize("kind", ["nss", "nodeswapstate", names.STATE_PLURAL])
+def test_what_kubectl_shows_of_a_state(kind: str, crds: ControlPlane, create: Create) -> None:
+    name = create(planned(epoch=7, mode="Restore"))
+    facts = {"cgroupVersion": 2, "swapController": True, "swapBytes": 2**30, "memoryBytes": 2**31}
+    conditions = [condition("Applied", "True"), condition("Degraded", "False"), condition("Drift", "True")]
+    status = {"facts": facts, "conditions": conditions}
+    assert crds.request("PATCH", f"{STATES}/{name}/status", {"status": status})[0] == HTTPStatus.OK
+    lines = crds.kubectl("get", kind, name).stdout.splitlines()
+    assert " ".join(lines[0].split()) == "NAME PROFILE MODE SWAP APPLIED DEGRADED AGE"
+    assert lines[1].split()[:-1] == [name, "p", "Restore", str(2**30), "True", "False"]
+    wide = crds.kubectl("get", kind, name, "-o", "wide", "--no-headers").stdout.split()
+    assert wide[6:-1] == ["True", "7"]
+
+
+def test_one_category_shows_both_kinds(crds: ControlPlane, create: Create) -> None:
+    both = {create(profile()), create(planned())}
+    listed = crds.kubectl("get", "swapwarden", "-o", "name").stdout.split()
+    assert both <= {line.partition("/")[2] for line in listed}
+
+
+@pytest.mark.parametrize("make", [profile, planned])
+def test_spec_and_status_are_written_apart(
+    make: Callable[..., dict[str, Any]], crds: ControlPlane, create: Create
+) -> None:
+    document = make()
+    path = f"{PROFILES if document['kind'] == names.PROFILE_KIND else STATES}/{create(document)}"
+    before = crds.get(path)
+    both = {"spec": {"mode": "Audit"}, "status": {"observedGeneration": 9}}
+    assert crds.request("PATCH", f"{path}/status", both)[0] == HTTPStatus.OK
+    after = crds.get(path)
+    assert (after["spec"], after["metadata"]["generation"]) == (before["spec"], 1)
+    assert after["status"] == {"observedGeneration": 9}
+    assert crds.request("PATCH", path, {**both, "status": {"observedGeneration": 10}})[0] == HTTPStatus.OK
+    after = crds.get(path)
+    assert (after["spec"]["mode"], after["metadata"]["generation"]) == ("Audit", 2)
+    assert after["status"] == {"observedGeneration": 9}
+
+
+@pytest.mark.parametrize("kind", ["nodeswapprofiles", "nodeswapstates"])
+def test_kubectl_explains_each_field(kind: str, crds: ControlPlane) -> None:
+    said = crds.kubectl("explain", "--recursive", f"{kind}.spec").stdout
+    assert ("systemReserved" if kind == names.PROFILE_PLURAL else "onUnknownPod") in said
+    said = crds.kubectl("explain", f"{kind}.spec.mode").stdout
+    assert "Enforce: write and repair." in said
+
+
+def test_what_kubectl_gets_is_input_of_plan(
+    crds: ControlPlane, create: Create, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node, namespace = fresh(), fresh()
+    selector = {"matchLabels": {"test": node}}
+    create(
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": {"test": node}}},
+        profile(node, nodeSelector=selector, swap={"behavior": "LimitedSwap", "systemReserved": "25%"}),
+        planned(node),
+    )
+    capacity = {"nodeInfo": {"swap": {"capacity": 2**32}}, "capacity": {"memory": "8Gi"}}
+    assert crds.request("PATCH", f"/api/v1/nodes/{node}/status", {"status": capacity})[0] == HTTPStatus.OK
+    crds.create_namespace(namespace, {names.DEFAULT_POLICY_LABEL: "Disabled"})
+    requests = {"requests": {"memory": "1Gi"}}
+    for name, own in (("web", {}), ("db", {names.POLICY_ANNOTATION: "Disabled"})):
+        spec = {"nodeName": node, "containers": [{"name": "app", "image": "none", "resources": requests}]}
+        body = {"metadata": {"name": name, "annotations": own}, "spec": spec}
+        crds.create(f"/api/v1/namespaces/{namespace}/pods", body)
+    objects = [f"{kind}/{node}" for kind in ("nodes", "nsp", "nss")]
+    (tmp_path / "cluster.yaml").write_text(crds.kubectl("get", *objects, f"ns/{namespace}", "-o", "yaml").stdout)
+    (tmp_path / "pods.json").write_text(crds.kubectl("get", "pods", "-n", namespace, "-o", "json").stdout)
+    assert program.main(["plan", "-f", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    # The namespace's default is none of the pods that exist already.
+    assert [line.split() for line in out.splitlines()[1:]] == [
+        [node, "(all", "pods)", "-", "-", "profile", node, str(3 * 2**30)],
+        [node, f"{namespace}/db", "Burstable", "Disabled", "PolicyDisabled", "0"],
+        ["app", "PolicyDisabled", "0"],
+        [node, f"{namespace}/web", "Burstable", "-", "LimitedSwap", str(3 * 2**27)],
+        ["app", "LimitedSwap", str(3 * 2**27)],
+    ]
