@@ -1,0 +1,39 @@
+"""What docs/ shows is what the program does today."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+from swapwarden import __main__ as program
+from swapwarden.api import names
+
+ROOT = pathlib.Path(__file__).parents[3]
+SEMANTICS = (ROOT / "docs/semantics.md").read_text()
+
+
+def shown(command: str) -> list[str]:
+    """Lines of the indented block that starts with `$ command`, without the trailing blanks."""
+    _, found, rest = SEMANTICS.partition(f"    $ {command}\n")
+    assert found, f"docs/semantics.md does not show {command}"
+    return re.sub(r"(?m)^ {4}", "", rest.partition("\n\n")[0]).splitlines()
+
+
+def test_the_plan_that_is_shown_is_what_the_command_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert program.main(["plan", "-f", "docs/examples"]) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert shown("swapwarden plan -f docs/examples") == printed
+
+
+@pytest.mark.parametrize(
+    "enumeration",
+    [names.Reason, names.Behavior, names.Policy, names.Mode, names.UnknownPod],
+    ids=lambda one: one.__name__,
+)
+def test_every_value_that_people_meet_is_explained(enumeration: type[names.Reason]) -> None:
+    unexplained = [value for value in enumeration if f"`{value}`" not in SEMANTICS and f": {value}`" not in SEMANTICS]
+    assert not unexplained
