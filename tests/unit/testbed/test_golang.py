@@ -1,8 +1,8 @@
-"""Versions as the control plane's programs print them."""
+"""Versions as programs print them."""
 
 import pytest
 
-from testbed import assets
+from testbed import golang
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from testbed import assets
     ],
 )
 def test_parse_version(said: str, version: tuple[int, int] | None) -> None:
-    assert assets.parse_version(said) == version
+    assert golang.parse_version(said) == version

@@ -1,0 +1,110 @@
+"""Programs come from a download that proves itself, or are built; PATH counts only with the right version."""
+
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from testbed import cache, golang, host, programs
+
+RELEASE = programs.Release(
+    name="tool",
+    version="1.2.3",
+    programs=("tool", "helper"),
+    url="https://downloads.test/tool.tar.gz",
+    checksum_suffix=".sha256",
+    module="example.test/tool",
+    module_checksum="h1:sum",
+    stamps={"example.test/tool/version.Version": "v1.2.3"},
+)
+
+
+def archive(*names: str) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        for name in names:
+            member = tarfile.TarInfo(f"linux-amd64/{name}")
+            member.size = len(name)
+            tar.addfile(member, io.BytesIO(name.encode()))
+    return made.getvalue()
+
+
+@pytest.fixture
+def downloads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, bytes]:
+    """What the world offers for download, by URL; all else is 404."""
+    offered: dict[str, bytes] = {}
+
+    def get(url: str) -> bytes:
+        if url not in offered:
+            raise OSError(f"{url}: not found")
+        return offered[url]
+
+    monkeypatch.setenv("SWAPWARDEN_CACHE", str(tmp_path))
+    monkeypatch.setattr(programs, "_connects", lambda _name: True)
+    monkeypatch.setattr(programs, "_get", get)
+    return offered
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The packages that were built."""
+    packages: list[str] = []
+    (tmp_path / "source/cmd/tool").mkdir(parents=True)
+
+    def build(package: str, target: Path, **_options: object) -> None:
+        packages.append(package)
+        target.write_bytes(b"built")
+
+    monkeypatch.setattr(golang, "module", lambda *_arguments: tmp_path / "source")
+    monkeypatch.setattr(golang, "build", build)
+    return packages
+
+
+def test_a_download_is_unpacked_and_kept(downloads: dict[str, bytes], built: list[str]) -> None:
+    content = archive("tool", "helper", "README")
+    downloads[RELEASE.url] = content
+    downloads[RELEASE.url + ".sha256"] = f"{hashlib.sha256(content).hexdigest()}  tool.tar.gz\n".encode()
+    folder = programs._release(RELEASE)
+    assert sorted(path.name for path in folder.iterdir()) == ["helper", "tool"]
+    assert (folder / "tool").read_bytes() == b"tool"
+    assert os.access(folder / "tool", os.X_OK)
+    downloads.clear()
+    assert programs._release(RELEASE) == folder
+    assert not built
+
+
+@pytest.mark.parametrize("checksum", [b"00ff  tool.tar.gz\n", b"", None])
+def test_what_does_not_prove_itself_is_built_instead(
+    downloads: dict[str, bytes], built: list[str], checksum: bytes | None
+) -> None:
+    downloads[RELEASE.url] = archive("tool", "helper")
+    if checksum is not None:
+        downloads[RELEASE.url + ".sha256"] = checksum
+    folder = programs._release(RELEASE)
+    assert (folder / "tool").read_bytes() == b"built"
+    assert built == ["./cmd/tool", "."]
+
+
+def test_an_archive_without_the_program_is_named(downloads: dict[str, bytes]) -> None:
+    content = archive("tool")
+    downloads[RELEASE.url] = content
+    downloads[RELEASE.url + ".sha256"] = hashlib.sha256(content).hexdigest().encode()
+    with pytest.raises(host.SetupError, match=r"tool\.tar\.gz holds no helper"):
+        programs._release(RELEASE)
+    assert cache.find("tool-1.2.3") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"), [("v3.19.0+g1", True), ("v4.0.0", False), ("", False), ("nonsense v3.1", False)]
+)
+def test_a_program_on_path_must_have_the_right_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str, taken: bool
+) -> None:
+    program = tmp_path / "helm"
+    program.write_text(f"#!/bin/sh\necho '{said}'\n", encoding="ascii")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert programs._on_path("helm", ["version"], "v3.") == (program if taken else None)
