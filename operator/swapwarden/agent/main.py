@@ -143,6 +143,7 @@ class Agent:
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._refused = ""
         self._phase = "starting"
+        self._stands_by = False
         self._enforcer: enforcer.Enforcer | None = None
         self._reporter: reporter.Reporter | None = None
         self._to_cache: wanted.WireState | None = None
@@ -158,9 +159,10 @@ class Agent:
             raise StartError(f"{error}; check --metrics-address, --cgroup-root and --run-dir") from error
 
     async def _serve(self) -> None:
-        self._phase = "waiting for the other agent on this node to end"
+        self._stands_by = True
         with contextlib.ExitStack() as stack:
             stack.enter_context(await _locked(self._run_dir / "agent.lock"))
+            self._stands_by = False
             book = journal.Journal(self._run_dir / "journal.jsonl")
             stack.callback(book.close)
             cgroups = cgroupfs.Cgroups(self._arguments.cgroup_root, self._page)
@@ -275,7 +277,12 @@ class Agent:
     # What the kubelet asks
 
     def unready(self) -> str | None:
-        """Why not ready; None where every file that can hold what is wanted does, or nothing is wanted."""
+        """Why not ready; None where every file that can hold what is wanted does, or nothing is wanted.
+
+        An agent that stands by is ready: an update with a surge ends the old agent only then.
+        """
+        if self._stands_by:
+            return None
         if self._phase or self._enforcer is None:
             return self._phase or "starting"
         if self._facts.cgroup_version != 2:

@@ -319,12 +319,13 @@ def test_a_second_agent_waits_and_takes_over(tree: CgroupTree, api: FakeApi, sta
     api.put(pods({1: "0"}))
     first = start().wait_ready()
     holds(pod, "0")
-    second = start()
-    until(lambda: "another agent" not in second.get("/readyz")[1] and second.get("/readyz")[0] == 503)
+    # A DaemonSet with maxSurge ends the old agent only when the new one is ready.
+    second = start().wait_ready()
     assert second.get("/healthz")[0] == 200
     assert first.process.poll() is None
     first.process.send_signal(signal.SIGTERM)
-    second.wait_ready()
+    assert first.process.wait(10) == 0
+    until(lambda: second.metric("swapwarden_agent_pods") == 1, "the second one took over")
     write(pod, "max")
     holds(pod, "0")
 
