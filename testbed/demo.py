@@ -198,14 +198,16 @@ class _Demo:
             return 0
 
     def _is_applied(self) -> bool:
-        """Whether the state says what the plan says, and the agent has put it in force."""
+        """Whether the state says what the plan says, and the agent has put it in force.
+
+        The state is read last: one read before might tell of a plan that was in force before this one.
+        """
+        if self._plan() != self._wanted():
+            return False
         state = self._cluster.get(f"{_STATES}/{NODE}")
-        conditions = {one["type"]: one for one in state.get("status", {}).get("conditions", [])}
-        return (
-            self._plan() == self._wanted()
-            and state["status"].get("observedGeneration") == state["metadata"]["generation"]
-            and conditions.get("Applied", {}).get("status") == "True"
-        )
+        status = state.get("status", {})
+        applied = [one["status"] for one in status.get("conditions", []) if one["type"] == "Applied"]
+        return applied == ["True"] and bool(status.get("observedGeneration") == state["metadata"]["generation"])
 
     def _squeeze(self) -> dict[str, int]:
         """Ask the kernel to take memory from both hogs alike, again and again; the most swap seen of each pod."""
