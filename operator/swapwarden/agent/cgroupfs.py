@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Final
+from typing import Final, NamedTuple
 
 from swapwarden.agent import limits, tree
 
@@ -25,6 +25,15 @@ _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
 _LIMIT_BYTES: Final = 64
 _STAT_BYTES: Final = 16384
+
+
+class Stat(NamedTuple):
+    """Some lines of memory.stat, in bytes."""
+
+    inactive_file: int = 0
+    """What the kernel can drop without swapping, as the kubelet counts it."""
+    swapcached: int = 0
+    """What is in memory and still has its place in swap (kernel 5.11 and newer)."""
 
 
 class CgroupError(Exception):
@@ -111,17 +120,14 @@ class Cgroups:
         except GoneError:
             return 0
 
-    def droppable(self, path: str) -> int:
-        """Bytes that the kernel can take back without swapping, as the kubelet counts them: inactive_file."""
+    def stat(self, path: str) -> Stat:
+        """What memory.stat says of this cgroup and all below; zeros where the file, or a line of it, is not there."""
         try:
             text = self._read(tree.join(path, MEMORY_STAT), _STAT_BYTES)
         except GoneError:
-            return 0
-        for line in text.splitlines():
-            name, _, number = line.partition(" ")
-            if name == "inactive_file" and number.isdecimal():
-                return int(number)
-        return 0
+            return Stat()
+        lines = (line.partition(" ") for line in text.splitlines())
+        return Stat(**{name: int(number) for name, _, number in lines if name in Stat._fields and number.isdecimal()})
 
     def set_limit(self, path: str, limit: int) -> None:
         """Write memory.swap.max. What the file then holds is for the caller to read: others write there too."""

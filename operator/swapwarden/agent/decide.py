@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from swapwarden.agent import limits, wanted
+from swapwarden.agent import wanted
 from swapwarden.api import names
 
 FIT_PERCENT: Final = 90
@@ -31,20 +31,20 @@ EASE_SHARE: Final = 8
 
 
 class Usage(NamedTuple):
-    """One memory cgroup with swap in use, in bytes.
+    """A cgroup, or the node, to which pages would come back from swap, in bytes.
 
-    `memory` is its working set, that is less what can be dropped without swapping; `ceiling` is the least of what stops
+    `memory` is what it holds, less what can be dropped without swapping; `back` what would come; `ceiling` what stops
     it from growing.
     """
 
     memory: int
-    swap: int
+    back: int
     ceiling: int
 
     @property
     def fits(self) -> bool:
-        """Whether everything swapped out could come back without the cgroup getting near its ceiling."""
-        return (self.memory + self.swap) * 100 <= self.ceiling * FIT_PERCENT
+        """Whether everything could come back without getting near the ceiling."""
+        return (self.memory + self.back) * 100 <= self.ceiling * FIT_PERCENT
 
 
 class Action(NamedTuple):
@@ -55,7 +55,14 @@ class Action(NamedTuple):
 
 
 def decide(
-    limit: int, found: int, swap: int, usages: Callable[[], Iterable[Usage]], *, held: bool = False, page: int = 4096
+    limit: int,
+    found: int,
+    swap: int,
+    usages: Callable[[], Iterable[Usage]],
+    *,
+    cap: bool = False,
+    held: bool = False,
+    page: int = 4096,
 ) -> Action:
     """How to get a file that holds `found` to `limit`, with `swap` bytes in use; all floored to the page (bytes).
 
@@ -64,11 +71,12 @@ def decide(
     where each cgroup concerned (`usages`, asked for only then) has room for what would come back; else to what is in
     use and some room, and never up.
 
+    With `cap` a smaller value that the file holds already is as good.
     `held` says that the file held `limit` before another writer raised it: the pod could live with the limit, so it has
     it back at once if no more is in use, and room only for what it took meanwhile.
     """
     if found <= limit:
-        return Action(None if found == limit else limit, swap > limit)
+        return Action(None if cap or found == limit else limit, swap > limit)
     eased = swap <= limit if held else swap + swap // EASE_SHARE <= limit
     if eased or all(usage.fits for usage in usages()):
         return Action(limit, swap > limit)
@@ -118,6 +126,6 @@ def pod_target(
     return Hold.PUT_BACK if allow else 0
 
 
-def capped(target: int, found: int, *, cap: bool) -> int:
-    """The number that a file is to hold: with `cap` a smaller one that is there already is left alone."""
-    return min(target, found) if cap else min(target, limits.NO_LIMIT)
+def differs(target: Target, found: int, *, cap: bool) -> bool:
+    """Whether a file that holds `found` is to hold something else."""
+    return isinstance(target, int) and (found > target or (found < target and not cap))

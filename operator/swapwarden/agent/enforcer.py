@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from swapwarden.agent import cgroupfs, decide, exposure, facts, inotify, journal, limits, status, tree, wanted
+from swapwarden.agent import cgroupfs, decide, exposure, inotify, journal, limits, room, status, tree, wanted
 from swapwarden.api import names, state
 from swapwarden.telemetry import metrics
 
@@ -59,8 +59,11 @@ FILE_ATTEMPTS: Final = 8
 """Looks for such files, within some seconds, after which their lack is a failure."""
 FAILED_SECONDS: Final = (1.0, 60.0)
 """First and longest wait before trying a refused write again."""
-DRAIN_SECONDS: Final = 2.0
-"""Between looks at a cgroup that uses more swap than wanted: the kernel does not tell when it shrinks."""
+DRAIN_SECONDS: Final = (2.0, 30.0)
+"""Between looks at a cgroup that uses more swap than wanted: the kernel does not tell when it shrinks.
+
+Often while it does; the longer it has stood still, the seldomer, for an idle process may keep its pages out for ever.
+"""
 POLL_SECONDS: Final = 1.0
 """Between full comparisons while inotify cannot watch everything."""
 FIND_SECONDS: Final = (1.0, 10.0)
@@ -85,6 +88,7 @@ class Knob:
         "found",
         "holds",
         "inode",
+        "moved",
         "path",
         "pod",
         "retry",
@@ -108,6 +112,8 @@ class Knob:
         self.found = limits.NO_LIMIT
         self.swap = 0
         self.draining = False
+        self.moved = 0.0
+        """When its usage or its limit was last seen to be another than before, while it drains."""
         self.failed = ""
         self.attempts = 0
         self.retry: asyncio.TimerHandle | None = None
@@ -121,7 +127,7 @@ class Knob:
     @property
     def standing(self) -> tuple[object, ...]:
         """What the status tells of it."""
-        return self.draining, self.failed, self.found, self.target
+        return self.draining, self.failed, self.found, self.swap, self.target
 
 
 class Container:
@@ -202,7 +208,7 @@ class Enforcer:
         """`changed` is called, often, when `standing` may have become another."""
         self._fs = cgroups
         self._journal = book
-        self._proc = proc
+        self._room = room.Room(cgroups, proc)
         self._own_uid = own_uid
         self._anchor = anchor
         self._changed = changed
@@ -599,22 +605,20 @@ class Enforcer:
     def _bring(self, knob: Knob, noticed: float, *, late: bool) -> float | None:
         """As `_settle`; gives the seconds after which to look again, None for never."""
         if knob.target is decide.Hold.LEAVE:
-            knob.draining = False
-            return None
+            return self._settled(knob, knob.found)
         found = self._fs.limit(knob.path)
-        limit = self._limit(knob, found)
         for _ in range(ATTEMPTS):
+            limit = self._limit(knob, found)
             if limit is None:
-                knob.found, knob.holds, knob.draining, knob.swap = found, None, False, 0
-                return None
+                knob.holds = None
+                return self._settled(knob, found)
             swap = 0 if limit >= limits.NO_LIMIT else self._fs.in_use(knob.path)
-            usages = functools.partial(self._usages, knob.path)
+            usages = functools.partial(self._room.usages, knob.path)
             held = knob.holds == limit
-            action = decide.decide(limit, found, swap, usages, held=held, page=self._fs.page)
+            action = decide.decide(limit, found, swap, usages, cap=knob.cap, held=held, page=self._fs.page)
             if action.write is None:
-                knob.found, knob.holds, knob.draining, knob.swap = found, found, action.draining, swap
-                self._put_back_done(knob, found)
-                return DRAIN_SECONDS if action.draining else None
+                knob.holds = found
+                return self._settled(knob, found, swap, draining=action.draining, cut=found <= limit)
             self._write(knob, found, action.write)
             again = self._fs.limit(knob.path)
             self._account(knob, found, action.write, noticed, swap=swap, late=late)
@@ -628,10 +632,27 @@ class Enforcer:
             late, found = False, again
         raise ContestedError(f"{knob.path}: another writer changes it all the time")
 
+    def _settled(
+        self, knob: Knob, found: int, swap: int = 0, *, draining: bool = False, cut: bool = False
+    ) -> float | None:
+        """Note how a file stands that is not to be written now; gives the seconds after which to look again."""
+        if not (draining and knob.draining) or (found, swap) != (knob.found, knob.swap):
+            knob.moved = self._clock()
+        knob.found, knob.swap, knob.draining = found, swap, draining
+        if draining and cut:
+            self._room.expect(knob.path)
+        else:
+            self._room.forget(knob.path)
+        self._put_back_done(knob, found)
+        if not draining:
+            return None
+        least, most = DRAIN_SECONDS
+        return min(most, max(least, (self._clock() - knob.moved) / 2))
+
     def _limit(self, knob: Knob, found: int) -> int | None:
         """The number that the file is to hold; None where it is no business of the agent's."""
         if isinstance(knob.target, int):
-            return decide.capped(knob.target, found, cap=knob.cap)
+            return knob.target
         entry = self._journal.get(knob.path, knob.inode)
         if entry is None or entry.found is None:
             return None
@@ -667,30 +688,6 @@ class Enforcer:
         grown = max(0, swap - max(knob.swap, value))
         pod.tally.add(pod.uid, cause, wanted=value, found=found, noticed=noticed, ended=now, grown=grown)
         self._changed()
-
-    def _usages(self, path: str) -> Iterator[decide.Usage]:
-        """Each memory cgroup at or below `path` that has swap in use. What goes meanwhile has none."""
-        available = facts.available(self._proc)
-        paths = [path]
-        while paths:
-            here = paths.pop()
-            try:
-                swap = self._fs.in_use(here)
-                if swap == 0:
-                    continue
-                memory = self._fs.limit(here, cgroupfs.MEMORY_CURRENT) - self._fs.droppable(here)
-                # At memory.high a process is not killed, but without swap it is stalled in reclaim, which is as bad.
-                ceiling = min(
-                    self._fs.limit(here, cgroupfs.MEMORY_MAX),
-                    self._fs.limit(here, cgroupfs.MEMORY_HIGH)
-                    if self._fs.has(here, cgroupfs.MEMORY_HIGH)
-                    else limits.NO_LIMIT,
-                    memory + available,
-                )
-            except cgroupfs.GoneError:
-                continue
-            yield decide.Usage(memory, swap, ceiling)
-            paths += [tree.join(here, name) for name in self._fs.dirs(here)]
 
     def _gone(self, knob: Knob, error: cgroupfs.CgroupError) -> float | None:
         """The file is not there: its cgroup went (events say so), or was only just made and has no files yet."""
@@ -734,6 +731,7 @@ class Enforcer:
         self._cancel(knob)
         self._remove_watch(knob.watch)
         knob.watch = None
+        self._room.forget(knob.path)
         self._journal.forget(knob.path)
 
     # What the kernel tells
@@ -848,13 +846,11 @@ class Enforcer:
 
 
 def _violation(knob: Knob, *, audit: bool) -> state.Violation | None:
-    differs = (
-        audit and isinstance(knob.shadow, int) and decide.capped(knob.shadow, knob.found, cap=knob.cap) != knob.found
-    )
+    differs = audit and decide.differs(knob.shadow, knob.found, cap=knob.cap)
     if knob.failed:
         reason, message = "WriteFailed", knob.failed
     elif knob.draining:
-        reason, message = "Draining", "more swap is in use than wanted; it may not grow, and falls as pages are touched"
+        reason, message = "Draining", _draining(knob)
     elif differs:
         reason, message = "Audit", ""
     else:
@@ -869,6 +865,11 @@ def _violation(knob: Knob, *, audit: bool) -> state.Violation | None:
         swap_bytes=knob.swap,
         message=message[:512],
     )
+
+
+def _draining(knob: Knob) -> str:
+    excess = knob.swap - knob.target if isinstance(knob.target, int) else 0
+    return f"{max(0, excess)} bytes more than wanted are in use; they may not grow, and fall as pages are touched"
 
 
 def _exposed(pod: Pod) -> state.Violation:

@@ -38,7 +38,7 @@ def test_swap_in_use_is_cut_only_where_everything_fits(
 ) -> None:
     after, _ = settle(limit, found, swap, usages, held=held)
     if after < found and after < swap:
-        assert all((usage.memory + usage.swap) * 100 <= usage.ceiling * decide.FIT_PERCENT for usage in usages)
+        assert all((usage.memory + usage.back) * 100 <= usage.ceiling * decide.FIT_PERCENT for usage in usages)
 
 
 @given(limit_, limit_, bytes_, usages_)
@@ -137,6 +137,15 @@ def test_pod_target_in_enforce() -> None:
 
 
 def test_a_cap_leaves_smaller_values_alone() -> None:
-    assert decide.capped(8, 4, cap=True) == 4
-    assert decide.capped(8, 9, cap=True) == 8
-    assert decide.capped(8, 4, cap=False) == 8
+    assert decide.decide(8 * PAGE, 4 * PAGE, 6 * PAGE, list, cap=True) == decide.Action(None, draining=False)
+    assert decide.decide(8 * PAGE, 4 * PAGE, 9 * PAGE, list, cap=True) == decide.Action(None, draining=True)
+    assert decide.decide(8 * PAGE, 9 * PAGE, 0, list, cap=True) == decide.Action(8 * PAGE, draining=False)
+    assert decide.decide(8 * PAGE, 4 * PAGE, 0, list, cap=False) == decide.Action(8 * PAGE, draining=False)
+
+
+def test_what_audit_would_write() -> None:
+    assert decide.differs(8, 9, cap=True)
+    assert not decide.differs(8, 4, cap=True)
+    assert decide.differs(8, 4, cap=False)
+    assert not decide.differs(8, 8, cap=False)
+    assert not decide.differs(decide.Hold.PUT_BACK, 8, cap=False)

@@ -220,6 +220,34 @@ async def test_a_cap_only_lowers(plain: Node) -> None:
     assert swap_max(low) == "4096"
 
 
+async def test_a_cap_leaves_a_smaller_value_that_comes_while_it_writes(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = plain.start()
+    app = plain.tree.container(plain.tree.pod(1), "app")
+    real = plain.cgroups.set_limit
+
+    def overtaken(path: str, limit: int) -> None:
+        real(path, limit)
+        if limit == MIB:
+            write(app, "4096")
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", overtaken)
+    agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=True)}}))
+    await until(lambda: swap_max(app) != "max")
+    assert (swap_max(app), agent.standing().violations) == ("4096", [])
+
+
+async def test_a_smaller_value_under_a_cap_is_not_what_is_wanted(plain: Node) -> None:
+    agent = plain.start()
+    app = plain.tree.container(
+        plain.tree.pod(1), "app", memory_swap_max="4096\n", memory_swap_current=f"{MIB}\n", memory_current="0\n"
+    )
+    agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=True)}}))
+    agent.resync()
+    assert (swap_max(app), agent.standing().violations) == ("4096", [])
+
+
 async def test_cruns_inner_cgroup_gets_the_value_too(plain: Node) -> None:
     agent = plain.start()
     pod = plain.tree.pod(1)
@@ -280,6 +308,21 @@ async def test_restore_after_a_restart_puts_back_too(plain: Node) -> None:
     assert swap_max(pod) == str(8 * MIB)
 
 
+async def test_restore_leaves_a_value_that_comes_while_it_writes(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    real = plain.cgroups.set_limit
+
+    def overtaken(path: str, limit: int) -> None:
+        real(path, limit)
+        write(pod, "4096")
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", overtaken)
+    agent.apply(state({1: 0}, mode=names.Mode.RESTORE))
+    assert (swap_max(pod), agent.standing().to_put_back) == ("4096", 0)
+
+
 async def test_restore_leaves_another_writers_value(plain: Node) -> None:
     pod = plain.tree.pod(1)
     agent = plain.start()
@@ -311,12 +354,78 @@ async def test_swap_in_use_is_not_cut_where_memory_is_short(plain: Node) -> None
 
 
 async def test_a_draining_pod_is_looked_at_again(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enforcer, "DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(enforcer, "DRAIN_SECONDS", (0.01, 0.01))
     pod = plain.tree.pod(1, memory_max="4096\n", memory_swap_current=f"{32 * MIB}\n")
     plain.start().apply(state({1: 0}))
     assert swap_max(pod) == str(48 * MIB)
     write(pod, "0", "memory.swap.current")
     await until(lambda: swap_max(pod) == "0")
+
+
+async def test_a_cut_pod_drains_until_no_more_is_in_use_than_wanted(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is right at once, but pages on the disk are no success."""
+    monkeypatch.setattr(enforcer, "DRAIN_SECONDS", (0.01, 0.01))
+    pod = plain.tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
+    agent = plain.start()
+    agent.apply(state({1: MIB}))
+    (violation,) = agent.standing().violations
+    assert (swap_max(pod), violation.reason, violation.wanted) == (str(MIB), "Draining", str(MIB))
+    assert (violation.swap_bytes, violation.message.split()[0]) == (32 * MIB, str(31 * MIB))
+    write(pod, str(2 * MIB), "memory.swap.current")
+    await until(lambda: [each.swap_bytes for each in agent.standing().violations] == [2 * MIB])
+    assert reasons(agent) == ["Draining"]
+    write(pod, str(MIB), "memory.swap.current")
+    await until(lambda: agent.standing().violations == [])
+
+
+async def test_a_pod_that_does_not_drain_is_looked_at_ever_seldomer_up_to_a_bound(plain: Node) -> None:
+    pod = plain.tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    now = agent._clock()
+    knob = agent._pods[agent_path(plain, pod)].knob
+
+    def wait(later: int) -> int:
+        agent._clock = lambda: now + later
+        agent.resync()
+        assert knob.retry is not None
+        return round(knob.retry.when() - asyncio.get_running_loop().time())
+
+    assert [wait(later) for later in (0, 2, 10, 100)] == [2, 2, 5, 30]
+    write(pod, str(16 * MIB), "memory.swap.current")
+    assert wait(101) == 2
+
+
+async def test_an_agent_that_comes_up_to_swap_in_use_above_the_limit_says_so(plain: Node) -> None:
+    plain.tree.pod(1, memory_swap_max="0\n", memory_swap_current=f"{32 * MIB}\n")
+    assert reasons(plain.start(state({1: 0}))) == ["Draining"]
+
+
+async def test_what_is_in_the_swap_cache_is_no_reason_not_to_cut_swap(plain: Node) -> None:
+    """But no success either: the pages are on the disk until the kernel looks at them again."""
+    pod = plain.tree.pod(
+        1, memory_max=f"{64 * MIB}\n", memory_current=f"{50 * MIB}\n", memory_swap_current=f"{32 * MIB}\n"
+    )
+    (pod / "memory.stat").write_text(f"swapcached {31 * MIB}\n")
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    assert (swap_max(pod), reasons(agent)) == ("0", ["Draining"])
+
+
+async def test_pods_are_cut_only_as_far_as_all_of_them_have_room(plain: Node) -> None:
+    """Each would fit into the 3 GiB that the node has left; all of them would not."""
+    pods = [plain.tree.pod(n, memory_swap_current=f"{1024 * MIB}\n") for n in range(4)]
+    agent = plain.start()
+    agent.apply(state(dict.fromkeys(range(4), 0)))
+    assert sorted(swap_max(pod) for pod in pods) == ["0", "0", str(1280 * MIB), str(1280 * MIB)]
+    for pod in pods:
+        if swap_max(pod) == "0":
+            plain.tree.remove(pod)
+    await until(lambda: len(agent._pods) == 2)
+    agent.resync()
+    assert [swap_max(pod) for pod in pods if pod.exists()] == ["0", "0"]
 
 
 async def test_page_cache_is_no_reason_not_to_cut_swap(plain: Node) -> None:

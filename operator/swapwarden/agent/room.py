@@ -1,0 +1,81 @@
+"""Whether memory has room for what was swapped out: asked before a cgroup's swap is cut."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+from swapwarden.agent import cgroupfs, decide, facts, limits, tree
+
+
+class Room:
+    """Knows what is about to come back: two pods may each fit into what the node has left, and both together not."""
+
+    def __init__(self, cgroups: cgroupfs.Cgroups, proc: pathlib.Path) -> None:
+        self._fs = cgroups
+        self._proc = proc
+        self._coming: dict[str, int] = {}
+
+    def out(self, path: str) -> int:
+        """Bytes that are in swap only; 0 where the cgroup is gone.
+
+        Pages in the swap cache are in memory as well, and counted by both memory.current and memory.swap.current
+        (`swapcached` in Documentation/admin-guide/cgroup-v2.rst). Their slots stay in use until the kernel looks at the
+        pages again, which in a cgroup with room it may never do.
+        """
+        try:
+            return max(0, self._fs.in_use(path) - self._fs.stat(path).swapcached)
+        except cgroupfs.GoneError:
+            return 0
+
+    def expect(self, path: str) -> None:
+        """The cgroup at `path` was cut while it had swap in use: count what may come back, until `forget`."""
+        self._coming[path] = self.out(path)
+
+    def forget(self, path: str) -> None:
+        """Nothing comes back to this cgroup any more, or what does may be swapped out again."""
+        self._coming.pop(path, None)
+
+    def usages(self, path: str) -> Iterator[decide.Usage]:
+        """Everything that must have room before the cgroup at `path` may be cut: the cheapest to read comes first.
+
+        That is the node, each cgroup above that has a limit, this cgroup, and those below that have swap in use. What
+        goes meanwhile needs none.
+        """
+        back = self.out(path)
+        others = {
+            other: size for other, size in self._coming.items() if not (_is_in(other, path) or _is_in(path, other))
+        }
+        yield decide.Usage(0, back + sum(others.values()), facts.available(self._proc))
+        above = path.rpartition("/")[0]
+        while above:
+            yield from self._usage(above, back + sum(size for other, size in others.items() if _is_in(other, above)))
+            above = above.rpartition("/")[0]
+        paths = [path]
+        while paths:
+            here = paths.pop()
+            if back := self.out(here):
+                yield from self._usage(here, back)
+                paths += [tree.join(here, name) for name in self._fs.dirs(here)]
+
+    def _usage(self, path: str, back: int) -> Iterator[decide.Usage]:
+        """One cgroup's; none where it is gone."""
+        try:
+            # At memory.high a process is not killed, but without swap it is stalled in reclaim, which is as bad.
+            ceiling = min(self._fs.limit(path, cgroupfs.MEMORY_MAX), self._high(path))
+            if ceiling < limits.NO_LIMIT:
+                held = self._fs.limit(path, cgroupfs.MEMORY_CURRENT) - self._fs.stat(path).inactive_file
+                yield decide.Usage(held, back, ceiling)
+        except cgroupfs.GoneError:
+            return
+
+    def _high(self, path: str) -> int:
+        try:
+            return self._fs.limit(path, cgroupfs.MEMORY_HIGH)
+        except cgroupfs.GoneError:
+            return limits.NO_LIMIT
+
+
+def _is_in(path: str, other: str) -> bool:
+    """Whether `path` is `other`, or below it."""
+    return path == other or path.startswith(f"{other}/")
