@@ -53,7 +53,8 @@ class Cluster:
             self.nodes.pop(name, None)
         else:
             self.nodes[name] = new
-            self._dirty(name, COALESCE_SECONDS)
+        # One that is gone, too: what was remembered of it must go with it.
+        self._dirty(name, COALESCE_SECONDS)
         self._reported()
 
     def pod_changed(self, key: str, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
@@ -67,11 +68,12 @@ class Cluster:
             self._pods.setdefault(new.node, {})[key] = new
             self._dirty(new.node, 0.0 if _is_urgent(new) else COALESCE_SECONDS)
 
-    def state_changed(self, name: str, _: rows.StateRow | None, new: rows.StateRow | None) -> None:
+    def state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
         """A NodeSwapState is another now, or gone (None)."""
         before = self.state_of(name)
         if new is None:
-            self.lost(name)
+            if old is not None:
+                self.lost(name, old.uid)
         else:
             self._states[name] = new
             if name in self._written and new.version >= self._written[name].version:
@@ -86,25 +88,30 @@ class Cluster:
         if found == self._profiles:
             return
         self._profiles = dict(found)
-        self._selections.clear()
+        before, self._selections = self._selections, {}
         for name in self.nodes:
-            self._dirty(name, COALESCE_SECONDS)
+            if name not in before or before[name].profile != self.selection(name).profile:
+                self._dirty(name, COALESCE_SECONDS)
         self._reported()
 
     # What this controller did
 
-    def wrote(self, row: rows.StateRow) -> None:
-        """The API server's answer to a write, or to a GET: newer than what the watch has told so far."""
+    def wrote(self, row: rows.StateRow) -> bool:
+        """The API server's answer to a write, or to a GET; whether it is newer than what was known."""
         before = self.state_of(row.name)
-        if before is None or row.version > before.version:
-            self._written[row.name] = row
-            self._note(row.name, before, row)
+        if before is not None and row.version <= before.version:
+            return False
+        self._written[row.name] = row
+        self._note(row.name, before, row)
+        return True
 
-    def lost(self, name: str) -> None:
-        """The API server says that there is no such state."""
-        self._states.pop(name, None)
-        self._written.pop(name, None)
-        self._since.pop(name, None)
+    def lost(self, name: str, uid: str) -> None:
+        """The node's state with this uid is gone. One that was made since, of which the watch is yet to tell, stays."""
+        for known in (self._states, self._written):
+            if name in known and known[name].uid == uid:
+                del known[name]
+        if self.state_of(name) is None:
+            self._since.pop(name, None)
 
     def _note(self, name: str, before: rows.StateRow | None, after: rows.StateRow | None) -> None:
         if after is not None and (before is None or before.uid != after.uid or before.profile != after.profile):

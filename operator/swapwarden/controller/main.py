@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import math
 import os
+import re
 import secrets
 import signal
 import socket
@@ -41,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
     parser.add_argument(
         "--namespace",
+        type=_namespace,
         default=os.environ.get("POD_NAMESPACE", NAMESPACE),
         help=f"of the Lease (default: $POD_NAMESPACE, else {NAMESPACE})",
     )
@@ -49,7 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("POD_NAME", ""),
         help="this instance's name in the Lease; must be unique (default: $POD_NAME, else made up)",
     )
-    parser.add_argument("--metrics-address", default="0.0.0.0:8083", help="for /healthz, /readyz and /metrics")
+    parser.add_argument(
+        "--metrics-address",
+        default="0.0.0.0:8083",
+        metavar="HOST:PORT",
+        help="for /healthz, /readyz and /metrics (default: %(default)s)",
+    )
     parser.add_argument(
         "--lease-duration",
         type=_seconds,
@@ -68,10 +76,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 1 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 86400 seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds between 1 and 86400")
     return value
+
+
+def _namespace(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a namespace, such as {NAMESPACE}")
+    return text
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -219,6 +236,8 @@ class Controller:
         # A Lease that was deleted counts from 0 again; its transitions alone would lock this controller out.
         self._epoch = 1 + max(self._transitions, self._known.largest_epoch())
         EPOCH.set(self._epoch)
+        self._reconciler.begin_term()
+        self._backoffs.clear()
         log.info("this instance leads", extra={"epoch": self._epoch, "nodes": len(self._known.nodes)})
         for name in self._known.nodes:
             self._dirty(name, 0.0)

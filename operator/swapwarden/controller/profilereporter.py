@@ -53,18 +53,19 @@ class ProfileReporter:
             await self._changed.wait()
             await asyncio.sleep(self._gather)
             self._changed.clear()
-            if not self._leads():
-                continue
-            try:
-                await self._report()
+            failed = await self._report() if self._leads() else {}
+            if not failed:
                 self._backoff.reset()
-            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
-                wait = self._backoff.next()
-                log.warning("cannot write the status of a profile: %s; trying again in %.1f s", error, wait)
-                await asyncio.sleep(wait)
-                self._changed.set()
+                continue
+            wait = max(self._backoff.next(), *(getattr(error, "retry_after", None) or 0.0 for error in failed.values()))
+            name, error = next(iter(failed.items()))
+            more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+            log.warning("cannot write the status of profile %s%s: %s; trying again in %.1f s", name, more, error, wait)
+            await asyncio.sleep(wait)
+            self._changed.set()
 
-    async def _report(self) -> None:
+    async def _report(self) -> dict[str, Exception]:
+        """Write what differs; give what failed, by profile. What is refused of one does not keep others from theirs."""
         governed: dict[str, list[cluster.Governed]] = collections.defaultdict(list)
         contested: dict[str, list[profilestatus.Contest]] = collections.defaultdict(list)
         for selection, node in self._known.governed():
@@ -74,8 +75,17 @@ class ProfileReporter:
                 contested[winner].append(profilestatus.Contest(rival, node.node))
                 contested[rival].append(profilestatus.Contest(winner, node.node))
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        failed: dict[str, Exception] = {}
         for entry in list(self._store.entries.values()):
-            await self._write(entry, profilestatus.build(entry, governed[entry.name], contested[entry.name], now))
+            status = profilestatus.build(entry, governed[entry.name], contested[entry.name], now)
+            try:
+                await self._write(entry, status)
+            except (client.ApiError, msgspec.MsgspecError) as error:
+                failed[entry.name] = error
+            except (client.Unreachable, config.ConfigError) as error:
+                failed[entry.name] = error
+                break
+        return failed
 
     async def _write(self, entry: profilestore.Entry, status: dict[str, Any]) -> None:
         patch = merge.merge_patch(entry.status, status)

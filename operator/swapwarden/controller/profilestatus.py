@@ -9,6 +9,8 @@ from swapwarden.controller import cluster, profilestore
 
 NAMED: Final = 10
 """How many nodes or profiles a message names; of the rest it says how many there are."""
+MAX_MESSAGE: Final = 32768
+"""Characters that the API server takes of a condition's message."""
 
 
 class Contest(NamedTuple):
@@ -47,7 +49,7 @@ def build(
 
 
 def _condition(kind: str, status: str, reason: str, message: str) -> dict[str, Any]:
-    return {"type": kind, "status": status, "reason": reason, "message": message}
+    return {"type": kind, "status": status, "reason": reason, "message": message[:MAX_MESSAGE]}
 
 
 def _since(condition: Mapping[str, Any], before: Mapping[str, Any] | None, now: str) -> str:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import aiohttp
 import kopf
 import msgspec
 
@@ -131,7 +132,7 @@ class ProfileWatch:
             await ended.wait()
         finally:
             stop.set()
-            thread.join(STOP_SECONDS)
+            await asyncio.to_thread(thread.join, STOP_SECONDS)
 
     def _take(self, kind: str | None, body: Mapping[str, Any]) -> None:
         if kind == "DELETED":
@@ -147,8 +148,8 @@ async def _operate(
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
-    def login(**_: Any) -> kopf.ConnectionInfo:
-        return _connection(cfg)
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        return kopf.AiohttpSession(server=cfg.server, aiohttp_session=_session(cfg))
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PROFILE_PLURAL, registry=registry)
     async def seen(event: Mapping[str, Any], **_: Any) -> None:
@@ -178,15 +179,20 @@ def _settings() -> kopf.OperatorSettings:
     return settings
 
 
-def _connection(cfg: config.Config) -> kopf.ConnectionInfo:
-    """The credentials as they are now: kopf asks again when the API server refuses them."""
-    if cfg.token_file:
-        cfg.token_file.forget()
-    return kopf.ConnectionInfo(
-        server=cfg.server,
-        ca_data=cfg.ca_data,
-        scheme="Bearer" if cfg.token() else None,
-        token=cfg.token(),
-        certificate_data=cfg.cert_data,
-        private_key_data=cfg.key_data,
+def _session(cfg: config.Config) -> aiohttp.ClientSession:
+    """Connections as swapwarden.kube makes them: kopf's own know no tls-server-name, and keep a token once read."""
+
+    async def identify(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        request.server_hostname = cfg.tls_server_name
+        token = cfg.token()
+        if token:
+            request.headers["Authorization"] = f"Bearer {token}"
+        answer = await send(request)
+        if answer.status == 401 and cfg.token_file:
+            cfg.token_file.forget()
+        return answer
+
+    context = cfg.ssl_context()
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=True if context is None else context), middlewares=(identify,)
     )

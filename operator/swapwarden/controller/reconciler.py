@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 PLANS = metrics.histogram("swapwarden_controller_plan_seconds", "Time to compute the plan of one node.")
 WRITES = metrics.counter(
     "swapwarden_controller_writes_total",
-    "Writes to the API server by object (state, labels, profile) and result.",
+    "Writes to the API server by object (state, labels, profile) and result (ok, unreachable, or the HTTP status).",
     labels=("object", "result"),
 )
 WRITE_SECONDS = metrics.histogram(
@@ -59,57 +59,58 @@ class Reconciler:
         self._term = term
         self._again = again
         self._recorder = recorder
+        self._label_grace = label_grace
         self._labels = nodelabels.Labels(label_grace)
-        self._told: dict[str, set[tuple[str, str]]] = {}
+
+    def begin_term(self) -> None:
+        """Forget what an earlier term knew: others may have led, and swap may have been on, in between."""
+        self._labels = nodelabels.Labels(self._label_grace)
 
     async def reconcile(self, name: str) -> None:
         """Look at one node. client.ApiError and client.Unreachable where it is to be tried again; Deposed."""
-        node = self._known.nodes.get(name)
+        term, node = self._term(), self._known.nodes.get(name)
         if node is None:
             self._labels.forget(name)
-            self._told.pop(name, None)
+            return
+        if term is None:
             return
         begun = time.perf_counter()
         spec = self._known.plan(name)
         PLANS.observe(time.perf_counter() - begun)
-        await self._write_state(node, spec)
-        await self._write_labels(node)
-        self._warn(name, spec)
+        row = self._known.state_of(name)
+        if await self._write_state(node, row, spec, term):
+            self._warn(name, row, spec)
+        await self._write_labels(name)
 
-    async def _write_state(self, node: nodes.NodeRow, spec: state.StateSpec) -> None:
-        term, row = self._term(), self._known.state_of(node.name)
-        if term is None:
-            return
+    async def _write_state(
+        self, node: nodes.NodeRow, row: rows.StateRow | None, spec: state.StateSpec, term: int
+    ) -> bool:
+        """Make the node's state say `spec`, where `row` is what it was; whether that was a write, and was done."""
         if row is None:
-            await self._create(node, spec, term)
-            return
+            return await self._create(node, spec, term)
         patch = state_patch(row, node, spec, term)
         if patch is None:
-            return
+            return False
+        path, body = f"{STATES}/{node.name}", msgspec.json.encode(patch)
         try:
             answer = await counted(
-                "state",
-                self._api.merge_patch(
-                    f"{STATES}/{node.name}", msgspec.json.encode(patch), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT
-                ),
+                "state", self._api.merge_patch(path, body, params=FIELD_MANAGER, timeout=WRITE_TIMEOUT)
             )
         except client.ApiError as error:
+            if error.status == 422 and state.EPOCH_REFUSAL in error.message:
+                raise Deposed(f"the API server refused term {term} for node {node.name}") from error
             if error.status == 404:
                 log.warning("the state of node %s is gone; making it anew", node.name)
-                self._known.lost(node.name)
-                self._again(node.name, 0.0)
-            elif error.status == 409:
-                # Another object of that name, or a write at the same moment.
-                self._known.wrote(rows.decode(await self._api.get(f"{STATES}/{node.name}", timeout=WRITE_TIMEOUT)))
-                self._again(node.name, 0.0)
-            elif error.status == 422 and state.EPOCH_REFUSAL in error.message:
-                raise Deposed(f"the API server refused term {term} for node {node.name}") from error
-            else:
+                self._known.lost(node.name, row.uid)
+            # Another object of that name, or a write at the same moment.
+            elif error.status != 409 or not await self._look(node.name):
                 raise
-        else:
-            self._known.wrote(rows.decode(answer))
+            self._again(node.name, 0.0)
+            return False
+        self._known.wrote(rows.decode(answer))
+        return True
 
-    async def _create(self, node: nodes.NodeRow, spec: state.StateSpec, term: int) -> None:
+    async def _create(self, node: nodes.NodeRow, spec: state.StateSpec, term: int) -> bool:
         body = {
             "apiVersion": names.API_VERSION,
             "kind": names.STATE_KIND,
@@ -121,18 +122,25 @@ class Reconciler:
                 "state", self._api.post(STATES, msgspec.json.encode(body), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT)
             )
         except client.ApiError as error:
-            if error.status != 409:
+            if error.status != 409 or not await self._look(node.name):
                 raise
-            answer = await self._api.get(f"{STATES}/{node.name}", timeout=WRITE_TIMEOUT)
             self._again(node.name, 0.0)
+            return False
         self._known.wrote(rows.decode(answer))
+        return True
 
-    async def _write_labels(self, node: nodes.NodeRow) -> None:
-        selection = self._known.selection(node.name)
-        desired = labels.desired(selection.profile, self._known.facts(node.name))
-        change = self._labels.decide(node.name, desired, node.labels, time.monotonic())
+    async def _look(self, name: str) -> bool:
+        """Read a node's state past the watch; whether it is another one than was known."""
+        return self._known.wrote(rows.decode(await self._api.get(f"{STATES}/{name}", timeout=WRITE_TIMEOUT)))
+
+    async def _write_labels(self, name: str) -> None:
+        node = self._known.nodes.get(name)
+        if node is None:  # gone while its state was written
+            return
+        desired = labels.desired(self._known.selection(name).profile, self._known.facts(name))
+        change = self._labels.decide(name, desired, node.labels, time.monotonic())
         if change.again is not None:
-            self._again(node.name, change.again)
+            self._again(name, change.again)
         if not change.labels or self._term() is None:
             return
         patch = {"metadata": {"uid": node.uid, "labels": change.labels}}
@@ -140,27 +148,24 @@ class Reconciler:
             await counted(
                 "labels",
                 self._api.merge_patch(
-                    f"{NODES}/{node.name}", msgspec.json.encode(patch), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT
+                    f"{NODES}/{name}", msgspec.json.encode(patch), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT
                 ),
             )
         except client.ApiError as error:
             if error.status not in {404, 409}:  # the watch will say what became of the node
                 raise
         else:
-            log.info("labels changed", extra={"node": node.name, "labels": change.labels})
+            log.info("labels changed", extra={"node": name, "labels": change.labels})
 
-    def _warn(self, name: str, spec: state.StateSpec) -> None:
-        """Tell the owners of pods, once for each pod and reason."""
-        if self._term() is None:
-            return
-        before, now = self._told.get(name, set()), set()
+    def _warn(self, name: str, row: rows.StateRow | None, spec: state.StateSpec) -> None:
+        """Tell the owners of pods, once for each pod and reason: what stood in the state before was told with it."""
+        before = rows.spec(row) if row is not None else None
+        told = before.pods if isinstance(before, state.StateSpec) else {}
         for warning in warnings.about(self._known.pods_on(name), spec):
             pod = warning.pod
-            now.add((pod.uid, warning.reason))
-            if (pod.uid, warning.reason) not in before:
+            if pod.key not in told or told[pod.key].reason != warning.reason:
                 regarding = events.Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)
                 self._recorder.event(regarding, "Warning", warning.reason, warning.message)
-        self._told[name] = now
 
 
 async def counted(kind: str, request: Awaitable[bytes]) -> bytes:
@@ -169,10 +174,10 @@ async def counted(kind: str, request: Awaitable[bytes]) -> bytes:
     try:
         answer = await request
     except client.ApiError as error:
-        WRITES.inc(kind, error.reason or str(error.status))
+        WRITES.inc(kind, str(error.status))
         raise
     except client.Unreachable:
-        WRITES.inc(kind, "Unreachable")
+        WRITES.inc(kind, "unreachable")
         raise
     WRITES.inc(kind, "ok")
     WRITE_SECONDS.observe(time.perf_counter() - begun, kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
+from typing import Final
 
 from swapwarden.telemetry import metrics
 
@@ -12,6 +13,10 @@ DEPTH = metrics.gauge("swapwarden_queue_depth", "Names that wait for work.", lab
 WAIT = metrics.histogram(
     "swapwarden_queue_wait_seconds", "Time from when a name was due to when a worker took it.", labels=("queue",)
 )
+
+
+SLACK: Final = 64
+"""So many outdated entries are not worth tidying up."""
 
 
 class WorkQueue:
@@ -46,6 +51,10 @@ class WorkQueue:
         elif due < self._due.get(name, float("inf")):
             self._due[name] = due
             heapq.heappush(self._heap, (due, name))
+            if len(self._heap) > 2 * len(self._due) + SLACK:
+                # What was made due earlier leaves an entry behind, for minutes where a label waits to be taken away.
+                self._heap = [(at, each) for each, at in self._due.items()]
+                heapq.heapify(self._heap)
             self._changed.set()
         DEPTH.set(len(self), self._name)
 

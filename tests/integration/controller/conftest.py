@@ -9,9 +9,9 @@ from testbed.controlplane import ControlPlane
 from tests.integration.controller.cluster import PROFILES, STATES, Cluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
-    """One of its own: other tests' nodes would be planned, too."""
+    """One of this folder: other tests' nodes would be planned, too."""
     with ControlPlane() as running:
         running.apply_crds(manifests.FOLDER.parents[1] / "crds")
         running.apply(*manifests.other_manifests())

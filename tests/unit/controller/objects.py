@@ -58,3 +58,20 @@ def profile_object(
         },
         "spec": {"nodeSelector": {}, **spec},
     }
+
+
+def state_object(row: rows.StateRow) -> dict[str, Any]:
+    """The NodeSwapState that a row was made of, as the API server gives it."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": row.name, "uid": row.owner}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.STATE_KIND,
+        "metadata": {
+            "name": row.name,
+            "uid": row.uid,
+            "generation": row.generation,
+            "resourceVersion": str(row.version),
+            "ownerReferences": [owner] if row.owner else [],
+        },
+        "spec": msgspec.json.decode(row.spec),
+    }

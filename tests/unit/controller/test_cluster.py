@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import cluster
@@ -142,6 +143,43 @@ def test_a_deleted_state_is_planned_again(seen: Seen) -> None:
     seen.cluster.state_changed("node-1", state_row(version=1), None)
     assert seen.cluster.state_of("node-1") is None
     assert seen.take() == [("node-1", LATER)]
+
+
+def test_a_state_made_anew_outlives_the_late_news_of_the_old_ones_deletion(seen: Seen) -> None:
+    old, new = state_row(version=1, uid="old"), state_row(version=5, uid="new")
+    seen.cluster.state_changed("node-1", None, old)
+    seen.cluster.lost("node-1", "old")
+    assert seen.cluster.state_of("node-1") is None
+    assert seen.cluster.wrote(new)
+    seen.take()
+    stale = state_row(version=2, uid="old")
+    seen.cluster.state_changed("node-1", old, stale)
+    seen.cluster.state_changed("node-1", stale, None)
+    assert seen.cluster.state_of("node-1") == new
+    assert seen.take() == []
+
+
+def test_a_node_that_is_gone_is_looked_at_once_more(seen: Seen) -> None:
+    seen.cluster.node_changed("node-1", node(), None)
+    assert seen.take() == [("node-1", LATER)]
+    assert list(seen.cluster.nodes) == ["node-2"]
+
+
+def test_a_profile_that_changes_concerns_the_nodes_that_it_governs(seen: Seen) -> None:
+    seen.cluster.node_changed("node-2", node("node-2"), node("node-2", labels={"pool": "x"}))
+    everywhere = profile("everywhere")
+    chosen = profile("chosen", selector=(profiles.Requirement("pool", "In", frozenset({"x"})),), priority=1)
+    seen.cluster.profiles_changed({"everywhere": everywhere})
+    for name in seen.cluster.nodes:
+        seen.cluster.plan(name)
+    seen.take()
+    for found in (
+        {"everywhere": everywhere, "chosen": chosen},
+        {"everywhere": everywhere, "chosen": msgspec.structs.replace(chosen, generation=2)},
+        {"everywhere": everywhere},
+    ):
+        seen.cluster.profiles_changed(found)
+        assert seen.take() == [("node-2", LATER)]
 
 
 def governed(seen: Seen) -> dict[str, cluster.Governed]:

@@ -84,3 +84,17 @@ async def test_all_sleeping_workers_are_woken() -> None:
     for name in ("a", "b", "c"):
         queue.add(name)
     assert sorted(await asyncio.gather(*workers)) == ["a", "b", "c"]
+
+
+async def test_what_is_made_due_earlier_again_and_again_leaves_nothing_behind() -> None:
+    clock = Clock()
+    queue = workqueue.WorkQueue("test", clock)
+    queue.add("other", 900.0)
+    for _ in range(1000):
+        queue.add("a", 600.0)  # as a label that waits to be taken away
+        queue.add("a", 0.0)  # as a change of a pod
+        assert await taken(queue) == "a"
+        queue.done("a")
+    assert len(queue._heap) < 2 * workqueue.SLACK
+    clock.time += 900
+    assert await taken(queue) == "other"
