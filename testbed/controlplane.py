@@ -1,4 +1,7 @@
-"""A Kubernetes control plane for tests: a real etcd and a real kube-apiserver on free ports of 127.0.0.1."""
+"""A Kubernetes control plane for tests: a real etcd and a real kube-apiserver on free ports of 127.0.0.1.
+
+Nodes can join one that is in a network of its own, with an address there: testbed.cluster makes such.
+"""
 
 import base64
 import contextlib
@@ -14,13 +17,17 @@ import tempfile
 import time
 import types
 import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from testbed import assets, pki, process
+from testbed import assets, netns, pki, process
 
 # How a guest of QEMU's user-mode network reaches the host's loopback.
 GUEST_VIEW_OF_HOST = "10.0.2.2"
+LOOPBACK = "127.0.0.1"
+SERVICES = "10.96.0.0/16"
+_KUBERNETES_SERVICE = "10.96.0.1"
 _START_ATTEMPTS = 3
 _READY_TIMEOUT = 90.0
 _REQUEST_TIMEOUT = 60.0
@@ -45,19 +52,26 @@ def free_port() -> int:
 
 
 class ControlPlane:
-    """etcd and kube-apiserver with their own data, ports and certificate authority; several may run side by side."""
+    """etcd and kube-apiserver with their own data, ports and certificate authority; several may run side by side.
 
-    def __init__(self) -> None:
+    In NETWORK, if given, the API server listens at all addresses and tells the cluster that it is at ADDRESS.
+    """
+
+    def __init__(self, network: netns.NetworkNamespace | None = None, address: str = LOOPBACK) -> None:
+        self._network = network
+        self._address = address
         self._assets = assets.ensure()
         self.folder = Path(tempfile.mkdtemp(prefix="swapwarden-controlplane-"))
         self._pki = self.folder / "pki"
         self._pki.mkdir(mode=0o700)
         self._authority = pki.Authority(self._pki)
         self.ca_file = self._authority.certificate
-        sans = ["127.0.0.1", GUEST_VIEW_OF_HOST, "localhost", "kubernetes", "kubernetes.default.svc"]
+        sans = [LOOPBACK, GUEST_VIEW_OF_HOST, _KUBERNETES_SERVICE, "localhost", "kubernetes", "kubernetes.default.svc"]
+        if address != LOOPBACK:
+            sans.append(address)
         self._serving = self._authority.issue("apiserver", "kube-apiserver", sans)
         self._admin = self._authority.issue("admin", "admin", organization="system:masters")
-        self._token_key = pki.write_key(pki.new_key(), self._pki / "service-accounts.key")
+        self.token_key = pki.write_key(pki.new_key(), self._pki / "service-accounts.key")
         self._etcd: process.Process | None = None
         self._apiserver: process.Process | None = None
         self._etcd_port = self._port = 0
@@ -94,7 +108,8 @@ class ControlPlane:
     def _start(self) -> None:
         for attempt in range(1, _START_ATTEMPTS + 1):
             # Someone else may take a port between the search and the start.
-            self._etcd_port, self._port = free_port(), free_port()
+            with self.network():
+                self._etcd_port, self._port = free_port(), free_port()
             try:
                 self._start_etcd()
                 self.start_apiserver()
@@ -118,33 +133,39 @@ class ControlPlane:
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=testbed={peer}",
         ]
-        self._etcd = process.Process("etcd", argv, log=self.folder / "etcd.log")
+        self._etcd = process.Process("etcd", self.command(argv), log=self.folder / "etcd.log")
 
     def start_apiserver(self) -> None:
         """Start the API server on the port and data it had, and wait until it is ready."""
         argv = [
             str(self._assets.kube_apiserver),
             f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
-            "--bind-address=127.0.0.1",
+            f"--bind-address={LOOPBACK if self._network is None else '0.0.0.0'}",  # noqa: S104 - in a network of its own
             # Without it the machine would need a default route.
-            "--advertise-address=127.0.0.1",
+            f"--advertise-address={self._address}",
             f"--secure-port={self._port}",
-            "--endpoint-reconciler-type=none",
+            # No pod can reach a loopback address.
+            f"--endpoint-reconciler-type={'none' if self._address == LOOPBACK else 'lease'}",
+            f"--kubelet-certificate-authority={self.ca_file}",
+            f"--kubelet-client-certificate={self._admin.certificate}",
+            f"--kubelet-client-key={self._admin.key}",
+            "--kubelet-preferred-address-types=InternalIP",
             f"--tls-cert-file={self._serving.certificate}",
             f"--tls-private-key-file={self._serving.key}",
             f"--client-ca-file={self.ca_file}",
             f"--cert-dir={self._pki}",
             "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={self._token_key}",
-            f"--service-account-signing-key-file={self._token_key}",
-            "--service-cluster-ip-range=10.96.0.0/16",
+            f"--service-account-key-file={self.token_key}",
+            f"--service-account-signing-key-file={self.token_key}",
+            f"--service-cluster-ip-range={SERVICES}",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--enable-aggregator-routing=true",
             "--allow-privileged=true",
             "--profiling=false",
         ]
-        self._apiserver = process.Process("kube-apiserver", argv, log=self.folder / "kube-apiserver.log")
+        log = self.folder / "kube-apiserver.log"
+        self._apiserver = process.Process("kube-apiserver", self.command(argv), log=log)
         deadline = time.monotonic() + _READY_TIMEOUT
         while not self.ready():
             self._apiserver.check_alive()
@@ -160,7 +181,8 @@ class ControlPlane:
             "127.0.0.1", self._port, timeout=timeout, context=self._context(admin=True)
         )
         try:
-            connection.request("GET", "/readyz")
+            with self.network():
+                connection.request("GET", "/readyz")
             return connection.getresponse().status == http.HTTPStatus.OK
         except (OSError, http.client.HTTPException):
             return False
@@ -190,7 +212,8 @@ class ControlPlane:
     def _etcd_request(self, path: str, body: Json) -> Json:
         connection = http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=_REQUEST_TIMEOUT)
         try:
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            with self.network():
+                connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             answer = connection.getresponse()
             content = answer.read()
         finally:
@@ -210,6 +233,14 @@ class ControlPlane:
         return "\n".join(f"  {started.name}:\n{started.tail(lines)}" for started in running)
 
     # --- access ---
+
+    def network(self) -> contextlib.AbstractContextManager[None]:
+        """In this block the thread's new connections reach the control plane; needed only if it has its own network."""
+        return self._network.entered() if self._network else contextlib.nullcontext()
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The command line that runs ARGV where it reaches the control plane."""
+        return self._network.command(argv) if self._network else list(argv)
 
     @property
     def port(self) -> int:
@@ -236,6 +267,18 @@ class ControlPlane:
                 "client-key-data": _base64(self._admin.key.read_bytes()),
             }
             self._write_kubeconfig(path, "admin", user, self.url, None)
+        return path
+
+    def kubeconfig_as(self, user: str, organization: str | None = None, *, server: str | None = None) -> Path:
+        """A kubeconfig with a certificate of USER in the group ORGANIZATION, in a new file; SERVER as below."""
+        self._names += 1
+        pair = self._authority.issue(f"user-{self._names}", user, organization=organization)
+        credentials = {
+            "client-certificate-data": _base64(pair.certificate.read_bytes()),
+            "client-key-data": _base64(pair.key.read_bytes()),
+        }
+        path = self.folder / f"user-{self._names}.kubeconfig"
+        self._write_kubeconfig(path, user, credentials, server or self.url, None)
         return path
 
     def kubeconfig_for(
@@ -273,7 +316,8 @@ class ControlPlane:
     def kubectl(self, *args: str, text: str | None = None, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run kubectl as administrator, with TEXT on its stdin; process.ProcessError with its stderr when it fails."""
         options = [f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.folder / 'kubectl-cache'}"]
-        return process.run([str(self._assets.kubectl), *options, *args], timeout=timeout, text=text)
+        argv = self.command([str(self._assets.kubectl), *options, *args])
+        return process.run(argv, timeout=timeout, text=text)
 
     def apply(self, *manifests: Path | str) -> None:
         """Apply each manifest with kubectl: a Path is a file or a folder, a str is YAML (in block style)."""
@@ -313,7 +357,8 @@ class ControlPlane:
         context = self._context(admin=token is None)
         connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=_REQUEST_TIMEOUT, context=context)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            with self.network():
+                connection.request(method, path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
             content = answer.read()
             is_json = "json" in answer.headers.get("Content-Type", "")

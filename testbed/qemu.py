@@ -1,0 +1,69 @@
+"""QEMU as all VMs of the testbed use it: with the processor's help where that works, else with an emulated one."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from testbed import host, process, term
+
+PROGRAM = "qemu-system-x86_64"
+# Without five-level page tables and side-channel defences the emulated CPU has less to do. The kernel's check of the
+# timer takes an emulated CPU that the host's other work holds up for a broken one, and panics.
+KERNEL_WORDS = (
+    *("console=ttyS0", "quiet", "panic=-1", "psi=1", "net.ifnames=0", "random.trust_cpu=on"),
+    *("nokaslr", "mitigations=off", "no5lvl", "no_timer_check"),
+)
+_BROKEN: set[str] = set()  # accelerators that this process has seen fail
+
+
+def ensure(purpose: str) -> None:
+    """Have QEMU on this machine; host.SetupError where that can't be."""
+    host.need_linux()
+    machine = os.uname().machine
+    host.need(
+        machine == "x86_64",
+        f"{purpose} is made for x86_64; this machine is {machine}",
+        "run this part on an x86_64 machine; unit and integration tests work here",
+    )
+    if not shutil.which(PROGRAM):
+        host.apt_install(["qemu-system-x86"], purpose)
+
+
+def boot(start: Callable[[str], None]) -> str:
+    """START a VM with the accelerator `kvm` or, where that fails with a ProcessError, with `tcg`; says which it was."""
+    if "kvm" not in _BROKEN and host.kvm_works():
+        try:
+            start("kvm")
+        except process.ProcessError:
+            # A virtual machine may offer /dev/kvm and even make VMs, but be unable to run them.
+            _BROKEN.add("kvm")
+        else:
+            return "kvm"
+    term.say("  on an emulated CPU, some 30 times slower than hardware: KVM does not work here")
+    start("tcg")
+    return "tcg"
+
+
+def machine(accelerator: str, *, cpus: int, memory_mib: int, console: Path) -> list[str]:
+    """The command line of a VM without disks, network and kernel; its console goes to a file."""
+    kvm = accelerator == "kvm"
+    argv = [
+        PROGRAM,
+        "-machine",
+        "q35",
+        "-accel",
+        "kvm" if kvm else "tcg,thread=multi",
+        "-cpu",
+        "host" if kvm else "max",
+    ]
+    argv += ["-smp", str(cpus), "-m", f"{memory_mib}M", "-nodefaults", "-no-user-config", "-no-reboot"]
+    argv += ["-display", "none", "-monitor", "none", "-serial", f"file:{console}", "-device", "virtio-rng-pci"]
+    return argv
+
+
+def shared_folder(tag: str, folder: Path, *, readonly: bool = False) -> list[str]:
+    """A folder of this machine that the guest mounts by 9p with the tag TAG."""
+    access = ",readonly=on" if readonly else ""
+    backend = f"local,id={tag},path={folder},security_model=none,multidevs=remap{access}"
+    return ["-fsdev", backend, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
