@@ -49,6 +49,7 @@ lint: venv ## Check format, rules, types, import contracts and generated files
 	@$(PYTHON) -m swapwarden.api.crd build/generated/crds build/generated/api-reference.md
 	@diff -ru crds build/generated/crds && diff -u docs/api-reference.md build/generated/api-reference.md \
 		|| { echo "generated files are out of date: run make generate and commit the result" >&2; exit 1; }
+	@$(PYTHON) -m testbed.chart check
 
 .PHONY: format
 format: venv ## Format the code and apply safe fixes
@@ -56,8 +57,13 @@ format: venv ## Format the code and apply safe fixes
 	$(PYTHON) -m ruff format .
 
 .PHONY: generate
-generate: venv ## Make crds/ and docs/api-reference.md from the models
+generate: venv ## Make crds/, docs/api-reference.md and the chart's generated files from the models
 	$(PYTHON) -m swapwarden.api.crd crds docs/api-reference.md
+	$(PYTHON) -m testbed.chart write
+
+.PHONY: manifests
+manifests: venv ## Make deploy/manifests from the Helm chart (gets helm if it is not there)
+	$(PYTHON) -m testbed.helm write
 
 .PHONY: lock
 lock: ## Resolve the dependencies again and write locks/ (needs uv)

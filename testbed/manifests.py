@@ -6,7 +6,8 @@ from pathlib import Path
 import yaml
 
 FOLDER = Path(__file__).parent.parent / "deploy" / "manifests"
-_WEBHOOK = "webhook.yaml"
+_WEBHOOK = "webhook-registration.yaml"
+_NEEDED = ("00-namespace.yaml", "*-serviceaccount.yaml", "*-rbac.yaml", "*-policy-*.yaml")
 
 
 def webhook_manifests(url_base: str, ca_pem: str | bytes) -> str:
@@ -23,7 +24,11 @@ def webhook_manifests(url_base: str, ca_pem: str | bytes) -> str:
     return yaml.safe_dump_all(documents, sort_keys=False)
 
 
+def policies() -> list[Path]:
+    """The admission policies."""
+    return sorted(FOLDER.glob("*-policy-*.yaml"))
+
+
 def other_manifests() -> list[Path]:
-    """All manifests but the webhook's registration, the namespace first."""
-    namespace = FOLDER / "namespace.yaml"
-    return [namespace, *sorted(path for path in FOLDER.glob("*.yaml") if path.name not in {namespace.name, _WEBHOOK})]
+    """Rights and admission policies, the namespace first: what a part needs that runs outside of the cluster."""
+    return [path for pattern in _NEEDED for path in sorted(FOLDER.glob(pattern))]

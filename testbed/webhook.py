@@ -26,7 +26,7 @@ class Webhook(part.Part):
             raise
 
     def install(self) -> None:
-        """Apply all of deploy/manifests with this process as the webhook, and wait until it is in force."""
+        """Apply the rights and policies of deploy/manifests, with this process as the webhook, and wait until it is in force."""
         self._control_plane.apply(*manifests.other_manifests())
         # Without one, the probe's pod is refused before any webhook is asked; no controller manager makes it here.
         self._control_plane.request(
@@ -61,7 +61,7 @@ class Webhook(part.Part):
 
     def uninstall(self) -> None:
         """Take the registration and the admission policies away; the namespace and the rights stay."""
-        paths = [manifests.FOLDER / "webhook.yaml", *manifests.FOLDER.glob("policy-*.yaml")]
+        paths = [manifests.FOLDER / "webhook-registration.yaml", *manifests.policies()]
         self._control_plane.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in paths))
 
     def replace_certificate(self, certificate: Path, key: Path) -> None:

@@ -467,7 +467,7 @@ class Elector:
         if isinstance(error, client.ApiError) and error.status == 403:
             said += (
                 f"; grant this instance's service account the right to {verb} leases in coordination.k8s.io"
-                f" in namespace {self._namespace}, as deploy/manifests/rbac-controller.yaml does"
+                f" in namespace {self._namespace}, as deploy/manifests/controller-rbac.yaml does"
             )
         log.log(logging.DEBUG if conflict or said == self._said else logging.WARNING, said)
         self._said = said

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def installed(own: ControlPlane) -> ControlPlane:
-    own.apply(manifests.FOLDER / "namespace.yaml", manifests.FOLDER / "rbac-controller.yaml")
+    own.apply(*manifests.other_manifests())
     return own
 
 

@@ -374,7 +374,7 @@ def test_after_an_outage_there_is_one_leader_again(site: Site, eventually: Event
 
 @pytest.fixture(scope="module")
 def installed(own: ControlPlane) -> ControlPlane:
-    own.apply(manifests.FOLDER / "namespace.yaml", manifests.FOLDER / "rbac-controller.yaml")
+    own.apply(*manifests.other_manifests())
     return own
 
 

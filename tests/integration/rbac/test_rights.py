@@ -52,7 +52,7 @@ def installed(crds: ControlPlane) -> Iterator[ControlPlane]:
     """The rights and the policies of deploy/manifests, without the webhook's registration."""
     crds.apply(*manifests.other_manifests())
     yield crds
-    policies = [f"--filename={path}" for path in manifests.FOLDER.glob("policy-*.yaml")]
+    policies = [f"--filename={path}" for path in manifests.policies()]
     crds.kubectl("delete", "--ignore-not-found", *policies)
 
 
@@ -327,6 +327,11 @@ def test_the_controller_may_not(controller: Part, method: str, path: str, body: 
     ("body", "says"),
     [
         ({"spec": {"unschedulable": True}}, "the controller may only change labels of a node"),
+        ({"metadata": {"finalizers": ["example.com/mine"]}}, "the controller may only change labels of a node"),
+        (
+            {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "gone"}]}},
+            "the controller may only change labels of a node",
+        ),
         (
             {"spec": {"taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}]}},
             "the controller may only change labels of a node",

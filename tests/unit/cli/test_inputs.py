@@ -222,7 +222,7 @@ def test_the_namespaces_default_counts_for_pods_that_were_not_created_yet(
 
 
 def test_where_the_webhook_is_not_asked_no_default_counts() -> None:
-    manifest = pathlib.Path(__file__).parents[3] / "deploy/manifests/webhook.yaml"
+    manifest = pathlib.Path(__file__).parents[3] / "deploy/manifests/webhook-registration.yaml"
     selectors = [
         expression
         for configuration in yaml.safe_load_all(manifest.read_text())

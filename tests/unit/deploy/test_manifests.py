@@ -208,6 +208,9 @@ def test_the_testbed_points_every_webhook_at_its_own(tmp_path: Path) -> None:
 
 
 def test_the_testbed_applies_the_namespace_first_and_forgets_nothing() -> None:
-    others = manifests.other_manifests()
-    assert others[0].name == "namespace.yaml"
-    assert {path.name for path in others} | {"webhook.yaml"} == {path.name for path in manifests.FOLDER.iterdir()}
+    applied = [document for path in manifests.other_manifests() for document in yaml.safe_load_all(path.read_text())]
+    assert applied[0]["kind"] == "Namespace"
+    kinds = {"Namespace", "ServiceAccount", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    kinds |= {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    assert len(applied) == len(of_kind(*kinds))
+    assert all(document in of_kind(*kinds) for document in applied)

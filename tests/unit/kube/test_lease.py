@@ -1064,7 +1064,7 @@ def test_a_missing_right_is_named(fake: FakeApi, start: Start, caplog: pytest.Lo
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     told = (
         "cannot create the Lease ns/l: leases is forbidden (403 Forbidden); grant this instance's service account the"
-        " right to create leases in coordination.k8s.io in namespace ns, as deploy/manifests/rbac-controller.yaml does"
+        " right to create leases in coordination.k8s.io in namespace ns, as deploy/manifests/controller-rbac.yaml does"
     )
     assert warnings == [told], "once, not at each try"
 

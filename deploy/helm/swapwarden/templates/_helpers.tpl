@@ -1,0 +1,222 @@
+{{/* The name that all objects' names begin with. */}}
+{{- define "swapwarden.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The name of a part's objects. Takes (list ROOT COMPONENT). */}}
+{{- define "swapwarden.name" -}}
+{{- printf "%s-%s" (include "swapwarden.fullname" (index . 0)) (index . 1) -}}
+{{- end -}}
+
+{{/* What a part's pods are found by. Takes (list ROOT COMPONENT). */}}
+{{- define "swapwarden.selectorLabels" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ $root.Chart.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{/* Labels of every object. Takes (list ROOT COMPONENT). */}}
+{{- define "swapwarden.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "swapwarden.selectorLabels" . }}
+app.kubernetes.io/part-of: swapwarden
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels and annotations of a part's pods. Takes (list ROOT COMPONENT). */}}
+{{- define "swapwarden.podMetadata" -}}
+{{- $values := index (index . 0).Values (index . 1) -}}
+labels:
+  {{- include "swapwarden.selectorLabels" . | nindent 2 }}
+  {{- with $values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with $values.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "swapwarden.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where a part's pods may run. Takes the part's values. */}}
+{{- define "swapwarden.placement" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Replicas on different nodes where that can be had. Takes (list ROOT COMPONENT). */}}
+{{- define "swapwarden.spread" -}}
+topologySpreadConstraints:
+{{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+- topologyKey: {{ . }}
+  maxSkew: 1
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include "swapwarden.selectorLabels" $ | nindent 6 }}
+{{- end }}
+{{- end -}}
+
+{{/* What a container that is neither root nor in need of anything gets. */}}
+{{- define "swapwarden.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  capabilities: {drop: [ALL]}
+  readOnlyRootFilesystem: true
+{{- end -}}
+
+{{- define "swapwarden.podSecurity" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "swapwarden.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "swapwarden.logArguments" -}}
+- --log-level={{ .Values.log.level }}
+- --log-format={{ .Values.log.format }}
+{{- end -}}
+
+{{- define "swapwarden.probes" -}}
+livenessProbe:
+  httpGet: {path: /healthz, port: metrics}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: metrics}
+  periodSeconds: 2
+  timeoutSeconds: 5
+{{- end -}}
+
+{{/* Where the API server is: the rule by which a NetworkPolicy lets a part reach it. */}}
+{{- define "swapwarden.apiServerEgress" -}}
+egress:
+{{- with .Values.networkPolicy.apiServer }}
+- {{ if .ports }}ports:
+  {{- range .ports }}
+  - {protocol: TCP, port: {{ . }}}
+  {{- end }}
+  {{- else }}ports: [{protocol: TCP}]
+  {{- end }}
+  {{- with .cidrs }}
+  to:
+  {{- range . }}
+  - ipBlock: {cidr: {{ . | quote }}}
+  {{- end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Who may read metrics and health. */}}
+{{- define "swapwarden.metricsIngress" -}}
+- ports: [{protocol: TCP, port: metrics}]
+  {{- with .Values.networkPolicy.metricsFrom }}
+  from:
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{/* Namespaces whose pods are never sent to the webhook, as a match expression. */}}
+{{- define "swapwarden.excludedNamespaces" -}}
+{key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, {{ .Release.Namespace }}]}
+{{- end -}}
+
+{{/* A PodMonitor. Takes (list ROOT COMPONENT). */}}
+{{- define "swapwarden.podMonitor" -}}
+{{- $root := index . 0 -}}
+{{- if $root.Values.podMonitor.enabled }}
+apiVersion: monitoring.coreos.com/v1
+kind: PodMonitor
+metadata:
+  name: {{ include "swapwarden.name" . }}
+  namespace: {{ $root.Release.Namespace }}
+  labels:
+    {{- include "swapwarden.labels" . | nindent 4 }}
+    {{- with $root.Values.podMonitor.labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  selector:
+    matchLabels:
+      {{- include "swapwarden.selectorLabels" . | nindent 6 }}
+  podMetricsEndpoints:
+  - port: metrics
+    interval: {{ $root.Values.podMonitor.interval }}
+{{- end }}
+{{- end -}}
+
+{{/* How many pods a drain may take away at a time. Takes (list ROOT COMPONENT). */}}
+{{- define "swapwarden.disruptionBudget" -}}
+{{- $root := index . 0 -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ include "swapwarden.name" . }}
+  namespace: {{ $root.Release.Namespace }}
+  labels:
+    {{- include "swapwarden.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "swapwarden.selectorLabels" . | nindent 6 }}
+{{- end -}}
+
+{{/* The Secret with the webhook's certificate. */}}
+{{- define "swapwarden.certificateSecret" -}}
+{{- printf "%s-tls" (include "swapwarden.name" (list . "webhook")) -}}
+{{- end -}}
+
+{{/* Has cert-manager write the authority into the registration. */}}
+{{- define "swapwarden.injection" -}}
+{{- if eq .Values.certificates.source "CertManager" }}
+annotations:
+  cert-manager.io/inject-ca-from: {{ printf "%s/%s" .Release.Namespace (include "swapwarden.name" (list . "webhook")) }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,159 @@
+"""What of the Helm chart is made from other files: its CRDs, the schema of its profiles, its README.
+
+Run as `python -m testbed.chart write` (`make generate`) or `check` (`make lint`).
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "deploy" / "helm" / "swapwarden"
+CRDS = ROOT / "crds"
+_PROFILE_CRD = "nodeswapprofiles.swapwarden.dev.yaml"
+_DROPPED = ("default", "format", "x-kubernetes-validations", "x-kubernetes-int-or-string")
+
+_HEAD = """\
+<!-- Made from values.yaml by `make generate`; do not edit. -->
+# Swapwarden's Helm chart
+
+    helm install swapwarden {path} --namespace swapwarden-system --create-namespace
+
+Kubernetes {kubernetes}, nodes with cgroup v2. In the repository, docs/install.md says what happens at installation, upgrade
+and removal; docs/security.md, what each part may do.
+
+## Values
+
+`values.schema.json` checks them: an unknown or wrong value is refused with its path.
+
+| key | default | |
+|---|---|---|
+"""
+
+Json = Any
+
+
+class ChartError(Exception):
+    """A file of the chart is not what the generator can work with; the text says where."""
+
+
+def entries(text: str) -> Iterator[tuple[str, Json, str]]:
+    """Each value of a values.yaml: its path (`agent.resources`), its default, and the comment above it.
+
+    A mapping whose keys have comments is passed through, one without them is a value. ChartError for a value without
+    a comment.
+    """
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        raise ChartError("values.yaml is no mapping")
+    yield from _entries(root, text.splitlines(), ())
+
+
+def _entries(mapping: yaml.MappingNode, lines: list[str], above: tuple[str, ...]) -> Iterator[tuple[str, Json, str]]:
+    for key, value in mapping.value:
+        path = (*above, str(key.value))
+        comment = _comment(lines, key.start_mark.line)
+        inner = (
+            isinstance(value, yaml.MappingNode)
+            and not value.flow_style
+            and any(_comment(lines, child.start_mark.line) for child, _ in value.value)
+        )
+        if inner:
+            yield from _entries(value, lines, path)
+            continue
+        if not comment:
+            raise ChartError(f"values.yaml, line {key.start_mark.line + 1}: {'.'.join(path)} has no comment above it")
+        loaded = yaml.safe_load(yaml.serialize(value))
+        yield ".".join(path), loaded, comment
+
+
+def _comment(lines: list[str], line: int) -> str:
+    found = []
+    while line and lines[line - 1].lstrip().startswith("#"):
+        line -= 1
+        found.append(lines[line].strip().removeprefix("#").strip())
+    return " ".join(reversed(found))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def readme(text: str, chart: Json) -> str:
+    """The chart's README, from its values.yaml and its Chart.yaml."""
+    kubernetes = f"{chart['kubeVersion'].removeprefix('>=').removesuffix('.0-0')} or newer"
+    head = _HEAD.format(path=FOLDER.relative_to(ROOT), kubernetes=kubernetes)
+    rows = [f"| `{path}` | `{json.dumps(default)}` | {_cell(comment)} |\n" for path, default, comment in entries(text)]
+    return head + "".join(rows)
+
+
+def json_schema(structural: Json) -> Json:
+    """The JSON schema of a CRD's structural schema that refuses unknown fields, for Helm to check values by.
+
+    Rules in CEL are left to the API server.
+    """
+    schema = {key: value for key, value in structural.items() if key not in _DROPPED}
+    if structural.get("x-kubernetes-int-or-string"):
+        schema["type"] = ["string", "integer"]
+    if "properties" in schema:
+        schema["properties"] = {key: json_schema(value) for key, value in schema["properties"].items()}
+        schema["additionalProperties"] = False
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            schema[key] = json_schema(schema[key])
+    return schema
+
+
+def values_schema(text: str, crd: Json) -> str:
+    """values.schema.json with its definition of a profile made anew from the CRD of profiles."""
+    schema = json.loads(text)
+    (version,) = crd["spec"]["versions"]
+    schema["definitions"]["profile"] = json_schema(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def generated() -> dict[str, str]:
+    """All generated files of the chart: contents by path in the chart."""
+    crds = {path.name: path.read_text(encoding="utf-8") for path in sorted(CRDS.glob("*.yaml"))}
+    chart = yaml.safe_load((FOLDER / "Chart.yaml").read_text(encoding="utf-8"))
+    schema = (FOLDER / "values.schema.json").read_text(encoding="utf-8")
+    return {
+        "README.md": readme((FOLDER / "values.yaml").read_text(encoding="utf-8"), chart),
+        "values.schema.json": values_schema(schema, yaml.safe_load(crds[_PROFILE_CRD])),
+        **{f"files/crds/{name}": content for name, content in crds.items()},
+    }
+
+
+def outdated() -> list[str]:
+    """The chart's files that are not as they would be generated now, and CRDs that are there no more."""
+    wanted = generated()
+    present = {str(path.relative_to(FOLDER)) for path in (FOLDER / "files/crds").glob("*")}
+    differing = {name for name, content in wanted.items() if _content(FOLDER / name) != content}
+    return sorted(differing | (present - wanted.keys()))
+
+
+def _content(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def main() -> int:
+    """`write` makes the files; `check` says which are out of date, with exit status 1."""
+    if sys.argv[1:] == ["write"]:
+        for name, content in generated().items():
+            (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
+            (FOLDER / name).write_text(content, encoding="utf-8")
+        return 0
+    if sys.argv[1:] == ["check"]:
+        for name in (names := outdated()):
+            print(f"{FOLDER.relative_to(ROOT) / name} is out of date: run make generate and commit the result")
+        return 1 if names else 0
+    print("python -m testbed.chart write | check", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
