@@ -23,8 +23,8 @@ _HEAD = """\
 
     helm install swapwarden {path} --namespace swapwarden-system --create-namespace
 
-Kubernetes {kubernetes}, nodes with cgroup v2. In the repository, docs/install.md says what happens at installation, upgrade
-and removal; docs/security.md, what each part may do.
+Kubernetes {kubernetes}, nodes with cgroup v2. In the repository, docs/install.md says what happens at installation,
+upgrade and removal; docs/security.md, what each part may do.
 
 ## Values
 

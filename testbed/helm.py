@@ -26,20 +26,15 @@ def run(*arguments: str) -> str:
 
 def render(*arguments: str) -> str:
     """The chart's objects as YAML, each below a comment that names its template; process.ProcessError as in run()."""
-    fixed = [
-        "template",
-        RELEASE,
-        str(chart.FOLDER),
-        f"--namespace={NAMESPACE}",
-        f"--kube-version={assets.KUBE_VERSION}",
-    ]
-    return run(*fixed, *arguments)
+    kube = f"--kube-version={assets.KUBE_VERSION}"
+    return run("template", RELEASE, str(chart.FOLDER), f"--namespace={NAMESPACE}", kube, *arguments)
 
 
 def manifests() -> dict[str, str]:
     """The plain manifests: contents by file name, one file per template."""
     files: dict[str, list[str]] = {}
-    for document in re.split(r"^---\n", render("--no-hooks", *(f"--set={value}" for value in _PLAIN)), flags=re.M):
+    rendered = render("--no-hooks", *(f"--set={value}" for value in _PLAIN))
+    for document in re.split(r"^---\n", rendered, flags=re.MULTILINE):
         head, _, body = document.partition("\n")
         if not head.startswith("# Source: "):
             continue

@@ -26,7 +26,7 @@ class Webhook(part.Part):
             raise
 
     def install(self) -> None:
-        """Apply the rights and policies of deploy/manifests, with this process as the webhook, and wait until it is in force."""
+        """Apply rights and policies of deploy/manifests with this process as the webhook; wait until it is in force."""
         self._control_plane.apply(*manifests.other_manifests())
         # Without one, the probe's pod is refused before any webhook is asked; no controller manager makes it here.
         self._control_plane.request(
