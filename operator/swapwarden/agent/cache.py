@@ -1,10 +1,15 @@
-"""The last state, on a directory that survives reboots: in force before the API server can be asked."""
+"""The last state, on a directory that survives reboots: in force before the API server can be asked.
+
+The file is a line with the CRC-32 of what follows, and that is JSON: a value that a bad disk changed must not be taken
+for what the controller said.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import pathlib
+import zlib
 from typing import Final
 
 import msgspec
@@ -36,7 +41,7 @@ def store(directory: pathlib.Path, node: str, state: wanted.WireState) -> None:
     new = directory / f"{FILE}.new"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:  # noqa: PTH123 pathlib opens no descriptors
-        file.write(msgspec.json.encode(cached))
+        file.write(_sealed(msgspec.json.encode(cached)))
         file.flush()
         os.fsync(file.fileno())
     new.replace(directory / FILE)
@@ -47,22 +52,31 @@ def store(directory: pathlib.Path, node: str, state: wanted.WireState) -> None:
         os.close(folder)
 
 
-def _bounded(file: pathlib.Path) -> bytes:
+def _sealed(body: bytes) -> bytes:
+    return b"%08x\n" % zlib.crc32(body) + body
+
+
+def _opened(file: pathlib.Path) -> bytes:
+    """The body. ValueError where it is not what was written."""
     if file.stat().st_size > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-    return file.read_bytes()
+    data = file.read_bytes()
+    body = data.partition(b"\n")[2]
+    if data != _sealed(body):
+        raise ValueError("its checksum is not that of its content")
+    return body
 
 
 def load(directory: pathlib.Path, node: str, page: int) -> wanted.WireState | None:
     """What is cached for this node; None where there is nothing, or nothing fit for use (it is then moved aside)."""
     file = directory / FILE
     try:
-        cached = msgspec.json.decode(_bounded(file), type=Cached)
+        cached = msgspec.json.decode(_opened(file), type=Cached)
         state = wanted.WireState(wanted.WireMeta(node, cached.uid, "", cached.generation), cached.spec)
         wanted.compile_state(state, page)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         CORRUPT.inc()
         aside = file.with_suffix(".corrupt")
         log.error(  # noqa: TRY400 the message has it all

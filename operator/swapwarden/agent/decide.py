@@ -1,13 +1,9 @@
-"""What to write into one memory.swap.max. Pure."""
+"""How to get one memory.swap.max to what it is to hold. Pure."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
-
-from swapwarden.agent import wanted
-from swapwarden.api import names
 
 FIT_PERCENT: Final = 90
 """Memory and swap in use together fit well under a memory limit when they fill no more of it than this.
@@ -83,49 +79,3 @@ def decide(
     room = (swap - limit) // ROOM_SHARE if held else max(swap // ROOM_SHARE, ROOM_BYTES)
     goal = max(limit, (swap + room) // page * page)
     return Action(goal if goal < found else None, draining=True)
-
-
-class Hold(enum.Enum):
-    """What a file is to hold where it is not a number."""
-
-    LEAVE = "leave"
-    """Whatever it holds."""
-    PUT_BACK = "put back"
-    """What it held before the agent's first write."""
-
-
-Target = int | Hold
-
-
-class Origin(enum.Enum):
-    """How a pod's cgroup came to be known."""
-
-    FOUND = "found"
-    """It was there when the agent first came up, or appeared while nothing was enforced."""
-    APPEARED = "appeared"
-    """It appeared while the agent enforced, or while none ran."""
-
-
-def pod_target(
-    state: wanted.State | None, pod: wanted.Pod | None, *, mode: names.Mode, origin: Origin, last: int | None
-) -> Target:
-    """What a pod's cgroup is to hold.
-
-    `state` is the state in force (None before any ever arrived), `pod` its entry for this pod, `last` what this pod was
-    last given by an entry that is no longer there: a pod that ends leaves the state before its cgroup goes.
-    """
-    if mode is not names.Mode.ENFORCE:
-        return Hold.PUT_BACK
-    if pod is not None:
-        return Hold.PUT_BACK if pod.limit is None else pod.limit
-    if last is not None:
-        return last
-    if origin is Origin.FOUND:
-        return Hold.LEAVE
-    allow = state is not None and state.on_unknown_pod is names.UnknownPod.ALLOW
-    return Hold.PUT_BACK if allow else 0
-
-
-def differs(target: Target, found: int, *, cap: bool) -> bool:
-    """Whether a file that holds `found` is to hold something else."""
-    return isinstance(target, int) and (found > target or (found < target and not cap))

@@ -6,11 +6,12 @@ before the deed it tells of; a process that dies in between leaves a file that s
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -29,48 +30,65 @@ KEPT_VALUES: Final = 2
 """Of the values written to one file: the last, and the one before, should the last not have got there."""
 
 
+Limit = Annotated[int, msgspec.Meta(ge=0)]
+"""As a file of limits takes it, in bytes."""
+
+
 class Entry(msgspec.Struct, omit_defaults=True):
     """What is known of one cgroup: its identity, what it held first, and what it was given. Limits in bytes."""
 
     path: str
     inode: int
-    found: int | None = None
+    found: Limit | None = None
     """None where nothing was written yet: the cgroup was only seen."""
-    wrote: list[int] = []
+    wrote: list[Limit] = []
 
 
 class Line(msgspec.Struct, omit_defaults=True):
-    """One line: an entry as a whole, one more value for it, or its end."""
+    """One line: an entry as a whole, one more value for it, its end, or that an agent has taken in the tree of pods."""
 
     entry: Entry | None = None
     path: str = ""
-    wrote: int | None = None
+    wrote: Limit | None = None
     gone: bool = False
+    begun: bool = False
+
+
+class Content(NamedTuple):
+    """What a journal says."""
+
+    entries: dict[str, Entry]
+    """By path."""
+    begun: bool
+    bad: int
+    """Lines that could not be read, a torn last one among them."""
 
 
 _decoder = msgspec.json.Decoder(Line)
 _encoder = msgspec.json.Encoder()
 
 
-def replay(data: bytes) -> tuple[dict[str, Entry], int]:
-    """Entries by path, and the number of lines that could not be read (a torn last one among them)."""
+def replay(data: bytes) -> Content:
+    """Read a journal. Lines that cannot be read are passed over."""
     entries: dict[str, Entry] = {}
+    begun = False
     bad = 0
     for text in data.split(b"\n"):
         if not text:
             continue
         try:
             line = _decoder.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             bad += 1
             continue
+        begun = begun or line.begun
         if line.entry is not None:
             entries[line.entry.path] = line.entry
         elif line.gone:
             entries.pop(line.path, None)
         elif line.wrote is not None and line.path in entries:
             _keep(entries[line.path], line.wrote)
-    return entries, bad
+    return Content(entries, begun, bad)
 
 
 def _keep(entry: Entry, value: int) -> None:
@@ -78,25 +96,36 @@ def _keep(entry: Entry, value: int) -> None:
 
 
 class Journal:
-    """The journal of one node. `restarted` tells whether an agent ran here before, since the last boot."""
+    """The journal of one node."""
 
     def __init__(self, file: pathlib.Path) -> None:
         """Read `file`, or begin it. OSError where its directory cannot be written."""
         self._file = file
         try:
             data = file.read_bytes()
-            self.restarted = True
         except FileNotFoundError:
             data = b""
-            self.restarted = False
-        self._entries, bad = replay(data)
+        self._entries, self._begun, bad = replay(data)
         if bad:
             BAD_LINES.inc(by=bad)
             log.warning("unreadable lines in the journal were passed over", extra={"file": str(file), "lines": bad})
         self._fd = -1
         self._size = 0
         self._floor = 0
+        self._torn = False
+        """Whether the last line may lack its end."""
         self._compact()
+
+    @property
+    def begun(self) -> bool:
+        """Whether an agent has taken in the tree of pods since the last boot."""
+        return self._begun
+
+    def begin(self) -> None:
+        """The tree of pods has been taken in: what is not known from now on came later."""
+        if not self._begun:
+            self._begun = True
+            self._append(Line(begun=True))
 
     def get(self, path: str, inode: int | None) -> Entry | None:
         """What is known of the cgroup at `path`; an entry of an earlier cgroup of that name is none."""
@@ -136,24 +165,41 @@ class Journal:
         self._append(Line(entry=entry))
 
     def _append(self, line: Line) -> None:
-        data = _encoder.encode(line) + b"\n"
+        data = (b"\n" if self._torn else b"") + _encoder.encode(line) + b"\n"
         try:
-            os.write(self._fd, data)
+            self._torn = True
+            _write(self._fd, data)
+            self._torn = False
             self._size += len(data)
             if self._size > max(COMPACT_BYTES, 2 * self._floor):
+                # Should this fail, the next try comes after as much again.
+                self._floor = self._size
                 self._compact()
         except OSError as error:
             # To hold the limits matters more than to put back what was there; memory still knows it.
             FAILURES.inc()
-            log.error("the journal cannot be written", extra={"file": str(self._file), "error": str(error)})  # noqa: TRY400
+            log.error("the journal cannot be written", extra={"file": str(self._file), "error": str(error)})  # noqa: TRY400 the message has it all
 
     def _compact(self) -> None:
-        data = b"".join(_encoder.encode(Line(entry=entry)) + b"\n" for entry in self._entries.values())
+        lines = [Line(begun=True)] if self._begun else []
+        lines += [Line(entry=entry) for entry in self._entries.values()]
+        data = b"".join(_encoder.encode(line) + b"\n" for line in lines)
         new = self._file.with_suffix(".new")
-        new.write_bytes(data)
-        new.replace(self._file)
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            _write(fd, data)
+            new.replace(self._file)
+        except OSError:
+            os.close(fd)
+            raise
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._fd, self._torn = fd, False
         self._size = self._floor = len(data)
         ENTRIES.set(len(self._entries))
+
+
+def _write(fd: int, data: bytes) -> None:
+    """Write all. OSError where there is no room for all."""
+    if os.write(fd, data) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

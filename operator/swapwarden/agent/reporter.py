@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -12,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.agent import source, status
-from swapwarden.api import merge
-from swapwarden.kube import client, config
+from swapwarden.api import merge, state
+from swapwarden.kube import backoff, client, config
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -21,11 +20,12 @@ log = logging.getLogger(__name__)
 PATCHES = metrics.counter("swapwarden_agent_status_patches_total", "Status writes, by result.", labels=("result",))
 
 PATCH_SECONDS: Final = 1.0
-"""Least time between two writes; what changes meanwhile goes into one."""
+"""Least time between two looks at what to write; what changes meanwhile goes into one."""
 COUNTERS_SECONDS: Final = 30.0
 """Least time between two writes where only counters differ."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
 FIELD_MANAGER: Final = "swapwarden-agent"
+_FIELDS: Final = tuple(field.encode_name for field in msgspec.structs.fields(state.StateStatus))
 
 
 class Reporter:
@@ -38,9 +38,13 @@ class Reporter:
         self._path = f"{source.COLLECTION}/{node}/status"
         self._build = build
         self._written: dict[str, Any] | None = None
+        self._certain = True
+        """Whether the API server has what was written last: not after a failure, which may be that of the answer."""
+        self._findings = 0
         self._changed = asyncio.Event()
-        self._last = float("-inf")
+        self._looked = self._wrote = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
+        self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
 
     def nudge(self) -> None:
         """The status may have become another."""
@@ -49,34 +53,39 @@ class Reporter:
     def found(self, written: dict[str, Any] | None) -> None:
         """What the API server has now; None where there is no object."""
         self._written = written
+        self._certain = True
+        self._findings += 1
         self._changed.set()
 
     async def run(self) -> None:
         """Never returns."""
-        failures = 0
         while True:
             await self._changed.wait()
             # Before the pause: what happens during it goes into the same write.
-            await asyncio.sleep(max(0.0, self._last + PATCH_SECONDS - time.monotonic()))
+            await asyncio.sleep(max(0.0, self._looked + PATCH_SECONDS - time.monotonic()))
             self._changed.clear()
+            self._looked = time.monotonic()
             wanted = self._next()
             if wanted is None:
                 continue
+            findings = self._findings
             try:
                 await self._write(wanted)
-                failures = 0
             except (client.ApiError, client.Unreachable, config.ConfigError) as error:
-                failures += 1
-                await self._failed(error, failures)
+                await self._failed(error, overtaken=findings != self._findings)
+            else:
+                self._wrote_all(wanted, overtaken=findings != self._findings)
 
     def _next(self) -> dict[str, Any] | None:
         """The status to write now; None where there is nothing to write, or not yet."""
         if self._written is None:
             return None
         wanted = self._build(self._written.get("conditions", []))
+        if not self._certain:
+            return wanted
         if wanted == self._written:
             return None
-        due = self._last + COUNTERS_SECONDS
+        due = self._wrote + COUNTERS_SECONDS
         if status.essence(wanted) == status.essence(self._written) and time.monotonic() < due:
             if self._timer is None or self._timer.when() <= asyncio.get_running_loop().time():
                 self._timer = asyncio.get_running_loop().call_later(due - time.monotonic(), self.nudge)
@@ -84,23 +93,33 @@ class Reporter:
         return wanted
 
     async def _write(self, wanted: dict[str, Any]) -> None:
-        patch = merge.merge_patch(self._written or {}, wanted)
-        self._last = time.monotonic()
+        before = self._written if self._certain else dict.fromkeys(_FIELDS)
+        patch = merge.merge_patch(before or {}, wanted)
+        self._wrote = time.monotonic()
+        self._certain = False
         await self._api.merge_patch(
             self._path,
             msgspec.json.encode({"status": patch}),
             params={"fieldManager": FIELD_MANAGER},
         )
-        self._written = wanted
-        PATCHES.inc("ok")
 
-    async def _failed(self, error: Exception, failures: int) -> None:
+    def _wrote_all(self, wanted: dict[str, Any], *, overtaken: bool) -> None:
+        """`overtaken`: the object was read anew during the write, and may be another than the one written to."""
+        self._backoff.reset()
+        PATCHES.inc("ok")
+        if overtaken:
+            self._certain = False
+            self._changed.set()
+        else:
+            self._written, self._certain = wanted, True
+
+    async def _failed(self, error: Exception, *, overtaken: bool) -> None:
         source.ERRORS.inc("status")
         PATCHES.inc("failed")
-        if isinstance(error, client.ApiError) and error.status == 404:
+        if isinstance(error, client.ApiError) and error.status == 404 and not overtaken:
             self._written = None
             return
-        log.warning("cannot write the status of this node's state; trying again: %s", error)
-        bound = min(BACKOFF_SECONDS[1], BACKOFF_SECONDS[0] * 2.0 ** min(failures, 8))
-        await asyncio.sleep(random.uniform(0, bound))  # noqa: S311 jitter is no secret
+        wait = max(self._backoff.next(), getattr(error, "retry_after", None) or 0.0)
+        log.warning("cannot write the status of this node's state; trying again in %.1f s: %s", wait, error)
+        await asyncio.sleep(wait)
         self._changed.set()

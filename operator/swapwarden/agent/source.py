@@ -7,8 +7,8 @@ accepted stays in force.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import random
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -17,7 +17,7 @@ import msgspec
 
 from swapwarden.agent import wanted
 from swapwarden.api import names
-from swapwarden.kube import client, config, watch
+from swapwarden.kube import backoff, client, config, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -33,10 +33,10 @@ ACCEPTED = metrics.gauge(
 
 COLLECTION: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 BACKOFF_SECONDS: Final = (0.5, 30.0)
-"""First and longest bound of the wait after a failure; the wait itself is anything up to the bound."""
+"""First and longest bound of the wait after a failure."""
 LIST_SECONDS: Final = 10.0
-WATCH_SECONDS: Final = 1.0
-"""Least time between two watches, should a server or proxy end each at once."""
+QUICK_SECONDS: Final = 1.0
+"""A watch that ends sooner has failed, whatever it says: a server or proxy may end each at once."""
 
 _decode = msgspec.json.Decoder(wanted.WireState).decode
 
@@ -73,44 +73,54 @@ class Source:
         self._refused = refused
         self._uid = ""
         self._generation = -1
+        self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
 
     async def run(self) -> None:
         """Never returns."""
-        failures = 0
         while True:
-            begun = time.monotonic()
+            wait = 0.0
             try:
                 await self._follow()
             except (client.ApiError, client.Unreachable, config.ConfigError) as error:
                 ERRORS.inc("state")
-                log.warning("cannot follow this node's state; what was last accepted stays in force: %s", error)
+                wait = max(self._backoff.next(), getattr(error, "retry_after", None) or 0.0)
+                log.warning(
+                    "cannot follow this node's state; what was last accepted stays in force, next try in %.1f s: %s",
+                    wait,
+                    error,
+                )
             except watch.Expired:
+                wait = self._backoff.next()
                 log.info("the watch of this node's state is too old; reading the state again")
-            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 ERRORS.inc("state")
+                wait = self._backoff.next()
                 self._refused(f"this node's NodeSwapState cannot be understood: {error}")
-                log.error("this node's state cannot be understood; the last one stays in force: %s", error)  # noqa: TRY400
+                log.error("this node's state cannot be understood; the last one stays in force: %s", error)  # noqa: TRY400 the message has it all
             FOLLOWING.set(0)
-            failures = 0 if time.monotonic() - begun > BACKOFF_SECONDS[1] else failures + 1
-            bound = min(BACKOFF_SECONDS[1], BACKOFF_SECONDS[0] * 2.0 ** min(failures, 8))
-            await asyncio.sleep(random.uniform(0, bound))  # noqa: S311 jitter is no secret
+            await asyncio.sleep(wait)
 
     async def _follow(self) -> None:
+        """Read the state, then watch it, one watch after the other, until one fails."""
         params = {"fieldSelector": f"metadata.name={self._node}"}
         version = await self._fetch(params)
+        FOLLOWING.set(1)
         while True:
-            FOLLOWING.set(1)
             begun = time.monotonic()
             stream = watch.watch(self._api, COLLECTION, resource_version=version, params=params, decode=_decode)
-            async for event in stream:
-                version = event.resource_version
-                if event.type == "DELETED":
-                    log.warning("this node's state was deleted; what it said stays in force")
-                    self._missing()
-                elif event.object is not None:
-                    self._take(event.object, fresh=event.object.metadata.uid != self._uid)
-            if time.monotonic() - begun < WATCH_SECONDS:
-                await asyncio.sleep(WATCH_SECONDS)
+            async with contextlib.aclosing(stream) as events:
+                async for event in events:
+                    version = event.resource_version
+                    self._backoff.reset()
+                    if event.type == "DELETED":
+                        log.warning("this node's state was deleted; what it said stays in force")
+                        self._missing()
+                    elif event.object is not None:
+                        self._take(event.object, fresh=event.object.metadata.uid != self._uid)
+            if time.monotonic() - begun < QUICK_SECONDS:
+                await asyncio.sleep(self._backoff.next())
+            else:
+                self._backoff.reset()
 
     async def _fetch(self, params: Mapping[str, str]) -> str:
         """List the state; gives the version to watch from.

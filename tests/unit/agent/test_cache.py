@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+import tempfile
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from swapwarden.agent import cache, wanted
 
 PAGE = 4096
@@ -40,7 +43,11 @@ def test_another_nodes_state_is_not_used(tmp_path: pathlib.Path) -> None:
         b"{",
         b'{"node":"n1"}',
         b"\xff\xfe",
-        msgspec.json.encode({"node": "n1", "uid": "", "generation": 1, "spec": {"pods": {"a": {"swapMax": "1G"}}}}),
+        cache._sealed(b'{"node":"n1"}'),
+        cache._sealed(b"[" * 100_000),
+        cache._sealed(
+            msgspec.json.encode({"node": "n1", "uid": "", "generation": 1, "spec": {"pods": {"a": {"swapMax": "1G"}}}})
+        ),
         b" " * (cache.MAX_BYTES + 1),
     ],
 )
@@ -50,6 +57,17 @@ def test_a_corrupt_cache_is_moved_aside(tmp_path: pathlib.Path, content: bytes) 
     assert cache.load(tmp_path, "n1", PAGE) is None
     assert [path.name for path in tmp_path.iterdir()] == ["state.corrupt"]
     assert cache.CORRUPT.value() == before + 1
+
+
+@given(st.integers(0), st.integers(1, 255))
+def test_a_byte_that_a_disk_changed_is_noticed(at: int, change: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        cache.store(pathlib.Path(folder), "n1", wire())
+        file = pathlib.Path(folder) / cache.FILE
+        data = bytearray(file.read_bytes())
+        data[at % len(data)] ^= change
+        file.write_bytes(data)
+        assert cache.load(pathlib.Path(folder), "n1", PAGE) is None
 
 
 def test_a_crash_while_storing_leaves_the_old(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

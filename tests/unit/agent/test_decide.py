@@ -1,7 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.agent import decide, limits, wanted
-from swapwarden.api import names
+from swapwarden.agent import decide, limits
 
 PAGE = 4096
 MIB = 1 << 20
@@ -97,55 +96,8 @@ def test_usage_fits_at_the_bound_and_not_above() -> None:
     assert not decide.Usage(80, 11, 100).fits
 
 
-def state(mode: names.Mode, unknown: names.UnknownPod) -> wanted.State:
-    return wanted.State("u", 1, mode, unknown, None, {})
-
-
-pod_ = st.one_of(st.none(), st.builds(wanted.Pod, st.one_of(st.none(), limit_), st.just({})))
-origin_ = st.sampled_from(decide.Origin)
-unknown_ = st.sampled_from(names.UnknownPod)
-
-
-@given(pod_, origin_, st.one_of(st.none(), limit_), unknown_)
-def test_only_enforce_writes(
-    pod: wanted.Pod | None, origin: decide.Origin, last: int | None, unknown: names.UnknownPod
-) -> None:
-    for mode in (names.Mode.AUDIT, names.Mode.RESTORE):
-        target = decide.pod_target(state(mode, unknown), pod, mode=mode, origin=origin, last=last)
-        assert target is decide.Hold.PUT_BACK
-
-
-def test_pod_target_in_enforce() -> None:
-    def target(
-        pod: wanted.Pod | None = None,
-        *,
-        origin: decide.Origin = decide.Origin.APPEARED,
-        last: int | None = None,
-        unknown: names.UnknownPod | None = names.UnknownPod.DENY,
-    ) -> decide.Target:
-        current = None if unknown is None else state(names.Mode.ENFORCE, unknown)
-        return decide.pod_target(current, pod, mode=names.Mode.ENFORCE, origin=origin, last=last)
-
-    assert target(wanted.Pod(5 * PAGE, {}), last=0) == 5 * PAGE
-    assert target(wanted.Pod(None, {}), last=0) is decide.Hold.PUT_BACK
-    assert target(last=7 * PAGE) == 7 * PAGE
-    assert target(unknown=None) == 0
-    assert target() == 0
-    assert target(unknown=names.UnknownPod.ALLOW) is decide.Hold.PUT_BACK
-    assert target(origin=decide.Origin.FOUND) is decide.Hold.LEAVE
-    assert target(origin=decide.Origin.FOUND, unknown=None) is decide.Hold.LEAVE
-
-
 def test_a_cap_leaves_smaller_values_alone() -> None:
     assert decide.decide(8 * PAGE, 4 * PAGE, 6 * PAGE, list, cap=True) == decide.Action(None, draining=False)
     assert decide.decide(8 * PAGE, 4 * PAGE, 9 * PAGE, list, cap=True) == decide.Action(None, draining=True)
     assert decide.decide(8 * PAGE, 9 * PAGE, 0, list, cap=True) == decide.Action(8 * PAGE, draining=False)
     assert decide.decide(8 * PAGE, 4 * PAGE, 0, list, cap=False) == decide.Action(8 * PAGE, draining=False)
-
-
-def test_what_audit_would_write() -> None:
-    assert decide.differs(8, 9, cap=True)
-    assert not decide.differs(8, 4, cap=True)
-    assert decide.differs(8, 4, cap=False)
-    assert not decide.differs(8, 8, cap=False)
-    assert not decide.differs(decide.Hold.PUT_BACK, 8, cap=False)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pathlib
 import tempfile
 
@@ -24,8 +25,13 @@ def reopened(book: journal.Journal, file: pathlib.Path) -> journal.Journal:
 
 def test_the_first_run_is_told_from_later_ones(file: pathlib.Path) -> None:
     book = journal.Journal(file)
-    assert not book.restarted
-    assert reopened(book, file).restarted
+    assert not book.begun
+    book = reopened(book, file)
+    assert not book.begun
+    book.begin()
+    book = reopened(book, file)
+    assert book.begun
+    assert reopened(book, file).begun
 
 
 def test_what_was_found_first_and_the_last_values_are_kept(file: pathlib.Path) -> None:
@@ -81,6 +87,54 @@ def test_a_full_disk_does_not_stop_the_agent(
     assert "the journal cannot be written" in caplog.text
 
 
+def test_a_line_that_did_not_fit_does_not_spoil_the_next(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = journal.Journal(file)
+    real = os.write
+    with monkeypatch.context() as short:
+        short.setattr("swapwarden.agent.journal.os.write", lambda fd, data: real(fd, data[:9]))
+        book.writing("a", 1, 5, 0)
+    book.writing("b", 2, 6, 0)
+    content = journal.replay(file.read_bytes())
+    assert (list(content.entries), content.bad) == (["b"], 1)
+    assert list(reopened(book, file).paths()) == ["b"]
+
+
+def test_a_failure_to_compact_leaves_the_journal_as_it_was(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "COMPACT_BYTES", 200)
+    book = journal.Journal(file)
+    file.with_suffix(".new").mkdir()
+    for number in range(10):
+        book.writing("pod", 7, 5, number)
+    assert journal.replay(file.read_bytes()).entries == {"pod": journal.Entry("pod", 7, 5, [8, 9])}
+    file.with_suffix(".new").rmdir()
+    for number in range(50):
+        book.writing("pod", 7, 5, number)
+    assert file.stat().st_size < 600
+    assert book.get("pod", 7) == reopened(book, file).get("pod", 7)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"entry":{"path":"a","inode":1,"found":-1}}',
+        b'{"entry":{"path":"a","inode":1,"found":1,"wrote":[-5]}}',
+        b'{"entry":{"path":7,"inode":1}}',
+        b'{"entry":' + b"[" * 100_000,
+        b"\xff\xfe",
+        b"null",
+    ],
+)
+def test_a_line_that_makes_no_sense_is_passed_over(line: bytes) -> None:
+    good = b'{"entry":{"path":"b","inode":2}}'
+    content = journal.replay(line + b"\n" + good + b"\n")
+    assert (list(content.entries), content.bad) == (["b"], 1)
+
+
+@given(st.binary(max_size=200))
+def test_no_content_stops_the_agent(data: bytes) -> None:
+    journal.replay(data)
+
+
 steps_ = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.sampled_from("abc"), st.integers(0, 5)),
@@ -107,9 +161,9 @@ def test_a_crash_at_any_byte_loses_no_value_that_may_be_ours(
                 book.writing(path, 1, 1 << 63, value)
             else:
                 book.forget(path)
-            entries, bad = journal.replay(file.read_bytes())
-            assert bad == 0
-            states.append(entries)
+            content = journal.replay(file.read_bytes())
+            assert content.bad == 0
+            states.append(content.entries)
             sizes.append(file.stat().st_size)
         book.close()
         cut = data.draw(st.integers(0, sizes[-1]))

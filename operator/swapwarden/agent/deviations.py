@@ -1,0 +1,60 @@
+"""What the status lists: cgroups that do not, or for a while did not, hold what the spec says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from swapwarden.agent import limits, pods, targets
+from swapwarden.api import state
+
+
+def of_file(knob: pods.Knob, *, audit: bool) -> Iterator[state.Violation]:
+    """What is wrong with one file now; with `audit`, what would be written in Enforce."""
+    would_write = audit and targets.differs(knob.shadow, knob.found, cap=knob.cap)
+    target = knob.shadow if would_write else knob.target
+    if knob.failed:
+        reason, message = "WriteFailed", knob.failed
+    elif knob.draining:
+        reason, message = "Draining", _draining(knob)
+    elif would_write:
+        reason, message = "Audit", ""
+    else:
+        return
+    yield state.Violation(
+        pod="kubepods" if knob.pod is None else knob.pod.uid,
+        reason=reason,
+        container=knob.container,
+        wanted=limits.render(target) if isinstance(target, int) else "",
+        found=limits.render(knob.found),
+        swap_bytes=knob.swap,
+        message=message[:512],
+    )
+
+
+def _draining(knob: pods.Knob) -> str:
+    left = knob.swap - (knob.target if isinstance(knob.target, int) else knob.found)
+    return f"{max(0, left)} bytes more than wanted are in use; they may not grow, and fall as pages are touched"
+
+
+def of_exposure(pod: pods.Pod) -> state.Violation:
+    """How often, and for how long, a pod was above its value."""
+    tally = pod.tally
+    return state.Violation(
+        pod=pod.uid,
+        reason="Exposed",
+        wanted=limits.render(tally.wanted),
+        found=limits.render(tally.found),
+        swap_bytes=tally.grown,
+        exposures=tally.count,
+        exposed_milliseconds=round(tally.milliseconds),
+    )
+
+
+def of_silence(pod: pods.Pod) -> state.Violation:
+    """A pod that no state has said anything about."""
+    return state.Violation(
+        pod=pod.uid,
+        reason="AwaitingState",
+        found=limits.render(pod.knob.found),
+        message="the state says nothing of this pod: is the controller running?",
+    )

@@ -1,0 +1,129 @@
+"""What the agent knows of the cgroups of its node. Limits in bytes, times in monotonic seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from swapwarden.agent import exposure, limits, targets
+from swapwarden.kube import backoff
+
+
+class Watched:
+    """Something that inotify tells about."""
+
+    __slots__ = ("watch",)
+
+    def __init__(self) -> None:
+        self.watch: int | None = None
+
+
+class Knob(Watched):
+    """One memory.swap.max: what it is to hold, and how that stands."""
+
+    __slots__ = (
+        "backoff",
+        "cap",
+        "container",
+        "draining",
+        "failed",
+        "found",
+        "holds",
+        "inode",
+        "moved",
+        "path",
+        "pod",
+        "retry",
+        "shadow",
+        "swap",
+        "target",
+    )
+
+    def __init__(self, path: str, inode: int, pod: Pod | None, container: str = "") -> None:
+        super().__init__()
+        self.path = path
+        self.inode = inode
+        self.pod = pod
+        self.container = container
+        self.target: targets.Target = targets.Hold.LEAVE
+        self.shadow: targets.Target = targets.Hold.LEAVE
+        """What the target would be if the mode were Enforce."""
+        self.cap = False
+        """Whether a smaller value than the target is as good."""
+        self.holds: int | None = None
+        """What it was last seen to hold as wanted; another value found later is another writer's."""
+        self.found = limits.NO_LIMIT
+        self.swap = 0
+        self.draining = False
+        self.moved = 0.0
+        """When its usage or its limit was last seen to be another than before, while it drains."""
+        self.failed = ""
+        self.backoff: backoff.Backoff | None = None
+        self.retry: asyncio.TimerHandle | None = None
+
+    @property
+    def kind(self) -> str:
+        """Label of metrics."""
+        return "kubepods" if self.pod is None else "container" if self.container else "pod"
+
+    @property
+    def standing(self) -> tuple[object, ...]:
+        """What the status tells of it."""
+        return self.draining, self.failed, self.found, self.swap, self.target
+
+
+class Container(Watched):
+    """A container's cgroup; with crun a second one below it."""
+
+    __slots__ = ("id", "knobs", "path", "pod")
+
+    def __init__(self, pod: Pod, container: str, path: str) -> None:
+        super().__init__()
+        self.pod = pod
+        self.id = container
+        self.path = path
+        self.knobs: list[Knob] = []
+
+
+class Pod(Watched):
+    """A pod's cgroup."""
+
+    __slots__ = ("containers", "knob", "last", "origin", "path", "since", "stated", "tally", "uid")
+
+    def __init__(self, uid: str, path: str, inode: int, origin: targets.Origin, since: float) -> None:
+        super().__init__()
+        self.uid = uid
+        self.path = path
+        self.origin = origin
+        self.since = since
+        self.last: int | None = None
+        """What the state last gave it."""
+        self.stated = False
+        """Whether a state ever had an entry for it."""
+        self.knob = Knob(path, inode, self)
+        self.containers: dict[str, Container] = {}
+        """By the name of the cgroup."""
+        self.tally = exposure.Tally()
+
+    def knobs(self) -> Iterator[Knob]:
+        """Ancestors first."""
+        yield self.knob
+        for container in self.containers.values():
+            yield from container.knobs
+
+
+class Level(Watched):
+    """A cgroup in which pods appear."""
+
+    __slots__ = ("inode", "path")
+
+    def __init__(self, path: str, inode: int | None) -> None:
+        super().__init__()
+        self.path = path
+        self.inode = inode
+
+
+class Parent(Watched):
+    """The cgroup that holds the root of the tree: tells when that goes."""
+
+    __slots__ = ()

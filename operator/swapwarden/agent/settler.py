@@ -1,0 +1,235 @@
+"""Brings one memory.swap.max to what it is to hold, and reads that it does."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from swapwarden.agent import cgroupfs, decide, exposure, journal, limits, pods, room, targets
+from swapwarden.kube import backoff
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+WRITES = metrics.counter(
+    "swapwarden_agent_writes_total",
+    "Writes to memory.swap.max, by kind of cgroup and result.",
+    labels=("kind", "result"),
+)
+REPAIRS = metrics.counter(
+    "swapwarden_agent_repairs_total",
+    "Values undone by another writer and written again: above or below what was wanted.",
+    labels=("kind", "direction"),
+)
+REPAIR_SECONDS = metrics.histogram(
+    "swapwarden_agent_repair_seconds",
+    "From the notice of another writer's value to the verified repair.",
+    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0),
+)
+
+ATTEMPTS: Final = 5
+"""Writes in a row to a file that another writer changes at the same time, before letting other files have a turn."""
+CONTESTED_SECONDS: Final = 0.01
+FILE_SECONDS: Final = (0.01, 5.0)
+"""First and longest bound of the wait for the files of a cgroup that has just been made."""
+FILE_ATTEMPTS: Final = 9
+"""Looks for such files, within some seconds, after which their lack is a failure."""
+FAILED_SECONDS: Final = (2.0, 120.0)
+"""First and longest bound of the wait before trying a refused write again."""
+DRAIN_SECONDS: Final = (2.0, 30.0)
+"""Between looks at a cgroup that uses more swap than wanted: the kernel does not tell when it shrinks.
+
+Often while it does; the longer it has stood still, the seldomer, for an idle process may keep its pages out for ever.
+"""
+
+
+class ContestedError(cgroupfs.CgroupError):
+    """Another writer changes the file as often as the agent does."""
+
+
+class Settler:
+    """Not thread-safe; never waits. What cannot be settled at once is tried again by a timer of the event loop."""
+
+    def __init__(
+        self,
+        cgroups: cgroupfs.Cgroups,
+        book: journal.Journal,
+        space: room.Room,
+        *,
+        own_uid: str,
+        again: Callable[[pods.Knob], None],
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`again` is called to settle a file once more; `changed` when what the status tells may be another."""
+        self._fs = cgroups
+        self._journal = book
+        self._room = space
+        self._own_uid = own_uid
+        self._again = again
+        self._changed = changed
+        self._clock = clock
+
+    def settle(self, knob: pods.Knob, noticed: float, *, late: bool = False) -> None:
+        """Bring one file to its target.
+
+        `noticed` is when the agent learned that it may not hold it. `late`: the pod ran before any state named it.
+        """
+        before = knob.standing
+        self.cancel(knob)
+        try:
+            wait = self._bring(knob, noticed, late=late)
+        except cgroupfs.GoneError as error:
+            wait = self._gone(knob, error)
+        except cgroupfs.TransientError as error:
+            wait = self._pending(knob, error)
+        except ContestedError as error:
+            knob.failed = str(error)
+            wait = CONTESTED_SECONDS
+        except cgroupfs.CgroupError as error:
+            wait = self._refused(knob, error)
+        else:
+            knob.failed = ""
+            knob.backoff = None
+        if wait is not None:
+            knob.retry = asyncio.get_running_loop().call_later(wait, self._again, knob)
+        if knob.standing != before:
+            self._changed()
+
+    def cancel(self, knob: pods.Knob) -> None:
+        """Do not try again."""
+        if knob.retry is not None:
+            knob.retry.cancel()
+            knob.retry = None
+
+    def drop(self, knob: pods.Knob) -> None:
+        """The cgroup is gone."""
+        self.cancel(knob)
+        self._room.forget(knob.path)
+        self._journal.forget(knob.path)
+
+    def is_to_put_back(self, knob: pods.Knob) -> bool:
+        """Whether the file holds a value of ours and should not."""
+        entry = self._journal.get(knob.path, knob.inode)
+        return knob.target is targets.Hold.PUT_BACK and entry is not None and entry.found is not None
+
+    def _bring(self, knob: pods.Knob, noticed: float, *, late: bool) -> float | None:
+        """As `settle`; gives the seconds after which to look again, None for never."""
+        if knob.target is targets.Hold.LEAVE:
+            return self._settled(knob, knob.found)
+        found = self._fs.limit(knob.path)
+        for _ in range(ATTEMPTS):
+            limit = self._limit(knob, found)
+            if limit is None:
+                knob.holds = None
+                return self._settled(knob, found)
+            swap = 0 if limit >= limits.NO_LIMIT else self._fs.in_use(knob.path)
+            usages = functools.partial(self._room.usages, knob.path)
+            held = knob.holds == limit
+            action = decide.decide(limit, found, swap, usages, cap=knob.cap, held=held, page=self._fs.page)
+            if action.write is None:
+                knob.holds = found
+                return self._settled(knob, found, swap, draining=action.draining, cut=found <= limit)
+            self._write(knob, found, action.write)
+            again = self._fs.limit(knob.path)
+            self._account(knob, found, action.write, noticed, swap=swap, late=late)
+            WRITES.inc(knob.kind, "ok" if again == action.write else "overwritten")
+            if again != action.write:
+                noticed = self._clock()
+            knob.holds = action.write
+            late, found = False, again
+        raise ContestedError(f"{knob.path}: another writer changes it all the time")
+
+    def _limit(self, knob: pods.Knob, found: int) -> int | None:
+        """The number that the file is to hold; None where it is no business of the agent's."""
+        if isinstance(knob.target, int):
+            return knob.target
+        entry = self._journal.get(knob.path, knob.inode)
+        if entry is None or entry.found is None:
+            return None
+        if found not in entry.wrote:
+            if found != entry.found:
+                log.info("a value of another writer is left as it is", extra={"cgroup": f"/{knob.path}"})
+            self._journal.forget(knob.path)
+            return None
+        return entry.found
+
+    def _settled(
+        self, knob: pods.Knob, found: int, swap: int = 0, *, draining: bool = False, cut: bool = False
+    ) -> float | None:
+        """Note how a file stands that is not to be written now; gives the seconds after which to look again."""
+        if not (draining and knob.draining) or (found, swap) != (knob.found, knob.swap):
+            knob.moved = self._clock()
+        knob.found, knob.swap, knob.draining = found, swap, draining
+        if draining and cut:
+            self._room.expect(knob.path)
+        else:
+            self._room.forget(knob.path)
+        self._put_back_done(knob, found)
+        if not draining:
+            return None
+        least, most = DRAIN_SECONDS
+        return min(most, max(least, (self._clock() - knob.moved) / 2))
+
+    def _put_back_done(self, knob: pods.Knob, found: int) -> None:
+        entry = self._journal.get(knob.path, knob.inode)
+        if knob.target is targets.Hold.PUT_BACK and entry is not None and entry.found == found:
+            self._journal.forget(knob.path)
+            knob.holds = None
+
+    def _write(self, knob: pods.Knob, found: int, value: int) -> None:
+        self._journal.writing(knob.path, knob.inode, found, value)
+        self._fs.set_limit(knob.path, value)
+        log.debug("wrote", extra={"cgroup": f"/{knob.path}", "found": limits.render(found), "wrote": value})
+
+    def _account(self, knob: pods.Knob, found: int, value: int, noticed: float, *, swap: int, late: bool) -> None:
+        """Count a repair, and an exposure where a pod that runs something was above its value."""
+        foreign = knob.holds is not None and found != knob.holds
+        now = self._clock()
+        if foreign:
+            REPAIRS.inc(knob.kind, "above" if found > value else "below")
+            REPAIR_SECONDS.observe(now - noticed)
+        pod = knob.pod
+        if found <= value or not (foreign or late) or pod is None or not pod.containers:
+            return
+        cause = exposure.Cause.REWRITTEN if foreign else exposure.Cause.LATE
+        grown = max(0, swap - max(knob.swap, value))
+        pod.tally.add(pod.uid, cause, wanted=value, found=found, noticed=noticed, ended=now, grown=grown)
+        self._changed()
+
+    def _gone(self, knob: pods.Knob, error: cgroupfs.CgroupError) -> float | None:
+        """The file is not there: its cgroup went (events say so), or was only just made and has no files yet."""
+        if self._fs.inode(knob.path) != knob.inode:
+            WRITES.inc(knob.kind, "gone")
+            return None
+        return self._pending(knob, error)
+
+    def _pending(self, knob: pods.Knob, error: cgroupfs.CgroupError) -> float:
+        """The file is not there, or empty: for a moment that is as it should be."""
+        waits = self._backoff(knob, FILE_SECONDS)
+        if waits.failures >= FILE_ATTEMPTS:
+            knob.failed = str(error)
+        return waits.next()
+
+    def _refused(self, knob: pods.Knob, error: cgroupfs.CgroupError) -> float | None:
+        denied = isinstance(error, cgroupfs.DeniedError)
+        WRITES.inc(knob.kind, "denied" if denied else "error")
+        if denied and knob.container and knob.pod is not None and knob.pod.uid == self._own_uid:
+            # With nsdelegate nobody may write to the cgroup that is the root of their own namespace.
+            return None
+        if not knob.failed:
+            log.error(
+                "cannot set memory.swap.max; trying again", extra={"cgroup": f"/{knob.path}", "error": str(error)}
+            )
+        knob.failed = str(error)
+        return self._backoff(knob, FAILED_SECONDS).next()
+
+    @staticmethod
+    def _backoff(knob: pods.Knob, bounds: tuple[float, float]) -> backoff.Backoff:
+        if knob.backoff is None:
+            knob.backoff = backoff.Backoff(*bounds)
+        return knob.backoff

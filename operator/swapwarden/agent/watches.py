@@ -1,0 +1,106 @@
+"""Who is told of what: inotify's watches by their owners, and what to do where there are not enough of them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from swapwarden.agent import inotify, pods
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+WATCHES = metrics.gauge("swapwarden_agent_watches", "inotify watches in use.")
+
+POLL_SECONDS: Final = 1.0
+"""Between full comparisons while inotify cannot watch everything."""
+
+_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
+
+
+class Watches:
+    """Call it in the running event loop."""
+
+    def __init__(self, *, readable: Callable[[], None], fell_short: Callable[[], None]) -> None:
+        """`readable` is called when `read` has something; `fell_short` when not everything can be watched."""
+        self._readable = readable
+        self._fell_short = fell_short
+        self._notify: inotify.Inotify | None = None
+        self._owners: dict[int, pods.Watched] = {}
+        self._told = False
+        self.short = ""
+        """Why not everything can be watched; empty where everything is."""
+
+    def open(self) -> None:
+        """Begin, if that did not succeed before."""
+        if self._notify is not None:
+            return
+        try:
+            self._notify = inotify.Inotify()
+        except OSError as error:
+            self._fall_short(f"inotify cannot be used ({error.strerror}): raise fs.inotify.max_user_instances")
+        else:
+            asyncio.get_running_loop().add_reader(self._notify.fileno(), self._readable)
+
+    def close(self) -> None:
+        """End all watches."""
+        if self._notify is not None:
+            asyncio.get_running_loop().remove_reader(self._notify.fileno())
+            self._notify.close()
+            self._notify = None
+
+    def watch(self, owner: pods.Watched, path: str, mask: int) -> None:
+        """Tell `owner` of what happens at `path`, unless it is told already. Nothing where the path is gone."""
+        if owner.watch is not None or self._notify is None:
+            return
+        try:
+            owner.watch = self._notify.add(path, mask)
+        except OSError as error:
+            if error.errno not in _GONE:
+                remedy = ": raise fs.inotify.max_user_watches" if error.errno == errno.ENOSPC else f" at {path}"
+                self._fall_short(f"not everything can be watched ({error.strerror}){remedy}")
+            return
+        self._owners[owner.watch] = owner
+        WATCHES.set(len(self._owners))
+
+    def release(self, owner: pods.Watched) -> None:
+        """End the watch by hand: one on a removed cgroup never ends by itself."""
+        watch, owner.watch = owner.watch, None
+        if watch is not None and self._owners.pop(watch, None) is not None and self._notify is not None:
+            self._notify.remove(watch)
+        WATCHES.set(len(self._owners))
+
+    def read(self) -> Iterator[tuple[pods.Watched | None, inotify.Event]]:
+        """What happened, to whom; to nobody where events were lost (Q_OVERFLOW)."""
+        for event in [] if self._notify is None else self._notify.read():
+            owner = self._owners.get(event.watch)
+            if event.mask & inotify.Q_OVERFLOW:
+                yield None, event
+            elif owner is None:
+                continue
+            elif event.mask & inotify.IGNORED:
+                self._owners.pop(event.watch)
+                owner.watch = None
+            else:
+                yield owner, event
+
+    def retry(self) -> None:
+        """A full comparison begins, which tries each watch that is missing: look whether there are enough now."""
+        self.short = ""
+        self.open()
+
+    def retried(self) -> None:
+        """The full comparison is over."""
+        if self._told and not self.short:
+            self._told = False
+            log.info("everything can be watched again")
+
+    def _fall_short(self, reason: str) -> None:
+        if not self._told:
+            log.error("%s; comparing everything every %s s instead", reason, POLL_SECONDS)
+        self._told = True
+        self.short = reason
+        self._fell_short()

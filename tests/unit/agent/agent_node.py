@@ -1,0 +1,77 @@
+"""One node with one agent's enforcer on it: a directory tree, no API server."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import Callable
+
+from swapwarden.agent import cgroupfs, enforcer, journal, pods, wanted
+from swapwarden.api import names
+
+from tests.unit.agent.cgroup_tree import PAGE, CgroupTree, container_id, uid
+
+MIB = 1 << 20
+
+
+def state(
+    entries: dict[int, int | None] | None = None,
+    *,
+    mode: names.Mode = names.Mode.ENFORCE,
+    unknown: names.UnknownPod = names.UnknownPod.DENY,
+    kubepods: int | None = None,
+    containers: dict[int, dict[str, wanted.Container]] | None = None,
+    generation: int = 1,
+) -> wanted.State:
+    """A state: limits by the pod's number, containers by the pod's number and their names."""
+    inner = containers or {}
+    made = {
+        uid(number): wanted.Pod(limit, {container_id(name): c for name, c in inner.get(number, {}).items()})
+        for number, limit in (entries or {}).items()
+    }
+    return wanted.State("u", generation, mode, unknown, kubepods, made)
+
+
+class Node:
+    """Its agent may be stopped and started again, as a restarted process would be."""
+
+    def __init__(self, folder: pathlib.Path, naming: str = "systemd") -> None:
+        self.folder = folder
+        self.tree = CgroupTree(folder, naming)
+        self.enforcer: enforcer.Enforcer | None = None
+        self.later = 0.0
+        """Seconds by which the agent's clock is ahead."""
+
+    def start(self, cached: wanted.State | None = None, own_uid: str = "") -> enforcer.Enforcer:
+        loop = asyncio.get_running_loop()
+        self.cgroups = cgroupfs.Cgroups(str(self.tree.root), PAGE)
+        self.journal = journal.Journal(self.folder / "journal.jsonl")
+        self.enforcer = enforcer.Enforcer(
+            self.cgroups, self.journal, proc=self.tree.proc, own_uid=own_uid, clock=lambda: loop.time() + self.later
+        )
+        self.enforcer.start(cached)
+        return self.enforcer
+
+    def stop(self) -> None:
+        if self.enforcer is not None:
+            self.enforcer.close()
+            self.journal.close()
+            self.cgroups.close()
+            self.enforcer = None
+
+    def known(self, path: pathlib.Path) -> pods.Pod:
+        """What the agent knows of the pod with the cgroup at `path`."""
+        assert self.enforcer is not None
+        return self.enforcer._mirror.pods[str(path.relative_to(self.tree.root))]
+
+
+async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110 files have no event to wait for, and inotify is what is tested
+            await asyncio.sleep(0.001)
+
+
+def reasons(agent: enforcer.Enforcer) -> list[str]:
+    """Of the deviations that it would report."""
+    return sorted(violation.reason for violation in agent.standing().violations)

@@ -1,0 +1,82 @@
+"""Cgroups that come, go, and are others than they were."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from swapwarden.agent import limits, wanted
+
+from tests.unit.agent.agent_node import MIB, Node, state, until
+from tests.unit.agent.cgroup_tree import swap_max
+
+
+async def test_cruns_inner_cgroup_gets_the_value_too(plain: Node) -> None:
+    agent = plain.start()
+    pod = plain.tree.pod(1)
+    scope = plain.tree.container(pod, "app")
+    agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=False)}}))
+    await until(lambda: swap_max(scope) == str(MIB))
+    inner = plain.tree.group(scope / "container")
+    await until(lambda: swap_max(inner) == str(MIB))
+
+
+async def test_a_nested_clusters_pods_are_untouched(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    outer = plain.tree.container(pod, "kind")
+    inner = plain.tree.group(
+        outer / "kubelet.slice" / "kubelet-kubepods.slice" / "kubelet-kubepods-pod0123456789ab.slice"
+    )
+    agent = plain.start()
+    agent.apply(state({1: MIB}))
+    assert (swap_max(pod), swap_max(inner)) == (str(MIB), "max")
+
+
+async def test_a_pod_that_goes_while_being_written_is_no_failure(plain: Node) -> None:
+    agent = plain.start()
+    for number in range(50):
+        plain.tree.pod(number)
+        await asyncio.sleep(0)
+        plain.tree.remove(plain.tree.pod_path(number))
+    await until(lambda: not agent._mirror.pods)
+    agent.resync()
+    assert agent.standing().violations == []
+
+
+async def test_a_level_made_anew_unseen_is_watched_again(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = plain.start()
+    assert agent._watches._notify is not None
+    with monkeypatch.context() as lost:
+        lost.setattr(agent._watches._notify, "read", list)
+        (plain.tree.root / "old").mkdir()
+        plain.tree.level("burstable").rename(plain.tree.root / "old" / "level")
+        plain.tree.group(plain.tree.level("burstable"))
+        agent.resync()
+    pod = plain.tree.pod(1)
+    await until(lambda: swap_max(pod) == "0")
+
+
+async def test_the_tree_may_come_later_and_may_go(plain: Node) -> None:
+    plain.tree.remove(plain.tree.kubepods)
+    agent = plain.start()
+    problem = agent.standing().problem
+    assert problem is not None
+    assert problem.reason == "NoPodTree"
+    plain.tree.group(plain.tree.kubepods)
+    pod = plain.tree.pod(1)
+    await until(lambda: swap_max(pod) == "0")
+    plain.tree.remove(plain.tree.kubepods)
+    await until(lambda: agent.root is None)
+    assert agent._mirror.pods == {}
+
+
+async def test_pods_of_a_tree_that_was_ambiguous_at_first_were_there_before(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    other = plain.tree.group(plain.tree.root / "other" / "kubepods")
+    agent = plain.start()
+    problem = agent.standing().problem
+    assert problem is not None
+    assert problem.reason == "AmbiguousTree"
+    plain.tree.remove(other)
+    await until(lambda: agent.root is not None)
+    assert swap_max(pod) == "max"
