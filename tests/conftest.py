@@ -6,12 +6,17 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from testbed.controlplane import ControlPlane
 from testbed.kernelvm import GuestProcess, KernelVM
 from testbed.process import Process
 
 TESTS = Path(__file__).parent
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

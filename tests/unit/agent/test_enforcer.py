@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from swapwarden.agent import limits, wanted
+from swapwarden.agent import cgroupfs, limits, settler, wanted
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import MIB, Node, reasons, state, until
@@ -155,3 +155,57 @@ async def test_250_pods_at_once(plain: Node) -> None:
     agent.apply(state(dict.fromkeys(range(250), MIB)))
     pods = [plain.tree.pod(n) for n in range(250)]
     await until(lambda: all(swap_max(pod) == str(MIB) for pod in pods))
+
+
+async def test_a_container_that_was_raised_while_no_agent_ran_is_a_repair(plain: Node) -> None:
+    app = plain.tree.container(plain.tree.pod(1), "app", memory_swap_max="0\n")
+    wants = state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=False)}})
+    plain.start().apply(wants)
+    plain.stop()
+    write(app, "max")
+    before = settler.REPAIRS.value("container", "above")
+    agent = plain.start(wants)
+    assert (swap_max(app), reasons(agent)) == (str(MIB), ["Exposed"])
+    assert settler.REPAIRS.value("container", "above") == before + 1
+
+
+async def test_a_container_keeps_its_value_over_a_restart_without_a_state(plain: Node) -> None:
+    app = plain.tree.container(plain.tree.pod(1), "app", memory_swap_max="0\n")
+    plain.start().apply(state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=False)}}))
+    plain.stop()
+    write(app, "0")
+    agent = plain.start()
+    assert swap_max(app) == str(MIB)
+    agent.apply(state({1: limits.NO_LIMIT}))
+    assert swap_max(app) == "0"
+
+
+async def test_a_pod_made_anew_while_no_agent_ran_is_another(plain: Node) -> None:
+    """What was there in the first one is not put back into the second."""
+    pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n")
+    plain.start().apply(state({1: 0}))
+    plain.stop()
+    kept = pod.rename(pod.with_name("kept"))  # its inode must not be given away again
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    assert swap_max(pod) == "0"
+    agent.apply(state({1: 0}, mode=names.Mode.RESTORE))
+    assert (swap_max(pod), swap_max(kept)) == ("max", "0")
+
+
+async def test_a_state_that_comes_with_other_values_while_files_cannot_be_written(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settler, "FAILED_SECONDS", (0.01, 0.01))
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+
+    def deny(path: str, limit: int) -> None:
+        raise cgroupfs.DeniedError(f"{path}: Permission denied ({limit})")
+
+    with monkeypatch.context() as denied:
+        denied.setattr(plain.cgroups, "set_limit", deny)
+        agent.apply(state({1: 0}))
+        assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
+        agent.apply(state({1: MIB}, generation=2))
+    await until(lambda: swap_max(pod) == str(MIB) and "WriteFailed" not in reasons(agent))

@@ -80,3 +80,35 @@ async def test_pods_of_a_tree_that_was_ambiguous_at_first_were_there_before(plai
     plain.tree.remove(other)
     await until(lambda: agent.root is not None)
     assert swap_max(pod) == "max"
+
+
+async def test_pods_that_ran_before_a_first_look_that_failed_are_left_alone_by_the_next_run(plain: Node) -> None:
+    """As when --cgroup-anchor is set after an agent that did not know which of two trees is the node's."""
+    pod = plain.tree.pod(1)
+    other = plain.tree.group(plain.tree.root / "other" / "kubepods")
+    plain.start()
+    plain.stop()
+    plain.tree.remove(other)
+    plain.start()
+    assert swap_max(pod) == "max"
+    plain.stop()
+    later = plain.tree.pod(2)
+    plain.start()
+    assert [swap_max(path) for path in (pod, later)] == ["max", "0"]
+
+
+async def test_an_agent_that_ends_while_it_searches_leaves_no_timer(plain: Node) -> None:
+    plain.tree.remove(plain.tree.kubepods)
+    agent = plain.start()
+    search = agent._search
+    plain.stop()
+    assert search is not None
+    assert search.cancelled()
+
+
+async def test_a_comparison_searches_too(plain: Node) -> None:
+    plain.tree.remove(plain.tree.kubepods)
+    agent = plain.start()
+    plain.tree.group(plain.tree.kubepods)
+    agent.resync()
+    assert agent.root is not None

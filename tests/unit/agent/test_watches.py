@@ -73,3 +73,34 @@ async def test_watches_that_run_out_are_made_up_for_by_polling(plain: Node, monk
     await until(lambda: not agent.standing().polling)
     write(pod, "max")
     await until(lambda: swap_max(pod) == "0")
+
+
+async def test_an_inotify_instance_that_is_free_again_is_taken(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(watches, "POLL_SECONDS", 0.01)
+    with monkeypatch.context() as short:
+        short.setattr(inotify, "Inotify", refuse)
+        agent = plain.start()
+        assert "max_user_instances" in agent.standing().polling
+    await until(lambda: not agent.standing().polling)
+    monkeypatch.setattr(agent, "resync", lambda: None)
+    pod = plain.tree.pod(1)
+    await until(lambda: swap_max(pod) == "0")
+
+
+async def test_a_refusal_that_is_not_for_want_of_watches_names_the_path(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = plain.start()
+    assert agent._watches._notify is not None
+
+    def refuse(path: str, mask: int) -> int:
+        raise OSError(13, "Permission denied", path, mask)
+
+    monkeypatch.setattr(agent._watches._notify, "add", refuse)
+    pod = plain.tree.pod(1)
+    await until(lambda: swap_max(pod) == "0")
+    assert "Permission denied" in agent.standing().polling
+    assert str(plain.tree.root) in agent.standing().polling

@@ -1,0 +1,183 @@
+"""What is written of the status, and when, at an API server made of a list."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, cast
+
+import pytest
+from swapwarden.agent import reporter
+from swapwarden.kube import client
+
+from tests.unit.agent.agent_node import until
+
+Json = dict[str, Any]
+
+
+class Api:
+    """Applies merge patches to one status, the way the real one does."""
+
+    def __init__(self) -> None:
+        self.status: Json = {}
+        self.patches: list[Json] = []
+        self.errors: list[Exception] = []
+        """Raised one after the other."""
+        self.answers_lost = False
+        """Whether what fails was done all the same."""
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def merge_patch(self, path: str, body: bytes, *, params: Mapping[str, str]) -> None:
+        assert path.endswith("/n1/status")
+        assert params == {"fieldManager": "swapwarden-agent"}
+        patch = json.loads(body)["status"]
+        self.patches.append(patch)
+        await self.gate.wait()
+        failed = bool(self.errors)
+        if not failed or self.answers_lost:
+            self.status = {key: value for key, value in (self.status | patch).items() if value is not None}
+        if failed:
+            raise self.errors.pop(0)
+
+
+class Running:
+    """A reporter at work; `wanted` is what it is to report."""
+
+    def __init__(self) -> None:
+        self.api = Api()
+        self.wanted: Json = {"observedGeneration": 1}
+        self.looks = 0
+        self.reporter = reporter.Reporter(cast("client.Client", self.api), "n1", self.build)
+
+    def build(self, _previous: list[Mapping[str, Any]]) -> Json:
+        self.looks += 1
+        return dict(self.wanted)
+
+    def want(self, **status: Any) -> None:
+        self.wanted = status
+        self.reporter.nudge()
+
+    async def written(self) -> None:
+        await until(lambda: self.api.status == self.wanted)
+
+
+@pytest.fixture
+async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
+    monkeypatch.setattr(reporter, "PATCH_SECONDS", 0.0)
+    monkeypatch.setattr(reporter, "BACKOFF_SECONDS", (0.001, 0.001))
+    made = Running()
+    task = asyncio.create_task(made.reporter.run())
+    yield made
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_nothing_is_written_before_there_is_an_object(running: Running) -> None:
+    running.reporter.nudge()
+    await asyncio.sleep(0.01)
+    assert running.api.patches == []
+    running.reporter.found({})
+    await running.written()
+
+
+async def test_only_differences_are_written(running: Running) -> None:
+    running.reporter.found({"observedGeneration": 1, "violations": [{"pod": "x", "reason": "Exposed"}]})
+    running.want(observedGeneration=2, facts={"swapBytes": 5})
+    await until(lambda: len(running.api.patches) == 1)
+    assert running.api.patches == [{"observedGeneration": 2, "facts": {"swapBytes": 5}, "violations": None}]
+    looks = running.looks
+    running.reporter.nudge()
+    await until(lambda: running.looks > looks)
+    assert len(running.api.patches) == 1
+
+
+async def test_counters_alone_wait(running: Running) -> None:
+    running.reporter.found({"violations": [{"pod": "x", "reason": "Exposed", "exposures": 1}]})
+    looks = running.looks
+    running.want(violations=[{"pod": "x", "reason": "Exposed", "exposures": 2}])
+    await until(lambda: len(running.api.patches) == 1)
+    running.want(violations=[{"pod": "x", "reason": "Exposed", "exposures": 3}])
+    looks = running.looks
+    await until(lambda: running.looks > looks)
+    running.reporter.nudge()
+    await until(lambda: running.looks > looks + 1)
+    assert len(running.api.patches) == 1
+    running.want(violations=[{"pod": "x", "reason": "WriteFailed", "exposures": 3}])
+    await running.written()
+
+
+async def test_many_nudges_are_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "PATCH_SECONDS", 0.2)
+    made = Running()
+    task = asyncio.create_task(made.reporter.run())
+    made.reporter.found({"observedGeneration": 1})
+    await until(lambda: made.looks == 1)
+    for _ in range(100):
+        made.reporter.nudge()
+        await asyncio.sleep(0)
+    assert made.looks == 1
+    await until(lambda: made.looks == 2)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("lost", [True, False])
+async def test_after_a_failure_the_whole_status_is_written(running: Running, *, lost: bool) -> None:
+    """The answer may have been lost, and the write done: what the API server has is not known."""
+    running.api.status = {"observedGeneration": 1}
+    running.reporter.found({"observedGeneration": 1})
+    running.api.errors = [client.Unreachable("no answer")]
+    running.api.answers_lost = lost
+    running.api.gate.clear()
+    running.want(observedGeneration=1, violations=[{"pod": "x", "reason": "WriteFailed"}])
+    await until(lambda: len(running.api.patches) == 1)
+    # Back to what was there before the write that failed.
+    running.want(observedGeneration=1)
+    running.api.gate.set()
+    await until(lambda: len(running.api.patches) == 2)
+    await running.written()
+
+
+async def test_a_refusal_is_tried_again(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    running.api.errors = [client.ApiError(403, "Forbidden", "no"), client.ApiError(500, "InternalError", "later")]
+    with caplog.at_level(logging.WARNING):
+        running.reporter.found({})
+        await running.written()
+    assert caplog.text.count("trying again") == 2
+
+
+async def test_an_object_made_anew_during_a_write_gets_the_status_too(running: Running) -> None:
+    running.reporter.found({})
+    running.api.gate.clear()
+    await until(lambda: len(running.api.patches) == 1)
+    running.reporter.found({})
+    running.api.gate.set()
+    await until(lambda: len(running.api.patches) == 2)
+    await until(lambda: running.api.status == {"observedGeneration": 1})
+
+
+async def test_a_404_of_an_object_that_was_made_anew_meanwhile_is_no_end(running: Running) -> None:
+    running.reporter.found({})
+    running.api.gate.clear()
+    running.api.errors = [client.ApiError(404, "NotFound", "gone")]
+    await until(lambda: len(running.api.patches) == 1)
+    running.reporter.found({})
+    running.api.gate.set()
+    await running.written()
+
+
+async def test_after_a_404_nothing_is_written_until_there_is_an_object_again(running: Running) -> None:
+    running.api.errors = [client.ApiError(404, "NotFound", "gone")]
+    running.reporter.found({})
+    await until(lambda: running.api.errors == [])
+    running.reporter.nudge()
+    await asyncio.sleep(0.01)
+    assert len(running.api.patches) == 1
+    running.reporter.found({})
+    await running.written()
