@@ -40,7 +40,7 @@ def ensure() -> Kernel:
 def _make(folder: Path) -> None:
     unpacked = folder / "unpacked"
     unpacked.mkdir()
-    host.apt_unpack([*_kernel_packages(), "busybox-static"], unpacked, _PURPOSE)
+    host.apt_unpack([*kernel_packages(), "busybox-static"], unpacked, _PURPOSE)
     (image,) = (unpacked / "boot").glob("vmlinuz-*")
     release = image.name.removeprefix("vmlinuz-")
     (modules,) = [found for found in unpacked.glob(f"**/modules/{release}") if (found / "kernel").is_dir()]
@@ -60,7 +60,7 @@ def _make(folder: Path) -> None:
     shutil.rmtree(unpacked)
 
 
-def _kernel_packages() -> list[str]:
+def kernel_packages() -> list[str]:
     """The packages behind the distribution's kernel: Debian has one, Ubuntu keeps the modules in two others."""
     for meta in ("linux-image-amd64", "linux-image-generic"):
         if images := _dependencies(meta, r"linux-image-\d\S+"):

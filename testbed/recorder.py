@@ -1,0 +1,142 @@
+"""Runs inside the node VM and records what memory.swap.max ever was, of every cgroup below one. Standard library only.
+
+    python3 recorder.py CGROUP OUTPUT
+
+It writes one JSON object per line to OUTPUT: `at` (the VM's clock, seconds since 1970), `path` (relative to CGROUP),
+`event` (`found` for what was there before, `created`, `written`, `gone`, `used` for a change of swap.current) and, but
+for `gone`, `max` and `current` as the kernel gives them. It ends on SIGTERM.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+IN_MODIFY, IN_CREATE, IN_DELETE, IN_Q_OVERFLOW = 0x2, 0x100, 0x200, 0x4000
+IN_ONLYDIR, IN_ISDIR = 0x01000000, 0x40000000
+_FILE = "memory.swap.max"
+_HEADER = struct.Struct("iIII")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_SAMPLE_EVERY = 0.2
+
+
+class Recorder:
+    """The watches, and the last known use of swap by cgroup."""
+
+    def __init__(self, root: Path, output: IO[str]) -> None:
+        self._root = root
+        self._output = output
+        self._descriptor = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._descriptor < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+        self._folders: dict[int, Path] = {}
+        self._files: dict[int, Path] = {}
+        self._used: dict[Path, str] = {}
+
+    def run(self) -> None:
+        """Record until the process is ended."""
+        self._add(self._root, "found")
+        print("recording", flush=True)
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        sampled = time.monotonic()
+        while True:
+            if poll.poll(_SAMPLE_EVERY * 1000):
+                for watch, mask, name in self._events():
+                    self._handle(watch, mask, name)
+            if time.monotonic() - sampled >= _SAMPLE_EVERY:
+                sampled = time.monotonic()
+                self._sample()
+            self._output.flush()
+
+    def _watch(self, path: Path, mask: int) -> int:
+        number: int = _LIBC.inotify_add_watch(self._descriptor, os.fsencode(path), mask)
+        if number < 0:
+            raise OSError(ctypes.get_errno(), "inotify_add_watch", str(path))
+        return number
+
+    def _add(self, folder: Path, event: str) -> None:
+        """Watch a cgroup and those below; it may be gone meanwhile."""
+        if folder in self._used:
+            return
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            self._folders[self._watch(folder, IN_CREATE | IN_DELETE | IN_ONLYDIR)] = folder
+            self._files[self._watch(folder / _FILE, IN_MODIFY)] = folder
+            self._record(folder, event)
+            for below in sorted(path for path in folder.iterdir() if path.is_dir()):
+                self._add(below, event)
+
+    def _events(self) -> Iterator[tuple[int, int, str]]:
+        with contextlib.suppress(BlockingIOError):
+            buffer = os.read(self._descriptor, 64 * 1024)
+            offset = 0
+            while offset < len(buffer):
+                watch, mask, _, length = _HEADER.unpack_from(buffer, offset)
+                name = buffer[offset + _HEADER.size : offset + _HEADER.size + length].rstrip(b"\0")
+                offset += _HEADER.size + length
+                yield watch, mask, os.fsdecode(name)
+
+    def _handle(self, watch: int, mask: int, name: str) -> None:
+        if mask & IN_Q_OVERFLOW:
+            raise OverflowError("the kernel dropped events")
+        if mask & IN_MODIFY and watch in self._files:
+            self._record(self._files[watch], "written")
+        elif mask & IN_ISDIR and watch in self._folders:
+            folder = self._folders[watch] / name
+            if mask & IN_CREATE:
+                self._add(folder, "created")
+            elif mask & IN_DELETE:
+                self._remove(folder)
+
+    def _remove(self, folder: Path) -> None:
+        if self._used.pop(folder, None) is None:
+            return
+        for watches in (self._folders, self._files):
+            # The kernel keeps the marks of a removed cgroup.
+            for watch in [watch for watch, path in watches.items() if path == folder]:
+                del watches[watch]
+                _LIBC.inotify_rm_watch(self._descriptor, watch)
+        self._write(folder, "gone", {})
+
+    def _record(self, folder: Path, event: str) -> None:
+        with contextlib.suppress(OSError):
+            limit, used = _read(folder / _FILE), _read(folder / "memory.swap.current")
+            self._used[folder] = used
+            self._write(folder, event, {"max": limit, "current": used})
+
+    def _sample(self) -> None:
+        for folder, known in list(self._used.items()):
+            with contextlib.suppress(OSError):
+                if _read(folder / "memory.swap.current") != known:
+                    self._record(folder, "used")
+
+    def _write(self, folder: Path, event: str, values: dict[str, str]) -> None:
+        line = {"at": time.time(), "path": str(folder.relative_to(self._root)), "event": event, **values}
+        self._output.write(json.dumps(line) + "\n")
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="ascii").strip()
+
+
+def _leave(_number: int, _frame: object) -> None:
+    raise SystemExit
+
+
+def main(root: str, output: str) -> None:
+    """See the module."""
+    signal.signal(signal.SIGTERM, _leave)
+    with Path(output).open("a", encoding="utf-8") as file:
+        Recorder(Path(root), file).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

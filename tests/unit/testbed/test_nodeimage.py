@@ -1,0 +1,51 @@
+"""The node's disk comes from this machine's own package sources, and is made anew when its recipe changes."""
+
+from pathlib import Path
+
+import pytest
+
+from testbed import cache, nodeimage
+
+TARGETS = """\
+Debian bookworm http://mirror.test/debian/ bookworm main
+Debian bookworm http://mirror.test/debian/ bookworm main
+Debian bookworm-security http://mirror.test/security/ bookworm-security main
+Debian bullseye http://mirror.test/debian/ bullseye main
+Other bookworm http://other.test/ stable main
+$(ORIGIN) bookworm http://unread.test/ bookworm main
+"""
+
+
+def test_sources_are_those_of_the_suite() -> None:
+    assert nodeimage.sources(TARGETS, signed_by=Path("/keys.gpg")) == [
+        "deb [signed-by=/keys.gpg] http://mirror.test/debian/ bookworm main",
+        "deb [signed-by=/keys.gpg] http://mirror.test/security/ bookworm-security main",
+    ]
+    assert nodeimage.sources(TARGETS, signed_by=None)[0] == "deb http://mirror.test/debian/ bookworm main"
+
+
+@pytest.mark.parametrize(
+    "targets",
+    ["", "Ubuntu noble http://mirror.test/ noble main\n", "Debian bookworm-security http://x.test/ y main\n"],
+)
+def test_where_the_suite_itself_is_missing_debian_is_asked(targets: str) -> None:
+    assert nodeimage.sources(targets, signed_by=None) == []
+
+
+def test_the_digest_tells_where_one_part_ends() -> None:
+    assert nodeimage._digest([b"ab", b"c"]) != nodeimage._digest([b"a", b"bc"])
+
+
+def test_every_file_of_the_node_is_part_of_the_recipe() -> None:
+    text = b"".join(nodeimage._recipe())
+    for name in ("etc/kubernetes/kubelet.yaml", "etc/containerd/config.toml", "usr/local/sbin/testbed-setup"):
+        assert name.encode() in text
+
+
+def test_what_older_recipes_made_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SWAPWARDEN_CACHE", str(tmp_path))
+    for name in ("node-0123456789ab", "node-ba9876543210", "node-base-0123456789ab", "helm-3"):
+        (tmp_path / name).mkdir()
+    nodeimage._forget("node", "node-ba9876543210")
+    assert cache.find("node-0123456789ab") is None
+    assert all(cache.find(name) for name in ("node-ba9876543210", "node-base-0123456789ab", "helm-3"))

@@ -1,0 +1,74 @@
+"""The recorder on plain folders, which tell of changes as cgroups do."""
+
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+
+from testbed import nodevm, recorder
+from testbed.nodevm import Sample
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make(tmp_path / "kubepods.slice", "max")
+
+
+def make(folder: Path, limit: str) -> Path:
+    folder.mkdir()
+    (folder / "memory.swap.current").write_text("0\n", encoding="ascii")
+    (folder / "memory.swap.max").write_text(f"{limit}\n", encoding="ascii")
+    return folder
+
+
+class Watching:
+    def __init__(self, root: Path) -> None:
+        self._output = io.StringIO()
+        self.recorder = recorder.Recorder(root, self._output)
+        self.recorder._add(root, "found")
+
+    def seen(self) -> list[tuple[str, str, int | None]]:
+        for event in self.recorder._events():
+            self.recorder._handle(*event)
+        self.recorder._sample()
+        samples = nodevm.parse_samples(self._output.getvalue())
+        self._output.truncate(0)
+        self._output.seek(0)
+        return [(sample.path, sample.event, sample.max_bytes) for sample in samples]
+
+
+def test_what_is_there_is_found_with_all_below(root: Path) -> None:
+    make(root / "pod", "0")
+    make(root / "pod/scope", "4096")
+    assert Watching(root).seen() == [(".", "found", None), ("pod", "found", 0), ("pod/scope", "found", 4096)]
+
+
+def test_a_new_cgroup_and_every_write_to_it_are_seen_until_it_goes(root: Path) -> None:
+    watching = Watching(root)
+    watching.seen()
+    # Moved into place whole, as a cgroup comes with its files.
+    pod = make(root.parent / "pod", "max").rename(root / "pod")
+    watching.recorder._handle(next(iter(watching.recorder._folders)), recorder.IN_CREATE | recorder.IN_ISDIR, "pod")
+    assert watching.seen() == [("pod", "created", None)]
+    (pod / "memory.swap.max").write_text("0\n", encoding="ascii")
+    assert ("pod", "written", 0) in watching.seen()
+    (pod / "memory.swap.current").write_text("4096\n", encoding="ascii")
+    assert watching.seen() == [("pod", "used", 0)]
+    assert watching.seen() == []
+    shutil.rmtree(pod)
+    assert watching.seen()[-1] == ("pod", "gone", 0)
+    assert len(watching.recorder._files) == 1
+
+
+def test_lost_events_are_not_passed_over(root: Path) -> None:
+    watching = Watching(root)
+    with pytest.raises(OverflowError):
+        watching.recorder._handle(-1, recorder.IN_Q_OVERFLOW, "")
+
+
+def test_parse_samples() -> None:
+    text = '{"at": 1.5, "path": "pod", "event": "written", "max": "max", "current": "8192"}\n'
+    assert nodevm.parse_samples(text) == [
+        Sample(at=1.5, path="pod", event="written", max_bytes=None, current_bytes=8192)
+    ]
