@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metrics-address",
+        type=_address,
         default="0.0.0.0:8083",
         metavar="HOST:PORT",
         help="for /healthz, /readyz and /metrics (default: %(default)s)",
@@ -85,6 +86,13 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _address(text: str) -> tuple[str, int]:
+    try:
+        return server.parse_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _namespace(text: str) -> str:
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not the name of a namespace, such as {NAMESPACE}")
@@ -94,14 +102,16 @@ def _namespace(text: str) -> str:
 def run(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT. Gives the exit status."""
     logs.configure(arguments.log_level, arguments.log_format)
-    # What kopf says of itself is not about its users' objects; its warnings are.
-    logging.getLogger("kopf").setLevel(logging.WARNING)
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
+    # What goes wrong with kopf is told by profilewatch, in one line.
+    logging.getLogger("kopf").setLevel(logging.CRITICAL)
     exposition.register()
     try:
         asyncio.run(_main(arguments))
-    except (config.ConfigError, ValueError, OSError) as error:
+    except config.ConfigError as error:
         log.error("the controller cannot start: %s", error)  # noqa: TRY400 the text says all
+        return 2
+    except OSError as error:
+        log.error("the controller cannot start: %s (--metrics-address)", error)  # noqa: TRY400 the text says all
         return 2
     return 0
 
@@ -111,7 +121,7 @@ async def _main(arguments: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    host, port = server.parse_address(arguments.metrics_address)
+    host, port = arguments.metrics_address
     cfg = config.load(arguments.kubeconfig)
     agent = f"swapwarden-controller/{swapwarden.__version__}"
     async with client.Client(cfg, user_agent=agent) as api:

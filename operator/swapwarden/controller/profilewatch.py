@@ -62,27 +62,29 @@ class ProfileWatch:
 
     async def run(self) -> None:
         """Never returns. What it started has ended when it is cancelled."""
-        await self._keep_listing(once=True)
+        await self._list_until_done()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_listing(once=False))
+            group.create_task(self._keep_listing())
             group.create_task(self._keep_watching())
 
-    async def _keep_listing(self, *, once: bool) -> None:
+    async def _keep_listing(self) -> None:
+        while True:
+            await asyncio.sleep(self._list_interval)
+            await self._list_until_done()
+
+    async def _list_until_done(self) -> None:
         wait = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
             try:
                 await self._list()
-                wait.reset()
             except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.MsgspecError) as error:
                 FAILURES.inc()
-                delay = wait.next()
+                delay = max(wait.next(), getattr(error, "retry_after", None) or 0.0)
                 log.warning("cannot list profiles: %s; trying again in %.1f s", error, delay)
                 await asyncio.sleep(delay)
             else:
                 self.synced.set()
-                if once:
-                    return
-                await asyncio.sleep(self._list_interval)
+                return
 
     async def _list(self) -> None:
         """Read all profiles. A page that expired midway fails the whole list."""
@@ -121,6 +123,8 @@ class ProfileWatch:
         def work() -> None:
             try:
                 asyncio.run(_operate(self._config, stop, lambda kind, body: tell(self._take, kind, body)))
+            except kopf.LoginError:
+                log.warning("the watch of profiles failed: the API server refuses this instance's credentials")
             except Exception as error:  # noqa: BLE001 whatever it was, the watch is started again
                 log.warning("the watch of profiles failed: %s", error)
             finally:
@@ -147,25 +151,40 @@ async def _operate(
     """Run kopf until it ends or `stop` is set; `deliver(type, object)` is called for each event."""
     registry = kopf.OperatorRegistry()
 
+    # One for all logins: credentials that were refused are not tried again, or kopf would log in without a pause.
+    credentials = kopf.AiohttpSession(server=cfg.server, aiohttp_session=_session(cfg))
+
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.AiohttpSession:
-        return kopf.AiohttpSession(server=cfg.server, aiohttp_session=_session(cfg))
+        return credentials
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PROFILE_PLURAL, registry=registry)
     async def seen(event: Mapping[str, Any], **_: Any) -> None:
         deliver(event["type"], copy.deepcopy(dict(event["object"])))
 
-    await kopf.operator(
-        registry=registry,
-        settings=_settings(),
-        standalone=True,
-        clusterwide=True,
-        stop_flag=stop,
-    )
+    @kopf.on.cleanup(registry=registry)
+    async def ending(**_: Any) -> None:
+        # Kopf waits for the flag in a thread of its loop's pool. Where it ends by itself, that thread would go on, and
+        # the loop could not be closed.
+        stop.set()
+
+    try:
+        await kopf.operator(
+            registry=registry,
+            settings=_settings(),
+            standalone=True,
+            clusterwide=True,
+            stop_flag=stop,
+        )
+    finally:
+        stop.set()
+        await credentials.aiohttp_session.close()
 
 
 def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
+    # By default kopf sends SIGKILL to the whole process where one of its ends takes longer than this.
+    settings.process.ultimate_exiting_timeout = None
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.posting.loggers = False
@@ -184,15 +203,23 @@ def _session(cfg: config.Config) -> aiohttp.ClientSession:
 
     async def identify(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         request.server_hostname = cfg.tls_server_name
-        token = cfg.token()
-        if token:
-            request.headers["Authorization"] = f"Bearer {token}"
+        _authorize(request, cfg)
         answer = await send(request)
         if answer.status == 401 and cfg.token_file:
+            # The token may have been replaced since the last look at its file.
+            answer.release()
             cfg.token_file.forget()
+            _authorize(request, cfg)
+            answer = await send(request)
         return answer
 
     context = cfg.ssl_context()
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=True if context is None else context), middlewares=(identify,)
     )
+
+
+def _authorize(request: aiohttp.ClientRequest, cfg: config.Config) -> None:
+    token = cfg.token()
+    if token:
+        request.headers["Authorization"] = f"Bearer {token}"

@@ -1,0 +1,142 @@
+"""Kopf's watch and the lists beside it, at an API server made of a dict."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pathlib
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from swapwarden.controller import profilestore, profilewatch
+from swapwarden.kube import backoff, client, config
+
+from testbed import pki
+from tests.unit.controller.profileapi import NAME, ProfileApi
+from tests.unit.kube.scripted import until
+
+WAIT = 20.0
+NEVER = 3600.0
+
+
+class Site:
+    """A server, and what a store has learned of it."""
+
+    def __init__(self, server: ProfileApi, authority: pki.Authority, folder: pathlib.Path) -> None:
+        self.server = server
+        self.token_file = folder / "token"
+        self.token_file.write_text(server.token)
+        self.config = config.Config(
+            server=f"https://127.0.0.1:{server.port}",
+            ca_data=authority.certificate.read_text(),
+            tls_server_name=NAME,
+            token_file=config.TokenFile(self.token_file),
+        )
+        self.store = profilestore.ProfileStore(lambda: None)
+
+    @contextlib.asynccontextmanager
+    async def watching(self, list_interval: float = NEVER) -> AsyncIterator[profilewatch.ProfileWatch]:
+        async with client.Client(self.config, user_agent="test") as api:
+            watch = profilewatch.ProfileWatch(self.config, api, self.store, list_interval=list_interval)
+            task = asyncio.create_task(watch.run())
+            try:
+                yield watch
+            finally:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def knows(self, *expected: str) -> None:
+        await until(lambda: set(self.store.entries) == set(expected), WAIT)
+
+
+@pytest_asyncio.fixture
+async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
+    authority = pki.Authority(tmp_path)
+    async with ProfileApi(authority) as server:
+        yield Site(server, authority, tmp_path)
+
+
+async def test_what_is_there_is_listed_and_what_comes_is_watched(site: Site) -> None:
+    """Over TLS, with a certificate for another name than the address, as behind a tunnel."""
+    site.server.set("old")
+    async with site.watching() as watch:
+        await asyncio.wait_for(watch.synced.wait(), WAIT)
+        assert set(site.store.entries) == {"old"}
+        await until(lambda: site.server.watches, WAIT)
+        site.server.set("new", priority=7)
+        await site.knows("old", "new")
+        site.server.set("new", priority=8)
+        await until(lambda: site.store.valid()["new"].priority == 8, WAIT)
+        site.server.delete("old")
+        await site.knows("new")
+
+
+async def test_a_token_that_was_replaced_is_used(site: Site) -> None:
+    async with site.watching():
+        await until(lambda: site.server.watches, WAIT)
+        site.server.token = "second"
+        site.token_file.write_text("second")
+        site.server.cut()
+        await until(lambda: site.server.watches == 2, WAIT)
+        site.server.set("p")
+        await site.knows("p")
+
+
+async def test_credentials_that_are_refused_are_not_tried_without_a_pause(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a service account that was deleted, say: kopf gives up, and the pause before its next start is ours."""
+    monkeypatch.setattr(backoff.Backoff, "next", lambda _: NEVER)
+    restarts = profilewatch.RESTARTS.value()
+    async with site.watching():
+        await until(lambda: site.server.watches, WAIT)
+        site.server.token = "another one"
+        site.server.cut()
+        await until(lambda: profilewatch.RESTARTS.value() > restarts, WAIT)
+    assert site.server.refused == 2, "once more with the token read anew"
+    assert "the watch of profiles failed: the API server refuses this instance's credentials" in caplog.text
+
+
+async def test_a_list_finds_what_no_watch_has_told(site: Site) -> None:
+    site.server.set("p")
+    async with site.watching(list_interval=0.05):
+        await until(lambda: site.server.watches, WAIT)
+        site.server.delete("p", silently=True)
+        await site.knows()
+
+
+async def test_a_watch_that_ends_by_an_error_is_started_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profilewatch, "BACKOFF_SECONDS", (0.0, 0.0))
+    assert profilewatch._settings().process.ultimate_exiting_timeout is None, "nothing may kill the process"
+    restarts = profilewatch.RESTARTS.value()
+    async with site.watching():
+        await until(lambda: site.server.watches, WAIT)
+        site.server.tell({"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd has no leader"}})
+        await until(lambda: profilewatch.RESTARTS.value() > restarts, WAIT)
+        await until(lambda: site.server.watches == 2, WAIT)
+        site.server.set("p")
+        await site.knows("p")
+
+
+async def test_nothing_is_in_sync_before_a_list_came(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profilewatch, "BACKOFF_SECONDS", (0.0, 0.0))
+    site.server.set("p")
+    site.token_file.write_text("wrong")
+    failures = profilewatch.FAILURES.value()
+    async with site.watching() as watch:
+        await until(lambda: profilewatch.FAILURES.value() > failures + 2, WAIT)
+        assert not watch.synced.is_set()
+        assert not site.server.lists
+        site.token_file.write_text(site.server.token)
+        await asyncio.wait_for(watch.synced.wait(), WAIT)
+        assert set(site.store.entries) == {"p"}
+        await until(lambda: site.server.watches, WAIT)
+
+
+async def test_a_server_of_another_name_is_not_trusted(site: Site) -> None:
+    session = profilewatch._session(config.Config(server=site.config.server, ca_data=site.config.ca_data))
+    async with session:
+        with pytest.raises(OSError, match="certificate verify failed"):
+            await session.get(f"{site.config.server}/api")
