@@ -70,6 +70,10 @@ lock: ## Resolve the dependencies again and write locks/ (needs uv)
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o locks/dev.txt
 	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header -c locks/dev.txt pyproject.toml -o locks/runtime.txt
 
+.PHONY: image
+image: venv ## Build the image with docker or buildah into build/image/, and say what makes it large
+	@$(PYTHON) -m testbed.image
+
 .PHONY: bench-informer
 bench-informer: venv ## Measure the informer against plain json.loads, as a ratio
 	$(PYTHON) bench/informer.py

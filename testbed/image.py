@@ -1,0 +1,284 @@
+"""python -m testbed.image: build the image with docker or buildah, as one file that a node's containerd can import."""
+
+import configparser
+import contextlib
+import hashlib
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import swapwarden
+
+from testbed import cache, host, ociarchive, process, term
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = f"localhost/swapwarden:{swapwarden.__version__}"
+ARCHIVE = ROOT / "build" / "image" / f"swapwarden-{swapwarden.__version__}.tar"
+INPUTS = (
+    *("Dockerfile", ".dockerignore", "LICENSE", "README.md", "pyproject.toml"),
+    *("deploy/image", "locks/runtime.txt", "operator", "testbed/build-system.txt"),
+)
+"""What the image is made from; .dockerignore lets nothing else reach the build."""
+
+SUITE = "bookworm"
+BASE_PACKAGES = ("python3", "python3-venv")
+BASE_REFERENCE = "localhost/swapwarden-base:latest"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+_PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout")
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+_TIMEOUT = 1800.0
+_PULL_TIMEOUT = 300.0
+_SHOWN = 6
+
+
+class Builder(Protocol):
+    """What docker and buildah have in common."""
+
+    name: str
+
+    def pull(self, image: str) -> bool:
+        """Whether IMAGE can be had from a registry or is there already."""
+
+    def build(self, context: Path, reference: str, options: Iterable[str], created: int) -> None:
+        """Build CONTEXT's Dockerfile; ProcessError when that fails."""
+
+    def save(self, reference: str, archive: Path) -> None:
+        """Write an image to an archive with an OCI layout."""
+
+
+class Docker:
+    """The docker command with a daemon that answers."""
+
+    name = "docker"
+
+    def pull(self, image: str) -> bool:
+        """Build with it, which pulls it when it is not there."""
+        return process.run(["docker", "pull", "-q", image], timeout=_PULL_TIMEOUT, check=False).returncode == 0
+
+    def build(self, context: Path, reference: str, options: Iterable[str], created: int) -> None:
+        """SOURCE_DATE_EPOCH makes the times in the image's configuration those of the sources."""
+        proxies = [f"--build-arg={name}" for name in _PROXIES if name in os.environ]
+        times = f"--build-arg=SOURCE_DATE_EPOCH={created}"
+        command = [
+            "docker",
+            "build",
+            "-q",
+            "--provenance=false",
+            times,
+            *proxies,
+            *options,
+            "-t",
+            reference,
+            str(context),
+        ]
+        process.run(command, timeout=_TIMEOUT, env=os.environ | {"DOCKER_BUILDKIT": "1"})
+
+    def save(self, reference: str, archive: Path) -> None:
+        """Docker before 25 writes no OCI layout."""
+        process.run(["docker", "save", "-o", str(archive), reference], timeout=_TIMEOUT)
+
+
+class Buildah:
+    """Debian's buildah, which needs no daemon; all that it stores is in a folder of its own."""
+
+    name = "buildah"
+
+    def __init__(self, folder: Path) -> None:
+        self._command = ["buildah", "--root", str(folder / "storage"), "--runroot", str(folder / "run")]
+        self._environment = os.environ | {
+            "BUILDAH_ISOLATION": "chroot",
+            "STORAGE_DRIVER": "vfs",
+            "TMPDIR": str(folder),
+        }
+
+    def _run(self, *arguments: str, timeout: float = _TIMEOUT, check: bool = True) -> int:
+        command = [*self._command, *arguments]
+        return process.run(command, timeout=timeout, check=check, env=self._environment).returncode
+
+    def pull(self, image: str) -> bool:
+        """Fails fast where the registry's name can't be resolved."""
+        return self._run("pull", "-q", image, timeout=_PULL_TIMEOUT, check=False) == 0
+
+    def build(self, context: Path, reference: str, options: Iterable[str], created: int) -> None:
+        """Without a label that says which buildah it was."""
+        times = ["--timestamp", str(created), "--identity-label=false"]
+        self._run("bud", "-q", *times, *options, "-t", reference, str(context))
+
+    def save(self, reference: str, archive: Path) -> None:
+        """As the name in the archive, the reference: name_image() sets the one that containerd reads."""
+        self._run("push", "-q", reference, f"oci-archive:{archive}:{reference}")
+
+
+@contextlib.contextmanager
+def _builder() -> Iterator[Builder]:
+    if shutil.which("docker") and process.run(["docker", "info"], timeout=30, check=False).returncode == 0:
+        yield Docker()
+        return
+    host.apt_install(["buildah"], "building the image without a docker daemon")
+    with tempfile.TemporaryDirectory(prefix="image-", dir=cache.root(), ignore_cleanup_errors=True) as folder:
+        yield Buildah(Path(folder))
+
+
+def default_base(dockerfile: str) -> str:
+    """The image that a Dockerfile starts from when no other is named."""
+    return dockerfile.partition("\nARG BASE=")[2].partition("\n")[0]
+
+
+def _base(builder: Builder) -> str:
+    """$BASE, else the Dockerfile's default, else one made of Debian's packages, for where no registry is reached."""
+    if named := os.environ.get("BASE"):
+        return named
+    usual = default_base((ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    if builder.pull(usual):
+        return usual
+    term.say(f"no registry gives {usual}; a base of Debian's packages stands in for it")
+    builder.build(_debian_base(), BASE_REFERENCE, [], 0)
+    return BASE_REFERENCE
+
+
+def _debian_base() -> Path:
+    """A build context with a Debian system in it, kept in the cache."""
+    name = f"image-base-{SUITE}-" + hashlib.sha256(" ".join(BASE_PACKAGES).encode()).hexdigest()[:12]
+    if not cache.find(name):
+        host.apt_install(["mmdebstrap", "debian-archive-keyring"], "a base for the image")
+        with term.step(f"making a Debian base for the image ({SUITE}, once)"), cache.install(name) as folder:
+            command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(BASE_PACKAGES)}", SUITE]
+            process.run([*command, str(folder / "base.tar")], timeout=_TIMEOUT)
+            (folder / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n", encoding="ascii")
+    return cache.root() / name
+
+
+def pip_settings(files: Iterable[Path], environment: Mapping[str, str]) -> dict[str, str]:
+    """What pip is told about its index and network on this machine: by its files, and over them by its variables."""
+    parser = configparser.RawConfigParser(strict=False)
+    parser.read(files, encoding="utf-8")
+    settings: dict[str, str] = {}
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            settings.update(parser.items(section))
+    for key in (*_PIP_KEYS, "cert"):
+        variable = "PIP_" + key.upper().replace("-", "_")
+        if value := environment.get(variable):
+            settings[key] = value
+    return {key: value for key, value in settings.items() if key in {*_PIP_KEYS, "cert"}}
+
+
+def _pip_files() -> list[Path]:
+    home = Path.home()
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    named = os.environ.get("PIP_CONFIG_FILE")
+    files = [Path("/etc/pip.conf"), home / ".pip/pip.conf", config / "pip/pip.conf"]
+    return [*files, Path(named)] if named else files
+
+
+def _secrets(folder: Path) -> list[str]:
+    """Options that let the build stage use this machine's package index; neither the image nor its history has them."""
+    settings = pip_settings(_pip_files(), os.environ)
+    trusted = [settings.pop("cert", None), os.environ.get("SSL_CERT_FILE"), str(CERTIFICATES)]
+    certificates = next((Path(path) for path in trusted if path and Path(path).is_file()), None)
+    configuration = configparser.RawConfigParser()
+    configuration["global"] = settings
+    with (folder / "pip.conf").open("w", encoding="utf-8") as file:
+        configuration.write(file)
+    options = [f"--secret=id=pip.conf,src={folder / 'pip.conf'}"]
+    return [*options, f"--secret=id=ca.pem,src={certificates}"] if certificates else options
+
+
+def _git(*arguments: str) -> str:
+    try:
+        return process.run(["git", "-C", str(ROOT), *arguments], timeout=60, check=False).stdout.strip()
+    except process.ProcessError:
+        return ""
+
+
+def _origin() -> tuple[str, int]:
+    """The commit that last changed the image's sources, and its time in seconds since 1970."""
+    revision, _, created = _git("log", "-1", "--format=%H %ct", "--", *INPUTS).partition(" ")
+    if _git("status", "--porcelain", "--", *INPUTS):
+        revision += "-dirty"
+    return revision or "unknown", int(os.environ.get("SOURCE_DATE_EPOCH") or created or 0)
+
+
+def _labels(revision: str, created: int) -> list[str]:
+    values = {
+        "VERSION": swapwarden.__version__,
+        "REVISION": revision,
+        "CREATED": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created)),
+    }
+    if source := os.environ.get("SOURCE"):
+        values["SOURCE"] = source
+    return [f"--build-arg={key}={value}" for key, value in values.items()]
+
+
+def fingerprint(root: Path, paths: Iterable[str], *more: str) -> str:
+    """A hash of files (folders: of all files in them but bytecode) with their names, and of MORE."""
+    found = [file for path in paths for file in sorted([root / path, *(root / path).rglob("*")]) if file.is_file()]
+    total = hashlib.sha256(repr(more).encode())
+    for file in found:
+        if "__pycache__" not in file.parts:
+            total.update(f"{file.relative_to(root)}\0{file.stat().st_mode}\0".encode())
+            total.update(hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def ensure() -> Path:
+    """The image's archive, built anew when anything that it is made from changed; its image is named REFERENCE.
+
+    SetupError and ProcessError say what is missing or failed.
+    """
+    host.need_linux()
+    stamp = ARCHIVE.with_suffix(".inputs")
+    with cache.lock("image"):
+        wanted = fingerprint(ROOT, INPUTS, os.environ.get("BASE", ""), os.environ.get("SOURCE", ""))
+        if ARCHIVE.is_file() and stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
+            return ARCHIVE
+        ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
+        stamp.unlink(missing_ok=True)
+        _build()
+        stamp.write_text(wanted, encoding="ascii")
+    return ARCHIVE
+
+
+def _build() -> None:
+    revision, created = _origin()
+    with _builder() as builder, tempfile.TemporaryDirectory(prefix="image-", dir=cache.root()) as made:
+        folder = Path(made)
+        with term.step(f"building the image with {builder.name}"):
+            options = [f"--build-arg=BASE={_base(builder)}", *_labels(revision, created), *_secrets(folder)]
+            builder.build(ROOT, REFERENCE, options, created)
+            builder.save(REFERENCE, folder / "image.tar")
+        ociarchive.name_image(folder / "image.tar", folder / "named.tar", REFERENCE)
+        shutil.move(folder / "named.tar", ARCHIVE)
+
+
+def _report(archive: Path) -> None:
+    found = ociarchive.sizes(archive)
+    total = found.files.total()
+    print(f"{archive.relative_to(ROOT)}: {REFERENCE}, {found.compressed / 1e6:.1f} MB, {total / 1e6:.1f} MB unpacked")
+    for name, size in found.files.most_common(_SHOWN):
+        print(f"  {size / 1e6:6.1f} MB  {size / total:4.0%}  {name}")
+    print(f"to give it to a node: ctr -n k8s.io images import {shlex.quote(archive.name)}")
+
+
+def main() -> int:
+    """Build it and say how large it is; exit status 1 with one clear message when that can't be."""
+    process.exit_on_sigterm()
+    try:
+        _report(ensure())
+    except (host.SetupError, process.ProcessError, ociarchive.ArchiveError) as error:
+        term.say(f"can't go on: {error}")
+        return 1
+    except KeyboardInterrupt:
+        term.say("stopped")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
