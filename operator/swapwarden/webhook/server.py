@@ -59,8 +59,9 @@ _VALIDATE, _MUTATE = "validate", "mutate"
 
 ROUTES: Final[dict[str, tuple[str, Callable[[review.Request], review.Response]]]] = {
     "/validate/pods": (_VALIDATE, admission.validate),
+    # In lower case: the API server takes no other for the path of a Service.
     **{
-        f"/mutate/pods/{policy.value}": (_MUTATE, functools.partial(admission.mutate, default=policy))
+        f"/mutate/pods/{policy.value.lower()}": (_MUTATE, functools.partial(admission.mutate, default=policy))
         for policy in names.Policy
     },
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from swapwarden.api import names
+from swapwarden.telemetry import server as telemetry
 from swapwarden.webhook import server
 
 from testbed import manifests
@@ -90,7 +93,7 @@ def test_each_policy_has_a_default_entry_that_leads_to_its_path() -> None:
     found = {
         entry["namespaceSelector"]["matchLabels"][names.DEFAULT_POLICY_LABEL]: path_of(entry) for entry in MUTATING
     }
-    assert found == {policy: f"/mutate/pods/{policy}" for policy in POLICIES}
+    assert found == {policy: f"/mutate/pods/{policy.lower()}" for policy in POLICIES}
     assert set(found.values()) <= server.ROUTES.keys()
 
 
@@ -194,6 +197,135 @@ def test_the_webhook_has_no_rights_and_no_token() -> None:
     assert account["automountServiceAccountToken"] is False
     bound = {binding["subjects"][0]["name"] for binding in of_kind("ClusterRoleBinding", "RoleBinding")}
     assert bound == {"swapwarden-agent", "swapwarden-controller"}
+
+
+# --- workloads ---
+
+WORKLOADS = {document["metadata"]["name"]: document for document in of_kind("Deployment", "DaemonSet")}
+PARTS = ("agent", "controller", "webhook")
+
+
+def pod_of(part: str) -> Json:
+    spec: Json = WORKLOADS[f"swapwarden-{part}"]["spec"]["template"]["spec"]
+    return spec
+
+
+def container_of(part: str) -> Json:
+    (container,) = pod_of(part)["containers"]
+    found: Json = container
+    return found
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_part_is_started_as_its_command_line_allows(part: str) -> None:
+    module = importlib.import_module(f"swapwarden.{part}.main")
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    module.add_arguments(parser)
+    container = container_of(part)
+    command, *arguments = container["args"]
+    assert command == part
+    parsed = parser.parse_args(arguments)
+    address = parsed.metrics_address
+    _, port = telemetry.parse_address(address) if isinstance(address, str) else address
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports["metrics"] == port
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] == "metrics"
+
+
+def test_the_service_leads_to_the_webhook() -> None:
+    (service,) = of_kind("Service")
+    ports = {each["name"]: each["containerPort"] for each in container_of("webhook")["ports"]}
+    assert [(each["port"], ports[each["targetPort"]]) for each in service["spec"]["ports"]] == [(443, 8443)]
+    assert service["metadata"]["name"] == "swapwarden-webhook"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_part_has_a_right_on_its_node_that_it_does_not_need(part: str) -> None:
+    pod, container = pod_of(part), container_of(part)
+    assert not {"hostPID", "hostIPC", "hostNetwork", "hostUsers", "shareProcessNamespace"} & pod.keys()
+    assert "initContainers" not in pod
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert all("hostPort" not in port for port in container["ports"])
+
+
+def test_only_the_agent_is_root_and_sees_the_host() -> None:
+    assert pod_of("agent")["securityContext"]["runAsUser"] == 0
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod_of("agent")["volumes"]}
+    assert paths == {"cgroup": "/sys/fs/cgroup", "run": "/run/swapwarden", "state": "/var/lib/swapwarden"}
+    for part in ("controller", "webhook"):
+        assert pod_of(part)["securityContext"]["runAsNonRoot"] is True
+        assert pod_of(part)["securityContext"]["runAsUser"] == 65532
+        assert all("hostPath" not in volume for volume in pod_of(part).get("volumes", []))
+
+
+def test_the_agent_finds_what_is_mounted() -> None:
+    mounts = {mount["name"]: mount["mountPath"] for mount in container_of("agent")["volumeMounts"]}
+    flags = dict(argument.lstrip("-").split("=", 1) for argument in container_of("agent")["args"][1:])
+    assert mounts == {"cgroup": flags["cgroup-root"], "run": flags["run-dir"], "state": flags["state-dir"]}
+    environment = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container_of("agent")["env"]}
+    assert environment == {"NODE_NAME": "spec.nodeName", "POD_UID": "metadata.uid"}
+
+
+def test_a_node_is_never_without_an_agent_nor_the_api_server_without_a_webhook() -> None:
+    agent = WORKLOADS["swapwarden-agent"]["spec"]
+    assert agent["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert pod_of("agent")["tolerations"] == [{"operator": "Exists"}]
+    assert pod_of("agent")["priorityClassName"] == "system-node-critical"
+    for part in ("controller", "webhook"):
+        spec = WORKLOADS[f"swapwarden-{part}"]["spec"]
+        assert spec["replicas"] == 2
+        assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+        assert {each["topologyKey"] for each in pod_of(part)["topologySpreadConstraints"]} == {
+            "kubernetes.io/hostname",
+            "topology.kubernetes.io/zone",
+        }
+    budgets = {each["metadata"]["name"]: each["spec"]["maxUnavailable"] for each in of_kind("PodDisruptionBudget")}
+    assert budgets == {"swapwarden-controller": 1, "swapwarden-webhook": 1}
+
+
+def test_the_webhook_ends_before_it_is_killed() -> None:
+    flags = dict(argument.lstrip("-").split("=", 1) for argument in container_of("webhook")["args"][1:])
+    assert float(flags["shutdown-delay"]) + server.READ_TIMEOUT < pod_of("webhook").get(
+        "terminationGracePeriodSeconds", 30
+    )
+
+
+def test_what_selects_pods_selects_those_of_one_part() -> None:
+    labels = {name: document["spec"]["template"]["metadata"]["labels"] for name, document in WORKLOADS.items()}
+    found = [(document, document["spec"]["selector"]) for document in of_kind("Service")]
+    found += [(document, document["spec"]["podSelector"]["matchLabels"]) for document in of_kind("NetworkPolicy")]
+    found += [
+        (document, document["spec"]["selector"]["matchLabels"])
+        for document in of_kind("Deployment", "DaemonSet", "PodDisruptionBudget")
+    ]
+    found += [
+        (document, each["labelSelector"]["matchLabels"])
+        for document in of_kind("Deployment")
+        for each in document["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    ]
+    assert len(found) == 13
+    for document, selector in found:
+        selected = [name for name, pod in labels.items() if selector.items() <= pod.items()]
+        assert selected == [document["metadata"]["name"]]
+
+
+def test_network_policies_admit_metrics_and_calls_only() -> None:
+    policies = {each["metadata"]["name"].removeprefix("swapwarden-"): each["spec"] for each in of_kind("NetworkPolicy")}
+    assert policies.keys() == set(PARTS)
+    for part, spec in policies.items():
+        assert spec["policyTypes"] == ["Ingress", "Egress"]
+        ports = [port["port"] for rule in spec["ingress"] for port in rule["ports"]]
+        assert ports == (["https", "metrics"] if part == "webhook" else ["metrics"])
+        assert spec["egress"] == ([] if part == "webhook" else [{"ports": [{"protocol": "TCP"}]}])
+
+
+# --- the testbed ---
 
 
 def test_the_testbed_points_every_webhook_at_its_own(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ async def test_a_pod_that_is_refused_is_logged_with_its_name(
 @pytest.mark.parametrize("policy", list(names.Policy))
 async def test_each_default_has_its_path(running: Running, policy: names.Policy) -> None:
     counted = server.REQUESTS.value("mutate", "CREATE", "patched")
-    answer = await (await running.connect()).post(f"/mutate/pods/{policy.value}", reviews.raw(reviews.pod(None)))
+    answer = await (await running.connect()).post(f"/mutate/pods/{policy.value.lower()}", reviews.raw(reviews.pod(None)))
     response = json.loads(answer.body)["response"]
     assert response["allowed"] is True
     assert response["patchType"] == "JSONPatch"
@@ -179,7 +179,7 @@ async def test_an_operation_nobody_knows_does_not_become_a_label(running: Runnin
     ("path", "body", "headers", "status", "says"),
     [
         ("/", GOOD, {}, 404, "this webhook serves /validate/pods"),
-        ("/mutate/pods/Required", GOOD, {}, 404, "/mutate/pods/Disabled"),
+        ("/mutate/pods/Required", GOOD, {}, 404, "/mutate/pods/disabled"),
         ("/validate/pods", b"", {"method": "GET"}, 405, "only POST"),
         ("/validate/pods", GOOD, {"content_type": "text/yaml"}, 415, "application/json, not text/yaml"),
         ("/validate/pods", b"{", {}, 400, "not an AdmissionReview"),

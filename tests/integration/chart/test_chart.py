@@ -1,0 +1,273 @@
+"""The chart, rendered by helm from several sets of values: what it makes of them, and what the API server says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed import chart, helm, process
+from testbed.controlplane import ControlPlane
+
+Json = dict[str, Any]
+
+PROFILES = {
+    "batch": {"nodeSelector": {"matchLabels": {"pool": "batch"}}, "swap": {"behavior": "LimitedSwap"}},
+    "audited": {"nodeSelector": {}, "mode": "Audit", "priority": 1, "swap": {"systemReserved": "10%"}},
+}
+PLACEMENT = {
+    "nodeSelector": {"pool": "infra"},
+    "tolerations": [{"key": "infra", "operator": "Exists", "effect": "NoSchedule"}],
+    "affinity": {"nodeAffinity": {}},
+    "podLabels": {"team": "nodes"},
+    "podAnnotations": {"example.com/note": "a text, with more than a label holds"},
+    "priorityClassName": "",
+}
+SETS: dict[str, Json] = {
+    "defaults": {},
+    "small": {
+        "controller": {"replicas": 1},
+        "webhook": {"replicas": 1},
+        "networkPolicy": {"enabled": False},
+        "log": {"level": "debug", "format": "text"},
+        "crds": {"keep": False},
+    },
+    "all": {
+        "nameOverride": "limits",
+        "commonLabels": {"team": "nodes"},
+        "image": {"repository": "registry.example.com/swapwarden", "digest": f"sha256:{'0' * 64}"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "profiles": PROFILES,
+        "networkPolicy": {
+            "apiServer": {"cidrs": ["192.0.2.0/24", "2001:db8::/64"], "ports": [443, 6443]},
+            "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+        },
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "controller": PLACEMENT,
+        "webhook": PLACEMENT,
+        "agent": {**PLACEMENT, "seLinuxOptions": {"type": "spc_t"}},
+        "openshift": {"securityContextConstraints": True},
+    },
+    "cert-manager": {"fullnameOverride": "sw", "certificates": {"source": "CertManager"}},
+    "own issuer": {
+        "certificates": {
+            "source": "CertManager",
+            "certManager": {"issuerRef": {"group": "cert-manager.io", "kind": "ClusterIssuer", "name": "corporate"}},
+        }
+    },
+}
+FOREIGN = {"monitoring.coreos.com/v1", "cert-manager.io/v1", "security.openshift.io/v1"}
+"""Kinds of others, which a bare API server does not know."""
+
+
+def rendered(folder: Path, values: Json, *options: str) -> list[Json]:
+    path = folder / "values.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    documents = yaml.safe_load_all(helm.render(f"--values={path}", *options))
+    return [document for document in documents if document]
+
+
+def named(documents: list[Json], kind: str) -> dict[str, Json]:
+    return {document["metadata"]["name"]: document for document in documents if document["kind"] == kind}
+
+
+@pytest.fixture(scope="module")
+def namespace(crds: ControlPlane) -> ControlPlane:
+    """A control plane with the namespace that releases are rendered for; as objects it gets nothing else."""
+    crds.request("POST", "/api/v1/namespaces", {"metadata": {"name": helm.NAMESPACE}})
+    return crds
+
+
+def test_the_plain_manifests_are_what_the_chart_makes() -> None:
+    assert helm.outdated() == [], "run make manifests"
+
+
+def test_helm_finds_nothing_wrong(tmp_path: Path) -> None:
+    for name, values in SETS.items():
+        path = tmp_path / "values.json"
+        path.write_text(json.dumps(values), encoding="utf-8")
+        helm.run("lint", "--strict", str(chart.FOLDER), f"--values={path}", f"--namespace={helm.NAMESPACE}")
+        assert name
+
+
+@pytest.mark.parametrize("name", list(SETS))
+def test_the_api_server_accepts_every_object(name: str, namespace: ControlPlane, tmp_path: Path) -> None:
+    documents = [each for each in rendered(tmp_path, SETS[name]) if each["apiVersion"] not in FOREIGN]
+    assert len(documents) > 25
+    text = yaml.safe_dump_all(documents)
+    # Strict: a field that the API server does not know is an error, not a warning.
+    said = namespace.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=text).stdout
+    assert len(said.splitlines()) == len(documents)
+
+
+@pytest.mark.parametrize("name", list(SETS))
+def test_every_object_can_be_told_to_be_of_the_release(name: str, tmp_path: Path) -> None:
+    for document in rendered(tmp_path, SETS[name]):
+        labels = document["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == helm.RELEASE
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+        assert SETS[name].get("commonLabels", {}).items() <= labels.items()
+        assert document["metadata"].get("namespace", helm.NAMESPACE) == helm.NAMESPACE
+
+
+def test_names_follow_the_release_everywhere(tmp_path: Path) -> None:
+    documents = rendered(tmp_path, {"fullnameOverride": "sw"}, "--namespace=elsewhere")
+    crds = named(documents, "CustomResourceDefinition").values()
+    text = yaml.safe_dump_all([document for document in documents if document not in crds])
+    # The Lease has one name in a cluster: two controllers must meet there, whatever their releases are called.
+    assert set(
+        filter(lambda word: word.startswith("swapwarden-"), text.replace("'", " ").replace("]", " ").split())
+    ) <= {
+        "swapwarden-controller",
+        "swapwarden-0.1.0",
+    }
+    assert "swapwarden-system" not in text
+    assert "system:serviceaccount:elsewhere:sw-agent" in text
+    assert "system:serviceaccount:elsewhere:sw-controller" in text
+    assert {"sw-agent", "sw-controller", "sw-webhook"} <= named(documents, "ServiceAccount").keys()
+
+
+def test_another_release_name_is_in_all_names(tmp_path: Path) -> None:
+    for document in rendered(tmp_path, {"nameOverride": "other"}):
+        if document["kind"] != "CustomResourceDefinition":
+            assert document["metadata"]["name"].startswith("swapwarden-other"), document["metadata"]["name"]
+
+
+def test_crds_are_kept_at_uninstallation_unless_it_is_said_otherwise(tmp_path: Path) -> None:
+    def policies(values: Json) -> list[str | None]:
+        crds = named(rendered(tmp_path, values), "CustomResourceDefinition").values()
+        return [(crd["metadata"].get("annotations") or {}).get("helm.sh/resource-policy") for crd in crds]
+
+    assert policies({}) == ["keep", "keep"]
+    assert policies({"crds": {"keep": False}}) == [None, None]
+    assert policies({"crds": {"install": False}}) == []
+
+
+def test_crds_are_those_of_the_repository(tmp_path: Path) -> None:
+    found = named(rendered(tmp_path, {}), "CustomResourceDefinition")
+    wanted = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(chart.CRDS.glob("*.yaml"))]
+    assert len(wanted) == 2
+    for crd in wanted:
+        assert found[crd["metadata"]["name"]]["spec"] == crd["spec"]
+
+
+def test_upgrades_bring_crds_first_then_agents_then_the_controller(tmp_path: Path) -> None:
+    kinds = [document["kind"] for document in rendered(tmp_path, {})]
+    assert kinds.index("CustomResourceDefinition") < kinds.index("DaemonSet") < kinds.index("Deployment")
+
+
+def test_the_image_is_named_once(tmp_path: Path) -> None:
+    def images(values: Json) -> set[str]:
+        documents = rendered(tmp_path, values)
+        workloads = [each for kind in ("Deployment", "DaemonSet", "Job") for each in named(documents, kind).values()]
+        return {each["spec"]["template"]["spec"]["containers"][0]["image"] for each in workloads}
+
+    assert images({}) == {"swapwarden:0.1.0"}
+    assert images({"image": {"repository": "a/b", "tag": "c"}, "profiles": PROFILES}) == {"a/b:c"}
+    digest = f"sha256:{'0' * 64}"
+    assert images({"image": {"tag": "c", "digest": digest}}) == {f"swapwarden@{digest}"}
+
+
+def test_values_reach_the_pods(tmp_path: Path) -> None:
+    documents = rendered(tmp_path, SETS["all"])
+    for kind, part in (("DaemonSet", "agent"), ("Deployment", "controller"), ("Deployment", "webhook")):
+        template = named(documents, kind)[f"swapwarden-limits-{part}"]["spec"]["template"]
+        pod = template["spec"]
+        assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "infra"}
+        assert pod["tolerations"] == PLACEMENT["tolerations"]
+        assert "priorityClassName" not in pod
+        assert pod["imagePullSecrets"] == [{"name": "pull"}]
+        assert template["metadata"]["labels"]["team"] == "nodes"
+        assert (
+            template["metadata"]["annotations"]["example.com/note"] == PLACEMENT["podAnnotations"]["example.com/note"]
+        )
+    agent = named(documents, "DaemonSet")["swapwarden-limits-agent"]["spec"]["template"]["spec"]
+    assert agent["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+
+
+def test_network_policies_name_the_api_servers(tmp_path: Path) -> None:
+    policies = named(rendered(tmp_path, SETS["all"]), "NetworkPolicy")
+    blocks = [{"ipBlock": {"cidr": cidr}} for cidr in ("192.0.2.0/24", "2001:db8::/64")]
+    ports = [{"protocol": "TCP", "port": port} for port in (443, 6443)]
+    monitoring = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    for part in ("agent", "controller"):
+        spec = policies[f"swapwarden-limits-{part}"]["spec"]
+        assert spec["egress"] == [{"ports": ports, "to": blocks}]
+        assert [rule["from"] for rule in spec["ingress"]] == [monitoring]
+    webhook = policies["swapwarden-limits-webhook"]["spec"]
+    assert webhook["egress"] == []
+    assert [rule["from"] for rule in webhook["ingress"]] == [blocks, monitoring]
+    assert named(rendered(tmp_path, SETS["small"]), "NetworkPolicy") == {}
+
+
+def test_pod_monitors_are_made_when_asked_for(tmp_path: Path) -> None:
+    assert named(rendered(tmp_path, {}), "PodMonitor") == {}
+    monitors = named(rendered(tmp_path, SETS["all"]), "PodMonitor")
+    assert len(monitors) == 3
+    for monitor in monitors.values():
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "metrics", "interval": "30s"}]
+
+
+def test_the_constraints_for_openshift_allow_what_the_agent_has_and_no_more(tmp_path: Path) -> None:
+    documents = rendered(tmp_path, SETS["all"])
+    (constraints,) = named(documents, "SecurityContextConstraints").values()
+    pod = named(documents, "DaemonSet")["swapwarden-limits-agent"]["spec"]["template"]["spec"]
+    assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} <= set(constraints["volumes"])
+    assert constraints["requiredDropCapabilities"] == pod["containers"][0]["securityContext"]["capabilities"]["drop"]
+    assert [key for key, value in constraints.items() if key.startswith("allow") and value is True] == [
+        "allowHostDirVolumePlugin"
+    ]
+
+
+def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Path) -> None:
+    documents = rendered(tmp_path, SETS["cert-manager"])
+    certificates = named(documents, "Certificate")
+    assert certificates.keys() == {"sw-webhook", "sw-webhook-ca"}
+    pod = named(documents, "Deployment")["sw-webhook"]["spec"]["template"]["spec"]
+    (volume,) = pod["volumes"]
+    certificate = certificates["sw-webhook"]["spec"]
+    assert certificate["secretName"] == volume["secret"]["secretName"]
+    assert certificate["dnsNames"] == [f"sw-webhook.{helm.NAMESPACE}.svc"]
+    assert certificate["issuerRef"]["name"] in named(documents, "Issuer")
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        (registration,) = named(documents, kind).values()
+        injected = registration["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
+        assert injected == f"{helm.NAMESPACE}/sw-webhook"
+    own = rendered(tmp_path, SETS["own issuer"])
+    assert named(own, "Issuer") == {}
+    (certificate,) = named(own, "Certificate").values()
+    assert certificate["spec"]["issuerRef"]["name"] == "corporate"
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({"agents": {}}, "agents"),
+        ({"agent": {"replicas": 2}}, "replicas"),
+        ({"controller": {"replicas": 0}}, "replicas"),
+        ({"webhook": {"replicas": "2"}}, "replicas"),
+        ({"log": {"level": "loud"}}, "level"),
+        ({"image": {"digest": "latest"}}, "digest"),
+        ({"certificates": {"source": "Magic"}}, "source"),
+        ({"networkPolicy": {"apiServer": {"cidrs": ["everywhere"]}}}, "cidrs"),
+        ({"agent": {"tolerations": [{"keys": "x"}]}}, "keys"),
+        ({"agent": {"resources": {"request": {"cpu": 1}}}}, "request"),
+        ({"agent": {"podAnnotations": {"a": 1}}}, "podAnnotations"),
+        ({"profiles": {"batch": {"swap": {}}}}, "nodeSelector"),
+        ({"profiles": {"batch": {"nodeSelector": {}, "swaps": {}}}}, "swaps"),
+        ({"profiles": {"batch": {"nodeSelector": {}, "swap": {"behavior": "Sometimes"}}}}, "behavior"),
+        ({"profiles": {"Batch": {"nodeSelector": {}}}}, "Batch"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(values: Json, path: str, tmp_path: Path) -> None:
+    with pytest.raises(process.ProcessError, match=path) as caught:
+        rendered(tmp_path, values)
+    assert "schema" in str(caught.value)
+
+
+def test_the_chart_can_be_part_of_another(tmp_path: Path) -> None:
+    assert rendered(tmp_path, {"global": {"imageRegistry": "registry.example.com"}})

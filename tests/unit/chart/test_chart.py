@@ -1,0 +1,116 @@
+"""What is made for the chart from other files, and that the chart has it as it would be made now."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import swapwarden
+import yaml
+
+from testbed import chart
+
+Json = dict[str, Any]
+
+VALUES = (chart.FOLDER / "values.yaml").read_text(encoding="utf-8")
+SCHEMA: Json = json.loads((chart.FOLDER / "values.schema.json").read_text(encoding="utf-8"))
+
+
+def test_generated_files_are_up_to_date() -> None:
+    assert chart.outdated() == []
+
+
+def test_entries_are_values_with_the_comments_above_them() -> None:
+    text = """\
+# Not about any key.
+
+group:
+  # First
+  # of two.
+  one: 1
+  # A value, not a group.
+  map: {a: b}
+  # Another one: its keys have no comments.
+  block:
+    c: d
+# A list.
+list: [x]
+"""
+    assert list(chart.entries(text)) == [
+        ("group.one", 1, "First of two."),
+        ("group.map", {"a": "b"}, "A value, not a group."),
+        ("group.block", {"c": "d"}, "Another one: its keys have no comments."),
+        ("list", ["x"], "A list."),
+    ]
+
+
+def test_a_value_without_a_comment_is_an_error() -> None:
+    with pytest.raises(chart.ChartError, match=r"line 4: a\.c has no comment"):
+        list(chart.entries("a:\n  # B.\n  b: 1\n  c: 2\n"))
+
+
+def test_the_schema_knows_the_values_and_no_others() -> None:
+    assert list(schema_paths(SCHEMA)) == [path for path, _, _ in chart.entries(VALUES)]
+
+
+def schema_paths(schema: Json, above: str = "") -> list[str]:
+    found = []
+    groups = {path.rpartition(".")[0] for path, _, _ in chart.entries(VALUES)}
+    for name, child in schema["properties"].items():
+        path = f"{above}{name}"
+        if path in groups:
+            found += schema_paths(child, f"{path}.")
+        elif path != "global":  # what an enclosing chart sets for all of its charts
+            found.append(path)
+    return found
+
+
+def objects(schema: Any, path: str = "") -> list[tuple[str, Json]]:
+    """All object schemas, by where they stand."""
+    found: list[tuple[str, Json]] = []
+    if isinstance(schema, dict):
+        if schema.get("type") == "object":
+            found.append((path, schema))
+        for key, child in schema.items():
+            found += objects(child, f"{path}/{key}")
+    elif isinstance(schema, list):
+        for number, child in enumerate(schema):
+            found += objects(child, f"{path}/{number}")
+    return found
+
+
+def test_unknown_keys_are_refused_everywhere() -> None:
+    free = {"/properties/global", *(f"/definitions/affinity/properties/{name}" for name in AFFINITIES)}
+    found = objects(SCHEMA)
+    assert len(found) > 30
+    assert {path for path, schema in found if "additionalProperties" not in schema} == free
+
+
+AFFINITIES = ("nodeAffinity", "podAffinity", "podAntiAffinity")
+
+
+def test_a_profile_is_checked_as_the_api_server_does() -> None:
+    (path,) = chart.CRDS.glob("nodeswapprofiles*")
+    crd = yaml.safe_load(path.read_text(encoding="utf-8"))
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    profile = SCHEMA["definitions"]["profile"]
+    assert profile["properties"].keys() == spec["properties"].keys()
+    assert profile["required"] == spec["required"]
+    swap = profile["properties"]["swap"]["properties"]
+    assert swap["systemReserved"]["type"] == ["string", "integer"]
+    assert "Kubelet" in swap["behavior"]["enum"]
+    assert "x-kubernetes" not in json.dumps(profile)
+
+
+def test_the_readme_has_each_value_and_escapes_what_a_table_cannot_hold() -> None:
+    text = chart.readme("# This | that.\na: 1\n", {"kubeVersion": ">=1.30.0-0"})
+    assert "| `a` | `1` | This \\| that. |" in text
+    assert "Kubernetes 1.30 or newer" in text
+    readme = (chart.FOLDER / "README.md").read_text(encoding="utf-8")
+    assert all(f"| `{path}` |" in readme for path, _, _ in chart.entries(VALUES))
+
+
+def test_chart_and_package_have_one_version() -> None:
+    about = yaml.safe_load((chart.FOLDER / "Chart.yaml").read_text(encoding="utf-8"))
+    assert about["appVersion"] == about["version"] == swapwarden.__version__
