@@ -18,7 +18,8 @@ def _setup_kernel() -> None:
         term.say(f"  Linux {kernelvm.ensure().release}")
 
 
-PARTS = {"controlplane": _setup_controlplane, "kernel": _setup_kernel}
+# What may need root comes first: to hear of that after minutes of building would be late.
+PARTS = {"kernel": _setup_kernel, "controlplane": _setup_controlplane}
 
 
 def main() -> int:
