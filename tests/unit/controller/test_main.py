@@ -1,0 +1,322 @@
+"""The controller's command line, and what its parts tell each other."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import pathlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from swapwarden.api import names, state
+from swapwarden.controller import main, reconciler, rows
+from swapwarden.kube import client, config, lease
+from swapwarden.telemetry import exposition, logs
+
+from tests.unit.controller.objects import node, profile_object, state_object, state_row
+from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
+from tests.unit.policy.rows import container, pod
+
+LABELED = {names.NFD_SWAP_LABEL: "true", names.SWAP_LABEL: "true"}
+
+
+@pytest.fixture(autouse=True)
+def _leave_the_process_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # For the process: the root logger's handlers, kopf's level, and a registry that takes a collector once.
+    monkeypatch.setattr(logs, "configure", lambda *_: None)
+    monkeypatch.setattr(exposition, "register", lambda: None)
+    for name in ("POD_NAME", "POD_NAMESPACE"):
+        monkeypatch.delenv(name, raising=False)
+    level = logging.getLogger("kopf").level
+    yield
+    logging.getLogger("kopf").setLevel(level)
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    main.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+# --- the command line ---
+
+
+def test_defaults() -> None:
+    args = parse()
+    assert (args.kubeconfig, args.namespace, args.identity) == (None, "swapwarden-system", "")
+    assert (args.metrics_address, args.lease_duration, args.label_removal_delay) == (("0.0.0.0", 8083), 15.0, 600.0)
+
+
+def test_in_a_pod_its_name_and_namespace_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAME", "controller-0")
+    monkeypatch.setenv("POD_NAMESPACE", "swap")
+    assert (parse().identity, parse().namespace) == ("controller-0", "swap")
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("--namespace=", "'' is not the name of a namespace, such as swapwarden-system"),
+        ("--namespace=a/b", "'a/b' is not the name of a namespace"),
+        ("--metrics-address=8083", "write host:port"),
+        ("--lease-duration=15s", "'15s' is not a number of seconds between 1 and 86400"),
+        ("--lease-duration=0", "'0' is not a number of seconds"),
+        ("--label-removal-delay=nan", "'nan' is not a number of seconds"),
+        ("--label-removal-delay=86401", "'86401' is not a number of seconds"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(argument: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(argument)
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def error(caplog: pytest.LogCaptureFixture) -> str:
+    (record,) = (record for record in caplog.records if record.levelno >= logging.ERROR)
+    return record.getMessage()
+
+
+def test_a_kubeconfig_that_is_missing_is_named(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    missing = tmp_path / "kubeconfig"
+    assert main.run(parse(f"--kubeconfig={missing}")) == 2
+    assert error(caplog) == f"the controller cannot start: cannot read {missing}: No such file or directory"
+
+
+def test_without_any_configuration_it_says_what_there_could_be(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main.run(parse()) == 2
+    assert "no cluster configuration" in error(caplog)
+    assert "give --kubeconfig or set KUBECONFIG" in error(caplog)
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+                "current-context": "c",
+            }
+        )
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main.run(parse(f"--kubeconfig={kubeconfig}", f"--metrics-address=127.0.0.1:{port}")) == 2
+    assert f"127.0.0.1', {port}): address already in use (--metrics-address)" in error(caplog)
+
+
+# --- the wiring ---
+
+
+class Leadership:
+    """In place of the elector: says what the test says."""
+
+    def __init__(self) -> None:
+        self.leading = False
+        self.reasons: list[str] = []
+
+    def is_leading(self) -> bool:
+        return self.leading
+
+    def step_down(self, reason: str) -> None:
+        self.leading = False
+        self.reasons.append(reason)
+
+    def alive(self) -> bool:
+        return True
+
+
+class Bench:
+    """A controller whose watches and whose Lease are in the hands of the test; its workers run."""
+
+    def __init__(self, controller: main.Controller, server: Scripted) -> None:
+        self.controller = controller
+        self.server = server
+        self.lease = Leadership()
+        controller._elector = self.lease  # type: ignore[assignment]  # all that is used of it
+        self._known = controller._known
+
+    def synced(self, *but: str) -> None:
+        for name, event in self.controller._collections().items():
+            if name not in but:
+                event.set()
+
+    def elected(self, transitions: int = 0) -> None:
+        self.lease.leading = True
+        self.controller._elected(transitions)
+
+    def deposed(self) -> None:
+        self.lease.leading = False
+        self.controller._deposed("the Lease went to other")
+
+    def node_comes(self, name: str = "node-1", **fields: Any) -> None:
+        self._known.node_changed(name, None, node(name, labels=LABELED, **fields))
+
+    def state_comes(self, row: rows.StateRow, old: rows.StateRow | None = None) -> None:
+        self.controller._state_changed(row.name, old, row)
+
+    def pod_comes(self, name: str = "a", **fields: Any) -> None:
+        self._known.pod_changed(f"default/{name}", None, pod(container(), name=name, uid=f"uid-{name}", **fields))
+
+    async def writes(self, count: int) -> list[Request]:
+        await self.server.seen(count)
+        return self.server.requests
+
+
+@pytest.fixture
+async def bench(api: client.Client, server: Scripted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    monkeypatch.setattr(main, "BACKOFF_SECONDS", (0.0, 0.0))
+    cfg = config.Config(server=server.url)
+    found = Bench(main.Controller(cfg, api, parse("--identity=me", "--lease-duration=15")), server)
+    tasks = [asyncio.create_task(found.controller._work()) for _ in range(main.WORKERS)]
+    tasks.append(asyncio.create_task(found.controller._sync()))
+    yield found
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def accepted(version: int, **fields: Any) -> bytes:
+    return reply(state_object(state_row(version=version, **fields)))
+
+
+def epoch(request: Request) -> int:
+    found: int = json.loads(request.body)["spec"]["epoch"]
+    return found
+
+
+async def quiet(bench: Bench) -> None:
+    """Wait until nothing is to be done and nothing is being done."""
+    queue = bench.controller._queue
+    await until(lambda: not len(queue) and not queue._busy)
+
+
+@pytest.mark.parametrize("missing", ["pods", "nodes", "nodeswapstates", "profiles"])
+async def test_nothing_is_written_before_all_four_are_in_sync(bench: Bench, missing: str) -> None:
+    bench.synced(missing)
+    bench.elected()
+    bench.node_comes()
+    assert bench.controller.unready() == f"waiting for {missing}"
+    await quiet(bench)
+    assert bench.server.requests == []
+    bench.server.answer(accepted(1))
+    bench.controller._collections()[missing].set()
+    [made] = await bench.writes(1)
+    assert made.method == "POST"
+    assert bench.controller.unready() is None
+
+
+async def test_a_term_is_later_than_the_lease_and_all_states_say(bench: Bench) -> None:
+    bench.synced()
+    bench.node_comes()
+    bench.server.answer(accepted(1))
+    bench.elected(transitions=4)
+    assert epoch((await bench.writes(1))[0]) == 5
+    bench.deposed()
+    bench.state_comes(state_row("node-2", version=2, epoch=11))
+    bench.node_comes("node-3")
+    bench.server.answer(accepted(3, name="node-3"))
+    bench.elected(transitions=5)
+    assert epoch((await bench.writes(2))[1]) == 12
+
+
+async def test_one_that_stands_by_writes_nothing_and_takes_up_all_nodes_when_it_leads(bench: Bench) -> None:
+    bench.synced()
+    for name in ("node-1", "node-2"):
+        bench.node_comes(name)
+    await quiet(bench)
+    assert bench.server.requests == []
+    for name in ("node-1", "node-2"):
+        bench.server.answer(accepted(1, name=name))
+    bench.elected()
+    made = await bench.writes(2)
+    assert {json.loads(one.body)["metadata"]["name"] for one in made} == {"node-1", "node-2"}
+
+
+async def test_a_state_of_a_later_term_ends_this_one(bench: Bench) -> None:
+    bench.synced()
+    bench.elected(transitions=3)
+    bench.state_comes(state_row(version=2, epoch=4))
+    assert bench.lease.reasons == []
+    bench.state_comes(state_row(version=3, epoch=5))
+    assert bench.lease.reasons == ["the state of node node-1 was written in term 5, this one's is 4"]
+
+
+async def test_a_refusal_of_the_term_ends_it(bench: Bench) -> None:
+    bench.synced()
+    bench.node_comes()
+    bench.state_comes(state_row(version=2, epoch=1))
+    bench.server.answer(failure(422, "Invalid", state.EPOCH_REFUSAL))
+    bench.elected()
+    bench.pod_comes(policy="Disabled")
+    await until(lambda: bench.lease.reasons)
+    assert bench.lease.reasons == ["the API server refused term 2 for node node-1"]
+    await quiet(bench)
+    assert len(bench.server.requests) == 1, "one that was deposed does not try again"
+
+
+async def test_a_node_that_fails_is_tried_again_and_keeps_no_other_waiting(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = main.FAILURES.value("request")
+    bench.synced()
+    bench.node_comes("node-1")
+    bench.server.answer(CUT)
+    bench.server.answer(accepted(1))
+    bench.elected()
+    first, again = await bench.writes(2)
+    assert first.body == again.body
+    await quiet(bench)
+    assert main.FAILURES.value("request") == failures + 1
+    assert "cannot bring node node-1 to its plan: " in caplog.text
+    assert bench.controller._backoffs == {}
+
+
+async def test_a_node_that_cannot_be_planned_is_reported_and_does_not_end_the_process(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = main.FAILURES.value("internal")
+    real = bench.controller._reconciler.reconcile
+
+    async def fails_once(_: str) -> None:
+        monkeypatch.setattr(bench.controller._reconciler, "reconcile", real)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(bench.controller._reconciler, "reconcile", fails_once)
+    bench.synced()
+    bench.node_comes()
+    bench.server.answer(accepted(1))
+    bench.elected()
+    await bench.writes(1)
+    assert main.FAILURES.value("internal") == failures + 1
+    assert "cannot plan node node-1" in caplog.text
+
+
+async def test_profiles_go_from_the_store_into_plans(bench: Bench) -> None:
+    bench.synced()
+    bench.node_comes()
+    bench.server.answer(accepted(1))
+    bench.elected()
+    await bench.writes(1)
+    bench.server.answer(accepted(2))
+    bench.controller._store.offer(profile_object(mode="Audit"))
+    request = (await bench.writes(2))[1]
+    assert (request.method, request.path) == ("PATCH", f"{reconciler.STATES}/node-1")
+    assert json.loads(request.body)["spec"]["mode"] == "Audit"
+
+
+async def test_the_lease_is_competed_for_as_other_controllers_do(api: client.Client, server: Scripted) -> None:
+    controller = main.Controller(config.Config(server=server.url), api, parse())
+    assert controller._elector._claim._timing == lease.Timing(15.0, 10.0, 2.0), "client-go's defaults"

@@ -1,0 +1,171 @@
+"""Statuses of profiles, at an API server that gives scripted answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from swapwarden.controller import cluster, profilereporter, profilestore
+from swapwarden.kube import backoff, client
+
+from tests.unit.controller.objects import node, profile_object
+from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
+
+
+class Bench:
+    """A reporter, the profiles that it knows, and one node."""
+
+    def __init__(self, api: client.Client, server: Scripted) -> None:
+        self.server = server
+        self.leads = True
+        self.known = cluster.Cluster(lambda *_: None, lambda: None)
+        self.store = profilestore.ProfileStore(self._changed)
+        self.reporter = profilereporter.ProfileReporter(
+            api, self.known, self.store, leads=lambda: self.leads, gather=0.0
+        )
+        self.known.node_changed("node-1", None, node())
+
+    def _changed(self) -> None:
+        self.known.profiles_changed(self.store.valid())
+        self.reporter.nudge()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.reporter.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def settled(self) -> list[Request]:
+        """All requests until now: the reporter writes in the order in which it came to know the profiles."""
+        before = len(self.server.requests)
+        self.store.offer(profile_object("marker", nodeSelector={"matchLabels": {"no": "node"}}))
+        self.reporter.nudge()
+        await self.server.seen(before + 1)
+        *found, last = self.server.requests
+        assert last.path.endswith("/marker/status")
+        return found
+
+    def accepts(self, body: dict[str, Any], version: int) -> None:
+        """Have the next write answered with the object as it is after it."""
+        meta = {**body["metadata"], "resourceVersion": str(version)}
+        self.server.answer(reply({**body, "metadata": meta, "status": {"conditions": [], "taken": version}}))
+
+
+@pytest.fixture
+def bench(api: client.Client, server: Scripted) -> Bench:
+    return Bench(api, server)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long it waited after failures, without waiting."""
+    found: list[float] = []
+    sleep = asyncio.sleep
+
+    async def at_once(delay: float) -> None:
+        if delay >= 1:
+            found.append(delay)
+        await sleep(0 if delay >= 1 else delay)
+
+    monkeypatch.setattr(backoff.Backoff, "next", lambda _: 1.5)
+    monkeypatch.setattr("swapwarden.controller.profilereporter.asyncio.sleep", at_once)
+    return found
+
+
+def status_of(request: Request) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(request.body)["status"]
+    return found
+
+
+async def test_a_difference_is_written_for_this_object_only_and_the_answer_counts(bench: Bench) -> None:
+    body = profile_object(version=3)
+    bench.store.offer(body)
+    async with bench.running():
+        await bench.server.seen(1)
+        [patch] = bench.server.requests
+        assert (patch.method, patch.path) == ("PATCH", f"{profilereporter.PROFILES}/p/status")
+        assert json.loads(patch.body)["metadata"] == {"uid": "uid-of-p"}
+        written = status_of(patch)
+        assert written["observedGeneration"] == 1
+        assert written["nodes"] == {"matched": 1, "applied": 0, "degraded": 0}
+    bench.store.offer({**body, "metadata": {**body["metadata"], "resourceVersion": "4"}, "status": written})
+    async with bench.running():
+        assert await bench.settled() == [patch], "it is as it should be"
+
+
+async def test_who_does_not_lead_reports_nothing_until_it_does(bench: Bench) -> None:
+    bench.leads = False
+    bench.store.offer(profile_object())
+    async with bench.running():
+        await until(lambda: not bench.reporter._changed.is_set())
+        assert bench.server.requests == []
+        bench.leads = True
+        bench.reporter.nudge()
+        await bench.server.seen(1)
+    assert len(bench.server.requests) == 1
+
+
+async def test_what_is_refused_of_one_profile_does_not_keep_the_next_from_its_status(
+    bench: Bench, waits: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        bench.store.offer(profile_object(name, priority=1 if name == "a" else 2))
+    bench.server.answer(failure(422, "Invalid", "too long", Retry_After="7"))
+    bench.accepts(profile_object("b"), version=5)
+    async with bench.running():
+        await bench.server.seen(3)
+    assert [request.path.split("/")[-2] for request in bench.server.requests[:3]] == ["a", "b", "a"]
+    assert waits[0] == 7.0, "what the API server asks for, where that is more than our own pause"
+    assert "cannot write the status of profile a: too long" in caplog.text
+
+
+async def test_an_api_server_that_is_away_is_asked_again_after_a_pause(bench: Bench, waits: list[float]) -> None:
+    for name in ("a", "b"):
+        bench.store.offer(profile_object(name))
+    bench.server.answer(CUT)
+    async with bench.running():
+        await bench.server.seen(2)
+    assert [request.path.split("/")[-2] for request in bench.server.requests[:2]] == ["a", "a"]
+    assert waits[0] == 1.5
+
+
+@pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (409, "Conflict")])
+async def test_a_profile_that_is_gone_or_another_one_is_left_to_the_watch(
+    bench: Bench, status: int, reason: str
+) -> None:
+    bench.store.offer(profile_object(version=3))
+    bench.server.answer(failure(status, reason, "gone"))
+    async with bench.running():
+        await bench.server.seen(1)
+        bench.store.offer(profile_object(version=4, uid="new"))
+        await bench.server.seen(2)
+    assert [json.loads(request.body)["metadata"] for request in bench.server.requests] == [
+        {"uid": "uid-of-p"},
+        {"uid": "new"},
+    ]
+
+
+async def test_profiles_of_one_priority_both_say_so(bench: Bench) -> None:
+    older, younger = profile_object("older"), profile_object("younger")
+    younger["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    bench.store.offer(younger)
+    bench.store.offer(older)
+    bench.accepts(younger, version=5)
+    async with bench.running():
+        await bench.server.seen(2)
+    found = {request.path.split("/")[-2]: status_of(request) for request in bench.server.requests[:2]}
+    conflicts = {
+        name: next(one for one in status["conditions"] if one["type"] == "Conflicted") for name, status in found.items()
+    }
+    assert {name: one["status"] for name, one in conflicts.items()} == {"older": "True", "younger": "True"}
+    assert conflicts["older"]["message"] == "same priority as younger on node-1: the oldest profile governs"
+    assert conflicts["younger"]["message"] == "same priority as older on node-1: the oldest profile governs"
+    assert {name: status["nodes"]["matched"] for name, status in found.items()} == {"older": 1, "younger": 0}
