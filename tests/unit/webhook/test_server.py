@@ -152,7 +152,8 @@ async def test_a_pod_that_is_refused_is_logged_with_its_name(
 @pytest.mark.parametrize("policy", list(names.Policy))
 async def test_each_default_has_its_path(running: Running, policy: names.Policy) -> None:
     counted = server.REQUESTS.value("mutate", "CREATE", "patched")
-    answer = await (await running.connect()).post(f"/mutate/pods/{policy.value.lower()}", reviews.raw(reviews.pod(None)))
+    path = f"/mutate/pods/{policy.value.lower()}"
+    answer = await (await running.connect()).post(path, reviews.raw(reviews.pod(None)))
     response = json.loads(answer.body)["response"]
     assert response["allowed"] is True
     assert response["patchType"] == "JSONPatch"
