@@ -61,7 +61,7 @@ else
         new=$(mktemp -d "$cache/.new-XXXXXX")
         trap 'rm -rf "$new"' EXIT
         "$python" -m venv "$new/venv" || die "no virtual environment can be made with $python" "install python3-venv"
-        "$new/venv/bin/pip" install -q --require-hashes -r testbed/uv.txt \
+        "$new/venv/bin/pip" install -q --retries 1 --require-hashes -r testbed/uv.txt \
             || die "uv could not be fetched from the Python package index" "check the network, or install uv and put it on PATH"
         mkdir -p "$cache/uv-$version"
         mv "$new/venv/bin/uv" "$uv"
