@@ -78,6 +78,10 @@ image: venv ## Build the image with docker or buildah into build/image/, and say
 bench-informer: venv ## Measure the informer against plain json.loads, as a ratio
 	$(PYTHON) bench/informer.py
 
+.PHONY: bench-agent
+bench-agent: venv ## Measure the agent: its memory, idle CPU, and 250 pods from cold against a bare loop, as ratios
+	$(PYTHON) bench/agent.py
+
 .PHONY: clean
 clean: ## Remove the virtual environment and what tools left in the work tree (the cache outside it stays)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*

@@ -344,6 +344,21 @@ def test_swap_in_use_drains(tree: CgroupTree, api: FakeApi, start: Start) -> Non
     applied(api, generation)
 
 
+def test_a_cut_pod_is_no_success_while_more_is_in_use_than_wanted(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    """Its file is right at once; nobody is told that it is done before the last page is back."""
+    pod = tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
+    generation = api.put(pods({1: str(MIB)}))
+    start().wait_ready()
+    applied(api, generation, "Draining")
+    assert swap_max(pod) == str(MIB)
+    assert api.status["violations"][0]["message"].startswith(f"{31 * MIB} bytes more than wanted")
+    write(pod, str(MIB), "memory.swap.current")
+    applied(api, generation)
+    conditions = [each for patch in api.patches for each in patch["status"].get("conditions", [])]
+    verdicts = [each["status"] for each in conditions if each["type"] == "Applied"]
+    assert verdicts == sorted(verdicts), "once it was true it did not become false again"
+
+
 def test_a_pod_without_state_is_reported(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     api.put(pods({}))
     start().wait_ready()

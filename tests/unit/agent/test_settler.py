@@ -133,6 +133,17 @@ async def test_swap_in_use_is_not_cut_where_memory_is_short(plain: Node) -> None
     assert (swap_max(pod), reasons(agent)) == ("0", [])
 
 
+async def test_a_value_that_the_pod_could_live_with_is_repaired_at_once(plain: Node) -> None:
+    """Though nearly as much is in use, and its memory is full: only a change of policy leaves room."""
+    pod = plain.tree.pod(1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n")
+    agent = plain.start()
+    agent.apply(state({1: 64 * MIB}))
+    write(pod, str(60 * MIB), "memory.swap.current")
+    write(pod, "max")
+    await until(lambda: swap_max(pod) == str(64 * MIB))
+    assert reasons(agent) == []
+
+
 async def test_a_draining_pod_is_looked_at_again(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settler, "DRAIN_SECONDS", (0.01, 0.01))
     pod = plain.tree.pod(1, memory_max="4096\n", memory_swap_current=f"{32 * MIB}\n")
