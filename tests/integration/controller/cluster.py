@@ -48,6 +48,12 @@ class Cluster:
         made: dict[str, Any] = self.cp.create(PROFILES, body)
         return made
 
+    def now(self) -> str:
+        """The API server's time, as it stands in a creationTimestamp."""
+        path = "/api/v1/namespaces/default/configmaps?dryRun=All"
+        made: dict[str, Any] = self.cp.create(path, {"metadata": {"name": "clock"}})
+        return str(made["metadata"]["creationTimestamp"])
+
     def state(self, node: str) -> dict[str, Any]:
         status, found = self.cp.request("GET", f"{STATES}/{node}")
         return found if status == 200 else {}

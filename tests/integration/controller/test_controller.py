@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -78,15 +77,16 @@ def test_a_profile_is_followed_and_reports(cluster: Cluster, eventually: Eventua
 @pytest.mark.usefixtures("controller")
 def test_a_conflict_is_told_by_both(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("n3")
-    cluster.profile("older", {"group": "n3"})
-    time.sleep(1.1)  # creationTimestamp has seconds
-    cluster.profile("younger", {"group": "n3"}, swap={"behavior": "NoSwap"})
-    for name in ("older", "younger"):
+    # By name the younger one would come first.
+    older = cluster.profile("z-older", {"group": "n3"})["metadata"]["creationTimestamp"]
+    eventually(lambda: cluster.now() > older, "another second: a creationTimestamp has no fractions")
+    cluster.profile("a-younger", {"group": "n3"}, swap={"behavior": "NoSwap"})
+    for name in ("z-older", "a-younger"):
         eventually(lambda name=name: cluster.conditions(name).get("Conflicted") == ("True", "SamePriority"), name)  # type: ignore[misc]  # mypy cannot type a default of a lambda
-    eventually(lambda: cluster.spec("n3").get("profile", {}).get("name") == "older", "the older one governs")
-    cluster.cp.request("PATCH", f"{PROFILES}/younger", {"spec": {"priority": 200}})
-    eventually(lambda: cluster.spec("n3").get("profile", {}).get("name") == "younger", "priority decides")
-    eventually(lambda: cluster.conditions("older").get("Conflicted") == ("False", "NoConflict"), "no conflict")
+    eventually(lambda: cluster.spec("n3").get("profile", {}).get("name") == "z-older", "the older one governs")
+    cluster.cp.request("PATCH", f"{PROFILES}/a-younger", {"spec": {"priority": 200}})
+    eventually(lambda: cluster.spec("n3").get("profile", {}).get("name") == "a-younger", "priority decides")
+    eventually(lambda: cluster.conditions("z-older").get("Conflicted") == ("False", "NoConflict"), "no conflict")
 
 
 @pytest.mark.usefixtures("controller")
