@@ -219,9 +219,10 @@ class Enforcer:
             pod.origin = targets.Origin.FOUND
         if entry is not None and entry.wrote:
             pod.last = pod.knob.holds = entry.wrote[-1]
-        elif entry is None and pod.origin is targets.Origin.FOUND:
-            self._journal.seen(pod.path, pod.knob.inode)
+        found = pod.origin is targets.Origin.FOUND
         self._retarget(pod, noticed)
+        if found and self._journal.get(pod.path, pod.knob.inode) is None:
+            self._journal.seen(pod.path, pod.knob.inode)
         if self._is_awaiting(pod):
             self._loop.call_later(AWAIT_SECONDS, self._changed)
         self._changed()
@@ -289,9 +290,8 @@ class Enforcer:
             self._settler.settle(knob, noticed)
 
     def _was_written(self, container: pods.Container) -> bool:
-        """Whether an earlier run wrote to it: it then keeps what it was given, until told otherwise."""
-        entries = (self._journal.get(path, self._fs.inode(path)) for path in self._mirror.paths(container))
-        return any(entry is not None and entry.wrote for entry in entries)
+        """Whether an earlier run may have written to it: it then keeps what it was given, until told otherwise."""
+        return any(path in self._journal for path in self._mirror.paths(container))
 
     def _open(self, container: pods.Container) -> None:
         self._mirror.open(container)

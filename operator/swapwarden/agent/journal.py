@@ -132,12 +132,16 @@ class Journal:
         entry = self._entries.get(path)
         return entry if entry is not None and entry.inode == inode else None
 
+    def __contains__(self, path: str) -> bool:
+        """Whether anything is known of a cgroup of that name, be it an earlier one."""
+        return path in self._entries
+
     def paths(self) -> Iterator[str]:
         """All cgroups that are known."""
         return iter(list(self._entries))
 
     def seen(self, path: str, inode: int) -> None:
-        """Note a cgroup that is left alone, so that a later run knows it."""
+        """Note a cgroup that holds nothing of ours (any more), so that a later run knows it."""
         self._put(Entry(path, inode))
 
     def writing(self, path: str, inode: int, found: int, value: int) -> None:
@@ -150,7 +154,7 @@ class Journal:
             self._append(Line(path=path, wrote=value))
 
     def forget(self, path: str) -> None:
-        """The cgroup is gone, or holds again what it held."""
+        """The cgroup is gone."""
         if self._entries.pop(path, None) is not None:
             ENTRIES.set(len(self._entries))
             self._append(Line(path=path, gone=True))

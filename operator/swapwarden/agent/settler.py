@@ -154,7 +154,7 @@ class Settler:
         if found not in entry.wrote:
             if found != entry.found:
                 log.info("a value of another writer is left as it is", extra={"cgroup": f"/{knob.path}"})
-            self._journal.forget(knob.path)
+            self._journal.seen(knob.path, knob.inode)
             return None
         return entry.found
 
@@ -178,7 +178,7 @@ class Settler:
     def _put_back_done(self, knob: pods.Knob, found: int) -> None:
         entry = self._journal.get(knob.path, knob.inode)
         if knob.target is targets.Hold.PUT_BACK and entry is not None and entry.found == found:
-            self._journal.forget(knob.path)
+            self._journal.seen(knob.path, knob.inode)
             knob.holds = None
 
     def _write(self, knob: pods.Knob, found: int, value: int) -> None:

@@ -209,3 +209,15 @@ async def test_a_state_that_comes_with_other_values_while_files_cannot_be_writte
         assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
         agent.apply(state({1: MIB}, generation=2))
     await until(lambda: swap_max(pod) == str(MIB) and "WriteFailed" not in reasons(agent))
+
+
+async def test_a_pod_that_got_back_what_it_had_is_still_known_after_a_restart(plain: Node) -> None:
+    """It is no pod that appeared while no agent ran."""
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    agent.apply(state({1: None}))
+    assert swap_max(pod) == "max"
+    plain.stop()
+    plain.start(state())
+    assert swap_max(pod) == "max"
