@@ -221,3 +221,12 @@ async def test_a_pod_that_got_back_what_it_had_is_still_known_after_a_restart(pl
     plain.stop()
     plain.start(state())
     assert swap_max(pod) == "max"
+
+
+async def test_what_went_while_no_agent_ran_is_forgotten(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    plain.start().apply(state({1: 0}))
+    plain.stop()
+    plain.tree.remove(pod)
+    plain.start()
+    assert list(plain.journal.paths()) == []

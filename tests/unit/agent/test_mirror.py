@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from swapwarden.agent import limits, wanted
 
 from tests.unit.agent.agent_node import MIB, Node, state, until
@@ -43,17 +42,48 @@ async def test_a_pod_that_goes_while_being_written_is_no_failure(plain: Node) ->
     assert agent.standing().violations == []
 
 
-async def test_a_level_made_anew_unseen_is_watched_again(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_level_made_anew_unseen_is_watched_again(plain: Node) -> None:
     agent = plain.start()
-    assert agent._watches._notify is not None
-    with monkeypatch.context() as lost:
-        lost.setattr(agent._watches._notify, "read", list)
-        (plain.tree.root / "old").mkdir()
-        plain.tree.level("burstable").rename(plain.tree.root / "old" / "level")
-        plain.tree.group(plain.tree.level("burstable"))
-        agent.resync()
+    (plain.tree.root / "old").mkdir()
+    plain.tree.level("burstable").rename(plain.tree.root / "old" / "level")
+    plain.tree.group(plain.tree.level("burstable"))
+    plain.lose_events()
+    agent.resync()
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
+
+
+async def test_containers_that_came_and_went_unseen_are_made_up_for(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    gone = plain.tree.container(pod, "gone")
+    agent = plain.start()
+    wants = {name: wanted.Container(MIB, cap=False) for name in ("gone", "new")}
+    agent.apply(state({1: limits.NO_LIMIT}, containers={1: wants}))
+    plain.tree.remove(gone)
+    new = plain.tree.container(pod, "new")
+    plain.lose_events()
+    agent.resync()
+    assert list(plain.known(pod).containers) == [new.name]
+    assert swap_max(new) == str(MIB)
+
+
+async def test_watches_are_ended_by_hand(plain: Node) -> None:
+    """On cgroupfs they never end by themselves; a directory that is moved away stands for one that is removed there."""
+    agent = plain.start()
+    agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=False)}}))
+    before = len(agent._watches._owners)
+    pod = plain.tree.pod(1)
+    app = plain.tree.container(pod, "app")
+    await until(lambda: swap_max(app) == str(MIB))
+    assert len(agent._watches._owners) == before + 4
+    app.rename(plain.tree.root / "app")
+    await until(lambda: plain.known(pod).containers == {})
+    assert len(agent._watches._owners) == before + 2
+    pod.rename(plain.tree.root / "pod")
+    await until(lambda: not agent._mirror.pods)
+    assert len(agent._watches._owners) == before
+    plain.tree.level("burstable").rename(plain.tree.root / "level")
+    await until(lambda: len(agent._watches._owners) == before - 1)
 
 
 async def test_the_tree_may_come_later_and_may_go(plain: Node) -> None:

@@ -50,6 +50,29 @@ async def test_systemd_rewriting_an_empty_pod_is_repaired_and_is_no_exposure(pla
     assert agent.standing().violations == []
 
 
+async def test_a_new_value_of_the_state_is_neither_a_repair_nor_an_exposure(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    plain.tree.container(pod, "app", memory_swap_max="0\n")
+    agent = plain.start()
+    agent.apply(state({1: limits.NO_LIMIT}))
+    before = settler.REPAIRS.value("pod", "above") + settler.REPAIRS.value("pod", "below")
+    for value in (2 * MIB, 0, MIB):
+        agent.apply(state({1: value}))
+        assert swap_max(pod) == str(value)
+    assert agent.standing().violations == []
+    assert settler.REPAIRS.value("pod", "above") + settler.REPAIRS.value("pod", "below") == before
+
+
+async def test_a_file_whose_cgroup_is_gone_is_not_tried_again(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    knob = plain.known(pod).knob
+    plain.tree.remove(pod)
+    agent._settler.settle(knob, 0.0)
+    assert (knob.retry, knob.failed) == (None, "")
+
+
 async def test_a_running_pod_whose_state_comes_late_counts_as_exposed(plain: Node) -> None:
     plain.tree.container(plain.tree.pod(1), "app")
     agent = plain.start()
