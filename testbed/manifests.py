@@ -7,7 +7,7 @@ import yaml
 
 FOLDER = Path(__file__).parent.parent / "deploy" / "manifests"
 _WEBHOOK = "webhook-registration.yaml"
-_NEEDED = ("00-namespace.yaml", "*-serviceaccount.yaml", "*-rbac.yaml", "*-policy-*.yaml")
+_NEEDED = ("00-namespace.yaml", "*-serviceaccount.yaml", "*-certificates.yaml", "*-rbac.yaml", "*-policy-*.yaml")
 
 
 def webhook_manifests(url_base: str, ca_pem: str | bytes) -> str:
@@ -30,5 +30,5 @@ def policies() -> list[Path]:
 
 
 def other_manifests() -> list[Path]:
-    """Rights and admission policies, the namespace first: what a part needs that runs outside of the cluster."""
+    """What a part needs that runs outside of the cluster: namespace (first), rights, policies, the empty Secret."""
     return [path for pattern in _NEEDED for path in sorted(FOLDER.glob(pattern))]

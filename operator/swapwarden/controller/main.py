@@ -16,7 +16,16 @@ from collections.abc import Callable
 from typing import Final
 
 import swapwarden
-from swapwarden.controller import cluster, profilereporter, profilestore, profilewatch, reconciler, rows, workqueue
+from swapwarden.controller import (
+    certificates,
+    cluster,
+    profilereporter,
+    profilestore,
+    profilewatch,
+    reconciler,
+    rows,
+    workqueue,
+)
 from swapwarden.kube import backoff, client, config, events, informer, lease
 from swapwarden.policy import nodes, pods
 from swapwarden.telemetry import exposition, logs, metrics, server
@@ -72,6 +81,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=600.0,
         metavar="SECONDS",
         help="how long swap must be off before a node loses its swap labels (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--webhook-service",
+        default="",
+        metavar="NAME",
+        help="keep the certificate of this Service in --namespace, in the Secret NAME-tls (default: someone else does)",
+    )
+    parser.add_argument(
+        "--webhook-registration",
+        default="swapwarden",
+        metavar="NAME",
+        help="of the two webhook configurations that shall trust the certificate (default: %(default)s)",
     )
     logs.add_arguments(parser)
 
@@ -193,6 +214,13 @@ class Controller:
             renew_deadline=duration * 2 / 3,
             retry_period=duration * 2 / 15,
         )
+        self._keeper = certificates.Keeper(
+            api,
+            namespace=arguments.namespace,
+            service=arguments.webhook_service,
+            registration=arguments.webhook_registration,
+            leads=self._elector.is_leading,
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; then the lease is given back."""
@@ -202,6 +230,7 @@ class Controller:
                 jobs = [one.run() for one in self._informers]
                 jobs += [self._profiles.run(), self._recorder.run(), self._reporter.run(), self._sync()]
                 jobs += [self._work() for _ in range(WORKERS)]
+                jobs += [self._keeper.run()] if self._keeper.service else []
                 tasks = [group.create_task(job) for job in jobs]
                 await stop.wait()
                 log.info("stopping; what the states say stays in force")

@@ -18,7 +18,7 @@ PROFILES = {
     "batch": {"nodeSelector": {"matchLabels": {"pool": "batch"}}, "swap": {"behavior": "LimitedSwap"}},
     "audited": {"nodeSelector": {}, "mode": "Audit", "priority": 1, "swap": {"systemReserved": "10%"}},
 }
-PLACEMENT = {
+PLACEMENT: Json = {
     "nodeSelector": {"pool": "infra"},
     "tolerations": [{"key": "infra", "operator": "Exists", "effect": "NoSchedule"}],
     "affinity": {"nodeAffinity": {}},

@@ -253,11 +253,14 @@ def test_the_controller_has_these_rights_and_no_other(controller: Part) -> None:
         ("nodeswapprofiles", "", ("get", "list", "watch")),
         ("nodeswapprofiles/status", "", ("patch",)),
         ("nodeswapstates", "", ("create", "get", "list", "patch", "watch")),
+        ("mutatingwebhookconfigurations", "swapwarden", ("get", "update")),
+        ("validatingwebhookconfigurations", "swapwarden", ("get", "update")),
     }
     assert controller.rules("default") == everywhere
     assert controller.rules(NAMESPACE) == everywhere | {
         ("leases", "", ("create",)),
         ("leases", "swapwarden-controller", ("get", "patch", "update")),
+        ("secrets", "swapwarden-webhook-tls", ("get", "update")),
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from swapwarden.api import names
+from swapwarden.controller import main as controller
 from swapwarden.telemetry import server as telemetry
 from swapwarden.webhook import server
 
@@ -177,11 +178,16 @@ def test_policies_about_service_accounts_name_ones_that_exist() -> None:
     assert named == {"swapwarden-agent", "swapwarden-controller"}
 
 
-def test_nobody_gets_everything_nor_secrets() -> None:
+def test_nobody_gets_everything_nor_secrets_of_others() -> None:
+    (secret,) = of_kind("Secret")
     for role in of_kind("ClusterRole", "Role"):
         for rule in role["rules"]:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
-            assert not {"secrets", "configmaps", "serviceaccounts/token", "pods/exec"} & set(rule["resources"])
+            assert not {"configmaps", "serviceaccounts/token", "pods/exec"} & set(rule["resources"])
+            if "secrets" in rule["resources"]:
+                assert role["metadata"]["name"] == "swapwarden-controller"
+                assert rule["resourceNames"] == [secret["metadata"]["name"]]
+                assert set(rule["verbs"]) == {"get", "update"}
             assert not {"escalate", "bind", "impersonate", "deletecollection"} & set(rule["verbs"])
 
 
@@ -231,6 +237,27 @@ def test_each_part_is_started_as_its_command_line_allows(part: str) -> None:
     assert ports["metrics"] == port
     for probe in ("livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["port"] == "metrics"
+
+
+def test_the_controller_keeps_the_certificate_that_the_webhook_reads() -> None:
+    flags = dict(argument.lstrip("-").split("=", 1) for argument in container_of("controller")["args"][1:])
+    (secret,) = of_kind("Secret")
+    assert "data" not in secret
+    (volume,) = pod_of("webhook")["volumes"]
+    assert volume["secret"]["secretName"] == secret["metadata"]["name"] == f"{flags['webhook-service']}-tls"
+    (service,) = of_kind("Service")
+    assert service["metadata"]["name"] == flags["webhook-service"]
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        (registration,) = of_kind(kind)
+        assert registration["metadata"]["name"] == flags["webhook-registration"]
+    items = {item["key"]: f"/tls/{item['path']}" for item in volume["secret"]["items"]}
+    arguments = dict(argument.lstrip("-").split("=", 1) for argument in container_of("webhook")["args"][1:])
+    assert (items["tls.crt"], items["tls.key"]) == (arguments["tls-cert"], arguments["tls-key"])
+
+
+def test_what_the_controllers_make_goes_with_the_rest() -> None:
+    (lease,) = of_kind("Lease")
+    assert lease["metadata"]["name"] == controller.LEASE
 
 
 def test_the_service_leads_to_the_webhook() -> None:
@@ -342,7 +369,7 @@ def test_the_testbed_points_every_webhook_at_its_own(tmp_path: Path) -> None:
 def test_the_testbed_applies_the_namespace_first_and_forgets_nothing() -> None:
     applied = [document for path in manifests.other_manifests() for document in yaml.safe_load_all(path.read_text())]
     assert applied[0]["kind"] == "Namespace"
-    kinds = {"Namespace", "ServiceAccount", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    kinds = {"Namespace", "ServiceAccount", "Secret", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
     kinds |= {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
     assert len(applied) == len(of_kind(*kinds))
     assert all(document in of_kind(*kinds) for document in applied)

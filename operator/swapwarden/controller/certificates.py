@@ -1,0 +1,219 @@
+"""Keeps the webhook's certificate: makes and renews it, and has the API servers trust it.
+
+A Secret holds it, and says how far a renewal is, so that any controller can go on with it. The webhook's pods mount it.
+The Secret comes with the installation, empty, so that it goes with it, too, and no right to create any is needed.
+
+| key of the Secret | |
+|---|---|
+| tls.crt, tls.key | the pair that is served |
+| next.crt, next.key | the pair that will follow it, until its authority is trusted everywhere |
+| ca.crt | the authorities that vouch for these two, and for those before them that have not expired |
+
+rotation.py says what is done when. Both the Secret and the registrations are written only as they were read, so that
+of two who write the second one must look again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import datetime
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from swapwarden.controller import pairs, rotation
+from swapwarden.kube import backoff, client, config
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+EXPIRY = metrics.gauge(
+    "swapwarden_controller_webhook_certificate_expiry_timestamp_seconds",
+    "When the webhook's certificate expires, in seconds since 1970; 0 where there is none, or another one leads.",
+)
+STEPS = metrics.counter(
+    "swapwarden_controller_webhook_certificate_steps_total",
+    "Steps of renewing the webhook's certificate: issue, publish, promote.",
+    labels=("step",),
+)
+FAILURES = metrics.counter(
+    "swapwarden_controller_webhook_certificate_failures_total",
+    "Looks at the webhook's certificate that failed, and are tried again.",
+)
+
+INTERVAL_SECONDS: Final = 10.0
+STANDBY_SECONDS: Final = 0.5
+BACKOFF_SECONDS: Final = (0.5, 30.0)
+TIMEOUT: Final = 10.0
+MAX_STEPS: Final = 6
+"""In one look: all that there are, and once more. More would be an endless loop."""
+
+REGISTRATIONS: Final = (
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+)
+FIELD_MANAGER: Final = {"fieldManager": "swapwarden-controller"}
+
+Json = dict[str, Any]
+
+
+class Keeper:
+    """One instance's part in it. Only the one that leads does anything."""
+
+    def __init__(
+        self,
+        api: client.Client,
+        *,
+        namespace: str,
+        service: str,
+        registration: str,
+        leads: Callable[[], bool],
+        lifetime: datetime.timedelta = rotation.LIFETIME,
+        overlap: datetime.timedelta = rotation.OVERLAP,
+        interval: float = INTERVAL_SECONDS,
+    ) -> None:
+        """`service` is a name in `namespace`; `registration` is that of both webhook configurations."""
+        self._api = api
+        self.service = service
+        self._name = f"{service}-tls"
+        self._secret = f"/api/v1/namespaces/{namespace}/secrets/{self._name}"
+        self._namespace = namespace
+        self._registration = registration
+        self._leads = leads
+        self._lifetime = lifetime
+        self._overlap = overlap
+        self._interval = interval
+        self._published: tuple[bytes, float] | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        waits = backoff.Backoff(*BACKOFF_SECONDS)
+        while True:
+            if not self._leads():
+                self._published = None
+                EXPIRY.set(0)
+                await asyncio.sleep(STANDBY_SECONDS)
+                continue
+            try:
+                await self.look()
+            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
+                FAILURES.inc()
+                # Another one wrote first: no trouble, and the next look is about what it wrote.
+                level = logging.INFO if getattr(error, "status", 0) == 409 else logging.ERROR
+                log.log(level, "cannot keep the webhook's certificate in Secret %s: %s", self._name, _remedy(error))
+                await asyncio.sleep(waits.next())
+            except Exception:
+                # A mistake in here must not keep the plans from being made.
+                FAILURES.inc()
+                log.exception("cannot keep the webhook's certificate in Secret %s", self._name)
+                await asyncio.sleep(BACKOFF_SECONDS[1])
+            else:
+                waits.reset()
+                await asyncio.sleep(self._interval)
+
+    async def look(self) -> None:
+        """Do all steps that are due. client.ApiError and client.Unreachable where it is to be tried again."""
+        for _ in range(MAX_STEPS):
+            if not self._leads() or await self._step() is rotation.Step.NOTHING:
+                return
+
+    async def _step(self) -> rotation.Step:
+        now = datetime.datetime.now(datetime.UTC)
+        secret = json.loads(await self._api.get(self._secret, timeout=TIMEOUT))
+        registrations = [found for path in REGISTRATIONS if (found := await self._registered(path))]
+        data = _decoded(secret)
+        # Those that are trusted although the Secret has them not: it was lost, and its pair may still be served.
+        trusted = [authorities for each in registrations for authorities in _authorities(each, self.service)]
+        authorities = pairs.bundle([data.get("ca.crt", b""), *trusted], now)
+        host = f"{self.service}.{self._namespace}.svc"
+        current, coming = _pair(data, "tls"), _pair(data, "next")
+        view = rotation.View(
+            current=pairs.judge(current, authorities, host, now),
+            coming=pairs.judge(coming, authorities, host, now),
+            published=self._published_for(registrations, authorities),
+        )
+        EXPIRY.set(view.current.not_after.timestamp() if view.current else 0)
+        step = rotation.decide(view, now, self._overlap)
+        if step is rotation.Step.ISSUE:
+            made, authority = pairs.issue(host, now, self._lifetime)
+            bundle = pairs.bundle([authorities, authority], now)
+            await self._store(secret, {"next.crt": made.certificate, "next.key": made.key, "ca.crt": bundle})
+        elif step is rotation.Step.PUBLISH:
+            for each in registrations:
+                await self._publish(each, authorities)
+        elif step is rotation.Step.PROMOTE and coming is not None:
+            changes = {"tls.crt": coming.certificate, "tls.key": coming.key, "ca.crt": authorities}
+            await self._store(secret, {**changes, "next.crt": None, "next.key": None})
+        if step is not rotation.Step.NOTHING:
+            STEPS.inc(step.value)
+            log.info("webhook's certificate: %s", step.value, extra={"secret": self._name})
+        return step
+
+    def _published_for(self, registrations: list[Json], authorities: bytes) -> datetime.timedelta | None:
+        """For how long this instance has seen all registrations trust exactly these authorities."""
+        if any(found != authorities for each in registrations for found in _authorities(each, self.service)):
+            self._published = None
+            return None
+        if self._published is None or self._published[0] != authorities:
+            self._published = authorities, time.monotonic()
+        return datetime.timedelta(seconds=time.monotonic() - self._published[1])
+
+    async def _registered(self, path: str) -> Json | None:
+        try:
+            found: Json = json.loads(await self._api.get(f"{path}/{self._registration}", timeout=TIMEOUT))
+        except client.ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    async def _store(self, secret: Json, changes: dict[str, bytes | None]) -> None:
+        encoded = {key: value and base64.b64encode(value).decode("ascii") for key, value in changes.items()}
+        data = {**(secret.get("data") or {}), **encoded}
+        body = {**secret, "data": {key: value for key, value in data.items() if value is not None}}
+        await self._api.put(self._secret, json.dumps(body).encode(), params=FIELD_MANAGER, timeout=TIMEOUT)
+
+    async def _publish(self, registration: Json, authorities: bytes) -> None:
+        encoded = base64.b64encode(authorities).decode("ascii")
+        for entry in _entries(registration, self.service):
+            entry["clientConfig"]["caBundle"] = encoded
+        path = next(path for path in REGISTRATIONS if path.endswith(f"/{registration['kind'].lower()}s"))
+        body = json.dumps(registration).encode()
+        await self._api.put(f"{path}/{self._registration}", body, params=FIELD_MANAGER, timeout=TIMEOUT)
+
+
+def _entries(registration: Json, service: str) -> list[Json]:
+    """The entries of a webhook configuration that call the service."""
+    entries: list[Json] = registration.get("webhooks") or []
+    return [each for each in entries if (each["clientConfig"].get("service") or {}).get("name") == service]
+
+
+def _authorities(registration: Json, service: str) -> list[bytes]:
+    """What each entry of a webhook configuration trusts."""
+    return [_bytes(each["clientConfig"].get("caBundle")) for each in _entries(registration, service)]
+
+
+def _remedy(error: Exception) -> str:
+    if getattr(error, "status", 0) in {403, 404}:
+        return f"{error}: install the chart or deploy/manifests again"
+    return str(error)
+
+
+def _decoded(secret: Json) -> dict[str, bytes]:
+    return {key: _bytes(value) for key, value in (secret.get("data") or {}).items()}
+
+
+def _bytes(text: str | None) -> bytes:
+    try:
+        return base64.b64decode(text or "", validate=True)
+    except binascii.Error:
+        return b""
+
+
+def _pair(data: dict[str, bytes], name: str) -> pairs.Pair | None:
+    certificate, key = data.get(f"{name}.crt"), data.get(f"{name}.key")
+    return pairs.Pair(certificate, key) if certificate and key else None

@@ -1,0 +1,74 @@
+"""When the webhook's certificate is renewed, and in which order. Knows no clock, no API server and no cryptography.
+
+A new pair of certificate and key comes from a new authority each time, whose key is thrown away at once. It takes three
+steps, so that there is no moment in which an API server meets a certificate that it does not trust:
+
+1. issued: the pair is kept aside, and its authority is added to those to be trusted;
+2. published: the registrations of the webhook trust it, beside those before it;
+3. promoted: the webhook serves the pair. The authorities before it stay trusted until they expire: a replica that has
+   not seen the new pair yet serves the old one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+from typing import Final
+
+LIFETIME: Final = datetime.timedelta(days=90)
+RENEWED_AFTER: Final = 2 / 3
+"""Share of its life after which a certificate gets a successor: 30 days are left for what may go wrong."""
+OVERLAP: Final = datetime.timedelta(minutes=5)
+"""How long all registrations must have trusted a new authority before a certificate of it is served. An API server sees
+a change of a registration within seconds; there may be several of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Validity:
+    """From when until when a certificate is valid."""
+
+    not_before: datetime.datetime
+    not_after: datetime.datetime
+
+    def covers(self, now: datetime.datetime) -> bool:
+        """Whether it is valid."""
+        return self.not_before <= now < self.not_after
+
+    @property
+    def renewal(self) -> datetime.datetime:
+        """When it is due for a successor."""
+        return self.not_before + (self.not_after - self.not_before) * RENEWED_AFTER
+
+
+class Step(enum.Enum):
+    """What is to be done next."""
+
+    ISSUE = "issue"
+    PUBLISH = "publish"
+    PROMOTE = "promote"
+    NOTHING = "nothing"
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """How things stand."""
+
+    current: Validity | None
+    """The pair that is served. None where there is none that can be: absent, expired, for another name, untrusted."""
+    coming: Validity | None
+    """The pair that was issued to follow it, or None."""
+    published: datetime.timedelta | None
+    """For how long all registrations have been seen to trust what they should; None where one does not."""
+
+
+def decide(view: View, now: datetime.datetime, overlap: datetime.timedelta = OVERLAP) -> Step:
+    """The next step. After a step, look again: it may be followed by another one at once."""
+    if view.coming is None and (view.current is None or now >= view.current.renewal):
+        return Step.ISSUE
+    if view.published is None:
+        return Step.PUBLISH
+    # Without a pair that works there is nothing to lose by haste.
+    if view.coming is not None and (view.current is None or view.published >= overlap):
+        return Step.PROMOTE
+    return Step.NOTHING

@@ -1,0 +1,252 @@
+"""The webhook's certificate at a real API server: made, trusted, renewed, and made again after what may go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import datetime
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from swapwarden.controller import certificates, pairs, rotation
+from swapwarden.kube import client, config
+
+from testbed import manifests
+from testbed.controller import Controller
+from tests.integration.controller.cluster import FAST, Cluster
+
+Json = dict[str, Any]
+Keep = Callable[..., contextlib.AbstractAsyncContextManager[certificates.Keeper]]
+
+NAMESPACE, SERVICE, REGISTRATION = "swapwarden-system", "swapwarden-webhook", "swapwarden"
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+SECRET = f"{SECRETS}/{SERVICE}-tls"
+REGISTRATIONS = [f"{path}/{REGISTRATION}" for path in certificates.REGISTRATIONS]
+HOST = f"{SERVICE}.{NAMESPACE}.svc"
+FLAGS = (f"--webhook-service={SERVICE}", f"--webhook-registration={REGISTRATION}")
+# A certificate begins an hour in the past, so that one which lasts for a minute is due at once.
+SHORT = datetime.timedelta(minutes=1)
+OVERLAP = datetime.timedelta(seconds=0.5)
+
+
+class Installed:
+    """What is to be seen of the certificate."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def data(self) -> dict[str, bytes]:
+        found = self.cluster.cp.get(SECRET).get("data") or {}
+        return {key: base64.b64decode(value) for key, value in found.items()}
+
+    def served(self) -> pairs.Pair | None:
+        data = self.data()
+        return pairs.Pair(data["tls.crt"], data["tls.key"]) if {"tls.crt", "tls.key"} <= data.keys() else None
+
+    def trusted(self) -> list[bytes]:
+        """What each entry of the registrations trusts."""
+        entries = [entry for path in REGISTRATIONS for entry in self.cluster.cp.get(path)["webhooks"]]
+        return [base64.b64decode(entry["clientConfig"].get("caBundle") or "") for entry in entries]
+
+    def works(self) -> bool:
+        """Whether the API server would accept the webhook's certificate, whichever entry it calls."""
+        served, trusted = self.served(), self.trusted()
+        now = datetime.datetime.now(datetime.UTC)
+        return len(trusted) == 3 and all(pairs.judge(served, each, HOST, now) for each in trusted)
+
+
+@pytest.fixture
+def installed(cluster: Cluster) -> Iterator[Installed]:
+    """The registration, without any certificate."""
+    path = manifests.FOLDER / "webhook-registration.yaml"
+    cluster.cp.apply(path)
+    yield Installed(cluster)
+    cluster.cp.kubectl("delete", "--ignore-not-found", "-f", str(path))
+    cluster.cp.request("PATCH", SECRET, {"data": None})
+
+
+@pytest.fixture
+def keep(cluster: Cluster) -> Keep:
+    """Start a keeper with the controller's own rights."""
+    kubeconfig = cluster.cp.kubeconfig_for(cluster.cp.token(NAMESPACE, "swapwarden-controller"), "keeper")
+
+    @contextlib.asynccontextmanager
+    async def start(**options: Any) -> AsyncIterator[certificates.Keeper]:
+        cfg = config.load(str(kubeconfig))
+        given: Json = {"leads": lambda: True, "interval": 0.05, **options}
+        async with client.Client(cfg, user_agent="test") as api:
+            keeper = certificates.Keeper(api, namespace=NAMESPACE, service=SERVICE, registration=REGISTRATION, **given)
+            task = asyncio.create_task(keeper.run())
+            try:
+                yield keeper
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    return start
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    async with asyncio.timeout(30):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 the API server knows of no event of ours
+            await asyncio.sleep(0.02)
+    assert condition(), what
+
+
+async def test_an_installation_gets_one(installed: Installed, keep: Keep) -> None:
+    assert not installed.works()
+    async with keep():
+        await until(installed.works, "a certificate that is trusted")
+    data = installed.data()
+    assert data.keys() == {"tls.crt", "tls.key", "ca.crt"}
+    assert set(installed.trusted()) == {data["ca.crt"]}
+    validity = pairs.judge(installed.served(), data["ca.crt"], HOST, datetime.datetime.now(datetime.UTC))
+    assert validity
+    left = validity.not_after - datetime.datetime.now(datetime.UTC)
+    assert rotation.LIFETIME - datetime.timedelta(minutes=5) < left <= rotation.LIFETIME
+
+
+async def test_what_is_good_is_left_alone(installed: Installed, keep: Keep) -> None:
+    async with keep():
+        await until(installed.works, "a certificate that is trusted")
+    versions = [installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, *REGISTRATIONS)]
+    async with keep() as keeper:
+        for _ in range(5):
+            await keeper.look()
+    assert versions == [
+        installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, *REGISTRATIONS)
+    ]
+
+
+async def test_no_moment_of_many_rotations_is_without_a_trusted_certificate(installed: Installed, keep: Keep) -> None:
+    seen: set[bytes] = set()
+    async with keep(lifetime=SHORT, overlap=OVERLAP):
+        await until(installed.works, "the first certificate")
+
+        def look() -> int:
+            # What is trusted after the pair was seen must cover it, and what is trusted before a pair is seen, too: a
+            # replica may be late, and an API server may be.
+            before = installed.trusted()
+            served = installed.served()
+            after = installed.trusted()
+            now = datetime.datetime.now(datetime.UTC)
+            assert served
+            for trusted in (*before, *after):
+                assert pairs.judge(served, trusted, HOST, now)
+            seen.add(served.certificate)
+            return len(seen)
+
+        async with asyncio.timeout(60):
+            while await asyncio.to_thread(look) < 6:
+                pass
+    assert max(trusted.count(b"BEGIN") for trusted in installed.trusted()) >= 5, "earlier ones stay trusted"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param({"data": None}, id="all of it gone"),
+        pytest.param({"data": {"tls.key": None}}, id="the key gone"),
+        pytest.param({"data": {"tls.crt": base64.b64encode(b"nonsense").decode()}}, id="nonsense"),
+        pytest.param({"data": {"next.crt": "", "next.key": ""}}, id="an empty successor"),
+    ],
+)
+async def test_a_damaged_secret_is_repaired_and_what_was_trusted_stays_so(
+    damage: Json, installed: Installed, keep: Keep
+) -> None:
+    async with keep():
+        await until(installed.works, "the first certificate")
+        before = installed.served()
+        assert installed.cluster.cp.request("PATCH", SECRET, damage)[0] == 200
+        await until(installed.works, "a certificate again")
+        now = datetime.datetime.now(datetime.UTC)
+        # Replicas of the webhook serve it until they see the new one.
+        assert all(pairs.judge(before, trusted, HOST, now) for trusted in installed.trusted())
+
+
+async def test_a_registration_that_lost_its_authority_gets_it_back(installed: Installed, keep: Keep) -> None:
+    async with keep():
+        await until(installed.works, "the first certificate")
+        before = installed.served()
+        # As `kubectl replace` or `helm upgrade --force` do.
+        installed.cluster.cp.kubectl("replace", "-f", str(manifests.FOLDER / "webhook-registration.yaml"))
+        await until(installed.works, "trust again")
+    assert installed.served() == before
+
+
+async def test_applying_the_manifests_again_takes_nothing_away(installed: Installed, keep: Keep) -> None:
+    async with keep():
+        await until(installed.works, "the first certificate")
+    before = installed.served()
+    for name in ("webhook-registration.yaml", "webhook-certificates.yaml"):
+        installed.cluster.cp.apply(manifests.FOLDER / name)
+    assert installed.works()
+    assert installed.served() == before
+
+
+async def test_only_what_trusts_is_changed_in_a_registration(installed: Installed, keep: Keep) -> None:
+    foreign = {
+        "name": "other.example.com",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "clientConfig": {"url": "https://other.example.com/"},
+        "failurePolicy": "Ignore",
+    }
+    path = REGISTRATIONS[1]
+    before = installed.cluster.cp.get(path)
+    before["webhooks"].append(foreign)
+    status, before = installed.cluster.cp.request("PUT", path, before)
+    assert status == 200
+    async with keep():
+        await until(lambda: installed.trusted()[0], "trust")
+    after = installed.cluster.cp.get(path)
+    assert "caBundle" not in after["webhooks"][1]["clientConfig"]
+    after["webhooks"][0]["clientConfig"].pop("caBundle")
+    assert after["webhooks"] == before["webhooks"]
+
+
+async def test_two_at_a_time_do_not_get_in_each_others_way(installed: Installed, keep: Keep) -> None:
+    seen: set[bytes] = set()
+    async with keep(lifetime=SHORT, overlap=OVERLAP), keep(lifetime=SHORT, overlap=OVERLAP):
+        await until(installed.works, "the first certificate")
+        async with asyncio.timeout(60):
+            while len(seen) < 3:
+                assert await asyncio.to_thread(installed.works)
+                seen.add(installed.data()["tls.crt"])
+
+
+async def test_one_that_does_not_lead_does_nothing(installed: Installed, keep: Keep) -> None:
+    leads = [False]
+    async with keep(leads=lambda: leads[0]):
+        await asyncio.sleep(0)
+        await asyncio.to_thread(installed.cluster.cp.kubectl, "version")
+        assert installed.data() == {}
+        leads[0] = True
+        await until(installed.works, "a certificate once it leads")
+
+
+async def test_a_missing_secret_is_told_with_the_remedy(
+    installed: Installed, keep: Keep, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = certificates.FAILURES.value()
+    secret = installed.cluster.cp.get(SECRET)
+    installed.cluster.cp.request("DELETE", SECRET)
+    try:
+        async with keep():
+            await until(lambda: certificates.FAILURES.value() > failures, "a failure")
+        assert "install the chart or deploy/manifests again" in caplog.text
+    finally:
+        for key in ("resourceVersion", "uid", "creationTimestamp", "managedFields"):
+            secret["metadata"].pop(key, None)
+        installed.cluster.cp.create(SECRETS, secret)
+
+
+def test_the_process_does_it_when_it_is_told_to(
+    installed: Installed, eventually: Callable[[Callable[[], object], str], None]
+) -> None:
+    with Controller(installed.cluster.cp, FAST, *FLAGS) as controller:
+        eventually(installed.works, "a certificate that is trusted")
+        assert controller.metric("swapwarden_controller_webhook_certificate_expiry_timestamp_seconds") > 0
+        assert "PRIVATE" not in controller.process.output()
