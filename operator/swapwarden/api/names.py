@@ -30,6 +30,11 @@ DEFAULT_POLICY_LABEL: Final = "swapwarden.dev/default-swap-policy"
 NFD_SWAP_LABEL: Final = "feature.node.kubernetes.io/memory-swap"
 SWAP_LABEL: Final = "node.swapwarden.dev/swap"
 
+# In this annotation Node Feature Discovery lists the labels that it set, those of its own domain without it; where
+# there are several of it, the key has their name and a dot before (node-feature-discovery: pkg/nfd-master).
+NFD_OWNS_ANNOTATION: Final = "nfd.node.kubernetes.io/feature-labels"
+NFD_SWAP_FEATURE: Final = "memory-swap"
+
 # Set by the kubelet on pods that it did not get from the API server (k/k: pkg/kubelet/types/pod_update.go).
 CONFIG_SOURCE_ANNOTATION: Final = "kubernetes.io/config.source"
 CONFIG_MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"

@@ -137,7 +137,7 @@ class Reconciler:
         node = self._known.nodes.get(name)
         if node is None:  # gone while its state was written
             return
-        desired = labels.desired(self._known.selection(name).profile, self._known.facts(name))
+        desired = labels.desired(self._known.selection(name).profile, self._known.facts(name), nfd=node.nfd)
         change = self._labels.decide(name, desired, node.labels, time.monotonic())
         if change.again is not None:
             self._again(name, change.again)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from swapwarden.api import state
+from swapwarden.api import names, state
 from swapwarden.policy import quantity
 
 
@@ -39,6 +39,7 @@ class WireNodeMeta(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     uid: str = ""
     labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
     resource_version: str = ""
 
 
@@ -57,6 +58,8 @@ class NodeRow(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     swap_bytes: int
     memory_bytes: int
+    nfd: bool = False
+    """Whether Node Feature Discovery says here that swap is on."""
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
@@ -77,6 +80,10 @@ def project(wire: WireNode) -> NodeRow:
         labels=wire.metadata.labels,
         swap_bytes=max(0, wire.status.node_info.swap.capacity),
         memory_bytes=quantity.capped(str(wire.status.capacity.memory)),
+        nfd=any(
+            key.endswith(names.NFD_OWNS_ANNOTATION) and names.NFD_SWAP_FEATURE in features.split(",")
+            for key, features in wire.metadata.annotations.items()
+        ),
     )
 
 

@@ -247,6 +247,18 @@ async def test_labels_are_set_on_this_node_only(bench: Bench) -> None:
     assert json.loads(patch.body) == {"metadata": {"uid": "uid-of-node-1", "labels": LABELED}}
 
 
+async def test_a_label_of_node_feature_discovery_is_left_to_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("swapwarden.controller.reconciler.time.monotonic", lambda: now)
+    bench.known.node_changed("node-1", None, node(labels=LABELED, swap_bytes=0, nfd=True))
+    bench.planned()
+    assert await bench.reconcile() == []
+    now += 600
+    bench.server.answer(reply({}))
+    [patch] = await bench.reconcile()
+    assert json.loads(patch.body)["metadata"]["labels"] == {names.SWAP_LABEL: None}
+
+
 @pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (409, "Conflict")])
 async def test_a_node_that_went_meanwhile_needs_no_labels(bench: Bench, status: int, reason: str) -> None:
     bench.planned()

@@ -23,6 +23,21 @@ def test_a_node_without_swap_says_nothing_of_it() -> None:
     assert (project({"nodeInfo": {}, "capacity": {"memory": "1Gi"}}).swap_bytes, project({}).memory_bytes) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("annotations", "nfd"),
+    [
+        ({"nfd.node.kubernetes.io/feature-labels": "cpu-model.id,memory-swap,storage-nonrotationaldisk"}, True),
+        ({"two.nfd.node.kubernetes.io/feature-labels": "memory-swap"}, True),
+        ({"nfd.node.kubernetes.io/feature-labels": "memory-numa,memory-swap.behavior"}, False),
+        ({"example.org/feature-labels": "memory-swap"}, False),
+        ({}, False),
+    ],
+)
+def test_whether_nfd_labels_the_node_itself(annotations: dict[str, str], *, nfd: bool) -> None:
+    document = {"metadata": {"name": "n", "annotations": annotations}}
+    assert nodes.project(msgspec.convert(document, nodes.WireNode)).nfd is nfd
+
+
 def test_a_memory_capacity_that_is_none() -> None:
     with pytest.raises(quantity.QuantityError, match="much"):
         project({"capacity": {"memory": "much"}})
