@@ -1,7 +1,6 @@
 """python -m testbed.image: build the image with docker or buildah, as one file that a node's containerd can import."""
 
 import configparser
-import contextlib
 import hashlib
 import os
 import shlex
@@ -9,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -28,13 +27,17 @@ INPUTS = (
 
 SUITE = "bookworm"
 BASE_PACKAGES = ("python3", "python3-venv")
-BASE_REFERENCE = "localhost/swapwarden-base:latest"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _TIMEOUT = 1800.0
 _PULL_TIMEOUT = 300.0
 _SHOWN = 6
+_PROBE = "swapwarden-probe"
+# Each change of the sources adds some; beyond this the store is emptied.
+_STORED_IMAGES = 100
+# Zip's earliest, as wheels and deploy/image/rootfs.py use it.
+_FILE_TIME = 315532800
 
 
 class Builder(Protocol):
@@ -42,8 +45,11 @@ class Builder(Protocol):
 
     name: str
 
+    def has(self, image: str) -> bool:
+        """Whether IMAGE is there already."""
+
     def pull(self, image: str) -> bool:
-        """Whether IMAGE can be had from a registry or is there already."""
+        """Whether IMAGE can be had from a registry."""
 
     def build(self, context: Path, reference: str, options: Iterable[str], created: int) -> None:
         """Build CONTEXT's Dockerfile; ProcessError when that fails."""
@@ -57,26 +63,19 @@ class Docker:
 
     name = "docker"
 
+    def has(self, image: str) -> bool:
+        """As the daemon sees it."""
+        return process.run(["docker", "image", "inspect", image], timeout=60, check=False).returncode == 0
+
     def pull(self, image: str) -> bool:
-        """Build with it, which pulls it when it is not there."""
+        """The newest of its tag."""
         return process.run(["docker", "pull", "-q", image], timeout=_PULL_TIMEOUT, check=False).returncode == 0
 
     def build(self, context: Path, reference: str, options: Iterable[str], created: int) -> None:
         """SOURCE_DATE_EPOCH makes the times in the image's configuration those of the sources."""
         proxies = [f"--build-arg={name}" for name in _PROXIES if name in os.environ]
-        times = f"--build-arg=SOURCE_DATE_EPOCH={created}"
-        command = [
-            "docker",
-            "build",
-            "-q",
-            "--provenance=false",
-            times,
-            *proxies,
-            *options,
-            "-t",
-            reference,
-            str(context),
-        ]
+        given = [f"--build-arg=SOURCE_DATE_EPOCH={created}", *proxies, *options]
+        command = ["docker", "build", "-q", "--provenance=false", *given, "-t", reference, str(context)]
         process.run(command, timeout=_TIMEOUT, env=os.environ | {"DOCKER_BUILDKIT": "1"})
 
     def save(self, reference: str, archive: Path) -> None:
@@ -85,44 +84,61 @@ class Docker:
 
 
 class Buildah:
-    """Debian's buildah, which needs no daemon; all that it stores is in a folder of its own."""
+    """Debian's buildah, which needs no daemon; all that it stores is in the cache."""
 
     name = "buildah"
 
-    def __init__(self, folder: Path) -> None:
-        self._command = ["buildah", "--root", str(folder / "storage"), "--runroot", str(folder / "run")]
-        self._environment = os.environ | {
-            "BUILDAH_ISOLATION": "chroot",
-            "STORAGE_DRIVER": "vfs",
-            "TMPDIR": str(folder),
-        }
+    def __init__(self) -> None:
+        host.apt_install(["buildah"], "building the image without a docker daemon")
+        self._folder = cache.root() / "buildah"
+        for driver in ("overlay", "vfs"):  # overlay is many times quicker, and not on every file system
+            # Without the option a mount stays for ever, and the cache can't be removed.
+            options = {"STORAGE_OPTS": "overlay.skip_mount_home=true"} if driver == "overlay" else {}
+            self._environment = os.environ | {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": driver} | options
+            if self._run("from", "--name", _PROBE, "scratch", check=False) and self._run("mount", _PROBE, check=False):
+                break
+        self._run("rm", "--all")  # the probe, and what a killed build left
+        if self._stored() > _STORED_IMAGES:
+            self._run("rmi", "--all", "--force")
 
-    def _run(self, *arguments: str, timeout: float = _TIMEOUT, check: bool = True) -> int:
-        command = [*self._command, *arguments]
-        return process.run(command, timeout=timeout, check=check, env=self._environment).returncode
+    def _command(self, *arguments: str) -> list[str]:
+        folder = self._folder / self._environment["STORAGE_DRIVER"]
+        return ["buildah", "--root", str(folder), "--runroot", str(self._folder / "run"), *arguments]
+
+    def _run(self, *arguments: str, timeout: float = _TIMEOUT, check: bool = True) -> bool:
+        command = self._command(*arguments)
+        return process.run(command, timeout=timeout, check=check, env=self._environment).returncode == 0
+
+    def _stored(self) -> int:
+        listing = process.run(self._command("images", "--all", "-q"), timeout=60, env=self._environment)
+        return len(listing.stdout.split())
+
+    def has(self, image: str) -> bool:
+        """In its own store, which other programs do not see."""
+        return self._run("images", "-q", image, check=False)
 
     def pull(self, image: str) -> bool:
         """Fails fast where the registry's name can't be resolved."""
-        return self._run("pull", "-q", image, timeout=_PULL_TIMEOUT, check=False) == 0
+        return self._run("pull", "-q", image, timeout=_PULL_TIMEOUT, check=False)
 
     def build(self, context: Path, reference: str, options: Iterable[str], created: int) -> None:
-        """Without a label that says which buildah it was."""
-        times = ["--timestamp", str(created), "--identity-label=false"]
-        self._run("bud", "-q", *times, *options, "-t", reference, str(context))
+        """With one time for all files: layers kept from earlier builds stay what they were. CREATED is in a label."""
+        del created
+        fixed = ["--layers", f"--timestamp={_FILE_TIME}", "--identity-label=false"]
+        try:
+            self._run("bud", "-q", *fixed, *options, "-t", reference, str(context))
+        finally:
+            self._run("rm", "--all")  # a build that failed leaves its container mounted
 
     def save(self, reference: str, archive: Path) -> None:
         """As the name in the archive, the reference: name_image() sets the one that containerd reads."""
         self._run("push", "-q", reference, f"oci-archive:{archive}:{reference}")
 
 
-@contextlib.contextmanager
-def _builder() -> Iterator[Builder]:
+def _builder() -> Builder:
     if shutil.which("docker") and process.run(["docker", "info"], timeout=30, check=False).returncode == 0:
-        yield Docker()
-        return
-    host.apt_install(["buildah"], "building the image without a docker daemon")
-    with tempfile.TemporaryDirectory(prefix="image-", dir=cache.root(), ignore_cleanup_errors=True) as folder:
-        yield Buildah(Path(folder))
+        return Docker()
+    return Buildah()
 
 
 def default_base(dockerfile: str) -> str:
@@ -138,8 +154,11 @@ def _base(builder: Builder) -> str:
     if builder.pull(usual):
         return usual
     term.say(f"no registry gives {usual}; a base of Debian's packages stands in for it")
-    builder.build(_debian_base(), BASE_REFERENCE, [], 0)
-    return BASE_REFERENCE
+    folder = _debian_base()
+    reference = f"localhost/{folder.name}:latest"
+    if not builder.has(reference):
+        builder.build(folder, reference, [], _FILE_TIME)
+    return reference
 
 
 def _debian_base() -> Path:
@@ -247,7 +266,8 @@ def ensure() -> Path:
 
 def _build() -> None:
     revision, created = _origin()
-    with _builder() as builder, tempfile.TemporaryDirectory(prefix="image-", dir=cache.root()) as made:
+    builder = _builder()
+    with tempfile.TemporaryDirectory(prefix="image-", dir=cache.root()) as made:
         folder = Path(made)
         with term.step(f"building the image with {builder.name}"):
             options = [f"--build-arg=BASE={_base(builder)}", *_labels(revision, created), *_secrets(folder)]

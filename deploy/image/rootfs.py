@@ -1,11 +1,11 @@
 # ruff: noqa: INP001 a script for the Dockerfile, not a package
-"""Put together the image's file system: Python and the libraries it needs, and what was installed for Swapwarden.
+"""What the image holds of its base, and the finish of its layers. The Dockerfile's build stage runs it.
 
-    python3 rootfs.py LAYERS VENV
+    python3 rootfs.py system VENV LAYER    # Python and the libraries that it and the packages in VENV need
+    python3 rootfs.py finish LAYER...      # bytecode, and one time for all files
 
-Runs in the Dockerfile's build stage, with that stage's Python and nothing else. It makes LAYERS/system (Python),
-LAYERS/dependencies (the virtual environment VENV) and compiles these and LAYERS/swapwarden. Debian packages of which
-files are taken are named in /var/lib/dpkg/status.d, where scanners look, and keep their copyright files.
+The Debian packages whose files are taken are named in /var/lib/dpkg/status.d, where scanners look, and keep their
+copyright files.
 """
 
 import compileall
@@ -153,15 +153,17 @@ def compile_layer(layer: Path) -> None:
         raise SystemExit(f"{layer}: not all of it compiles")
 
 
-def main(layers: Path, venv: Path) -> None:
-    """Make the layers; see the module's description."""
-    make_system(layers / "system", venv)
-    shutil.copytree(venv, layers / "dependencies" / venv.relative_to("/"), symlinks=True)
-    for layer in sorted(layers.iterdir()):
-        compile_layer(layer)
-        for path in (layer, *layer.rglob("*")):
-            os.utime(path, (FILE_TIME, FILE_TIME), follow_symlinks=False)
+def finish(layer: Path) -> None:
+    """Bytecode and file times."""
+    compile_layer(layer)
+    for path in (layer, *layer.rglob("*")):
+        os.utime(path, (FILE_TIME, FILE_TIME), follow_symlinks=False)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    command, *folders = sys.argv[1:]
+    if command == "system":
+        make_system(Path(folders[1]), Path(folders[0]))
+    else:
+        for folder in folders:
+            finish(Path(folder))
