@@ -39,6 +39,11 @@ test-integration: venv ## Run the integration tests: a real etcd and kube-apiser
 test-kernel: setup ## Run the kernel tests: a VM with cgroup v2 and swap
 	$(PYTEST) tests/kernel
 
+.PHONY: setup-cluster
+setup-cluster: venv ## Get what a whole cluster needs: the node VM's disk, more programs (root; long the first time)
+	@$(PYTHON) -m testbed setup controlplane
+	@$(PYTHON) -m testbed setup cluster
+
 .PHONY: lint
 lint: venv ## Check format, rules, types, import contracts and generated files
 	$(PYTHON) -m ruff format --check .

@@ -1,9 +1,12 @@
-"""python -m testbed setup [controlplane|kernel|all] | demo: what the tests and the demo need, and the demo."""
+"""python -m testbed setup [kernel|controlplane|all|cluster] | demo: what tests and demo need, and the demo.
+
+The cluster is not part of `all`: it asks for root, and for a long time where its programs have to be built.
+"""
 
 import argparse
 import sys
 
-from testbed import assets, controlplane, demo, host, kernelvm, process, term
+from testbed import assets, cluster, controlplane, demo, host, kernelvm, process, term
 
 
 def _setup_controlplane() -> None:
@@ -18,8 +21,14 @@ def _setup_kernel() -> None:
         term.say(f"  Linux {kernelvm.ensure().release}")
 
 
+def _setup_cluster() -> None:
+    with term.step("node VM and the other programs of a cluster"):
+        cluster.ensure()
+
+
 # What may need root comes first: to hear of that after minutes of building would be late.
 PARTS = {"kernel": _setup_kernel, "controlplane": _setup_controlplane}
+APART = {"cluster": _setup_cluster}
 
 
 def main() -> int:
@@ -27,15 +36,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m testbed", description="The test equipment of Swapwarden.")
     commands = parser.add_subparsers(dest="command", required=True)
     setup = commands.add_parser("setup", help="fetch or build what the tests and the demo need; quick when it is there")
-    setup.add_argument("part", nargs="?", default="all", choices=[*PARTS, "all"])
+    setup.add_argument("part", nargs="?", default="all", choices=[*PARTS, "all", *APART])
     commands.add_parser("demo", help="run the main job on a real API server and a real kernel")
     options = parser.parse_args()
     chosen = getattr(options, "part", "all")
     process.exit_on_sigterm()
     try:
         host.need_linux()
-        for name, make in PARTS.items():
-            if chosen in {name, "all"}:
+        for name, make in (PARTS | APART).items():
+            if chosen == name or (chosen == "all" and name in PARTS):
                 make()
         if options.command == "demo":
             demo.run()

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import http.client
 import json
+import os
 import random
 import shutil
 import signal
@@ -61,7 +62,7 @@ class ControlPlane:
         self._network = network
         self._address = address
         self._assets = assets.ensure()
-        self.folder = Path(tempfile.mkdtemp(prefix="swapwarden-controlplane-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"swapwarden-controlplane-{os.getpid()}-"))
         self._pki = self.folder / "pki"
         self._pki.mkdir(mode=0o700)
         self._authority = pki.Authority(self._pki)

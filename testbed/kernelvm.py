@@ -6,6 +6,7 @@ exchange files through `vm.shared`, which is the same folder at the same path on
 """
 
 import compileall
+import os
 import secrets
 import shlex
 import shutil
@@ -45,7 +46,7 @@ class KernelVM(GuestLink):
         self._swap_mib = swap_mib
         self._memory_mib = memory_mib
         self._cpus = cpus
-        self.folder = Path(tempfile.mkdtemp(prefix="swapwarden-vm-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"swapwarden-vm-{os.getpid()}-"))
         super().__init__(self.folder / "shared", self.folder / "console.log")
         self.shared.mkdir()
         self._qemu: process.Process | None = None

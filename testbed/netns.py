@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 import shutil
+import signal
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -53,7 +54,16 @@ def remove_leftovers() -> None:
     names = [path.name for path in _FOLDER.iterdir()] if _FOLDER.is_dir() else []
     alive = [int(path.name) for path in _PROC.iterdir() if path.name.isdecimal()]
     for name in leftovers(names, alive):
-        process.run(["ip", "netns", "delete", name], timeout=_TIMEOUT, check=False)
+        _delete(name)
+
+
+def _delete(name: str) -> None:
+    """Delete a network that this module made, and end what still runs in it."""
+    said = process.run(["ip", "netns", "pids", name], timeout=_TIMEOUT, check=False)
+    for pid in said.stdout.split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    process.run(["ip", "netns", "delete", name], timeout=_TIMEOUT, check=False)
 
 
 @functools.cache
@@ -92,8 +102,8 @@ class NetworkNamespace:
         self.remove()
 
     def remove(self) -> None:
-        """Remove it; the programs in it have to be ended before."""
-        process.run(["ip", "netns", "delete", self.name], timeout=_TIMEOUT, check=False)
+        """Remove it, and what still runs in it."""
+        _delete(self.name)
 
     @property
     def path(self) -> Path:

@@ -19,7 +19,8 @@ PACKAGES = (
     *("systemd-sysv", "dbus", "udev", "kmod", "mount", "util-linux", "procps", "apparmor", "python3", "busybox-static"),
     *("iproute2", "iptables", "nftables", "conntrack", "runc", "containernetworking-plugins", "ca-certificates"),
 )
-MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
+# With these the system comes up without udev's look at every device, which takes an emulated CPU its time.
+MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "crc32c_generic", "ext4", "9p", "9pnet_virtio")
 _PURPOSE = "the node VM"
 _DISK_SIZE = "6G"
 _ROOT = Path(__file__).with_name("noderoot")
@@ -29,7 +30,11 @@ _UNITS = ("containerd", "kube-proxy", "kubelet", "testbed-guest", "testbed-image
 # A test node has no use for them, and an emulated CPU none to spare.
 _MASKED = (
     *("getty@tty1.service", "serial-getty@ttyS0.service", "e2scrub_reap.service", "e2scrub_all.timer", "fstrim.timer"),
-    *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer"),
+    *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "systemd-udev-trigger.service"),
+    *("modprobe@dm_mod.service", "modprobe@drm.service", "modprobe@efi_pstore.service", "modprobe@fuse.service"),
+    *("modprobe@loop.service", "modprobe@configfs.service", "sys-kernel-config.mount", "sys-fs-fuse-connections.mount"),
+    *("proc-sys-fs-binfmt_misc.automount", "systemd-binfmt.service", "systemd-pstore.service", "dev-hugepages.mount"),
+    *("sys-kernel-debug.mount", "sys-kernel-tracing.mount", "apparmor.service", "systemd-random-seed.service"),
 )
 _UNUSED_DRIVERS = (
     *("drivers/gpu", "drivers/media", "drivers/infiniband", "drivers/net/wireless", "drivers/net/ethernet"),

@@ -93,6 +93,8 @@ class NodeVM(GuestLink):
     CREDENTIALS are the files of /etc/kubernetes that no image can hold, by name.
     """
 
+    kubepods = KUBEPODS
+
     def __init__(
         self,
         network: netns.NetworkNamespace,
