@@ -250,7 +250,7 @@ def test_the_controller_has_these_rights_and_no_other(controller: Part) -> None:
         ("pods", "", ("list", "watch")),
         ("nodes", "", ("list", "patch", "watch")),
         ("events", "", ("create", "patch")),
-        ("nodeswapprofiles", "", ("get", "list", "watch")),
+        ("nodeswapprofiles", "", ("list", "watch")),
         ("nodeswapprofiles/status", "", ("patch",)),
         ("nodeswapstates", "", ("create", "get", "list", "patch", "watch")),
         ("mutatingwebhookconfigurations", "swapwarden", ("get", "update")),
@@ -259,7 +259,7 @@ def test_the_controller_has_these_rights_and_no_other(controller: Part) -> None:
     assert controller.rules("default") == everywhere
     assert controller.rules(NAMESPACE) == everywhere | {
         ("leases", "", ("create",)),
-        ("leases", "swapwarden-controller", ("get", "patch", "update")),
+        ("leases", "swapwarden-controller", ("get", "update")),
         ("secrets", "swapwarden-webhook-tls", ("get", "update")),
     }
 
