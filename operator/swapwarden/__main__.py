@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "controller": ("swapwarden.controller.main", "plan the swap of all nodes; one instance leads"),
     "webhook": ("swapwarden.webhook.main", "check and default pods at admission"),
     "agent": ("swapwarden.agent.main", "hold what is planned in this node's cgroups"),
+    "profiles": ("swapwarden.cli.profiles", "make the profiles of an installation what its values say"),
     "plan": ("swapwarden.cli.plan", "show from files what every pod would get; needs no cluster"),
 }
 """Module and description of each command; a module has add_arguments(parser) and run(arguments) -> exit status."""

@@ -220,3 +220,10 @@ annotations:
   cert-manager.io/inject-ca-from: {{ printf "%s/%s" .Release.Namespace (include "swapwarden.name" (list . "webhook")) }}
 {{- end }}
 {{- end -}}
+
+{{/* Annotations of what applies the profiles: there for as long as it runs. Takes the weight. */}}
+{{- define "swapwarden.profileHook" -}}
+helm.sh/hook: post-install,post-upgrade,post-rollback
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}

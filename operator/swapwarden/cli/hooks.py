@@ -1,0 +1,24 @@
+"""What the commands share that the chart's hooks run."""
+
+from __future__ import annotations
+
+import argparse
+
+from swapwarden.kube import client
+
+
+def seconds(text: str) -> float:
+    """A time from a flag, in seconds; argparse.ArgumentTypeError."""
+    value = float(text)
+    if not 1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 3600 seconds")
+    return value
+
+
+async def delete(api: client.Client, path: str) -> None:
+    """DELETE; that it is gone already is as good."""
+    try:
+        await api.delete(path)
+    except client.ApiError as error:
+        if error.status != 404:
+            raise

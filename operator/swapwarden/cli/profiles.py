@@ -1,0 +1,136 @@
+"""`swapwarden profiles`: makes the NodeSwapProfiles of an installation what its values say. The chart's hook runs it.
+
+Helm could not create them itself: it looks up all kinds before it creates the first object, and theirs comes with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import pathlib
+import sys
+import time
+from typing import Any, Final
+
+import msgspec
+
+import swapwarden
+from swapwarden.api import names
+from swapwarden.cli import hooks
+from swapwarden.kube import backoff, client, config
+
+PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
+OWNER_LABEL: Final = "app.kubernetes.io/instance"
+MANAGER: Final = "swapwarden-profiles"
+MANAGER_LABEL: Final = "app.kubernetes.io/managed-by"
+APPLY: Final = "application/apply-patch+yaml"
+BACKOFF_SECONDS: Final = (0.5, 5.0)
+REQUEST_SECONDS: Final = 10.0
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+    labels: dict[str, str] = {}
+
+
+class _Profile(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _List(msgspec.Struct):
+    items: list[_Profile]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `swapwarden profiles`."""
+    parser.add_argument(
+        "-f", "--filename", type=pathlib.Path, required=True, help="JSON file: specs of NodeSwapProfiles by name"
+    )
+    parser.add_argument("--owner", required=True, help="whose profiles these are: the release's name")
+    parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
+    parser.add_argument(
+        "--timeout",
+        type=hooks.seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long to try where the API server does not know the kind yet, or cannot be reached (default: 60)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Apply them; the exit status."""
+    try:
+        specs = msgspec.json.decode(arguments.filename.read_bytes(), type=dict[str, dict[str, Any]])
+        cfg = config.load(arguments.kubeconfig)
+    except (OSError, msgspec.DecodeError, config.ConfigError) as error:
+        print(f"error: {arguments.filename}: {error}", file=sys.stderr)
+        return 2
+    return asyncio.run(_run(cfg, specs, arguments.owner, arguments.timeout))
+
+
+async def _run(cfg: config.Config, specs: dict[str, dict[str, Any]], owner: str, seconds: float) -> int:
+    waits, deadline = backoff.Backoff(*BACKOFF_SECONDS), time.monotonic() + seconds
+    async with client.Client(cfg, user_agent=f"swapwarden-profiles/{swapwarden.__version__}") as api:
+        while True:
+            try:
+                problems = await apply(api, specs, owner)
+            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
+                if time.monotonic() > deadline:
+                    print(f"error: not done after {seconds:g} s: {error}", file=sys.stderr)
+                    return 1
+                await asyncio.sleep(waits.next())
+            else:
+                for problem in problems:
+                    print(f"error: {problem}", file=sys.stderr)
+                return 1 if problems else 0
+
+
+async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str) -> list[str]:
+    """Make OWNER's profiles these: new and changed ones first, then those away that are not among them any more.
+
+    Gives what is wrong with them. client.ApiError and client.Unreachable where it is to be tried again.
+    """
+    found = msgspec.json.decode(await api.get(PROFILES, timeout=REQUEST_SECONDS), type=_List).items
+    owned = {each.metadata.name for each in found if _is_owned(each.metadata.labels, owner)}
+    foreign = {each.metadata.name for each in found} - owned
+    problems = []
+    for name, spec in specs.items():
+        if name in foreign:
+            problems.append(
+                f"there is a NodeSwapProfile {name} that is not this release's: delete it, label it"
+                f" {MANAGER_LABEL}={MANAGER},{OWNER_LABEL}={owner}, or choose another name"
+            )
+            continue
+        try:
+            await api.request(
+                "PATCH",
+                f"{PROFILES}/{name}",
+                params={"fieldManager": MANAGER, "force": "true"},
+                body=msgspec.json.encode(_profile(name, spec, owner)),
+                content_type=APPLY,
+                timeout=REQUEST_SECONDS,
+            )
+        except client.ApiError as error:
+            if error.status not in {400, 422}:
+                raise
+            problems.append(f"NodeSwapProfile {name}: {error.message}")
+        else:
+            print(f"NodeSwapProfile {name} applied")
+    for name in sorted(owned - specs.keys()):
+        await hooks.delete(api, f"{PROFILES}/{name}")
+        print(f"NodeSwapProfile {name} deleted")
+    return problems
+
+
+def _is_owned(labels: dict[str, str], owner: str) -> bool:
+    return labels.get(MANAGER_LABEL) == MANAGER and labels.get(OWNER_LABEL) == owner
+
+
+def _profile(name: str, spec: dict[str, Any], owner: str) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": "swapwarden", MANAGER_LABEL: MANAGER, OWNER_LABEL: owner}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.PROFILE_KIND,
+        "metadata": {"name": name, "labels": labels},
+        "spec": spec,
+    }

@@ -1,0 +1,146 @@
+"""`swapwarden profiles`, which the chart's hook runs: with the rights that the chart gives it, at a real API server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed import helm, process
+from testbed.controlplane import ControlPlane
+from tests.integration.controller.cluster import PROFILES
+
+Json = dict[str, Any]
+Apply = Callable[..., "subprocess.CompletedProcess[str]"]
+
+BATCH: Json = {"nodeSelector": {"matchLabels": {"pool": "batch"}}, "swap": {"behavior": "LimitedSwap"}}
+ALL: Json = {"nodeSelector": {}, "swap": {"systemReserved": "10%"}}
+
+
+@pytest.fixture(scope="module")
+def hook() -> list[Json]:
+    """The hook's objects, as the chart makes them."""
+    text = helm.render("--set-json=profiles={}", "--is-upgrade")
+    return [
+        each for each in yaml.safe_load_all(text) if each and "helm.sh/hook" in each["metadata"].get("annotations", {})
+    ]
+
+
+@pytest.fixture(scope="module")
+def account(crds: ControlPlane, hook: list[Json]) -> Iterator[Path]:
+    """A kubeconfig with the hook's rights."""
+    crds.request("POST", "/api/v1/namespaces", {"metadata": {"name": helm.NAMESPACE}})
+    text = yaml.safe_dump_all([each for each in hook if each["kind"] not in {"Job", "ConfigMap"}])
+    crds.apply(text)
+    yield crds.kubeconfig_for(crds.token(helm.NAMESPACE, "swapwarden-profiles"), "profiles")
+    crds.kubectl("delete", "-f", "-", text=text)
+
+
+@pytest.fixture
+def apply(account: Path, crds: ControlPlane, tmp_path: Path) -> Iterator[Apply]:
+    """Run the command as the hook does; its result."""
+
+    def run(specs: Json, *options: str, owner: str = "swapwarden") -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "profiles.json"
+        file.write_text(json.dumps(specs), encoding="utf-8")
+        command = [sys.executable, "-m", "swapwarden", "profiles", f"--filename={file}", f"--owner={owner}"]
+        return process.run([*command, f"--kubeconfig={account}", *options], timeout=60, check=False)
+
+    yield run
+    crds.request("DELETE", PROFILES)
+
+
+def specs(control_plane: ControlPlane) -> Json:
+    return {each["metadata"]["name"]: each["spec"] for each in control_plane.get(PROFILES)["items"]}
+
+
+def test_profiles_become_what_the_values_say(apply: Apply, crds: ControlPlane) -> None:
+    done = apply({"batch": BATCH, "all": ALL})
+    assert (done.returncode, done.stderr) == (0, "")
+    found = specs(crds)
+    assert found.keys() == {"batch", "all"}
+    assert found["batch"]["swap"] == BATCH["swap"]
+    kept = crds.get(f"{PROFILES}/batch")["metadata"]["uid"]
+    done = apply({"batch": {**BATCH, "mode": "Audit", "swap": {}}})
+    assert done.returncode == 0
+    assert "all deleted" in done.stdout
+    found = specs(crds)
+    assert found.keys() == {"batch"}
+    assert (found["batch"]["mode"], found["batch"]["swap"]["behavior"]) == ("Audit", "Kubelet")
+    assert crds.get(f"{PROFILES}/batch")["metadata"]["uid"] == kept, "changed, not made anew"
+    assert apply({}).returncode == 0
+    assert specs(crds) == {}
+
+
+def test_doing_it_again_changes_nothing(apply: Apply, crds: ControlPlane) -> None:
+    apply({"batch": BATCH})
+    before = crds.get(f"{PROFILES}/batch")
+    assert apply({"batch": BATCH}).returncode == 0
+    assert crds.get(f"{PROFILES}/batch") == before
+
+
+def test_profiles_of_others_are_left_alone(apply: Apply, crds: ControlPlane) -> None:
+    body = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile"}
+    crds.create(PROFILES, {**body, "metadata": {"name": "mine"}, "spec": ALL})
+    apply({"theirs": BATCH}, owner="another")
+    before = specs(crds)
+    done = apply({"mine": BATCH, "ours": BATCH})
+    assert done.returncode == 1
+    assert "NodeSwapProfile mine that is not this release's" in done.stderr
+    assert specs(crds) == {**before, "ours": before["theirs"]}
+
+
+def test_a_bad_profile_is_named_with_the_api_servers_words_and_keeps_no_other_back(
+    apply: Apply, crds: ControlPlane
+) -> None:
+    bad = {"nodeSelector": {}, "swap": {"workloadControlled": {"maxPerPod": "1Gi"}}}
+    done = apply({"bad": bad, "good": BATCH})
+    assert done.returncode == 1
+    assert "NodeSwapProfile bad: " in done.stderr
+    assert "workloadControlled has no effect" in done.stderr
+    assert specs(crds).keys() == {"good"}
+
+
+def test_what_cannot_be_reached_is_given_up_in_time(apply: Apply, account: Path, tmp_path: Path) -> None:
+    nowhere = tmp_path / "kubeconfig"
+    content = json.loads(account.read_text(encoding="utf-8"))
+    content["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    nowhere.write_text(json.dumps(content), encoding="utf-8")
+    done = apply({"batch": BATCH}, f"--kubeconfig={nowhere}", "--timeout=1")
+    assert done.returncode == 1
+    assert "not done after 1 s" in done.stderr
+
+
+def test_a_file_that_is_none_is_named(apply: Apply) -> None:
+    done = apply({"batch": "not a spec"})
+    assert done.returncode == 2
+    assert "profiles.json: Expected `object`, got `str`" in done.stderr
+
+
+def test_the_job_runs_what_is_tested_here(hook: list[Json]) -> None:
+    by_kind = {each["kind"]: each for each in hook}
+    assert by_kind.keys() == {"ConfigMap", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"}
+    for each in hook:
+        annotations = each["metadata"]["annotations"]
+        assert annotations["helm.sh/hook"] == "post-install,post-upgrade,post-rollback"
+        # Rights stay for no longer than the hook runs.
+        assert annotations["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
+    weights = {kind: int(each["metadata"]["annotations"]["helm.sh/hook-weight"]) for kind, each in by_kind.items()}
+    assert max(weights, key=lambda kind: weights[kind]) == "Job"
+    pod = by_kind["Job"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == ["profiles", "--filename=/profiles/profiles.json", f"--owner={helm.RELEASE}"]
+    assert container["volumeMounts"][0]["mountPath"] == "/profiles"
+    assert "profiles.json" in by_kind["ConfigMap"]["data"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_an_installation_without_profiles_runs_no_hook() -> None:
+    assert "swapwarden-profiles" not in helm.render()
