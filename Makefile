@@ -44,6 +44,10 @@ setup-cluster: venv ## Get what a whole cluster needs: the node VM's disk, more 
 	@$(PYTHON) -m testbed setup controlplane
 	@$(PYTHON) -m testbed setup cluster
 
+.PHONY: e2e
+e2e: setup-cluster ## Run the e2e tests on a real kubelet: kind where docker works, else the node VM; E2E_PROVIDER chooses
+	$(PYTEST) tests/e2e
+
 .PHONY: lint
 lint: venv ## Check format, rules, types, import contracts and generated files
 	$(PYTHON) -m ruff format --check .

@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test's folder says which tier it belongs to."""
     for item in items:
         tier = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
-        if tier in {"integration", "kernel"}:
+        if tier in {"integration", "kernel", "e2e"}:
             item.add_marker(tier)
 
 

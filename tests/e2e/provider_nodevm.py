@@ -1,0 +1,65 @@
+"""The e2e suite's cluster on the testbed's node VM."""
+
+from __future__ import annotations
+
+import subprocess
+import types
+from pathlib import Path
+from typing import Any, Self
+
+from testbed import nodevm, ociimage
+from testbed.cluster import Cluster
+from testbed.controlplane import ControlPlaneError
+from testbed.nodevm import NodeVM
+from tests.e2e.provider import ProviderError
+
+
+class NodeVMProvider:
+    """A testbed.cluster.Cluster."""
+
+    name = "node-vm"
+    node_name = nodevm.NAME
+    busybox = ociimage.BUSYBOX
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+
+    def __enter__(self) -> Self:
+        self.cluster.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self.cluster.__exit__(kind, error, trace)
+
+    @property
+    def node(self) -> NodeVM:
+        return self.cluster.node
+
+    def kubectl(self, *args: str, text: str | None = None, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
+        return self.cluster.kubectl(*args, text=text, timeout=timeout)
+
+    def helm(self, *args: str, timeout: float = 900.0) -> subprocess.CompletedProcess[str]:
+        return self.cluster.helm(*args, timeout=timeout)
+
+    def get(self, path: str) -> Any:
+        try:
+            return self.cluster.control_plane.get(path)
+        except (ControlPlaneError, OSError) as error:
+            raise ProviderError(f"{path}: {error}") from error
+
+    def load_image(self, archive: Path) -> None:
+        self.cluster.node.import_image(archive)
+
+    def stop_apiserver(self) -> None:
+        self.cluster.control_plane.stop_apiserver()
+
+    def start_apiserver(self) -> None:
+        self.cluster.control_plane.start_apiserver()
+
+    def logs(self, lines: int = 20) -> str:
+        return self.cluster.logs(lines)

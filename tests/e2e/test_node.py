@@ -1,0 +1,80 @@
+"""The suite's own ground: a real kubelet under LimitedSwap, doing what it does without Swapwarden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from swapwarden.policy import swap
+
+from testbed import process
+from tests.e2e.conftest import Namespace
+from tests.e2e.provider import Node, Provider
+
+MIB = 1 << 20
+PAGE = 4096
+TIMEOUT = 120.0
+WEB = ["sh", "-c", "mkdir /www && echo hello >/www/index.html && exec httpd -f -p 8080 -h /www"]
+
+
+def meminfo(node: Node, name: str) -> int:
+    """A line of /proc/meminfo, in bytes."""
+    lines = dict(line.split(":") for line in node.read("/proc/meminfo").splitlines())
+    return int(lines[name].removesuffix("kB")) * 1024
+
+
+def cgroup(node: Node, name: str) -> Path:
+    """The one cgroup below kubepods whose name ends with NAME."""
+    found = node.run(["find", str(node.kubepods), "-type", "d", "-name", f"*{name}"], timeout=TIMEOUT).stdout.split()
+    assert len(found) == 1, found
+    return Path(found[0])
+
+
+def test_the_kubelet_gives_a_burstable_container_its_share_of_the_swap(
+    cluster: Provider, node: Node, namespace: Namespace
+) -> None:
+    request, limit = 256 * MIB, 512 * MIB
+    resources = {"requests": {"memory": str(request)}, "limits": {"memory": str(limit)}}
+    with node.record() as recording:
+        namespace.create_pod("burstable", resources=resources)
+        pod = namespace.wait_ready("burstable")
+        slice_name = f"pod{pod['metadata']['uid'].replace('-', '_')}.slice"
+        container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
+        values = [sample.max_bytes for sample in recording.samples(f"{slice_name}/")]
+        pod_values = {sample.max_bytes for sample in recording.samples(slice_name) if sample.path.endswith(slice_name)}
+    memory, total = meminfo(node, "MemTotal"), meminfo(node, "SwapTotal")
+    assert total > 0
+    info = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]
+    assert info["nodeInfo"]["swap"]["capacity"] == total
+    expected = swap.floor_to_page(swap.container_swap(request, limit, memory, total), PAGE)
+    assert 0 < expected < total
+    scope = cgroup(node, f"{container}.scope")
+    assert int(node.read(scope / "memory.swap.max")) == expected
+    assert node.read(cgroup(node, slice_name) / "memory.swap.max") == "max\n"
+    # The recorder saw what the files say now, and nothing but `max` at the pod's own level.
+    assert expected in values
+    assert pod_values == {None}
+
+
+def test_pods_and_the_api_server_reach_each_other(
+    cluster: Provider, namespace: Namespace, eventually: Callable[[Callable[[], object], str], None]
+) -> None:
+    namespace.create_pod("web", command=WEB, metadata={"labels": {"app": "web"}})
+    namespace.wait_ready("web")
+    space = f"--namespace={namespace.name}"
+    cluster.kubectl("expose", "pod/web", "--port=80", "--target-port=8080", space)
+
+    def works(*arguments: str) -> bool:
+        try:
+            return "hello" in cluster.kubectl(*arguments, timeout=TIMEOUT).stdout
+        except process.ProcessError:
+            return False
+
+    path = f"/api/v1/namespaces/{namespace.name}/services/http:web:80/proxy/"
+    eventually(lambda: works("get", f"--raw={path}"), "the API server reaches a pod behind a service")
+    shell = ["exec", "web", space, "--", "sh", "-c"]
+    # The service's own address, as the pod's programs find it; the variables come from services older than the pod.
+    reach = 'nc -w 10 "$KUBERNETES_SERVICE_HOST" "$KUBERNETES_SERVICE_PORT" </dev/null && echo hello'
+    eventually(lambda: works(*shell, reach), "a pod reaches the API server by its service")
+    address = cluster.get(f"/api/v1/namespaces/{namespace.name}/services/web")["spec"]["clusterIP"]
+    eventually(lambda: works(*shell, f"wget -q -O - http://{address}/"), "a pod reaches a pod behind a service")
