@@ -299,9 +299,10 @@ def test_1000_writes_of_another(tree: CgroupTree, api: FakeApi, start: Start) ->
 
 
 def test_250_pods_at_once_and_no_growth(tree: CgroupTree, api: FakeApi, start: Start) -> None:
-    api.put(pods(dict.fromkeys(range(250), str(MIB))))
+    generation = api.put(pods(dict.fromkeys(range(250), str(MIB))))
     agent = start().wait_ready()
     until(lambda: api.watching == 1)
+    applied(api, generation)  # the connection for the status is open, too
     descriptors, watches = agent.descriptors, agent.metric("swapwarden_agent_watches")
     for _ in range(2):
         made = [tree.pod(number) for number in range(250)]
