@@ -96,6 +96,15 @@ class Namespace:
         """A pod as the API server has it."""
         return self._cluster.get(f"/api/v1/namespaces/{self.name}/pods/{name}")
 
+    def is_ready(self, name: str) -> bool:
+        """Whether the pod is Ready."""
+        conditions = self.pod(name)["status"].get("conditions", [])
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def delete_pod(self, name: str) -> None:
+        """Delete a pod, without waiting for its end."""
+        self._cluster.kubectl("delete", "pod", name, f"--namespace={self.name}", "--wait=false")
+
     def wait_ready(self, name: str, timeout: float = PATIENCE) -> Any:
         """The pod, once it is Ready."""
         self._cluster.kubectl(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from swapwarden.policy import swap
 
 from testbed import process
 from tests.e2e.conftest import Namespace
-from tests.e2e.provider import Node, Provider
+from tests.e2e.provider import Node, Provider, ProviderError
 
 MIB = 1 << 20
 PAGE = 4096
@@ -78,3 +79,57 @@ def test_pods_and_the_api_server_reach_each_other(
     eventually(lambda: works(*shell, reach), "a pod reaches the API server by its service")
     address = cluster.get(f"/api/v1/namespaces/{namespace.name}/services/web")["spec"]["clusterIP"]
     eventually(lambda: works(*shell, f"wget -q -O - http://{address}/"), "a pod reaches a pod behind a service")
+
+
+def test_systemd_puts_a_pods_limit_back_and_the_recorder_sees_it(
+    node: Node, namespace: Namespace, eventually: Callable[[Callable[[], object], str], None]
+) -> None:
+    namespace.create_pod("victim")
+    uid = namespace.wait_ready("victim")["metadata"]["uid"]
+    slice_name = f"pod{uid.replace('-', '_')}.slice"
+    limit = cgroup(node, slice_name) / "memory.swap.max"
+    with node.record() as recording:
+        node.write(limit, "0")
+        node.daemon_reload()
+
+        def seen() -> list[tuple[str, int | None]]:
+            samples = [sample for sample in recording.samples(slice_name) if sample.path.endswith(slice_name)]
+            return [(sample.event, sample.max_bytes) for sample in samples if sample.event != "used"]
+
+        eventually(lambda: ("written", 0) in seen() and seen()[-1] == ("written", None), "0, and then max again")
+        assert seen()[0] == ("found", None)
+        namespace.delete_pod("victim")
+        eventually(lambda: seen()[-1][0] == "gone", "the cgroup's end")
+
+
+@pytest.mark.parametrize("unit", ["kubelet", "containerd"])
+def test_a_restart_leaves_pods_running(
+    node: Node,
+    namespace: Namespace,
+    eventually: Callable[[Callable[[], object], str], None],
+    unit: str,
+) -> None:
+    namespace.create_pod("before")
+    before = namespace.wait_ready("before")["status"]["containerStatuses"][0]
+    node.restart(unit)
+    namespace.create_pod("after")
+    eventually(lambda: namespace.is_ready("after"), f"pods start after a restart of {unit}")
+    eventually(lambda: namespace.is_ready("before"), f"the pod from before the restart of {unit} is Ready")
+    after = namespace.pod("before")["status"]["containerStatuses"][0]
+    assert (after["containerID"], after["restartCount"]) == (before["containerID"], 0)
+
+
+@pytest.mark.usefixtures("node")
+def test_the_api_server_can_be_away(
+    cluster: Provider, namespace: Namespace, eventually: Callable[[Callable[[], object], str], None]
+) -> None:
+    namespace.create_pod("running")
+    namespace.wait_ready("running")
+    cluster.stop_apiserver()
+    try:
+        with pytest.raises(ProviderError):
+            cluster.get("/version")
+    finally:
+        cluster.start_apiserver()
+    namespace.create_pod("later")
+    eventually(lambda: namespace.is_ready("later"), "the kubelet works for the API server that came back")
