@@ -113,7 +113,6 @@ class Source:
                     version = event.resource_version
                     self._backoff.reset()
                     if event.type == "DELETED":
-                        log.warning("this node's state was deleted; what it said stays in force")
                         self._missing()
                     elif event.object is not None:
                         self._take(event.object, fresh=event.object.metadata.uid != self._uid)
@@ -136,11 +135,14 @@ class Source:
         if found.items:
             self._take(found.items[0], fresh=True)
         else:
-            log.info("this node has no state yet", extra={"node": self._node})
             self._missing()
         return found.metadata.resource_version
 
     def _missing(self) -> None:
+        if self._uid:
+            log.warning("this node's state was deleted; what it said stays in force")
+        else:
+            log.info("this node has no state yet", extra={"node": self._node})
         self._uid = ""
         self._fetched(None)
 

@@ -117,6 +117,16 @@ async def test_a_state_made_anew_counts_whatever_its_generation(api: Api, follow
     assert follower.found == ["a", "", "b"]
 
 
+async def test_a_deletion_is_told_once_also_where_a_list_tells_it(
+    api: Api, follow: Follow, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.lists = [made("a", 5), None, None]
+    api.watches = [[client.Unreachable("cut")], [client.Unreachable("cut")]]
+    follow()
+    await until(lambda: api.watched == 3)
+    assert caplog.text.count("was deleted; what it said stays in force") == 1
+
+
 async def test_a_fresh_list_counts_whatever_its_generation(api: Api, follow: Follow) -> None:
     """etcd may have been restored from a backup."""
     api.lists = [made("a", 5), made("a", 2)]
