@@ -15,6 +15,7 @@ COMMANDS: Final = {
     "webhook": ("swapwarden.webhook.main", "check and default pods at admission"),
     "agent": ("swapwarden.agent.main", "hold what is planned in this node's cgroups"),
     "profiles": ("swapwarden.cli.profiles", "make the profiles of an installation what its values say"),
+    "uninstall": ("swapwarden.cli.uninstall", "have all nodes put back what was there, before Swapwarden is removed"),
     "plan": ("swapwarden.cli.plan", "show from files what every pod would get; needs no cluster"),
 }
 """Module and description of each command; a module has add_arguments(parser) and run(arguments) -> exit status."""

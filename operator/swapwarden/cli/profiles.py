@@ -33,12 +33,14 @@ class _Metadata(msgspec.Struct):
     labels: dict[str, str] = {}
 
 
-class _Profile(msgspec.Struct):
+class Profile(msgspec.Struct):
+    """A NodeSwapProfile, as far as it is read here."""
+
     metadata: _Metadata
 
 
 class _List(msgspec.Struct):
-    items: list[_Profile]
+    items: list[Profile]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +93,7 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
     Gives what is wrong with them. client.ApiError and client.Unreachable where it is to be tried again.
     """
     found = msgspec.json.decode(await api.get(PROFILES, timeout=REQUEST_SECONDS), type=_List).items
-    owned = {each.metadata.name for each in found if _is_owned(each.metadata.labels, owner)}
+    owned = {each.metadata.name for each in found if is_owned(each.metadata.labels, owner)}
     foreign = {each.metadata.name for each in found} - owned
     problems = []
     for name, spec in specs.items():
@@ -122,7 +124,8 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
     return problems
 
 
-def _is_owned(labels: dict[str, str], owner: str) -> bool:
+def is_owned(labels: dict[str, str], owner: str) -> bool:
+    """Whether a profile with these labels is one of OWNER's."""
     return labels.get(MANAGER_LABEL) == MANAGER and labels.get(OWNER_LABEL) == owner
 
 

@@ -35,6 +35,8 @@ class Cluster:
     def __init__(self, dirty: Callable[[str, float], None], reported: Callable[[], None]) -> None:
         self._dirty = dirty
         self._reported = reported
+        self.restoring = False
+        """Whether all nodes are to put back what was there, instead of their plans."""
         self.nodes: dict[str, nodes.NodeRow] = {}
         self._pods: dict[str, dict[str, pods.PodRow]] = {}
         self._states: dict[str, rows.StateRow] = {}
@@ -146,7 +148,10 @@ class Cluster:
 
     def plan(self, name: str) -> state.StateSpec:
         """What a known node's state should say; the epoch is left at 0."""
-        return plan.plan_node(self.selection(name).profile, self.facts(name), self.pods_on(name))
+        profile = self.selection(name).profile
+        if self.restoring:
+            return plan.restore_node(profile)
+        return plan.plan_node(profile, self.facts(name), self.pods_on(name))
 
     def governed(self) -> Iterator[tuple[profiles.Selection, Governed]]:
         """Yield each node that a profile governs, the built-in one left out."""

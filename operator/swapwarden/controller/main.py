@@ -23,6 +23,7 @@ from swapwarden.controller import (
     profilestore,
     profilewatch,
     reconciler,
+    restoring,
     rows,
     workqueue,
 )
@@ -214,6 +215,7 @@ class Controller:
             renew_deadline=duration * 2 / 3,
             retry_period=duration * 2 / 15,
         )
+        self._order = restoring.Order(api, arguments.namespace, self._ordered)
         self._keeper = certificates.Keeper(
             api,
             namespace=arguments.namespace,
@@ -230,6 +232,7 @@ class Controller:
                 jobs = [one.run() for one in self._informers]
                 jobs += [self._profiles.run(), self._recorder.run(), self._reporter.run(), self._sync()]
                 jobs += [self._work() for _ in range(WORKERS)]
+                jobs += [self._order.run()]
                 jobs += [self._keeper.run()] if self._keeper.service else []
                 tasks = [group.create_task(job) for job in jobs]
                 await stop.wait()
@@ -250,7 +253,8 @@ class Controller:
         return None if self._elector.alive() else "the thread that holds the Lease has ended"
 
     def _collections(self) -> dict[str, asyncio.Event]:
-        return {**{one.name: one.synced for one in self._informers}, "profiles": self._profiles.synced}
+        informers = {one.name: one.synced for one in self._informers}
+        return {**informers, "profiles": self._profiles.synced, "the order to restore": self._order.synced}
 
     # Leadership
 
@@ -293,6 +297,11 @@ class Controller:
             self._elector.step_down(
                 f"the state of node {name} was written in term {new.epoch}, this one's is {self._epoch}"
             )
+
+    def _ordered(self) -> None:
+        self._known.restoring = self._order.given
+        for name in self._known.nodes:
+            self._dirty(name, 0.0)
 
     def _profiles_changed(self) -> None:
         self._known.profiles_changed(self._store.valid())

@@ -78,6 +78,11 @@ class Reconciler:
         spec = self._known.plan(name)
         PLANS.observe(time.perf_counter() - begun)
         row = self._known.state_of(name)
+        if self._known.restoring:
+            # A state that is gone has done its service, and so have labels.
+            if row is not None:
+                await self._write_state(node, row, spec, term)
+            return
         if await self._write_state(node, row, spec, term):
             self._warn(name, row, spec)
         await self._write_labels(name)

@@ -44,6 +44,11 @@ def plan_node(profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterable[
     return msgspec.structs.replace(spec, pods=planned)
 
 
+def restore_node(profile: profiles.Profile) -> state.StateSpec:
+    """Plan a node that is to put back what was there: nothing is planned for any pod. The epoch is left at 0."""
+    return state.StateSpec(profile=reference(profile), mode=names.Mode.RESTORE, on_unknown_pod=profile.on_unknown_pod)
+
+
 def explain_node(profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow]) -> Explanation:
     """Plan one node as plan_node does, and keep every container's number and reason, running or not."""
     decided = sorted(_decided(profile, facts, rows), key=lambda one: (one.row.namespace, one.row.name))

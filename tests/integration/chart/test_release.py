@@ -31,7 +31,7 @@ class Release:
 
     def objects(self) -> set[str]:
         """Everything that the release has, as kind/name."""
-        kinds = "deploy,ds,svc,sa,secret,lease,pdb,netpol,role,rolebinding,clusterrole,clusterrolebinding,crd"
+        kinds = "deploy,ds,svc,sa,secret,configmap,lease,pdb,netpol,role,rolebinding,clusterrole,clusterrolebinding,crd"
         kinds += ",validatingwebhookconfiguration,mutatingwebhookconfiguration"
         kinds += ",validatingadmissionpolicy,validatingadmissionpolicybinding"
         selector = f"--selector=app.kubernetes.io/instance={helm.RELEASE}"

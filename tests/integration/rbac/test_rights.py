@@ -261,6 +261,7 @@ def test_the_controller_has_these_rights_and_no_other(controller: Part) -> None:
         ("leases", "", ("create",)),
         ("leases", "swapwarden-controller", ("get", "update")),
         ("secrets", "swapwarden-webhook-tls", ("get", "update")),
+        ("configmaps", "swapwarden-uninstall", ("get",)),
     }
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from swapwarden.api import names
 from swapwarden.controller import main as controller
+from swapwarden.controller import restoring
 from swapwarden.telemetry import server as telemetry
 from swapwarden.webhook import server
 
@@ -175,15 +176,18 @@ def test_policies_about_service_accounts_name_ones_that_exist() -> None:
         for text in expressions(document)
         for name in re.findall(r"system:serviceaccount:swapwarden-system:([\w-]+)", text)
     }
-    assert named == {"swapwarden-agent", "swapwarden-controller"}
+    # The last one is there for the time of its hook only.
+    assert named == {"swapwarden-agent", "swapwarden-controller", "swapwarden-uninstall"}
 
 
 def test_nobody_gets_everything_nor_secrets_of_others() -> None:
-    (secret,) = of_kind("Secret")
+    (secret,), (order,) = of_kind("Secret"), of_kind("ConfigMap")
     for role in of_kind("ClusterRole", "Role"):
         for rule in role["rules"]:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
-            assert not {"configmaps", "serviceaccounts/token", "pods/exec"} & set(rule["resources"])
+            assert not {"serviceaccounts/token", "pods/exec"} & set(rule["resources"])
+            if "configmaps" in rule["resources"]:
+                assert (rule["resourceNames"], rule["verbs"]) == ([order["metadata"]["name"]], ["get"])
             if "secrets" in rule["resources"]:
                 assert role["metadata"]["name"] == "swapwarden-controller"
                 assert rule["resourceNames"] == [secret["metadata"]["name"]]
@@ -253,6 +257,13 @@ def test_the_controller_keeps_the_certificate_that_the_webhook_reads() -> None:
     items = {item["key"]: f"/tls/{item['path']}" for item in volume["secret"]["items"]}
     arguments = dict(argument.lstrip("-").split("=", 1) for argument in container_of("webhook")["args"][1:])
     assert (items["tls.crt"], items["tls.key"]) == (arguments["tls-cert"], arguments["tls-key"])
+
+
+def test_the_order_to_restore_is_not_given() -> None:
+    (order,) = of_kind("ConfigMap")
+    assert order["metadata"]["name"] == restoring.CONFIG_MAP
+    assert order["data"].keys() == {restoring.KEY}
+    assert order["data"][restoring.KEY] != restoring.YES
 
 
 def test_what_the_controllers_make_goes_with_the_rest() -> None:

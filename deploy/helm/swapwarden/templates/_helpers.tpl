@@ -227,3 +227,10 @@ helm.sh/hook: post-install,post-upgrade,post-rollback
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
+
+{{/* Annotations of what restores before the release is removed: there for as long as it runs. Takes the weight. */}}
+{{- define "swapwarden.uninstallHook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}

@@ -1,0 +1,87 @@
+"""The order to put back what was there, given before an uninstallation: a ConfigMap that says so.
+
+It comes with the installation and says no. `swapwarden uninstall`, which the chart's hook runs, makes it say yes; from
+then on the leading controller plans mode Restore for every node, and makes no states nor labels any more. Another word,
+as an upgrade writes it, takes the order back. That the ConfigMap is gone does not: it goes with the installation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from swapwarden.kube import backoff, client, config
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+RESTORING = metrics.gauge("swapwarden_controller_restoring", "1 while all nodes are to put back what was there.")
+FAILURES = metrics.counter(
+    "swapwarden_controller_restoring_failures_total", "Looks at the order to restore that failed, and are tried again."
+)
+
+CONFIG_MAP: Final = "swapwarden-uninstall"
+KEY: Final = "restore"
+YES: Final = "true"
+INTERVAL_SECONDS: Final = 2.0
+BACKOFF_SECONDS: Final = (0.5, 30.0)
+TIMEOUT: Final = 10.0
+
+
+class _ConfigMap(msgspec.Struct):
+    data: dict[str, str] = {}
+
+
+class Order:
+    """Whether it was given, as far as this instance knows."""
+
+    def __init__(
+        self, api: client.Client, namespace: str, changed: Callable[[], None], interval: float = INTERVAL_SECONDS
+    ) -> None:
+        """`changed` is called when the order was given, or taken back."""
+        self._api = api
+        self._path = f"/api/v1/namespaces/{namespace}/configmaps/{CONFIG_MAP}"
+        self._changed = changed
+        self._interval = interval
+        self.given = False
+        self.synced = asyncio.Event()
+        """Set when it was looked for: a controller that comes in the middle of it must not enforce first."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        waits = backoff.Backoff(*BACKOFF_SECONDS)
+        while True:
+            try:
+                await self.look()
+            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
+                FAILURES.inc()
+                if getattr(error, "status", 0) == 403:
+                    # Rights of an older version: nobody can have given an order by them.
+                    self.synced.set()
+                log.warning("cannot see whether to restore (ConfigMap %s): %s", CONFIG_MAP, error)
+                await asyncio.sleep(waits.next())
+            else:
+                waits.reset()
+                await asyncio.sleep(self._interval)
+
+    async def look(self) -> None:
+        """Look once. client.ApiError and client.Unreachable where that could not be done."""
+        try:
+            body = await self._api.get(self._path, timeout=TIMEOUT)
+        except client.ApiError as error:
+            if error.status == 404:
+                self.synced.set()
+                return
+            raise
+        given = msgspec.json.decode(body, type=_ConfigMap).data.get(KEY) == YES
+        if given != self.given:
+            log.warning("every node shall put back what was there" if given else "the order to restore was taken back")
+        changed, self.given = given != self.given, given
+        RESTORING.set(given)
+        self.synced.set()
+        if changed:
+            self._changed()

@@ -1,0 +1,223 @@
+"""`swapwarden uninstall` with the rights that the chart gives its hook, a real controller, and agents that are none."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import pytest
+import yaml
+
+from testbed import helm, manifests, process
+from testbed.controller import Controller
+from testbed.controlplane import ControlPlane
+from tests.integration.controller.cluster import FACTS, FAST, PROFILES, STATES, Cluster
+
+Json = dict[str, Any]
+Eventually = Callable[[Callable[[], object], str], None]
+
+ORDER = f"/api/v1/namespaces/{helm.NAMESPACE}/configmaps/swapwarden-uninstall"
+SWAP, NFD = "node.swapwarden.dev/swap", "feature.node.kubernetes.io/memory-swap"
+
+
+@pytest.fixture(scope="module")
+def hook() -> list[Json]:
+    documents = [each for each in yaml.safe_load_all(helm.render()) if each]
+    return [
+        each for each in documents if (each["metadata"].get("annotations") or {}).get("helm.sh/hook") == "pre-delete"
+    ]
+
+
+@pytest.fixture(scope="module")
+def cluster(hook: list[Json]) -> Iterator[Cluster]:
+    """One of its own: other tests' nodes would be restored, too."""
+    with ControlPlane() as running:
+        running.apply_crds(manifests.FOLDER.parents[1] / "crds")
+        running.apply(*manifests.other_manifests(), manifests.FOLDER / "uninstall-configmap.yaml")
+        running.apply(yaml.safe_dump_all([each for each in hook if each["kind"] != "Job"]))
+        running.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
+        yield Cluster(running)
+
+
+@pytest.fixture(autouse=True)
+def _clean(cluster: Cluster) -> Iterator[None]:
+    cluster.cp.apply(manifests.FOLDER / "uninstall-configmap.yaml")
+    yield
+    for path in (PROFILES, "/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
+        for item in cluster.cp.get(path)["items"]:
+            cluster.cp.request("DELETE", f"{path}/{item['metadata']['name']}?gracePeriodSeconds=0")
+
+
+class Agent:
+    """Reports for one node that it has done what its state says, at once, for as long as the context lasts."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        self._cluster, self._node = cluster, node
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.modes: list[str] = []
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.05):
+            found = self._cluster.state(self._node)
+            generation = found.get("metadata", {}).get("generation", 0)
+            if not found or found.get("status", {}).get("observedGeneration") == generation:
+                continue
+            self.modes.append(found["spec"].get("mode", "Enforce"))
+            reason = "Restored" if self.modes[-1] == "Restore" else "AsSpecified"
+            applied = {
+                "type": "Applied",
+                "status": "True",
+                "reason": reason,
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+            status = {"observedGeneration": generation, "facts": FACTS, "conditions": [applied]}
+            self._cluster.cp.request("PATCH", f"{STATES}/{self._node}/status", {"status": status})
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+
+@pytest.fixture
+def uninstall(cluster: Cluster) -> Callable[..., str]:
+    """Run the command as the hook does; what it says."""
+    token = cluster.cp.token(helm.NAMESPACE, "swapwarden-uninstall")
+    kubeconfig = cluster.cp.kubeconfig_for(token, "uninstall")
+
+    def run(*options: str) -> str:
+        command = [sys.executable, "-m", "swapwarden", "uninstall", f"--kubeconfig={kubeconfig}", *options]
+        return process.run(command, timeout=120).stdout
+
+    return run
+
+
+def labels(cluster: Cluster, node: str) -> set[str]:
+    found: Json = cluster.cp.get(f"/api/v1/nodes/{node}")["metadata"]["labels"]
+    return {key for key in found if "swap" in key}
+
+
+def test_nothing_of_an_installation_is_left(
+    cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
+) -> None:
+    cluster.node("one", {"pool": "batch"})
+    cluster.pod("one", "quiet", {"swapwarden.dev/swap-policy": "Disabled"})
+    cluster.profile("mine", {"pool": "batch"})
+    ours = {"app.kubernetes.io/managed-by": "swapwarden-profiles", "app.kubernetes.io/instance": helm.RELEASE}
+    body = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile", "spec": {"nodeSelector": {}}}
+    cluster.cp.create(PROFILES, {**body, "metadata": {"name": "ours", "labels": ours}})
+    with Controller(cluster.cp, FAST) as controller, Agent(cluster, "one") as agent:
+        controller.leads()
+        eventually(lambda: cluster.spec("one").get("pods") and len(labels(cluster, "one")) == 2, "a plan and labels")
+        said = uninstall(f"--owner={helm.RELEASE}")
+        assert said == "all agents have put back what was there\n"
+        assert agent.modes[-1] == "Restore"
+        assert labels(cluster, "one") == set()
+        assert cluster.cp.get(STATES)["items"] == []
+        assert [each["metadata"]["name"] for each in cluster.cp.get(PROFILES)["items"]] == ["mine"]
+        # The controller still runs, and leaves it at that: a change of the node is followed by nothing.
+        cluster.cp.request("PATCH", "/api/v1/nodes/one", {"metadata": {"labels": {"pool": "other"}}})
+        cluster.pod("one", "late")
+        uninstall()
+        assert cluster.cp.get(STATES)["items"] == []
+        assert labels(cluster, "one") == set()
+        assert controller.metric("swapwarden_controller_restoring") == 1
+
+        # An upgrade takes the order back.
+        cluster.cp.apply(manifests.FOLDER / "uninstall-configmap.yaml")
+        eventually(lambda: cluster.spec("one").get("pods") and labels(cluster, "one"), "enforcement again")
+
+
+def test_a_node_that_does_not_answer_is_listed_with_what_is_left(
+    cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
+) -> None:
+    for name in ("alive", "dead", "never"):
+        cluster.node(name)
+        cluster.pod(name, f"pod-{name}")
+    with Controller(cluster.cp, FAST), Agent(cluster, "alive"):
+        with Agent(cluster, "dead") as dead:
+            eventually(lambda: dead.modes and cluster.spec("dead").get("pods"), "a plan for the node that dies")
+        said = uninstall("--timeout=3")
+    assert said.splitlines()[1:] == ["  dead: up to 1 pods"]
+    assert "have not answered (1)" in said
+    assert cluster.cp.get(STATES)["items"] == []
+
+
+def test_labels_that_running_pods_select_stay_and_are_listed(
+    cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
+) -> None:
+    cluster.node("one")
+    container = {"name": "app", "image": "none"}
+    term = {"matchExpressions": [{"key": NFD, "operator": "Exists"}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    path = "/api/v1/namespaces/default/pods"
+    spec = {"nodeName": "one", "containers": [container]}
+    with Controller(cluster.cp, FAST), Agent(cluster, "one"):
+        eventually(lambda: len(labels(cluster, "one")) == 2, "labels")
+        cluster.cp.create(path, {"metadata": {"name": "selects"}, "spec": {**spec, "nodeSelector": {SWAP: "true"}}})
+        ended = {**spec, "affinity": {"nodeAffinity": required}}
+        cluster.cp.create(path, {"metadata": {"name": "ended"}, "spec": ended})
+        cluster.cp.request("PATCH", f"{path}/ended/status", {"status": {"phase": "Succeeded"}})
+        said = uninstall()
+    assert f"node one keeps the label {SWAP}" in said
+    assert "default/selects" in said
+    assert "ended" not in said
+    assert labels(cluster, "one") == {SWAP}
+
+
+def test_a_controller_that_comes_in_the_middle_enforces_nothing(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("one")
+    with Agent(cluster, "one") as agent:
+        with Controller(cluster.cp, FAST):
+            eventually(lambda: agent.modes == ["Enforce"], "a plan")
+        cluster.cp.request("PATCH", ORDER, {"data": {"restore": "true"}})
+        with Controller(cluster.cp, FAST):
+            eventually(lambda: agent.modes[-1] == "Restore", "the order followed")
+        assert set(agent.modes) == {"Enforce", "Restore"}
+        assert agent.modes.index("Restore") == len(agent.modes) - agent.modes.count("Restore")
+
+
+def test_the_hooks_rights_over_nodes_are_labels_of_ours(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("one")
+    token = cluster.cp.token(helm.NAMESPACE, "swapwarden-uninstall")
+    path = "/api/v1/nodes/one"
+    spec = {"spec": {"unschedulable": True}}
+    eventually(lambda: cluster.cp.request("PATCH", path, spec, token=token)[0] == 403, "the policy in force")
+    status, answer = cluster.cp.request("PATCH", path, {"metadata": {"labels": {"group": None}}}, token=token)
+    assert status == 403
+    assert "may only change these labels" in answer["message"]
+    assert cluster.cp.request("GET", "/api/v1/secrets", token=token)[0] == 403
+    assert cluster.cp.request("PATCH", ORDER.replace("uninstall", "other"), {}, token=token)[0] == 403
+
+
+def test_where_nothing_is_installed_it_says_so(cluster: Cluster, uninstall: Callable[..., str]) -> None:
+    cluster.cp.kubectl("delete", "-f", str(manifests.FOLDER / "uninstall-configmap.yaml"))
+    with pytest.raises(process.ProcessError, match="where Swapwarden is, --namespace says"):
+        uninstall()
+
+
+def test_the_job_runs_what_is_tested_here(hook: list[Json]) -> None:
+    (job,) = (each for each in hook if each["kind"] == "Job")
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == [
+        "uninstall",
+        f"--namespace={helm.NAMESPACE}",
+        f"--owner={helm.RELEASE}",
+        "--timeout=120",
+    ]
+    assert job["spec"]["activeDeadlineSeconds"] > 120
+    assert pod["serviceAccountName"] == "swapwarden-uninstall"
+    assert job["metadata"]["annotations"]["helm.sh/hook-output-log-policy"] == "hook-succeeded,hook-failed"
+    weights = {each["kind"]: int(each["metadata"]["annotations"]["helm.sh/hook-weight"]) for each in hook}
+    assert max(weights, key=lambda kind: weights[kind]) == "Job"
+
+
+def test_it_can_be_left_out() -> None:
+    assert "pre-delete" not in helm.render("--set=uninstall.restore=false")

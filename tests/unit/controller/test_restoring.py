@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from swapwarden.controller import restoring
+from swapwarden.kube import client
+
+
+class Api:
+    """Answers with a ConfigMap of this data; with this status where it is a number."""
+
+    def __init__(self, answer: dict[str, str] | int) -> None:
+        self.answer = answer
+        self.paths: list[str] = []
+
+    async def get(self, path: str, **_: Any) -> bytes:
+        self.paths.append(path)
+        if isinstance(self.answer, int):
+            raise client.ApiError(self.answer, "", "refused")
+        return json.dumps({"metadata": {}, "data": self.answer}).encode()
+
+
+class Bench:
+    def __init__(self, answer: dict[str, str] | int) -> None:
+        self.api = Api(answer)
+        self.changes: list[bool] = []
+        self.order = restoring.Order(self.api, "ns", lambda: self.changes.append(self.order.given))  # type: ignore[arg-type] # a stand-in
+
+    async def look(self, answer: dict[str, str] | int) -> bool:
+        self.api.answer = answer
+        await self.order.look()
+        return self.order.given
+
+
+async def test_it_is_given_and_taken_back() -> None:
+    bench = Bench({})
+    assert not bench.order.synced.is_set()
+    assert await bench.look({"restore": "false"}) is False
+    assert bench.order.synced.is_set()
+    assert bench.changes == []
+    for _ in range(2):
+        assert await bench.look({"restore": "true"}) is True
+    assert await bench.look({}) is False
+    assert bench.changes == [True, False]
+    assert set(bench.api.paths) == {"/api/v1/namespaces/ns/configmaps/swapwarden-uninstall"}
+
+
+async def test_where_the_config_map_is_gone_what_was_said_last_holds() -> None:
+    bench = Bench({})
+    assert await bench.look(404) is False
+    assert bench.order.synced.is_set()
+    await bench.look({"restore": "true"})
+    assert await bench.look(404) is True
+    assert bench.changes == [True]
+
+
+async def test_a_look_that_failed_says_nothing() -> None:
+    bench = Bench({})
+    with pytest.raises(client.ApiError):
+        await bench.look(500)
+    assert not bench.order.synced.is_set()
