@@ -27,6 +27,8 @@ POLICY_SOURCE_ANNOTATION: Final = "swapwarden.dev/policy-source"
 DEFAULT_POLICY_LABEL: Final = "swapwarden.dev/default-swap-policy"
 
 # On nodes.
+STARTUP_TAINT: Final = "node.swapwarden.dev/agent-not-ready"
+"""Key of the taint that new nodes may carry, by their owner's choice, until an agent has applied a first state."""
 NFD_SWAP_LABEL: Final = "feature.node.kubernetes.io/memory-swap"
 SWAP_LABEL: Final = "node.swapwarden.dev/swap"
 

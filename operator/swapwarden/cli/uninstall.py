@@ -17,7 +17,7 @@ import msgspec
 import swapwarden
 from swapwarden.api import names, state
 from swapwarden.cli import hooks, profiles
-from swapwarden.controller import restoring
+from swapwarden.controller import reconciler, restoring
 from swapwarden.kube import backoff, client, config
 from swapwarden.policy import nodes
 
@@ -107,6 +107,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `swapwarden uninstall`."""
     parser.add_argument("--namespace", default="swapwarden-system", help="where Swapwarden is (default: %(default)s)")
     parser.add_argument("--owner", default="", help="delete this release's profiles, too (default: leave all profiles)")
+    parser.add_argument(
+        "--remove-startup-taint", action="store_true", help=f"take {names.STARTUP_TAINT} off all nodes, too"
+    )
     parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
     parser.add_argument(
         "--timeout",
@@ -142,7 +145,7 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
         silent = await _wait(api, arguments.timeout)
         for line in report(silent, before):
             print(line)
-        await _remove_labels(api)
+        await _release_nodes(api, untaint=arguments.remove_startup_taint)
         await _remove_objects(api, arguments.owner)
     return 0
 
@@ -188,7 +191,7 @@ def report(silent: Iterable[State], before: Iterable[State]) -> Iterator[str]:
         yield f"  {name}: up to {planned.get(name, 0)} pods"
 
 
-async def _remove_labels(api: client.Client) -> None:
+async def _release_nodes(api: client.Client, *, untaint: bool) -> None:
     held = held_labels(await _list(api, "/api/v1/pods", Pod))
     for node in await _list(api, NODES, nodes.WireNode):
         row = nodes.project(node)
@@ -199,6 +202,8 @@ async def _remove_labels(api: client.Client) -> None:
                 f"node {row.name} keeps the label {key}, which running pods select (a restarting kubelet fails them):"
             )
             print(f"  {', '.join(sorted(pods))}")
+        if untaint and row.startup_taint is not None:
+            await _tried(reconciler.remove_startup_taint, api, row)
         if gone := {key: None for key in ours if key not in kept}:
             body = msgspec.json.encode({"metadata": {"uid": row.uid, "labels": gone}})
             await _tried(api.merge_patch, f"{NODES}/{row.name}", body)

@@ -82,7 +82,8 @@ class Cluster:
                 del self._written[name]
         after = self.state_of(name)
         self._note(name, before, after)
-        if after is None or before is None or _planned_from(before) != _planned_from(after):
+        awaited = self.is_awaited(name) and after is not None and after.settled
+        if after is None or before is None or _planned_from(before) != _planned_from(after) or awaited:
             self._dirty(name, COALESCE_SECONDS)
 
     def profiles_changed(self, found: Mapping[str, profiles.Profile]) -> None:
@@ -125,6 +126,11 @@ class Cluster:
     def state_of(self, name: str) -> rows.StateRow | None:
         """The newest that is known of a node's state."""
         return self._written.get(name) or self._states.get(name)
+
+    def is_awaited(self, name: str) -> bool:
+        """Whether a node carries the startup taint: pods wait for its agent."""
+        node = self.nodes.get(name)
+        return node is not None and node.startup_taint is not None
 
     def largest_epoch(self) -> int:
         """The largest leadership term in any state; 0 where there is none."""

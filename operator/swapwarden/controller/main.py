@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 import swapwarden
+from swapwarden.api import names
 from swapwarden.controller import (
     certificates,
     cluster,
@@ -82,6 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=600.0,
         metavar="SECONDS",
         help="how long swap must be off before a node loses its swap labels (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--remove-startup-taint",
+        action="store_true",
+        help=f"take {names.STARTUP_TAINT} off nodes whose agent has applied a first state",
     )
     parser.add_argument(
         "--webhook-service",
@@ -175,6 +181,7 @@ class Controller:
             again=self._dirty,
             recorder=self._recorder,
             label_grace=arguments.label_removal_delay,
+            untaint=arguments.remove_startup_taint,
         )
         self._informers = (
             informer.Informer(

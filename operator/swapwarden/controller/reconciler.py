@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 PLANS = metrics.histogram("swapwarden_controller_plan_seconds", "Time to compute the plan of one node.")
 WRITES = metrics.counter(
     "swapwarden_controller_writes_total",
-    "Writes to the API server by object (state, labels, profile) and result (ok, unreachable, or the HTTP status).",
+    "Writes to the API server by object (state, labels, taint, profile) and result (ok, unreachable, or HTTP status).",
     labels=("object", "result"),
 )
 WRITE_SECONDS = metrics.histogram(
@@ -29,6 +29,7 @@ WRITE_SECONDS = metrics.histogram(
 
 STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 NODES: Final = "/api/v1/nodes"
+JSON_PATCH: Final = "application/json-patch+json"
 FIELD_MANAGER: Final = {"fieldManager": "swapwarden-controller"}
 WRITE_TIMEOUT: Final = 10.0
 NO_FIELD_RECORDS: Final[list[dict[str, Any]]] = [{}]
@@ -52,6 +53,7 @@ class Reconciler:
         again: Callable[[str, float], None],
         recorder: events.Recorder,
         label_grace: float,
+        untaint: bool = False,
     ) -> None:
         """`term` gives the epoch while this process leads; `again(node, delay)` has a node looked at once more."""
         self._api = api
@@ -60,6 +62,7 @@ class Reconciler:
         self._again = again
         self._recorder = recorder
         self._label_grace = label_grace
+        self._untaint = untaint
         self._labels = nodelabels.Labels(label_grace)
 
     def begin_term(self) -> None:
@@ -86,6 +89,8 @@ class Reconciler:
         if await self._write_state(node, row, spec, term):
             self._warn(name, row, spec)
         await self._write_labels(name)
+        if self._untaint:
+            await self._remove_startup_taint(name)
 
     async def _write_state(
         self, node: nodes.NodeRow, row: rows.StateRow | None, spec: state.StateSpec, term: int
@@ -162,6 +167,19 @@ class Reconciler:
         else:
             log.info("labels changed", extra={"node": name, "labels": change.labels})
 
+    async def _remove_startup_taint(self, name: str) -> None:
+        """Let pods onto the node when its agent has applied a first state, or can do nothing there."""
+        node, row = self._known.nodes.get(name), self._known.state_of(name)
+        if node is None or node.startup_taint is None or row is None or not row.settled or self._term() is None:
+            return
+        try:
+            await counted("taint", remove_startup_taint(self._api, node))
+        except client.ApiError as error:
+            if error.status not in {404, 409, 422}:  # another taint is there now: the watch will say so
+                raise
+        else:
+            log.info("startup taint removed", extra={"node": name})
+
     def _warn(self, name: str, row: rows.StateRow | None, spec: state.StateSpec) -> None:
         """Tell the owners of pods, once for each pod and reason: what stood in the state before was told with it."""
         before = rows.spec(row) if row is not None else None
@@ -187,6 +205,24 @@ async def counted(kind: str, request: Awaitable[bytes]) -> bytes:
     WRITES.inc(kind, "ok")
     WRITE_SECONDS.observe(time.perf_counter() - begun, kind)
     return answer
+
+
+async def remove_startup_taint(api: client.Client, node: nodes.NodeRow) -> bytes:
+    """Remove the taint from where it stood; client.ApiError with status 422 where another one stands there now."""
+    path = f"/spec/taints/{node.startup_taint}"
+    patch = [
+        {"op": "test", "path": "/metadata/uid", "value": node.uid},
+        {"op": "test", "path": f"{path}/key", "value": names.STARTUP_TAINT},
+        {"op": "remove", "path": path},
+    ]
+    return await api.request(
+        "PATCH",
+        f"{NODES}/{node.name}",
+        params=FIELD_MANAGER,
+        body=msgspec.json.encode(patch),
+        content_type=JSON_PATCH,
+        timeout=WRITE_TIMEOUT,
+    )
 
 
 def _owners(node: nodes.NodeRow) -> list[dict[str, str]]:

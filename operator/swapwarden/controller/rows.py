@@ -45,6 +45,8 @@ class StateRow(msgspec.Struct, frozen=True):
     """Whether the agent says that the cgroups hold what that generation says."""
     degraded: str
     """What the agent says is wrong; empty where nothing is."""
+    settled: bool = False
+    """Whether the agent has done all that there is to do on its node: also where nothing can be done."""
 
 
 class _Head(msgspec.Struct):
@@ -76,6 +78,7 @@ def project(wire: WireState) -> StateRow:
         observed=status.observed_generation,
         facts=status.facts,
         applied=applied is not None and applied.status == "True",
+        settled=applied is not None and (applied.status == "True" or applied.reason == "Incompatible"),
         degraded=f"{degraded.reason}: {degraded.message}" if degraded and degraded.status == "True" else "",
     )
 

@@ -43,10 +43,23 @@ class WireNodeMeta(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
 
 
+class WireTaint(msgspec.Struct, frozen=True):
+    """A taint of a Node, as far as it is read."""
+
+    key: str = ""
+
+
+class WireNodeSpec(msgspec.Struct, frozen=True):
+    """Spec of a Node, as far as it is read."""
+
+    taints: list[WireTaint] = []
+
+
 class WireNode(msgspec.Struct, frozen=True):
     """A Node as it comes from the API server or from a file."""
 
     metadata: WireNodeMeta
+    spec: WireNodeSpec = WireNodeSpec()
     status: WireNodeStatus = WireNodeStatus()
 
 
@@ -60,6 +73,8 @@ class NodeRow(msgspec.Struct, frozen=True):
     memory_bytes: int
     nfd: bool = False
     """Whether Node Feature Discovery says here that swap is on."""
+    startup_taint: int | None = None
+    """Where the startup taint stands among the node's taints; None where it has none."""
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
@@ -83,6 +98,9 @@ def project(wire: WireNode) -> NodeRow:
         nfd=any(
             key.endswith(names.NFD_OWNS_ANNOTATION) and names.NFD_SWAP_FEATURE in features.split(",")
             for key, features in wire.metadata.annotations.items()
+        ),
+        startup_taint=next(
+            (number for number, taint in enumerate(wire.spec.taints) if taint.key == names.STARTUP_TAINT), None
         ),
     )
 

@@ -41,6 +41,7 @@ SETS: dict[str, Json] = {
         "image": {"repository": "registry.example.com/swapwarden", "digest": f"sha256:{'0' * 64}"},
         "imagePullSecrets": [{"name": "pull"}],
         "profiles": PROFILES,
+        "startupTaint": True,
         "networkPolicy": {
             "apiServer": {"cidrs": ["192.0.2.0/24", "2001:db8::/64"], "ports": [443, 6443]},
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
@@ -177,7 +178,9 @@ def test_values_reach_the_pods(tmp_path: Path) -> None:
         template = named(documents, kind)[f"swapwarden-limits-{part}"]["spec"]["template"]
         pod = template["spec"]
         assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "infra"}
-        assert pod["tolerations"] == PLACEMENT["tolerations"]
+        # Were it not for that, no part could start in a cluster that is all new.
+        startup = {"key": "node.swapwarden.dev/agent-not-ready", "operator": "Exists"}
+        assert pod["tolerations"] == [*PLACEMENT["tolerations"], startup]
         assert "priorityClassName" not in pod
         assert pod["imagePullSecrets"] == [{"name": "pull"}]
         assert template["metadata"]["labels"]["team"] == "nodes"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import yaml
@@ -13,7 +12,8 @@ import yaml
 from testbed import helm, manifests, process
 from testbed.controller import Controller
 from testbed.controlplane import ControlPlane
-from tests.integration.controller.cluster import FACTS, FAST, PROFILES, STATES, Cluster
+from tests.integration.chart.agents import Agent
+from tests.integration.controller.cluster import FAST, PROFILES, STATES, Cluster
 
 Json = dict[str, Any]
 Eventually = Callable[[Callable[[], object], str], None]
@@ -48,41 +48,6 @@ def _clean(cluster: Cluster) -> Iterator[None]:
     for path in (PROFILES, "/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
         for item in cluster.cp.get(path)["items"]:
             cluster.cp.request("DELETE", f"{path}/{item['metadata']['name']}?gracePeriodSeconds=0")
-
-
-class Agent:
-    """Reports for one node that it has done what its state says, at once, for as long as the context lasts."""
-
-    def __init__(self, cluster: Cluster, node: str) -> None:
-        self._cluster, self._node = cluster, node
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.modes: list[str] = []
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.05):
-            found = self._cluster.state(self._node)
-            generation = found.get("metadata", {}).get("generation", 0)
-            if not found or found.get("status", {}).get("observedGeneration") == generation:
-                continue
-            self.modes.append(found["spec"].get("mode", "Enforce"))
-            reason = "Restored" if self.modes[-1] == "Restore" else "AsSpecified"
-            applied = {
-                "type": "Applied",
-                "status": "True",
-                "reason": reason,
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }
-            status = {"observedGeneration": generation, "facts": FACTS, "conditions": [applied]}
-            self._cluster.cp.request("PATCH", f"{STATES}/{self._node}/status", {"status": status})
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(30)
 
 
 @pytest.fixture

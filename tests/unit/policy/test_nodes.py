@@ -54,3 +54,14 @@ def test_what_the_agent_found_goes_before_what_the_node_says(
     )
     row = project({"nodeInfo": {"swap": {"capacity": 5}}, "capacity": {"memory": "5"}})
     assert nodes.facts(row, found) == nodes.NodeFacts(compatible, swap_bytes=1, memory_bytes=2, page_size=16384)
+
+
+def test_the_startup_taint_is_found_among_others() -> None:
+    def index(*keys: str) -> int | None:
+        taints = [{"key": key, "effect": "NoSchedule"} for key in keys]
+        wire = msgspec.convert({"metadata": {"name": "n"}, "spec": {"taints": taints}}, nodes.WireNode)
+        return nodes.project(wire).startup_taint
+
+    assert index("a", "node.swapwarden.dev/agent-not-ready", "b") == 1
+    assert index("a", "b") is None
+    assert nodes.project(nodes.WireNode(nodes.WireNodeMeta("n"))).startup_taint is None

@@ -60,8 +60,10 @@ annotations:
 {{- end -}}
 {{- end -}}
 
-{{/* Where a part's pods may run. Takes the part's values. */}}
+{{/* Where a part's pods may run. Takes (list ROOT COMPONENT). */}}
 {{- define "swapwarden.placement" -}}
+{{- $startup := ternary (list (dict "key" "node.swapwarden.dev/agent-not-ready" "operator" "Exists")) list (index . 0).Values.startupTaint -}}
+{{- with index (index . 0).Values (index . 1) }}
 {{- with .priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
@@ -69,13 +71,14 @@ priorityClassName: {{ . }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .tolerations }}
+{{- with concat .tolerations $startup }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 {{- end -}}
 

@@ -1,0 +1,127 @@
+"""`startupTaint: true`: who may take the taint off, and when it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed import helm, manifests
+from testbed.controller import Controller
+from testbed.controlplane import ControlPlane
+from tests.integration.chart.agents import Agent
+from tests.integration.controller.cluster import FAST, STATES, Cluster
+
+Json = dict[str, Any]
+Eventually = Callable[[Callable[[], object], str], None]
+
+STARTUP: Json = {"key": "node.swapwarden.dev/agent-not-ready", "effect": "NoSchedule"}
+OTHERS: list[Json] = [{"key": "pool", "value": "batch", "effect": "NoSchedule"}, {"key": "x", "effect": "NoExecute"}]
+KINDS = {"Namespace", "ServiceAccount", "ConfigMap", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+KINDS |= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Rights and policies of this value."""
+    documents = yaml.safe_load_all(helm.render("--set=startupTaint=true", "--set=namespace.create=true"))
+    text = yaml.safe_dump_all([document for document in documents if document and document["kind"] in KINDS])
+    with ControlPlane() as running:
+        running.apply_crds(manifests.FOLDER.parents[1] / "crds")
+        running.create_namespace(helm.NAMESPACE)
+        running.apply(text)
+        yield Cluster(running)
+
+
+@pytest.fixture(autouse=True)
+def _clean(cluster: Cluster) -> Iterator[None]:
+    yield
+    for path in ("/api/v1/nodes", STATES):
+        for item in cluster.cp.get(path)["items"]:
+            cluster.cp.request("DELETE", f"{path}/{item['metadata']['name']}")
+
+
+def taint(cluster: Cluster, node: str, *taints: Json) -> None:
+    assert cluster.cp.request("PATCH", f"/api/v1/nodes/{node}", {"spec": {"taints": list(taints)}})[0] == 200
+
+
+def taints(cluster: Cluster, node: str) -> list[Json]:
+    found: list[Json] = cluster.cp.get(f"/api/v1/nodes/{node}")["spec"].get("taints", [])
+    return [{key: value for key, value in each.items() if key != "timeAdded"} for each in found]
+
+
+@pytest.mark.parametrize(
+    "before", [[STARTUP], [STARTUP, *OTHERS], [OTHERS[0], STARTUP, OTHERS[1]], [*OTHERS, STARTUP]], ids=len
+)
+def test_it_goes_when_the_agent_has_applied_a_state_and_all_others_stay(
+    before: list[Json], cluster: Cluster, eventually: Eventually
+) -> None:
+    cluster.node("one")
+    taint(cluster, "one", *before)
+    with Controller(cluster.cp, FAST, "--remove-startup-taint"):
+        eventually(lambda: cluster.state("one"), "a state")
+        assert STARTUP in taints(cluster, "one")
+        with Agent(cluster, "one"):
+            eventually(lambda: STARTUP not in taints(cluster, "one"), "the taint gone")
+        assert taints(cluster, "one") == [each for each in before if each != STARTUP]
+        # A node that comes back new.
+        taint(cluster, "one", *before)
+        eventually(lambda: STARTUP not in taints(cluster, "one"), "the taint gone again")
+
+
+def test_it_goes_where_nothing_can_be_done(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("one")
+    taint(cluster, "one", STARTUP)
+    with (
+        Controller(cluster.cp, FAST, "--remove-startup-taint"),
+        Agent(cluster, "one", status="False", reason="Incompatible"),
+    ):
+        eventually(lambda: not taints(cluster, "one"), "the taint gone")
+
+
+def test_it_stays_while_something_is_amiss_or_nobody_asked_for_its_removal(
+    cluster: Cluster, eventually: Eventually
+) -> None:
+    for name in ("failing", "fine"):
+        cluster.node(name)
+        taint(cluster, name, STARTUP)
+    with (
+        Controller(cluster.cp, FAST, "--remove-startup-taint"),
+        Agent(cluster, "failing", status="False", reason="WriteFailed") as failing,
+        Agent(cluster, "fine"),
+    ):
+        eventually(lambda: not taints(cluster, "fine"), "the other taint gone")
+        eventually(lambda: failing.modes, "a report")
+    assert taints(cluster, "failing") == [STARTUP]
+    taint(cluster, "fine", STARTUP)
+    with Controller(cluster.cp, FAST) as controller:
+        controller.leads()
+        eventually(lambda: cluster.spec("fine").get("epoch", 0) >= 1, "a look")
+    assert taints(cluster, "fine") == [STARTUP]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"taints": [STARTUP, *OTHERS, {"key": "new", "effect": "NoSchedule"}]},
+        {"taints": [STARTUP, OTHERS[0]]},
+        {"taints": [{**STARTUP, "effect": "NoExecute"}, *OTHERS]},
+        {"taints": OTHERS, "unschedulable": True},
+        {"providerID": "other"},
+    ],
+)
+def test_the_controller_may_take_that_taint_and_touch_no_other(
+    spec: Json, cluster: Cluster, eventually: Eventually
+) -> None:
+    cluster.node("one")
+    taint(cluster, "one", STARTUP, *OTHERS)
+    token = cluster.cp.token(helm.NAMESPACE, "swapwarden-controller")
+
+    def status() -> int:
+        return int(cluster.cp.request("PATCH", "/api/v1/nodes/one?dryRun=All", {"spec": spec}, token=token)[0])
+
+    eventually(lambda: status() == 403, "the policy in force")
+    assert taints(cluster, "one") == [STARTUP, *OTHERS]
+    assert cluster.cp.request("PATCH", "/api/v1/nodes/one", {"spec": {"taints": OTHERS}}, token=token)[0] == 200
