@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -82,6 +85,11 @@ def bench(api: client.Client, server: Scripted) -> Bench:
 
 def answer(version: int, **fields: Any) -> bytes:
     return reply(state_object(state_row(version=version, **fields)))
+
+
+def clock(monotonic: Callable[[], float]) -> types.SimpleNamespace:
+    """In place of the module in the reconciler only: the event loop needs the real one."""
+    return types.SimpleNamespace(monotonic=monotonic, perf_counter=time.perf_counter)
 
 
 async def test_a_node_without_a_state_gets_one_that_it_owns(bench: Bench) -> None:
@@ -249,7 +257,7 @@ async def test_labels_are_set_on_this_node_only(bench: Bench) -> None:
 
 async def test_a_label_of_node_feature_discovery_is_left_to_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("swapwarden.controller.reconciler.time.monotonic", lambda: now)
+    monkeypatch.setattr(reconciler, "time", clock(lambda: now))
     bench.known.node_changed("node-1", None, node(labels=LABELED, swap_bytes=0, nfd=True))
     bench.planned()
     assert await bench.reconcile() == []
@@ -290,7 +298,7 @@ async def test_a_label_waits_for_its_time_anew_in_a_new_term_and_on_a_new_node(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("swapwarden.controller.reconciler.time.monotonic", lambda: now)
+    monkeypatch.setattr(reconciler, "time", clock(lambda: now))
     off = node(labels=LABELED, swap_bytes=0)
     bench.known.node_changed("node-1", None, off)
     bench.planned()
