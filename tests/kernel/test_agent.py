@@ -378,10 +378,11 @@ def test_pages_that_are_in_memory_and_in_swap_need_no_room_and_are_no_success(on
 
 def test_nothing_is_let_go_when_the_state_is_deleted(one: Node) -> None:
     disabled, free = one.pod("disabled"), one.pod("free")
-    one.want({disabled: "0", free: "max"})
+    generation = one.want({disabled: "0", free: "max"})
     agent = one.start()
     for pod in (disabled, free):
         pod.make()
+    one.applied(generation)
     until(lambda: (disabled.swap_max, free.swap_max) == ("0", "max"), "limits are set")
     assert one.cluster.request("DELETE", f"{STATES}/{one.name}")[0] == 200
     until(lambda: "was deleted; what it said stays in force" in agent.output(), "the agent knows")
