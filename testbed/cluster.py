@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,13 +22,13 @@ _POLL = 0.2
 Json = Any
 
 
-def ensure() -> None:
-    """Have all that a cluster needs; host.SetupError where that can't be."""
+def ensure(images: Sequence[Path] = ()) -> None:
+    """Have all that a cluster needs, IMAGES on its node among it; host.SetupError where that can't be."""
     netns.ensure()
     for name in programs.KUBE_ON_HOST:
         programs.kube_on_host(name)
     programs.helm()
-    nodeimage.ensure()
+    nodeimage.ensure(images)
 
 
 def remove_leftovers() -> None:
@@ -40,10 +40,16 @@ def remove_leftovers() -> None:
 
 
 class Cluster:
-    """Comes up on entering, with its node Ready, and is gone on leaving. Several may run side by side."""
+    """Comes up on entering, with its node Ready, and is gone on leaving. Several may run side by side.
 
-    def __init__(self, *, swap_mib: int = 512, memory_mib: int = 3072, cpus: int = 2) -> None:
-        ensure()
+    IMAGES are archives (OCI layout) of what pods will run; see NodeVM.
+    """
+
+    def __init__(
+        self, images: Sequence[Path] = (), *, swap_mib: int = 512, memory_mib: int = 3072, cpus: int = 2
+    ) -> None:
+        ensure(images)
+        self._images = images
         self._size = {"swap_mib": swap_mib, "memory_mib": memory_mib, "cpus": cpus}
         self._stack = contextlib.ExitStack()
         self._network: netns.NetworkNamespace
@@ -78,7 +84,7 @@ class Cluster:
             self.control_plane = stack.enter_context(ControlPlane(self._network, nodevm.HOST))
             self._start_program(stack, "kube-controller-manager", *self._controller_manager_options())
             self._start_program(stack, "kube-scheduler")
-        self.node = stack.enter_context(NodeVM(self._network, self._credentials(), **self._size))
+        self.node = stack.enter_context(NodeVM(self._network, self._credentials(), images=self._images, **self._size))
         with term.step("waiting until the node is Ready"):
             self.wait_for(self.node_is_ready, "the node is Ready", _READY_TIMEOUT)
 

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from testbed import assets, cache, host, initramfs, ociimage, process, programs, qemu, term
@@ -23,6 +23,7 @@ PACKAGES = (
 MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "crc32c_generic", "ext4", "9p", "9pnet_virtio")
 _PURPOSE = "the node VM"
 _DISK_SIZE = "6G"
+_KEPT = 3
 _ROOT = Path(__file__).with_name("noderoot")
 _INIT = Path(__file__).with_name("nodeinit.sh")
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -51,16 +52,21 @@ class NodeImage:
     initramfs: Path
 
 
-def ensure() -> NodeImage:
-    """The image, made on the first call (minutes); host.SetupError where it can't be had."""
+def ensure(images: Sequence[Path] = ()) -> NodeImage:
+    """The image, made on the first call (minutes, once; then half a minute); host.SetupError where it can't be had.
+
+    IMAGES are archives (OCI layout) whose images the node's containerd has from the start, under the names that they
+    say. An emulated CPU would take minutes to import them.
+    """
     qemu.ensure(_PURPOSE)
-    name = f"node-{_digest(_recipe())}"
+    name = f"node-{_digest([*_recipe(), *(path.read_bytes() for path in images)])}"
     if not cache.find(name):
         with cache.lock("node"):
             if not cache.find(name):
-                _make(name)
-                _forget("node", name)
+                _make(name, images)
+                _forget("node")
     folder = cache.root() / name
+    os.utime(folder)
     return NodeImage(folder / "node.img", folder / "vmlinuz", folder / "initramfs.cpio")
 
 
@@ -81,14 +87,14 @@ def _digest(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()[:12]
 
 
-def _forget(kind: str, name: str) -> None:
-    """Remove what older recipes made; a VM that still runs from it keeps its open files."""
-    for old in cache.root().glob(f"{kind}-{'?' * 12}"):
-        if old.name != name:
-            shutil.rmtree(old)
+def _forget(kind: str) -> None:
+    """Remove all but the last few in use; a VM that still runs from one keeps its open files."""
+    made = sorted(cache.root().glob(f"{kind}-{'?' * 12}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in made[_KEPT:]:
+        shutil.rmtree(old)
 
 
-def _make(name: str) -> None:
+def _make(name: str, images: Sequence[Path]) -> None:
     host.need(
         host.is_root(),
         "the node VM's disk has to be made with the owners and devices that a system has, and this is not root",
@@ -107,6 +113,7 @@ def _make(name: str) -> None:
         process.run(["tar", "-x", "--numeric-owner", "-f", str(base / "root.tar"), "-C", str(root)], timeout=600)
         _add_kernel(base / "kernel", root, folder)
         _add_files(root, binaries)
+        _add_images(root, images)
         process.run(
             ["mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-d", str(root), str(folder / "node.img"), _DISK_SIZE],
             timeout=600,
@@ -124,7 +131,7 @@ def _base() -> Path:
             with term.step("fetching a kernel for the node VM"):
                 (folder / "kernel").mkdir()
                 host.apt_unpack(initramfs.kernel_packages(), folder / "kernel", _PURPOSE)
-        _forget("node-base", name)
+        _forget("node-base")
     return cache.root() / name
 
 
@@ -193,8 +200,20 @@ def _add_files(root: Path, binaries: Iterable[Path]) -> None:
     resolver = root / "etc/resolv.conf"
     resolver.unlink(missing_ok=True)
     resolver.touch()
-    images = root / "usr/local/share/testbed"
-    images.mkdir(parents=True)
+
+
+def _add_images(root: Path, images: Sequence[Path]) -> None:
+    folder = root / "usr/local/share/testbed/images"
+    folder.mkdir(parents=True)
     busybox = root / "bin/busybox"
     applets = process.run([str(busybox), "--list"], timeout=30).stdout.split()
-    ociimage.write(images / "images.tar", busybox.read_bytes(), applets)
+    ociimage.write(folder / "testbed.tar", busybox.read_bytes(), applets)
+    for number, archive in enumerate(images):
+        shutil.copyfile(archive, folder / f"{number}.tar")
+    own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", str(root)]
+    try:
+        process.run([*own, "/usr/local/sbin/testbed-import-early"], timeout=600)
+    except process.ProcessError as error:
+        # Not every file system can hold containerd's layers; the node's can.
+        term.say(f"  the node will import its images itself, at each start: {error}")
+        shutil.rmtree(root / "var/lib/containerd", ignore_errors=True)

@@ -15,7 +15,7 @@ import socket
 import tempfile
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -90,7 +90,8 @@ class Recording:
 class NodeVM(GuestLink):
     """Boots on entering, is gone on leaving. Its methods may be called from several threads.
 
-    CREDENTIALS are the files of /etc/kubernetes that no image can hold, by name.
+    CREDENTIALS are the files of /etc/kubernetes that no image can hold, by name. IMAGES are archives (OCI layout) whose
+    images are there from the start; `import_image` takes its time.
     """
 
     kubepods = KUBEPODS
@@ -100,11 +101,12 @@ class NodeVM(GuestLink):
         network: netns.NetworkNamespace,
         credentials: Mapping[str, bytes],
         *,
+        images: Sequence[Path] = (),
         swap_mib: int = 512,
         memory_mib: int = 3072,
         cpus: int = 2,
     ) -> None:
-        self._image = nodeimage.ensure()
+        self._image = nodeimage.ensure(images)
         self._network = network
         self._swap_mib = swap_mib
         self._memory_mib = memory_mib

@@ -135,8 +135,11 @@ def choose(environment: dict[str, str], has_docker: Callable[[], bool] = docker_
     return name
 
 
-def make() -> AbstractContextManager[Provider]:
-    """The provider that the environment asks for."""
+def make(images: Sequence[Path] = ()) -> AbstractContextManager[Provider]:
+    """The provider that the environment asks for; the images of the archives IMAGES are on its node from the start.
+
+    A cluster that is there already gets none: its nodes have to find them in a registry.
+    """
     environment = dict(os.environ)
     name = choose(environment)
     if name == "existing":
@@ -146,7 +149,7 @@ def make() -> AbstractContextManager[Provider]:
     if name == "kind":
         from tests.e2e.provider_kind import Kind
 
-        return Kind()
+        return Kind(images)
     from tests.e2e.provider_nodevm import NodeVMProvider
 
-    return NodeVMProvider()
+    return NodeVMProvider(images)

@@ -48,7 +48,8 @@ class Kind(provider.ByKubeconfig):
     name = "kind"
     busybox = ociimage.BUSYBOX
 
-    def __init__(self) -> None:
+    def __init__(self, images: Sequence[Path]) -> None:
+        self._images = images
         self._cluster = f"swapwarden-{os.getpid()}"
         self.node_name = f"{self._cluster}-control-plane"
         self._stack = contextlib.ExitStack()
@@ -77,7 +78,8 @@ class Kind(provider.ByKubeconfig):
             busybox = self._busybox()
             applets = process.run([str(busybox), "--list"], timeout=30).stdout.split()
             ociimage.write(images, busybox.read_bytes(), applets)
-            self.load_image(images)
+            for archive in (images, *self._images):
+                self.load_image(archive)
         except BaseException:
             self._stack.close()
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,8 +22,8 @@ class NodeVMProvider:
     node_name = nodevm.NAME
     busybox = ociimage.BUSYBOX
 
-    def __init__(self) -> None:
-        self.cluster = Cluster()
+    def __init__(self, images: Sequence[Path]) -> None:
+        self.cluster = Cluster(images)
 
     def __enter__(self) -> Self:
         self.cluster.__enter__()

@@ -1,5 +1,6 @@
 """The node's disk comes from this machine's own package sources, and is made anew when its recipe changes."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,13 @@ def test_every_file_of_the_node_is_part_of_the_recipe() -> None:
         assert name.encode() in text
 
 
-def test_what_older_recipes_made_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_the_last_few_disks_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SWAPWARDEN_CACHE", str(tmp_path))
-    for name in ("node-0123456789ab", "node-ba9876543210", "node-base-0123456789ab", "helm-3"):
+    for age, name in enumerate(("node-00000000000d", "node-00000000000c", "node-00000000000b", "node-00000000000a")):
         (tmp_path / name).mkdir()
-    nodeimage._forget("node", "node-ba9876543210")
-    assert cache.find("node-0123456789ab") is None
-    assert all(cache.find(name) for name in ("node-ba9876543210", "node-base-0123456789ab", "helm-3"))
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    for name in ("node-base-0123456789ab", "helm-3"):
+        (tmp_path / name).mkdir()
+    nodeimage._forget("node")
+    assert cache.find("node-00000000000a") is None
+    assert len(list(tmp_path.iterdir())) == 5
