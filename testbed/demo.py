@@ -178,7 +178,7 @@ class _Demo:
         else:
             _check(peaks["burstable"] <= before, f"more was swapped out: {before} bytes, then {peaks['burstable']}")
             if left := self._number("burstable", "memory.swap.current"):
-                print(f"  No limit brings pages back that nobody touches: {left} bytes of burstable are still in swap.")
+                print(f"  {left} bytes of burstable still count as swap: no limit brings back what nobody touches.")
 
     def _create(self, name: str, annotations: dict[str, str], resources: dict[str, Any]) -> tuple[int, Json]:
         container = {"name": "app", "image": "none", "resources": resources}
