@@ -239,7 +239,7 @@ def test_each_part_is_started_as_its_command_line_allows(part: str) -> None:
     _, port = telemetry.parse_address(address) if isinstance(address, str) else address
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert ports["metrics"] == port
-    for probe in ("livenessProbe", "readinessProbe"):
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["port"] == "metrics"
 
 

@@ -125,6 +125,12 @@ imagePullSecrets:
 {{- end -}}
 
 {{- define "swapwarden.probes" -}}
+# Five minutes for the first answer: a node that is busy with its own start is no reason to begin anew.
+startupProbe:
+  httpGet: {path: /healthz, port: metrics}
+  periodSeconds: 1
+  timeoutSeconds: 5
+  failureThreshold: 300
 livenessProbe:
   httpGet: {path: /healthz, port: metrics}
   periodSeconds: 10
