@@ -27,7 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.cgroup:
         Path(options.cgroup, "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
-    memory = mmap.mmap(-1, options.mib * MIB)
+    memory = mmap.mmap(-1, options.mib * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)  # page by page, as most programs' memory is
     block = os.urandom(MIB)  # zswap and zram would make nothing of zeros
     due = time.monotonic()
