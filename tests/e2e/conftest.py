@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import pytest
 
-from tests.e2e import provider
+from testbed import image
+from tests.e2e import cgroups, provider
 from tests.e2e.provider import Provider
+from tests.e2e.release import Release
 
 PATIENCE = 300.0
 ARTIFACTS = Path(os.environ.get("E2E_ARTIFACTS", "build/e2e"))
@@ -22,8 +25,28 @@ ARTIFACTS = Path(os.environ.get("E2E_ARTIFACTS", "build/e2e"))
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Provider]:
     """The cluster that the environment asks for; see provider.py."""
-    with provider.make() as made:
+    with provider.make([image.ensure()]) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def swapwarden(cluster: Provider) -> Iterator[Release]:
+    """Swapwarden, installed by its chart. Tests leave it as they find it."""
+    found = Release(cluster)
+    found.install()
+    yield found
+    if found.installed:
+        found.uninstall()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What a kubelet does by itself is looked at before Swapwarden is there."""
+    places = [place for place, item in enumerate(items) if item.path.is_relative_to(Path(__file__).parent)]
+    ordered = sorted(
+        (items[place] for place in places), key=lambda item: "swapwarden" in getattr(item, "fixturenames", ())
+    )
+    for place, item in zip(places, ordered, strict=True):
+        items[place] = item
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +57,15 @@ def node(cluster: Provider) -> provider.Node:
     return cluster.node
 
 
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], object], str], None]:
+class Wait(Protocol):
     """Wait until a condition holds; the text says what was waited for."""
+
+    def __call__(self, condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None: ...
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Wait:
+    """See Wait."""
 
     def wait(condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
         deadline = time.monotonic() + timeout
@@ -50,8 +79,16 @@ def eventually() -> Callable[[Callable[[], object], str], None]:
 @pytest.fixture
 def namespace(cluster: Provider) -> Iterator[Namespace]:
     """A namespace of one test's own; it is deleted with all in it."""
+    with new_namespace(cluster) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def new_namespace(cluster: Provider, labels: dict[str, str] | None = None) -> Iterator[Namespace]:
+    """As the fixture, with LABELS."""
     name = f"e2e-{uuid.uuid4().hex[:8]}"
-    cluster.kubectl("create", "namespace", name)
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}}
+    cluster.kubectl("create", "-f", "-", text=json.dumps(body))
     yield Namespace(cluster, name)
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 
@@ -126,15 +163,27 @@ def pytest_runtest_makereport(
     report = yield
     found = item.funcargs.get("cluster") if isinstance(item, pytest.Function) else None
     if report.failed and found:
-        cluster = cast("Provider", found)
-        parts = {
-            "events": cluster.kubectl("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp").stdout,
-            "pods": cluster.kubectl("get", "pods", "--all-namespaces", "-o", "wide").stdout,
-            "logs": cluster.logs(200),
-        }
         folder = ARTIFACTS / f"{item.name}-{call.when}"
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in parts.items():
+        for name, content in _evidence(cast("Provider", found)):
             (folder / f"{name}.txt").write_text(content, encoding="utf-8")
             report.sections.append((f"{name} (all of it in {folder})", "\n".join(content.splitlines()[-40:])))
     return report
+
+
+def _evidence(cluster: Provider) -> Iterator[tuple[str, str]]:
+    """What helps to understand a failure; what can't be had says why."""
+    everywhere = "--all-namespaces"
+    parts: dict[str, Callable[[], str]] = {
+        "events": lambda: cluster.kubectl("get", "events", everywhere, "--sort-by=.lastTimestamp").stdout,
+        "pods": lambda: cluster.kubectl("get", "pods", everywhere, "-o=wide").stdout,
+        "states": lambda: cluster.kubectl("get", "nodeswapprofiles,nodeswapstates", "-o=yaml").stdout,
+        "cgroups": lambda: cgroups.dump(cluster.node) if cluster.node else "",
+        "swapwarden": lambda: Release(cluster).logs(200),
+        "logs": lambda: cluster.logs(200),
+    }
+    for name, read in parts.items():
+        try:
+            yield name, read()
+        except Exception as error:  # noqa: BLE001 what is looked into may be what is broken
+            yield name, f"not to be had: {error}"

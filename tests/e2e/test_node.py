@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from swapwarden.policy import swap
 
 from testbed import process
-from tests.e2e.conftest import Namespace
+from tests.e2e import cgroups
+from tests.e2e.cgroups import MIB, PAGE, TIMEOUT
+from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider, ProviderError
 
-MIB = 1 << 20
-PAGE = 4096
-TIMEOUT = 120.0
 WEB = ["sh", "-c", "mkdir /www && echo hello >/www/index.html && exec httpd -f -p 8080 -h /www"]
-
-
-def meminfo(node: Node, name: str) -> int:
-    """A line of /proc/meminfo, in bytes."""
-    lines = dict(line.split(":") for line in node.read("/proc/meminfo").splitlines())
-    return int(lines[name].removesuffix("kB")) * 1024
-
-
-def cgroup(node: Node, name: str) -> Path:
-    """The one cgroup below kubepods whose name ends with NAME."""
-    found = node.run(["find", str(node.kubepods), "-type", "d", "-name", f"*{name}"], timeout=TIMEOUT).stdout.split()
-    assert len(found) == 1, found
-    return Path(found[0])
 
 
 def test_the_kubelet_gives_a_burstable_container_its_share_of_the_swap(
@@ -43,23 +26,21 @@ def test_the_kubelet_gives_a_burstable_container_its_share_of_the_swap(
         container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
         values = [sample.max_bytes for sample in recording.samples(f"{slice_name}/")]
         pod_values = {sample.max_bytes for sample in recording.samples(slice_name) if sample.path.endswith(slice_name)}
-    memory, total = meminfo(node, "MemTotal"), meminfo(node, "SwapTotal")
+    memory, total = cgroups.meminfo(node, "MemTotal"), cgroups.meminfo(node, "SwapTotal")
     assert total > 0
     info = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]
     assert info["nodeInfo"]["swap"]["capacity"] == total
     expected = swap.floor_to_page(swap.container_swap(request, limit, memory, total), PAGE)
     assert 0 < expected < total
-    scope = cgroup(node, f"{container}.scope")
+    scope = cgroups.find(node, f"{container}.scope")
     assert int(node.read(scope / "memory.swap.max")) == expected
-    assert node.read(cgroup(node, slice_name) / "memory.swap.max") == "max\n"
+    assert node.read(cgroups.find(node, slice_name) / "memory.swap.max") == "max\n"
     # The recorder saw what the files say now, and nothing but `max` at the pod's own level.
     assert expected in values
     assert pod_values == {None}
 
 
-def test_pods_and_the_api_server_reach_each_other(
-    cluster: Provider, namespace: Namespace, eventually: Callable[[Callable[[], object], str], None]
-) -> None:
+def test_pods_and_the_api_server_reach_each_other(cluster: Provider, namespace: Namespace, eventually: Wait) -> None:
     namespace.create_pod("web", command=WEB, metadata={"labels": {"app": "web"}})
     namespace.wait_ready("web")
     space = f"--namespace={namespace.name}"
@@ -82,12 +63,12 @@ def test_pods_and_the_api_server_reach_each_other(
 
 
 def test_systemd_puts_a_pods_limit_back_and_the_recorder_sees_it(
-    node: Node, namespace: Namespace, eventually: Callable[[Callable[[], object], str], None]
+    node: Node, namespace: Namespace, eventually: Wait
 ) -> None:
     namespace.create_pod("victim")
     uid = namespace.wait_ready("victim")["metadata"]["uid"]
     slice_name = f"pod{uid.replace('-', '_')}.slice"
-    limit = cgroup(node, slice_name) / "memory.swap.max"
+    limit = cgroups.find(node, slice_name) / "memory.swap.max"
     with node.record() as recording:
         node.write(limit, "0")
         node.daemon_reload()
@@ -106,7 +87,7 @@ def test_systemd_puts_a_pods_limit_back_and_the_recorder_sees_it(
 def test_a_restart_leaves_pods_running(
     node: Node,
     namespace: Namespace,
-    eventually: Callable[[Callable[[], object], str], None],
+    eventually: Wait,
     unit: str,
 ) -> None:
     namespace.create_pod("before")
@@ -120,9 +101,7 @@ def test_a_restart_leaves_pods_running(
 
 
 @pytest.mark.usefixtures("node")
-def test_the_api_server_can_be_away(
-    cluster: Provider, namespace: Namespace, eventually: Callable[[Callable[[], object], str], None]
-) -> None:
+def test_the_api_server_can_be_away(cluster: Provider, namespace: Namespace, eventually: Wait) -> None:
     namespace.create_pod("running")
     namespace.wait_ready("running")
     cluster.stop_apiserver()

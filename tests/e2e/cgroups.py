@@ -1,0 +1,113 @@
+"""What the kernel says of a node's pods, and what a recorder saw of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from testbed.nodevm import Sample
+from tests.e2e.provider import Node
+
+MIB = 1 << 20
+PAGE = 4096
+TIMEOUT = 120.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """When a cgroup's memory.swap.max was above 0, in seconds of the node's clock; `end` is None while it lasts."""
+
+    start: float
+    end: float | None
+    highest: int | None
+
+    def __str__(self) -> str:
+        lasted = "and still is" if self.end is None else f"for {(self.end - self.start) * 1000:.1f} ms"
+        return f"at {self.start:.3f} {lasted}: {'max' if self.highest is None else self.highest}"
+
+
+def meminfo(node: Node, name: str) -> int:
+    """A line of /proc/meminfo, in bytes."""
+    lines = dict(line.split(":") for line in node.read("/proc/meminfo").splitlines())
+    return int(lines[name].removesuffix("kB")) * 1024
+
+
+def find(node: Node, name: str) -> Path:
+    """The one cgroup below kubepods whose name ends with NAME."""
+    found = node.run(["find", str(node.kubepods), "-type", "d", "-name", f"*{name}"], timeout=TIMEOUT).stdout.split()
+    assert len(found) == 1, f"{name}: {found}"
+    return Path(found[0])
+
+
+def slice_of(uid: str) -> str:
+    """The end of the name of a pod's cgroup under systemd."""
+    return f"pod{uid.replace('-', '_')}.slice"
+
+
+def of_pod(node: Node, pod: Any) -> Path:
+    """A pod's cgroup."""
+    return find(node, slice_of(pod["metadata"]["uid"]))
+
+
+def container_id(pod: Any, name: str = "main") -> str:
+    """The id of one of the pod's containers, as its cgroup carries it."""
+    statuses = [*pod["status"].get("initContainerStatuses", []), *pod["status"]["containerStatuses"]]
+    (found,) = [each["containerID"] for each in statuses if each["name"] == name]
+    return str(found).partition("://")[2]
+
+
+def of_container(node: Node, pod: Any, name: str = "main") -> Path:
+    """The cgroup of one of the pod's containers."""
+    return find(node, f"{container_id(pod, name)}.scope")
+
+
+def swap_max(node: Node, folder: Path) -> str:
+    """What a cgroup's memory.swap.max holds."""
+    return node.read(folder / "memory.swap.max").strip()
+
+
+def swap_used(node: Node, folder: Path) -> int:
+    """What a cgroup has in swap, bytes."""
+    return int(node.read(folder / "memory.swap.current"))
+
+
+def events(node: Node, folder: Path) -> dict[str, int]:
+    """A cgroup's memory.events, those of the cgroups below it included."""
+    words = node.read(folder / "memory.events").split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+
+def first_start(samples: Iterable[Sample], pod: str, container: str) -> float:
+    """When the cgroup of a pod's container was made, before anything ran in it."""
+    (found,) = [each.at for each in samples if pod in each.path and container in each.path and each.event == "created"]
+    return found
+
+
+def windows(samples: Iterable[Sample], pod: str, start: float, end: float = float("inf")) -> list[Window]:
+    """When the cgroup POD itself was above 0, between START and END."""
+    found: list[Window] = []
+    since: float | None = None
+    highest: int | None = 0
+    for sample in samples:
+        if not sample.path.endswith(pod) or sample.at > end:
+            continue
+        above = sample.event != "gone" and sample.max_bytes != 0
+        if above:
+            since = sample.at if since is None else since
+            highest = None if sample.max_bytes is None or highest is None else max(highest, sample.max_bytes)
+        elif since is not None:
+            if sample.at > start:
+                found.append(Window(max(since, start), sample.at, highest))
+            since, highest = None, 0
+    return [*found, Window(max(since, start), None, highest)] if since is not None else found
+
+
+def dump(node: Node) -> str:
+    """The swap limits and the swap in use of all pods, a line for each cgroup."""
+    script = """
+        find "$0" -name memory.swap.max | sort | while read -r file; do
+            echo "${file%/*} $(cat "$file") $(cat "${file%/*}/memory.swap.current")"
+        done"""
+    return node.run(["sh", "-c", script, str(node.kubepods)], timeout=TIMEOUT).stdout

@@ -1,0 +1,161 @@
+"""The chart's release in the suite's cluster: how it is installed, and what it says of itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from testbed import chart, helm, image
+from tests.e2e.provider import Provider, ProviderError
+
+NAMESPACE = helm.NAMESPACE
+NAME = helm.RELEASE
+LABEL_REMOVAL_SECONDS = 40
+"""How long swap must be off before a node loses its labels, here. The chart's default is ten minutes."""
+
+_PORTS = {"agent": 8082, "controller": 8083, "webhook": 8081}
+_STATES = "/apis/swapwarden.dev/v1alpha1/nodeswapstates"
+_TIMEOUT = 900.0
+_SERIES = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
+
+
+def series(text: str, name: str) -> dict[str, float]:
+    """The values of a metric in Prometheus's text form, by their labels as they stand there."""
+    found = (_SERIES.fullmatch(line) for line in text.splitlines() if line.startswith(name))
+    return {each[2] or "": float(each[3]) for each in found if each and each[1] == name}
+
+
+class Release:
+    """Swapwarden as `helm install` makes it: all defaults, but for the image's name and the labels' delay."""
+
+    def __init__(self, cluster: Provider) -> None:
+        self._cluster = cluster
+        self.installed = False
+
+    # --- life cycle ---
+
+    def install(self, **values: str) -> None:
+        """Install it; it is all Ready when this returns."""
+        self._helm("install", "--create-namespace", **values)
+        self.installed = True
+
+    def upgrade(self, **values: str) -> None:
+        """Upgrade it in the same way. Values that are not given have their default again."""
+        self._helm("upgrade", **values)
+
+    def rollback(self) -> None:
+        """Go back to the revision before."""
+        self._cluster.helm("rollback", NAME, f"--namespace={NAMESPACE}", "--wait", f"--timeout={_TIMEOUT:.0f}s")
+
+    def uninstall(self) -> str:
+        """Uninstall it; what helm printed."""
+        options = [f"--namespace={NAMESPACE}", "--wait", f"--timeout={_TIMEOUT:.0f}s"]
+        said = self._cluster.helm("uninstall", NAME, *options, timeout=2 * _TIMEOUT)
+        self.installed = False
+        return said.stdout + said.stderr
+
+    def _helm(self, action: str, *options: str, **values: str) -> None:
+        given = {
+            "image.repository": image.REFERENCE.partition(":")[0],
+            "controller.labelRemovalDelay": str(LABEL_REMOVAL_SECONDS),
+            **values,
+        }
+        settings = [f"--set={key}={value}" for key, value in given.items()]
+        where = [f"--namespace={NAMESPACE}", "--wait", f"--timeout={_TIMEOUT:.0f}s"]
+        self._cluster.helm(action, NAME, str(chart.FOLDER), *where, *options, *settings, timeout=2 * _TIMEOUT)
+
+    # --- what it says ---
+
+    def pods(self, component: str) -> list[Any]:
+        """The pods of `agent`, `controller` or `webhook` that are not about to end."""
+        selector = f"app.kubernetes.io/instance={NAME},app.kubernetes.io/component={component}"
+        found = self._cluster.get(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={selector}")["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def agent(self) -> Any:
+        """The pod of the one agent on the suite's node."""
+        (found,) = [pod for pod in self.pods("agent") if pod["spec"]["nodeName"] == self._cluster.node_name]
+        return found
+
+    def metrics(self, pod: str, component: str) -> str:
+        """What a pod of COMPONENT says at /metrics; ProviderError."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{_PORTS[component]}/proxy/metrics"
+        return self._cluster.kubectl("get", f"--raw={path}").stdout
+
+    def total(self, component: str, name: str) -> float:
+        """The sum of a metric over all pods of COMPONENT and all labels."""
+        texts = [self.metrics(pod["metadata"]["name"], component) for pod in self.pods(component)]
+        return sum(sum(series(text, name).values()) for text in texts)
+
+    def exposures(self, uid: str) -> int:
+        """How often the present agent found the pod above its value."""
+        text = self.metrics(self.agent()["metadata"]["name"], "agent")
+        return int(series(text, "swapwarden_agent_pod_exposures_total").get(f'uid="{uid}"', 0))
+
+    def state(self) -> Any:
+        """The NodeSwapState of the suite's node."""
+        return self._cluster.get(f"{_STATES}/{self._cluster.node_name}")
+
+    def condition(self, kind: str) -> str:
+        """A condition of that state, as STATUS/REASON; empty where there is none, or the agent has not followed yet."""
+        state = self.state()
+        status = state.get("status", {})
+        if status.get("observedGeneration") != state["metadata"]["generation"]:
+            return ""
+        found = [each for each in status.get("conditions", []) if each["type"] == kind]
+        return f"{found[0]['status']}/{found[0]['reason']}" if found else ""
+
+    def violations(self, uid: str) -> list[Any]:
+        """What the agent reports of a pod."""
+        return [each for each in self.state().get("status", {}).get("violations", []) if each["pod"] == uid]
+
+    def planned(self, uid: str) -> str | None:
+        """The value that the state has for a pod; None where it has none."""
+        value: str | None = self.state()["spec"].get("pods", {}).get(uid, {}).get("swapMax")
+        return value
+
+    def logs(self, lines: int) -> str:
+        """The end of what each pod of the release wrote, and of what those wrote that they replaced."""
+        parts = []
+        for component in _PORTS:
+            for pod in self.pods(component):
+                name = pod["metadata"]["name"]
+                for option in ("--previous=false", "--previous"):
+                    with contextlib.suppress(Exception):
+                        arguments = ["logs", name, f"--namespace={NAMESPACE}", f"--tail={lines}", option]
+                        parts.append(f"--- {name} {option}\n{self._cluster.kubectl(*arguments).stdout}")
+        return "\n".join(parts)
+
+    @contextlib.contextmanager
+    def profile(self, name: str, **spec: Any) -> Iterator[Callable[..., None]]:
+        """A NodeSwapProfile for all nodes, in force within; the function changes its `swap`."""
+
+        def apply(**swap: Any) -> None:
+            body = {
+                "apiVersion": "swapwarden.dev/v1alpha1",
+                "kind": "NodeSwapProfile",
+                "metadata": {"name": name},
+                "spec": {"nodeSelector": {}, **spec, "swap": swap},
+            }
+            made = json.loads(self._cluster.kubectl("apply", "-o=json", "-f", "-", text=json.dumps(body)).stdout)
+            self._await_profile(name, made["metadata"]["generation"])
+
+        try:
+            yield apply
+        finally:
+            self._cluster.kubectl("delete", "nodeswapprofile", name, "--ignore-not-found")
+            self._await_profile("(built-in)", 0)
+
+    def _await_profile(self, name: str, generation: int) -> None:
+        deadline = time.monotonic() + 120.0
+        while True:
+            found: Mapping[str, Any] = self.state()["spec"]["profile"]
+            if found["name"] == name and found.get("generation", 0) == generation:
+                return
+            if time.monotonic() > deadline:
+                raise ProviderError(f"the node is not governed by {name}, generation {generation}, but by {found}")
+            time.sleep(0.3)

@@ -1,0 +1,69 @@
+"""`helm install` with defaults: all of it comes up, and pods that ask for nothing get what the kubelet gives them."""
+
+from __future__ import annotations
+
+from swapwarden.policy import swap
+
+from tests.e2e import cgroups, release
+from tests.e2e.cgroups import MIB, PAGE
+from tests.e2e.conftest import Namespace, Wait
+from tests.e2e.provider import Node, Provider
+from tests.e2e.release import Release
+
+REQUEST, LIMIT = 256 * MIB, 512 * MIB
+RESOURCES = {"requests": {"memory": str(REQUEST)}, "limits": {"memory": str(LIMIT)}}
+DISABLED = {"annotations": {"swapwarden.dev/swap-policy": "Disabled"}}
+CALLS = "swapwarden_webhook_requests_total"
+
+
+def test_everything_is_ready(cluster: Provider, swapwarden: Release, eventually: Wait) -> None:
+    for component, replicas in (("agent", 1), ("controller", 2), ("webhook", 2)):
+        pods = swapwarden.pods(component)
+        assert len(pods) == replicas
+        for pod in pods:
+            assert {"type": "Ready", "status": "True"}.items() <= next(
+                each.items() for each in pod["status"]["conditions"] if each["type"] == "Ready"
+            ), pod["metadata"]["name"]
+    eventually(lambda: swapwarden.condition("Compatible") == "True/Compatible", "the agent found what it needs")
+    eventually(lambda: swapwarden.condition("Applied") == "True/AsSpecified", "the first plan is in force")
+    state = swapwarden.state()
+    assert state["spec"]["profile"]["name"] == "(built-in)"
+    assert state["metadata"]["ownerReferences"][0]["name"] == cluster.node_name
+    assert swapwarden.condition("Degraded") == "False/AsExpected"
+    lease = cluster.get(f"/apis/coordination.k8s.io/v1/namespaces/{release.NAMESPACE}/leases/swapwarden-controller")
+    assert lease["spec"]["holderIdentity"] in {pod["metadata"]["name"] for pod in swapwarden.pods("controller")}
+
+
+def test_the_agent_runs_with_nothing_but_uid_0(node: Node, swapwarden: Release) -> None:
+    scope = cgroups.of_container(node, swapwarden.agent(), "agent")
+    process = node.read(scope / "cgroup.procs").split()[0]
+    status = dict(line.split(":\t") for line in node.read(f"/proc/{process}/status").splitlines() if ":\t" in line)
+    assert status["Uid"].split() == ["0"] * 4
+    assert {status[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+
+
+def test_a_pod_without_policy_keeps_the_kubelets_number_and_no_webhook_is_asked(
+    node: Node, swapwarden: Release, namespace: Namespace, eventually: Wait
+) -> None:
+    before = swapwarden.total("webhook", CALLS)
+    with node.record() as recording:
+        namespace.create_pod("plain", resources=RESOURCES)
+        pod = namespace.wait_ready("plain")
+        uid = pod["metadata"]["uid"]
+        eventually(lambda: swapwarden.planned(uid) == "max", "the plan leaves the pod to the kubelet")
+        eventually(lambda: swapwarden.condition("Applied") == "True/AsSpecified", "the plan is in force")
+        folder, scope = cgroups.of_pod(node, pod), cgroups.of_container(node, pod)
+        memory, total = cgroups.meminfo(node, "MemTotal"), cgroups.meminfo(node, "SwapTotal")
+        expected = swap.floor_to_page(swap.container_swap(REQUEST, LIMIT, memory, total), PAGE)
+        assert 0 < expected < total
+        assert cgroups.swap_max(node, scope) == str(expected)
+        eventually(lambda: cgroups.swap_max(node, folder) == "max", "the pod has no limit of its own")
+        # The agent has written to the pod's file (0, until the plan came), and never to the container's.
+        written = {each.max_bytes for each in recording.samples(cgroups.container_id(pod))}
+        assert expected in written
+        assert swapwarden.violations(uid) == []
+    assert swapwarden.total("webhook", CALLS) == before
+    # The same counter counts where a policy is asked for.
+    namespace.create_pod("policy", metadata=DISABLED)
+    assert swapwarden.total("webhook", CALLS) == before + 1
