@@ -220,8 +220,8 @@ def reference(definitions: list[Schema]) -> str:
             "| field | type | required | default | meaning |",
             "|---|---|---|---|---|",
         ]
-        for part in ("spec", "status"):
-            lines += list(_rows({"properties": {part: schema["properties"][part]}}, ""))
+        parts = {part: schema["properties"][part] for part in ("spec", "status")}
+        lines += list(_rows({"properties": parts, "required": schema.get("required", [])}, ""))
         rules = list(_rules(schema, ""))
         if rules:
             lines += ["", "Checked by the API server:", "", *rules]

@@ -246,10 +246,10 @@ def _expand(place: Place, document: Any, log: Log, inherited: tuple[str, str] = 
         if not isinstance(value, str) or not value:
             log.problem(place.below(key), "Required value")
             return
-    if not kind.endswith("List") or "items" not in document:
+    if not kind.endswith("List") or ("items" not in document and kind != "List"):
         yield Found(place, document)
         return
-    items = document["items"]
+    items = document.get("items", [])
     if not isinstance(items, list):
         log.problem(place.below("items"), f"expected a list, got {type_name(items)}")
         return

@@ -65,11 +65,15 @@ def pod_rows(inputs: Inputs) -> Iterator[pods.PodRow]:
     """The pods; those that have no UID, and so were not created yet, with the default of their namespace."""
     for wire in inputs.pods.values():
         row = pods.project(wire)
-        namespace = inputs.namespaces.get(row.namespace)
-        if row.policy is None and is_awaited(wire) and namespace is not None:
-            default = namespace.metadata.labels.get(names.DEFAULT_POLICY_LABEL)
-            row = msgspec.structs.replace(row, policy=default)
+        if row.policy is None and is_awaited(wire):
+            row = msgspec.structs.replace(row, policy=_default(inputs, wire))
         yield row
+
+
+def _default(inputs: Inputs, wire: pods.WirePod) -> str | None:
+    """The policy that the pod's namespace gives to those that have none."""
+    namespace = inputs.namespaces.get(wire.metadata.namespace)
+    return None if namespace is None else namespace.metadata.labels.get(names.DEFAULT_POLICY_LABEL)
 
 
 def is_awaited(wire: pods.WirePod) -> bool:
@@ -79,8 +83,13 @@ def is_awaited(wire: pods.WirePod) -> bool:
     return not meta.uid and not mirror and meta.namespace not in UNDEFAULTED_NAMESPACES
 
 
-def refusals(wire: pods.WirePod) -> Iterator[tuple[str, str]]:
-    """What the webhook would refuse an awaited pod for, as paths and reasons."""
+def refusals(inputs: Inputs, wire: pods.WirePod) -> Iterator[tuple[str, str]]:
+    """What an awaited pod would be refused for at admission, as paths and reasons."""
+    default = _default(inputs, wire)
+    if names.POLICY_ANNOTATION not in wire.metadata.annotations and default not in {None, *names.Policy}:
+        accepted = ", ".join(names.Policy)
+        path = f"label {names.DEFAULT_POLICY_LABEL} of namespace {wire.metadata.namespace}"
+        yield path, f"Unsupported value: {_shown(default)}: supported values: {accepted}"
     spec = review.PodSpec(
         init_containers=[review.Container(one.name) for one in wire.spec.init_containers],
         containers=[review.Container(one.name) for one in wire.spec.containers],

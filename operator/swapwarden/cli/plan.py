@@ -14,6 +14,7 @@ from swapwarden.cli import documents, inputs, report
 from swapwarden.policy import nodes, plan, pods, profiles
 
 BAD_INPUT: Final = 2
+CANNOT_WRITE: Final = 1
 
 _FORMATS: Final = {"table": report.to_table, "yaml": report.to_yaml, "json": report.to_json}
 
@@ -21,7 +22,7 @@ _EPILOG: Final = """\
 Nodes, Namespaces, Pods, NodeSwapProfiles and NodeSwapStates count; other kinds are passed over. A pod counts for the
 node in its spec.nodeName. A node's swap and memory are those in its status (nodeInfo.swap.capacity and
 capacity.memory), or those that the agent reported in a NodeSwapState of the same name. docs/semantics.md explains the
-reasons. Exit status: 0, or 2 where the input is bad.
+reasons. Exit status: 0; 2 where the input is bad; 1 where the output cannot be written.
 
   kubectl get nodes,ns,pods,nsp,nss -A -o yaml | swapwarden plan -f -
 """
@@ -65,6 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:
         # The reader, head perhaps, has seen enough. Python would complain once more when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"error: standard output: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CANNOT_WRITE
     return 0
 
 
@@ -75,7 +80,7 @@ def _plan(found: inputs.Inputs) -> tuple[dict[str, plan.Explanation], list[str]]
         f"pod {wire.metadata.namespace}/{wire.metadata.name} would be refused at admission: {path}: {reason}"
         for wire in found.pods.values()
         if inputs.is_awaited(wire)
-        for path, reason in inputs.refusals(wire)
+        for path, reason in inputs.refusals(found, wire)
     ]
     by_node: dict[str, list[pods.PodRow]] = collections.defaultdict(list)
     for row in inputs.pod_rows(found):

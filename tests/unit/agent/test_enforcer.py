@@ -46,6 +46,17 @@ async def test_a_change_from_deny_to_allow_puts_back_what_deny_wrote(plain: Node
     assert swap_max(pod) == "max"
 
 
+async def test_a_change_between_deny_and_allow_reaches_pods_that_wait(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state())
+    pod = plain.tree.pod(1)
+    await until(lambda: swap_max(pod) == "0")
+    agent.apply(state(unknown=names.UnknownPod.ALLOW))
+    assert swap_max(pod) == "max"
+    agent.apply(state())
+    assert swap_max(pod) == "0"
+
+
 async def test_pods_found_at_the_first_start_are_left_alone_until_their_state_arrives(node: Node) -> None:
     pod = node.tree.pod(1)
     agent = node.start()

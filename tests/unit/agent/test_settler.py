@@ -25,6 +25,26 @@ async def test_another_writers_value_is_repaired(plain: Node, other: str) -> Non
     assert swap_max(pod) == str(64 * MIB)
 
 
+async def test_what_was_there_is_on_record_before_it_is_overwritten(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = plain.start()
+    recorded: list[bool] = []
+    write_limit = agent._fs.set_limit
+
+    def spy(path: str, value: int) -> None:
+        entry = agent._journal.get(path, agent._fs.inode(path))
+        recorded.append(entry is not None and entry.found == limits.NO_LIMIT and value in entry.wrote)
+        write_limit(path, value)
+
+    monkeypatch.setattr(agent._fs, "set_limit", spy)
+    pod = plain.tree.pod(1)
+    agent.apply(state({1: MIB}))
+    await until(lambda: swap_max(pod) == str(MIB))
+    assert recorded
+    assert all(recorded)
+
+
 async def test_each_of_1000_exposures_is_counted(plain: Node) -> None:
     agent = plain.start()
     pod = plain.tree.pod(1)

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -289,6 +290,34 @@ def test_what_admission_would_refuse_is_noted_of_pods_that_do_not_exist_yet(
         [name, "BestEffort", '"a\\nb"', "InvalidPolicy"]
         for name in ("default/new", "default/old", "kube-system/system")
     ]
+
+
+def test_a_pod_whose_namespace_has_a_bad_default_would_be_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    label = "swapwarden.dev/default-swap-policy"
+    documents = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "odd", "labels": {label: "Never"}}}]
+    for name, own in (("new", {}), ("own", {"swapwarden.dev/swap-policy": "Disabled"})):
+        meta = {"name": name, "namespace": "odd", "annotations": own}
+        spec = {"nodeName": "n", "containers": [{"name": "app"}]}
+        documents.append({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    assert run(f"{NODE}---\n{yaml.safe_dump_all(documents)}", monkeypatch) == 0
+    [refused] = [line for line in capsys.readouterr().err.splitlines() if "refused" in line]
+    path = f"label {label} of namespace odd"
+    reason = 'Unsupported value: "Never": supported values: NoPreference, Disabled'
+    assert refused == f"note: pod odd/new would be refused at admission: {path}: {reason}"
+
+
+def test_an_output_that_cannot_be_written_is_said(tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "empty.yaml"
+    source.write_text("")
+    with pathlib.Path("/dev/full").open("w") as full:
+        argv = [sys.executable, "-m", "swapwarden", "plan", "-f", str(source), "-o", "json"]
+        ended = subprocess.run(  # noqa: S603 our own program
+            argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == "error: standard output: No space left on device"
 
 
 def test_without_nodes_there_is_nothing_to_plan(

@@ -73,6 +73,14 @@ def test_whoever_names_another_pods_cgroup_changes_nothing() -> None:
         assert planned.pods == {"victim": state.PodState(swap_max="0", reason=names.Reason.POLICY_DISABLED)}
 
 
+def test_whoever_names_another_pods_cgroup_takes_nothing_from_it() -> None:
+    owner = pod(container(), uid="victim")
+    forged = msgspec.structs.replace(pod(container(), uid="other", policy="Disabled"), key="victim", name="forged")
+    for order in ([owner, forged], [forged, owner]):
+        planned = plan.plan_node(profile(KUBELET), facts(), order)
+        assert planned.pods == {"victim": state.PodState(swap_max="max", reason=names.Reason.KUBELET_DECIDES)}
+
+
 def test_of_several_mirrors_the_one_that_gives_less_counts() -> None:
     mirrors = [
         msgspec.structs.replace(pod(container(), uid=uid, policy=policy), key="hash")
