@@ -15,8 +15,8 @@ venv: ## Make the virtual environment in .venv from the lock file (does nothing 
 	@sh testbed/bootstrap.sh
 
 .PHONY: setup
-setup: venv ## Get all that the demo and the tests need: control plane binaries, kernel VM
-	@$(PYTHON) -m testbed setup all
+setup: venv ## Get all that the demo and the tests need: control plane binaries, kernel VM, helm
+	@$(PYTHON) -m testbed setup kernel controlplane helm
 
 .PHONY: demo
 demo: venv ## Run the main job on a real API server and a real kernel; exits 0 only if all of it held
@@ -32,7 +32,7 @@ test-unit: venv ## Run the unit tests: no I/O, seconds
 
 .PHONY: test-integration
 test-integration: venv ## Run the integration tests: a real etcd and kube-apiserver
-	@$(PYTHON) -m testbed setup controlplane
+	@$(PYTHON) -m testbed setup controlplane helm
 	$(PYTEST) tests/integration
 
 .PHONY: test-kernel
@@ -41,8 +41,7 @@ test-kernel: setup ## Run the kernel tests: a VM with cgroup v2 and swap
 
 .PHONY: setup-cluster
 setup-cluster: venv ## Get what a whole cluster needs: the node VM's disk, more programs (root; long the first time)
-	@$(PYTHON) -m testbed setup controlplane
-	@$(PYTHON) -m testbed setup cluster
+	@$(PYTHON) -m testbed setup controlplane helm cluster
 
 .PHONY: e2e
 e2e: setup-cluster ## Run the e2e tests on a real kubelet: kind where docker works, else the node VM; E2E_PROVIDER chooses

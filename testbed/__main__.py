@@ -1,12 +1,9 @@
-"""python -m testbed setup [kernel|controlplane|all|cluster] | demo: what tests and demo need, and the demo.
-
-The cluster is not part of `all`: it asks for root, and for a long time where its programs have to be built.
-"""
+"""python -m testbed setup [PART...] | demo: what tests and demo need, and the demo."""
 
 import argparse
 import sys
 
-from testbed import assets, cluster, controlplane, demo, host, kernelvm, process, term
+from testbed import assets, cluster, controlplane, demo, host, kernelvm, process, programs, term
 
 
 def _setup_controlplane() -> None:
@@ -26,9 +23,19 @@ def _setup_cluster() -> None:
         cluster.ensure()
 
 
+def _setup_helm() -> None:
+    with term.step("helm"):
+        term.say(f"  {programs.helm()}")
+
+
 # What may need root comes first: to hear of that after minutes of building would be late.
-PARTS = {"kernel": _setup_kernel, "controlplane": _setup_controlplane}
-APART = {"cluster": _setup_cluster}
+PARTS = {
+    "kernel": _setup_kernel,
+    "controlplane": _setup_controlplane,
+    "helm": _setup_helm,
+    "cluster": _setup_cluster,
+}
+FOR_DEMO = ("kernel", "controlplane")
 
 
 def main() -> int:
@@ -36,15 +43,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m testbed", description="The test equipment of Swapwarden.")
     commands = parser.add_subparsers(dest="command", required=True)
     setup = commands.add_parser("setup", help="fetch or build what the tests and the demo need; quick when it is there")
-    setup.add_argument("part", nargs="?", default="all", choices=[*PARTS, "all", *APART])
+    setup.add_argument("part", nargs="+", choices=[*PARTS])
     commands.add_parser("demo", help="run the main job on a real API server and a real kernel")
     options = parser.parse_args()
-    chosen = getattr(options, "part", "all")
+    chosen = getattr(options, "part", FOR_DEMO)
     process.exit_on_sigterm()
     try:
         host.need_linux()
-        for name, make in (PARTS | APART).items():
-            if chosen == name or (chosen == "all" and name in PARTS):
+        for name, make in PARTS.items():
+            if name in chosen:
                 make()
         if options.command == "demo":
             demo.run()

@@ -58,8 +58,10 @@ else
         "$python" -c 'import venv, ensurepip' 2>/dev/null || apt_install python3-venv "Python's venv module"
         "$python" -c 'import venv, ensurepip' 2>/dev/null || python=/usr/bin/python3 # the one that apt-get completes
         say "getting uv $version"
-        new=$(mktemp -d "$cache/.new-XXXXXX")
+        rm -rf "$cache"/.uv-* # of a set-up that was killed; this one has the lock
+        new=$(mktemp -d "$cache/.uv-XXXXXX")
         trap 'rm -rf "$new"' EXIT
+        trap 'exit 130' INT TERM HUP # a POSIX shell runs no EXIT trap on a signal
         "$python" -m venv "$new/venv" || die "no virtual environment can be made with $python" "install python3-venv"
         "$new/venv/bin/pip" install -q --retries 1 --require-hashes -r testbed/uv.txt \
             || die "uv could not be fetched from the Python package index" "check the network, or install uv and put it on PATH"

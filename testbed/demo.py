@@ -95,8 +95,15 @@ def _machines(stack: contextlib.ExitStack) -> tuple[ControlPlane, KernelVM]:
     # Entered objects clean up themselves where their start fails, so the stack needs only what has started.
     with concurrent.futures.ThreadPoolExecutor() as pool:
         starts = [pool.submit(stack.enter_context, machine) for machine in (control_plane, vm)]
-        for start in starts:
-            start.result()
+        try:
+            for start in starts:
+                start.result()
+        except BaseException:
+            # The pool waits for its threads, and an emulated boot takes its time: cut it short.
+            while concurrent.futures.wait(starts, timeout=0.2).not_done:
+                control_plane.stop()
+                vm.stop()
+            raise
     return control_plane, vm
 
 
@@ -110,7 +117,7 @@ def _agent(control_plane: ControlPlane, vm: KernelVM) -> Iterator[GuestProcess]:
     token = control_plane.token(namespace, account, pod="agent")
     kubeconfig = vm.shared / "agent.kubeconfig"
     shutil.copy(control_plane.kubeconfig_for(token, "agent", server=control_plane.guest_url), kubeconfig)
-    argv = [sys.executable, "-m", "swapwarden", "agent", f"--node-name={NODE}", f"--cgroup-root={ROOT}"]
+    argv = [sys.executable, "-m", "swapwarden", "agent", f"--node-name={NODE}", f"--cgroup-anchor={ROOT.name}"]
     argv += [f"--kubeconfig={kubeconfig}", "--metrics-address=127.0.0.1:0"]
     argv += ["--run-dir=/run/swapwarden", "--state-dir=/var/tmp/swapwarden"]  # the guest's own folders
     running = vm.spawn(argv, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")}, log="agent")
