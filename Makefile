@@ -23,7 +23,7 @@ demo: venv ## Run the main job on a real API server and a real kernel; exits 0 o
 	@$(PYTHON) -m testbed demo
 
 .PHONY: test
-test: setup ## Run every test tier
+test: setup ## Run the unit, integration and kernel tests (make e2e: a whole cluster)
 	$(PYTEST) $(COVERAGE) tests/unit tests/integration tests/kernel
 
 .PHONY: test-unit
