@@ -12,6 +12,7 @@ def of_file(knob: pods.Knob, *, audit: bool) -> Iterator[state.Violation]:
     """What is wrong with one file now; with `audit`, what would be written in Enforce."""
     would_write = audit and targets.differs(knob.shadow, knob.found, cap=knob.cap)
     target = knob.shadow if would_write else knob.target
+    wanted = target if isinstance(target, int) else knob.limit if knob.draining else None
     if knob.failed:
         reason, message = "WriteFailed", knob.failed
     elif knob.draining:
@@ -24,7 +25,7 @@ def of_file(knob: pods.Knob, *, audit: bool) -> Iterator[state.Violation]:
         pod="kubepods" if knob.pod is None else knob.pod.uid,
         reason=reason,
         container=knob.container,
-        wanted=limits.render(target) if isinstance(target, int) else "",
+        wanted="" if wanted is None else limits.render(wanted),
         found=limits.render(knob.found),
         swap_bytes=knob.swap,
         message=message[:512],
@@ -32,7 +33,7 @@ def of_file(knob: pods.Knob, *, audit: bool) -> Iterator[state.Violation]:
 
 
 def _draining(knob: pods.Knob) -> str:
-    left = knob.swap - (knob.target if isinstance(knob.target, int) else knob.found)
+    left = knob.swap - (knob.found if knob.limit is None else knob.limit)
     return f"{max(0, left)} bytes more than wanted are in use; they may not grow, and fall as pages are touched"
 
 

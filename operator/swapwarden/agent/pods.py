@@ -30,6 +30,7 @@ class Knob(Watched):
         "found",
         "holds",
         "inode",
+        "limit",
         "moved",
         "path",
         "pod",
@@ -52,6 +53,8 @@ class Knob(Watched):
         """Whether a smaller value than the target is as good."""
         self.holds: int | None = None
         """What it was last seen to hold as wanted; another value found later is another writer's."""
+        self.limit: int | None = None
+        """The number that the target comes to, also where that is to put back what was there; None: none of ours."""
         self.found = limits.NO_LIMIT
         self.swap = 0
         self.draining = False

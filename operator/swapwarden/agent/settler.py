@@ -123,7 +123,7 @@ class Settler:
             return self._settled(knob, knob.found)
         found = self._fs.limit(knob.path)
         for _ in range(ATTEMPTS):
-            limit = self._limit(knob, found)
+            limit = knob.limit = self._limit(knob, found)
             if limit is None:
                 knob.holds = None
                 return self._settled(knob, found)

@@ -214,6 +214,17 @@ async def test_a_cut_pod_drains_until_no_more_is_in_use_than_wanted(
     await until(lambda: agent.standing().violations == [])
 
 
+async def test_what_drains_to_what_was_there_says_how_much_that_was(plain: Node) -> None:
+    pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n", memory_max="4096\n")
+    agent = plain.start()
+    agent.apply(state({1: 64 * MIB}))
+    write(pod, str(32 * MIB), "memory.swap.current")
+    agent.apply(state({1: 64 * MIB}, mode=names.Mode.RESTORE))
+    (violation,) = agent.standing().violations
+    assert (violation.reason, violation.wanted, violation.found) == ("Draining", str(8 * MIB), str(48 * MIB))
+    assert violation.message.split()[0] == str(24 * MIB)
+
+
 async def test_a_pod_that_does_not_drain_is_looked_at_ever_seldomer_up_to_a_bound(plain: Node) -> None:
     pod = plain.tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
     agent = plain.start()
