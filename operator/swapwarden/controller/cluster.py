@@ -108,6 +108,13 @@ class Cluster:
         self._note(row.name, before, row)
         return True
 
+    def labelled(self, name: str, uid: str, labels: Mapping[str, str | None]) -> None:
+        """This controller set these labels of a Node, or took them away (None); the watch is yet to tell."""
+        node = self.nodes.get(name)
+        if node is not None and node.uid == uid:
+            merged = {key: value for key, value in {**node.labels, **labels}.items() if value is not None}
+            self.nodes[name] = msgspec.structs.replace(node, labels=merged)
+
     def lost(self, name: str, uid: str) -> None:
         """The node's state with this uid is gone. One that was made since, of which the watch is yet to tell, stays."""
         for known in (self._states, self._written):

@@ -165,6 +165,7 @@ class Reconciler:
             if error.status not in {404, 409}:  # the watch will say what became of the node
                 raise
         else:
+            self._known.labelled(name, node.uid, change.labels)
             log.info("labels changed", extra={"node": name, "labels": change.labels})
 
     async def _remove_startup_taint(self, name: str) -> None:

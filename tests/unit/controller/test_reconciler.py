@@ -253,6 +253,7 @@ async def test_labels_are_set_on_this_node_only(bench: Bench) -> None:
     [patch] = await bench.reconcile()
     assert (patch.method, patch.path) == ("PATCH", NODE)
     assert json.loads(patch.body) == {"metadata": {"uid": "uid-of-node-1", "labels": LABELED}}
+    assert await bench.reconcile() == [], "the watch has not told yet, but these labels are known"
 
 
 async def test_a_label_of_node_feature_discovery_is_left_to_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
