@@ -1,0 +1,111 @@
+"""Pods that are unlike others: static ones, those with init containers and sidecars, those that always fail."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.e2e import cgroups
+from tests.e2e.cgroups import MIB, TIMEOUT
+from tests.e2e.conftest import Namespace, Wait
+from tests.e2e.planned import plan
+from tests.e2e.provider import Node, Provider, ProviderError
+from tests.e2e.release import Release
+
+DISABLED = {"swapwarden.dev/swap-policy": "Disabled"}
+STATIC = "/etc/kubernetes/manifests/e2e-static.yaml"
+
+
+def test_a_static_pod(cluster: Provider, node: Node, swapwarden: Release, eventually: Wait) -> None:
+    main = {"name": "main", "image": cluster.busybox, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "86400"]}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "e2e-static", "namespace": "default", "annotations": DISABLED},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [main]},
+    }
+    mirror = f"/api/v1/namespaces/default/pods/e2e-static-{cluster.node_name}"
+
+    def found() -> Any:
+        try:
+            return cluster.get(mirror)
+        except ProviderError:
+            return None
+
+    node.write(STATIC, json.dumps(body))
+    try:
+        eventually(lambda: (found() or {}).get("status", {}).get("phase") == "Running", "the static pod runs")
+        pod = found()
+        key = pod["metadata"]["annotations"]["kubernetes.io/config.hash"]
+        assert key != pod["metadata"]["uid"]
+        eventually(lambda: swapwarden.planned(key) == "0", "it is planned by what its cgroup is called")
+        folder = cgroups.find(node, cgroups.slice_of(key))
+        eventually(lambda: cgroups.swap_max(node, folder) == "0", "it holds 0")
+        before = swapwarden.exposures(key)
+        node.daemon_reload()
+        eventually(lambda: swapwarden.exposures(key) > before, "systemd rewrites it, and it is said")
+        eventually(lambda: cgroups.swap_max(node, folder) == "0", "it holds 0 again")
+    finally:
+        node.run(["rm", STATIC], timeout=TIMEOUT)
+    eventually(lambda: found() is None, "the static pod ends with its file")
+    eventually(lambda: swapwarden.planned(key) is None, "and leaves the plan")
+
+
+def test_init_containers_and_a_sidecar(
+    cluster: Provider, node: Node, swapwarden: Release, namespace: Namespace, eventually: Wait
+) -> None:
+    def container(name: str, request: int, command: list[str], **more: Any) -> dict[str, Any]:
+        resources = {"requests": {"memory": str(request)}, "limits": {"memory": str(2 * request)}}
+        image = {"image": cluster.busybox, "imagePullPolicy": "IfNotPresent"}
+        return {"name": name, "command": command, "resources": resources, **image, **more}
+
+    sleep = ["sleep", "86400"]
+    with swapwarden.profile("e2e-phases") as apply:
+        apply(behavior="LimitedSwap")
+        namespace.create_pod(
+            "phases",
+            initContainers=[
+                container("sidecar", 32 * MIB, sleep, restartPolicy="Always"),
+                container("first", 256 * MIB, ["true"]),
+            ],
+            containers=[container("main", 64 * MIB, sleep)],
+        )
+        pod = namespace.wait_ready("phases")
+        uid = pod["metadata"]["uid"]
+        planned = plan(cluster)["pods"][uid]
+        own = {name: int(each["swapMax"]) for name, each in planned["containers"].items()}
+        # The largest step is the init container's, beside the sidecar that started before it.
+        assert int(planned["swapMax"]) == own["sidecar"] + own["first"] > own["sidecar"] + own["main"] > 0
+        folder = cgroups.of_pod(node, pod)
+        eventually(lambda: cgroups.swap_max(node, folder) == planned["swapMax"], "the pod holds its plan")
+        for name in ("main", "sidecar"):
+            scope = cgroups.of_container(node, pod, name)
+            eventually(
+                lambda scope=scope, name=name: cgroups.swap_max(node, scope) == str(own[name]),  # type: ignore[misc]  # mypy infers no lambda with defaults
+                f"{name} holds its plan",
+            )
+
+
+def test_a_pod_that_fails_again_and_again_costs_few_writes(
+    node: Node, swapwarden: Release, namespace: Namespace, eventually: Wait
+) -> None:
+    resources = {"requests": {"memory": "64Mi"}, "limits": {"memory": "128Mi"}}
+    with swapwarden.profile("e2e-crashing") as apply:
+        apply(behavior="LimitedSwap")
+        namespace.create_pod("crashing", command=["false"], resources=resources)
+        uid = namespace.pod("crashing")["metadata"]["uid"]
+        eventually(lambda: swapwarden.planned(uid), "it is planned")
+
+        def restarts() -> int:
+            statuses = namespace.pod("crashing")["status"].get("containerStatuses", [])
+            return int(statuses[0]["restartCount"]) if statuses else 0
+
+        eventually(lambda: restarts() >= 1, "it has failed once")
+        before, generation = restarts(), swapwarden.state()["metadata"]["generation"]
+        eventually(lambda: restarts() >= before + 2, "it has failed twice more")
+        after = restarts()
+        written = swapwarden.state()["metadata"]["generation"] - generation
+        # A container's start is one write, its end another; the one that was on its way counts, too.
+        assert written <= 2 * (after - before + 1)
+        assert [each["reason"] for each in swapwarden.violations(uid)] == []
+        assert int(cgroups.swap_max(node, cgroups.find(node, cgroups.slice_of(uid)))) > 0
