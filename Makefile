@@ -22,6 +22,14 @@ setup: venv ## Get all that the demo and the tests need: control plane binaries,
 demo: venv ## Run the main job on a real API server and a real kernel; exits 0 only if all of it held
 	@$(PYTHON) -m testbed demo
 
+.PHONY: demo-cluster
+demo-cluster: setup-cluster ## Bring up a cluster with a real kubelet, Swapwarden and examples/, and say how to talk to it
+	@$(PYTHON) -m testbed cluster up
+
+.PHONY: demo-down
+demo-down: venv ## Remove what demo-cluster brought up
+	@$(PYTHON) -m testbed cluster down
+
 .PHONY: test
 test: setup ## Run the unit, integration and kernel tests (make e2e: a whole cluster)
 	$(PYTEST) $(COVERAGE) tests/unit tests/integration tests/kernel

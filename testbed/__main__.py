@@ -1,9 +1,9 @@
-"""python -m testbed setup [PART...] | demo: what tests and demo need, and the demo."""
+"""python -m testbed setup PART... | demo | cluster up|down: what tests and demos need, and the demos."""
 
 import argparse
 import sys
 
-from testbed import assets, cluster, controlplane, demo, host, kernelvm, process, programs, term
+from testbed import assets, cluster, controlplane, demo, democluster, host, kernelvm, process, programs, term
 
 
 def _setup_controlplane() -> None:
@@ -45,11 +45,16 @@ def main() -> int:
     setup = commands.add_parser("setup", help="fetch or build what the tests and the demo need; quick when it is there")
     setup.add_argument("part", nargs="+", choices=[*PARTS])
     commands.add_parser("demo", help="run the main job on a real API server and a real kernel")
+    demo_cluster = commands.add_parser("cluster", help="a whole cluster with Swapwarden, to look around in")
+    demo_cluster.add_argument("action", choices=["up", "down", "hold"], help="hold: be it, in the foreground")
     options = parser.parse_args()
     chosen = getattr(options, "part", FOR_DEMO)
     process.exit_on_sigterm()
     try:
         host.need_linux()
+        if options.command == "cluster":
+            {"up": democluster.up, "down": democluster.down, "hold": democluster.hold}[options.action]()
+            return 0
         for name, make in PARTS.items():
             if name in chosen:
                 make()

@@ -29,6 +29,12 @@ def test_the_plan_that_is_shown_is_what_the_command_prints(
     assert shown("swapwarden plan -f docs/examples") == printed
 
 
+def test_the_examples_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    assert program.main(["plan", "-f", "examples"]) == 0
+    assert "refused" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "enumeration",
     [names.Reason, names.Behavior, names.Policy, names.Mode, names.UnknownPod],

@@ -1,0 +1,130 @@
+"""python -m testbed cluster up | down: a cluster with Swapwarden and the workloads of examples/, to look around in."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from testbed import assets, cache, chart, helm, image, ociimage, process, term
+from testbed.cluster import Cluster
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ("namespaces.yaml", "profile.yaml", "workloads.yaml")
+FOLDER = ROOT / "build" / "demo-cluster"
+"""Where its kubectl is; what it says goes to `log` in it."""
+
+_TIMEOUT = 900.0
+_START_TIMEOUT = 3600.0
+_STOP_TIMEOUT = 120.0
+_POLL = 0.2
+_READY = "demo cluster: ready"
+
+
+def up() -> None:
+    """Bring it up in the background, unless it is up; ProcessError with the end of its log."""
+    if _holder() is None:
+        _start()
+    kubectl = os.path.relpath(FOLDER / "kubectl")
+    term.say("the cluster is up, and stays until `make demo-down`. Talk to it with its own kubectl:")
+    for arguments in ("get nodes,pods -A", "get nsp,nss", "get nss -o yaml"):
+        term.say(f"  {kubectl} {arguments}")
+
+
+def down() -> None:
+    """End it, and wait until all of it is gone; nothing where it is not up."""
+    if (pid := _holder()) is None:
+        term.say("there is no demo cluster")
+        return
+    with term.step("removing the demo cluster"):
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_TIMEOUT
+        while _holder() is not None:
+            if time.monotonic() > deadline:
+                raise process.ProcessError(f"process {pid} does not end; its log is {_log()}")
+            time.sleep(_POLL)
+
+
+def hold() -> None:
+    """Be the cluster: until SIGTERM."""
+    with cache.lock("demo-cluster"), Cluster([image.ensure()]) as cluster:
+        with term.step("installing Swapwarden"):
+            repository = image.REFERENCE.partition(":")[0]
+            options = [f"--namespace={helm.NAMESPACE}", "--create-namespace", "--wait", f"--timeout={_TIMEOUT:.0f}s"]
+            settings = f"--set=image.repository={repository}"
+            cluster.helm("install", helm.RELEASE, str(chart.FOLDER), settings, *options, timeout=2 * _TIMEOUT)
+        with term.step("applying the examples"):
+            for name in EXAMPLES:
+                text = (ROOT / "examples" / name).read_text(encoding="utf-8")
+                # Nothing is pulled there: the node has this image.
+                cluster.kubectl(
+                    "apply", "-f", "-", text=text.replace("image: busybox\n", f"image: {ociimage.BUSYBOX}\n")
+                )
+            available = ["wait", "--for=condition=Available", "deployments", "--all", f"--timeout={_TIMEOUT:.0f}s"]
+            for namespace in ("swap-examples", "swap-examples-strict"):
+                cluster.kubectl(*available, f"--namespace={namespace}", timeout=2 * _TIMEOUT)
+        script = FOLDER / "kubectl"
+        options = [f"--kubeconfig={cluster.control_plane.kubeconfig}"]
+        command = shlex.join(cluster.control_plane.command([str(assets.ensure().kubectl), *options]))
+        script.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+        script.chmod(0o700)
+        term.say(_READY)
+        try:
+            while True:
+                signal.pause()
+        finally:
+            script.unlink()
+
+
+def _log() -> Path:
+    return FOLDER / "log"
+
+
+def _holder() -> int | None:
+    """The process that is the cluster, if it is up or coming up."""
+    try:
+        pid = int((FOLDER / "pid").read_text(encoding="ascii"))
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    return pid if b"testbed" in arguments and b"hold" in arguments else None
+
+
+def _start() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with _log().open("wb") as output:
+        # Not a process.Process: those end with their parent, and this one is to stay.
+        held = subprocess.Popen(
+            [sys.executable, "-m", "testbed", "cluster", "hold"],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    (FOLDER / "pid").write_text(str(held.pid), encoding="ascii")
+    try:
+        _follow(held)
+    except BaseException:
+        held.terminate()
+        held.wait(_STOP_TIMEOUT)
+        raise
+
+
+def _follow(held: subprocess.Popen[bytes]) -> None:
+    """Show what the cluster says until it is ready."""
+    deadline = time.monotonic() + _START_TIMEOUT
+    shown = 0
+    while True:
+        said = _log().read_text(encoding="utf-8", errors="replace")
+        sys.stderr.write(said[shown:])
+        shown = len(said)
+        if _READY in said:
+            return
+        if held.poll() is not None:
+            raise process.ProcessError(f"the cluster did not come up; its log is {_log()}")
+        if time.monotonic() > deadline:
+            raise process.ProcessError(f"the cluster is not up after {_START_TIMEOUT:.0f} s; its log is {_log()}")
+        time.sleep(_POLL)
