@@ -28,7 +28,9 @@ def hook() -> list[Json]:
     """The hook's objects, as the chart makes them."""
     text = helm.render("--set-json=profiles={}", "--is-upgrade")
     return [
-        each for each in yaml.safe_load_all(text) if each and "helm.sh/hook" in each["metadata"].get("annotations", {})
+        each
+        for each in yaml.safe_load_all(text)
+        if each and each["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "profiles"
     ]
 
 
