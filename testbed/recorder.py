@@ -25,7 +25,7 @@ IN_ONLYDIR, IN_ISDIR = 0x01000000, 0x40000000
 _FILE = "memory.swap.max"
 _HEADER = struct.Struct("iIII")
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_SAMPLE_EVERY = 0.2
+_SAMPLE_EVERY = 0.5
 
 
 class Recorder:
