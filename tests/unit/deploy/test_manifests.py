@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import functools
 import importlib
 import re
 from collections.abc import Iterator
@@ -28,9 +29,10 @@ OWN_KEYS = {names.POLICY_ANNOTATION, names.LIMIT_ANNOTATION, names.POLICY_SOURCE
 POLICIES = [policy.value for policy in names.Policy]
 
 
-def documents() -> Iterator[Json]:
-    for path in sorted(manifests.FOLDER.glob("*.yaml")):
-        yield from yaml.safe_load_all(path.read_text(encoding="utf-8"))
+@functools.cache
+def documents() -> tuple[Json, ...]:
+    paths = sorted(manifests.FOLDER.glob("*.yaml"))
+    return tuple(each for path in paths for each in yaml.safe_load_all(path.read_text(encoding="utf-8")))
 
 
 def of_kind(*kinds: str) -> list[Json]:
@@ -382,5 +384,6 @@ def test_the_testbed_applies_the_namespace_first_and_forgets_nothing() -> None:
     assert applied[0]["kind"] == "Namespace"
     kinds = {"Namespace", "ServiceAccount", "Secret", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
     kinds |= {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
-    assert len(applied) == len(of_kind(*kinds))
-    assert all(document in of_kind(*kinds) for document in applied)
+    wanted = of_kind(*kinds)
+    assert len(applied) == len(wanted)
+    assert all(document in wanted for document in applied)
