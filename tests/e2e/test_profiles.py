@@ -55,8 +55,7 @@ def test_a_profile_changes_its_behaviour_while_swap_is_in_use(
         namespace.create_pod("hog", metadata=limited, containers=[hog])
         namespace.create_pod("asks", metadata=limited, resources={"requests": {"memory": "32Mi"}})
         namespace.create_pod("silent", resources={"requests": {"memory": "48Mi"}, "limits": {"memory": "64Mi"}})
-        pods = [namespace.wait_ready(name) for name in ("hog", "asks", "silent")]
-        pressed, asks, silent = pods
+        pressed, asks, silent = pods = [namespace.wait_ready(name) for name in ("hog", "asks", "silent")]
         folder = cgroups.of_pod(node, pressed)
 
         def used() -> int:
@@ -105,12 +104,14 @@ def test_a_profile_changes_its_behaviour_while_swap_is_in_use(
         hogs = node.read(cgroups.of_container(node, pressed) / "cgroup.procs").split()
         node.run(["kill", "-USR1", hogs[0]], timeout=TIMEOUT)
         eventually(lambda: cgroups.swap_max(node, folder) == "0", "the hog holds 0 when its memory is free")
-        eventually(lambda: used() == 0 or is_draining(), "what the kernel still counts is named")
-        left = used()
-        assert left <= 2 * MIB, "slots that the kernel has freed and not yet given back are all that is left"
-        eventually(lambda: used() > 0 or not is_draining(), "draining ends with the last byte")
+        # Pages of the interpreter that nobody touches stay on the disk for as long as it runs, and are named.
+        assert used() < LIMIT // 8
+        eventually(lambda: is_draining() == (used() > 0), "what is left is named")
         in_force(pods)
 
         for pod in pods:
             assert cgroups.events(node, cgroups.of_pod(node, pod))["oom_kill"] == 0
+        namespace.delete_pod("hog")
+        eventually(lambda: not is_draining(), "draining ends with the pod at the latest")
+    folder = cgroups.of_pod(node, asks)
     eventually(lambda: cgroups.swap_max(node, folder) == str(SWAP_LIMIT), "without a profile the pod's limit is left")

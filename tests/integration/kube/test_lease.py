@@ -206,8 +206,9 @@ def freeze_the_leader(processes: dict[str, Process], eventually: Eventually) -> 
     """Freeze the one that leads until another one does; give its name."""
 
     def leading() -> list[str]:
-        said = {name: elector_process.samples(process)[-1:] for name, process in processes.items()}
-        return [name for name, last in said.items() if last and last[0].leads]
+        said = {name: elector_process.samples(process)[-2:] for name, process in processes.items()}
+        # Twice: what is said once has no length, so it would not count as a reign below.
+        return [name for name, last in said.items() if len(last) == 2 and all(sample.leads for sample in last)]
 
     eventually(lambda: len(leading()) == 1, "a leader")
     [name] = leading()
