@@ -2,7 +2,6 @@
 SHELL := /bin/sh
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-COVERAGE := --cov --cov-report=term
 
 .DEFAULT_GOAL := help
 
@@ -31,8 +30,8 @@ demo-down: venv ## Remove what demo-cluster brought up
 	@$(PYTHON) -m testbed cluster down
 
 .PHONY: test
-test: setup ## Run the unit, integration and kernel tests (make e2e: a whole cluster)
-	$(PYTEST) $(COVERAGE) tests/unit tests/integration tests/kernel
+test: venv ## Set up all that is needed (as root) and run every tier of tests: unit, integration, kernel, e2e
+	@$(PYTHON) -m testbed.tiers unit integration kernel e2e
 
 .PHONY: test-unit
 test-unit: venv ## Run the unit tests: no I/O, seconds
@@ -52,7 +51,8 @@ setup-cluster: venv ## Get what a whole cluster needs: the node VM's disk, more 
 	@$(PYTHON) -m testbed setup controlplane helm cluster
 
 .PHONY: e2e
-e2e: setup-cluster ## Run the e2e tests on a real kubelet: kind where docker works, else the node VM; E2E_PROVIDER chooses
+e2e: venv ## Run the e2e tests on a real kubelet: kind where docker works, else the node VM; E2E_PROVIDER chooses
+	@$(PYTHON) -m testbed setup e2e
 	$(PYTEST) tests/e2e
 
 .PHONY: lint

@@ -1,9 +1,11 @@
 """python -m testbed setup PART... | demo | cluster up|down: what tests and demos need, and the demos."""
 
 import argparse
+import os
 import sys
+from collections.abc import Iterable
 
-from testbed import assets, cluster, controlplane, demo, democluster, host, kernelvm, process, programs, term
+from testbed import assets, cluster, controlplane, demo, democluster, e2e, host, kernelvm, process, programs, term
 
 
 def _setup_controlplane() -> None:
@@ -11,6 +13,11 @@ def _setup_controlplane() -> None:
         found = assets.ensure()
         for program in (found.etcd, found.kube_apiserver, found.kubectl):
             term.say(f"  {program}")
+
+
+def _setup_kubectl() -> None:
+    with term.step("kubectl"):
+        term.say(f"  {assets.kubectl()}")
 
 
 def _setup_kernel() -> None:
@@ -31,11 +38,21 @@ def _setup_helm() -> None:
 # What may need root comes first: to hear of that after minutes of building would be late.
 PARTS = {
     "kernel": _setup_kernel,
-    "controlplane": _setup_controlplane,
-    "helm": _setup_helm,
     "cluster": _setup_cluster,
+    "controlplane": _setup_controlplane,
+    "kubectl": _setup_kubectl,
+    "helm": _setup_helm,
 }
 FOR_DEMO = ("kernel", "controlplane")
+_E2E = "e2e"
+
+
+def parts(named: Iterable[str]) -> list[str]:
+    """The parts of the testbed that NAMED stand for, in the order of their set-up: `e2e` is what its provider needs."""
+    wanted = {*named}
+    if _E2E in wanted:
+        wanted.update(e2e.PARTS[e2e.choose(os.environ)])
+    return [part for part in PARTS if part in wanted]
 
 
 def main() -> int:
@@ -43,7 +60,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m testbed", description="The test equipment of Swapwarden.")
     commands = parser.add_subparsers(dest="command", required=True)
     setup = commands.add_parser("setup", help="fetch or build what the tests and the demo need; quick when it is there")
-    setup.add_argument("part", nargs="+", choices=[*PARTS])
+    setup.add_argument("part", nargs="+", choices=[*PARTS, _E2E])
     commands.add_parser("demo", help="run the main job on a real API server and a real kernel")
     demo_cluster = commands.add_parser("cluster", help="a whole cluster with Swapwarden, to look around in")
     demo_cluster.add_argument("action", choices=["up", "down", "hold"], help="hold: be it, in the foreground")
@@ -55,9 +72,8 @@ def main() -> int:
         if options.command == "cluster":
             {"up": democluster.up, "down": democluster.down, "hold": democluster.hold}[options.action]()
             return 0
-        for name, make in PARTS.items():
-            if name in chosen:
-                make()
+        for name in parts(chosen):
+            PARTS[name]()
         if options.command == "demo":
             demo.run()
     except (host.SetupError, process.ProcessError, controlplane.ControlPlaneError, kernelvm.VMError) as error:

@@ -40,6 +40,12 @@ def ensure() -> Assets:
     return Assets(etcd=_ensure("etcd"), kube_apiserver=_ensure("kube-apiserver"), kubectl=_ensure("kubectl"))
 
 
+def kubectl() -> Path:
+    """Only kubectl, for clusters that others run; host.SetupError when it can't be had."""
+    host.need_linux()
+    return _ensure("kubectl")
+
+
 def _ensure(name: str) -> Path:
     if present := _present(name):
         return present

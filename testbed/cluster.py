@@ -34,7 +34,7 @@ def ensure(images: Sequence[Path] = ()) -> None:
 def remove_leftovers() -> None:
     """Remove the folders of runs that were killed."""
     for folder in Path(tempfile.gettempdir()).glob("swapwarden-*-*-*"):
-        found = re.fullmatch(r"swapwarden-(?:node|cluster|controlplane|vm)-(\d+)-\w+", folder.name)
+        found = re.fullmatch(r"swapwarden-(?:node|cluster|controlplane|vm|kind)-(\d+)-\w+", folder.name)
         if found and not Path("/proc", found[1]).exists():
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -132,7 +132,7 @@ class Cluster:
         folders = {
             f"HELM_{kind}_HOME": str(self.folder / f"helm-{kind.lower()}") for kind in ("CACHE", "CONFIG", "DATA")
         }
-        environment = os.environ | folders | {"KUBECONFIG": str(self.control_plane.kubeconfig)}
+        environment = programs.helm_environment() | folders | {"KUBECONFIG": str(self.control_plane.kubeconfig)}
         argv = self.control_plane.command([str(programs.helm()), *args])
         return process.run(argv, timeout=timeout, env=environment)
 

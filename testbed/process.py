@@ -54,6 +54,11 @@ def run(
     return result
 
 
+def dying_with_this(argv: Sequence[str]) -> list[str]:
+    """The command line that runs ARGV as a child which the kernel kills when the thread that started it ends."""
+    return [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), *argv]
+
+
 class Process:
     """A program in the background. It is killed when its parent dies, and its output goes to a file."""
 
@@ -69,12 +74,11 @@ class Process:
     ) -> None:
         self.name = name
         self.log = log
-        wrapped = [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), *argv]
         with log.open("ab") as output:
             # A session of its own: Ctrl-C reaches the testbed, which stops its children in the right order.
             self._popen = _FORKER.submit(
                 subprocess.Popen,
-                wrapped,
+                dying_with_this(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import http.client
 import io
+import os
 import platform
 import shutil
 import socket
@@ -109,6 +110,11 @@ def _kind() -> Release:
 def helm() -> Path:
     """A helm of version 3."""
     return _on_path("helm", ["version", "--short"], "v3.") or _release(_helm()) / "helm"
+
+
+def helm_environment() -> dict[str, str]:
+    """This process's environment for helm, without what would lead it to a cluster other than its options say."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("HELM_KUBE")}
 
 
 def kind() -> Path:

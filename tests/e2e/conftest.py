@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import signal
 import time
+import types
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -13,7 +16,6 @@ from typing import Any, Protocol, cast
 
 import pytest
 
-from testbed import image
 from tests.e2e import cgroups, provider
 from tests.e2e.provider import Provider
 from tests.e2e.release import Release
@@ -21,24 +23,36 @@ from tests.e2e.release import Release
 PATIENCE = 600.0
 # A question costs time on the machine that the node's emulated CPU runs on, too.
 POLL = 0.5
-ARTIFACTS = Path(os.environ.get("E2E_ARTIFACTS", "build/e2e"))
+DEFAULT_ARTIFACTS = Path("build/e2e")
+ARTIFACTS = Path(os.environ.get("E2E_ARTIFACTS") or DEFAULT_ARTIFACTS)
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Provider]:
-    """The cluster that the environment asks for; see provider.py."""
-    with provider.make([image.ensure()]) as made:
+    """The cluster that the environment asks for; see testbed/e2e.py. What an earlier run said is removed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    if ARTIFACTS == DEFAULT_ARTIFACTS:
+        shutil.rmtree(ARTIFACTS, ignore_errors=True)
+    with provider.make() as made:
         yield made
+
+
+def _stop(number: int, _frame: types.FrameType | None) -> None:
+    """End the run so that fixtures clean up; pytest takes SystemExit for a test's failure, and goes on."""
+    pytest.exit(f"stopped by {signal.Signals(number).name}", returncode=128 + number)
 
 
 @pytest.fixture(scope="session")
 def swapwarden(cluster: Provider) -> Iterator[Release]:
     """Swapwarden, installed by its chart. Tests leave it as they find it."""
     found = Release(cluster)
-    found.install()
-    yield found
-    if found.installed:
-        found.uninstall()
+    try:
+        found.install()
+        yield found
+    finally:
+        if cluster.outlives_run:
+            found.remove()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

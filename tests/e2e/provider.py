@@ -1,25 +1,18 @@
-"""Where the e2e suite runs: one interface, three kinds of cluster.
-
-$E2E_PROVIDER chooses: `kind`, `node-vm`, or `existing` with $E2E_CONTEXT. Unset, it is kind where docker works, and the
-node VM elsewhere.
-"""
+"""Where the e2e suite runs: one interface, three kinds of cluster. testbed.e2e chooses."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from testbed import assets, process, programs
+from testbed import assets, e2e, image, process, programs
 from testbed.guestlink import Completed
 from testbed.nodevm import Sample
-
-PROVIDERS = ("kind", "node-vm", "existing")
-_DOCKER_TIMEOUT = 20.0
 
 
 class ProviderError(Exception):
@@ -64,8 +57,14 @@ class Provider(Protocol):
 
     name: str
     node_name: str
-    # An image with a shell and the usual tools, which is on the node already.
+    # The image to install; the node has it, or can pull it.
+    image: str
+    # An image with a shell and the usual tools; likewise.
     busybox: str
+    # Whether the node's swap is the suite's own: it may be turned off.
+    owns_swap: bool
+    # Whether the cluster is there after the run: what the suite made in it has to go.
+    outlives_run: bool
 
     @property
     def node(self) -> Node | None:
@@ -102,11 +101,12 @@ class ByKubeconfig:
 
     def kubectl(self, *args: str, text: str | None = None, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
         options = [f"--kubeconfig={self._kubeconfig}", f"--context={self._context}"]
-        return process.run([str(assets.ensure().kubectl), *options, *args], timeout=timeout, text=text)
+        return process.run([str(assets.kubectl()), *options, *args], timeout=timeout, text=text)
 
     def helm(self, *args: str, timeout: float = 900.0) -> subprocess.CompletedProcess[str]:
         options = [f"--kubeconfig={self._kubeconfig}", f"--kube-context={self._context}"]
-        return process.run([str(programs.helm()), *options, *args], timeout=timeout)
+        argv = [str(programs.helm()), *options, *args]
+        return process.run(argv, timeout=timeout, env=programs.helm_environment())
 
     def get(self, path: str) -> Any:
         try:
@@ -115,38 +115,23 @@ class ByKubeconfig:
             raise ProviderError(str(error)) from error
 
 
-def docker_works() -> bool:
-    """Whether there is a docker daemon, and not only its client."""
-    try:
-        return process.run(["docker", "info"], timeout=_DOCKER_TIMEOUT, check=False).returncode == 0
-    except process.ProcessError:
-        return False
+def public_busybox() -> str:
+    """Busybox for clusters that pull images: $E2E_BUSYBOX where the public one can't be had."""
+    return os.environ.get("E2E_BUSYBOX") or "busybox:1.37"
 
 
-def choose(environment: dict[str, str], has_docker: Callable[[], bool] = docker_works) -> str:
-    """The provider's name; ProviderError for one that there is not, or that lacks what it needs."""
-    name = environment.get("E2E_PROVIDER", "")
-    if not name:
-        return "kind" if has_docker() else "node-vm"
-    if name not in PROVIDERS:
-        raise ProviderError(f"E2E_PROVIDER={name}: there is no such provider; use one of {', '.join(PROVIDERS)}")
-    if name == "existing" and not environment.get("E2E_CONTEXT"):
-        raise ProviderError("E2E_PROVIDER=existing: say with E2E_CONTEXT which context of the kubeconfig to use")
-    return name
+def make() -> AbstractContextManager[Provider]:
+    """The provider that the environment asks for; host.SetupError where it can't be had.
 
-
-def make(images: Sequence[Path] = ()) -> AbstractContextManager[Provider]:
-    """The provider that the environment asks for; the images of the archives IMAGES are on its node from the start.
-
-    A cluster that is there already gets none: its nodes have to find them in a registry.
+    Where the suite makes the cluster, the product's image is built, and on its node from the start.
     """
-    environment = dict(os.environ)
-    name = choose(environment)
-    if name == "existing":
+    name = e2e.choose(os.environ)
+    if name == e2e.EXISTING:
         from tests.e2e.provider_existing import Existing
 
-        return Existing(environment["E2E_CONTEXT"], environment.get("E2E_KUBECONFIG"))
-    if name == "kind":
+        return Existing(os.environ["E2E_CONTEXT"], os.environ["E2E_IMAGE"], os.environ.get("E2E_KUBECONFIG"))
+    images = [image.ensure()]
+    if name == e2e.KIND:
         from tests.e2e.provider_kind import Kind
 
         return Kind(images)

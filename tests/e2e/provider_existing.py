@@ -15,7 +15,7 @@ _TIMEOUT = 30.0
 
 
 class Existing(provider.ByKubeconfig):
-    """The cluster behind CONTEXT of KUBECONFIG (~/.kube/config unless given).
+    """The cluster behind CONTEXT of KUBECONFIG (~/.kube/config unless given), into which IMAGE is installed.
 
     Its nodes and its API server are other people's: cases that need them are skipped. $E2E_BUSYBOX names an image that
     its nodes can pull, $E2E_NODE one of its nodes with LimitedSwap.
@@ -23,10 +23,13 @@ class Existing(provider.ByKubeconfig):
 
     name = "existing"
     node = None
+    owns_swap = False
+    outlives_run = True
 
-    def __init__(self, context: str, kubeconfig: str | None) -> None:
+    def __init__(self, context: str, image: str, kubeconfig: str | None) -> None:
         super().__init__(context, Path(kubeconfig) if kubeconfig else Path.home() / ".kube" / "config")
-        self.busybox = os.environ.get("E2E_BUSYBOX", "busybox")
+        self.image = image
+        self.busybox = provider.public_busybox()
         self.node_name = os.environ.get("E2E_NODE", "")
 
     def __enter__(self) -> Self:
@@ -49,7 +52,7 @@ class Existing(provider.ByKubeconfig):
     def _check_context(self) -> None:
         """Refuse anything but the context that was named; the file's current one counts for nothing."""
         command = [
-            str(assets.ensure().kubectl),
+            str(assets.kubectl()),
             f"--kubeconfig={self._kubeconfig}",
             "config",
             "get-contexts",

@@ -1,24 +1,25 @@
 """The e2e suite on kind, where docker works. Not run by the authors so far: their machines have no docker daemon.
 
-The node shares the kernel and the swap of docker's host: that needs swap (`swapon --show`), cgroup v2, a docker daemon
-on this machine and, for the recorder, root.
+The node shares the kernel and the swap of this machine; testbed.e2e.obstacle() says what that asks for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-from testbed import nodevm, ociimage, process, programs, recorder
+from testbed import cluster, e2e, nodevm, process, programs, recorder
 from testbed.guestlink import Completed
+from testbed.image import REFERENCE
 from testbed.nodevm import Sample
 from tests.e2e import provider
 from tests.e2e.provider import ProviderError
@@ -40,45 +41,60 @@ _COMMAND_TIMEOUT = 300.0
 _POLL = 0.5
 _MANIFEST = "/etc/kubernetes/manifests/kube-apiserver.yaml"
 _PARKED = "/etc/kubernetes/kube-apiserver.yaml"
+_LOGS = """
+    for unit in kubelet containerd; do
+        echo "--- $unit"
+        journalctl --no-pager --lines="$0" --unit="$unit"
+    done
+    for file in /var/log/pods/kube-system_*/*/*.log; do
+        echo "--- $file"
+        tail -n "$0" "$file"
+    done"""
+
+
+def leftovers(clusters: Iterable[str]) -> list[str]:
+    """Those of CLUSTERS that this module made in a process that is gone."""
+    made = [(name, re.fullmatch(r"swapwarden-(\d+)", name)) for name in clusters]
+    return [name for name, found in made if found and not Path("/proc", found[1]).exists()]
 
 
 class Kind(provider.ByKubeconfig):
     """A kind cluster of this process's own."""
 
     name = "kind"
-    busybox = ociimage.BUSYBOX
+    image = REFERENCE
+    owns_swap = False
+    outlives_run = False
 
     def __init__(self, images: Sequence[Path]) -> None:
         self._images = images
+        self.busybox = provider.public_busybox()
         self._cluster = f"swapwarden-{os.getpid()}"
         self.node_name = f"{self._cluster}-control-plane"
         self._stack = contextlib.ExitStack()
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="swapwarden-kind-")))
+        folder = tempfile.TemporaryDirectory(prefix=f"swapwarden-kind-{os.getpid()}-")
+        self._folder = Path(self._stack.enter_context(folder))
         super().__init__(f"kind-{self._cluster}", self._folder / "kubeconfig")
         self.node = KindNode(self.node_name, self._folder)
 
     def __enter__(self) -> Self:
-        if "/" not in Path("/proc/swaps").read_text(encoding="ascii"):
-            raise ProviderError("kind's node uses this machine's swap, and there is none; use E2E_PROVIDER=node-vm")
+        cluster.remove_leftovers()
         config = self._folder / "kind.yaml"
         config.write_text(_CONFIG, encoding="ascii")
-        self._stack.callback(
-            self._kind, "delete", "cluster", f"--name={self._cluster}", f"--kubeconfig={self._kubeconfig}"
-        )
         try:
+            for name in leftovers(self._kind("get", "clusters").split()):
+                self._delete(name)
+            self._stack.callback(self._delete, self._cluster)
             self._kind(
                 "create",
                 "cluster",
                 f"--name={self._cluster}",
+                f"--image={e2e.kind_image(os.environ)}",
                 f"--config={config}",
                 f"--kubeconfig={self._kubeconfig}",
                 "--wait=5m",
             )
-            images = self._folder / "images.tar"
-            busybox = self._busybox()
-            applets = process.run([str(busybox), "--list"], timeout=30).stdout.split()
-            ociimage.write(images, busybox.read_bytes(), applets)
-            for archive in (images, *self._images):
+            for archive in self._images:
                 self.load_image(archive)
         except BaseException:
             self._stack.close()
@@ -93,22 +109,20 @@ class Kind(provider.ByKubeconfig):
     ) -> None:
         self._stack.close()
 
-    def _kind(self, *arguments: str) -> None:
-        process.run([str(programs.kind()), *arguments], timeout=_CREATE_TIMEOUT)
+    def _kind(self, *arguments: str) -> str:
+        environment = os.environ | {"KIND_EXPERIMENTAL_PROVIDER": "docker"}
+        return process.run([str(programs.kind()), *arguments], timeout=_CREATE_TIMEOUT, env=environment).stdout
 
-    def _busybox(self) -> Path:
-        from testbed import host
-
-        unpacked = self._folder / "busybox"
-        unpacked.mkdir()
-        host.apt_unpack(["busybox-static"], unpacked, "kind's test image")
-        return next(found for found in unpacked.glob("**/bin/busybox") if not found.is_symlink())
+    def _delete(self, name: str) -> None:
+        self._kind("delete", "cluster", f"--name={name}", f"--kubeconfig={self._kubeconfig}")
 
     def load_image(self, archive: Path) -> None:
         self._kind("load", "image-archive", str(archive), f"--name={self._cluster}")
 
     def stop_apiserver(self) -> None:
-        self.node.run(["mv", _MANIFEST, _PARKED], timeout=_COMMAND_TIMEOUT)
+        # Without its manifest first: the kubelet would start it again.
+        crash = f"mv {_MANIFEST} {_PARKED} && pkill -KILL -x kube-apiserver"
+        self.node.run(["sh", "-c", crash], timeout=_COMMAND_TIMEOUT)
         self._wait(up=False)
 
     def start_apiserver(self) -> None:
@@ -132,8 +146,7 @@ class Kind(provider.ByKubeconfig):
         return True
 
     def logs(self, lines: int = 20) -> str:
-        unit = ["journalctl", "--no-pager", f"--lines={lines}", "--unit=kubelet"]
-        return self.node.run(unit, timeout=_COMMAND_TIMEOUT, check=False).stdout
+        return self.node.run(["sh", "-c", _LOGS, str(lines)], timeout=_COMMAND_TIMEOUT, check=False).stdout
 
 
 class KindNode:

@@ -11,6 +11,7 @@ from typing import Any, Self
 from testbed import nodevm, ociimage
 from testbed.cluster import Cluster
 from testbed.controlplane import ControlPlaneError
+from testbed.image import REFERENCE
 from testbed.nodevm import NodeVM
 from tests.e2e.provider import ProviderError
 
@@ -20,7 +21,10 @@ class NodeVMProvider:
 
     name = "node-vm"
     node_name = nodevm.NAME
+    image = REFERENCE
     busybox = ociimage.BUSYBOX
+    owns_swap = True
+    outlives_run = False
 
     def __init__(self, images: Sequence[Path]) -> None:
         self.cluster = Cluster(images)

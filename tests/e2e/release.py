@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from testbed import chart, helm, image
+from testbed import chart, helm
 from tests.e2e.provider import Provider, ProviderError
 
 NAMESPACE = helm.NAMESPACE
@@ -29,19 +29,41 @@ def series(text: str, name: str) -> dict[str, float]:
     return {each[2] or "": float(each[3]) for each in found if each and each[1] == name}
 
 
+def image_values(reference: str) -> dict[str, str]:
+    """The chart's values for an image: by digest, else by tag, else with the chart's own tag."""
+    repository, _, digest = reference.partition("@")
+    if digest:
+        return {"image.repository": repository, "image.digest": digest}
+    head, _, tag = repository.rpartition(":")
+    if not head or "/" in tag:  # no colon, or that of a registry's port
+        return {"image.repository": repository}
+    return {"image.repository": head, "image.tag": tag}
+
+
 class Release:
     """Swapwarden as `helm install` makes it: all defaults, but for the image's name and the labels' delay."""
 
     def __init__(self, cluster: Provider) -> None:
         self._cluster = cluster
-        self.installed = False
+        self._made = False
 
     # --- life cycle ---
 
     def install(self, **values: str) -> None:
-        """Install it; it is all Ready when this returns."""
+        """Install it; it is all Ready when this returns. ProviderError where somebody else has installed it."""
+        if self._is_there():
+            raise ProviderError(f"there is a release {NAME} in {NAMESPACE}, which is left alone; uninstall it first")
+        self._made = True  # one that fails leaves a release, too
         self._helm("install", "--create-namespace", **values)
-        self.installed = True
+
+    def remove(self) -> None:
+        """Uninstall what is left of what this object installed."""
+        if self._made and self._is_there():
+            self.uninstall()
+
+    def _is_there(self) -> bool:
+        listed = self._cluster.helm("list", "--all", "--short", f"--namespace={NAMESPACE}", f"--filter=^{NAME}$")
+        return bool(listed.stdout.strip())
 
     def upgrade(self, **values: str) -> None:
         """Upgrade it in the same way. Values that are not given have their default again."""
@@ -55,12 +77,11 @@ class Release:
         """Uninstall it; what helm printed."""
         options = [f"--namespace={NAMESPACE}", "--wait", f"--timeout={_TIMEOUT:.0f}s"]
         said = self._cluster.helm("uninstall", NAME, *options, timeout=2 * _TIMEOUT)
-        self.installed = False
         return said.stdout + said.stderr
 
     def _helm(self, action: str, *options: str, **values: str) -> None:
         given = {
-            "image.repository": image.REFERENCE.partition(":")[0],
+            **image_values(self._cluster.image),
             "controller.labelRemovalDelay": str(LABEL_REMOVAL_SECONDS),
             **values,
         }
@@ -69,6 +90,13 @@ class Release:
         self._cluster.helm(action, NAME, str(chart.FOLDER), *where, *options, *settings, timeout=2 * _TIMEOUT)
 
     # --- what it says ---
+
+    def replicas(self, component: str) -> int:
+        """How many pods COMPONENT has when all of it is up: agents are on every node with Linux."""
+        if component != "agent":
+            return 2
+        nodes = self._cluster.get("/api/v1/nodes")["items"]
+        return sum(node["metadata"]["labels"].get("kubernetes.io/os") == "linux" for node in nodes)
 
     def pods(self, component: str) -> list[Any]:
         """The pods of `agent`, `controller` or `webhook` that are not about to end."""

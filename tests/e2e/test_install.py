@@ -17,9 +17,9 @@ CALLS = "swapwarden_webhook_requests_total"
 
 
 def test_everything_is_ready(cluster: Provider, swapwarden: Release, eventually: Wait) -> None:
-    for component, replicas in (("agent", 1), ("controller", 2), ("webhook", 2)):
+    for component in ("agent", "controller", "webhook"):
         pods = swapwarden.pods(component)
-        assert len(pods) == replicas
+        assert len(pods) == swapwarden.replicas(component)
         for pod in pods:
             assert {"type": "Ready", "status": "True"}.items() <= next(
                 each.items() for each in pod["status"]["conditions"] if each["type"] == "Ready"

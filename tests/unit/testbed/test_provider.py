@@ -1,13 +1,14 @@
 """The e2e suite goes where it is told to, and nowhere else."""
 
 import json
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from testbed import assets
-from tests.e2e import provider
+from testbed import assets, programs
+from tests.e2e import provider_kind
 from tests.e2e.provider import ProviderError
 from tests.e2e.provider_existing import Existing
 
@@ -20,34 +21,6 @@ case "$*" in
 *) exit 1 ;;
 esac
 """
-
-
-@pytest.mark.parametrize(
-    ("environment", "docker", "name"),
-    [
-        ({}, True, "kind"),
-        ({}, False, "node-vm"),
-        ({"E2E_PROVIDER": ""}, False, "node-vm"),
-        ({"E2E_PROVIDER": "node-vm"}, True, "node-vm"),
-        ({"E2E_PROVIDER": "existing", "E2E_CONTEXT": "dev"}, True, "existing"),
-        # A context alone is not an order to touch it.
-        ({"E2E_CONTEXT": "production"}, False, "node-vm"),
-    ],
-)
-def test_choose(environment: dict[str, str], docker: bool, name: str) -> None:
-    assert provider.choose(environment, has_docker=lambda: docker) == name
-
-
-def test_a_provider_that_is_not_there_is_named() -> None:
-    with pytest.raises(
-        ProviderError, match="E2E_PROVIDER=minikube: there is no such provider; use one of kind, node-vm"
-    ):
-        provider.choose({"E2E_PROVIDER": "minikube"}, has_docker=lambda: True)
-
-
-def test_existing_needs_to_be_told_the_context() -> None:
-    with pytest.raises(ProviderError, match="say with E2E_CONTEXT"):
-        provider.choose({"E2E_PROVIDER": "existing"}, has_docker=lambda: True)
 
 
 class FakeKubectl:
@@ -65,7 +38,7 @@ class FakeKubectl:
 @pytest.fixture
 def kubectl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeKubectl:
     made = FakeKubectl(tmp_path, ["a", "b"])
-    monkeypatch.setattr(assets, "ensure", lambda: assets.Assets(tmp_path, tmp_path, made.path))
+    monkeypatch.setattr(assets, "kubectl", lambda: made.path)
     monkeypatch.delenv("E2E_NODE", raising=False)
     return made
 
@@ -73,7 +46,7 @@ def kubectl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeKubectl:
 def test_existing_refuses_a_context_that_the_file_does_not_have(kubectl: FakeKubectl) -> None:
     with (
         pytest.raises(ProviderError, match=r"/config has no such context. It has: kind-dev, production"),
-        Existing("dev", "/config"),
+        Existing("dev", "a/b:1", "/config"),
     ):
         pass
     assert len(kubectl.calls()) == 1
@@ -81,7 +54,7 @@ def test_existing_refuses_a_context_that_the_file_does_not_have(kubectl: FakeKub
 
 def test_every_call_names_file_and_context(kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("E2E_NODE", "b")
-    with Existing("kind-dev", "/config") as existing:
+    with Existing("kind-dev", "a/b:1", "/config") as existing:
         assert existing.node_name == "b"
         assert existing.node is None
         with pytest.raises(ProviderError):
@@ -94,6 +67,29 @@ def test_every_call_names_file_and_context(kubectl: FakeKubectl, monkeypatch: py
 def test_among_several_nodes_one_has_to_be_named() -> None:
     with (
         pytest.raises(ProviderError, match="say with E2E_NODE which node to use; there are: a, b"),
-        Existing("kind-dev", "/config"),
+        Existing("kind-dev", "a/b:1", "/config"),
     ):
         pass
+
+
+def test_helm_is_led_nowhere_by_the_environment(
+    kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    helm = tmp_path / "helm"
+    helm.write_text('#!/bin/sh\necho "$@"\nenv | grep ^HELM_\n', encoding="ascii")
+    helm.chmod(0o755)
+    monkeypatch.setattr(programs, "helm", lambda: helm)
+    monkeypatch.setenv("HELM_KUBEAPISERVER", "https://production")
+    monkeypatch.setenv("HELM_KUBETOKEN", "secret")
+    monkeypatch.setenv("HELM_CACHE_HOME", "/cache")
+    monkeypatch.setenv("E2E_NODE", "a")
+    with Existing("kind-dev", "a/b:1", "/config") as existing:
+        said = existing.helm("list").stdout.splitlines()
+    assert said == ["--kubeconfig=/config --kube-context=kind-dev list", "HELM_CACHE_HOME=/cache"]
+    assert kubectl.calls()
+
+
+def test_kind_removes_the_clusters_of_runs_that_are_gone() -> None:
+    gone = 1 << 30  # beyond what the kernel gives
+    mine, theirs = f"swapwarden-{os.getpid()}", ["kind", "swapwarden-dev", f"my-swapwarden-{gone}"]
+    assert provider_kind.leftovers([mine, *theirs, f"swapwarden-{gone}"]) == [f"swapwarden-{gone}"]

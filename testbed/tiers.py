@@ -1,0 +1,125 @@
+"""python -m testbed.tiers TIER...: set up, run the tiers of tests one after the other, say what each took."""
+
+import argparse
+import dataclasses
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+
+from testbed import process, term
+
+TIERS = {
+    "unit": (),
+    "integration": ("controlplane", "helm"),
+    "kernel": ("kernel",),
+    "e2e": ("e2e",),
+}
+"""Each tier, and the parts of the testbed that it needs."""
+REPORTS = Path("build/tests")
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """What one step took of the whole, and what came of it."""
+
+    name: str
+    seconds: float
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    status: int = 0
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the step did what it is for: a tier without one test that passed proves nothing."""
+        return self.status == 0 and (self.name not in TIERS or self.passed > 0)
+
+
+def counts(report: Path) -> tuple[int, int, int]:
+    """Passed, failed, skipped of a JUnit report; zeros where there is none."""
+    if not report.exists():
+        return 0, 0, 0
+    suites = list(ET.parse(report).getroot().iter("testsuite"))  # noqa: S314 it reads what pytest has just written
+    total, skipped, failures, errors = (
+        sum(int(suite.get(key, "0")) for suite in suites) for key in ("tests", "skipped", "failures", "errors")
+    )
+    return max(0, total - skipped - failures - errors), failures + errors, skipped
+
+
+def run_tier(name: str) -> Share:
+    """Run one tier in a process of its own, so that what it started is gone before the next one begins."""
+    report = REPORTS / f"{name}.xml"
+    report.unlink(missing_ok=True)
+    coverage = ["--cov", "--cov-append", "--cov-report="]
+    begin = time.monotonic()
+    status = _call([sys.executable, "-m", "pytest", *coverage, f"--junitxml={report}", f"tests/{name}"])
+    passed, failed, skipped = counts(report)
+    return Share(name, time.monotonic() - begin, passed, failed, skipped, status)
+
+
+def table(shares: Sequence[Share]) -> list[str]:
+    """The steps as text, a line each, with the share of the whole that each took."""
+    whole = sum(each.seconds for each in shares) or 1.0
+    rows: list[tuple[str, ...]] = [("", "minutes", "share", "passed", "failed", "skipped", "")]
+    for each in shares:
+        verdict = "" if each.is_good else f"FAILED, exit status {each.status}"
+        numbers = (each.passed, each.failed, each.skipped) if each.name in TIERS else ("", "", "")
+        minutes, percent = f"{each.seconds / 60:.1f}", f"{100 * each.seconds / whole:.0f}%"
+        rows.append((each.name, minutes, percent, *map(str, numbers), verdict))
+    rows.append(("total", f"{whole / 60:.1f}", "", "", "", "", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+
+
+def _call(argv: Sequence[str]) -> int:
+    """Run in the foreground, however long it takes; the exit status.
+
+    Whoever stops this waits until the child has cleaned up; a kill takes the child along.
+    """
+    with subprocess.Popen(process.dying_with_this(argv)) as child:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:  # the terminal has told the child, too
+            child.wait()
+            raise
+        except SystemExit:
+            child.send_signal(signal.SIGINT)
+            child.wait()
+            raise
+
+
+def main() -> int:
+    """The command line; exit status 1 unless every tier ran and held."""
+    parser = argparse.ArgumentParser(prog="python -m testbed.tiers", description=__doc__)
+    parser.add_argument("tier", nargs="+", choices=[*TIERS])
+    chosen = parser.parse_args().tier
+    wanted = [tier for tier in TIERS if tier in chosen]
+    parts = [part for tier in wanted for part in TIERS[tier]]
+    process.exit_on_sigterm()
+    shares: list[Share] = []
+    try:
+        if parts:
+            begin = time.monotonic()
+            status = _call([sys.executable, "-m", "testbed", "setup", *dict.fromkeys(parts)])
+            shares.append(Share("set-up", time.monotonic() - begin, status=status))
+            if status != 0:
+                return 1
+        Path(".coverage").unlink(missing_ok=True)
+        REPORTS.mkdir(parents=True, exist_ok=True)
+        for tier in wanted:
+            term.say(f"tier {tier} ...")
+            shares.append(run_tier(tier))
+        _call([sys.executable, "-m", "coverage", "report"])
+    except KeyboardInterrupt:
+        term.say("stopped")
+        return 130
+    term.say("\n".join(["what each took:", *table(shares)]))
+    return 0 if all(each.is_good for each in shares) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Where the e2e suite runs is chosen by what is asked for, and by what the machine can give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from testbed import __main__ as command
+from testbed import e2e, host
+from testbed.host import SetupError
+
+DOCKER = {
+    "ServerVersion": "29.1.0",
+    "Name": "here",
+    "KernelVersion": "6.1.0",
+    "CgroupVersion": "2",
+    "SecurityOptions": ["name=seccomp,profile=builtin", "name=cgroupns"],
+}
+# What the client says by itself.
+NO_DAEMON = {"ID": "", "ServerVersion": "", "Name": "", "SecurityOptions": None, "ServerErrors": ["Cannot connect"]}
+SWAPS = "Filename\tType\tSize\tUsed\tPriority\n/dev/vda2\tpartition\t1\t0\t-2\n"
+NO_SWAPS = "Filename\tType\tSize\tUsed\tPriority\n"
+
+
+def obstacle(docker: dict[str, Any], *, swaps: str = SWAPS, is_root: bool = True) -> str:
+    return e2e.obstacle(docker, hostname="here", kernel="6.1.0", swaps=swaps, is_root=is_root)
+
+
+def test_nothing_is_in_the_way_of_kind() -> None:
+    assert not obstacle(DOCKER)
+
+
+@pytest.mark.parametrize(
+    ("docker", "why"),
+    [
+        ({}, "no docker daemon answers"),
+        (NO_DAEMON, "no docker daemon answers"),
+        ({"host": {"os": "linux"}}, "no docker daemon answers"),  # podman under docker's name
+        (DOCKER | {"Name": "there"}, "not on this machine but on there"),
+        (DOCKER | {"KernelVersion": "6.12.0"}, "not on this machine"),  # a VM with this machine's name
+        (DOCKER | {"SecurityOptions": ["name=rootless"]}, "runs rootless"),
+        (DOCKER | {"CgroupVersion": "1"}, "no cgroup v2"),
+    ],
+)
+def test_docker_is_in_the_way_of_kind(docker: dict[str, Any], why: str) -> None:
+    assert why in obstacle(docker)
+
+
+def test_the_machine_is_in_the_way_of_kind() -> None:
+    assert "this machine's swap, and there is none" in obstacle(DOCKER, swaps=NO_SWAPS)
+    assert "not root" in obstacle(DOCKER, is_root=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "why_not_kind", "name"),
+    [
+        ({}, "", "kind"),
+        ({}, "no swap", "node-vm"),
+        ({"E2E_PROVIDER": ""}, "no swap", "node-vm"),
+        ({"E2E_PROVIDER": "kind"}, "", "kind"),
+        ({"E2E_PROVIDER": "node-vm"}, "", "node-vm"),
+        ({"E2E_PROVIDER": "existing", "E2E_CONTEXT": "dev", "E2E_IMAGE": "a/b:1"}, "", "existing"),
+        # A context alone is not an order to touch it.
+        ({"E2E_CONTEXT": "production", "E2E_IMAGE": "a/b:1"}, "no swap", "node-vm"),
+    ],
+)
+def test_choose(environment: dict[str, str], why_not_kind: str, name: str) -> None:
+    assert e2e.choose(environment, lambda: why_not_kind) == name
+
+
+def test_says_why_not_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    e2e.choose({}, lambda: "the daemon sleeps")
+    assert "on the node VM; not on kind, as the daemon sleeps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"E2E_PROVIDER": "minikube"}, "E2E_PROVIDER=minikube: there is no such provider"),
+        ({"E2E_PROVIDER": "kind"}, "E2E_PROVIDER=kind: the daemon sleeps"),
+        ({"E2E_PROVIDER": "existing", "E2E_IMAGE": "a/b:1"}, "needs E2E_CONTEXT"),
+        ({"E2E_PROVIDER": "existing", "E2E_CONTEXT": "dev"}, "needs E2E_IMAGE"),
+    ],
+)
+def test_refuses_what_can_not_be(environment: dict[str, str], message: str) -> None:
+    with pytest.raises(SetupError, match=message):
+        e2e.choose(environment, lambda: "the daemon sleeps")
+
+
+def test_who_is_told_does_not_look_for_docker() -> None:
+    def fail() -> str:
+        raise AssertionError
+
+    assert e2e.choose({"E2E_PROVIDER": "node-vm"}, fail) == "node-vm"
+
+
+def test_kind_image() -> None:
+    assert e2e.kind_image({}) == e2e.kind_image({"E2E_KIND_IMAGE": ""}) == e2e.KIND_IMAGE
+    assert e2e.kind_image({"E2E_KIND_IMAGE": "kindest/node:v1.34.0"}) == "kindest/node:v1.34.0"
+
+
+@pytest.mark.parametrize("provider", e2e.PARTS)
+def test_every_part_of_a_provider_is_there(provider: str) -> None:
+    assert set(e2e.PARTS[provider]) <= command.PARTS.keys()
+
+
+def test_sets_up_only_what_the_provider_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"PROVIDER": "existing", "CONTEXT": "dev", "IMAGE": "a/b:1"}.items():
+        monkeypatch.setenv(f"E2E_{name}", value)
+    monkeypatch.setattr(host, "is_root", lambda: False)
+    assert command.parts(["e2e"]) == ["kubectl", "helm"]
+    assert command.parts(["helm", "kernel", "e2e"]) == ["kernel", "kubectl", "helm"]
+    monkeypatch.setenv("E2E_PROVIDER", "node-vm")
+    assert command.parts(["e2e"]) == ["cluster", "controlplane", "helm"]
+
+
+def test_other_parts_choose_no_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("E2E_PROVIDER", "minikube")
+    assert command.parts(["helm", "controlplane"]) == ["controlplane", "helm"]

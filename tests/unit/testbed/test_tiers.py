@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed import __main__ as command
+from testbed import tiers
+from testbed.tiers import Share
+
+
+def test_counts_what_pytest_reported(tmp_path: Path) -> None:
+    report = tmp_path / "unit.xml"
+    report.write_text('<testsuites><testsuite tests="10" errors="1" failures="2" skipped="3"/></testsuites>')
+    assert tiers.counts(report) == (4, 3, 3)
+    assert tiers.counts(tmp_path / "none.xml") == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("share", "good"),
+    [
+        (Share("set-up", 1.0), True),
+        (Share("set-up", 1.0, status=1), False),
+        (Share("unit", 1.0, passed=5), True),
+        (Share("unit", 1.0, passed=5, failed=1, status=1), False),
+        (Share("e2e", 1.0, skipped=9), False),
+    ],
+)
+def test_a_tier_is_good_when_some_of_it_passed_and_nothing_failed(share: Share, good: bool) -> None:
+    assert share.is_good is good
+
+
+def test_says_what_each_took() -> None:
+    shares = [Share("set-up", 60.0), Share("unit", 90.0, 5), Share("e2e", 150.0, 2, 1, 1, status=1)]
+    assert [line.split() for line in tiers.table(shares)] == [
+        ["minutes", "share", "passed", "failed", "skipped"],
+        ["set-up", "1.0", "20%"],
+        ["unit", "1.5", "30%", "5", "0", "0"],
+        ["e2e", "2.5", "50%", "2", "1", "1", "FAILED,", "exit", "status", "1"],
+        ["total", "5.0"],
+    ]
+
+
+def test_nothing_took_nothing() -> None:
+    assert tiers.table([Share("set-up", 0.0)])[-1].split() == ["total", "0.0"]
+
+
+def test_every_part_of_a_tier_is_there() -> None:
+    assert {part for parts in tiers.TIERS.values() for part in parts} <= {*command.PARTS, "e2e"}
+
+
+def test_a_kill_takes_what_runs_along() -> None:
+    code = "from testbed import tiers; tiers._call(['sh', '-c', 'echo up; exec sleep 60'])"
+    read, write = os.pipe()
+    try:
+        with subprocess.Popen([sys.executable, "-c", code], stdout=write) as caller:  # noqa: S603 this Python
+            os.close(write)
+            assert select.select([read], [], [], 30)[0]
+            assert os.read(read, 100) == b"up\n"
+            caller.kill()
+        # Its end of the pipe is closed.
+        assert select.select([read], [], [], 30)[0]
+        assert os.read(read, 100) == b""
+    finally:
+        os.close(read)
