@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import collections
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,11 +26,14 @@ T = TypeVar("T")
 
 STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 NODES: Final = "/api/v1/nodes"
+PODS: Final = "/api/v1/pods"
 LABELS: Final = (names.NFD_SWAP_LABEL, names.SWAP_LABEL)
 BACKOFF_SECONDS: Final = (0.5, 5.0)
 POLL_SECONDS: Final = 1.0
 REQUEST_SECONDS: Final = 30.0
 PAGE: Final = "500"
+PARALLEL: Final = 16
+ROUNDS: Final = 6
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -47,9 +51,8 @@ class _Status(msgspec.Struct, frozen=True, rename="camel"):
     conditions: list[state.Condition] = []
 
 
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+class _Spec(msgspec.Struct, frozen=True):
     mode: str = names.Mode.ENFORCE
-    pods: dict[str, msgspec.Raw] = {}
 
 
 class State(msgspec.Struct, frozen=True):
@@ -132,7 +135,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
     async with client.Client(cfg, user_agent=f"swapwarden-uninstall/{swapwarden.__version__}") as api:
-        before = await _list(api, STATES, State)
         order = f"/api/v1/namespaces/{arguments.namespace}/configmaps/{restoring.CONFIG_MAP}"
         body = msgspec.json.encode({"data": {restoring.KEY: restoring.YES}})
         try:
@@ -142,19 +144,28 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
                 print(f"error: {error}: where Swapwarden is, --namespace says", file=sys.stderr)
                 return 1
             raise
-        silent = await _wait(api, arguments.timeout)
-        for line in report(silent, before):
+        silent = await _wait(api, order, arguments.timeout)
+        if silent is None:
+            print("error: the order to restore was taken back meanwhile, so nothing is removed", file=sys.stderr)
+            return 1
+        pods = [each for each in await _list(api, PODS, Pod) if each.spec.node_name and each.status.phase not in ENDED]
+        for line in report(silent, pods):
             print(line)
-        await _release_nodes(api, untaint=arguments.remove_startup_taint)
+        await release_nodes(api, held_labels(pods), untaint=arguments.remove_startup_taint)
         await _remove_objects(api, arguments.owner)
     return 0
 
 
-async def _wait(api: client.Client, seconds: float) -> list[State]:
-    """Wait until all agents have put back what was there; the states of those that have not within SECONDS."""
+async def _wait(api: client.Client, order: str, seconds: float) -> list[State] | None:
+    """Wait until all agents have put back what was there; the states of those that have not within SECONDS.
+
+    None where the ORDER (the path of its ConfigMap) does not stand any more.
+    """
     waits, deadline = backoff.Backoff(*BACKOFF_SECONDS), time.monotonic() + seconds
     while True:
         try:
+            if not await _stands(api, order):
+                return None
             silent = [each for each in await _list(api, STATES, State) if not answered(each)]
         except (client.ApiError, client.Unreachable):
             if time.monotonic() > deadline:
@@ -166,55 +177,88 @@ async def _wait(api: client.Client, seconds: float) -> list[State]:
         await asyncio.sleep(POLL_SECONDS)
 
 
+async def _stands(api: client.Client, order: str) -> bool:
+    """Whether the order to restore still stands. A ConfigMap that is gone does not take it back."""
+    try:
+        return restoring.is_order(await api.get(order, timeout=REQUEST_SECONDS))
+    except client.ApiError as error:
+        if error.status == 404:
+            return True
+        raise
+
+
 def answered(found: State) -> bool:
-    """Whether a node's agent says that it has put back what was there. Where none ever ran, nothing is to be said."""
+    """Whether a node's agent says that it has put back what was there. Where none ever ran, nothing is to be said.
+
+    A state in another mode is one that the leading controller has not come to yet: it would make it anew, and the
+    node's labels.
+    """
+    if found.spec.mode != names.Mode.RESTORE:
+        return False
     if not found.status.observed_generation:
         return True
     applied = next((each for each in found.status.conditions if each.type == "Applied"), None)
     return (
-        found.spec.mode == names.Mode.RESTORE
-        and found.status.observed_generation >= found.metadata.generation
+        found.status.observed_generation >= found.metadata.generation
         and applied is not None
         and (applied.status == "True" or applied.reason == "Incompatible")
     )
 
 
-def report(silent: Iterable[State], before: Iterable[State]) -> Iterator[str]:
-    """Say which nodes have not answered, and what is left there. BEFORE are the states as they were in force."""
-    planned = {each.metadata.name: len(each.spec.pods) for each in before}
-    left = sorted(each.metadata.name for each in silent)
+def report(silent: Iterable[State], pods: Iterable[Pod]) -> Iterator[str]:
+    """Say which nodes have not answered, and how many of PODS, which have not ended, are left there as they are."""
+    running = collections.Counter(each.spec.node_name for each in pods)
+    left = sorted(silent, key=lambda each: each.metadata.name)
     if not left:
         yield "all agents have put back what was there"
         return
     yield f"nodes that have not answered ({len(left)}); their pods' cgroups keep what they hold, until the pods end:"
-    for name in left:
-        yield f"  {name}: up to {planned.get(name, 0)} pods"
+    for each in left:
+        told = "" if each.spec.mode == names.Mode.RESTORE else "; no controller has told it to"
+        yield f"  {each.metadata.name}: up to {running[each.metadata.name]} pods{told}"
 
 
-async def _release_nodes(api: client.Client, *, untaint: bool) -> None:
-    held = held_labels(await _list(api, "/api/v1/pods", Pod))
-    for node in await _list(api, NODES, nodes.WireNode):
-        row = nodes.project(node)
+class _Change(NamedTuple):
+    """What is to be taken from one node."""
+
+    row: nodes.NodeRow
+    labels: Sequence[str]
+    taint: bool
+
+
+async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]], *, untaint: bool) -> None:
+    """Take labels and taint from all nodes; list those where that could not be done.
+
+    In rounds: others change nodes at the same moment, and one that is gone is none of the next round.
+    """
+    for (node, key), pods in sorted(held.items()):
+        print(f"node {node} keeps the label {key}, which running pods select (a restarting kubelet fails them):")
+        print(f"  {', '.join(sorted(pods))}")
+
+    def change(row: nodes.NodeRow) -> _Change:
         ours = [key for key in LABELS if key in row.labels and not (key == names.NFD_SWAP_LABEL and row.nfd)]
-        kept = {key: held[row.name, key] for key in ours if (row.name, key) in held}
-        for key, pods in kept.items():
-            print(
-                f"node {row.name} keeps the label {key}, which running pods select (a restarting kubelet fails them):"
-            )
-            print(f"  {', '.join(sorted(pods))}")
-        if untaint and row.startup_taint is not None:
-            await _tried(reconciler.remove_startup_taint, api, row)
-        if gone := {key: None for key in ours if key not in kept}:
-            body = msgspec.json.encode({"metadata": {"uid": row.uid, "labels": gone}})
-            await _tried(api.merge_patch, f"{NODES}/{row.name}", body)
+        gone = [key for key in ours if (row.name, key) not in held]
+        return _Change(row, gone, untaint and row.startup_taint is not None)
+
+    async def changes() -> list[_Change]:
+        found = [change(nodes.project(node)) for node in await _list(api, NODES, nodes.WireNode)]
+        return [each for each in found if each.labels or each.taint]
+
+    async def release(each: _Change) -> None:
+        if each.taint:
+            await reconciler.remove_startup_taint(api, each.row)
+        if each.labels:
+            body = {"metadata": {"uid": each.row.uid, "labels": dict.fromkeys(each.labels)}}
+            await api.merge_patch(f"{NODES}/{each.row.name}", msgspec.json.encode(body))
+
+    for each, error in await in_rounds(changes, release):
+        print(f"node {each.row.name} keeps labels or taint of ours: {error}")
 
 
 def held_labels(pods: Iterable[Pod]) -> dict[tuple[str, str], set[str]]:
-    """Labels that running pods select nodes by: the pods (namespace/name), by node and label."""
+    """Labels that pods which run on nodes select them by: the pods (namespace/name), by node and label."""
     held: dict[tuple[str, str], set[str]] = {}
     for pod in pods:
-        if not pod.spec.node_name or pod.status.phase in ENDED:
-            continue
         keys = set(pod.spec.node_selector)
         if pod.spec.affinity:
             required = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
@@ -225,20 +269,60 @@ def held_labels(pods: Iterable[Pod]) -> dict[tuple[str, str], set[str]]:
 
 
 async def _remove_objects(api: client.Client, owner: str) -> None:
-    if owner:
-        for profile in await _list(api, profiles.PROFILES, profiles.Profile):
-            if profiles.is_owned(profile.metadata.labels, owner):
-                await _tried(hooks.delete, api, f"{profiles.PROFILES}/{profile.metadata.name}")
-    for each in await _list(api, STATES, State):
-        await _tried(hooks.delete, api, f"{STATES}/{each.metadata.name}")
+    """Delete all states, and the profiles of OWNER if one is given; list what could not be deleted."""
+
+    async def owned() -> list[str]:
+        found = await _list(api, profiles.PROFILES, profiles.Profile) if owner else []
+        ours = [each.metadata for each in found if profiles.is_owned(each.metadata.labels, owner)]
+        return [f"{profiles.PROFILES}/{each.name}" for each in ours]
+
+    async def states() -> list[str]:
+        return [f"{STATES}/{each.metadata.name}" for each in await _list(api, STATES, State)]
+
+    async def delete(path: str) -> None:
+        await hooks.delete(api, path)
+
+    for left in (owned, states):
+        for path, error in await in_rounds(left, delete):
+            print(f"{path} is still there: {error}")
+
+
+async def in_rounds(left: Callable[[], Awaitable[list[T]]], do: Callable[[T], Awaitable[None]]) -> list[tuple[T, str]]:
+    """Do it to each of what is LEFT, and look again, until nothing is; what is, and why, after some rounds."""
+    waits = backoff.Backoff(*BACKOFF_SECONDS)
+    errors: dict[int, str] = {}
+    # Not left to the client: the time in which a request waits for its turn there counts as its own.
+    free = asyncio.Semaphore(PARALLEL)
+
+    async def one(number: int, each: T) -> None:
+        async with free:
+            try:
+                await do(each)
+            except (client.ApiError, client.Unreachable) as error:
+                errors[number] = str(error)
+
+    for _ in range(ROUNDS):
+        found = await left()
+        if not found:
+            return []
+        if errors:
+            await asyncio.sleep(waits.next())
+        errors = {}
+        await asyncio.gather(*(one(number, each) for number, each in enumerate(found)))
+    return [(each, errors.get(number, "it comes back")) for number, each in enumerate(await left())]
 
 
 async def _list(api: client.Client, path: str, kind: type[T]) -> list[T]:
-    """All objects of a collection, page by page."""
+    """All objects of a collection, page by page; none where the API server does not know the kind."""
     found: list[T] = []
     params = {"limit": PAGE}
     while True:
-        page = msgspec.json.decode(await _tried(_get, api, path, params), type=_Page)
+        try:
+            page = msgspec.json.decode(await _tried(_get, api, path, params), type=_Page)
+        except client.ApiError as error:
+            if error.status == 404:
+                return []
+            raise
         found += [msgspec.json.decode(item, type=kind) for item in page.items]
         if not page.metadata.continue_:
             return found

@@ -36,6 +36,11 @@ class _ConfigMap(msgspec.Struct):
     data: dict[str, str] = {}
 
 
+def is_order(body: bytes) -> bool:
+    """Whether a ConfigMap, as it came from the API server, orders to restore. msgspec.DecodeError where it is none."""
+    return msgspec.json.decode(body, type=_ConfigMap).data.get(KEY) == YES
+
+
 class Order:
     """Whether it was given, as far as this instance knows."""
 
@@ -77,7 +82,7 @@ class Order:
                 self.synced.set()
                 return
             raise
-        given = msgspec.json.decode(body, type=_ConfigMap).data.get(KEY) == YES
+        given = is_order(body)
         if given != self.given:
             log.warning("every node shall put back what was there" if given else "the order to restore was taken back")
         changed, self.given = given != self.given, given

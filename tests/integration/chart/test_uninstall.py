@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -112,6 +113,54 @@ def test_a_node_that_does_not_answer_is_listed_with_what_is_left(
     assert said.splitlines()[1:] == ["  dead: up to 1 pods"]
     assert "have not answered (1)" in said
     assert cluster.cp.get(STATES)["items"] == []
+
+
+def test_nothing_is_removed_before_the_controller_knows_even_where_no_agent_ever_was(
+    cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
+) -> None:
+    for number in range(3):
+        cluster.node(f"node-{number}")
+    with Controller(cluster.cp, FAST) as controller:
+        eventually(lambda: all(labels(cluster, f"node-{number}") for number in range(3)), "labels")
+        assert uninstall() == "all agents have put back what was there\n"
+        # Else it would make all of it anew.
+        assert controller.metric("swapwarden_controller_restoring") == 1
+    assert cluster.cp.get(STATES)["items"] == []
+    assert not any(labels(cluster, f"node-{number}") for number in range(3))
+
+
+def test_it_ends_in_time_where_no_controller_runs_and_a_second_one_says_the_same(
+    cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
+) -> None:
+    cluster.node("one")
+    cluster.pod("one", "some")
+    with Controller(cluster.cp, FAST), Agent(cluster, "one") as agent:
+        eventually(lambda: agent.modes and cluster.spec("one").get("pods"), "a plan")
+    state = cluster.state("one")
+    said = uninstall("--timeout=1")
+    assert said.splitlines()[1:] == ["  one: up to 1 pods; no controller has told it to"]
+    assert cluster.cp.get(STATES)["items"] == []
+    # As if the first one had been interrupted when the nodes had been told.
+    metadata = {"name": "one", "ownerReferences": state["metadata"]["ownerReferences"]}
+    cluster.cp.create(STATES, {**state, "metadata": metadata, "spec": {**state["spec"], "mode": "Restore", "pods": {}}})
+    cluster.cp.request("PATCH", f"{STATES}/one/status", {"status": {"observedGeneration": 7}})
+    assert uninstall("--timeout=1").splitlines()[1:] == ["  one: up to 1 pods"]
+
+
+def test_an_order_that_is_taken_back_stops_it_before_anything_is_removed(
+    cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
+) -> None:
+    cluster.node("one")
+    with Controller(cluster.cp, FAST):
+        eventually(lambda: labels(cluster, "one"), "labels")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        ended = pool.submit(uninstall, "--timeout=100")
+        eventually(lambda: cluster.cp.get(ORDER)["data"]["restore"] == "true", "the order")
+        cluster.cp.apply(manifests.FOLDER / "uninstall-configmap.yaml")
+        with pytest.raises(process.ProcessError, match="taken back meanwhile, so nothing is removed"):
+            ended.result(60)
+    assert len(cluster.cp.get(STATES)["items"]) == 1
+    assert labels(cluster, "one")
 
 
 def test_labels_that_running_pods_select_stay_and_are_listed(

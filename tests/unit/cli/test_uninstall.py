@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import msgspec
 import pytest
+from swapwarden.api import names
 from swapwarden.cli import uninstall
+from swapwarden.kube import client
+
+from tests.unit.kube.scripted import Scripted, failure, page, reply
 
 SWAP = "node.swapwarden.dev/swap"
 
@@ -32,17 +38,13 @@ def state(
         # Nothing can have been written there.
         (state(status="False", reason="Incompatible"), True),
         # No agent ever ran there.
-        (state(observed=0, mode="Enforce"), True),
+        (state(observed=0), True),
+        # Nor has the controller come to it: it would make the state and the labels anew.
+        (state(observed=0, mode="Enforce"), False),
     ],
 )
 def test_when_a_node_has_answered(found: uninstall.State, answered: bool) -> None:
     assert uninstall.answered(found) is answered
-
-
-def test_the_report_says_what_was_planned_where_nobody_answered() -> None:
-    before = state(mode="Enforce", pods=3)
-    assert list(uninstall.report([], [before])) == ["all agents have put back what was there"]
-    assert list(uninstall.report([state()], [before]))[1:] == ["  one: up to 3 pods"]
 
 
 def pod(name: str, phase: str = "Running", node: str = "one", **spec: Any) -> uninstall.Pod:
@@ -52,6 +54,13 @@ def pod(name: str, phase: str = "Running", node: str = "one", **spec: Any) -> un
         "status": {"phase": phase},
     }
     return msgspec.json.decode(msgspec.json.encode(body), type=uninstall.Pod)
+
+
+def test_the_report_says_how_many_pods_run_where_nobody_answered() -> None:
+    pods = [pod("a"), pod("b"), pod("c", node="two")]
+    assert list(uninstall.report([], pods)) == ["all agents have put back what was there"]
+    assert list(uninstall.report([state()], pods))[1:] == ["  one: up to 2 pods"]
+    assert list(uninstall.report([state("Enforce")], []))[1:] == ["  one: up to 0 pods; no controller has told it to"]
 
 
 def test_labels_are_held_by_running_pods_that_select_them() -> None:
@@ -64,8 +73,6 @@ def test_labels_are_held_by_running_pods_that_select_them() -> None:
         pod("selects", nodeSelector=selector),
         pod("requires", "Pending", affinity=affinity),
         pod("prefers", affinity=preferred),
-        pod("ended", "Failed", nodeSelector=selector),
-        pod("waits", "Pending", "", nodeSelector=selector),
         pod("indifferent", affinity={}),
         pod("elsewhere", node="two", nodeSelector=selector),
     ]
@@ -73,3 +80,89 @@ def test_labels_are_held_by_running_pods_that_select_them() -> None:
         ("one", SWAP): {"ns/selects", "ns/requires"},
         ("two", SWAP): {"ns/elsewhere"},
     }
+
+
+@pytest.fixture
+def _no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uninstall, "BACKOFF_SECONDS", (0.0, 0.0))
+
+
+def node(name: str, *taints: str, uid: str = "u", labels: tuple[str, ...] = (SWAP,)) -> dict[str, Any]:
+    metadata = {"name": name, "uid": uid, "resourceVersion": "1", "labels": dict.fromkeys(labels, "true")}
+    return {"metadata": metadata, "spec": {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]}}
+
+
+@pytest.mark.usefixtures("_no_backoff")
+async def test_a_node_that_goes_meanwhile_is_none_to_be_released(
+    api: client.Client, server: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answer(page([node("one")], 5))
+    server.answer(failure(404, "NotFound", "nodes one not found"))
+    server.answer(page([], 6))
+    await uninstall.release_nodes(api, {}, untaint=False)
+    assert server.unused == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("_no_backoff")
+async def test_a_node_that_another_one_changed_meanwhile_is_looked_at_again(
+    api: client.Client, server: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answer(page([node("one", names.STARTUP_TAINT)], 5))
+    server.answer(failure(422, "Invalid", "the test operation failed"))
+    server.answer(page([node("one", "other", names.STARTUP_TAINT, uid="new")], 6))
+    server.answer(reply({}))
+    server.answer(failure(409, "Conflict", "uid"))
+    server.answer(page([node("one", "other", uid="newer")], 7))
+    server.answer(reply({}))
+    server.answer(page([node("one", "other", labels=())], 8))
+    await uninstall.release_nodes(api, {}, untaint=True)
+    assert server.unused == 0
+    patches = [json.loads(each.body) for each in server.requests if each.method == "PATCH"]
+    assert [patch[-1]["path"] for patch in patches[:2]] == ["/spec/taints/0", "/spec/taints/1"]
+    assert patches[-1] == {"metadata": {"uid": "newer", "labels": {SWAP: None}}}
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("_no_backoff")
+async def test_a_node_that_refuses_is_listed_and_keeps_no_other_back(
+    api: client.Client, server: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(uninstall.ROUNDS):
+        server.answer(page([node("one")], 5))
+        server.answer(failure(403, "Forbidden", "no labels may go"))
+    server.answer(page([node("one")], 5))
+    await uninstall.release_nodes(api, {}, untaint=False)
+    assert server.unused == 0
+    said = capsys.readouterr().out
+    assert said.startswith("node one keeps labels or taint of ours: ")
+    assert "no labels may go" in said
+
+
+async def test_many_are_done_at_a_time_but_not_all() -> None:
+    left, running, most = set(range(100)), 0, 0
+
+    async def rest() -> list[int]:
+        return sorted(left)
+
+    async def do(number: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        left.discard(number)
+
+    assert await uninstall.in_rounds(rest, do) == []
+    assert most == uninstall.PARALLEL
+
+
+@pytest.mark.usefixtures("_no_backoff")
+async def test_what_comes_back_is_named_at_last() -> None:
+    async def rest() -> list[str]:
+        return ["a"]
+
+    async def do(_: str) -> None:
+        """Nothing."""
+
+    assert await uninstall.in_rounds(rest, do) == [("a", "it comes back")]
