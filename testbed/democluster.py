@@ -8,8 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from testbed import assets, cache, chart, helm, image, ociimage, process, term
-from testbed.cluster import Cluster
+from testbed import assets, cache, chart, cluster, helm, image, netns, ociimage, process, term
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ("namespaces.yaml", "profile.yaml", "workloads.yaml")
@@ -24,9 +23,12 @@ _READY = "demo cluster: ready"
 
 
 def up() -> None:
-    """Bring it up in the background, unless it is up; ProcessError with the end of its log."""
+    """Bring it up in the background, unless somebody has; ProcessError with the end of its log."""
     if _holder() is None:
         _start()
+    elif _READY not in _said():
+        term.say("the cluster is coming up already:")
+        _follow()
     kubectl = os.path.relpath(FOLDER / "kubectl")
     term.say("the cluster is up, and stays until `make demo-down`. Talk to it with its own kubectl:")
     for arguments in ("get nodes,pods -A", "get nsp,nss", "get nss -o yaml"):
@@ -34,40 +36,42 @@ def up() -> None:
 
 
 def down() -> None:
-    """End it, and wait until all of it is gone; nothing where it is not up."""
+    """End it, and wait until all of it is gone; where it was killed, remove what it left."""
     if (pid := _holder()) is None:
-        term.say("there is no demo cluster")
-        return
-    with term.step("removing the demo cluster"):
-        os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + _STOP_TIMEOUT
-        while _holder() is not None:
-            if time.monotonic() > deadline:
-                raise process.ProcessError(f"process {pid} does not end; its log is {_log()}")
-            time.sleep(_POLL)
+        term.say("no demo cluster is up")
+    else:
+        with term.step("removing the demo cluster"):
+            os.kill(pid, signal.SIGTERM)
+            deadline = time.monotonic() + _STOP_TIMEOUT
+            while _holder() is not None:
+                if time.monotonic() > deadline:
+                    raise process.ProcessError(f"process {pid} does not end; its log is {_log()}")
+                time.sleep(_POLL)
+    netns.remove_leftovers()
+    cluster.remove_leftovers()
+    for path in (FOLDER / "kubectl", FOLDER / "pid"):
+        path.unlink(missing_ok=True)
 
 
 def hold() -> None:
     """Be the cluster: until SIGTERM."""
-    with cache.lock("demo-cluster"), Cluster([image.ensure()]) as cluster:
+    with cache.lock("demo-cluster"), cluster.Cluster([image.ensure()]) as made:
         with term.step("installing Swapwarden"):
             repository = image.REFERENCE.partition(":")[0]
             options = [f"--namespace={helm.NAMESPACE}", "--create-namespace", "--wait", f"--timeout={_TIMEOUT:.0f}s"]
             settings = f"--set=image.repository={repository}"
-            cluster.helm("install", helm.RELEASE, str(chart.FOLDER), settings, *options, timeout=2 * _TIMEOUT)
+            made.helm("install", helm.RELEASE, str(chart.FOLDER), settings, *options, timeout=2 * _TIMEOUT)
         with term.step("applying the examples"):
             for name in EXAMPLES:
                 text = (ROOT / "examples" / name).read_text(encoding="utf-8")
                 # Nothing is pulled there: the node has this image.
-                cluster.kubectl(
-                    "apply", "-f", "-", text=text.replace("image: busybox\n", f"image: {ociimage.BUSYBOX}\n")
-                )
+                made.kubectl("apply", "-f", "-", text=text.replace("image: busybox\n", f"image: {ociimage.BUSYBOX}\n"))
             available = ["wait", "--for=condition=Available", "deployments", "--all", f"--timeout={_TIMEOUT:.0f}s"]
             for namespace in ("swap-examples", "swap-examples-strict"):
-                cluster.kubectl(*available, f"--namespace={namespace}", timeout=2 * _TIMEOUT)
+                made.kubectl(*available, f"--namespace={namespace}", timeout=2 * _TIMEOUT)
         script = FOLDER / "kubectl"
-        options = [f"--kubeconfig={cluster.control_plane.kubeconfig}"]
-        command = shlex.join(cluster.control_plane.command([str(assets.ensure().kubectl), *options]))
+        options = [f"--kubeconfig={made.control_plane.kubeconfig}"]
+        command = shlex.join(made.control_plane.command([str(assets.ensure().kubectl), *options]))
         script.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
         script.chmod(0o700)
         term.say(_READY)
@@ -106,25 +110,30 @@ def _start() -> None:
         )
     (FOLDER / "pid").write_text(str(held.pid), encoding="ascii")
     try:
-        _follow(held)
+        _follow()
     except BaseException:
         held.terminate()
         held.wait(_STOP_TIMEOUT)
         raise
 
 
-def _follow(held: subprocess.Popen[bytes]) -> None:
+def _follow() -> None:
     """Show what the cluster says until it is ready."""
     deadline = time.monotonic() + _START_TIMEOUT
     shown = 0
     while True:
-        said = _log().read_text(encoding="utf-8", errors="replace")
+        running = _holder() is not None
+        said = _said()
         sys.stderr.write(said[shown:])
         shown = len(said)
         if _READY in said:
             return
-        if held.poll() is not None:
+        if not running:
             raise process.ProcessError(f"the cluster did not come up; its log is {_log()}")
         if time.monotonic() > deadline:
             raise process.ProcessError(f"the cluster is not up after {_START_TIMEOUT:.0f} s; its log is {_log()}")
         time.sleep(_POLL)
+
+
+def _said() -> str:
+    return _log().read_text(encoding="utf-8", errors="replace")

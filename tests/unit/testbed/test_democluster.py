@@ -1,0 +1,70 @@
+"""What `make demo-cluster` and `make demo-down` make of a cluster that is coming up, is up, or was killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed import cluster, democluster, netns, process
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(democluster, "FOLDER", tmp_path)
+    monkeypatch.setattr(democluster, "_POLL", 0.0)
+    return tmp_path
+
+
+def play(monkeypatch: pytest.MonkeyPatch, steps: Iterator[int | None]) -> None:
+    """Have each question for the cluster's process answered by the next of STEPS."""
+    monkeypatch.setattr(democluster, "_holder", lambda: next(steps))
+
+
+def test_one_that_comes_up_is_followed_until_it_is_ready(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "log").write_text("booting\n", encoding="utf-8")
+
+    def steps() -> Iterator[int]:
+        yield 1
+        yield 1
+        (folder / "log").write_text(f"booting\ntestbed: {democluster._READY}\n", encoding="utf-8")
+        yield 1
+
+    play(monkeypatch, steps())
+    democluster.up()
+    said = capsys.readouterr().err
+    assert (
+        said.index("coming up already") < said.index("booting") < said.index("ready") < said.index("is up, and stays")
+    )
+
+
+def test_one_that_ends_before_it_is_ready_is_not_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "log").write_text("booting\n", encoding="utf-8")
+    play(monkeypatch, iter([1, 1, None]))
+    with pytest.raises(process.ProcessError, match="did not come up"):
+        democluster.up()
+
+
+def test_one_that_is_up_is_said_to_be_so_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "log").write_text(f"booting\ntestbed: {democluster._READY}\n", encoding="utf-8")
+    play(monkeypatch, iter([1]))
+    democluster.up()
+    said = capsys.readouterr().err
+    assert "is up, and stays" in said
+    assert "booting" not in said
+
+
+def test_what_a_killed_one_left_is_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed = []
+    monkeypatch.setattr(netns, "remove_leftovers", lambda: removed.append("networks"))
+    monkeypatch.setattr(cluster, "remove_leftovers", lambda: removed.append("folders"))
+    (folder / "kubectl").touch()
+    (folder / "pid").write_text(str(1 << 30), encoding="ascii")
+    democluster.down()
+    assert removed == ["networks", "folders"]
+    assert list(folder.iterdir()) == []
