@@ -4,6 +4,7 @@ Run as `python -m testbed.chart write` (`make generate`) or `check` (`make lint`
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ upgrade and removal; docs/security.md, what each part may do.
 |---|---|---|
 """
 
+_MATCHES = re.compile(r"(self|key)\.matches\(r?'([^']*)'\)")
 Json = Any
 
 
@@ -94,11 +96,14 @@ def readme(text: str, chart: Json) -> str:
 def json_schema(structural: Json) -> Json:
     """The JSON schema of a CRD's structural schema that refuses unknown fields, for Helm to check values by.
 
-    Rules in CEL are left to the API server.
+    Rules in CEL are left to the API server, but for the patterns in them.
     """
     schema = {key: value for key, value in structural.items() if key not in _DROPPED}
     if structural.get("x-kubernetes-int-or-string"):
-        schema["type"] = ["string", "integer"]
+        schema |= {"type": ["string", "integer"], "minimum": 0}
+    for rule in structural.get("x-kubernetes-validations", ()):
+        if found := _MATCHES.search(rule["rule"]):
+            schema |= {"pattern": found[2]} if found[1] == "self" else {"propertyNames": {"pattern": found[2]}}
     if "properties" in schema:
         schema["properties"] = {key: json_schema(value) for key, value in schema["properties"].items()}
         schema["additionalProperties"] = False

@@ -1,6 +1,6 @@
 """The Helm chart, rendered; and the plain manifests of deploy/manifests, which are made from it.
 
-Run as `python -m testbed.helm write` (`make manifests`): makes deploy/manifests anew.
+Run as `python -m testbed.helm write` (`make manifests`): makes deploy/manifests anew, and the hooks that tests know.
 """
 
 import re
@@ -15,6 +15,8 @@ NAMESPACE = "swapwarden-system"
 # kubectl applies the files of a folder in the order of their names.
 _FIRST = {"namespace.yaml": "00-namespace.yaml", "crds.yaml": "01-crds.yaml"}
 _PLAIN = ("namespace.create=true", "crds.keep=false")
+HOOKS = chart.ROOT / "tests" / "integration" / "chart" / "hooks.yaml"
+_HOOK = re.compile(r"^ +helm\.sh/hook: ", re.MULTILINE)
 _HELM_ONLY = re.compile(r"\s*(app\.kubernetes\.io/managed-by: Helm|helm\.sh/chart: .*)")
 _HEAD = "# Made from deploy/helm/swapwarden by `make manifests`; do not edit.\n"
 
@@ -46,6 +48,12 @@ def manifests() -> dict[str, str]:
     return {name: _HEAD + "---\n".join(documents) for name, documents in files.items()}
 
 
+def hooks() -> str:
+    """What the chart makes for its hooks, of an upgrade and of a removal."""
+    rendered = re.split(r"^---\n", render("--is-upgrade"), flags=re.MULTILINE)
+    return _HEAD + "---\n".join(each for each in rendered if _HOOK.search(each))
+
+
 def outdated() -> list[str]:
     """The files of deploy/manifests that are not as they would be made now."""
     wanted, present = manifests(), {path.name: path.read_text(encoding="utf-8") for path in MANIFESTS.iterdir()}
@@ -53,7 +61,7 @@ def outdated() -> list[str]:
 
 
 def main() -> int:
-    """`write` makes the manifests; `check` says which are out of date, with exit status 1."""
+    """`write` makes the manifests and the hooks; `check` says which are out of date, with exit status 1."""
     if sys.argv[1:] not in (["write"], ["check"]):
         print("python -m testbed.helm write | check", file=sys.stderr)
         return 2
@@ -62,6 +70,8 @@ def main() -> int:
         for name in names if sys.argv[1] == "write" else ():
             content = manifests().get(name)
             (MANIFESTS / name).write_text(content, encoding="utf-8") if content else (MANIFESTS / name).unlink()
+        if sys.argv[1] == "write":
+            HOOKS.write_text(hooks(), encoding="utf-8")
     except (host.SetupError, process.ProcessError) as error:
         term.say(f"can't go on: {error}")
         return 1

@@ -60,10 +60,15 @@ SETS: dict[str, Json] = {
         }
     },
 }
-ONE_IN_A_CLUSTER = {("Lease", "swapwarden-controller"), ("ConfigMap", "swapwarden-uninstall")}
-"""Whatever a release is called, its controllers must meet there with those of others."""
-FOREIGN = {"monitoring.coreos.com/v1", "cert-manager.io/v1", "security.openshift.io/v1"}
-"""Kinds of others, which a bare API server does not know."""
+ONE_IN_A_CLUSTER = {
+    ("Lease", "swapwarden-controller"),
+    ("ConfigMap", "swapwarden-uninstall"),
+    ("ValidatingAdmissionPolicy", "swapwarden-namespace-default"),
+    ("ValidatingAdmissionPolicyBinding", "swapwarden-namespace-default"),
+}
+"""Whatever a release is called, its controllers must meet there with those of others, or Helm refuse it."""
+FOREIGN = Path(__file__).parent / "foreign"
+"""Kinds of others that the chart uses."""
 
 
 def rendered(folder: Path, values: Json, *options: str) -> list[Json]:
@@ -77,15 +82,26 @@ def named(documents: list[Json], kind: str) -> dict[str, Json]:
     return {document["metadata"]["name"]: document for document in documents if document["kind"] == kind}
 
 
+def pods(documents: list[Json]) -> list[Json]:
+    """The specs of all pods."""
+    workloads = [each for kind in ("Deployment", "DaemonSet", "Job") for each in named(documents, kind).values()]
+    return [each["spec"]["template"]["spec"] for each in workloads]
+
+
 @pytest.fixture(scope="module")
 def namespace(crds: ControlPlane) -> ControlPlane:
-    """A control plane with the namespace that releases are rendered for; as objects it gets nothing else."""
+    """A control plane with the namespace that releases are rendered for, and the kinds of others."""
     crds.request("POST", "/api/v1/namespaces", {"metadata": {"name": helm.NAMESPACE}})
+    crds.apply_crds(FOREIGN)
     return crds
 
 
 def test_the_plain_manifests_are_what_the_chart_makes() -> None:
     assert helm.outdated() == [], "run make manifests"
+
+
+def test_the_hooks_are_what_they_were() -> None:
+    assert helm.hooks() == helm.HOOKS.read_text(encoding="utf-8"), "run make manifests, and look at the difference"
 
 
 def test_helm_finds_nothing_wrong(tmp_path: Path) -> None:
@@ -98,7 +114,7 @@ def test_helm_finds_nothing_wrong(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", list(SETS))
 def test_the_api_server_accepts_every_object(name: str, namespace: ControlPlane, tmp_path: Path) -> None:
-    documents = [each for each in rendered(tmp_path, SETS[name]) if each["apiVersion"] not in FOREIGN]
+    documents = rendered(tmp_path, SETS[name])
     assert len(documents) > 25
     text = yaml.safe_dump_all(documents)
     # Strict: a field that the API server does not know is an error, not a warning.
@@ -133,8 +149,50 @@ def test_names_follow_the_release_everywhere(tmp_path: Path) -> None:
 
 def test_another_release_name_is_in_all_names(tmp_path: Path) -> None:
     for document in rendered(tmp_path, {"nameOverride": "other"}):
-        if document["kind"] not in {"CustomResourceDefinition", *(kind for kind, _ in ONE_IN_A_CLUSTER)}:
-            assert document["metadata"]["name"].startswith("swapwarden-other"), document["metadata"]["name"]
+        key = document["kind"], document["metadata"]["name"]
+        if key not in ONE_IN_A_CLUSTER and key[0] != "CustomResourceDefinition":
+            assert key[1].startswith("swapwarden-other"), key
+
+
+def test_names_of_digits_stay_text(tmp_path: Path) -> None:
+    path = tmp_path / "values.json"
+    path.write_text(json.dumps({**SETS["all"], "fullnameOverride": "no", "nameOverride": ""}), encoding="utf-8")
+    text = helm.run("template", "123", str(chart.FOLDER), "--namespace=456", f"--values={path}")
+    documents = [each for each in yaml.safe_load_all(text) if each]
+    assert {each["metadata"].get("namespace", "456") for each in documents} == {"456"}
+    assert {each["metadata"]["labels"]["app.kubernetes.io/instance"] for each in documents} == {"123"}
+    assert all(isinstance(each["metadata"]["name"], str) for each in documents)
+    for registration in named(documents, "ValidatingWebhookConfiguration").values():
+        assert registration["webhooks"][0]["namespaceSelector"]["matchExpressions"][0]["values"] == [
+            "kube-system",
+            "456",
+        ]
+
+
+@pytest.mark.parametrize(("name", "values"), [("a.b", {}), ("1a", {}), ("a", {"fullnameOverride": "1a"})])
+def test_names_that_no_service_can_have_are_refused(name: str, values: Json, tmp_path: Path) -> None:
+    path = tmp_path / "values.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(process.ProcessError, match="set fullnameOverride"):
+        helm.run("template", name, str(chart.FOLDER), f"--values={path}")
+    assert helm.run("template", name, str(chart.FOLDER), "--set=fullnameOverride=fine")
+
+
+def test_values_that_are_null_are_as_good_as_none_unless_they_are_required(tmp_path: Path) -> None:
+    schema = json.loads((chart.FOLDER / "values.schema.json").read_text(encoding="utf-8"))
+    values: Json = {}
+    for key, _, _ in chart.entries((chart.FOLDER / "values.yaml").read_text(encoding="utf-8")):
+        *groups, last = key.split(".")
+        below, node = schema, values
+        for group in groups:
+            below, node = below["properties"][group], node.setdefault(group, {})
+        if last not in below.get("required", ()):
+            node[last] = None
+    assert {"startupTaint", "commonLabels"} <= values.keys()
+    assert "tolerations" in values["agent"]
+    assert rendered(tmp_path, values)
+    with pytest.raises(process.ProcessError, match="resources"):
+        rendered(tmp_path, {"agent": {"resources": None}})
 
 
 def test_crds_are_kept_at_uninstallation_unless_it_is_said_otherwise(tmp_path: Path) -> None:
@@ -162,9 +220,7 @@ def test_upgrades_bring_crds_first_then_agents_then_the_controller(tmp_path: Pat
 
 def test_the_image_is_named_once(tmp_path: Path) -> None:
     def images(values: Json) -> set[str]:
-        documents = rendered(tmp_path, values)
-        workloads = [each for kind in ("Deployment", "DaemonSet", "Job") for each in named(documents, kind).values()]
-        return {each["spec"]["template"]["spec"]["containers"][0]["image"] for each in workloads}
+        return {pod["containers"][0]["image"] for pod in pods(rendered(tmp_path, values))}
 
     assert images({}) == {"swapwarden:0.1.0"}
     assert images({"image": {"repository": "a/b", "tag": "c"}, "profiles": PROFILES}) == {"a/b:c"}
@@ -226,6 +282,43 @@ def test_the_constraints_for_openshift_allow_what_the_agent_has_and_no_more(tmp_
     ]
 
 
+def test_openshift_chooses_users_and_groups_but_the_agents(tmp_path: Path) -> None:
+    for pod in pods(rendered(tmp_path, SETS["all"])):
+        security = pod["securityContext"]
+        ids = {key: security[key] for key in ("runAsUser", "runAsGroup", "fsGroup") if key in security}
+        if pod["containers"][0]["name"] == "agent":
+            assert ids == {"runAsUser": 0, "runAsGroup": 0}
+        else:
+            assert (ids, security["runAsNonRoot"]) == ({}, True)
+    for pod in pods(rendered(tmp_path, {"profiles": PROFILES})):
+        assert pod["securityContext"]["runAsUser"] in {0, 65532}
+
+
+def test_each_pod_that_needs_a_token_mounts_one_of_an_hour(tmp_path: Path) -> None:
+    documents = rendered(tmp_path, {"profiles": PROFILES})
+    assert not any(each["automountServiceAccountToken"] for each in named(documents, "ServiceAccount").values())
+    found = {}
+    for pod in pods(documents):
+        (container,) = pod["containers"]
+        mounted = {each["name"]: each["mountPath"] for each in container.get("volumeMounts", [])}
+        tokens = [each for each in pod["volumes"] if "projected" in each]
+        assert all(
+            each["projected"]["sources"][0]["serviceAccountToken"]["expirationSeconds"] == 3600 for each in tokens
+        )
+        found[container["name"]] = [mounted[each["name"]] for each in tokens]
+    usual = ["/var/run/secrets/kubernetes.io/serviceaccount"]
+    assert found == {"webhook": [], **dict.fromkeys(("agent", "controller", "profiles", "uninstall"), usual)}
+
+
+def test_each_maker_of_the_certificate_has_a_secret_of_its_own(tmp_path: Path) -> None:
+    def secret(values: Json) -> str:
+        documents = rendered(tmp_path, values)
+        (volume,) = named(documents, "Deployment")["swapwarden-webhook"]["spec"]["template"]["spec"]["volumes"]
+        return str(volume["secret"]["secretName"])
+
+    assert secret({}) != secret({"certificates": {"source": "CertManager"}})
+
+
 def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Path) -> None:
     documents = rendered(tmp_path, SETS["cert-manager"])
     certificates = named(documents, "Certificate")
@@ -264,12 +357,36 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
         ({"profiles": {"batch": {"nodeSelector": {}, "swaps": {}}}}, "swaps"),
         ({"profiles": {"batch": {"nodeSelector": {}, "swap": {"behavior": "Sometimes"}}}}, "behavior"),
         ({"profiles": {"Batch": {"nodeSelector": {}}}}, "Batch"),
+        ({"profiles": {"batch": {"nodeSelector": {}, "swap": {"systemReserved": "lots"}}}}, "systemReserved"),
+        ({"profiles": {"batch": {"nodeSelector": {}, "swap": {"systemReserved": "101%"}}}}, "systemReserved"),
+        ({"profiles": {"batch": {"nodeSelector": {}, "swap": {"systemReserved": -1}}}}, "systemReserved"),
+        ({"profiles": {"batch": {"nodeSelector": {"matchLabels": {"a b": "c"}}}}}, "a b"),
+        ({"image": {"repository": "x:1.0"}}, "repository"),
+        ({"image": {"repository": "registry.example.com/x@sha256:00"}}, "repository"),
+        ({"agent": {"podLabels": {"a b": "c"}}}, "a b"),
+        ({"agent": {"podLabels": {"app.kubernetes.io/component": "x"}}}, "app.kubernetes.io/"),
+        ({"commonLabels": {"app.kubernetes.io/instance": "x"}}, "app.kubernetes.io/"),
+        ({"podMonitor": {"labels": {"app.kubernetes.io/name": "x"}}}, "app.kubernetes.io/"),
+        ({"agent": {"resources": {"limits": {"cpu": "a lot"}}}}, "cpu"),
+        ({"startupTaint": "yes"}, "startupTaint"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values: Json, path: str, tmp_path: Path) -> None:
     with pytest.raises(process.ProcessError, match=path) as caught:
         rendered(tmp_path, values)
     assert "schema" in str(caught.value)
+
+
+def test_what_kubernetes_accepts_is_not_refused(tmp_path: Path) -> None:
+    values = {
+        "image": {"repository": "registry.example.com:5000/group/swap_warden"},
+        "profiles": {"batch": {"nodeSelector": {}, "swap": {"systemReserved": ".5Gi"}}},
+        "agent": {
+            "resources": {"requests": {"cpu": 0.5, "memory": "64Mi"}, "limits": {"memory": 134217728}},
+            "priorityClassName": "nodes.example.com",
+        },
+    }
+    assert rendered(tmp_path, values)
 
 
 def test_the_chart_can_be_part_of_another(tmp_path: Path) -> None:

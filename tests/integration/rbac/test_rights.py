@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -124,13 +125,12 @@ def refusal(answer: Json) -> str:
 
 
 def test_the_agent_has_these_rights_and_no_other(agent: Part) -> None:
-    wanted = {("nodeswapstates", "", ("get", "list", "watch")), ("nodeswapstates/status", "", ("patch",))}
+    wanted = {("nodeswapstates", "", ("list", "watch")), ("nodeswapstates/status", "", ("patch",))}
     for namespace in ("default", NAMESPACE):
         assert agent.rules(namespace) == wanted
 
 
 def test_the_agent_reads_states_and_reports_in_its_own(agent: Part, installed: ControlPlane, node: str) -> None:
-    assert agent.ask("GET", f"{STATES}/{node}")[0] == 200
     assert agent.ask("GET", f"{STATES}?fieldSelector=metadata.name={node}")[0] == 200
     status, answer = agent.ask("PATCH", f"{STATES}/{node}/status", status_of(7))
     assert status == 200, answer
@@ -158,6 +158,8 @@ def test_the_agent_reads_nothing_else(agent: Part, path: str) -> None:
 
 
 def test_the_agent_reads_no_node_not_even_its_own(agent: Part, node: str) -> None:
+    # It lists and watches.
+    assert agent.is_forbidden("GET", f"{STATES}/{node}")
     assert agent.is_forbidden("GET", f"/api/v1/nodes/{node}")
     assert agent.is_forbidden("GET", f"{PODS}/{node}")
 
@@ -198,7 +200,7 @@ def test_the_agent_cannot_report_for_another_node(
 
 def test_a_token_that_names_no_node_writes_nothing(installed: ControlPlane, node: str, eventually: Eventually) -> None:
     unbound = Part(installed, installed.token(NAMESPACE, "swapwarden-agent"))
-    assert unbound.ask("GET", f"{STATES}/{node}")[0] == 200
+    assert unbound.ask("GET", STATES)[0] == 200
     path = f"{STATES}/{node}/status"
     eventually(lambda: unbound.ask("PATCH", path, status_of(11))[0] == 403, "the policy in force")
     status, answer = unbound.ask("PATCH", path, status_of(12))
@@ -207,21 +209,28 @@ def test_a_token_that_names_no_node_writes_nothing(installed: ControlPlane, node
     assert "bound to the agent's pod" in refusal(answer)
 
 
-@pytest.fixture
-def overprivileged(installed: ControlPlane, agent: Part, node: str, eventually: Eventually) -> Iterator[Part]:
-    """The agent after someone made its account an administrator."""
+@contextlib.contextmanager
+def mistake(control_plane: ControlPlane, part: Part, account: str, eventually: Eventually) -> Iterator[Part]:
+    """The part after someone made its account an administrator."""
     path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     name = f"mistake-{uuid.uuid4().hex[:8]}"
     body = {
         "metadata": {"name": name},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-        "subjects": [{"kind": "ServiceAccount", "name": "swapwarden-agent", "namespace": NAMESPACE}],
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}],
     }
-    installed.create(path, body)
-    eventually(lambda: agent.ask("GET", f"/api/v1/nodes/{node}")[0] == 200, "the mistake in force")
-    yield agent
-    installed.request("DELETE", f"{path}/{name}")
-    eventually(lambda: agent.ask("GET", f"/api/v1/nodes/{node}")[0] == 403, "the mistake undone")
+    control_plane.create(path, body)
+    eventually(lambda: part.ask("GET", "/api/v1/namespaces")[0] == 200, "the mistake in force")
+    yield part
+    control_plane.request("DELETE", f"{path}/{name}")
+    eventually(lambda: part.ask("GET", "/api/v1/namespaces")[0] == 403, "the mistake undone")
+
+
+@pytest.fixture
+def overprivileged(installed: ControlPlane, agent: Part, eventually: Eventually) -> Iterator[Part]:
+    """The agent with too many rights."""
+    with mistake(installed, agent, "swapwarden-agent", eventually) as part:
+        yield part
 
 
 def test_the_policy_holds_whatever_rights_the_account_is_given(
@@ -365,6 +374,23 @@ def test_the_controller_changes_nothing_of_a_node_but_its_labels(
     assert status == 403, answer
     assert refusal(answer).startswith(says)
     assert installed.get(path)["spec"] == before["spec"]
+
+
+def test_nor_by_way_of_the_status_whatever_rights_it_is_given(
+    controller: Part, installed: ControlPlane, node: str, eventually: Eventually
+) -> None:
+    path = f"/api/v1/nodes/{node}"
+    before = installed.get(path)
+    with mistake(installed, controller, "swapwarden-controller", eventually):
+        nothing: Json = {"status": {}}
+        eventually(
+            lambda: controller.ask("PATCH", f"{path}/status?dryRun=All", nothing)[0] == 403, "the policy in force"
+        )
+        for body in ({"metadata": {"labels": {"pool": "other"}}}, {"status": {"phase": "Running"}}):
+            status, answer = controller.ask("PATCH", f"{path}/status", body)
+            assert status == 403, answer
+            assert refusal(answer).startswith("the controller may not write the status of a node")
+    assert installed.get(path)["metadata"]["labels"] == before["metadata"]["labels"]
 
 
 # --- the webhook ---

@@ -16,6 +16,7 @@ import yaml
 from swapwarden.api import names
 from swapwarden.controller import main as controller
 from swapwarden.controller import restoring
+from swapwarden.kube import config
 from swapwarden.telemetry import server as telemetry
 from swapwarden.webhook import server
 
@@ -211,6 +212,21 @@ def test_the_webhook_has_no_rights_and_no_token() -> None:
     assert bound == {"swapwarden-agent", "swapwarden-controller"}
 
 
+@pytest.mark.parametrize("part", ["agent", "controller"])
+def test_tokens_are_valid_for_an_hour_and_no_other_is_mounted(part: str) -> None:
+    (account,) = (each for each in of_kind("ServiceAccount") if each["metadata"]["name"] == f"swapwarden-{part}")
+    assert account["automountServiceAccountToken"] is False
+    assert "automountServiceAccountToken" not in pod_of(part)
+    (volume,) = (each for each in pod_of(part)["volumes"] if each["name"] == "token")
+    sources = {kind: source for each in volume["projected"]["sources"] for kind, source in each.items()}
+    # API servers extend those of 3607 seconds (k/k: pkg/serviceaccount/claims.go) and no others.
+    assert sources["serviceAccountToken"] == {"path": "token", "expirationSeconds": 3600}
+    assert sources["configMap"] == {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    assert [each["path"] for each in sources["downwardAPI"]["items"]] == ["namespace"]
+    (mount,) = (each for each in container_of(part)["volumeMounts"] if each["name"] == "token")
+    assert (mount["mountPath"], mount["readOnly"]) == (str(config.SERVICE_ACCOUNT), True)
+
+
 # --- workloads ---
 
 WORKLOADS = {document["metadata"]["name"]: document for document in of_kind("Deployment", "DaemonSet")}
@@ -296,7 +312,8 @@ def test_no_part_has_a_right_on_its_node_that_it_does_not_need(part: str) -> Non
 
 def test_only_the_agent_is_root_and_sees_the_host() -> None:
     assert pod_of("agent")["securityContext"]["runAsUser"] == 0
-    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod_of("agent")["volumes"]}
+    volumes = [volume for volume in pod_of("agent")["volumes"] if "hostPath" in volume]
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in volumes}
     assert paths == {"cgroup": "/sys/fs/cgroup", "run": "/run/swapwarden", "state": "/var/lib/swapwarden"}
     for part in ("controller", "webhook"):
         assert pod_of(part)["securityContext"]["runAsNonRoot"] is True
@@ -307,7 +324,8 @@ def test_only_the_agent_is_root_and_sees_the_host() -> None:
 def test_the_agent_finds_what_is_mounted() -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in container_of("agent")["volumeMounts"]}
     flags = dict(argument.lstrip("-").split("=", 1) for argument in container_of("agent")["args"][1:])
-    assert mounts == {"cgroup": flags["cgroup-root"], "run": flags["run-dir"], "state": flags["state-dir"]}
+    folders = {"cgroup": flags["cgroup-root"], "run": flags["run-dir"], "state": flags["state-dir"]}
+    assert mounts == {"token": str(config.SERVICE_ACCOUNT), **folders}
     environment = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container_of("agent")["env"]}
     assert environment == {"NODE_NAME": "spec.nodeName", "POD_UID": "metadata.uid"}
 

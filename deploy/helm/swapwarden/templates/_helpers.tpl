@@ -1,15 +1,12 @@
 {{/* The name that all objects' names begin with. */}}
 {{- define "swapwarden.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- $chart := default .Chart.Name .Values.nameOverride -}}
+{{- $release := ternary .Release.Name (printf "%s-%s" .Release.Name $chart) (contains $chart .Release.Name) -}}
+{{- $name := default $release .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "no Service can be called %s-webhook: a letter comes first, and there are no dots; set fullnameOverride" $name) -}}
 {{- end -}}
-{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{/* The name of a part's objects. Takes (list ROOT COMPONENT). */}}
@@ -21,7 +18,7 @@
 {{- define "swapwarden.selectorLabels" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: {{ $root.Chart.Name }}
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 
@@ -62,16 +59,19 @@ annotations:
 
 {{/* Where a part's pods may run. Takes (list ROOT COMPONENT). */}}
 {{- define "swapwarden.placement" -}}
-{{- $startup := ternary (list (dict "key" "node.swapwarden.dev/agent-not-ready" "operator" "Exists")) list (index . 0).Values.startupTaint -}}
+{{- $startup := list -}}
+{{- if (index . 0).Values.startupTaint -}}
+{{- $startup = list (dict "key" "node.swapwarden.dev/agent-not-ready" "operator" "Exists") -}}
+{{- end -}}
 {{- with index (index . 0).Values (index . 1) }}
 {{- with .priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with concat .tolerations $startup }}
+{{- with concat (default list .tolerations) $startup }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -103,13 +103,38 @@ securityContext:
   readOnlyRootFilesystem: true
 {{- end -}}
 
+{{/* OpenShift gives each namespace users and groups of its own, and refuses others. */}}
 {{- define "swapwarden.podSecurity" -}}
 securityContext:
   runAsNonRoot: true
+  {{- if not .Values.openshift.securityContextConstraints }}
   runAsUser: 65532
   runAsGroup: 65532
   fsGroup: 65532
+  {{- end }}
   seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{/*
+What the API server is reached by, at the usual place. Not the token that is mounted of itself: API servers accept that for
+a year (--service-account-extend-token-expiration).
+*/}}
+{{- define "swapwarden.tokenVolume" -}}
+- name: token
+  projected:
+    sources:
+    - serviceAccountToken: {path: token, expirationSeconds: 3600}
+    - configMap:
+        name: kube-root-ca.crt
+        items: [{key: ca.crt, path: ca.crt}]
+    - downwardAPI:
+        items:
+        - path: namespace
+          fieldRef: {fieldPath: metadata.namespace}
+{{- end -}}
+
+{{- define "swapwarden.tokenMount" -}}
+- {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
 {{- end -}}
 
 {{- define "swapwarden.pullSecrets" -}}
@@ -172,7 +197,7 @@ egress:
 
 {{/* Namespaces whose pods are never sent to the webhook, as a match expression. */}}
 {{- define "swapwarden.excludedNamespaces" -}}
-{key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, {{ .Release.Namespace }}]}
+{key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, {{ .Release.Namespace | quote }}]}
 {{- end -}}
 
 {{/* A PodMonitor. Takes (list ROOT COMPONENT). */}}
@@ -183,7 +208,7 @@ apiVersion: monitoring.coreos.com/v1
 kind: PodMonitor
 metadata:
   name: {{ include "swapwarden.name" . }}
-  namespace: {{ $root.Release.Namespace }}
+  namespace: {{ $root.Release.Namespace | quote }}
   labels:
     {{- include "swapwarden.labels" . | nindent 4 }}
     {{- with $root.Values.podMonitor.labels }}
@@ -206,7 +231,7 @@ apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
   name: {{ include "swapwarden.name" . }}
-  namespace: {{ $root.Release.Namespace }}
+  namespace: {{ $root.Release.Namespace | quote }}
   labels:
     {{- include "swapwarden.labels" . | nindent 4 }}
 spec:
@@ -217,9 +242,13 @@ spec:
       {{- include "swapwarden.selectorLabels" . | nindent 6 }}
 {{- end -}}
 
-{{/* The Secret with the webhook's certificate. */}}
+{{/*
+The Secret with the webhook's certificate. Each maker has one of its own: Helm takes over no Secret that cert-manager made,
+and none can change its type.
+*/}}
 {{- define "swapwarden.certificateSecret" -}}
-{{- printf "%s-tls" (include "swapwarden.name" (list . "webhook")) -}}
+{{- $suffix := ternary "certificate" "tls" (eq .Values.certificates.source "CertManager") -}}
+{{- printf "%s-%s" (include "swapwarden.name" (list . "webhook")) $suffix -}}
 {{- end -}}
 
 {{/* Has cert-manager write the authority into the registration. */}}
@@ -230,16 +259,18 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{/* Annotations of what applies the profiles: there for as long as it runs. Takes the weight. */}}
+{{/* Annotations of what applies the profiles: there for as long as it runs, and no longer where it
+fails: Helm would not remove it with the release. Takes the weight. */}}
 {{- define "swapwarden.profileHook" -}}
 helm.sh/hook: post-install,post-upgrade,post-rollback
 helm.sh/hook-weight: {{ . | quote }}
-helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
 {{- end -}}
 
-{{/* Annotations of what restores before the release is removed: there for as long as it runs. Takes the weight. */}}
+{{/* Annotations of what restores before the release is removed: there for as long as it runs, and no longer where it
+fails: Helm would not remove it with the release. Takes the weight. */}}
 {{- define "swapwarden.uninstallHook" -}}
 helm.sh/hook: pre-delete
 helm.sh/hook-weight: {{ . | quote }}
-helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
 {{- end -}}
