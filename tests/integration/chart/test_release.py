@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from testbed import chart, helm
+from testbed import chart, helm, process
 from testbed.controller import Controller
 from testbed.controlplane import ControlPlane
 
 Json = dict[str, Any]
 
 SECRET = f"/api/v1/namespaces/{helm.NAMESPACE}/secrets/swapwarden-webhook-tls"
+ORDER = f"/api/v1/namespaces/{helm.NAMESPACE}/configmaps/swapwarden-uninstall"
+JOBS = f"/apis/batch/v1/namespaces/{helm.NAMESPACE}/jobs"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/swapwarden"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodeswapstates.swapwarden.dev"
 
@@ -25,9 +27,8 @@ class Release:
     def __init__(self, control_plane: ControlPlane) -> None:
         self.cp = control_plane
 
-    def helm(self, command: str, *arguments: str) -> str:
-        where = (f"--namespace={helm.NAMESPACE}", f"--kubeconfig={self.cp.kubeconfig}")
-        return helm.run(command, helm.RELEASE, *arguments, *where)
+    def helm(self, command: str, *arguments: str, name: str = helm.RELEASE, namespace: str = helm.NAMESPACE) -> str:
+        return helm.run(command, name, *arguments, f"--namespace={namespace}", f"--kubeconfig={self.cp.kubeconfig}")
 
     def objects(self) -> set[str]:
         """Everything that the release has, as kind/name."""
@@ -51,6 +52,63 @@ def release() -> Iterator[Release]:
     """A cluster of its own: helm takes over no CRD that it has not made."""
     with ControlPlane() as running:
         yield Release(running)
+
+
+@pytest.fixture
+def installed(release: Release) -> Iterator[Release]:
+    """Installed, and removed at the end without any hook."""
+    release.helm("install", str(chart.FOLDER), "--create-namespace")
+    yield release
+    release.helm("uninstall", "--no-hooks")
+
+
+def test_a_removal_that_failed_is_taken_back_by_a_rollback(installed: Release) -> None:
+    with pytest.raises(process.ProcessError, match="timed out"):
+        installed.helm("uninstall", "--timeout=2s")
+    # What the hook's command would have done by then; its Job goes on with nothing.
+    assert installed.cp.get(JOBS)["items"] == []
+    installed.cp.request("PATCH", ORDER, {"data": {"restore": "true"}})
+    with pytest.raises(process.ProcessError, match="has no deployed releases"):
+        installed.helm("upgrade", str(chart.FOLDER))
+    installed.helm("rollback", "1")
+    assert installed.cp.get(ORDER)["data"] == {"restore": "false"}
+    installed.helm("upgrade", str(chart.FOLDER), "--no-hooks")
+
+
+def test_who_makes_the_certificate_can_be_changed_and_changed_back(installed: Release) -> None:
+    installed.cp.apply_crds(Path(__file__).parent / "foreign")
+    installed.helm("upgrade", str(chart.FOLDER), "--no-hooks", "--set=certificates.source=CertManager")
+    assert installed.cp.request("GET", SECRET)[0] == 404
+    certificates = f"/apis/cert-manager.io/v1/namespaces/{helm.NAMESPACE}/certificates"
+    for each in installed.cp.get(certificates)["items"]:
+        made = {"metadata": {"name": each["spec"]["secretName"]}, "type": "kubernetes.io/tls"}
+        installed.cp.create(SECRET.rpartition("/")[0], {**made, "data": {"tls.crt": "", "tls.key": ""}})
+    installed.helm("upgrade", str(chart.FOLDER), "--no-hooks", "--set=certificates.source=Controller")
+    assert installed.cp.get(SECRET)["type"] == "Opaque"
+    assert installed.cp.get(certificates)["items"] == []
+    installed.helm("upgrade", str(chart.FOLDER), "--no-hooks", "--set=certificates.source=CertManager")
+
+
+def test_a_second_release_in_a_cluster_is_refused(installed: Release) -> None:
+    options = (str(chart.FOLDER), "--create-namespace", "--set=crds.install=false")
+    with pytest.raises(process.ProcessError, match=r"swapwarden-namespace-default.*cannot be imported"):
+        installed.helm("install", *options, name="other", namespace="elsewhere")
+
+
+def test_kinds_that_another_one_left_are_taken_over_when_told_to(release: Release) -> None:
+    release.helm("install", str(chart.FOLDER), "--create-namespace")
+    release.helm("uninstall", "--no-hooks")
+    options = (str(chart.FOLDER), "--create-namespace")
+    with pytest.raises(process.ProcessError, match="exists and cannot be imported"):
+        release.helm("install", *options, name="other", namespace="elsewhere")
+    release.helm("install", *options, "--take-ownership", name="other", namespace="elsewhere")
+    release.helm("uninstall", "--no-hooks", name="other", namespace="elsewhere")
+    release.cp.kubectl("delete", "crd", *(f"{kind}.swapwarden.dev" for kind in ("nodeswapstates", "nodeswapprofiles")))
+    release.cp.apply_crds(helm.MANIFESTS / "01-crds.yaml")
+    with pytest.raises(process.ProcessError, match="invalid ownership metadata"):
+        release.helm("install", *options)
+    release.helm("install", *options, "--take-ownership")
+    release.helm("uninstall", "--no-hooks")
 
 
 def test_from_the_first_installation_to_the_second(
