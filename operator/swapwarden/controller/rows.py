@@ -22,7 +22,7 @@ class WireState(msgspec.Struct, frozen=True):
 
     metadata: state.ObjectMeta
     spec: msgspec.Raw = msgspec.Raw(b"{}")
-    status: WireStatus = WireStatus()
+    status: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class StateRow(msgspec.Struct, frozen=True):
@@ -56,13 +56,21 @@ class _Head(msgspec.Struct):
 
 _HEADS = msgspec.json.Decoder(_Head)
 _STATES = msgspec.json.Decoder(WireState)
+_STATUSES = msgspec.json.Decoder(WireStatus)
 _SPECS = msgspec.json.Decoder(state.StateSpec)
 
 
 def project(wire: WireState) -> StateRow:
-    """Reduce a state to its row."""
-    meta, status = wire.metadata, wire.status
-    spec = bytes(wire.spec)
+    """Reduce a state to its row.
+
+    A status that is not understood, of an agent of another version, is as good as none: the node is planned all the
+    same, from what its Node object says.
+    """
+    meta, spec = wire.metadata, bytes(wire.spec)
+    try:
+        status, problem = _STATUSES.decode(wire.status), ""
+    except msgspec.ValidationError as error:
+        status, problem = WireStatus(), f"NotUnderstood: the agent's status: {error}"
     head = _HEADS.decode(spec)
     conditions = {condition.type: condition for condition in status.conditions}
     applied, degraded = conditions.get("Applied"), conditions.get("Degraded")
@@ -79,7 +87,7 @@ def project(wire: WireState) -> StateRow:
         facts=status.facts,
         applied=applied is not None and applied.status == "True",
         settled=applied is not None and (applied.status == "True" or applied.reason == "Incompatible"),
-        degraded=f"{degraded.reason}: {degraded.message}" if degraded and degraded.status == "True" else "",
+        degraded=f"{degraded.reason}: {degraded.message}" if degraded and degraded.status == "True" else problem,
     )
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import rows
 
-BODY = {
+BODY: dict[str, Any] = {
     "apiVersion": names.API_VERSION,
     "kind": names.STATE_KIND,
     "metadata": {
@@ -52,6 +54,38 @@ def test_a_fresh_state_has_no_status() -> None:
 def test_a_spec_of_another_version_stays_comparable() -> None:
     spec = {"epoch": 2, "profile": {"name": "p"}, "pods": {"x": {"reason": "FromTheFuture"}}}
     assert rows.spec(rows.decode(msgspec.json.encode({**BODY, "spec": spec}))) == spec
+
+
+def test_a_status_of_a_newer_agent_is_read_as_far_as_it_is_known() -> None:
+    status = {
+        **BODY["status"],
+        "facts": {**BODY["status"]["facts"], "hugepages": {"2Mi": 3}},
+        "conditions": [*BODY["status"]["conditions"], {"type": "Novel", "status": "Unknown", "reason": "New", "x": 1}],
+        "violations": [{"pod": "x", "reason": "FromTheFuture", "severity": 3}],
+        "novel": True,
+    }
+    assert rows.decode(msgspec.json.encode({**BODY, "status": status})) == rows.decode(msgspec.json.encode(BODY))
+
+
+def test_a_status_of_an_older_agent_may_lack_what_came_later() -> None:
+    row = rows.decode(msgspec.json.encode({**BODY, "status": {"observedGeneration": 4}}))
+    assert (row.observed, row.applied, row.settled, row.facts) == (4, False, False, None)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {**BODY["status"], "facts": {"cgroupVersion": 3, "swapController": True, "swapBytes": 1, "memoryBytes": 2}},
+        {**BODY["status"], "facts": {"swapBytes": 1}},
+        {**BODY["status"], "conditions": [{"type": "Applied", "status": "Mostly", "reason": "AsSpecified"}]},
+        {**BODY["status"], "observedGeneration": "4"},
+        None,
+    ],
+)
+def test_a_status_that_is_not_understood_keeps_no_node_from_its_plan(status: object) -> None:
+    row = rows.decode(msgspec.json.encode({**BODY, "status": status}))
+    assert (row.version, row.epoch, row.facts, row.applied, row.settled) == (17, 2, None, False, False)
+    assert row.degraded.startswith("NotUnderstood: the agent's status: ")
 
 
 def test_what_is_no_state_is_refused() -> None:
