@@ -22,14 +22,14 @@ _HEAD = """\
 <!-- Made from values.yaml by `make generate`; do not edit. -->
 # Swapwarden's Helm chart
 
-    helm install swapwarden {path} --namespace swapwarden-system --create-namespace
+    helm install swapwarden {path} --namespace swapwarden-system --create-namespace --set image.repository=IMAGE
 
 Kubernetes {kubernetes}, nodes with cgroup v2. In the repository, docs/install.md says what happens at installation,
 upgrade and removal; docs/security.md, what each part may do.
 
 ## Values
 
-`values.schema.json` checks them: an unknown or wrong value is refused with its path.
+`values.schema.json` checks them: an unknown or wrong value is refused, and named.
 
 | key | default | |
 |---|---|---|

@@ -118,6 +118,7 @@ def test_from_the_first_installation_to_the_second(
     assert "Nothing has changed for your pods" in said
     assert f"kubectl label namespace {helm.NAMESPACE}" in said
     assert said.count("    kubectl ") >= 3
+    assert "--timeout" not in said
     installed = release.objects()
     assert "daemonset.apps/swapwarden-agent" in installed
     assert "customresourcedefinition.apiextensions.k8s.io/nodeswapstates.swapwarden.dev" in installed
@@ -146,7 +147,8 @@ def test_from_the_first_installation_to_the_second(
     assert release.cp.request("GET", SECRET)[0] == 404
 
     # The CRDs that were kept are taken over.
-    release.helm("install", str(chart.FOLDER), "--set=crds.keep=false")
+    said = release.helm("install", str(chart.FOLDER), "--set=crds.keep=false", "--set=uninstall.timeout=600")
+    assert f"helm uninstall {helm.RELEASE} --namespace {helm.NAMESPACE} --timeout 750s" in said
     assert release.objects() == installed
     release.helm("uninstall", "--no-hooks")
     eventually(lambda: not release.objects(), "nothing left")

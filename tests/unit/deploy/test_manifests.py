@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import swapwarden
 import yaml
 from swapwarden.api import names
 from swapwarden.controller import main as controller
@@ -381,6 +382,15 @@ def test_network_policies_admit_metrics_and_calls_only() -> None:
         ports = [port["port"] for rule in spec["ingress"] for port in rule["ports"]]
         assert ports == (["https", "metrics"] if part == "webhook" else ["metrics"])
         assert spec["egress"] == ([] if part == "webhook" else [{"ports": [{"protocol": "TCP"}]}])
+
+
+def test_the_image_is_renamed_as_the_docs_say() -> None:
+    docs = (manifests.FOLDER.parents[1] / "docs" / "install.md").read_text(encoding="utf-8")
+    line = re.search(r"^ +sed -i 's\|(.*)\|(.*)\|' deploy/manifests/\*\.yaml$", docs, re.MULTILINE)
+    assert line
+    texts = [path.read_text(encoding="utf-8").replace(line[1], line[2]) for path in manifests.FOLDER.glob("*.yaml")]
+    images = re.findall(r"^ +image: (.*)$", "".join(texts), re.MULTILINE)
+    assert images == [f"{line[2].removeprefix('image: ')}{swapwarden.__version__}"] * len(PARTS)
 
 
 # --- the testbed ---
