@@ -52,6 +52,11 @@ def store(directory: pathlib.Path, node: str, state: wanted.WireState) -> None:
         os.close(folder)
 
 
+def remove(directory: pathlib.Path) -> None:
+    """Forget what is cached. OSError where that fails."""
+    (directory / FILE).unlink(missing_ok=True)
+
+
 def _sealed(body: bytes) -> bytes:
     return b"%08x\n" % zlib.crc32(body) + body
 

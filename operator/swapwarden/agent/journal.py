@@ -159,6 +159,10 @@ class Journal:
             ENTRIES.set(len(self._entries))
             self._append(Line(path=path, gone=True))
 
+    def remove(self) -> None:
+        """Leave no journal behind: nothing in it is of use any more. OSError where that fails."""
+        self._file.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)

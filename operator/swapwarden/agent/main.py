@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import swapwarden
 from swapwarden.agent import cache, cgroupfs, enforcer, facts, journal, reporter, source, status, wanted
-from swapwarden.api import state
+from swapwarden.api import names, state
 from swapwarden.kube import client, config
 from swapwarden.telemetry import logs, metrics, server
 
@@ -176,6 +176,7 @@ class Agent:
                 changed=self._changed,
             )
             stack.callback(self._enforcer.close)
+            stack.callback(self._leave, book)
             self._cgroups = cgroups
             self._read_facts()
             if self._facts.cgroup_version == 2:
@@ -184,6 +185,19 @@ class Agent:
                 log.error("%s is no cgroup v2 file system: nothing will be written", cgroups.root)
             self._phase = ""
             await self._follow()
+
+    def _leave(self, book: journal.Journal) -> None:
+        """Take one's own files along where everything was put back: the product is about to be removed.
+
+        Without them the next agent is as one that comes up first: it leaves pods alone until a state says otherwise.
+        """
+        standing = self._standing()
+        if standing.mode is names.Mode.RESTORE and standing.root is not None and not standing.to_put_back:
+            try:
+                book.remove()
+                cache.remove(self._state_dir)
+            except OSError as error:
+                log.warning("files of this agent are left: %s", error)
 
     def _cached(self) -> wanted.State | None:
         """The last state, in force at once: the API server may be long in coming."""

@@ -275,6 +275,26 @@ def test_restore_and_audit_put_back(tree: CgroupTree, api: FakeApi, start: Start
     assert [swap_max(path) for path in (limited, free)] == ["0", "0"]
 
 
+def test_an_agent_that_ends_after_restoring_leaves_no_files(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    pod = tree.pod(1)
+    api.put(pods({1: "0"}))
+    first = start().wait_ready()
+    holds(pod, "0")
+    until((first.state_dir / "state.json").exists)
+    first.terminate()
+    assert (first.state_dir / "state.json").exists()
+    assert (first.run_dir / "journal.jsonl").exists()
+    second = start().wait_ready()
+    applied(api, api.put(pods({1: "0"}, mode="Restore")), "Restored")
+    second.terminate()
+    assert list(second.state_dir.iterdir()) == []
+    assert [path.name for path in second.run_dir.iterdir()] == ["agent.lock"]
+    # The next one comes up as the very first one does.
+    api.put(pods({1: "0"}))
+    start().wait_ready()
+    holds(pod, "0")
+
+
 def test_1000_writes_of_another(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     pod = tree.pod(1)
     tree.container(pod, "app")
