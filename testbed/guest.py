@@ -4,6 +4,7 @@ It calls the host back, shows a secret, and then answers one JSON object per lin
 `{"id", "ok": ...}` or `{"id", "errno", "text"}`. Every request has a thread of its own, so slow ones hold nobody up.
 """
 
+import errno
 import json
 import os
 import socket
@@ -97,8 +98,10 @@ def _read(path: str) -> str:
     content = b""
     with Path(path).open("rb", buffering=0) as file:
         # In moderate pieces: /proc/sys has no memory for a read of megabytes.
-        while (piece := file.read(_PIECE)) and len(content) < _OUTPUT_LIMIT:
+        while piece := file.read(_PIECE):
             content += piece
+            if len(content) > _OUTPUT_LIMIT:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
     return content.decode(errors="replace")
 
 

@@ -48,7 +48,7 @@ class Sample:
 
 
 def parse_samples(text: str) -> list[Sample]:
-    """The recorder's lines; a cgroup's end has no values and counts as 0."""
+    """The recorder's lines, but for one that is not whole yet; a cgroup's end has no values and counts as 0."""
     return [
         Sample(
             at=line["at"],
@@ -57,7 +57,7 @@ def parse_samples(text: str) -> list[Sample]:
             max_bytes=None if line.get("max") == "max" else int(line.get("max", 0)),
             current_bytes=int(line.get("current", 0)),
         )
-        for line in map(json.loads, text.splitlines())
+        for line in map(json.loads, text[: text.rfind("\n") + 1].splitlines())
     ]
 
 

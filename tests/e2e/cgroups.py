@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from testbed import helm
 from testbed.nodevm import Sample
 from tests.e2e.provider import Node
 
@@ -36,7 +37,9 @@ def meminfo(node: Node, name: str) -> int:
 
 def find(node: Node, name: str) -> Path:
     """The one cgroup below kubepods whose name ends with NAME."""
-    found = node.run(["find", str(node.kubepods), "-type", "d", "-name", f"*{name}"], timeout=TIMEOUT).stdout.split()
+    argv = ["find", str(node.kubepods), "-type", "d", "-name", f"*{name}"]
+    # It fails when a cgroup goes while it looks.
+    found = node.run(argv, timeout=TIMEOUT, check=False).stdout.split()
     assert len(found) == 1, f"{name}: {found}"
     return Path(found[0])
 
@@ -79,6 +82,11 @@ def events(node: Node, folder: Path) -> dict[str, int]:
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
+def now(node: Node) -> float:
+    """The node's clock, as recorders write it: seconds since 1970."""
+    return float(node.run(["date", "+%s.%N"], timeout=TIMEOUT).stdout)
+
+
 def first_start(samples: Iterable[Sample], pod: str, container: str) -> float:
     """When the cgroup of a pod's container was made, before anything ran in it."""
     (found,) = [each.at for each in samples if pod in each.path and container in each.path and each.event == "created"]
@@ -111,3 +119,13 @@ def dump(node: Node) -> str:
             echo "${file%/*} $(cat "$file") $(cat "${file%/*}/memory.swap.current")"
         done"""
     return node.run(["sh", "-c", script, str(node.kubepods)], timeout=TIMEOUT).stdout
+
+
+def container_logs(node: Node) -> str:
+    """The end of what the containers of Swapwarden wrote, from the node's own files."""
+    script = """
+        for file in /var/log/pods/"$0"_*/*/*.log; do
+            echo "--- $file"
+            tail -n 60 "$file"
+        done"""
+    return node.run(["sh", "-c", script, helm.NAMESPACE], timeout=TIMEOUT, check=False).stdout

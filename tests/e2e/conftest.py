@@ -16,13 +16,16 @@ from typing import Any, Protocol, cast
 
 import pytest
 
+from testbed import process
+from testbed.guestlink import VMError
 from tests.e2e import cgroups, provider
-from tests.e2e.provider import Provider
+from tests.e2e.provider import Provider, ProviderError
 from tests.e2e.release import Release
 
 PATIENCE = 600.0
 # A question costs time on the machine that the node's emulated CPU runs on, too.
 POLL = 0.5
+PREFIX = "e2e-"
 DEFAULT_ARTIFACTS = Path("build/e2e")
 ARTIFACTS = Path(os.environ.get("E2E_ARTIFACTS") or DEFAULT_ARTIFACTS)
 
@@ -56,10 +59,11 @@ def swapwarden(cluster: Provider) -> Iterator[Release]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a kubelet does by itself is looked at before Swapwarden is there."""
+    """What a kubelet does by itself is looked at before Swapwarden is there, and its removal after all else."""
     places = [place for place, item in enumerate(items) if item.path.is_relative_to(Path(__file__).parent)]
     ordered = sorted(
-        (items[place] for place in places), key=lambda item: "swapwarden" in getattr(item, "fixturenames", ())
+        (items[place] for place in places),
+        key=lambda item: ("swapwarden" in getattr(item, "fixturenames", ()), item.path.name == "test_upgrade.py"),
     )
     for place, item in zip(places, ordered, strict=True):
         items[place] = item
@@ -74,7 +78,7 @@ def node(cluster: Provider) -> provider.Node:
 
 
 class Wait(Protocol):
-    """Wait until a condition holds; the text says what was waited for."""
+    """Wait until a condition holds; the text says what was waited for. A question may fail meanwhile."""
 
     def __call__(self, condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None: ...
 
@@ -85,8 +89,14 @@ def eventually() -> Wait:
 
     def wait(condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
         deadline = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < deadline, f"{what}: not within {timeout:.0f} s"
+        while True:
+            failure = ""
+            try:
+                if condition():
+                    return
+            except (ProviderError, process.ProcessError, VMError, OSError) as error:
+                failure = f"; the last question failed: {error}"
+            assert time.monotonic() < deadline, f"{what}: not within {timeout:.0f} s{failure}"
             time.sleep(POLL)
 
     return wait
@@ -102,11 +112,24 @@ def namespace(cluster: Provider) -> Iterator[Namespace]:
 @contextlib.contextmanager
 def new_namespace(cluster: Provider, labels: dict[str, str] | None = None) -> Iterator[Namespace]:
     """As the fixture, with LABELS."""
-    name = f"e2e-{uuid.uuid4().hex[:8]}"
+    name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}}
     cluster.kubectl("create", "-f", "-", text=json.dumps(body))
-    yield Namespace(cluster, name)
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    try:
+        yield Namespace(cluster, name)
+    finally:
+        cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def nobody_else(cluster: Provider, eventually: Wait) -> None:
+    """For tests that count: the pods of earlier tests are gone."""
+
+    def others() -> list[str]:
+        names = [each["metadata"]["name"] for each in cluster.get("/api/v1/namespaces")["items"]]
+        return [name for name in names if name.startswith(PREFIX)]
+
+    eventually(lambda: not others(), "the namespaces of earlier tests are gone")
 
 
 class Namespace:
@@ -196,6 +219,8 @@ def _evidence(cluster: Provider) -> Iterator[tuple[str, str]]:
         "states": lambda: cluster.kubectl("get", "nodeswapprofiles,nodeswapstates", "-o=yaml").stdout,
         "cgroups": lambda: cgroups.dump(cluster.node) if cluster.node else "",
         "swapwarden": lambda: Release(cluster).logs(200),
+        # Without an API server, too.
+        "containers": lambda: cgroups.container_logs(cluster.node) if cluster.node else "",
         "logs": lambda: cluster.logs(200),
     }
     for name, read in parts.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 import time
@@ -27,6 +28,23 @@ def series(text: str, name: str) -> dict[str, float]:
     """The values of a metric in Prometheus's text form, by their labels as they stand there."""
     found = (_SERIES.fullmatch(line) for line in text.splitlines() if line.startswith(name))
     return {each[2] or "": float(each[3]) for each in found if each and each[1] == name}
+
+
+@dataclasses.dataclass(frozen=True)
+class Exposed:
+    """How often an agent found a pod above its value, and for how long in all, from notice to repair."""
+
+    count: int = 0
+    milliseconds: float = 0.0
+
+
+def exposures(text: str) -> dict[str, Exposed]:
+    """What an agent's metrics say of each pod's exposures, by UID."""
+    lasted = series(text, "swapwarden_agent_pod_exposed_milliseconds_total")
+    return {
+        labels.removeprefix('uid="').removesuffix('"'): Exposed(int(count), lasted.get(labels, 0.0))
+        for labels, count in series(text, "swapwarden_agent_pod_exposures_total").items()
+    }
 
 
 def image_values(reference: str) -> dict[str, str]:
@@ -119,10 +137,9 @@ class Release:
         texts = [self.metrics(pod["metadata"]["name"], component) for pod in self.pods(component)]
         return sum(sum(series(text, name).values()) for text in texts)
 
-    def exposures(self, uid: str) -> int:
-        """How often the present agent found the pod above its value."""
-        text = self.metrics(self.agent()["metadata"]["name"], "agent")
-        return int(series(text, "swapwarden_agent_pod_exposures_total").get(f'uid="{uid}"', 0))
+    def exposed(self, uid: str) -> Exposed:
+        """What the present agent says of the pod's times above its value."""
+        return exposures(self.metrics(self.agent()["metadata"]["name"], "agent")).get(uid, Exposed())
 
     def state(self) -> Any:
         """The NodeSwapState of the suite's node."""
@@ -147,15 +164,14 @@ class Release:
         return value
 
     def logs(self, lines: int) -> str:
-        """The end of what each pod of the release wrote, and of what those wrote that they replaced."""
+        """The end of what each pod in the release's namespace wrote, and of what those wrote that they replaced."""
         parts = []
-        for component in _PORTS:
-            for pod in self.pods(component):
-                name = pod["metadata"]["name"]
-                for option in ("--previous=false", "--previous"):
-                    with contextlib.suppress(Exception):
-                        arguments = ["logs", name, f"--namespace={NAMESPACE}", f"--tail={lines}", option]
-                        parts.append(f"--- {name} {option}\n{self._cluster.kubectl(*arguments).stdout}")
+        for pod in self._cluster.get(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]:
+            name = pod["metadata"]["name"]
+            for option in ("--previous=false", "--previous"):
+                with contextlib.suppress(Exception):
+                    arguments = ["logs", name, f"--namespace={NAMESPACE}", f"--tail={lines}", option]
+                    parts.append(f"--- {name} {option}\n{self._cluster.kubectl(*arguments).stdout}")
         return "\n".join(parts)
 
     @contextlib.contextmanager
@@ -176,7 +192,7 @@ class Release:
             yield apply
         finally:
             self._cluster.kubectl("delete", "nodeswapprofile", name, "--ignore-not-found")
-            self._await_profile("(built-in)", 0)
+        self._await_profile("(built-in)", 0)
 
     def _await_profile(self, name: str, generation: int) -> None:
         deadline = time.monotonic() + 120.0

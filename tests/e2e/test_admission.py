@@ -54,6 +54,8 @@ def test_a_mistake_in_a_deployment_is_told_where_people_look(
     assert 'Unsupported value: "Sometimes"' in told
     assert POLICY in told
     assert '"Disabled"' in told
+    deployment = cluster.kubectl("describe", "deployment", "web", f"--namespace={namespace.name}").stdout
+    assert ["ReplicaFailure", "True", "FailedCreate"] in [line.split() for line in deployment.splitlines()]
     assert cluster.get(f"/api/v1/namespaces/{namespace.name}/pods")["items"] == []
 
 

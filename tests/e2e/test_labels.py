@@ -34,8 +34,8 @@ def test_labels_follow_swapon_and_swapoff(cluster: Provider, node: Node, swapwar
         reported = time.monotonic()
         assert labels() == LABELS
         eventually(lambda: labels() == set(), "the labels go")
-        # Between the report and what is seen here lies no less than the delay, but for what a request may take.
-        assert time.monotonic() - reported > LABEL_REMOVAL_SECONDS / 2
+        # Between the report and what is seen here lies no less than the delay, but for what questions may take.
+        assert time.monotonic() - reported > LABEL_REMOVAL_SECONDS - 10
     finally:
         node.run(["swapon", *devices], timeout=TIMEOUT)
     eventually(lambda: labels() == LABELS, "the labels are back with the swap")

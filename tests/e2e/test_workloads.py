@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.e2e import cgroups
 from tests.e2e.cgroups import MIB, TIMEOUT
 from tests.e2e.conftest import Namespace, Wait
@@ -13,6 +15,7 @@ from tests.e2e.provider import Node, Provider, ProviderError
 from tests.e2e.release import Release
 
 DISABLED = {"swapwarden.dev/swap-policy": "Disabled"}
+PATCHES = "swapwarden_agent_status_patches_total"
 STATIC = "/etc/kubernetes/manifests/e2e-static.yaml"
 
 
@@ -41,9 +44,9 @@ def test_a_static_pod(cluster: Provider, node: Node, swapwarden: Release, eventu
         eventually(lambda: swapwarden.planned(key) == "0", "it is planned by what its cgroup is called")
         folder = cgroups.find(node, cgroups.slice_of(key))
         eventually(lambda: cgroups.swap_max(node, folder) == "0", "it holds 0")
-        before = swapwarden.exposures(key)
+        before = swapwarden.exposed(key).count
         node.daemon_reload()
-        eventually(lambda: swapwarden.exposures(key) > before, "systemd rewrites it, and it is said")
+        eventually(lambda: swapwarden.exposed(key).count > before, "systemd rewrites it, and it is said")
         eventually(lambda: cgroups.swap_max(node, folder) == "0", "it holds 0 again")
     finally:
         node.run(["rm", STATIC], timeout=TIMEOUT)
@@ -60,13 +63,13 @@ def test_init_containers_and_a_sidecar(
         return {"name": name, "command": command, "resources": resources, **image, **more}
 
     sleep = ["sleep", "86400"]
-    with swapwarden.profile("e2e-phases") as apply:
+    with swapwarden.profile("e2e-phases") as apply, node.record() as recording:
         apply(behavior="LimitedSwap")
         namespace.create_pod(
             "phases",
             initContainers=[
                 container("sidecar", 32 * MIB, sleep, restartPolicy="Always"),
-                container("first", 256 * MIB, ["true"]),
+                container("first", 256 * MIB, ["sleep", "5"]),
             ],
             containers=[container("main", 64 * MIB, sleep)],
         )
@@ -76,6 +79,7 @@ def test_init_containers_and_a_sidecar(
         own = {name: int(each["swapMax"]) for name, each in planned["containers"].items()}
         # The largest step is the init container's, beside the sidecar that started before it.
         assert int(planned["swapMax"]) == own["sidecar"] + own["first"] > own["sidecar"] + own["main"] > 0
+        assert own["first"] in {each.max_bytes for each in recording.samples(cgroups.container_id(pod, "first"))}
         folder = cgroups.of_pod(node, pod)
         eventually(lambda: cgroups.swap_max(node, folder) == planned["swapMax"], "the pod holds its plan")
         for name in ("main", "sidecar"):
@@ -86,6 +90,7 @@ def test_init_containers_and_a_sidecar(
             )
 
 
+@pytest.mark.usefixtures("nobody_else")
 def test_a_pod_that_fails_again_and_again_costs_few_writes(
     node: Node, swapwarden: Release, namespace: Namespace, eventually: Wait
 ) -> None:
@@ -96,16 +101,24 @@ def test_a_pod_that_fails_again_and_again_costs_few_writes(
         uid = namespace.pod("crashing")["metadata"]["uid"]
         eventually(lambda: swapwarden.planned(uid), "it is planned")
 
+        def container() -> Any:
+            return next(iter(namespace.pod("crashing")["status"].get("containerStatuses", [])), {"restartCount": 0})
+
         def restarts() -> int:
-            statuses = namespace.pod("crashing")["status"].get("containerStatuses", [])
-            return int(statuses[0]["restartCount"]) if statuses else 0
+            return int(container()["restartCount"])
+
+        def is_waiting() -> bool:
+            return bool(container().get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff")
 
         eventually(lambda: restarts() >= 1, "it has failed once")
         before, generation = restarts(), swapwarden.state()["metadata"]["generation"]
-        eventually(lambda: restarts() >= before + 2, "it has failed twice more")
+        reported = swapwarden.total("agent", PATCHES)
+        eventually(lambda: restarts() >= before + 2 and is_waiting(), "it has failed twice more, and waits")
         after = restarts()
         written = swapwarden.state()["metadata"]["generation"] - generation
         # A container's start is one write, its end another; the one that was on its way counts, too.
         assert written <= 2 * (after - before + 1)
+        # The agent says of each that it follows, and once each that it found a container above its value, and not more.
+        assert swapwarden.total("agent", PATCHES) - reported <= 2 * written + 2
         assert [each["reason"] for each in swapwarden.violations(uid)] == []
         assert int(cgroups.swap_max(node, cgroups.find(node, cgroups.slice_of(uid)))) > 0
