@@ -30,8 +30,8 @@ demo-down: venv ## Remove what demo-cluster brought up
 	@$(PYTHON) -m testbed cluster down
 
 .PHONY: test
-test: venv ## Set up all that is needed (as root) and run every tier of tests: unit, integration, kernel, e2e
-	@$(PYTHON) -m testbed.tiers unit integration kernel e2e
+test: venv ## Set up what is needed and run the unit, integration and kernel tests (make e2e: a whole cluster)
+	@$(PYTHON) -m testbed.tiers unit integration kernel
 
 .PHONY: test-unit
 test-unit: venv ## Run the unit tests: no I/O, seconds

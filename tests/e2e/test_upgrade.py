@@ -74,7 +74,7 @@ class Questions(Background):
         self._cluster.kubectl("create", "--dry-run=server", "-f", "-", text=self._pod)
         self.answered += 1
         # Each question is a process of its own, and the node's emulated CPU needs this machine's, too.
-        self.pause(0.5)
+        self.pause(2.0)
 
 
 class Metrics(Background):
@@ -93,7 +93,7 @@ class Metrics(Background):
                 for uid, found in release.exposures(text).items():
                     key = pod["metadata"]["uid"], uid
                     self._known[key] = max(self._known[key], found.count)
-        self.pause(0.5)
+        self.pause(1.0)
 
     def exposures(self, uid: str) -> int:
         """How often agents have said that the pod was above its value."""
