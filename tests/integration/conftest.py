@@ -33,7 +33,7 @@ def webhook(crds: ControlPlane) -> Iterator[Webhook]:
         running.uninstall()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def eventually() -> Callable[[Callable[[], object], str], None]:
     """Wait until a condition holds; the text says what was waited for."""
 

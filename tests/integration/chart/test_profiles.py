@@ -35,12 +35,15 @@ def hook() -> list[Json]:
 
 
 @pytest.fixture(scope="module")
-def account(crds: ControlPlane, hook: list[Json]) -> Iterator[Path]:
+def account(crds: ControlPlane, hook: list[Json], eventually: Callable[..., None]) -> Iterator[Path]:
     """A kubeconfig with the hook's rights."""
     crds.request("POST", "/api/v1/namespaces", {"metadata": {"name": helm.NAMESPACE}})
     text = yaml.safe_dump_all([each for each in hook if each["kind"] not in {"Job", "ConfigMap"}])
     crds.apply(text)
-    yield crds.kubeconfig_for(crds.token(helm.NAMESPACE, "swapwarden-profiles"), "profiles")
+    token = crds.token(helm.NAMESPACE, "swapwarden-profiles")
+    # The API server sees new rights through a watch of its own.
+    eventually(lambda: crds.request("GET", PROFILES, token=token)[0] == 200, "the hook has its rights")
+    yield crds.kubeconfig_for(token, "profiles")
     crds.kubectl("delete", "-f", "-", text=text)
 
 
