@@ -20,8 +20,8 @@ PARTS = {
     EXISTING: ("kubectl", "helm"),
 }
 """Each provider, and the parts of the testbed that it needs."""
-KIND_IMAGE = "kindest/node:v1.36.4@sha256:099e049362a1526b2db71494e1947aae99bd16290d7c895f2b7ea312e3cbfaed"
-"""The node of kind, by default: of the testbed's minor version, from the release notes of programs.KIND_VERSION."""
+KIND_IMAGE = "kindest/node:v1.37.0@sha256:a1ed56cfb0e7b93589bdf97c8cd566405a265939e3620fc4f5de89adff580ae5"
+"""The node of kind: the default of programs.KIND_VERSION itself (kind: pkg/apis/config/defaults/image.go)."""
 
 _NEEDED = {
     "E2E_CONTEXT": "which context of the kubeconfig to use",
