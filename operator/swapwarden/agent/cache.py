@@ -6,6 +6,8 @@ for what the controller said.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import pathlib
@@ -20,10 +22,17 @@ from swapwarden.telemetry import metrics
 log = logging.getLogger(__name__)
 
 CORRUPT = metrics.counter("swapwarden_agent_cache_corrupt_total", "Times the cached state was not readable.")
+FAILURES = metrics.counter("swapwarden_agent_cache_failures_total", "Times the state could not be cached.")
 
 FILE: Final = "state.json"
+NEW: Final = ".new"
+CORRUPTED: Final = ".corrupt"
 MAX_BYTES: Final = 8 * 1024 * 1024
 """Of the file: above what etcd takes for one object (1.5 MiB) with room."""
+
+
+MIN_SECONDS: Final = 1.0
+"""Least time between two writes."""
 
 
 class Cached(msgspec.Struct, frozen=True):
@@ -38,7 +47,7 @@ class Cached(msgspec.Struct, frozen=True):
 def store(directory: pathlib.Path, node: str, state: wanted.WireState) -> None:
     """Replace what is cached, and wait for the disk; a crash leaves the old or the new. OSError where it fails."""
     cached = Cached(node, state.metadata.uid, state.metadata.generation, state.spec)
-    new = directory / f"{FILE}.new"
+    new = directory / f"{FILE}{NEW}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:  # noqa: PTH123 pathlib opens no descriptors
         file.write(_sealed(msgspec.json.encode(cached)))
@@ -53,8 +62,9 @@ def store(directory: pathlib.Path, node: str, state: wanted.WireState) -> None:
 
 
 def remove(directory: pathlib.Path) -> None:
-    """Forget what is cached. OSError where that fails."""
-    (directory / FILE).unlink(missing_ok=True)
+    """Forget what is cached, and what a crash or a bad disk left of it. OSError where that fails."""
+    for suffix in ("", NEW, CORRUPTED):
+        (directory / f"{FILE}{suffix}").unlink(missing_ok=True)
 
 
 def _sealed(body: bytes) -> bytes:
@@ -83,7 +93,7 @@ def load(directory: pathlib.Path, node: str, page: int) -> wanted.WireState | No
         return None
     except (OSError, ValueError, RecursionError) as error:
         CORRUPT.inc()
-        aside = file.with_suffix(".corrupt")
+        aside = directory / f"{FILE}{CORRUPTED}"
         log.error(  # noqa: TRY400 the message has it all
             "the cached state is not readable and was moved aside; waiting for the API server's",
             extra={"file": str(file), "aside": str(aside), "error": str(error)},
@@ -97,3 +107,39 @@ def load(directory: pathlib.Path, node: str, page: int) -> wanted.WireState | No
         log.warning("the cached state is another node's and is not used", extra={"file": str(file), "of": cached.node})
         return None
     return state
+
+
+class Keeper:
+    """Caches the newest state that it was given, in the background: a disk that is busy with swapping takes seconds."""
+
+    def __init__(self, directory: pathlib.Path, node: str) -> None:
+        self._directory = directory
+        self._node = node
+        self._newest: wanted.WireState | None = None
+        self._due = asyncio.Event()
+
+    def keep(self, state: wanted.WireState) -> None:
+        """Cache it when the last write is done; what was waiting is left out."""
+        self._newest = state
+        self._due.set()
+
+    async def run(self) -> None:
+        """Until cancelled. No write is under way once this has ended: who removes the file then removes it for good."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            if self._newest is not None:
+                await self._store(self._newest)
+            await asyncio.sleep(MIN_SECONDS)
+
+    async def _store(self, state: wanted.WireState) -> None:
+        writing = asyncio.create_task(asyncio.to_thread(store, self._directory, self._node, state))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                await writing
+            raise
+        except OSError as error:
+            FAILURES.inc()
+            log.error("the state cannot be cached: %s", error)  # noqa: TRY400 the message has it all

@@ -19,11 +19,9 @@ import swapwarden
 from swapwarden.agent import cache, cgroupfs, enforcer, facts, journal, reporter, source, status, wanted
 from swapwarden.api import names, state
 from swapwarden.kube import client, config
-from swapwarden.telemetry import logs, metrics, server
+from swapwarden.telemetry import logs, server
 
 log = logging.getLogger(__name__)
-
-CACHE_FAILURES = metrics.counter("swapwarden_agent_cache_failures_total", "Times the state could not be cached.")
 
 LOCK_SECONDS: Final = 0.02
 """Between tries while another agent runs on the node: the gap that a hand-over may leave."""
@@ -31,8 +29,6 @@ FAULT_SECONDS: Final = 5.0
 """Before a part of the agent that failed unexpectedly starts anew."""
 FACTS_SECONDS: Final = 30.0
 """Between looks for swapon and swapoff."""
-CACHE_SECONDS: Final = 1.0
-"""Least time between two writes of the cache."""
 STUCK_RESYNCS: Final = 3
 """Full comparisons in a row that may fail to happen before the process counts as stuck."""
 
@@ -146,8 +142,7 @@ class Agent:
         self._stands_by = False
         self._enforcer: enforcer.Enforcer | None = None
         self._reporter: reporter.Reporter | None = None
-        self._to_cache: wanted.WireState | None = None
-        self._cache_due = asyncio.Event()
+        self._cache = cache.Keeper(self._state_dir, self._node)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -213,7 +208,7 @@ class Agent:
             self._reporter = reporter.Reporter(api, self._node, self._status)
             states = source.Source(api, self._node, accept=self._accept, fetched=self._fetched, refused=self._refuse)
             async with asyncio.TaskGroup() as group:
-                for job in (states.run, self._reporter.run, self._keep_cache, self._keep_facts, self._keep_synced):
+                for job in (states.run, self._reporter.run, self._cache.run, self._keep_facts, self._keep_synced):
                     group.create_task(_unending(job))
 
     # What the parts tell each other
@@ -227,8 +222,7 @@ class Agent:
             return
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.apply(compiled)
-        self._to_cache = wire
-        self._cache_due.set()
+        self._cache.keep(wire)
 
     def _fetched(self, wire: wanted.WireState | None) -> None:
         if self._reporter is not None:
@@ -274,19 +268,6 @@ class Agent:
         while True:
             await asyncio.sleep(FACTS_SECONDS)
             self._read_facts()
-
-    async def _keep_cache(self) -> None:
-        while True:
-            await self._cache_due.wait()
-            self._cache_due.clear()
-            if self._to_cache is not None:
-                try:
-                    # In a thread: a disk that is busy with swapping may take seconds.
-                    await asyncio.to_thread(cache.store, self._state_dir, self._node, self._to_cache)
-                except OSError as error:
-                    CACHE_FAILURES.inc()
-                    log.error("the state cannot be cached: %s", error)  # noqa: TRY400 the message has it all
-            await asyncio.sleep(CACHE_SECONDS)
 
     # What the kubelet asks
 

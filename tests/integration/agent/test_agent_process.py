@@ -238,7 +238,7 @@ def test_a_corrupt_cache_and_a_torn_journal_do_not_stop_it(tree: CgroupTree, api
     agent = start().wait_ready()
     until(lambda: agent.metric("swapwarden_agent_cache_corrupt_total") == 1)
     assert agent.metric("swapwarden_agent_journal_bad_lines_total") == 1
-    assert (first.state_dir / "state.corrupt").exists()
+    assert (first.state_dir / "state.json.corrupt").exists()
     api.put(pods({1: "0"}))
     holds(pod, "0")
 

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import pathlib
+import threading
 
 import msgspec
 import pytest
@@ -52,7 +55,7 @@ def test_a_corrupt_cache_is_moved_aside(tmp_path: pathlib.Path, content: bytes) 
     before = cache.CORRUPT.value()
     (tmp_path / cache.FILE).write_bytes(content)
     assert cache.load(tmp_path, "n1", PAGE) is None
-    assert [path.name for path in tmp_path.iterdir()] == ["state.corrupt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json.corrupt"]
     assert cache.CORRUPT.value() == before + 1
 
 
@@ -82,3 +85,56 @@ def test_a_crash_while_storing_leaves_the_old(tmp_path: pathlib.Path, monkeypatc
     loaded = cache.load(tmp_path, "n1", PAGE)
     assert loaded is not None
     assert loaded.spec.pods["a"].swap_max == "4096"
+
+
+def test_nothing_is_left_of_what_is_removed(tmp_path: pathlib.Path) -> None:
+    for name in ("state.json", "state.json.new", "state.json.corrupt"):
+        (tmp_path / name).write_text("x")
+    cache.remove(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_write_under_way_is_done_when_the_keeper_has_ended(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, disk, written = asyncio.Event(), threading.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def slow(*state: object) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        disk.wait()
+        written.append(state)
+
+    monkeypatch.setattr(cache, "store", slow)
+    keeper, state = cache.Keeper(tmp_path, "n1"), wire()
+    keeper.keep(state)
+    running = asyncio.create_task(keeper.run())
+    await begun.wait()
+    running.cancel()
+    loop.call_soon(disk.set)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert written == [(tmp_path, "n1", state)]
+
+
+async def test_the_keeper_tells_of_a_disk_that_takes_nothing_and_goes_on(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, stored = asyncio.get_running_loop(), asyncio.Event()
+    before, full = cache.FAILURES.value(), wire()
+    keeper, fits = cache.Keeper(tmp_path, "n1"), wire("4096")
+
+    def store(directory: pathlib.Path, node: str, state: wanted.WireState) -> None:
+        if state is full:
+            loop.call_soon_threadsafe(keeper.keep, fits)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        assert (directory, node, state) == (tmp_path, "n1", fits)
+        loop.call_soon_threadsafe(stored.set)
+
+    monkeypatch.setattr(cache, "MIN_SECONDS", 0)
+    monkeypatch.setattr(cache, "store", store)
+    running = asyncio.create_task(keeper.run())
+    keeper.keep(full)
+    await stored.wait()
+    running.cancel()
+    assert cache.FAILURES.value() == before + 1
