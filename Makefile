@@ -1,7 +1,6 @@
 # Everything a contributor runs. `make help` lists the targets; CONTRIBUTING.md says when to use which.
 SHELL := /bin/sh
 PYTHON := .venv/bin/python
-PYTEST := $(PYTHON) -m pytest
 
 .DEFAULT_GOAL := help
 
@@ -30,21 +29,20 @@ demo-down: venv ## Remove what demo-cluster brought up
 	@$(PYTHON) -m testbed cluster down
 
 .PHONY: test
-test: venv ## Set up what is needed and run the unit, integration and kernel tests (make e2e: a whole cluster)
-	@$(PYTHON) -m testbed.tiers unit integration kernel
+test: venv ## Set up what is needed and run every tier of tests; say what each took
+	@$(PYTHON) -m testbed.tiers unit integration kernel e2e
 
 .PHONY: test-unit
-test-unit: venv ## Run the unit tests: no I/O, seconds
-	$(PYTEST) tests/unit
+test-unit: venv ## Run the unit tests: no I/O
+	@$(PYTHON) -m testbed.tiers unit
 
 .PHONY: test-integration
 test-integration: venv ## Run the integration tests: a real etcd and kube-apiserver
-	@$(PYTHON) -m testbed setup controlplane helm
-	$(PYTEST) tests/integration
+	@$(PYTHON) -m testbed.tiers integration
 
 .PHONY: test-kernel
-test-kernel: setup ## Run the kernel tests: a VM with cgroup v2 and swap
-	$(PYTEST) tests/kernel
+test-kernel: venv ## Run the kernel tests: a VM with cgroup v2 and swap
+	@$(PYTHON) -m testbed.tiers kernel
 
 .PHONY: setup-cluster
 setup-cluster: venv ## Get what a whole cluster needs: the node VM's disk, more programs (root; long the first time)
@@ -52,8 +50,7 @@ setup-cluster: venv ## Get what a whole cluster needs: the node VM's disk, more 
 
 .PHONY: e2e
 e2e: venv ## Run the e2e tests on a real kubelet: kind where docker works, else the node VM; E2E_PROVIDER chooses
-	@$(PYTHON) -m testbed setup e2e
-	$(PYTEST) tests/e2e
+	@$(PYTHON) -m testbed.tiers e2e
 
 .PHONY: lint
 lint: venv ## Check format, rules, types, import contracts and generated files

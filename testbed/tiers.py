@@ -12,13 +12,26 @@ from pathlib import Path
 
 from testbed import process, term
 
+PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
+"""Modules side by side, each worker with a control plane of its own: more than four cost more than they save."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tier:
+    """A folder of tests."""
+
+    parts: tuple[str, ...] = ()
+    """Of the testbed, that it needs."""
+    options: tuple[str, ...] = ()
+    """For pytest."""
+
+
 TIERS = {
-    "unit": (),
-    "integration": ("controlplane", "helm"),
-    "kernel": ("kernel",),
-    "e2e": ("e2e",),
+    "unit": Tier(options=PARALLEL),
+    "integration": Tier(("controlplane", "helm"), PARALLEL),
+    "kernel": Tier(("kernel",)),
+    "e2e": Tier(("e2e",)),
 }
-"""Each tier, and the parts of the testbed that it needs."""
 REPORTS = Path("build/tests")
 
 
@@ -54,9 +67,9 @@ def run_tier(name: str) -> Share:
     """Run one tier in a process of its own, so that what it started is gone before the next one begins."""
     report = REPORTS / f"{name}.xml"
     report.unlink(missing_ok=True)
-    coverage = ["--cov", "--cov-append", "--cov-report="]
+    options = ["--cov", "--cov-append", "--cov-report=", *TIERS[name].options]
     begin = time.monotonic()
-    status = _call([sys.executable, "-m", "pytest", *coverage, f"--junitxml={report}", f"tests/{name}"])
+    status = _call([sys.executable, "-m", "pytest", *options, f"--junitxml={report}", f"tests/{name}"])
     passed, failed, skipped = counts(report)
     return Share(name, time.monotonic() - begin, passed, failed, skipped, status)
 
@@ -98,7 +111,7 @@ def main() -> int:
     parser.add_argument("tier", nargs="+", choices=[*TIERS])
     chosen = parser.parse_args().tier
     wanted = [tier for tier in TIERS if tier in chosen]
-    parts = [part for tier in wanted for part in TIERS[tier]]
+    parts = [part for tier in wanted for part in TIERS[tier].parts]
     process.exit_on_sigterm()
     shares: list[Share] = []
     try:

@@ -57,7 +57,8 @@ def installed(crds: ControlPlane) -> Iterator[ControlPlane]:
     crds.kubectl("delete", "--ignore-not-found", *policies)
 
 
-def make_node(control_plane: ControlPlane) -> str:
+@contextlib.contextmanager
+def made_node(control_plane: ControlPlane) -> Iterator[str]:
     """A node with a state and an agent's pod, all of the same name."""
     name = f"node-{uuid.uuid4().hex[:8]}"
     control_plane.create("/api/v1/nodes", {"metadata": {"name": name, "labels": {"pool": "batch"}}})
@@ -74,17 +75,21 @@ def make_node(control_plane: ControlPlane) -> str:
         "containers": [{"name": "agent", "image": "none"}],
     }
     control_plane.create(PODS, {"metadata": {"name": name}, "spec": spec})
-    return name
+    yield name
+    for path in (f"{PODS}/{name}?gracePeriodSeconds=0", f"{STATES}/{name}", f"/api/v1/nodes/{name}"):
+        control_plane.request("DELETE", path)
 
 
 @pytest.fixture(scope="module")
-def node(installed: ControlPlane) -> str:
-    return make_node(installed)
+def node(installed: ControlPlane) -> Iterator[str]:
+    with made_node(installed) as name:
+        yield name
 
 
 @pytest.fixture(scope="module")
-def other_node(installed: ControlPlane) -> str:
-    return make_node(installed)
+def other_node(installed: ControlPlane) -> Iterator[str]:
+    with made_node(installed) as name:
+        yield name
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +104,7 @@ def controller(installed: ControlPlane) -> Part:
 
 
 @pytest.fixture
-def profile(installed: ControlPlane) -> str:
+def profile(installed: ControlPlane) -> Iterator[str]:
     name = f"profile-{uuid.uuid4().hex[:8]}"
     body = {
         "apiVersion": "swapwarden.dev/v1alpha1",
@@ -108,7 +113,8 @@ def profile(installed: ControlPlane) -> str:
         "spec": {"nodeSelector": {"matchLabels": {"nobody": "has-this"}}},
     }
     installed.create(PROFILES, body)
-    return f"{PROFILES}/{name}"
+    yield f"{PROFILES}/{name}"
+    installed.request("DELETE", f"{PROFILES}/{name}")
 
 
 def status_of(generation: int) -> Json:
@@ -286,6 +292,7 @@ def test_the_controller_does_its_work(controller: Part, installed: ControlPlane,
     }
     assert controller.ask("POST", STATES, state)[0] == 201
     assert controller.ask("PATCH", f"{STATES}/{name}", {"spec": {"epoch": 2}})[0] == 200
+    installed.request("DELETE", f"{STATES}/{name}")
     status, answer = controller.ask("PATCH", f"{profile}/status", {"status": {"observedGeneration": 1}})
     assert status == 200, answer
     labels = {"node.swapwarden.dev/swap": "true", "feature.node.kubernetes.io/memory-swap": "true"}
@@ -299,6 +306,7 @@ def test_the_controller_does_its_work(controller: Part, installed: ControlPlane,
     assert status in {201, 409}, answer
     found = controller.ask("GET", f"{LEASES}/swapwarden-controller")[1]
     assert controller.ask("PUT", f"{LEASES}/swapwarden-controller", found)[0] == 200
+    installed.request("DELETE", f"{LEASES}/swapwarden-controller")
     event = {
         "metadata": {"generateName": "web.", "namespace": "default"},
         "involvedObject": {"kind": "Pod", "name": "web", "namespace": "default"},
