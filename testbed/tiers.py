@@ -113,6 +113,8 @@ def main() -> int:
     wanted = [tier for tier in TIERS if tier in chosen]
     parts = [part for tier in wanted for part in TIERS[tier].parts]
     process.exit_on_sigterm()
+    # A shell that starts this in the background has it ignored, as would all that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     shares: list[Share] = []
     try:
         if parts:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from testbed import child
 from testbed.controlplane import ControlPlane
 from testbed.kernelvm import GuestProcess, KernelVM
 from testbed.process import Process
@@ -17,6 +18,12 @@ TESTS = Path(__file__).parent
 # How long an example takes says how busy the machine is.
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
+
+
+def pytest_configure() -> None:
+    """A worker of pytest-xdist goes with the pytest that started it, also where that is killed during a test."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        child.die_with(os.getppid())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,6 +15,7 @@ PARENT = """
 import pathlib, signal, sys, threading, time
 from testbed import process
 process.exit_on_sigterm()
+signal.signal(signal.SIGINT, signal.default_int_handler)
 log = pathlib.Path(sys.argv[1])
 started = []
 starter = threading.Thread(target=lambda: started.append(process.Process("sleep", ["sleep", "1000"], log=log)))
@@ -44,7 +45,10 @@ def test_a_child_does_not_outlive_the_testbed(number: signal.Signals, tmp_path: 
         os.kill(child, 0)
         assert not _gone(child)
         parent.send_signal(number)
-        assert parent.wait(20) != 0
+        try:
+            assert parent.wait(20) != 0
+        finally:
+            parent.kill()
     deadline = time.monotonic() + 20
     while not _gone(child):
         assert time.monotonic() < deadline
