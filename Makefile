@@ -95,6 +95,11 @@ bench-informer: venv ## Measure the informer against plain json.loads, as a rati
 bench-agent: venv ## Measure the agent: its memory, idle CPU, and 250 pods from cold against a bare loop, as ratios
 	$(PYTHON) bench/agent.py
 
+.PHONY: bench-webhook
+bench-webhook: venv ## Measure what the webhook adds to the creation of a pod, against one in Go, as a ratio
+	@$(PYTHON) -m testbed setup controlplane
+	$(PYTHON) bench/webhook.py
+
 .PHONY: clean
 clean: ## Remove the virtual environment and what tools left in the work tree (the cache outside it stays)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
