@@ -79,6 +79,12 @@ class Provider(Protocol):
     def get(self, path: str) -> Any:
         """What the API server has at PATH; ProviderError when there is nothing, or no answer."""
 
+    def text(self, path: str) -> str:
+        """The same, where it is no JSON."""
+
+    def post(self, path: str, body: Any) -> None:
+        """Send BODY to PATH; ProviderError with the API server's words when it is refused."""
+
     def load_image(self, archive: Path) -> None:
         """Have the images of an OCI archive on the node, under the names that it says."""
 
@@ -111,6 +117,18 @@ class ByKubeconfig:
     def get(self, path: str) -> Any:
         try:
             return json.loads(self.kubectl("get", f"--raw={path}").stdout)
+        except process.ProcessError as error:
+            raise ProviderError(str(error)) from error
+
+    def text(self, path: str) -> str:
+        try:
+            return self.kubectl("get", f"--raw={path}").stdout
+        except process.ProcessError as error:
+            raise ProviderError(str(error)) from error
+
+    def post(self, path: str, body: Any) -> None:
+        try:
+            self.kubectl("create", f"--raw={path}", "-f", "-", text=json.dumps(body))
         except process.ProcessError as error:
             raise ProviderError(str(error)) from error
 

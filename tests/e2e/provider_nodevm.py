@@ -57,6 +57,15 @@ class NodeVMProvider:
         except (ControlPlaneError, OSError) as error:
             raise ProviderError(f"{path}: {error}") from error
 
+    def text(self, path: str) -> str:
+        return str(self.get(path))
+
+    def post(self, path: str, body: Any) -> None:
+        try:
+            self.cluster.control_plane.create(path, body)
+        except (ControlPlaneError, OSError) as error:
+            raise ProviderError(f"{path}: {error}") from error
+
     def load_image(self, archive: Path) -> None:
         self.cluster.node.import_image(archive)
 

@@ -130,7 +130,7 @@ class Release:
     def metrics(self, pod: str, component: str) -> str:
         """What a pod of COMPONENT says at /metrics; ProviderError."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{_PORTS[component]}/proxy/metrics"
-        return self._cluster.kubectl("get", f"--raw={path}").stdout
+        return self._cluster.text(path)
 
     def total(self, component: str, name: str) -> float:
         """The sum of a metric over all pods of COMPONENT and all labels."""

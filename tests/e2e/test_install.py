@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from swapwarden.policy import swap
 
 from tests.e2e import cgroups, release
@@ -32,6 +35,19 @@ def test_everything_is_ready(cluster: Provider, swapwarden: Release, eventually:
     assert swapwarden.condition("Degraded") == "False/AsExpected"
     lease = cluster.get(f"/apis/coordination.k8s.io/v1/namespaces/{release.NAMESPACE}/leases/swapwarden-controller")
     assert lease["spec"]["holderIdentity"] in {pod["metadata"]["name"] for pod in swapwarden.pods("controller")}
+
+
+@pytest.mark.usefixtures("swapwarden")
+def test_the_policies_agree_with_the_types_of_what_they_are_about(cluster: Provider, eventually: Wait) -> None:
+    def checked() -> dict[str, Any]:
+        found = cluster.get("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies")["items"]
+        own = [each for each in found if each["metadata"]["name"].startswith("swapwarden-")]
+        return {each["metadata"]["name"]: each.get("status", {}).get("typeChecking") for each in own}
+
+    # The controller manager checks each expression against the schemas of all kinds that a policy matches.
+    eventually(lambda: None not in checked().values(), "all policies are checked")
+    assert {"swapwarden-pod-values", "swapwarden-pod-immutable", "swapwarden-templates"} <= checked().keys()
+    assert {name: found for name, found in checked().items() if found} == {}
 
 
 def test_the_agent_runs_with_nothing_but_uid_0(node: Node, swapwarden: Release) -> None:

@@ -1,20 +1,27 @@
-"""The node's labels follow its swap: there as soon as swap is on, gone only when it has been off for long."""
+"""The node's labels follow its swap: there as soon as swap is on, gone only when it has been off for long.
+
+And the real scheduler follows them: a pod that is Required to have swap waits for a node that can give it.
+"""
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from tests.e2e.cgroups import TIMEOUT
-from tests.e2e.conftest import Wait
+from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider
 from tests.e2e.release import LABEL_REMOVAL_SECONDS, Release
 
+REQUIRED = {"annotations": {"swapwarden.dev/swap-policy": "Required"}}
 LABELS = {"feature.node.kubernetes.io/memory-swap", "node.swapwarden.dev/swap"}
 
 
-def test_labels_follow_swapon_and_swapoff(cluster: Provider, node: Node, swapwarden: Release, eventually: Wait) -> None:
+def test_labels_follow_swapon_and_swapoff_and_pods_follow_labels(
+    cluster: Provider, node: Node, swapwarden: Release, namespace: Namespace, eventually: Wait
+) -> None:
     if not cluster.owns_swap:
         pytest.skip(f"the swap of the provider {cluster.name} is not the suite's own, and this turns it off")
 
@@ -24,6 +31,11 @@ def test_labels_follow_swapon_and_swapoff(cluster: Provider, node: Node, swapwar
 
     def swap_bytes() -> int:
         return int(swapwarden.state().get("status", {}).get("facts", {}).get("swapBytes", -1))
+
+    def scheduled(name: str) -> Any:
+        """The pod's condition PodScheduled."""
+        conditions = namespace.pod(name)["status"].get("conditions", [])
+        return next((each for each in conditions if each["type"] == "PodScheduled"), {})
 
     eventually(lambda: labels() == LABELS, "a node with swap has both labels")
     devices = [line.split()[0] for line in node.read("/proc/swaps").splitlines()[1:]]
@@ -36,7 +48,28 @@ def test_labels_follow_swapon_and_swapoff(cluster: Provider, node: Node, swapwar
         eventually(lambda: labels() == set(), "the labels go")
         # Between the report and what is seen here lies no less than the delay, but for what questions may take.
         assert time.monotonic() - reported > LABEL_REMOVAL_SECONDS - 10
+        namespace.create_pod("later", metadata=REQUIRED, nodeName=None)
+        eventually(lambda: scheduled("later").get("reason") == "Unschedulable", "no node is fit for the pod")
+        assert "didn't match Pod's node affinity/selector" in scheduled("later")["message"]
     finally:
         node.run(["swapon", *devices], timeout=TIMEOUT)
     eventually(lambda: labels() == LABELS, "the labels are back with the swap")
     assert swap_bytes() > 0
+    later = namespace.wait_ready("later")
+    assert later["spec"]["nodeName"] == cluster.node_name
+    assert later["spec"]["nodeSelector"] == {"node.swapwarden.dev/swap": "true"}
+
+
+@pytest.mark.usefixtures("swapwarden")
+def test_a_pod_that_needs_swap_gets_to_a_node_with_swap(
+    cluster: Provider, namespace: Namespace, eventually: Wait
+) -> None:
+    def labelled() -> set[str]:
+        selector = "labelSelector=node.swapwarden.dev/swap%3Dtrue"
+        return {each["metadata"]["name"] for each in cluster.get(f"/api/v1/nodes?{selector}")["items"]}
+
+    eventually(labelled, "a node has the label")
+    namespace.create_pod("needs-swap", metadata=REQUIRED, nodeName=None)
+    pod = namespace.wait_ready("needs-swap")
+    assert pod["spec"]["nodeSelector"] == {"node.swapwarden.dev/swap": "true"}
+    assert pod["spec"]["nodeName"] in labelled()

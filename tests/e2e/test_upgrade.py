@@ -65,15 +65,14 @@ class Questions(Background):
         self._cluster = cluster
         container = {"name": "main", "image": cluster.busybox}
         metadata = {"name": "question", "namespace": namespace.name, **DISABLED}
-        self._pod = json.dumps(
-            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
-        )
+        self._pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+        self._path = f"/api/v1/namespaces/{namespace.name}/pods?dryRun=All"
         self.answered = 0
 
     def _ask(self) -> None:
-        self._cluster.kubectl("create", "--dry-run=server", "-f", "-", text=self._pod)
+        self._cluster.post(self._path, self._pod)
         self.answered += 1
-        # Each question is a process of its own, and the node's emulated CPU needs this machine's, too.
+        # The webhook runs on an emulated CPU, as all that is upgraded meanwhile.
         self.pause(2.0)
 
 
