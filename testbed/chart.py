@@ -1,4 +1,4 @@
-"""What of the Helm chart is made from other files: its CRDs, the schema of its profiles, its README.
+"""What of the Helm chart is made from other files: CRDs, the schema of its profiles, CEL of its policies, its README.
 
 Run as `python -m testbed.chart write` (`make generate`) or `check` (`make lint`).
 """
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from swapwarden.api import names
+from swapwarden.policy import cel
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "deploy" / "helm" / "swapwarden"
@@ -121,6 +123,26 @@ def values_schema(text: str, crd: Json) -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
+def vocabulary_templates() -> str:
+    """What people may write, as named templates: values, and expressions in CEL (see swapwarden.policy.cel)."""
+    defined = {
+        "swapwarden.policies": json.dumps(sorted(names.Policy)),
+        "swapwarden.cel.policies": cel.texts(sorted(names.Policy)),
+        "swapwarden.cel.isOwn": cel.is_own(),
+        "swapwarden.cel.isOfDomain": cel.is_of_domain(),
+        "swapwarden.cel.wrongValues": cel.wrong_values(),
+        "swapwarden.cel.differingKeys": cel.differing_keys(),
+        "swapwarden.cel.told": cel.told(),
+        "swapwarden.cel.variables": json.dumps([{"name": k, "expression": v} for k, v in cel.variables().items()]),
+        "swapwarden.cel.contradictions": cel.contradictions(),
+        "swapwarden.cel.withoutEffect": cel.without_effect(),
+        "swapwarden.cel.completion": cel.completion(),
+    }
+    parts = ["{{/* Made by `make generate`; do not edit. */}}\n"]
+    parts += [f'{{{{- define "{name}" -}}}}\n{content}\n{{{{- end -}}}}\n' for name, content in defined.items()]
+    return "".join(parts)
+
+
 def generated() -> dict[str, str]:
     """All generated files of the chart: contents by path in the chart."""
     crds = {path.name: path.read_text(encoding="utf-8") for path in sorted(CRDS.glob("*.yaml"))}
@@ -128,6 +150,7 @@ def generated() -> dict[str, str]:
     schema = (FOLDER / "values.schema.json").read_text(encoding="utf-8")
     return {
         "README.md": readme((FOLDER / "values.yaml").read_text(encoding="utf-8"), chart),
+        "templates/_vocabulary.tpl": vocabulary_templates(),
         "values.schema.json": values_schema(schema, yaml.safe_load(crds[_PROFILE_CRD])),
         **{f"files/crds/{name}": content for name, content in crds.items()},
     }
@@ -153,9 +176,9 @@ def main() -> int:
             (FOLDER / name).write_text(content, encoding="utf-8")
         return 0
     if sys.argv[1:] == ["check"]:
-        for name in (names := outdated()):
+        for name in (found := outdated()):
             print(f"{FOLDER.relative_to(ROOT) / name} is out of date: run make generate and commit the result")
-        return 1 if names else 0
+        return 1 if found else 0
     print("python -m testbed.chart write | check", file=sys.stderr)
     return 2
 

@@ -6,6 +6,7 @@ Nodes can join one that is in a network of its own, with an address there: testb
 import base64
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import random
@@ -321,12 +322,12 @@ class ControlPlane:
         return process.run(argv, timeout=timeout, text=text)
 
     def apply(self, *manifests: Path | str) -> None:
-        """Apply each manifest with kubectl: a Path is a file or a folder, a str is YAML (in block style)."""
-        for manifest in manifests:
-            if isinstance(manifest, Path):
-                self.kubectl("apply", "-f", str(manifest))
+        """Apply manifests with kubectl, in their order: a Path is a file or a folder, a str is YAML in block style."""
+        for is_file, some in itertools.groupby(manifests, lambda each: isinstance(each, Path)):
+            if is_file:
+                self.kubectl("apply", *(f"--filename={path}" for path in some))
             else:
-                self.kubectl("apply", "-f", "-", text=manifest)
+                self.kubectl("apply", "--filename=-", text="\n---\n".join(map(str, some)))
 
     def apply_crds(self, *manifests: Path | str) -> None:
         """Apply CustomResourceDefinitions and wait until the API server serves them."""
@@ -394,6 +395,34 @@ class ControlPlane:
         """Create a namespace and its default service account, which pods need and no controller manager makes here."""
         self.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels or {}}})
         self.create(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
+
+    def wait_for_policies(self) -> None:
+        """Wait until all admission policies are in force that were applied before, and none that was deleted."""
+        # The API server takes them over in their order, so that one more comes after all others.
+        self._names += 1
+        name, group = f"testbed-probe-{self._names}", "admissionregistration.k8s.io"
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}
+        specs: dict[str, Json] = {
+            "policies": {
+                "matchConstraints": {"resourceRules": [{**rule, "resourceNames": [name]}]},
+                "validations": [{"expression": "false"}],
+            },
+            "policybindings": {"policyName": name, "validationActions": ["Deny"]},
+        }
+        paths = {kind: f"/apis/{group}/v1/validatingadmission{kind}" for kind in specs}
+        for kind, spec in specs.items():
+            self.create(paths[kind], {"metadata": {"name": name}, "spec": spec})
+        deadline = time.monotonic() + _CRD_TIMEOUT
+        probe = {"metadata": {"name": name}}
+        while (
+            self.request("POST", "/api/v1/namespaces/default/configmaps?dryRun=All", probe)[0]
+            < http.HTTPStatus.BAD_REQUEST
+        ):
+            if time.monotonic() > deadline:
+                raise ControlPlaneError(f"admission policies are not in force after {_CRD_TIMEOUT:.0f} s")
+            time.sleep(0.02)
+        for kind in specs:
+            self.request("DELETE", f"{paths[kind]}/{name}")
 
     def token(self, namespace: str, service_account: str, pod: str | None = None, seconds: int = 3600) -> str:
         """A service account's token; bound to POD when given, so that the API server knows the bearer's node."""

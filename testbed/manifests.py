@@ -10,10 +10,13 @@ _WEBHOOK = "webhook-registration.yaml"
 _NEEDED = ("00-namespace.yaml", "*-serviceaccount.yaml", "*-certificates.yaml", "*-rbac.yaml", "*-policy-*.yaml")
 
 
-def webhook_manifests(url_base: str, ca_pem: str | bytes) -> str:
-    """The webhook's registration as YAML, for a webhook at URL_BASE (https://host:port) that CA_PEM vouches for."""
+def webhook_manifests(url_base: str, ca_pem: str | bytes, registration: str | None = None) -> str:
+    """The webhook's registration as YAML, for a webhook at URL_BASE (https://host:port) that CA_PEM vouches for.
+
+    REGISTRATION is what the chart makes, unless it is that of the manifests.
+    """
     ca = ca_pem.encode() if isinstance(ca_pem, str) else ca_pem
-    documents = list(yaml.safe_load_all((FOLDER / _WEBHOOK).read_text(encoding="utf-8")))
+    documents = list(yaml.safe_load_all(registration or (FOLDER / _WEBHOOK).read_text(encoding="utf-8")))
     for document in documents:
         for entry in document["webhooks"]:
             path = entry["clientConfig"]["service"]["path"]

@@ -1,6 +1,5 @@
 """The product's webhook as a process of its own, in front of a testbed control plane."""
 
-import http
 import time
 from pathlib import Path
 
@@ -35,10 +34,11 @@ class Webhook(part.Part):
         ca = self._control_plane.ca_file.read_bytes()
         self._control_plane.apply(manifests.webhook_manifests(self.url, ca))
         deadline = time.monotonic() + _SETTLE_TIMEOUT
-        while not (self._is_called() and self._policies_are_in_force()):
+        while not self._is_called():
             if time.monotonic() > deadline:
                 raise process.ProcessError(f"the API server does not call the webhook\n{self._control_plane.logs()}")
             time.sleep(0.05)
+        self._control_plane.wait_for_policies()
 
     def _is_called(self) -> bool:
         before = self.metric("swapwarden_webhook_requests_total")
@@ -50,19 +50,11 @@ class Webhook(part.Part):
         self._control_plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod)
         return self.metric("swapwarden_webhook_requests_total") > before
 
-    def _policies_are_in_force(self) -> bool:
-        # The last of them in the order in which they were applied. There is no such pod: until then the answer is 404.
-        binding = {
-            "metadata": {"name": "probe", "annotations": {"swapwarden.dev/swap-policy": "NoPreference"}},
-            "target": {"kind": "Node", "name": "probe"},
-        }
-        status, _ = self._control_plane.request("POST", "/api/v1/namespaces/default/pods/probe/binding", binding)
-        return status == http.HTTPStatus.FORBIDDEN
-
     def uninstall(self) -> None:
         """Take the registration and the admission policies away; the namespace and the rights stay."""
         paths = [manifests.FOLDER / "webhook-registration.yaml", *manifests.policies()]
         self._control_plane.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in paths))
+        self._control_plane.wait_for_policies()
 
     def replace_certificate(self, certificate: Path, key: Path) -> None:
         """Put another pair where the process reads its own, one file after the other as a careless rotation does."""

@@ -28,9 +28,11 @@ def webhook(crds: ControlPlane) -> Iterator[Webhook]:
     For one module: other modules want pods that no admission has looked at.
     """
     with Webhook(crds) as running:
-        running.install()
-        yield running
-        running.uninstall()
+        try:
+            running.install()
+            yield running
+        finally:
+            running.uninstall()
 
 
 @pytest.fixture(scope="session")

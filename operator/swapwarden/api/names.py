@@ -31,6 +31,9 @@ STARTUP_TAINT: Final = "node.swapwarden.dev/agent-not-ready"
 """Key of the taint that new nodes may carry, by their owner's choice, until an agent has applied a first state."""
 NFD_SWAP_LABEL: Final = "feature.node.kubernetes.io/memory-swap"
 SWAP_LABEL: Final = "node.swapwarden.dev/swap"
+"""\"true\" where pods can get swap; absent elsewhere. Placement counts on it."""
+SWAP_TAINT: Final = SWAP_LABEL
+"""Key of the taint that keeps pods without need for swap off nodes that have it."""
 
 # In this annotation Node Feature Discovery lists the labels that it set, those of its own domain without it; where
 # there are several of it, the key has their name and a dot before (node-feature-discovery: pkg/nfd-master).
@@ -57,6 +60,9 @@ class Policy(enum.StrEnum):
 
     NO_PREFERENCE = "NoPreference"
     DISABLED = "Disabled"
+    REQUIRED = "Required"
+    PREFERRED = "Preferred"
+    AVOID = "Avoid"
 
 
 class Mode(enum.StrEnum):
@@ -97,3 +103,4 @@ class Reason(enum.StrEnum):
     WORKLOAD_LIMIT = "WorkloadLimit"
     NO_LIMIT = "NoLimit"
     BOUNDED = "Bounded"
+    OVERCOMMIT_REACHED = "OvercommitReached"

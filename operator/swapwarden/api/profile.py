@@ -145,6 +145,13 @@ class WorkloadControlled(Model):
     max_per_pod: Quantity | None = pydantic.Field(
         default=None, description="Largest swap limit of one pod. Absent: the node's swap."
     )
+    overcommit_percent: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
+        default=None,
+        description=(
+            "What the limits of a node's pods may add up to, in percent of its swap less systemReserved (150). Pods"
+            " that come when it is reached get what is left. Absent: no bound on the sum."
+        ),
+    )
 
 
 class Swap(Model):

@@ -15,7 +15,7 @@ from swapwarden.api import names, state
 from swapwarden.api import profile as api
 from swapwarden.cli import documents
 from swapwarden.policy import nodes, pods, profiles, quantity
-from swapwarden.webhook import admission, review
+from swapwarden.webhook import admission, review, rules
 
 Struct = TypeVar("Struct")
 Object = TypeVar("Object")
@@ -59,13 +59,15 @@ class Inputs:
     profiles: dict[str, profiles.Profile] = dataclasses.field(default_factory=dict)
     namespaces: dict[str, _Namespace] = dataclasses.field(default_factory=dict)
     pods: dict[str, pods.WirePod] = dataclasses.field(default_factory=dict)
+    asked: dict[str, review.Pod] = dataclasses.field(default_factory=dict)
+    """The same pods, as far as admission reads them."""
 
 
 def pod_rows(inputs: Inputs) -> Iterator[pods.PodRow]:
     """The pods; those that have no UID, and so were not created yet, with the default of their namespace."""
     for wire in inputs.pods.values():
         row = pods.project(wire)
-        if row.policy is None and is_awaited(wire):
+        if row.policy is None and is_awaited(wire) and _is_sent(wire):
             row = msgspec.structs.replace(row, policy=_default(inputs, wire))
         yield row
 
@@ -77,26 +79,29 @@ def _default(inputs: Inputs, wire: pods.WirePod) -> str | None:
 
 
 def is_awaited(wire: pods.WirePod) -> bool:
-    """Whether the pod does not exist yet and the webhook will be asked about it."""
-    meta = wire.metadata
-    mirror = names.CONFIG_MIRROR_ANNOTATION in meta.annotations
-    return not meta.uid and not mirror and meta.namespace not in UNDEFAULTED_NAMESPACES
+    """Whether the pod does not exist yet and will be checked when it is created."""
+    return not wire.metadata.uid and names.CONFIG_MIRROR_ANNOTATION not in wire.metadata.annotations
+
+
+def _is_sent(wire: pods.WirePod) -> bool:
+    """Whether the webhook is asked about new pods of the namespace, and not only the policies inside the API server."""
+    return wire.metadata.namespace not in UNDEFAULTED_NAMESPACES
 
 
 def refusals(inputs: Inputs, wire: pods.WirePod) -> Iterator[tuple[str, str]]:
     """What an awaited pod would be refused for at admission, as paths and reasons."""
+    asked = inputs.asked[f"{wire.metadata.namespace}/{wire.metadata.name}"]
+    if not _is_sent(wire):
+        yield from ((cause.field, cause.message) for cause in rules.wrong_values(asked))
+        return
     default = _default(inputs, wire)
-    if names.POLICY_ANNOTATION not in wire.metadata.annotations and default not in {None, *names.Policy}:
+    understood = default in {None, *names.Policy}
+    if names.POLICY_ANNOTATION not in wire.metadata.annotations and not understood:
         accepted = ", ".join(names.Policy)
         path = f"label {names.DEFAULT_POLICY_LABEL} of namespace {wire.metadata.namespace}"
         yield path, f"Unsupported value: {_shown(default)}: supported values: {accepted}"
-    spec = review.PodSpec(
-        init_containers=[review.Container(one.name) for one in wire.spec.init_containers],
-        containers=[review.Container(one.name) for one in wire.spec.containers],
-    )
-    pod = review.Pod(review.Metadata(name=wire.metadata.name, annotations=wire.metadata.annotations), spec)
-    request = review.Request(uid="", resource=review.Resource(), operation="CREATE", object=pod)
-    status = admission.validate(request).status
+    request = review.Request("", review.Resource(), "CREATE", object=asked)
+    status = admission.admit(request, names.Policy(default) if default and understood else None).status
     if status is not None:
         yield from ((cause.field, cause.message) for cause in status.details.causes)
 
@@ -116,6 +121,9 @@ def collect(found: Iterable[documents.Found], log: documents.Log) -> Inputs:
         version, kind = one.object["apiVersion"], one.object["kind"]
         group = version.rpartition("/")[0]
         reader = _READERS.get((group, kind))
+        if kind == "Pod":
+            for text in _from_swap_policy(one.object):
+                log.note(one.place, text)
         if reader is None:
             log.note(one.place, f"{version} {kind} is passed over: only {_KNOWN} count")
             continue
@@ -215,7 +223,31 @@ def _read_pod(inputs: Inputs, document: documents.Json) -> bool:
     wrong = [*_wrong_names(wire), *_wrong_quantities(wire)]
     if wrong:
         raise _InvalidError(*wrong)
-    return _put(inputs.pods, f"{wire.metadata.namespace}/{wire.metadata.name}", wire)
+    name = f"{wire.metadata.namespace}/{wire.metadata.name}"
+    inputs.asked[name] = _struct(document, review.Pod)
+    return _put(inputs.pods, name, wire)
+
+
+def _from_swap_policy(document: documents.Json) -> Iterator[str]:
+    """Read spec.swapPolicy as the annotation that works, and yield what its author should write.
+
+    The first draft of KEP-5359 has `spec.swapPolicy.mode`, with Disabled and NoPreference. No API server knows it: each
+    drops it without a word.
+    """
+    spec, metadata = document.get("spec"), document.get("metadata", {})
+    if not isinstance(spec, dict) or not isinstance(metadata, dict) or "swapPolicy" not in spec:
+        return
+    policy = spec["swapPolicy"]
+    mode = policy.get("mode") if isinstance(policy, dict) else None
+    told = "spec.swapPolicy is dropped by the API server"
+    annotations = metadata.setdefault("annotations", {})
+    if not isinstance(mode, str) or not isinstance(annotations, dict):
+        yield f"{told}: write the annotation {names.POLICY_ANNOTATION} instead"
+    elif names.POLICY_ANNOTATION in annotations:
+        yield f"{told}: the annotation {names.POLICY_ANNOTATION} counts; remove spec.swapPolicy"
+    else:
+        annotations[names.POLICY_ANNOTATION] = mode
+        yield f"{told}: write the annotation {names.POLICY_ANNOTATION}: {_shown(mode)} instead, as is assumed here"
 
 
 def _wrong_names(wire: pods.WirePod) -> Iterator[tuple[str, str]]:

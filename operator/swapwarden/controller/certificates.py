@@ -9,7 +9,7 @@ The Secret comes with the installation, empty, so that it goes with it, too, and
 | next.crt, next.key | the pair that will follow it, until its authority is trusted everywhere |
 | ca.crt | the authorities that vouch for these two, and for those before them that have not expired |
 
-rotation.py says what is done when. Both the Secret and the registrations are written only as they were read, so that
+rotation.py says what is done when. Both the Secret and the registration are written only as they were read, so that
 of two who write the second one must look again.
 """
 
@@ -52,10 +52,7 @@ TIMEOUT: Final = 10.0
 MAX_STEPS: Final = 6
 """In one look: all that there are, and once more. More would be an endless loop."""
 
-REGISTRATIONS: Final = (
-    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
-    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
-)
+REGISTRATIONS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 FIELD_MANAGER: Final = {"fieldManager": "swapwarden-controller"}
 
 Json = dict[str, Any]
@@ -76,13 +73,13 @@ class Keeper:
         overlap: datetime.timedelta = rotation.OVERLAP,
         interval: float = INTERVAL_SECONDS,
     ) -> None:
-        """`service` is a name in `namespace`; `registration` is that of both webhook configurations."""
+        """`service` is a name in `namespace`; `registration` is that of the webhook configuration."""
         self._api = api
         self.service = service
         self._name = f"{service}-tls"
         self._secret = f"/api/v1/namespaces/{namespace}/secrets/{self._name}"
         self._namespace = namespace
-        self._registration = registration
+        self._registration = f"{REGISTRATIONS}/{registration}"
         self._leads = leads
         self._lifetime = lifetime
         self._overlap = overlap
@@ -124,17 +121,17 @@ class Keeper:
     async def _step(self) -> rotation.Step:
         now = datetime.datetime.now(datetime.UTC)
         secret = json.loads(await self._api.get(self._secret, timeout=TIMEOUT))
-        registrations = [found for path in REGISTRATIONS if (found := await self._registered(path))]
+        registration = await self._registered()
         data = _decoded(secret)
         # Those that are trusted although the Secret has them not: it was lost, and its pair may still be served.
-        trusted = [authorities for each in registrations for authorities in _authorities(each, self.service)]
+        trusted = _authorities(registration, self.service)
         authorities = pairs.bundle([data.get("ca.crt", b""), *trusted], now)
         host = f"{self.service}.{self._namespace}.svc"
         current, coming = _pair(data, "tls"), _pair(data, "next")
         view = rotation.View(
             current=pairs.judge(current, authorities, host, now),
             coming=pairs.judge(coming, authorities, host, now),
-            published=self._published_for(registrations, authorities),
+            published=self._published_for(trusted, authorities),
         )
         EXPIRY.set(view.current.not_after.timestamp() if view.current else 0)
         step = rotation.decide(view, now, self._overlap)
@@ -143,8 +140,7 @@ class Keeper:
             bundle = pairs.bundle([authorities, authority], now)
             await self._store(secret, {"next.crt": made.certificate, "next.key": made.key, "ca.crt": bundle})
         elif step is rotation.Step.PUBLISH:
-            for each in registrations:
-                await self._publish(each, authorities)
+            await self._publish(registration, authorities)
         elif step is rotation.Step.PROMOTE and coming is not None:
             changes = {"tls.crt": coming.certificate, "tls.key": coming.key, "ca.crt": authorities}
             await self._store(secret, {**changes, "next.crt": None, "next.key": None})
@@ -153,21 +149,22 @@ class Keeper:
             log.info("webhook's certificate: %s", step.value, extra={"secret": self._name})
         return step
 
-    def _published_for(self, registrations: list[Json], authorities: bytes) -> datetime.timedelta | None:
-        """For how long this instance has seen all registrations trust exactly these authorities."""
-        if any(found != authorities for each in registrations for found in _authorities(each, self.service)):
+    def _published_for(self, trusted: list[bytes], authorities: bytes) -> datetime.timedelta | None:
+        """For how long this instance has seen all entries of the registration trust exactly these authorities."""
+        if any(found != authorities for found in trusted):
             self._published = None
             return None
         if self._published is None or self._published[0] != authorities:
             self._published = authorities, time.monotonic()
         return datetime.timedelta(seconds=time.monotonic() - self._published[1])
 
-    async def _registered(self, path: str) -> Json | None:
+    async def _registered(self) -> Json:
+        """The webhook configuration; empty where there is none."""
         try:
-            found: Json = json.loads(await self._api.get(f"{path}/{self._registration}", timeout=TIMEOUT))
+            found: Json = json.loads(await self._api.get(self._registration, timeout=TIMEOUT))
         except client.ApiError as error:
             if error.status == 404:
-                return None
+                return {}
             raise
         return found
 
@@ -181,9 +178,8 @@ class Keeper:
         encoded = base64.b64encode(authorities).decode("ascii")
         for entry in _entries(registration, self.service):
             entry["clientConfig"]["caBundle"] = encoded
-        path = next(path for path in REGISTRATIONS if path.endswith(f"/{registration['kind'].lower()}s"))
         body = json.dumps(registration).encode()
-        await self._api.put(f"{path}/{self._registration}", body, params=FIELD_MANAGER, timeout=TIMEOUT)
+        await self._api.put(self._registration, body, params=FIELD_MANAGER, timeout=TIMEOUT)
 
 
 def _entries(registration: Json, service: str) -> list[Json]:

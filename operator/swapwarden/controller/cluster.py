@@ -9,7 +9,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.controller import rows
-from swapwarden.policy import nodes, plan, pods, profiles
+from swapwarden.policy import nodes, plan, pods, profiles, swap
 
 COALESCE_SECONDS: Final = 0.025
 """How long changes of a node's pods gather before they are written: etcd stores the whole object with each write."""
@@ -180,7 +180,7 @@ class Cluster:
 
 def _is_urgent(row: pods.PodRow) -> bool:
     """Whether the pod must not wait for others: each moment it could swap although it may not."""
-    return row.policy not in {None, names.Policy.NO_PREFERENCE}
+    return swap.forbids_swap(row.policy)
 
 
 def _planned_from(row: rows.StateRow) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ A new pair of certificate and key comes from a new authority each time, whose ke
 steps, so that there is no moment in which an API server meets a certificate that it does not trust:
 
 1. issued: the pair is kept aside, and its authority is added to those to be trusted;
-2. published: the registrations of the webhook trust it, beside those before it;
+2. published: the registration of the webhook trusts it, beside those before it;
 3. promoted: the webhook serves the pair. The authorities before it stay trusted until they expire: a replica that has
    not seen the new pair yet serves the old one.
 """
@@ -20,8 +20,8 @@ LIFETIME: Final = datetime.timedelta(days=90)
 RENEWED_AFTER: Final = 2 / 3
 """Share of its life after which a certificate gets a successor: 30 days are left for what may go wrong."""
 OVERLAP: Final = datetime.timedelta(minutes=5)
-"""How long all registrations must have trusted a new authority before a certificate of it is served. An API server sees
-a change of a registration within seconds; there may be several of them."""
+"""How long the registration must have trusted a new authority before a certificate of it is served. An API server sees
+a change of it within seconds; there may be several of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class View:
     coming: Validity | None
     """The pair that was issued to follow it, or None."""
     published: datetime.timedelta | None
-    """For how long all registrations have been seen to trust what they should; None where one does not."""
+    """For how long the registration has been seen to trust what it should; None where it does not."""
 
 
 def decide(view: View, now: datetime.datetime, overlap: datetime.timedelta = OVERLAP) -> Step:

@@ -45,5 +45,12 @@ def _message(row: pods.PodRow, reason: names.Reason, profile: str, *, limited: b
             )
         case names.Reason.PROFILE_NO_SWAP if limited:
             return f"profile {profile} gives no swap to pods on node {row.node}: this pod's swap limit has no effect"
+        case names.Reason.BOUNDED:
+            return f"this pod gets less swap than its limit: profile {profile} or node {row.node} allows no more"
+        case names.Reason.OVERCOMMIT_REACHED:
+            return (
+                f"this pod gets less swap than its limit: what profile {profile} lets the pods of node {row.node} have"
+                " in all (overcommitPercent) went to pods that were there before"
+            )
         case _:
             return ""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import merge, names, state
-from swapwarden.policy import nodes, pods, profiles, swap
+from swapwarden.policy import nodes, overcommit, pods, profiles, swap
 
 _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
@@ -95,7 +95,15 @@ def _decided(profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterable[p
             explained = ExplainedPod(row, swap.decide(profile, facts, row))
             rival = by_key.get(row.key)
             by_key[row.key] = explained if rival is None else min(rival, explained, key=_claim)
-    return iter(by_key.values())
+    total = overcommit.budget(profile, facts)
+    return iter(by_key.values()) if total is None else _shared(by_key.values(), total, facts.page_size)
+
+
+def _shared(decided: Iterable[ExplainedPod], left: int, page: int) -> Iterator[ExplainedPod]:
+    for one in sorted(decided, key=lambda each: overcommit.rank(each.row)):
+        decision = overcommit.cut(one.decision, left, page)
+        left -= int(decision.swap_max or 0)
+        yield ExplainedPod(one.row, decision)
 
 
 def _claim(explained: ExplainedPod) -> tuple[bool, int, str, str]:

@@ -60,6 +60,7 @@ class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
     """Status of a pod, as far as it is read."""
 
     phase: str = ""
+    start_time: str = ""
     qos_class: qos.Class | None = None
     container_statuses: list[WireContainerStatus] = []
     init_container_statuses: list[WireContainerStatus] = []
@@ -115,6 +116,8 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     swap_limit: str | None
     """The swap-limit annotation, as written."""
     created: str
+    started: str
+    """When the kubelet took the pod on (RFC 3339, UTC, seconds); empty before."""
     containers: tuple[ContainerRow, ...]
     """In the order init, app, ephemeral, each as in the spec."""
 
@@ -136,6 +139,7 @@ def project(wire: WirePod) -> PodRow:
         policy=policy if policy is None else sys.intern(policy),
         swap_limit=annotations.get(names.LIMIT_ANNOTATION),
         created=meta.creation_timestamp,
+        started=sys.intern(status.start_time),
         containers=(
             *_rows(spec.init_containers, status.init_container_statuses, annotations),
             *_rows(spec.containers, status.container_statuses, annotations, phases.Kind.APP),

@@ -49,6 +49,8 @@ class Profile(msgspec.Struct, frozen=True):
     """A quantity or percents, as written: percents need a node to become bytes."""
     max_per_container: int | None = None
     max_per_pod: int | None = None
+    overcommit_percent: int | None = None
+    """Of what pods may have in all: what their limits may add up to. None: anything."""
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels is meant."""
@@ -94,6 +96,7 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         system_reserved=spec.swap.system_reserved,
         max_per_container=_bound(bounds.max_per_container if bounds else None),
         max_per_pod=_bound(bounds.max_per_pod if bounds else None),
+        overcommit_percent=bounds.overcommit_percent if bounds else None,
     )
 
 

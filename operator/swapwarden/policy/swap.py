@@ -15,6 +15,10 @@ from swapwarden.policy import nodes, phases, pods, profiles, qos, quantity
 Reason = names.Reason
 
 
+_ABOUT_PLACEMENT: Final = frozenset(names.Policy) - {names.Policy.DISABLED}
+"""Policies that leave the amount to the profile."""
+
+
 class ContainerDecision(msgspec.Struct, frozen=True):
     """What one container gets."""
 
@@ -69,15 +73,19 @@ def available(profile: profiles.Profile, node: nodes.NodeFacts) -> int:
     return node.swap_bytes - profile.reserved(node.swap_bytes)
 
 
+def forbids_swap(policy: str | None) -> bool:
+    """Whether a pod with this annotation gets no swap on any node: Disabled, or not understood."""
+    return policy is not None and policy not in _ABOUT_PLACEMENT
+
+
 def decide(profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow) -> PodDecision:
     """Decide on one pod. The first row of the table that matches wins."""
     if not node.compatible:
         return _same(pod, None, Reason.NODE_INCOMPATIBLE)
-    policy = names.Policy.NO_PREFERENCE.value if pod.policy is None else pod.policy
-    if policy == names.Policy.DISABLED:
+    if pod.policy == names.Policy.DISABLED:
         return _same(pod, "0", Reason.POLICY_DISABLED)
     limits = _limits(pod)
-    if limits is None or policy != names.Policy.NO_PREFERENCE:
+    if limits is None or forbids_swap(pod.policy):
         return _same(pod, "0", Reason.INVALID_POLICY)
     return _BEHAVIORS[profile.behavior](profile, node, pod, limits)
 
@@ -91,7 +99,13 @@ def _limits(pod: pods.PodRow) -> _Limits | None:
 
 
 def _parse(text: str | None) -> int | None:
-    return None if text is None else quantity.parse(text)
+    return None if text is None else quantity.capped(text)
+
+
+def same(decision: PodDecision, swap_max: str, reason: names.Reason) -> PodDecision:
+    """Another decision on the same pod: its value is all there is to say."""
+    containers = tuple(ContainerDecision(one.name, one.id, swap_max, reason) for one in decision.containers)
+    return PodDecision(swap_max, reason, containers)
 
 
 def _same(pod: pods.PodRow, swap_max: str | None, reason: names.Reason) -> PodDecision:

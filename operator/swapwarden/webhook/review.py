@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
+from swapwarden.api import names
+
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """An owner reference: who made the pod."""
+
+    kind: str = ""
+    controller: bool | None = None
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -20,6 +30,8 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     generate_name: str = ""
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    owner_references: list[Owner] | None = None
 
 
 class Container(msgspec.Struct, frozen=True):
@@ -28,11 +40,35 @@ class Container(msgspec.Struct, frozen=True):
     name: str = ""
 
 
+class Toleration(msgspec.Struct, frozen=True):
+    """A taint that the pod puts up with."""
+
+    key: str = ""
+    operator: str = ""
+    effect: str = ""
+
+
+class NodeAffinity(msgspec.Struct, frozen=True, rename="camel"):
+    """spec.affinity.nodeAffinity: the preferred terms as they are."""
+
+    preferred_during_scheduling_ignored_during_execution: list[Any] | None = None
+
+
+class Affinity(msgspec.Struct, frozen=True, rename="camel"):
+    """spec.affinity."""
+
+    node_affinity: NodeAffinity | None = None
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """spec of a pod. A Go client writes an empty list as null."""
 
     init_containers: list[Container] | None = None
     containers: list[Container] | None = None
+    node_name: str = ""
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -45,6 +81,16 @@ class Pod(msgspec.Struct, frozen=True):
     def annotations(self) -> dict[str, str]:
         """metadata.annotations, empty where there are none."""
         return self.metadata.annotations or {}
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether it only shows a pod that its kubelet has from a file, and that runs whatever is said here."""
+        return names.CONFIG_MIRROR_ANNOTATION in self.annotations
+
+    @property
+    def is_of_daemon_set(self) -> bool:
+        """Whether a DaemonSet made it, for one node."""
+        return any(owner.kind == "DaemonSet" and owner.controller for owner in self.metadata.owner_references or ())
 
     @property
     def containers(self) -> list[str]:
@@ -111,7 +157,7 @@ class Operation(msgspec.Struct, frozen=True):
 
     op: str
     path: str
-    value: str | dict[str, str]
+    value: Any
 
 
 class Response(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -145,6 +191,8 @@ def decode(body: bytes) -> Request:
         review = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReviewError(f"the body is not an AdmissionReview in JSON: {error}") from error
+    except RecursionError as error:
+        raise ReviewError("the body is nested too deeply for an AdmissionReview") from error
     if review.api_version != API_VERSION or review.kind != KIND:
         found = f"{review.api_version} {review.kind}".strip() or "an object without apiVersion and kind"
         raise ReviewError(

@@ -20,10 +20,13 @@ from swapwarden.webhook import admission, certificates, review
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES: Final = 5 * 1024 * 1024
-"""An update carries the pod twice; etcd takes objects of up to 1.5 MiB, and JSON is longer than what etcd stores."""
+"""etcd takes objects of up to 1.5 MiB, and JSON is longer than what etcd stores."""
 
 MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
-"""All bodies that are being read at one time."""
+"""All bodies that are being read at one time, as far as they have arrived: who announces much holds up nobody."""
+
+SMALL_BODY_BYTES: Final = 64 * 1024
+"""Bodies up to this size are taken in any case: nearly every pod's is smaller."""
 
 MAX_CONNECTIONS: Final = 512
 
@@ -55,17 +58,15 @@ BAD_REQUESTS = metrics.counter(
 
 _OPERATIONS = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
 
-_VALIDATE, _MUTATE = "validate", "mutate"
-
 ROUTES: Final[dict[str, tuple[str, Callable[[review.Request], review.Response]]]] = {
-    "/validate/pods": (_VALIDATE, admission.validate),
+    "/pods": ("own", admission.admit),
     # In lower case: the API server takes no other for the path of a Service.
     **{
-        f"/mutate/pods/{policy.value.lower()}": (_MUTATE, functools.partial(admission.mutate, default=policy))
+        f"/pods/{policy.value.lower()}": ("default", functools.partial(admission.admit, default=policy))
         for policy in names.Policy
     },
 }
-"""What each path of the registration leads to."""
+"""What each path of the registration leads to: pods with annotations of their own, and those that get a default."""
 
 
 class _Connection(web.RequestHandler):
@@ -189,23 +190,25 @@ class _Handler:
         return web.Response(body=review.encode(response), content_type="application/json")
 
     async def _body(self, request: web.BaseRequest) -> bytes:
-        size = MAX_BODY_BYTES if request.content_length is None else request.content_length
-        if size > MAX_BODY_BYTES:
-            raise _BadRequest(413, f"the body is too large: {size} bytes, at most {MAX_BODY_BYTES}")
-        if self._buffered + size > MAX_BUFFERED_BYTES:
-            raise _BadRequest(503, "too many large requests at a time: try again")
-        self._buffered += size
+        if (request.content_length or 0) > MAX_BODY_BYTES:
+            raise _BadRequest(413, f"the body is too large: {request.content_length} bytes, at most {MAX_BODY_BYTES}")
+        body = bytearray()
         try:
             async with asyncio.timeout(READ_TIMEOUT):
-                return await request.read()
+                async for chunk in request.content.iter_any():
+                    body += chunk
+                    self._buffered += len(chunk)
+                    if len(body) > MAX_BODY_BYTES:
+                        raise _BadRequest(413, f"the body is too large: at most {MAX_BODY_BYTES} bytes")
+                    if self._buffered > MAX_BUFFERED_BYTES and len(body) > SMALL_BODY_BYTES:
+                        raise _BadRequest(503, "too many large requests at a time: try again")
+            return bytes(body)
         except TimeoutError as error:
             raise _BadRequest(408, f"the body did not arrive within {READ_TIMEOUT:.0f} seconds") from error
-        except web.HTTPRequestEntityTooLarge as error:
-            raise _BadRequest(413, f"the body is too large: at most {MAX_BODY_BYTES} bytes") from error
         except (web.RequestPayloadError, aiohttp.ClientError, ConnectionError) as error:
             raise _BadRequest(400, f"the body did not arrive whole: {error}") from error
         finally:
-            self._buffered -= size
+            self._buffered -= len(body)
 
 
 def _account(path: str, asked: review.Request, response: review.Response) -> None:

@@ -42,6 +42,11 @@ SETS: dict[str, Json] = {
         "imagePullSecrets": [{"name": "pull"}],
         "profiles": PROFILES,
         "startupTaint": True,
+        "admission": {
+            "failurePolicy": "Ignore",
+            "objectSelector": {"matchLabels": {"tier": "batch"}},
+            "workloadTemplates": "Deny",
+        },
         "networkPolicy": {
             "apiServer": {"cidrs": ["192.0.2.0/24", "2001:db8::/64"], "ports": [443, 6443]},
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
@@ -51,6 +56,11 @@ SETS: dict[str, Json] = {
         "webhook": PLACEMENT,
         "agent": {**PLACEMENT, "seLinuxOptions": {"type": "spc_t"}},
         "openshift": {"securityContextConstraints": True},
+    },
+    "without webhook": {
+        "admission": {"mode": "Policy", "objectSelector": {"matchLabels": {"tier": "batch"}}},
+        "certificates": {"source": "CertManager"},
+        "podMonitor": {"enabled": True},
     },
     "cert-manager": {"fullnameOverride": "sw", "certificates": {"source": "CertManager"}},
     "own issuer": {
@@ -162,7 +172,7 @@ def test_names_of_digits_stay_text(tmp_path: Path) -> None:
     assert {each["metadata"].get("namespace", "456") for each in documents} == {"456"}
     assert {each["metadata"]["labels"]["app.kubernetes.io/instance"] for each in documents} == {"123"}
     assert all(isinstance(each["metadata"]["name"], str) for each in documents)
-    for registration in named(documents, "ValidatingWebhookConfiguration").values():
+    for registration in named(documents, "MutatingWebhookConfiguration").values():
         assert registration["webhooks"][0]["namespaceSelector"]["matchExpressions"][0]["values"] == [
             "kube-system",
             "456",
@@ -247,6 +257,63 @@ def test_values_reach_the_pods(tmp_path: Path) -> None:
     assert agent["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
 
 
+def test_values_reach_admission(tmp_path: Path) -> None:
+    def found(values: Json) -> tuple[list[str], list[Json], list[str]]:
+        documents = rendered(tmp_path, values)
+        ((*entries,),) = (each["webhooks"] for each in named(documents, "MutatingWebhookConfiguration").values())
+        bindings = named(documents, "ValidatingAdmissionPolicyBinding")
+        actions = [each["spec"]["validationActions"] for name, each in bindings.items() if "templates" in name]
+        assert len(actions) == 2
+        return (
+            sorted({each["failurePolicy"] for each in entries}),
+            [each["objectSelector"] for each in entries if "objectSelector" in each],
+            sorted({action for each in actions for action in each}),
+        )
+
+    assert found({}) == (["Fail", "Ignore"], [], ["Warn"])
+    assert found(SETS["all"]) == (["Ignore"], [{"matchLabels": {"tier": "batch"}}] * 7, ["Deny"])
+
+
+def test_without_the_webhook_nothing_is_there_of_it(tmp_path: Path) -> None:
+    for source in ("Controller", "CertManager"):
+        values = {**SETS["without webhook"], "certificates": {"source": source}}
+        documents = rendered(tmp_path, values)
+        others = {"MutatingWebhookConfiguration", "Service", "Secret", "Certificate", "Issuer"}
+        assert not others & {document["kind"] for document in documents}
+        workloads = named(documents, "Deployment") | named(documents, "DaemonSet")
+        assert workloads.keys() == {"swapwarden-agent", "swapwarden-controller"}
+        assert len(named(documents, "PodMonitor")) == 2
+        (controller,) = workloads["swapwarden-controller"]["spec"]["template"]["spec"]["containers"]
+        assert not any("webhook" in argument for argument in controller["args"])
+        rights = {resource for role in ("ClusterRole", "Role") for each in named(documents, role).values()
+                  for rule in each["rules"] for resource in rule["resources"]}  # fmt: skip
+        assert not {"secrets", "mutatingwebhookconfigurations"} & rights
+
+
+def test_what_stands_in_for_the_webhook_looks_at_the_pods_that_it_would_be_asked_about(tmp_path: Path) -> None:
+    documents = rendered(tmp_path, {"admission": {**SETS["without webhook"]["admission"], "failurePolicy": "Ignore"}})
+    completing = named(documents, "MutatingAdmissionPolicy")
+    assert completing.keys() == {"swapwarden-pod-completion", "swapwarden-pod-default"}
+    policies = named(documents, "ValidatingAdmissionPolicy")
+    checking = (policies["swapwarden-pod-contradictions"], policies["swapwarden-pod-without-effect"])
+    for policy in (*completing.values(), *checking):
+        constraints = policy["spec"]["matchConstraints"]
+        assert constraints["objectSelector"] == {"matchLabels": {"tier": "batch"}}
+        excluded, *default = constraints["namespaceSelector"]["matchExpressions"]
+        assert bool(default) is (policy["metadata"]["name"] == "swapwarden-pod-default")
+        assert excluded["values"] == ["kube-system", helm.NAMESPACE]
+        assert policy["spec"]["failurePolicy"] == "Ignore"
+    assert policies["swapwarden-pod-values"]["spec"]["failurePolicy"] == "Fail"
+    assert "objectSelector" not in policies["swapwarden-pod-values"]["spec"]["matchConstraints"]
+
+
+def test_the_mode_without_webhook_says_which_kubernetes_it_needs() -> None:
+    arguments = ("template", helm.RELEASE, str(chart.FOLDER), "--set=admission.mode=Policy")
+    with pytest.raises(process.ProcessError, match=r"needs Kubernetes 1\.36 or newer.* this is v1\.35\.9"):
+        helm.run(*arguments, "--kube-version=1.35.9")
+    assert helm.run(*arguments, "--kube-version=1.36.0-rc.1")
+
+
 def test_network_policies_name_the_api_servers(tmp_path: Path) -> None:
     policies = named(rendered(tmp_path, SETS["all"]), "NetworkPolicy")
     blocks = [{"ipBlock": {"cidr": cidr}} for cidr in ("192.0.2.0/24", "2001:db8::/64")]
@@ -329,10 +396,9 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
     assert certificate["secretName"] == volume["secret"]["secretName"]
     assert certificate["dnsNames"] == [f"sw-webhook.{helm.NAMESPACE}.svc"]
     assert certificate["issuerRef"]["name"] in named(documents, "Issuer")
-    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        (registration,) = named(documents, kind).values()
-        injected = registration["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
-        assert injected == f"{helm.NAMESPACE}/sw-webhook"
+    (registration,) = named(documents, "MutatingWebhookConfiguration").values()
+    injected = registration["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
+    assert injected == f"{helm.NAMESPACE}/sw-webhook"
     own = rendered(tmp_path, SETS["own issuer"])
     assert named(own, "Issuer") == {}
     (certificate,) = named(own, "Certificate").values()
@@ -369,6 +435,9 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
         ({"podMonitor": {"labels": {"app.kubernetes.io/name": "x"}}}, "app.kubernetes.io/"),
         ({"agent": {"resources": {"limits": {"cpu": "a lot"}}}}, "cpu"),
         ({"startupTaint": "yes"}, "startupTaint"),
+        ({"admission": {"failurePolicy": "Never"}}, "failurePolicy"),
+        ({"admission": {"workloadTemplates": "Audit"}}, "workloadTemplates"),
+        ({"admission": {"objectSelector": {"matchLabel": {}}}}, "matchLabel"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values: Json, path: str, tmp_path: Path) -> None:

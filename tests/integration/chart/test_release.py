@@ -19,7 +19,7 @@ Json = dict[str, Any]
 SECRET = f"/api/v1/namespaces/{helm.NAMESPACE}/secrets/swapwarden-webhook-tls"
 ORDER = f"/api/v1/namespaces/{helm.NAMESPACE}/configmaps/swapwarden-uninstall"
 JOBS = f"/apis/batch/v1/namespaces/{helm.NAMESPACE}/jobs"
-REGISTRATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/swapwarden"
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/swapwarden"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodeswapstates.swapwarden.dev"
 
 
@@ -35,6 +35,7 @@ class Release:
         kinds = "deploy,ds,svc,sa,secret,configmap,lease,pdb,netpol,role,rolebinding,clusterrole,clusterrolebinding,crd"
         kinds += ",validatingwebhookconfiguration,mutatingwebhookconfiguration"
         kinds += ",validatingadmissionpolicy,validatingadmissionpolicybinding"
+        kinds += ",mutatingadmissionpolicy,mutatingadmissionpolicybinding"
         selector = f"--selector=app.kubernetes.io/instance={helm.RELEASE}"
         found = self.cp.kubectl("get", kinds, selector, f"--namespace={helm.NAMESPACE}", "-o", "name").stdout
         return set(found.split())
@@ -87,6 +88,17 @@ def test_who_makes_the_certificate_can_be_changed_and_changed_back(installed: Re
     assert installed.cp.get(SECRET)["type"] == "Opaque"
     assert installed.cp.get(certificates)["items"] == []
     installed.helm("upgrade", str(chart.FOLDER), "--no-hooks", "--set=certificates.source=CertManager")
+
+
+def test_the_mode_of_admission_can_be_changed_and_changed_back(installed: Release) -> None:
+    group = "/apis/admissionregistration.k8s.io/v1"
+    registration = f"{group}/mutatingwebhookconfigurations/swapwarden"
+    completion = f"{group}/mutatingadmissionpolicies/swapwarden-pod-completion"
+    for mode, there, gone in (("Policy", completion, registration), ("Webhook", registration, completion)):
+        installed.helm("upgrade", str(chart.FOLDER), "--no-hooks", f"--set=admission.mode={mode}")
+        assert installed.cp.request("GET", there)[0] == 200
+        assert installed.cp.request("GET", gone)[0] == 404
+        assert (installed.cp.request("GET", SECRET)[0] == 200) is (mode == "Webhook")
 
 
 def test_a_second_release_in_a_cluster_is_refused(installed: Release) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+from swapwarden.api import names
 from swapwarden.controller import certificates, pairs, rotation
 from swapwarden.kube import client, config
 
@@ -23,7 +24,7 @@ Keep = Callable[..., contextlib.AbstractAsyncContextManager[certificates.Keeper]
 NAMESPACE, SERVICE, REGISTRATION = "swapwarden-system", "swapwarden-webhook", "swapwarden"
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 SECRET = f"{SECRETS}/{SERVICE}-tls"
-REGISTRATIONS = [f"{path}/{REGISTRATION}" for path in certificates.REGISTRATIONS]
+REGISTERED = f"{certificates.REGISTRATIONS}/{REGISTRATION}"
 HOST = f"{SERVICE}.{NAMESPACE}.svc"
 FLAGS = (f"--webhook-service={SERVICE}", f"--webhook-registration={REGISTRATION}")
 # A certificate begins an hour in the past, so that one which lasts for a minute is due at once.
@@ -46,15 +47,15 @@ class Installed:
         return pairs.Pair(data["tls.crt"], data["tls.key"]) if {"tls.crt", "tls.key"} <= data.keys() else None
 
     def trusted(self) -> list[bytes]:
-        """What each entry of the registrations trusts."""
-        entries = [entry for path in REGISTRATIONS for entry in self.cluster.cp.get(path)["webhooks"]]
+        """What each entry of the registration trusts."""
+        entries = self.cluster.cp.get(REGISTERED)["webhooks"]
         return [base64.b64decode(entry["clientConfig"].get("caBundle") or "") for entry in entries]
 
     def works(self) -> bool:
         """Whether the API server would accept the webhook's certificate, whichever entry it calls."""
         served, trusted = self.served(), self.trusted()
         now = datetime.datetime.now(datetime.UTC)
-        return len(trusted) == 3 and all(pairs.judge(served, each, HOST, now) for each in trusted)
+        return len(trusted) == 1 + len(names.Policy) and all(pairs.judge(served, each, HOST, now) for each in trusted)
 
 
 @pytest.fixture
@@ -111,13 +112,11 @@ async def test_an_installation_gets_one(installed: Installed, keep: Keep) -> Non
 async def test_what_is_good_is_left_alone(installed: Installed, keep: Keep) -> None:
     async with keep():
         await until(installed.works, "a certificate that is trusted")
-    versions = [installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, *REGISTRATIONS)]
+    versions = [installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, REGISTERED)]
     async with keep() as keeper:
         for _ in range(5):
             await keeper.look()
-    assert versions == [
-        installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, *REGISTRATIONS)
-    ]
+    assert versions == [installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, REGISTERED)]
 
 
 async def test_no_moment_of_many_rotations_is_without_a_trusted_certificate(installed: Installed, keep: Keep) -> None:
@@ -194,16 +193,16 @@ async def test_only_what_trusts_is_changed_in_a_registration(installed: Installe
         "clientConfig": {"url": "https://other.example.com/"},
         "failurePolicy": "Ignore",
     }
-    path = REGISTRATIONS[1]
-    before = installed.cluster.cp.get(path)
+    before = installed.cluster.cp.get(REGISTERED)
     before["webhooks"].append(foreign)
-    status, before = installed.cluster.cp.request("PUT", path, before)
+    status, before = installed.cluster.cp.request("PUT", REGISTERED, before)
     assert status == 200
     async with keep():
         await until(lambda: installed.trusted()[0], "trust")
-    after = installed.cluster.cp.get(path)
-    assert "caBundle" not in after["webhooks"][1]["clientConfig"]
-    after["webhooks"][0]["clientConfig"].pop("caBundle")
+    after = installed.cluster.cp.get(REGISTERED)
+    assert "caBundle" not in after["webhooks"][-1]["clientConfig"]
+    for entry in after["webhooks"][:-1]:
+        entry["clientConfig"].pop("caBundle")
     assert after["webhooks"] == before["webhooks"]
 
 

@@ -269,7 +269,6 @@ def test_the_controller_has_these_rights_and_no_other(controller: Part) -> None:
         ("nodeswapprofiles/status", "", ("patch",)),
         ("nodeswapstates", "", ("create", "get", "list", "patch", "watch")),
         ("mutatingwebhookconfigurations", "swapwarden", ("get", "update")),
-        ("validatingwebhookconfigurations", "swapwarden", ("get", "update")),
     }
     assert controller.rules("default") == everywhere
     assert controller.rules(NAMESPACE) == everywhere | {

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
 import uuid
+from collections.abc import Sequence
 from typing import Any
+
+from swapwarden.kube import client, config
 
 from testbed.controlplane import ControlPlane
 
@@ -13,6 +19,8 @@ POLICY = "swapwarden.dev/swap-policy"
 SOURCE = "swapwarden.dev/policy-source"
 LIMIT = "swapwarden.dev/swap-limit"
 LABEL = "swapwarden.dev/default-swap-policy"
+SWAP = "node.swapwarden.dev/swap"
+APP_LIMIT = "swap-limit.swapwarden.dev/app"
 DRY_RUN = "?dryRun=All"
 CALLS = "swapwarden_webhook_requests_total"
 
@@ -49,3 +57,36 @@ def new_namespace(control_plane: ControlPlane, default: str | None = None) -> st
     name = f"shop-{uuid.uuid4().hex[:8]}"
     control_plane.create_namespace(name, {LABEL: default} if default is not None else None)
     return name
+
+
+def causes(answer: Json) -> dict[str, str]:
+    """What a refusal says of each field: the webhook's has a list of them, a policy's one message."""
+    listed = [cause for cause in answer["details"]["causes"] if "field" in cause]
+    if listed:
+        return {cause["field"]: cause["message"] for cause in listed}
+    told = str(answer["message"]).partition(" denied request: ")[2]
+    return dict(each.split(": ", 1) for each in re.split(r"; (?=metadata\.|spec\.nodeSelector\[)", told))
+
+
+async def many(
+    control_plane: ControlPlane, requests: Sequence[tuple[str, str, Json]], *, dry_run: bool = False
+) -> list[Json | client.ApiError]:
+    """Method, path and body of each request, all asked over a few connections that stay open; their answers."""
+    answers: list[Json | client.ApiError] = [{}] * len(requests)
+    waiting = iter(enumerate(requests))
+    params = {"dryRun": "All"} if dry_run else {}
+    cfg = config.load(str(control_plane.kubeconfig))
+    async with client.Client(cfg, user_agent="test") as api:
+
+        async def worker() -> None:
+            for number, (method, where, body) in waiting:
+                kind = client.MERGE_PATCH if method == "PATCH" else client.JSON
+                sent = json.dumps(body).encode()
+                try:
+                    answer = await api.request(method, where, params=params, body=sent, content_type=kind)
+                    answers[number] = json.loads(answer)
+                except client.ApiError as error:
+                    answers[number] = error
+
+        await asyncio.gather(*(worker() for _ in range(8)))
+    return answers

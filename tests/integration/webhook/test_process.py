@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import ssl
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from testbed.controlplane import ControlPlane
+from testbed.process import ProcessError
 from testbed.webhook import Webhook
 from tests.integration.webhook import pods
 
@@ -22,9 +25,11 @@ Eventually = Callable[[Callable[[], object], str], None]
 def own(crds: ControlPlane) -> Iterator[Webhook]:
     """A registered webhook that the test may stop."""
     with Webhook(crds) as running:
-        running.install()
-        yield running
-        running.uninstall()
+        try:
+            running.install()
+            yield running
+        finally:
+            running.uninstall()
 
 
 def serial(webhook: Webhook, ca: str) -> str:
@@ -90,7 +95,9 @@ def test_without_the_webhook_only_pods_with_a_policy_have_to_wait(crds: ControlP
     assert pods.create(crds, plain, pods.pod("plain"))[0] == 201
     kept = pods.path(plain, "kept")
     assert pods.patch(crds, kept, {"metadata": {"labels": {"a": "b"}}})[0] == 200
-    assert pods.patch(crds, kept, {"metadata": {"annotations": {pods.POLICY: None}}})[0] == 500
+    # What holds inside the API server holds all the same.
+    with pytest.raises(ProcessError, match="cannot be added, changed or removed"):
+        crds.kubectl("annotate", "--namespace", plain, "--overwrite", "pod/kept", f"{pods.POLICY}=NoPreference")
     assert pods.patch(crds, kept, {"metadata": {"finalizers": None}})[0] == 200
     assert crds.request("DELETE", kept)[0] == 200
 
@@ -115,3 +122,55 @@ def test_it_ends_well_on_sigterm(crds: ControlPlane) -> None:
         assert running.process.wait(20) == 0
         assert '"stopped"' in running.process.output()
         assert "Traceback" not in running.process.output()
+
+
+# --- clients that behave badly ---
+
+HEAD = b"POST /pods HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+ASKED = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u"}}).encode()
+
+
+def message(body: bytes, announced: int | None = None) -> bytes:
+    return HEAD + b"Content-Length: %d\r\n\r\n" % (len(body) if announced is None else announced) + body
+
+
+BAD = {
+    "no JSON": (message(b"{" + b"x" * 50_000), b"400"),
+    "an unknown version": (message(ASKED.replace(b"/v1", b"/v9")), b"400"),
+    "no pod": (message(ASKED), b"400"),
+    "too large": (message(b"", 6 * 1024 * 1024), b"413"),
+    "nested too deeply": (message(b"[" * 100_000), b"400"),
+    "half a body": (message(b"{" * 60_000, 100_000), b""),
+    "half a head": (HEAD, b""),
+}
+
+
+def test_clients_that_behave_badly_are_answered_and_leave_nothing(crds: ControlPlane) -> None:
+    trusting = ssl.create_default_context(cafile=str(crds.ca_file))
+    with Webhook(crds) as webhook:
+        address = urllib.parse.urlsplit(webhook.url)
+
+        def say(sent: bytes, code: bytes) -> None:
+            with (
+                socket.create_connection((str(address.hostname), address.port), timeout=20) as plain,
+                trusting.wrap_socket(plain, server_hostname=address.hostname) as connection,
+            ):
+                connection.sendall(sent)
+                if code:
+                    assert connection.recv(4096).split(b" ")[1] == code
+
+        def resident() -> int:
+            status = Path(f"/proc/{webhook.process.pid}/status").read_text(encoding="ascii")
+            return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1024
+
+        def rounds(count: int) -> int:
+            for _ in range(count):
+                for sent, code in BAD.values():
+                    say(sent, code)
+            return resident()
+
+        before = rounds(50)
+        after = rounds(150)
+        assert after < before + 4 * 1024 * 1024
+        assert webhook.metric("swapwarden_webhook_bad_requests_total", code="400") >= 3 * 200
+        assert webhook.metric("swapwarden_webhook_bad_requests_total", code="500") == 0

@@ -281,11 +281,13 @@ def test_what_admission_would_refuse_is_noted_of_pods_that_do_not_exist_yet(
     out, err = capsys.readouterr()
     reasons = [
         'swap-limit.swapwarden.dev/ap]: Invalid value: "ap": the pod has no container of that name; it has: "app"',
-        'swapwarden.dev/swap-policy]: Unsupported value: "a\\nb": supported values: "Disabled", "NoPreference"',
+        'swapwarden.dev/swap-policy]: Unsupported value: "a\\nb": supported values: "Avoid", "Disabled", ',
     ]
-    assert err.splitlines() == [
-        f"note: pod default/new would be refused at admission: metadata.annotations[{reason}" for reason in reasons
-    ]
+    told = [("default/new", reason) for reason in reasons]
+    # There the webhook is not asked, so that values are all that is checked.
+    told.append(("kube-system/system", reasons[1]))
+    for line, (pod, reason) in zip(err.splitlines(), told, strict=True):
+        assert line.startswith(f"note: pod {pod} would be refused at admission: metadata.annotations[{reason}")
     assert [line.split()[1:5] for line in out.splitlines() if "BestEffort" in line] == [
         [name, "BestEffort", '"a\\nb"', "InvalidPolicy"]
         for name in ("default/new", "default/old", "kube-system/system")
@@ -304,8 +306,94 @@ def test_a_pod_whose_namespace_has_a_bad_default_would_be_refused(
     assert run(f"{NODE}---\n{yaml.safe_dump_all(documents)}", monkeypatch) == 0
     [refused] = [line for line in capsys.readouterr().err.splitlines() if "refused" in line]
     path = f"label {label} of namespace odd"
-    reason = 'Unsupported value: "Never": supported values: NoPreference, Disabled'
+    reason = 'Unsupported value: "Never": supported values: NoPreference, Disabled, Required, Preferred, Avoid'
     assert refused == f"note: pod odd/new would be refused at admission: {path}: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "spec", "path"),
+    [
+        ({}, {"nodeSelector": {"node.swapwarden.dev/swap": "false"}}, "spec.nodeSelector[node.swapwarden.dev/swap]"),
+        (
+            {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "controller": True}]},
+            {},
+            "metadata.annotations[swapwarden.dev/swap-policy]",
+        ),
+    ],
+)
+def test_what_the_rest_of_the_pod_contradicts_would_be_refused(
+    metadata: dict[str, Any],
+    spec: dict[str, Any],
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    annotations = {"swapwarden.dev/swap-policy": "Required"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "new", "annotations": annotations, **metadata},
+        "spec": {"nodeName": "n", "containers": [{"name": "app"}], **spec},
+    }
+    assert run(f"{NODE}---\n{yaml.safe_dump(pod)}", monkeypatch) == 0
+    [refused] = [line for line in capsys.readouterr().err.splitlines() if "refused" in line]
+    assert refused.startswith(f"note: pod default/new would be refused at admission: {path}: ")
+
+
+DROPPED = "spec.swapPolicy is dropped by the API server"
+POLICY = "swapwarden.dev/swap-policy"
+
+
+@pytest.mark.parametrize(
+    ("given", "annotation", "noted", "planned"),
+    [
+        (
+            {"mode": "Disabled"},
+            None,
+            f'write the annotation {POLICY}: "Disabled" instead, as is assumed here',
+            ["Disabled", "PolicyDisabled", "0"],
+        ),
+        (
+            {"mode": "NoPreference"},
+            "Disabled",
+            f"the annotation {POLICY} counts; remove spec.swapPolicy",
+            ["Disabled", "PolicyDisabled", "0"],
+        ),
+        ({}, None, f"write the annotation {POLICY} instead", ["-", "KubeletDecides", "max"]),
+        ("Disabled", None, f"write the annotation {POLICY} instead", ["-", "KubeletDecides", "max"]),
+    ],
+)
+def test_what_a_draft_of_the_kep_would_have_is_planned_and_the_annotation_named(
+    given: Any,
+    annotation: str | None,
+    noted: str,
+    planned: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    metadata: dict[str, Any] = {"name": "web"}
+    if annotation:
+        metadata["annotations"] = {POLICY: annotation}
+    spec = {"nodeName": "n", "swapPolicy": given, "containers": [{"name": "app"}]}
+    pod = yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    assert run(f"{NODE}---\n{pod}", monkeypatch) == 0
+    out, err = capsys.readouterr()
+    assert [line for line in err.splitlines() if "swapPolicy" in line] == [
+        f"note: standard input: document 2: {DROPPED}: {noted}"
+    ]
+    (row,) = (line.split() for line in out.splitlines() if "default/web" in line)
+    assert row[3:] == planned
+
+
+def test_a_mode_of_the_draft_that_no_policy_knows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = {"nodeName": "n", "swapPolicy": {"mode": "disabled"}, "containers": [{"name": "app"}]}
+    pod = yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec})
+    assert run(f"{NODE}---\n{pod}", monkeypatch) == 0
+    err = capsys.readouterr().err
+    assert f'{POLICY}: "disabled" instead' in err
+    assert 'did you mean "Disabled"?' in err
 
 
 def test_an_output_that_cannot_be_written_is_said(tmp_path: pathlib.Path) -> None:

@@ -7,11 +7,12 @@ from swapwarden.policy import plan, pods
 
 from tests.unit.policy.rows import container, facts, pod, profile
 
-NO_SWAP, KUBELET = names.Behavior.NO_SWAP, names.Behavior.KUBELET
+NO_SWAP, KUBELET, WORKLOAD = names.Behavior.NO_SWAP, names.Behavior.KUBELET, names.Behavior.WORKLOAD_CONTROLLED
 
 
 def reasons(row: pods.PodRow, behavior: names.Behavior, *, compatible: bool = True) -> list[str]:
-    spec = plan.plan_node(profile(behavior), facts(compatible=compatible), [row])
+    overcommit = 50 if row.swap_limit == "3Gi" else None
+    spec = plan.plan_node(profile(behavior, overcommit_percent=overcommit), facts(compatible=compatible), [row])
     return [warning.reason for warning in warnings.about([row], spec)]
 
 
@@ -28,6 +29,9 @@ def reasons(row: pods.PodRow, behavior: names.Behavior, *, compatible: bool = Tr
         (pod(container(), policy="Sometimes"), KUBELET, True, ["InvalidPolicy"]),
         (pod(container(), swap_limit="much"), KUBELET, True, ["InvalidPolicy"]),
         (pod(container(), policy="Disabled", terminal=True), KUBELET, False, []),
+        (pod(container(), swap_limit="1Mi"), WORKLOAD, True, []),
+        (pod(container(), swap_limit="5Gi"), WORKLOAD, True, ["Bounded"]),
+        (pod(container(), swap_limit="3Gi"), WORKLOAD, True, ["OvercommitReached"]),
     ],
 )
 def test_whom_it_concerns(row: pods.PodRow, behavior: names.Behavior, compatible: bool, expected: list[str]) -> None:

@@ -34,6 +34,7 @@ def pod(*containers: pods.ContainerRow, **fields: Any) -> pods.PodRow:
         "policy": None,
         "swap_limit": None,
         "created": "2026-01-01T00:00:00Z",
+        "started": "",
         "containers": containers,
     }
     return pods.PodRow(**{**defaults, **fields})

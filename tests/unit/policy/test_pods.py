@@ -41,6 +41,7 @@ def test_a_bare_pod() -> None:
         policy=None,
         swap_limit=None,
         created="2026-01-01T00:00:00Z",
+        started="",
         containers=(pods.ContainerRow("app", phases.Kind.APP, 0, 0),),
     )
 

@@ -88,12 +88,12 @@ class TestRowsThatHoldForAllBehaviors:
             ({"policy": "Disabled", "swap_limit": "rubbish"}, "PolicyDisabled"),
             ({"policy": "disabled"}, "InvalidPolicy"),
             ({"policy": ""}, "InvalidPolicy"),
-            ({"policy": "Required"}, "InvalidPolicy"),
+            ({"policy": "Required "}, "InvalidPolicy"),
             ({"policy": "x", "swap_limit": "1Gi"}, "InvalidPolicy"),
             ({"swap_limit": "-1"}, "InvalidPolicy"),
             ({"swap_limit": "max"}, "InvalidPolicy"),
             ({"swap_limit": ""}, "InvalidPolicy"),
-            ({"policy": "NoPreference", "swap_limit": "10E"}, "InvalidPolicy"),
+            ({"policy": "Avoid", "swap_limit": "1GB"}, "InvalidPolicy"),
         ],
     )
     def test_row_2_disabled_or_not_understood(
@@ -318,7 +318,7 @@ class TestWorkloadControlled:
     ) -> None:
         bounded = profile(WORKLOAD, max_per_container=max_per_container)
         decision = swap.decide(bounded, facts(), pod(container(), swap_limit=limit))
-        assert decision.swap_max == str(quantity.parse(limit))
+        assert decision.swap_max == str(quantity.capped(limit))
         assert containers(decision)["app"][:2] == expected
 
     def test_the_sum_is_bounded_per_pod(self) -> None:

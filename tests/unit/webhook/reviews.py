@@ -63,3 +63,21 @@ def create(annotations: Mapping[str, str] | None, **shape: Any) -> review.Reques
 def update(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> review.Request:
     """The request to change a pod's annotations."""
     return review.decode(raw(pod(now), pod(before), operation="UPDATE"))
+
+
+def patched(pod: Json, response: review.Response) -> Json:
+    """Apply the response's JSON patch as RFC 6902 says, as far as it uses it."""
+    assert response.allowed
+    result: Json = json.loads(json.dumps(pod))
+    for operation in json.loads(response.patch or b"[]"):
+        *path, last = (part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:])
+        target = result
+        for key in path:
+            target = target[key]
+        assert operation["op"] == "add"
+        if isinstance(target, list):
+            assert last == "-"
+            target.append(operation["value"])
+        else:
+            target[last] = operation["value"]
+    return result

@@ -123,26 +123,26 @@ async def running(
 
 
 async def test_a_pod_that_is_fine(running: Running) -> None:
-    counted = server.REQUESTS.value("validate", "CREATE", "allowed")
-    observed = server.SECONDS.count("validate")
-    answer = await (await running.connect()).post("/validate/pods?timeout=5s")
+    counted = server.REQUESTS.value("own", "CREATE", "allowed")
+    observed = server.SECONDS.count("own")
+    answer = await (await running.connect()).post("/pods?timeout=5s")
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("application/json")
     assert json.loads(answer.body)["response"] == {"uid": "c0ffee00-0000-4000-8000-000000000001", "allowed": True}
-    assert server.REQUESTS.value("validate", "CREATE", "allowed") == counted + 1
-    assert server.SECONDS.count("validate") == observed + 1
+    assert server.REQUESTS.value("own", "CREATE", "allowed") == counted + 1
+    assert server.SECONDS.count("own") == observed + 1
 
 
 async def test_a_pod_that_is_refused_is_logged_with_its_name(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    counted = server.REQUESTS.value("validate", "CREATE", "refused")
+    counted = server.REQUESTS.value("own", "CREATE", "refused")
     body = reviews.raw(reviews.pod({"swapwarden.dev/swap-policy": "Sometimes"}), dryRun=True)
-    answer = await (await running.connect()).post("/validate/pods", body)
+    answer = await (await running.connect()).post("/pods", body)
     assert answer.status == 200, "a refusal is an answer, not an HTTP error"
     assert json.loads(answer.body)["response"]["allowed"] is False
-    assert server.REQUESTS.value("validate", "CREATE", "refused") == counted + 1
+    assert server.REQUESTS.value("own", "CREATE", "refused") == counted + 1
     (record,) = (record for record in caplog.records if record.getMessage() == "pod refused")
     fields: dict[str, Any] = vars(record)
     assert (fields["namespace"], fields["pod"], fields["dry_run"]) == ("shop", "web-0", True)
@@ -151,26 +151,26 @@ async def test_a_pod_that_is_refused_is_logged_with_its_name(
 
 @pytest.mark.parametrize("policy", list(names.Policy))
 async def test_each_default_has_its_path(running: Running, policy: names.Policy) -> None:
-    counted = server.REQUESTS.value("mutate", "CREATE", "patched")
-    path = f"/mutate/pods/{policy.value.lower()}"
+    counted = server.REQUESTS.value("default", "CREATE", "patched")
+    path = f"/pods/{policy.value.lower()}"
     answer = await (await running.connect()).post(path, reviews.raw(reviews.pod(None)))
     response = json.loads(answer.body)["response"]
     assert response["allowed"] is True
     assert response["patchType"] == "JSONPatch"
-    assert server.REQUESTS.value("mutate", "CREATE", "patched") == counted + 1
+    assert server.REQUESTS.value("default", "CREATE", "patched") == counted + 1
 
 
 async def test_one_connection_serves_many_requests(running: Running) -> None:
     client = await running.connect()
     for _ in range(20):
-        assert (await client.post("/validate/pods")).status == 200
+        assert (await client.post("/pods")).status == 200
 
 
 async def test_an_operation_nobody_knows_does_not_become_a_label(running: Running) -> None:
-    counted = server.REQUESTS.value("validate", "other", "allowed")
+    counted = server.REQUESTS.value("own", "other", "allowed")
     body = reviews.raw(None, operation="X" * 1000)
-    assert (await (await running.connect()).post("/validate/pods", body)).status == 200
-    assert server.REQUESTS.value("validate", "other", "allowed") == counted + 1
+    assert (await (await running.connect()).post("/pods", body)).status == 200
+    assert server.REQUESTS.value("own", "other", "allowed") == counted + 1
 
 
 # --- what is no admission request ---
@@ -179,12 +179,12 @@ async def test_an_operation_nobody_knows_does_not_become_a_label(running: Runnin
 @pytest.mark.parametrize(
     ("path", "body", "headers", "status", "says"),
     [
-        ("/", GOOD, {}, 404, "this webhook serves /validate/pods"),
-        ("/mutate/pods/Required", GOOD, {}, 404, "/mutate/pods/disabled"),
-        ("/validate/pods", b"", {"method": "GET"}, 405, "only POST"),
-        ("/validate/pods", GOOD, {"content_type": "text/yaml"}, 415, "application/json, not text/yaml"),
-        ("/validate/pods", b"{", {}, 400, "not an AdmissionReview"),
-        ("/validate/pods", b"{}", {}, 400, "set admissionReviewVersions"),
+        ("/", GOOD, {}, 404, "this webhook serves /pods"),
+        ("/pods/Required", GOOD, {}, 404, "/pods/disabled"),
+        ("/pods", b"", {"method": "GET"}, 405, "only POST"),
+        ("/pods", GOOD, {"content_type": "text/yaml"}, 415, "application/json, not text/yaml"),
+        ("/pods", b"{", {}, 400, "not an AdmissionReview"),
+        ("/pods", b"{}", {}, 400, "set admissionReviewVersions"),
     ],
 )
 async def test_a_request_that_is_none_is_told_why(
@@ -199,20 +199,20 @@ async def test_a_request_that_is_none_is_told_why(
 
 async def test_the_content_type_may_name_its_character_set(running: Running) -> None:
     client = await running.connect()
-    assert (await client.post("/validate/pods", content_type="application/json; charset=utf-8")).status == 200
+    assert (await client.post("/pods", content_type="application/json; charset=utf-8")).status == 200
 
 
 async def test_a_mistake_of_ours_is_an_error_and_no_refusal(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_request: object) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setitem(server.ROUTES, "/validate/pods", ("validate", broken))
+    monkeypatch.setitem(server.ROUTES, "/pods", ("own", broken))
     client = await running.connect()
-    answer = await client.post("/validate/pods")
+    answer = await client.post("/pods")
     assert answer.status == 500
     assert b"secret detail" not in answer.body
-    monkeypatch.setitem(server.ROUTES, "/validate/pods", ("validate", admission.validate))
-    assert (await client.post("/validate/pods")).status == 200
+    monkeypatch.setitem(server.ROUTES, "/pods", ("own", admission.admit))
+    assert (await client.post("/pods")).status == 200
 
 
 # --- bounds ---
@@ -220,12 +220,12 @@ async def test_a_mistake_of_ours_is_an_error_and_no_refusal(running: Running, mo
 
 async def test_a_body_as_large_as_the_largest_update_is_read(running: Running) -> None:
     pod = reviews.pod({"note": "x" * (server.MAX_BODY_BYTES - 4000)})
-    assert (await (await running.connect()).post("/validate/pods", reviews.raw(pod))).status == 200
+    assert (await (await running.connect()).post("/pods", reviews.raw(pod))).status == 200
 
 
 async def test_a_larger_body_is_refused_before_it_is_sent(running: Running) -> None:
     client = await running.connect()
-    await client.send(head("/validate/pods", server.MAX_BODY_BYTES + 1))
+    await client.send(head("/pods", server.MAX_BODY_BYTES + 1))
     answer = await client.answer()
     assert answer.status == 413
     assert f"at most {server.MAX_BODY_BYTES}" in answer.body.decode()
@@ -238,8 +238,7 @@ async def test_a_body_of_unknown_length_is_cut_off_at_the_limit(
     monkeypatch.setattr(server, "MAX_BODY_BYTES", 100_000)
     client = await running.connect()
     await client.send(
-        b"POST /validate/pods HTTP/1.1\r\nHost: webhook\r\n"
-        b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"POST /pods HTTP/1.1\r\nHost: webhook\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
     chunk = b"8000\r\n" + b" " * 0x8000 + b"\r\n"
     with contextlib.suppress(ConnectionError):
@@ -250,15 +249,21 @@ async def test_a_body_of_unknown_length_is_cut_off_at_the_limit(
 
 async def test_bodies_together_have_a_limit(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_BUFFERED_BYTES", 1000 + len(GOOD))
+    monkeypatch.setattr(server, "SMALL_BODY_BYTES", len(GOOD) - 1)
     first, second = await running.connect(), await running.connect()
-    await first.send(head("/validate/pods", 1001) + b"{")
+    await first.send(head("/pods", 2000) + b"{")
+    assert (await second.post("/pods")).status == 200, "what is only announced counts for nothing"
+    await first.send(b" " * 1000)
     async with asyncio.timeout(20):
-        while (answer := await second.post("/validate/pods")).status == 200:
-            pass  # the first one's head may still be under way
+        while (answer := await second.post("/pods")).status == 200:
+            pass  # what the first one sent may still be under way
         assert answer.status == 503
+        with monkeypatch.context() as small:
+            small.setattr(server, "SMALL_BODY_BYTES", len(GOOD))
+            assert (await (await running.connect()).post("/pods")).status == 200
         await first.close()
         third = await running.connect()
-        while (await third.post("/validate/pods")).status != 200:
+        while (await third.post("/pods")).status != 200:
             third = await running.connect()
 
 
@@ -266,14 +271,14 @@ async def test_connections_have_a_limit(running: Running, monkeypatch: pytest.Mo
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
     clients = [await running.connect() for _ in range(2)]
     for client in clients:
-        assert (await client.post("/validate/pods")).status == 200
+        assert (await client.post("/pods")).status == 200
     one_too_many = await running.connect()
     with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-        await one_too_many.post("/validate/pods")
-    assert (await clients[0].post("/validate/pods")).status == 200
+        await one_too_many.post("/pods")
+    assert (await clients[0].post("/pods")).status == 200
 
 
-@pytest.mark.parametrize("begun", [b"", b"POST /validate/po"])
+@pytest.mark.parametrize("begun", [b"", b"POST /po"])
 async def test_a_head_that_does_not_come_is_not_waited_for(
     running: Running, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
@@ -287,16 +292,16 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
 
 async def test_nor_is_the_head_of_a_second_request(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await running.connect()
-    assert (await client.post("/validate/pods")).status == 200
+    assert (await client.post("/pods")).status == 200
     monkeypatch.setattr(server, "READ_TIMEOUT", 0.05)
-    await client.send(b"POST /validate/po")
+    await client.send(b"POST /po")
     assert await client.ended()
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "READ_TIMEOUT", 0.05)
     client = await running.connect()
-    await client.send(head("/validate/pods", len(GOOD)) + GOOD[:-1])
+    await client.send(head("/pods", len(GOOD)) + GOOD[:-1])
     answer = await client.answer()
     assert answer.status == 408
     assert answer.headers["connection"] == "close"
@@ -305,24 +310,24 @@ async def test_a_body_that_does_not_come_is_not_waited_for(running: Running, mon
 async def test_a_client_that_leaves_in_the_middle_harms_nobody(running: Running) -> None:
     counted = server.BAD_REQUESTS.value("400")
     client = await running.connect()
-    await client.send(head("/validate/pods", len(GOOD)) + GOOD[:-1])
+    await client.send(head("/pods", len(GOOD)) + GOOD[:-1])
     await client.close()
     other = await running.connect()
     async with asyncio.timeout(20):
         while server.BAD_REQUESTS.value("400") == counted:
-            assert (await other.post("/validate/pods")).status == 200
+            assert (await other.post("/pods")).status == 200
 
 
 async def test_plain_http_and_garbage_are_turned_away(running: Running) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", running.serving.port)
-    writer.write(head("/validate/pods", len(GOOD)) + GOOD)
+    writer.write(head("/pods", len(GOOD)) + GOOD)
     with contextlib.suppress(ConnectionError):
         assert b"200" not in await reader.read()
     writer.close()
     client = await running.connect()
     await client.send(b"\x00\x01garbage\r\n\r\n")
     assert (await client.answer()).status == 400
-    assert (await (await running.connect()).post("/validate/pods")).status == 200
+    assert (await (await running.connect()).post("/pods")).status == 200
 
 
 # --- rotation ---
@@ -341,7 +346,7 @@ async def test_rotation_under_load_costs_no_request(
             if reconnect:
                 await client.close()
                 client = await running.connect()
-            assert (await client.post("/validate/pods")).status == 200
+            assert (await client.post("/pods")).status == 200
             seen.add(client.peer())
             count += 1
         return count
@@ -367,7 +372,7 @@ async def test_a_broken_pair_leaves_the_old_one_serving(running: Running, loaded
     assert not loaded.check()
     client = await running.connect()
     assert client.peer() == "first"
-    assert (await client.post("/validate/pods")).status == 200
+    assert (await client.post("/pods")).status == 200
 
 
 async def test_the_files_are_watched(running: Running, loaded: certificates.Certificates) -> None:
@@ -386,11 +391,11 @@ async def test_the_files_are_watched(running: Running, loaded: certificates.Cert
 
 async def test_draining_ends_connections_with_their_next_answer(running: Running) -> None:
     client = await running.connect()
-    assert "connection" not in (await client.post("/validate/pods")).headers
+    assert "connection" not in (await client.post("/pods")).headers
     running.serving.drain()
-    assert (await client.post("/validate/pods")).headers["connection"] == "close"
+    assert (await client.post("/pods")).headers["connection"] == "close"
     assert await client.ended()
-    assert (await (await running.connect()).post("/validate/pods")).status == 200, "it still serves"
+    assert (await (await running.connect()).post("/pods")).status == 200, "it still serves"
 
 
 async def test_a_request_in_progress_is_answered_before_the_end(
@@ -410,11 +415,11 @@ async def test_a_request_in_progress_is_answered_before_the_end(
         await begun.wait()
         (running,) = started
         idle, busy = await running.connect(), await running.connect()
-        assert (await idle.post("/validate/pods")).status == 200
-        assert (await busy.post("/validate/pods")).status == 200
-        await busy.send(head("/validate/pods", len(GOOD)) + GOOD[:10])
+        assert (await idle.post("/pods")).status == 200
+        assert (await busy.post("/pods")).status == 200
+        await busy.send(head("/pods", len(GOOD)) + GOOD[:10])
         # A request on another connection is answered after the head before it was read.
-        assert (await idle.post("/validate/pods")).status == 200
+        assert (await idle.post("/pods")).status == 200
         stop.set()
         while True:  # the listener is closed first
             try:
@@ -443,7 +448,7 @@ async def test_a_request_that_never_ends_does_not_hold_up_the_end(
         async with server.serve("127.0.0.1", 0, loaded) as serving:
             running = Running(serving, authority, files)
             client = await running.connect()
-            await client.send(head("/validate/pods", len(GOOD)) + GOOD[:10])
+            await client.send(head("/pods", len(GOOD)) + GOOD[:10])
         await running.close()
 
 

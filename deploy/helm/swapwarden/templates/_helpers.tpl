@@ -200,6 +200,33 @@ egress:
 {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, {{ .Release.Namespace | quote }}]}
 {{- end -}}
 
+{{/* What all entries of the webhook's registration have in common. Takes (list ROOT PATH FAILURE-POLICY). */}}
+{{- define "swapwarden.webhookEntry" -}}
+{{- $root := index . 0 -}}
+admissionReviewVersions: [v1]
+clientConfig:
+  service:
+    namespace: {{ $root.Release.Namespace | quote }}
+    name: {{ include "swapwarden.name" (list $root "webhook") }}
+    port: 443
+    path: {{ index . 1 }}
+rules:
+- apiGroups: [""]
+  apiVersions: [v1]
+  resources: [pods]
+  operations: [CREATE]
+  scope: Namespaced
+{{- with $root.Values.admission.objectSelector }}
+objectSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+failurePolicy: {{ index . 2 }}
+timeoutSeconds: 5
+sideEffects: None
+matchPolicy: Equivalent
+reinvocationPolicy: IfNeeded
+{{- end -}}
+
 {{/* A PodMonitor. Takes (list ROOT COMPONENT). */}}
 {{- define "swapwarden.podMonitor" -}}
 {{- $root := index . 0 -}}
@@ -273,4 +300,42 @@ fails: Helm would not remove it with the release. Takes the weight. */}}
 helm.sh/hook: pre-delete
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
+{{- end -}}
+
+{{/* Whether the controller makes the webhook's certificate: some text, or none. */}}
+{{- define "swapwarden.makesCertificate" -}}
+{{- if and (eq .Values.admission.mode "Webhook") (eq .Values.certificates.source "Controller") }}true{{ end -}}
+{{- end -}}
+
+{{/* Which pods the policies look at that stand in for the webhook. Takes (list ROOT ONLY-WITH-A-DEFAULT). */}}
+{{- define "swapwarden.newPods" -}}
+{{- $root := index . 0 -}}
+matchConstraints:
+  matchPolicy: Equivalent
+  namespaceSelector:
+    matchExpressions:
+    - {{ include "swapwarden.excludedNamespaces" $root }}
+    {{- if index . 1 }}
+    - {key: swapwarden.dev/default-swap-policy, operator: In, values: {{ include "swapwarden.policies" $root }}}
+    {{- end }}
+  {{- with $root.Values.admission.objectSelector }}
+  objectSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  resourceRules:
+  - apiGroups: [""]
+    apiVersions: [v1]
+    resources: [pods]
+    operations: [CREATE]
+matchConditions:
+- name: is-no-mirror-pod
+  expression: "!has(object.metadata.annotations) || !('kubernetes.io/config.mirror' in object.metadata.annotations)"
+{{- end -}}
+
+{{/* Whether a pod has any key of ours, as a match condition. */}}
+{{- define "swapwarden.hasKey" -}}
+- name: has-a-key-of-our-domain
+  expression: >-
+    (has(object.metadata.annotations) && object.metadata.annotations.exists(k, {{ include "swapwarden.cel.isOfDomain" . }}))
+    || (has(object.metadata.labels) && object.metadata.labels.exists(k, {{ include "swapwarden.cel.isOfDomain" . }}))
 {{- end -}}

@@ -1,0 +1,130 @@
+"""The annotations of a pod that are read, and which values each accepts: one table for all who check them.
+
+The webhook checks by it, and the policies inside the API server are made from it (see cel.py).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.policy import quantity
+
+SOURCE_NAMESPACE: Final = "namespace"
+"""Value of the source annotation: the policy is the namespace's default."""
+
+DOMAIN: Final = f"{names.GROUP}/"
+"""How our keys begin; those of subdomains have it after a dot. Nobody else may use it."""
+
+PREFERENCE_WEIGHT: Final = 50
+"""Of the preferred scheduling term, half of the largest: people's own preferences can count for more, or for less."""
+
+PREFERRED_LABEL: Final = {names.Policy.PREFERRED: "In", names.Policy.AVOID: "NotIn"}
+"""How a policy that has a preferred term looks at the label of nodes with swap (an operator of node affinity)."""
+
+TOLERATING: Final = (names.Policy.REQUIRED, names.Policy.PREFERRED)
+"""Policies that bring along a toleration of the taint of nodes with swap."""
+
+PLACING: Final = (names.Policy.REQUIRED, *PREFERRED_LABEL)
+"""Policies that mean something to the scheduler."""
+
+# What a contradiction is called, after the value that is part of it; and what is said of what has no effect.
+DISABLED_HAS_NONE: Final = f"a pod with the policy {names.Policy.DISABLED} has no swap; remove the limit, or the policy"
+MORE_THAN_POD: Final = "more than the pod's own limit"
+NO_CONTAINER: Final = "the pod has no container of that name"
+OF_DAEMON_SET: Final = (
+    f"Forbidden: a DaemonSet's pods run on every node that it chooses, so {names.Policy.REQUIRED} cannot be had;"
+    f" restrict the DaemonSet instead: spec.template.spec.nodeSelector {names.SWAP_LABEL}: true"
+)
+SELECTS_ANOTHER: Final = f"the policy {names.Policy.REQUIRED} needs nodes where this label is true"
+NO_SUCH_KEY: Final = "no effect: there is no such annotation"
+AS_LABEL: Final = "no effect: it is an annotation, so write it in metadata.annotations"
+NOT_PLACED: Final = "has no effect on where the pod runs: "
+NODE_CHOSEN: Final = "the pod's node is chosen already"
+DAEMON_SET_CHOOSES: Final = "a DaemonSet chooses the pod's node"
+OVERRULED: Final = (
+    f"no effect: the policy {names.Policy.DISABLED} is the namespace's default; give the pod a policy of its own to"
+    f" have swap ({names.POLICY_ANNOTATION}: {names.Policy.NO_PREFERENCE})"
+)
+
+_SUGGESTED_LENGTH: Final = 64
+"""Longer texts are no slip of the pen, and comparing them costs time."""
+
+_SUGGESTED_FROM: Final = 64
+"""Nor are texts compared with more words than that."""
+
+_UNITS: Final = {unit.lower(): unit for unit in ("k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")}
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """What an annotation may hold."""
+
+    key: str
+    accepted: tuple[str, ...] = ()
+    """The values; none of them means a quantity, as in quantity.SYNTAX."""
+    per_container: bool = False
+    """The key is a prefix; the name of a container follows."""
+
+
+RULES: Final = (
+    Rule(names.POLICY_ANNOTATION, tuple(sorted(names.Policy))),
+    Rule(names.POLICY_SOURCE_ANNOTATION, (SOURCE_NAMESPACE,)),
+    Rule(names.LIMIT_ANNOTATION),
+    Rule(names.CONTAINER_LIMIT_PREFIX, per_container=True),
+)
+
+_BY_KEY: Final = {rule.key: rule for rule in RULES if not rule.per_container}
+_BY_PREFIX: Final = tuple(rule for rule in RULES if rule.per_container)
+
+
+def rule_of(key: str) -> Rule | None:
+    """The rule for an annotation; None where it is none of ours, or a slip of the pen."""
+    found = _BY_KEY.get(key)
+    if found is None:
+        found = next((rule for rule in _BY_PREFIX if key.startswith(rule.key)), None)
+    return found
+
+
+def is_of_domain(key: str) -> bool:
+    """Whether a key is one that only we may use, whether it exists or not."""
+    return key.startswith(DOMAIN) or f".{DOMAIN}" in key
+
+
+def accepts(rule: Rule, value: str) -> bool:
+    """Whether the annotation may hold this value."""
+    return value in rule.accepted if rule.accepted else quantity.is_quantity(value)
+
+
+def resembling(text: str, known: Collection[str]) -> str | None:
+    """Which of the words that are known somebody may have meant by `text`, which is none of them."""
+    if len(text) > _SUGGESTED_LENGTH or len(known) > _SUGGESTED_FROM:
+        return None
+    by_folded = {word.casefold(): word for word in known}
+    found = difflib.get_close_matches(text.strip().casefold(), by_folded, n=1, cutoff=0.7)
+    return by_folded[found[0]] if found else None
+
+
+def resembling_key(key: str) -> str | None:
+    """Which of our keys somebody may have meant by another one of our domain."""
+    domain, _, name = key.partition("/")
+    prefixes = [rule.key.rstrip("/") for rule in _BY_PREFIX]
+    known = [names.GROUP, *prefixes]
+    meant = domain if domain in known else resembling(domain, known)
+    if meant in prefixes:
+        return f"{meant}/{name}" if name else None
+    found = resembling(name, [own.partition("/")[2] for own in _BY_KEY]) if meant else None
+    return f"{meant}/{found}" if found else None
+
+
+def resembling_quantity(text: str) -> str | None:
+    """Which quantity somebody may have meant by `text`: 1 GB is 1G, 512mi is 512Mi."""
+    found = re.fullmatch(r"([0-9.]{1,32})([a-z]{1,2}?)b?", text.replace(" ", "").lower(), re.ASCII)
+    if not found:
+        return None
+    meant = found[1] + _UNITS.get(found[2], found[2])
+    return meant if meant != text and quantity.is_quantity(meant) else None

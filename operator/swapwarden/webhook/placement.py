@@ -1,0 +1,73 @@
+"""How a pod's policy reaches the scheduler: what is added to a new pod to bring it to a node with swap, or keep it off.
+
+The label that is asked for is there where pods can get swap (docs/controller.md). Nothing is added twice: what is found
+in the pod is left as it is, so that the API server may ask again after others have changed the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from swapwarden.api import names
+from swapwarden.policy import vocabulary
+from swapwarden.webhook import review
+
+_TRUE: Final = "true"
+TOLERATION: Final = {"key": names.SWAP_TAINT, "operator": "Exists"}
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def term(policy: names.Policy) -> dict[str, Any]:
+    """The preferred scheduling term of a policy that has one (core/v1 PreferredSchedulingTerm)."""
+    expression = {"key": names.SWAP_LABEL, "operator": vocabulary.PREFERRED_LABEL[policy], "values": [_TRUE]}
+    return {"weight": vocabulary.PREFERENCE_WEIGHT, "preference": {"matchExpressions": [expression]}}
+
+
+def contradicts(pod: review.Pod) -> str | None:
+    """The value that the pod's own node selector asks of the label, where that can never be what Required asks."""
+    found = (pod.spec.node_selector or {}).get(names.SWAP_LABEL, _TRUE)
+    return None if found == _TRUE else found
+
+
+def operations(pod: review.Pod, policy: str) -> Iterator[review.Operation]:
+    """Yield what is added to a new pod with this policy. Nothing where its node is chosen already."""
+    if pod.spec.node_name or pod.is_of_daemon_set:
+        return
+    spec = pod.spec
+    if policy == names.Policy.REQUIRED:
+        # spec.nodeSelector counts beside all else. An expression in affinity would not: terms are alternatives, and one
+        # that is empty matches nothing until something is added to it.
+        if spec.node_selector is None:
+            yield _add({names.SWAP_LABEL: _TRUE}, "nodeSelector")
+        elif names.SWAP_LABEL not in spec.node_selector:
+            yield _add(_TRUE, "nodeSelector", names.SWAP_LABEL)
+    elif policy in vocabulary.PREFERRED_LABEL:
+        yield from _preference(spec.affinity, term(names.Policy(policy)))
+    if policy in vocabulary.TOLERATING and not _tolerates(spec.tolerations or []):
+        if spec.tolerations is None:
+            yield _add([TOLERATION], "tolerations")
+        else:
+            yield _add(TOLERATION, "tolerations", "-")
+
+
+def _preference(affinity: review.Affinity | None, wanted: dict[str, Any]) -> Iterator[review.Operation]:
+    if affinity is None:
+        yield _add({"nodeAffinity": {_PREFERRED: [wanted]}}, "affinity")
+    elif affinity.node_affinity is None:
+        yield _add({_PREFERRED: [wanted]}, "affinity", "nodeAffinity")
+    else:
+        terms = affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
+        if terms is None:
+            yield _add([wanted], "affinity", "nodeAffinity", _PREFERRED)
+        elif wanted not in terms:
+            yield _add(wanted, "affinity", "nodeAffinity", _PREFERRED, "-")
+
+
+def _tolerates(tolerations: list[review.Toleration]) -> bool:
+    """Whether the pod puts up with our taint, whatever its value and effect (core/v1 Toleration)."""
+    return any(one.operator == "Exists" and one.key in {"", names.SWAP_TAINT} and not one.effect for one in tolerations)
+
+
+def _add(value: Any, *keys: str) -> review.Operation:
+    return review.Operation("add", review.pointer("spec", *keys), value)

@@ -1,0 +1,64 @@
+"""Admission as the chart installs it, in each of its modes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+
+import pytest
+
+from testbed import helm, manifests
+from testbed.controlplane import ControlPlane
+from testbed.webhook import Webhook
+from tests.integration.webhook import pods
+
+_WITHOUT_WEBHOOK = ("--set=admission.mode=Policy", "--show-only=templates/admission/without-webhook.yaml")
+
+
+@dataclasses.dataclass(frozen=True)
+class Admission:
+    """Who sees to new pods."""
+
+    webhook: Webhook | None
+    """The process that is asked; None in the mode Policy."""
+
+    @property
+    def refuses_with(self) -> int:
+        """The HTTP status of a refusal for a contradiction."""
+        return 403 if self.webhook is None else 422
+
+    def calls(self, **labels: str) -> float:
+        """How often the webhook was asked."""
+        return 0 if self.webhook is None else self.webhook.metric(pods.CALLS, **labels)
+
+
+@pytest.fixture(scope="module", params=["Webhook", "Policy"])
+def admission(
+    request: pytest.FixtureRequest, crds: ControlPlane, eventually: Callable[[Callable[[], object], str], None]
+) -> Iterator[Admission]:
+    """What is in force for a module, once for each admission.mode of the chart."""
+    if request.param == "Webhook":
+        with Webhook(crds) as running:
+            try:
+                running.install()
+                yield Admission(running)
+            finally:
+                running.uninstall()
+        return
+    policies, probes = helm.render(*_WITHOUT_WEBHOOK), pods.new_namespace(crds, "Required")
+
+    def is_placed() -> bool:
+        status, answer = pods.create(crds, probes, pods.pod("probe"), pods.DRY_RUN)
+        return status == HTTPStatus.CREATED and "nodeSelector" in answer["spec"]
+
+    try:
+        crds.apply(*manifests.other_manifests(), policies)
+        crds.wait_for_policies()
+        eventually(is_placed, "the policies in force")
+        yield Admission(None)
+    finally:
+        crds.kubectl("delete", "--ignore-not-found", "-f", "-", text=policies)
+        crds.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in manifests.policies()))
+        crds.wait_for_policies()
+        eventually(lambda: not is_placed(), "the policies gone")

@@ -1,0 +1,183 @@
+"""What the policies inside the API server see to alone: no webhook runs here, and none is registered."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+
+import pytest
+from swapwarden.kube import client
+from swapwarden.policy import vocabulary
+from swapwarden.webhook import review, rules
+
+from testbed import manifests
+from testbed.controlplane import ControlPlane
+from testbed.process import ProcessError
+from tests.integration.webhook import pods
+
+MIRROR = {"kubernetes.io/config.mirror": "0123", "kubernetes.io/config.source": "file"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _policies(crds: ControlPlane) -> Iterator[None]:
+    crds.apply(*manifests.other_manifests())
+    crds.wait_for_policies()
+    yield
+    crds.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in manifests.policies()))
+    crds.wait_for_policies()
+
+
+@pytest.fixture
+def namespace(crds: ControlPlane) -> str:
+    return pods.new_namespace(crds)
+
+
+def test_kubectl_annotate_is_refused(crds: ControlPlane, namespace: str) -> None:
+    assert pods.create(crds, namespace, pods.pod("web", {pods.POLICY: "Disabled"}))[0] == 201
+    annotate = ("annotate", f"--namespace={namespace}", "pod/web", "--overwrite")
+    for change in (f"{pods.POLICY}=NoPreference", f"{pods.POLICY}-", f"{pods.LIMIT}=1Gi"):
+        with pytest.raises(ProcessError) as refused:
+            crds.kubectl(*annotate, change)
+        assert "cannot be added, changed or removed once the pod exists" in str(refused.value)
+    crds.kubectl(*annotate, "example.com/note=x", f"{pods.POLICY}=Disabled")
+
+
+def test_bad_values_are_refused_all_at_once(crds: ControlPlane, namespace: str) -> None:
+    wrong = {pods.POLICY: "disabled", pods.LIMIT: "lots", pods.APP_LIMIT: "-1", pods.SOURCE: "me"}
+    status, answer = pods.create(crds, namespace, pods.pod("web", {**wrong, "example.com/a": "b"}))
+    assert (status, answer["reason"]) == (403, "Forbidden")
+    for key, value in wrong.items():
+        assert re.search(rf"\[{re.escape(key)}\]: (Unsupported|Invalid) value: {json.dumps(value)}", answer["message"])
+    assert answer["message"].count("metadata.annotations[") == len(wrong)
+
+
+def test_a_flood_of_bad_values_is_cut_not_lost(crds: ControlPlane, namespace: str) -> None:
+    wrong = {f"swap-limit.swapwarden.dev/c{number}": "x\n" + "\N{GRINNING FACE}" * 100 for number in range(500)}
+    status, answer = pods.create(crds, namespace, pods.pod("web", wrong))
+    assert status == 403
+    assert "not a quantity" in answer["message"]
+    assert answer["message"].endswith("...")
+
+
+def test_mirror_pods_are_let_in(crds: ControlPlane, namespace: str) -> None:
+    wanted = {**MIRROR, pods.POLICY: "Sometimes"}
+    assert pods.create(crds, namespace, pods.pod("mirror", wanted, node="node-1"))[0] == 201
+    # Their kubelet reports on them as on others.
+    path = pods.path(namespace, "mirror")
+    assert pods.patch(crds, f"{path}/status", {"status": {"phase": "Running"}})[0] == 200
+    assert pods.patch(crds, path, {"metadata": {"annotations": {pods.POLICY: "Disabled"}}})[0] == 403
+
+
+def test_the_field_of_a_draft_of_the_kep_is_no_policy(crds: ControlPlane, namespace: str) -> None:
+    body = pods.pod("web")
+    body["spec"]["swapPolicy"] = {"mode": "Disabled"}
+    with pytest.raises(ProcessError, match=r'unknown field "spec.swapPolicy"'):
+        crds.kubectl("create", f"--namespace={namespace}", "-f", "-", text=json.dumps(body))
+    status, answer = pods.create(crds, namespace, body)
+    assert status == 201
+    assert "swapPolicy" not in answer["spec"]
+
+
+# --- the same verdicts as the webhook's ---
+
+UNITS = (
+    "",
+    "k",
+    "M",
+    "G",
+    "T",
+    "P",
+    "E",
+    "Ki",
+    "Mi",
+    "Gi",
+    "Ti",
+    "Pi",
+    "Ei",
+    "n",
+    "u",
+    "m",
+    "K",
+    "mi",
+    "GB",
+    "e3",
+    "E-2",
+)
+NUMBERS = (
+    "0",
+    "1",
+    "007",
+    "1.5",
+    ".5",
+    "1.",
+    ".",
+    "-1",
+    "+1",
+    "",
+    " 1",
+    "1e999",
+    "9" * 63,
+    "9" * 64,
+    "9" * 65,
+    "1_0",
+    "\u0661",
+)
+WORDS = (
+    "Disabled",
+    "NoPreference",
+    "Required",
+    "Preferred",
+    "Avoid",
+    "disabled",
+    "Disabled ",
+    "",
+    "namespace",
+    "max",
+    "\n",
+)
+LETTERS = "019.eEKMGi+-dis abled\n\t\"'\\\u00e9\u0661\U0001f600"
+KEYS = (pods.POLICY, pods.SOURCE, pods.LIMIT, pods.APP_LIMIT, "swap-limit.swapwarden.dev/x-1")
+FOREIGN = ("swapwarden.dev/swap-policies", "example.com/swap-policy", "swap-limit.swapwarden.dev", "swapwarden.dev/x")
+
+
+def generated(source: random.Random) -> dict[str, str]:
+    """Some of ours and some of others', with values that are good, nearly good, or neither."""
+    found = {}
+    for key in source.sample([*KEYS, *FOREIGN], source.randint(1, 4)):
+        kind = source.random()
+        if kind < 0.4:
+            value = source.choice(NUMBERS) + source.choice(UNITS)
+        elif kind < 0.7:
+            value = source.choice(WORDS)
+        else:
+            value = "".join(source.choice(LETTERS) for _ in range(source.randint(0, 8)))
+        found[key] = value
+    return found
+
+
+def refused_by_webhook(found: dict[str, str]) -> set[str]:
+    """The keys whose values the webhook refuses."""
+    return {cause.field for cause in rules.wrong_values(review.Pod(review.Metadata(annotations=found)))}
+
+
+async def test_the_webhook_and_the_policy_agree_on_every_value(crds: ControlPlane, namespace: str) -> None:
+    source = random.Random(5359)  # noqa: S311 cases to test with, the same in each run
+    cases = [generated(source) for _ in range(600)]
+    bodies = [("POST", pods.path(namespace), pods.pod("web", each)) for each in cases]
+    answers = await pods.many(crds, bodies, dry_run=True)
+    refused = 0
+    for found, answer in zip(cases, answers, strict=True):
+        wanted = refused_by_webhook(found)
+        if isinstance(answer, client.ApiError):
+            refused += 1
+            assert answer.status == 403, (found, answer)
+            # Values may hold anything, so that keys are looked for where a message of ours begins.
+            told = {f"metadata.annotations[{key}]" for key in found if f"[{key}]: " in answer.message}
+            assert told == wanted, (found, answer)
+        else:
+            assert wanted == set(), found
+    assert 100 < refused < 500
+    judged = {key for each in cases for key in each if vocabulary.rule_of(key)}
+    assert judged == set(KEYS)
