@@ -55,7 +55,7 @@ class Installed:
         """Whether the API server would accept the webhook's certificate, whichever entry it calls."""
         served, trusted = self.served(), self.trusted()
         now = datetime.datetime.now(datetime.UTC)
-        return len(trusted) == 1 + len(names.Policy) and all(pairs.judge(served, each, HOST, now) for each in trusted)
+        return len(trusted) == 2 + len(names.Policy) and all(pairs.judge(served, each, HOST, now) for each in trusted)
 
 
 @pytest.fixture
