@@ -124,6 +124,6 @@ def test_owners_of_pods_are_told_what_has_no_effect(cluster: Cluster, eventually
 
     def reasons() -> list[str]:
         items = cluster.cp.get("/api/v1/namespaces/default/events")["items"]
-        return [one["reason"] for one in items if one["involvedObject"]["name"] == "limited"]
+        return [one["reason"] for one in items if one["involvedObject"].get("name") == "limited"]
 
     eventually(lambda: reasons() == ["ProfileNoSwap"], "the event")
