@@ -107,7 +107,8 @@ class Reporter:
         """`overtaken`: the object was read anew during the write, and may be another than the one written to."""
         self._backoff.reset()
         PATCHES.inc("ok")
-        if overtaken:
+        # The watch may be faster than the answer to the write that it tells of.
+        if overtaken and self._written != wanted:
             self._certain = False
             self._changed.set()
         else:

@@ -162,6 +162,20 @@ async def test_an_object_made_anew_during_a_write_gets_the_status_too(running: R
     await until(lambda: running.api.status == {"observedGeneration": 1})
 
 
+async def test_a_watch_that_is_faster_than_the_answer_costs_no_second_write(running: Running) -> None:
+    running.api.gate.clear()
+    running.reporter.found({})
+    await until(lambda: len(running.api.patches) == 1)
+    running.reporter.found(dict(running.wanted))
+    running.api.gate.set()
+    looks = running.looks
+    running.reporter.nudge()
+    await until(lambda: running.looks > looks)
+    running.want(observedGeneration=2)
+    await running.written()
+    assert running.api.patches == [{"observedGeneration": 1}, {"observedGeneration": 2}]
+
+
 async def test_a_404_of_an_object_that_was_made_anew_meanwhile_is_no_end(running: Running) -> None:
     running.reporter.found({})
     running.api.gate.clear()
