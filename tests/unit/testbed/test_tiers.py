@@ -4,6 +4,7 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,54 @@ def test_says_what_each_took() -> None:
         ["e2e", "2.5", "50%", "2", "1", "1", "FAILED,", "exit", "status", "1"],
         ["total", "5.0"],
     ]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int, int, int]]:
+    """Exit status, tests and failures of each run of pytest that is to come."""
+    planned: list[tuple[int, int, int]] = []
+
+    def run(argv: Sequence[str]) -> int:
+        status, tests, failures = planned.pop(0)
+        (report,) = [each.partition("=")[2] for each in argv if each.startswith("--junitxml=")]
+        Path(report).write_text(f'<testsuites><testsuite tests="{tests}" failures="{failures}"/></testsuites>')
+        assert ("--last-failed" in argv) is report.endswith("-again.xml")
+        return status
+
+    monkeypatch.setattr(tiers, "REPORTS", tmp_path)
+    monkeypatch.setattr(tiers, "_call", run)
+    return planned
+
+
+@pytest.mark.parametrize(
+    ("tier", "planned", "passed", "failed", "unsteady", "good"),
+    [
+        ("e2e", [(0, 9, 0)], 9, 0, 0, True),
+        ("e2e", [(1, 9, 2), (0, 2, 0)], 9, 0, 2, True),
+        ("e2e", [(1, 9, 2), (1, 2, 1)], 8, 1, 1, False),
+        ("e2e", [(1, 9, 2), (2, 0, 0)], 7, 2, 0, False),
+        ("e2e", [(1, 9, 3)], 6, 3, 0, False),
+        ("e2e", [(2, 9, 1)], 8, 1, 0, False),
+        ("unit", [(1, 9, 1)], 8, 1, 0, False),
+    ],
+)
+def test_few_failures_are_run_again_where_the_machine_may_be_why(
+    runs: list[tuple[int, int, int]],
+    tier: str,
+    planned: list[tuple[int, int, int]],
+    passed: int,
+    failed: int,
+    unsteady: int,
+    good: bool,
+) -> None:
+    runs.extend(planned)
+    share = tiers.run_tier(tier)
+    assert (share.passed, share.failed, share.unsteady, share.is_good) == (passed, failed, unsteady, good)
+    assert not runs
+
+
+def test_what_held_only_at_the_second_attempt_is_shown() -> None:
+    assert tiers.table([Share("e2e", 1.0, 9, unsteady=2)])[1].split()[-2:] == ["UNSTEADY:", "2"]
 
 
 def test_nothing_took_nothing() -> None:
