@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
+from swapwarden.agent import reporter
 
 from tests.e2e import cgroups
 from tests.e2e.cgroups import MIB, TIMEOUT
@@ -112,13 +114,15 @@ def test_a_pod_that_fails_again_and_again_costs_few_writes(
 
         eventually(lambda: restarts() >= 1, "it has failed once")
         before, generation = restarts(), swapwarden.state()["metadata"]["generation"]
-        reported = swapwarden.total("agent", PATCHES)
+        reported, begun = swapwarden.total("agent", PATCHES), time.monotonic()
         eventually(lambda: restarts() >= before + 2 and is_waiting(), "it has failed twice more, and waits")
         after = restarts()
         written = swapwarden.state()["metadata"]["generation"] - generation
         # A container's start is one write, its end another; the one that was on its way counts, too.
         assert written <= 2 * (after - before + 1)
-        # The agent says of each that it follows, and once each that it found a container above its value, and not more.
-        assert swapwarden.total("agent", PATCHES) - reported <= 2 * written + 2
+        # The agent says of each that it follows, once each that it found a container above its value, and what its
+        # counters are, every half minute.
+        counters = (time.monotonic() - begun) / reporter.COUNTERS_SECONDS + 1
+        assert swapwarden.total("agent", PATCHES) - reported <= 2 * written + 2 + counters
         assert [each["reason"] for each in swapwarden.violations(uid)] == []
         assert int(cgroups.swap_max(node, cgroups.find(node, cgroups.slice_of(uid)))) > 0
