@@ -169,8 +169,9 @@ def test_clients_that_behave_badly_are_answered_and_leave_nothing(crds: ControlP
                     say(sent, code)
             return resident()
 
-        before = rounds(50)
-        after = rounds(150)
-        assert after < before + 4 * 1024 * 1024
-        assert webhook.metric("swapwarden_webhook_bad_requests_total", code="400") >= 3 * 200
+        # The allocator comes to rest some MiB later. One kind of body, were it kept, would be 15 MB and more.
+        before = rounds(100)
+        after = rounds(300)
+        assert after < before + 12 * 1024 * 1024
+        assert webhook.metric("swapwarden_webhook_bad_requests_total", code="400") >= 3 * 400
         assert webhook.metric("swapwarden_webhook_bad_requests_total", code="500") == 0
