@@ -98,7 +98,7 @@ bench-agent: venv ## Measure the agent: its memory, idle CPU, and 250 pods from 
 .PHONY: bench-webhook
 bench-webhook: venv ## Measure what the webhook adds to the creation of a pod, against one in Go, as a ratio
 	@$(PYTHON) -m testbed setup controlplane
-	$(PYTHON) bench/webhook.py
+	$(PYTHON) -m bench.webhook
 
 .PHONY: clean
 clean: ## Remove the virtual environment and what tools left in the work tree (the cache outside it stays)
