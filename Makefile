@@ -89,11 +89,11 @@ image: venv ## Build the image with docker or buildah into build/image/, and say
 
 .PHONY: bench-informer
 bench-informer: venv ## Measure the informer against plain json.loads, as a ratio
-	$(PYTHON) bench/informer.py
+	$(PYTHON) -m bench.informer
 
 .PHONY: bench-agent
 bench-agent: venv ## Measure the agent: its memory, idle CPU, and 250 pods from cold against a bare loop, as ratios
-	$(PYTHON) bench/agent.py
+	$(PYTHON) -m bench.agent
 
 .PHONY: bench-webhook
 bench-webhook: venv ## Measure what the webhook adds to the creation of a pod, against one in Go, as a ratio

@@ -10,6 +10,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from testbed import process, term
 
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
@@ -37,8 +39,6 @@ TIERS = {
 REPORTS = Path("build/tests")
 FEW = 2
 """So many failures of a tier may be the machine's; more of them are not run again."""
-_TESTS_FAILED = 1
-"""The exit status of pytest when tests failed, and nothing else did."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Share:
     @property
     def is_good(self) -> bool:
         """Whether the step did what it is for: a tier without one test that passed proves nothing."""
-        return self.status == 0 and (self.name not in TIERS or self.passed > 0)
+        return self.status == 0 and not self.failed and (self.name not in TIERS or self.passed > 0)
 
 
 def counts(report: Path) -> tuple[int, int, int]:
@@ -80,10 +80,10 @@ def run_tier(name: str) -> Share:
     begin = time.monotonic()
     status, (passed, failed, skipped) = _pytest(name, *TIERS[name].options)
     unsteady = 0
-    if TIERS[name].is_timed and status == _TESTS_FAILED and failed <= FEW:
+    if TIERS[name].is_timed and status == pytest.ExitCode.TESTS_FAILED and failed <= FEW:
         term.say(f"tier {name}: {failed} failed; once more, by themselves ...")
-        status, (_, still, _) = _pytest(name, "--last-failed", "--last-failed-no-failures=none", again=True)
-        unsteady = failed - still if status in {0, _TESTS_FAILED} else 0
+        # One that is skipped now has not held.
+        status, (unsteady, _, _) = _pytest(name, "--last-failed", "--last-failed-no-failures=none", again=True)
         passed, failed = passed + unsteady, failed - unsteady
     return Share(name, time.monotonic() - begin, passed, failed, skipped, status, unsteady)
 
@@ -102,8 +102,8 @@ def table(shares: Sequence[Share]) -> list[str]:
     whole = sum(each.seconds for each in shares) or 1.0
     rows: list[tuple[str, ...]] = [("", "minutes", "share", "passed", "failed", "skipped", "")]
     for each in shares:
-        verdict = f"UNSTEADY: {each.unsteady}" if each.unsteady else ""
-        verdict = verdict if each.is_good else f"FAILED, exit status {each.status}"
+        unsteady = f"UNSTEADY: {each.unsteady}" if each.unsteady else ""
+        verdict = unsteady if each.is_good else f"FAILED, exit status {each.status}"
         numbers = (each.passed, each.failed, each.skipped) if each.name in TIERS else ("", "", "")
         minutes, percent = f"{each.seconds / 60:.1f}", f"{100 * each.seconds / whole:.0f}%"
         rows.append((each.name, minutes, percent, *map(str, numbers), verdict))

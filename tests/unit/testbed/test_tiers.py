@@ -70,6 +70,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int, int
         ("e2e", [(1, 9, 2), (0, 2, 0)], 9, 0, 2, True),
         ("e2e", [(1, 9, 2), (1, 2, 1)], 8, 1, 1, False),
         ("e2e", [(1, 9, 2), (2, 0, 0)], 7, 2, 0, False),
+        ("e2e", [(1, 9, 2), (0, 1, 0)], 8, 1, 1, False),
         ("e2e", [(1, 9, 3)], 6, 3, 0, False),
         ("e2e", [(2, 9, 1)], 8, 1, 0, False),
         ("unit", [(1, 9, 1)], 8, 1, 0, False),
