@@ -127,6 +127,8 @@ def vocabulary_templates() -> str:
     """What people may write, as named templates: values, and expressions in CEL (see swapwarden.policy.cel)."""
     defined = {
         "swapwarden.policies": json.dumps(sorted(names.Policy)),
+        "swapwarden.cel.nodeLabels": cel.texts(names.NODE_LABELS),
+        "swapwarden.cel.publicLabels": cel.texts(names.PUBLIC_LABELS),
         "swapwarden.cel.policies": cel.texts(sorted(names.Policy)),
         "swapwarden.cel.isOwn": cel.is_own(),
         "swapwarden.cel.isOfDomain": cel.is_of_domain(),

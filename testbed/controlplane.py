@@ -36,6 +36,8 @@ _REQUEST_TIMEOUT = 60.0
 # Below the range that the kernel takes client ports from: while the API server is down, no client may sit on its port.
 _PORTS = range(20000, 32000)
 _CRD_TIMEOUT = 30.0
+# Memory for time: a quarter of what an API server computes until it is ready is the collection of garbage.
+_ENVIRONMENT = {"GOGC": "400"}
 
 Json = Any
 
@@ -56,12 +58,23 @@ def free_port() -> int:
 class ControlPlane:
     """etcd and kube-apiserver with their own data, ports and certificate authority; several may run side by side.
 
-    In NETWORK, if given, the API server listens at all addresses and tells the cluster that it is at ADDRESS.
+    In NETWORK, if given, the API server listens at all addresses and tells the cluster that it is at ADDRESS. Of the
+    resources of AUDIT (plural and group, "nodeswapstates.swapwarden.dev") it logs each write with what was sent.
     """
 
-    def __init__(self, network: netns.NetworkNamespace | None = None, address: str = LOOPBACK) -> None:
+    def __init__(
+        self,
+        network: netns.NetworkNamespace | None = None,
+        address: str = LOOPBACK,
+        audit: Sequence[str] = (),
+        *,
+        etcd_quota: int | None = None,
+    ) -> None:
+        """ETCD_QUOTA: bytes that etcd may store, where its own default of 2 GiB is not enough."""
         self._network = network
+        self._etcd_quota = etcd_quota
         self._address = address
+        self._audit = audit
         self._assets = assets.ensure()
         self.folder = Path(tempfile.mkdtemp(prefix=f"swapwarden-controlplane-{os.getpid()}-"))
         self._pki = self.folder / "pki"
@@ -74,6 +87,7 @@ class ControlPlane:
         self._serving = self._authority.issue("apiserver", "kube-apiserver", sans)
         self._admin = self._authority.issue("admin", "admin", organization="system:masters")
         self.token_key = pki.write_key(pki.new_key(), self._pki / "service-accounts.key")
+        self._data = self.folder / "etcd"
         self._etcd: process.Process | None = None
         self._apiserver: process.Process | None = None
         self._etcd_port = self._port = 0
@@ -113,6 +127,7 @@ class ControlPlane:
             with self.network():
                 self._etcd_port, self._port = free_port(), free_port()
             try:
+                shutil.rmtree(self._data, ignore_errors=True)
                 self._start_etcd()
                 self.start_apiserver()
             except process.ProcessError as error:
@@ -126,15 +141,15 @@ class ControlPlane:
 
     def _start_etcd(self) -> None:
         client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{free_port()}"
-        data = self.folder / "etcd"
-        shutil.rmtree(data, ignore_errors=True)
-        argv = [str(self._assets.etcd), "--name=testbed", f"--data-dir={data}", "--unsafe-no-fsync", "--log-level=warn"]
+        argv = [str(self._assets.etcd), "--name=testbed", f"--data-dir={self._data}"]
+        argv += ["--unsafe-no-fsync", "--log-level=warn"]
         argv += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
         argv += [
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=testbed={peer}",
         ]
+        argv += [f"--quota-backend-bytes={self._etcd_quota}"] if self._etcd_quota else []
         self._etcd = process.Process("etcd", self.command(argv), log=self.folder / "etcd.log")
 
     def start_apiserver(self) -> None:
@@ -166,11 +181,20 @@ class ControlPlane:
             "--allow-privileged=true",
             "--profiling=false",
         ]
+        if self._audit:
+            policy = self.folder / "audit-policy.json"
+            policy.write_text(json.dumps(_audit_policy(self._audit)), encoding="utf-8")
+            argv += [f"--audit-policy-file={policy}", f"--audit-log-path={self._audit_log}"]
         log = self.folder / "kube-apiserver.log"
-        self._apiserver = process.Process("kube-apiserver", self.command(argv), log=log)
+        # One with as many objects as need a quota has no memory to spare.
+        environment = os.environ if self._etcd_quota else os.environ | _ENVIRONMENT
+        self._apiserver = process.Process("kube-apiserver", self.command(argv), log=log, env=environment)
+        self._wait_ready()
+
+    def _wait_ready(self) -> None:
         deadline = time.monotonic() + _READY_TIMEOUT
         while not self.ready():
-            self._apiserver.check_alive()
+            self._running().check_alive()
             if self._etcd:
                 self._etcd.check_alive()
             if time.monotonic() > deadline:
@@ -203,6 +227,33 @@ class ControlPlane:
         """End a pause."""
         self._running().send_signal(signal.SIGCONT)
 
+    def save(self) -> Path:
+        """A copy of what etcd holds now. etcd ends for it, as a crash would end it, and is started anew."""
+        self._names += 1
+        saved = self.folder / f"etcd-{self._names}"
+        self._kill_etcd()
+        shutil.copytree(self._data, saved)
+        self._start_etcd()
+        self._wait_ready()
+        return saved
+
+    def restore(self, saved: Path) -> None:
+        """Have etcd hold again what it held at save(): objects and their versions go back in time.
+
+        The API server is started anew, as etcd's documentation asks for: its watch cache is of the time that is gone.
+        """
+        self.stop_apiserver()
+        self._kill_etcd()
+        shutil.rmtree(self._data)
+        shutil.copytree(saved, self._data)
+        self._start_etcd()
+        self.start_apiserver()
+
+    def _kill_etcd(self) -> None:
+        if not self._etcd:
+            raise ControlPlaneError("the control plane has not been started")
+        self._etcd.kill()
+
     def compact(self) -> None:
         """Make etcd forget all versions but the newest, as kube-apiserver has it do every 5 minutes.
 
@@ -211,23 +262,46 @@ class ControlPlane:
         newest = self._etcd_request("/v3/kv/range", {"key": _base64(b"\0")})["header"]["revision"]
         self._etcd_request("/v3/kv/compaction", {"revision": newest, "physical": True})
 
+    def etcd_metrics(self) -> str:
+        """What etcd counts, in Prometheus' text format."""
+        return self._ask_etcd("GET", "/metrics", None).decode()
+
     def _etcd_request(self, path: str, body: Json) -> Json:
+        return json.loads(self._ask_etcd("POST", path, json.dumps(body)))
+
+    def _ask_etcd(self, method: str, path: str, body: str | None) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=_REQUEST_TIMEOUT)
         try:
             with self.network():
-                connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+                connection.request(method, path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             content = answer.read()
         finally:
             connection.close()
         if answer.status != http.HTTPStatus.OK:
             raise ControlPlaneError(f"etcd: {path}: HTTP {answer.status}: {content.decode(errors='replace')}")
-        return json.loads(content)
+        return content
+
+    def pids(self) -> dict[str, int]:
+        """Process ids of what runs, by name: etcd and kube-apiserver."""
+        return {running.name: running.pid for running in (self._etcd, self._apiserver) if running}
 
     def _running(self) -> process.Process:
         if not self._apiserver:
             raise ControlPlaneError("the control plane has not been started")
         return self._apiserver
+
+    @property
+    def _audit_log(self) -> Path:
+        return self.folder / "audit.log"
+
+    def audited(self) -> list[Json]:
+        """The events (audit.k8s.io/v1) of all writes so far to the resources that are audited, by time of their end."""
+        if not self._audit_log.exists():
+            return []
+        lines = self._audit_log.read_text(encoding="utf-8").splitlines(keepends=True)
+        # The last line may be on its way.
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def logs(self, lines: int = 30) -> str:
         """The end of what etcd and kube-apiserver wrote."""
@@ -434,6 +508,20 @@ class ControlPlane:
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token"
         made = self.create(path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec})
         return str(made["status"]["token"])
+
+
+def _audit_policy(resources: Sequence[str]) -> Json:
+    watched = [
+        {"group": group, "resources": [plural]} for plural, _, group in (each.partition(".") for each in resources)
+    ]
+    writes = {"level": "Request", "verbs": ["create", "update", "patch", "delete"], "resources": watched}
+    rules = [writes, {"level": "None"}]
+    return {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived", "ResponseStarted"],
+        "rules": rules,
+    }
 
 
 def _base64(content: bytes) -> str:

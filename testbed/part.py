@@ -7,20 +7,40 @@ import sys
 import time
 import types
 import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from testbed import process
 
+INSTALLED = ("-P", str(Path(__file__).with_name("installed.py")))
 _START_TIMEOUT = 30.0
 _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 
 
-class Part:
-    """`swapwarden COMMAND OPTIONS`, with its log in LOG. It is up when it serves health and metrics."""
+def total(text: str, name: str, **labels: str) -> float:
+    """Sum of the samples of a metric that have these labels, in Prometheus' text format; 0 where there is none."""
+    found = 0.0
+    for line in text.splitlines():
+        if not line.startswith(name):
+            continue
+        sample = _SAMPLE.match(line)
+        if not sample or sample["name"] != name:
+            continue
+        has = dict(re.findall(r'(\w+)="([^"]*)"', sample["labels"] or ""))
+        if labels.items() <= has.items():
+            found += float(sample["value"])
+    return found
 
-    def __init__(self, command: str, *options: str, log: Path) -> None:
-        argv = [sys.executable, "-m", "swapwarden", command, "--metrics-address=127.0.0.1:0", *options]
+
+class Part:
+    """`swapwarden COMMAND OPTIONS`, with its log in LOG. It is up when it serves health and metrics.
+
+    PROGRAM (arguments of Python) takes the place of the package, for one around it.
+    """
+
+    def __init__(self, command: str, *options: str, log: Path, program: Sequence[str] = INSTALLED) -> None:
+        argv = [sys.executable, *program, command, "--metrics-address=127.0.0.1:0", *options]
         self.process = process.Process(f"swapwarden {command}", argv, log=log)
         try:
             self.metrics_url = f"http://127.0.0.1:{self.said('serving health and metrics')['port']}"
@@ -29,17 +49,19 @@ class Part:
             raise
 
     def said(self, message: str) -> dict[str, Any]:
-        """The fields of the log line with this message, for which it waits."""
+        """The fields of the first log line with this message, for which it waits."""
         deadline = time.monotonic() + _START_TIMEOUT
         while True:
-            for line in self.process.output().splitlines():
-                if f'"{message}"' in line:
-                    entry: dict[str, Any] = json.loads(line)
-                    return entry
+            if lines := self.lines(message):
+                return lines[0]
             self.process.check_alive()
             if time.monotonic() > deadline:
                 raise process.ProcessError(f"{self.process.name} does not say {message!r}:\n{self.process.tail()}")
             time.sleep(0.02)
+
+    def lines(self, message: str) -> list[dict[str, Any]]:
+        """The fields of all log lines so far with this message."""
+        return [json.loads(line) for line in self.process.output().splitlines() if f'"{message}"' in line]
 
     def health(self, path: str) -> tuple[int, str]:
         """Status and text of /healthz, /readyz or /metrics."""
@@ -54,15 +76,7 @@ class Part:
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of a metric that have these labels; 0 where there is none."""
-        total = 0.0
-        for line in self.health("/metrics")[1].splitlines():
-            found = _SAMPLE.match(line)
-            if not found or found["name"] != name:
-                continue
-            has = dict(re.findall(r'(\w+)="([^"]*)"', found["labels"] or ""))
-            if labels.items() <= has.items():
-                total += float(found["value"])
-        return total
+        return total(self.health("/metrics")[1], name, **labels)
 
     def stop(self) -> int:
         """End it; the exit status."""

@@ -17,6 +17,14 @@ from swapwarden.api import names, profile, state
 
 Schema = dict[str, Any]
 
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what occurs twice twice: people read the file, and anchors are hard to follow."""
+
+    def ignore_aliases(self, _: object) -> bool:
+        return True
+
+
 _DROPPED = ("title", "$defs", "additionalProperties")
 """Keys of JSON Schema that structural schemas either refuse or mean by default."""
 
@@ -109,8 +117,8 @@ def _column(name: str, path: str, description: str, *, kind: str = "string", wid
     return {**column, "priority": 1} if wide else column
 
 
-def _condition(name: str) -> str:
-    return f'.status.conditions[?(@.type=="{name}")].status'
+def _condition(name: str, field: str = "status") -> str:
+    return f'.status.conditions[?(@.type=="{name}")].{field}'
 
 
 def profile_crd() -> Schema:
@@ -118,7 +126,12 @@ def profile_crd() -> Schema:
     schema = structural(profile.NodeSwapProfile.model_json_schema(mode="validation"))
     spec, status = schema["properties"]["spec"], schema["properties"]["status"]
     # The API server fills in nested defaults only where the parent is there.
-    spec["properties"]["swap"]["default"] = {}
+    for child in spec["properties"].values():
+        default = child.get("default")
+        if isinstance(default, dict):
+            child["default"] = {}
+            if not any(default.values()):
+                del child["default"]
     status.pop("default", None)
     for child in status["properties"].values():
         child.pop("default", None)
@@ -136,6 +149,12 @@ def profile_crd() -> Schema:
             _column("Applied", ".status.nodes.applied", "Nodes that applied the plan.", kind="integer"),
             _column("Degraded", ".status.nodes.degraded", "Nodes with a problem.", kind="integer"),
             _column("Ready", _condition("Ready"), "Whether all governed nodes applied the plan."),
+            _column("Reason", _condition("Ready", "reason"), "Why they did not all, or what they did."),
+            _column("Pending", ".status.nodes.pending", "Nodes that have yet to apply.", kind="integer", wide=True),
+            _column("No-Agent", ".status.nodes.withoutAgent", "Nodes without an agent.", kind="integer", wide=True),
+            _column(
+                "Incompatible", ".status.nodes.incompatible", "Nodes that can't limit swap.", kind="integer", wide=True
+            ),
             _column("Reserved", ".spec.swap.systemReserved", "Swap kept back from pods.", wide=True),
             _column("Conflicted", _condition("Conflicted"), "Whether another profile ties with it.", wide=True),
             _column("Age", ".metadata.creationTimestamp", "Time since creation.", kind="date"),
@@ -198,6 +217,8 @@ def _rules(schema: Schema, path: str) -> Iterator[str]:
         yield from _rules(child, f"{path}.{name}")
     if "items" in schema:
         yield from _rules(schema["items"], f"{path}[]")
+    if "additionalProperties" in schema:
+        yield from _rules(schema["additionalProperties"], f"{path}.<key>")
 
 
 def reference(definitions: list[Schema]) -> str:
@@ -234,7 +255,7 @@ def generate(crds: pathlib.Path, reference_file: pathlib.Path) -> None:
     definitions = [profile_crd(), state_crd()]
     crds.mkdir(parents=True, exist_ok=True)
     for definition in definitions:
-        text = yaml.safe_dump(definition, sort_keys=False, width=120)
+        text = yaml.dump(definition, Dumper=_Dumper, sort_keys=False, width=120)
         head = "# Generated from operator/swapwarden/api by `make generate`; do not edit.\n"
         (crds / f"{definition['metadata']['name']}.yaml").write_text(head + text, encoding="utf-8")
     reference_file.write_text(reference(definitions), encoding="utf-8")

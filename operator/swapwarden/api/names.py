@@ -25,6 +25,8 @@ POLICY_SOURCE_ANNOTATION: Final = "swapwarden.dev/policy-source"
 
 # On namespaces (a label, so that webhook selectors can see it).
 DEFAULT_POLICY_LABEL: Final = "swapwarden.dev/default-swap-policy"
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
+"""Every Namespace has it, with its name: the API server sets it."""
 
 # On nodes.
 STARTUP_TAINT: Final = "node.swapwarden.dev/agent-not-ready"
@@ -34,11 +36,26 @@ SWAP_LABEL: Final = "node.swapwarden.dev/swap"
 """\"true\" where pods can get swap; absent elsewhere. Placement counts on it."""
 SWAP_TAINT: Final = SWAP_LABEL
 """Key of the taint that keeps pods without need for swap off nodes that have it."""
+BEHAVIOR_LABEL: Final = "node.swapwarden.dev/swap-behavior"
+BACKING_LABEL: Final = "node.swapwarden.dev/swap-backing"
+ENCRYPTED_LABEL: Final = "node.swapwarden.dev/swap-encrypted"
+PUBLIC_LABELS: Final = (NFD_SWAP_LABEL, SWAP_LABEL, BEHAVIOR_LABEL, BACKING_LABEL, ENCRYPTED_LABEL)
+"""Labels that Node Feature Discovery would set, too, if it is asked."""
+VOUCHED_LABEL: Final = "swapwarden.node-restriction.kubernetes.io/encrypted-swap"
+"""Under a prefix that kubelets may not write, and Node Feature Discovery does not."""
+NODE_LABELS: Final = (*PUBLIC_LABELS, VOUCHED_LABEL)
+"""All labels of nodes that are Swapwarden's to set."""
+
+SWAP_RESOURCE: Final = "swapwarden.dev/swap"
+"""Extended resource of nodes and containers, in bytes: the scheduler counts swap limits by it."""
 
 # In this annotation Node Feature Discovery lists the labels that it set, those of its own domain without it; where
 # there are several of it, the key has their name and a dot before (node-feature-discovery: pkg/nfd-master).
 NFD_OWNS_ANNOTATION: Final = "nfd.node.kubernetes.io/feature-labels"
-NFD_SWAP_FEATURE: Final = "memory-swap"
+NFD_DOMAIN: Final = "feature.node.kubernetes.io"
+
+AGENT_LABELS: Final = {"app.kubernetes.io/name": "swapwarden", "app.kubernetes.io/component": "agent"}
+"""What the chart's DaemonSet finds its pods by."""
 
 # Set by the kubelet on pods that it did not get from the API server (k/k: pkg/kubelet/types/pod_update.go).
 CONFIG_SOURCE_ANNOTATION: Final = "kubernetes.io/config.source"
@@ -89,6 +106,41 @@ class Behavior(enum.StrEnum):
     WORKLOAD_CONTROLLED = "WorkloadControlled"
 
 
+class Backing(enum.StrEnum):
+    """What is under a swap device, as far as the kernel tells."""
+
+    NVME = "nvme"
+    SSD = "ssd"
+    HDD = "hdd"
+    VIRTUAL = "virtual"
+    """A hypervisor's disk: what is under that cannot be seen."""
+    NETWORK = "network"
+    ZRAM = "zram"
+    LOOP = "loop"
+    FILE = "file"
+    MIXED = "mixed"
+    """Several of these under one device."""
+    UNKNOWN = "unknown"
+
+
+class Publisher(enum.StrEnum):
+    """Who sets the labels of nodes."""
+
+    DIRECT = "Direct"
+    """The controller."""
+    NODE_FEATURE = "NodeFeature"
+    """Node Feature Discovery, which the controller asks by NodeFeature objects."""
+    AUTO = "Auto"
+    """NodeFeature where its CustomResourceDefinition is installed, else Direct."""
+
+
+class TaintEffect(enum.StrEnum):
+    """What the taint of nodes with swap does. None that ends pods: NoExecute is for nodes that are broken."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+
+
 class Reason(enum.StrEnum):
     """Why a pod or a container has its number: one per row of the table in docs/semantics.md."""
 
@@ -104,3 +156,5 @@ class Reason(enum.StrEnum):
     NO_LIMIT = "NoLimit"
     BOUNDED = "Bounded"
     OVERCOMMIT_REACHED = "OvercommitReached"
+    OVERRIDE_DISABLED = "OverrideDisabled"
+    OVERRIDE_LIMIT = "OverrideLimit"

@@ -23,14 +23,24 @@ QUANTITY_OR_PERCENT_REFUSAL = "must be a quantity without a sign, such as 512Mi 
 QUANTITY_LENGTH = 32
 LABEL_KEY_PATTERN = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-    r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 )
-LABEL_KEY_REFUSAL = "a key must be that of a label: pool, or example.com/pool"
+LABEL_KEY_REFUSAL = (
+    "a key must be that of a label: pool, or example.com/pool, with at most 63 characters after the slash"
+)
+LABEL_VALUE_REFUSAL = (
+    "must be the value of a label: letters, digits, '-', '_' and '.', with a letter or digit at both ends; or empty"
+)
 LABEL_VALUE_PATTERN = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 
 
-def _quantity(pattern: str, refusal: str) -> tuple[pydantic.BeforeValidator, pydantic.WithJsonSchema]:
-    """What makes a field a quantity, in the model and in the CRD. YAML reads `maxPerPod: 1024` as a number."""
+def _quantity(
+    pattern: str, refusal: str, *, least: int = 0
+) -> tuple[pydantic.BeforeValidator, pydantic.WithJsonSchema]:
+    """What makes a field a quantity, in the model and in the CRD. YAML reads `maxPerPod: 1024` as a number.
+
+    `least` is the smallest such number; the pattern says the same of text.
+    """
 
     def checked(value: object) -> str:
         text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
@@ -39,7 +49,7 @@ def _quantity(pattern: str, refusal: str) -> tuple[pydantic.BeforeValidator, pyd
         return text
 
     # A rule instead of `pattern`, whose message would be the pattern.
-    rule = f"type(self) == int ? self >= 0 : size(self) <= {QUANTITY_LENGTH} && self.matches('^({pattern})$')"
+    rule = f"type(self) == int ? self >= {least} : size(self) <= {QUANTITY_LENGTH} && self.matches('^({pattern})$')"
     return pydantic.BeforeValidator(checked), pydantic.WithJsonSchema(
         {
             "x-kubernetes-int-or-string": True,
@@ -55,13 +65,49 @@ Quantity = Annotated[str, *_quantity(QUANTITY_PATTERN, QUANTITY_REFUSAL)]
 QuantityOrPercent = Annotated[str, *_quantity(QUANTITY_OR_PERCENT_PATTERN, QUANTITY_OR_PERCENT_REFUSAL)]
 """A quantity, or whole percents of the node's swap: 10%."""
 
-LabelKey = Annotated[str, pydantic.Field(max_length=317, pattern=LABEL_KEY_PATTERN)]
-LabelValue = Annotated[str, pydantic.Field(max_length=63, pattern=LABEL_VALUE_PATTERN)]
+NODES_OR_PERCENT_PATTERN = r"[1-9][0-9]{0,5}|([1-9][0-9]?|100)%"
+NodesOrPercent = Annotated[
+    str,
+    *_quantity(
+        NODES_OR_PERCENT_PATTERN, "must be a number of nodes from 1, or percents of them from 1% to 100%", least=1
+    ),
+]
+"""So many nodes: 3, 25%."""
+
+
+def _label(pattern: str, length: int, refusal: str) -> tuple[pydantic.AfterValidator, pydantic.WithJsonSchema]:
+    """What makes a string a part of a label, in the model and in the CRD."""
+
+    def checked(text: str) -> str:
+        if len(text) > length or not re.fullmatch(pattern, text):
+            raise ValueError(refusal)
+        return text
+
+    # A rule instead of `pattern`, as above.
+    rules = [{"rule": f"self.matches(r'{pattern}')", "message": refusal}]
+    return pydantic.AfterValidator(checked), pydantic.WithJsonSchema(
+        {"type": "string", "maxLength": length, "x-kubernetes-validations": rules}
+    )
+
+
+LabelKey = Annotated[str, *_label(LABEL_KEY_PATTERN, 317, LABEL_KEY_REFUSAL)]
+LabelValue = Annotated[str, *_label(LABEL_VALUE_PATTERN, 63, LABEL_VALUE_REFUSAL)]
+ListedLabelValue = Annotated[str, pydantic.Field(max_length=63, pattern=LABEL_VALUE_PATTERN)]
+"""One of many: for lists in lists, where a rule would cost the API server more than it allows."""
 
 
 BOUNDS_REFUSAL = (
     "workloadControlled has no effect unless behavior is WorkloadControlled: set the behavior or remove the bounds"
 )
+
+EXTENDED_RESOURCE_REFUSAL = (
+    "extendedResource needs swap.behavior WorkloadControlled: with another one the scheduler would count limits that"
+    " give no swap"
+)
+
+
+MAX_REVISIONS = 5
+MAX_REVISION_LENGTH = 65536
 
 
 class Model(pydantic.BaseModel):
@@ -95,7 +141,7 @@ class LabelSelectorRequirement(Model):
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = pydantic.Field(
         description="How the label is compared with values."
     )
-    values: Annotated[list[LabelValue], pydantic.Field(max_length=64)] = pydantic.Field(
+    values: Annotated[list[ListedLabelValue], pydantic.Field(max_length=64)] = pydantic.Field(
         default=[], description="Values for In and NotIn; empty with Exists and DoesNotExist."
     )
 
@@ -109,11 +155,11 @@ class LabelSelectorRequirement(Model):
 
 
 class LabelSelector(Model):
-    """A selector over node labels, as metav1.LabelSelector: all parts must match; an empty one matches every node."""
+    """A label selector, as metav1.LabelSelector: all parts must match; an empty one matches everything."""
 
     match_labels: Annotated[dict[str, LabelValue], pydantic.Field(max_length=64)] = pydantic.Field(
         default={},
-        description="Labels that a node must carry with exactly these values.",
+        description="Labels that must be there, with exactly these values.",
         json_schema_extra={
             "x-kubernetes-validations": [
                 {
@@ -192,8 +238,119 @@ class Swap(Model):
         return self
 
 
+class Scheduling(Model):
+    """What the scheduler is told of these nodes, beyond their labels."""
+
+    taint_effect: Annotated[names.TaintEffect, pydantic.Field()] | None = pydantic.Field(
+        default=None,
+        description=(
+            "Nodes whose pods get swap carry the taint node.swapwarden.dev/swap=true with this effect, once they have"
+            " applied the profile. Pods with the policy Required or Preferred tolerate it. Absent: no taint."
+        ),
+    )
+    extended_resource: bool = pydantic.Field(
+        default=False,
+        description=(
+            "Nodes offer the extended resource swapwarden.dev/swap, in bytes, once they have applied the profile: what"
+            " the limits of their pods may add up to. The scheduler counts what containers ask of it, which is their"
+            " swap limit. Only with behavior WorkloadControlled, and a controller that may write the status of nodes"
+            " (extendedResource in the chart)."
+        ),
+    )
+
+
+class Rollout(Model):
+    """How a change of the profile reaches its nodes."""
+
+    max_unavailable: NodesOrPercent = pydantic.Field(
+        default="25%",
+        description=(
+            "How many of the profile's nodes may be under way to a new generation at once: a number, or percents, which"
+            " are rounded down but never to 0. While a node that has it is degraded, no other gets it. 100%: all at"
+            " once, whatever becomes of them."
+        ),
+    )
+    on_swap_in_use: Literal["Proceed", "Hold"] = pydantic.Field(
+        default="Proceed",
+        description=(
+            "What becomes of a node where the change would take swap from pods that use it now; status.swapInUse says"
+            " how much. Proceed: it gets the change in its turn. Hold: it keeps what it has until they use less."
+        ),
+    )
+
+
+MAX_OVERRIDES = 32
+OVERRIDE_SELECTS_REFUSAL = "an override needs a namespaceSelector or a podSelector; podSelector: {} selects all pods"
+OVERRIDE_SAYS_REFUSAL = "an override needs a policy or a swapLimit: without both it changes nothing"
+OVERRIDE_CONTRADICTION = "policy Disabled leaves no swap to limit: remove the swapLimit, or the policy"
+ZERO_PATTERN = r"[0.]+([eEKMGTPkm].*)?"
+
+
+class Override(Model):
+    """A policy or a limit for pods whose owners cannot annotate them."""
+
+    model_config = pydantic.ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": "has(self.namespaceSelector) || has(self.podSelector)",
+                    "message": OVERRIDE_SELECTS_REFUSAL,
+                },
+                {"rule": "has(self.policy) || has(self.swapLimit)", "message": OVERRIDE_SAYS_REFUSAL},
+                {
+                    "rule": "!has(self.policy) || self.policy != 'Disabled' || !has(self.swapLimit) ||"
+                    " (type(self.swapLimit) == int ? self.swapLimit == 0"
+                    f" : self.swapLimit.matches('^({ZERO_PATTERN})$'))",
+                    "message": OVERRIDE_CONTRADICTION,
+                },
+            ]
+        }
+    )
+
+    namespace_selector: LabelSelector | None = pydantic.Field(
+        default=None, description="Over the labels of a pod's Namespace. Absent: pods of all namespaces."
+    )
+    pod_selector: LabelSelector | None = pydantic.Field(
+        default=None, description="Over the labels of a pod. Absent: all pods of the namespaces."
+    )
+    policy: Literal["Disabled", "NoPreference"] | None = pydantic.Field(
+        default=None,
+        description=(
+            "Disabled: no swap, whatever the pod says. NoPreference: what this profile gives, where only the"
+            " namespace's default says Disabled. Other policies place pods, and so must be there when one is created."
+        ),
+    )
+    swap_limit: Quantity | None = pydantic.Field(
+        default=None,
+        description="The pod's swap limit, unless its own annotations name a smaller one.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _says_something(self) -> Override:
+        if self.namespace_selector is None and self.pod_selector is None:
+            raise ValueError(OVERRIDE_SELECTS_REFUSAL)
+        if self.policy is None and self.swap_limit is None:
+            raise ValueError(OVERRIDE_SAYS_REFUSAL)
+        if self.policy == "Disabled" and self.swap_limit and not re.fullmatch(ZERO_PATTERN, self.swap_limit):
+            raise ValueError(OVERRIDE_CONTRADICTION)
+        return self
+
+
 class ProfileSpec(Model):
     """What an administrator decides for a set of nodes."""
+
+    model_config = pydantic.ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": "!self.?scheduling.extendedResource.orValue(false)"
+                    " || self.swap.behavior == 'WorkloadControlled'",
+                    "message": EXTENDED_RESOURCE_REFUSAL,
+                    "fieldPath": ".scheduling.extendedResource",
+                }
+            ]
+        }
+    )
 
     node_selector: LabelSelector = pydantic.Field(description="Which nodes the profile governs. {} selects every node.")
     priority: Annotated[int, pydantic.Field(ge=-1_000_000, le=1_000_000)] = pydantic.Field(
@@ -210,12 +367,27 @@ class ProfileSpec(Model):
         ),
     )
     swap: Swap = pydantic.Field(default=Swap(), description="How pods on these nodes get swap.")
+    scheduling: Scheduling = pydantic.Field(default=Scheduling(), description="How these nodes show in scheduling.")
+    rollout: Rollout = pydantic.Field(default=Rollout(), description="How a change reaches these nodes.")
+    overrides: Annotated[list[Override], pydantic.Field(max_length=MAX_OVERRIDES)] = pydantic.Field(
+        default=[],
+        description=(
+            "For pods on these nodes that nobody can annotate. The first that selects a pod counts. A pod's own"
+            " annotations win where they are stricter."
+        ),
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _resource_fits_behavior(self) -> ProfileSpec:
+        if self.scheduling.extended_resource and self.swap.behavior != names.Behavior.WORKLOAD_CONTROLLED:
+            raise ValueError(EXTENDED_RESOURCE_REFUSAL)
+        return self
 
 
 class Condition(Model):
     """A condition in the form of metav1.Condition."""
 
-    type: str = pydantic.Field(max_length=316, description="Ready, Conflicted or Degraded.")
+    type: str = pydantic.Field(max_length=316, description="Ready, Progressing, Conflicted or Degraded.")
     status: Literal["True", "False", "Unknown"] = pydantic.Field(description="True, False or Unknown.")
     reason: str = pydantic.Field(max_length=1024, description="One word for programs.")
     message: str = pydantic.Field(default="", max_length=32768, description="A sentence for people.")
@@ -229,8 +401,33 @@ class NodeCounts(Model):
     """How many nodes are in which state under this profile."""
 
     matched: int = pydantic.Field(default=0, ge=0, description="Nodes that this profile governs.")
+    updated: int = pydantic.Field(default=0, ge=0, description="Of these, nodes whose plan is by this generation.")
     applied: int = pydantic.Field(default=0, ge=0, description="Of these, nodes whose agent applied the newest plan.")
-    degraded: int = pydantic.Field(default=0, ge=0, description="Of these, nodes whose agent reports a problem.")
+    pending: int = pydantic.Field(default=0, ge=0, description="Of these, nodes whose agent has yet to apply it.")
+    incompatible: int = pydantic.Field(
+        default=0, ge=0, description="Of these, nodes without cgroup v2 or its swap controller: nothing is enforced."
+    )
+    without_agent: int = pydantic.Field(
+        default=0, ge=0, description="Of these, nodes without a Ready agent, whatever an earlier one reported."
+    )
+    degraded: int = pydantic.Field(
+        default=0, ge=0, description="Of all of these, nodes whose agent reports a problem; they count elsewhere, too."
+    )
+
+
+class SwapInUse(Model):
+    """Swap that pods use above what the newest generation gives them, on nodes that do not have it yet."""
+
+    nodes: int = pydantic.Field(default=0, ge=0, description="Nodes with such pods.")
+    pods: int = pydantic.Field(default=0, ge=0, description="Pods.")
+    bytes: int = pydantic.Field(default=0, ge=0, description="Bytes.")
+
+
+class Revision(Model):
+    """What the profile said in a generation that nodes still follow, or may have to go on with."""
+
+    generation: int = pydantic.Field(ge=0, description="metadata.generation.")
+    spec: str = pydantic.Field(max_length=MAX_REVISION_LENGTH, description="The spec, as JSON.")
 
 
 class ProfileStatus(Model):
@@ -239,10 +436,22 @@ class ProfileStatus(Model):
     observed_generation: int = pydantic.Field(
         default=0, ge=0, description="Generation of the spec this status is about."
     )
-    nodes: NodeCounts = pydantic.Field(default=NodeCounts(), description="Counts of nodes.")
+    applied_generation: int = pydantic.Field(
+        default=0, ge=0, description="Newest generation of the spec that all nodes had applied at some moment."
+    )
+    swap_in_use: SwapInUse = pydantic.Field(
+        default=SwapInUse(), description="What the newest generation is yet to take from pods that use it now."
+    )
+    revisions: Annotated[list[Revision], pydantic.Field(max_length=MAX_REVISIONS)] = pydantic.Field(
+        default=[], description="Generations in use on nodes, so that those whose turn has not come go on with theirs."
+    )
+    nodes: NodeCounts = pydantic.Field(
+        default=NodeCounts(),
+        description="Counts of nodes: each is applied, pending, incompatible or without an agent.",
+    )
     conditions: Annotated[list[Condition], pydantic.Field(max_length=16)] = pydantic.Field(
         default=[],
-        description="Ready, Conflicted, Degraded.",
+        description="Ready, Progressing, Conflicted, Degraded.",
         json_schema_extra={
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["type"],

@@ -27,7 +27,8 @@ EPOCH_REFUSAL = "epoch must not become smaller: a newer controller leads"
 MAX_PODS = 2048
 MAX_CONTAINERS = 128
 MAX_VIOLATIONS = 32
-MAX_DEVICES = 64
+MAX_DEVICES = 32
+"""As many as a kernel takes (MAX_SWAPFILES, include/linux/swap.h), so that none is ever left out."""
 
 
 class ContainerState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -47,6 +48,13 @@ class PodState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     reason: Annotated[names.Reason, msgspec.Meta(description="The rule that gave swapMax; see docs/semantics.md.")]
     swap_max: Annotated[
         SwapMax | None, msgspec.Meta(description="Value for the pod's cgroup. Absent: nothing is written.")
+    ] = None
+    each: Annotated[
+        SwapMax | None,
+        msgspec.Meta(
+            description="Value for the cgroup of each container that containers does not name, also of those that are"
+            " yet to start: no write is needed when one does."
+        ),
     ] = None
     containers: Annotated[
         dict[str, ContainerState],
@@ -70,6 +78,16 @@ class KubepodsState(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     """What the cgroup above all pods must hold."""
 
     swap_max: Annotated[SwapMax, msgspec.Meta(description="The node's swap less the profile's systemReserved.")]
+
+
+class Proposal(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What a profile would give pods whose turn on this node has not come. Nothing of it is enforced."""
+
+    profile: Annotated[ProfileRef, msgspec.Meta(description="The profile that is to be in force next.")]
+    pods: Annotated[
+        dict[str, SwapMax],
+        msgspec.Meta(max_length=MAX_PODS, description="Pods that would get less than now, by UID as in pods."),
+    ] = {}
 
 
 class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -100,6 +118,10 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             description="By the UID that the pod's cgroup carries (for static pods the kubelet's config hash).",
         ),
     ] = {}
+    proposal: Annotated[
+        Proposal | None,
+        msgspec.Meta(description="What is to come, for the agent to say how much swap in use it would take."),
+    ] = None
 
 
 class SwapDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -109,6 +131,22 @@ class SwapDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     type: Annotated[str, msgspec.Meta(max_length=32, description="partition or file, as the kernel says.")]
     size_bytes: Annotated[int, msgspec.Meta(ge=0, description="Size in bytes.")]
     priority: Annotated[int, msgspec.Meta(description="The kernel uses devices with a higher priority first.")] = 0
+    backing: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=32,
+            description=(
+                "What is under it: nvme, ssd, hdd, virtual (a hypervisor's disk), network, zram, loop, file, "
+                "mixed (several of these) or unknown."
+            ),
+        ),
+    ] = names.Backing.UNKNOWN
+    encrypted: Annotated[
+        bool,
+        msgspec.Meta(
+            description="Whether nothing that is swapped to it reaches a disk in the clear, as far as the kernel tells."
+        ),
+    ] = False
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -166,12 +204,23 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     message: Annotated[str, msgspec.Meta(max_length=512, description="A sentence for people.")] = ""
 
 
+class Cost(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What a proposal would take from pods that use it now."""
+
+    profile: Annotated[ProfileRef, msgspec.Meta(description="The profile of the proposal.")]
+    pods: Annotated[int, msgspec.Meta(ge=0, description="Pods with more swap in use than they would get.")] = 0
+    bytes: Annotated[int, msgspec.Meta(ge=0, description="Swap that they use above that, in bytes.")] = 0
+
+
 class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Written by the node's agent only, through the status subresource."""
 
     observed_generation: Annotated[
         int, msgspec.Meta(ge=0, description="metadata.generation of the spec that the agent acted on last.")
     ] = 0
+    profile: Annotated[
+        ProfileRef | None, msgspec.Meta(description="The profile of the plan that the agent acted on last.")
+    ] = None
     facts: Annotated[Facts | None, msgspec.Meta(description="What the agent found on the node.")] = None
     conditions: Annotated[
         list[Condition], msgspec.Meta(max_length=16, description="Compatible, Applied, Degraded, Drift.")
@@ -183,6 +232,9 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     violations_omitted: Annotated[
         int, msgspec.Meta(ge=0, description="How many more deviations there are than violations has room for.")
     ] = 0
+    proposal: Annotated[
+        Cost | None, msgspec.Meta(description="What spec.proposal would take from pods that use it now.")
+    ] = None
 
 
 class OwnerReference(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

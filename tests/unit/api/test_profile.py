@@ -38,6 +38,15 @@ def test_bounds_that_are_not(text: object) -> None:
         spec(swap={"behavior": "WorkloadControlled", "workloadControlled": {"maxPerPod": text}})
 
 
+def test_the_extended_resource_needs_a_behavior_that_follows_it() -> None:
+    asks = {"extendedResource": True}
+    assert spec(scheduling=asks, swap={"behavior": "WorkloadControlled"}).scheduling.extended_resource
+    for swap in ({}, {"behavior": "LimitedSwap"}):
+        with pytest.raises(pydantic.ValidationError, match=r"extendedResource needs swap\.behavior WorkloadControlled"):
+            spec(scheduling=asks, swap=swap)
+    assert not spec(scheduling={"extendedResource": False}).scheduling.extended_resource
+
+
 @given(
     st.from_regex(profile.QUANTITY_PATTERN, fullmatch=True).filter(lambda text: len(text) <= profile.QUANTITY_LENGTH)
 )
@@ -86,3 +95,43 @@ def test_bounds_without_their_behavior_are_refused() -> None:
 def test_unknown_fields_and_values_are_refused(field: str, value: object) -> None:
     with pytest.raises(pydantic.ValidationError, match=field):
         spec(**{field: value})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"podSelector": {}, "policy": "Disabled"},
+        {"namespaceSelector": {"matchLabels": {"team": "a"}}, "swapLimit": "1Gi"},
+        {"namespaceSelector": {}, "podSelector": {}, "policy": "NoPreference", "swapLimit": "1Gi"},
+        *({"podSelector": {}, "policy": "Disabled", "swapLimit": zero} for zero in (0, "0", "0Gi", "0.0", ".0e5")),
+    ],
+)
+def test_overrides_that_say_something(entry: dict[str, object]) -> None:
+    assert len(spec(overrides=[entry]).overrides) == 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"policy": "Disabled"}, "needs a namespaceSelector or a podSelector; podSelector: {} selects all"),
+        ({"podSelector": {}}, "needs a policy or a swapLimit: without both it changes nothing"),
+        *(
+            ({"podSelector": {}, "policy": "Disabled", "swapLimit": some}, "remove the swapLimit, or the policy")
+            for some in (1, "1Gi", "0.5Gi", "1e-2", "10")
+        ),
+        ({"podSelector": {}, "policy": "Required"}, "policy"),
+        ({"podSelector": {}, "swapLimit": "10%"}, "must be a quantity"),
+        ({"podSelector": {"matchLabels": {"a b": "x"}}, "policy": "Disabled"}, "must be that of a label"),
+        ({"podSelector": {}, "policy": "Disabled", "nodeSelector": {}}, "nodeSelector"),
+    ],
+)
+def test_overrides_that_are_refused(entry: dict[str, object], says: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=says.replace("{}", r"\{\}")):
+        spec(overrides=[entry])
+
+
+def test_overrides_are_bounded() -> None:
+    entry = {"podSelector": {}, "policy": "Disabled"}
+    assert len(spec(overrides=[entry] * profile.MAX_OVERRIDES).overrides) == profile.MAX_OVERRIDES
+    with pytest.raises(pydantic.ValidationError, match="at most 32"):
+        spec(overrides=[entry] * (profile.MAX_OVERRIDES + 1))

@@ -286,6 +286,20 @@ annotations:
 {{- end }}
 {{- end -}}
 
+{{/* The profiles to keep, by name, as JSON. */}}
+{{- define "swapwarden.profiles" -}}
+{{- $control := dict -}}
+{{- if .Values.controlPlaneProfile.enabled -}}
+{{- if hasKey .Values.profiles "control-plane" -}}
+{{- fail "profiles.control-plane and controlPlaneProfile.enabled make two profiles of one name: rename or remove the one" -}}
+{{- end -}}
+{{- $selector := dict "matchExpressions" (list (dict "key" "node-role.kubernetes.io/control-plane" "operator" "Exists")) -}}
+{{- $spec := dict "nodeSelector" $selector "priority" 1000 "swap" (dict "behavior" "NoSwap") -}}
+{{- $control = dict "control-plane" $spec -}}
+{{- end -}}
+{{- merge $control .Values.profiles | toJson -}}
+{{- end -}}
+
 {{/* Annotations of what applies the profiles: there for as long as it runs, and no longer where it
 fails: Helm would not remove it with the release. Takes the weight. */}}
 {{- define "swapwarden.profileHook" -}}
@@ -338,4 +352,23 @@ matchConditions:
   expression: >-
     (has(object.metadata.annotations) && object.metadata.annotations.exists(k, {{ include "swapwarden.cel.isOfDomain" . }}))
     || (has(object.metadata.labels) && object.metadata.labels.exists(k, {{ include "swapwarden.cel.isOfDomain" . }}))
+{{- end -}}
+
+{{/* Something where labels may be asked for by NodeFeatures. */}}
+{{- define "swapwarden.asksForLabels" -}}
+{{- if ne .Values.controller.labelPublisher "Direct" }}true{{ end }}
+{{- end }}
+
+{{/* The controller's flag for the nodes that are vouched for. */}}
+{{- define "swapwarden.vouchedNodes" -}}
+{{- $pairs := list }}
+{{- range $key, $value := . }}{{ $pairs = append $pairs (printf "%s=%s" $key $value) }}{{ end -}}
+--vouched-nodes={{ join "," $pairs }}
+{{- end }}
+
+{{/* Whose requests a flow is made of. Takes (list ROOT COMPONENT). */}}
+{{- define "swapwarden.flowSubject" -}}
+subjects:
+- kind: ServiceAccount
+  serviceAccount: {name: {{ include "swapwarden.name" . }}, namespace: {{ (index . 0).Release.Namespace | quote }}}
 {{- end -}}

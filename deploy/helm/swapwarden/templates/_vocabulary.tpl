@@ -2,6 +2,12 @@
 {{- define "swapwarden.policies" -}}
 ["Avoid", "Disabled", "NoPreference", "Preferred", "Required"]
 {{- end -}}
+{{- define "swapwarden.cel.nodeLabels" -}}
+['feature.node.kubernetes.io/memory-swap', 'node.swapwarden.dev/swap', 'node.swapwarden.dev/swap-behavior', 'node.swapwarden.dev/swap-backing', 'node.swapwarden.dev/swap-encrypted', 'swapwarden.node-restriction.kubernetes.io/encrypted-swap']
+{{- end -}}
+{{- define "swapwarden.cel.publicLabels" -}}
+['feature.node.kubernetes.io/memory-swap', 'node.swapwarden.dev/swap', 'node.swapwarden.dev/swap-behavior', 'node.swapwarden.dev/swap-backing', 'node.swapwarden.dev/swap-encrypted']
+{{- end -}}
 {{- define "swapwarden.cel.policies" -}}
 ['Avoid', 'Disabled', 'NoPreference', 'Preferred', 'Required']
 {{- end -}}
