@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from swapwarden.api import names, state
@@ -24,6 +26,7 @@ class WireCapacity(msgspec.Struct, frozen=True):
     """status.capacity of a Node, as far as it is read."""
 
     memory: str | int | float = 0
+    swap: str | int | float | None = msgspec.field(default=None, name=names.SWAP_RESOURCE)
 
 
 class WireNodeStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,6 +50,7 @@ class WireTaint(msgspec.Struct, frozen=True):
     """A taint of a Node, as far as it is read."""
 
     key: str = ""
+    effect: str = ""
 
 
 class WireNodeSpec(msgspec.Struct, frozen=True):
@@ -71,10 +75,15 @@ class NodeRow(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     swap_bytes: int
     memory_bytes: int
-    nfd: bool = False
-    """Whether Node Feature Discovery says here that swap is on."""
-    startup_taint: int | None = None
-    """Where the startup taint stands among the node's taints; None where it has none."""
+    nfd: frozenset[str] = frozenset()
+    """Those of the labels that are published which Node Feature Discovery has set here, and keeps as its own."""
+    taints: tuple[WireTaint, ...] = ()
+    swap_resource: int | None = None
+    """What the node offers of the extended resource, in bytes; None where it has none of it."""
+
+    def place(self, key: str) -> int | None:
+        """Where a taint stands among the node's; None where it has none of that key."""
+        return next((number for number, taint in enumerate(self.taints) if taint.key == key), None)
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
@@ -85,24 +94,43 @@ class NodeFacts(msgspec.Struct, frozen=True):
     swap_bytes: int
     memory_bytes: int
     page_size: int = 4096
+    devices: tuple[state.SwapDevice, ...] = ()
+    """What the swap is on; empty where that is not known."""
 
 
 def project(wire: WireNode) -> NodeRow:
-    """Reduce a Node to its row. QuantityError where the memory capacity is no quantity."""
+    """Reduce a Node to its row. QuantityError where a capacity is no quantity."""
+    offered = wire.status.capacity.swap
     return NodeRow(
         name=wire.metadata.name,
         uid=wire.metadata.uid,
         labels=wire.metadata.labels,
         swap_bytes=max(0, wire.status.node_info.swap.capacity),
         memory_bytes=quantity.capped(str(wire.status.capacity.memory)),
-        nfd=any(
-            key.endswith(names.NFD_OWNS_ANNOTATION) and names.NFD_SWAP_FEATURE in features.split(",")
+        nfd=frozenset(
+            label
             for key, features in wire.metadata.annotations.items()
+            if key.endswith(names.NFD_OWNS_ANNOTATION)
+            for label in _labels(features)
+            if label in names.PUBLIC_LABELS
         ),
-        startup_taint=next(
-            (number for number, taint in enumerate(wire.spec.taints) if taint.key == names.STARTUP_TAINT), None
-        ),
+        taints=tuple(wire.spec.taints),
+        swap_resource=None if offered is None else quantity.capped(str(offered)),
     )
+
+
+def quantities(wire: WireNode) -> Iterator[tuple[str, str]]:
+    """Yield the capacities that are read, with their paths, to check those of a Node from a file."""
+    capacity = wire.status.capacity
+    yield "status.capacity.memory", str(capacity.memory)
+    if capacity.swap is not None:
+        yield f"status.capacity[{names.SWAP_RESOURCE}]", str(capacity.swap)
+
+
+def _labels(features: str) -> Iterator[str]:
+    """The labels that Node Feature Discovery lists; those of its own domain stand there without it."""
+    for feature in features.split(","):
+        yield feature if "/" in feature else f"{names.NFD_DOMAIN}/{feature}"
 
 
 def facts(node: NodeRow, found: state.Facts | None = None) -> NodeFacts:
@@ -114,4 +142,5 @@ def facts(node: NodeRow, found: state.Facts | None = None) -> NodeFacts:
         swap_bytes=found.swap_bytes,
         memory_bytes=found.memory_bytes,
         page_size=found.page_size,
+        devices=tuple(found.devices),
     )

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from swapwarden.api import names
 from swapwarden.policy import nodes, pods, profiles, swap
 
@@ -27,19 +25,3 @@ def budget(profile: profiles.Profile, node: nodes.NodeFacts) -> int | None:
 def rank(row: pods.PodRow) -> tuple[str, str, str]:
     """Pods sort by this in the order in which they are served."""
     return row.started or _NOT_YET, row.created, row.key
-
-
-def cut(decision: swap.PodDecision, left: int, page: int) -> swap.PodDecision:
-    """The decision on a pod for which so many bytes are left: the same, or less with the reason OvercommitReached."""
-    if decision.swap_max in {None, names.MAX_SWAP} or int(decision.swap_max or 0) <= left:
-        return decision
-    given = swap.floor_to_page(left, page)
-    if given == 0:
-        return swap.same(decision, "0", names.Reason.OVERCOMMIT_REACHED)
-    containers = tuple(
-        one
-        if one.swap_max in {None, names.MAX_SWAP} or int(one.swap_max or 0) <= given
-        else msgspec.structs.replace(one, swap_max=str(given), reason=names.Reason.OVERCOMMIT_REACHED)
-        for one in decision.containers
-    )
-    return swap.PodDecision(str(given), names.Reason.OVERCOMMIT_REACHED, containers)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from swapwarden.api import merge, names, state
-from swapwarden.policy import nodes, overcommit, pods, profiles, swap
+from swapwarden.policy import extended, namespaces, nodes, overcommit, overrides, pods, profiles, swap
 
 _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
+_NONE: Final[namespaces.Labels] = {}
 
 
 class ExplainedPod(msgspec.Struct, frozen=True):
@@ -20,6 +22,8 @@ class ExplainedPod(msgspec.Struct, frozen=True):
 
     row: pods.PodRow
     decision: swap.PodDecision
+    override: int | None = None
+    """Place in the profile's overrides of the one without which the decision would be another."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -29,19 +33,46 @@ class Explanation(msgspec.Struct, frozen=True):
     """The plan without its pods."""
     pods: tuple[ExplainedPod, ...]
     """By namespace and name; pods that have ended are left out."""
+    extended_resource: int | None = None
+    """What the node offers of the extended resource, in bytes; None where it has none of it."""
 
 
-def plan_node(profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow]) -> state.StateSpec:
+def plan_node(
+    profile: profiles.Profile,
+    facts: nodes.NodeFacts,
+    rows: Iterable[pods.PodRow],
+    known: namespaces.Labels = _NONE,
+) -> state.StateSpec:
     """Plan one node: what its cgroups must hold. `rows` are the node's pods in any order; the epoch is left at 0.
+
+    `known` namespaces are only needed where profile.needs_namespaces(): a pod whose namespace is not among them waits.
 
     At most MAX_PODS pods and MAX_CONTAINERS containers of each are planned, the oldest ones (a kubelet runs far fewer):
     a larger object would be refused as a whole, and one tenant's pods must not leave all others without a plan.
     """
     spec = _header(profile, facts)
     planned = {
-        explained.row.key: _pod_state(explained.decision) for explained in _bounded(_decided(profile, facts, rows))
+        explained.row.key: _pod_state(explained.decision)
+        for explained in _bounded(_decided(profile, facts, rows, known))
     }
     return msgspec.structs.replace(spec, pods=planned)
+
+
+def proposal(now: state.StateSpec, coming: state.StateSpec) -> state.Proposal:
+    """What `coming` gives those pods that get more by `now`, which is in force. In Audit nothing is taken."""
+    less = {}
+    if coming.mode is names.Mode.ENFORCE:
+        for key, pod in coming.pods.items():
+            before = now.pods.get(key) if now.mode is names.Mode.ENFORCE else None
+            if pod.swap_max is not None and _number(pod) < _number(before):
+                less[key] = pod.swap_max
+    return state.Proposal(coming.profile, less)
+
+
+def _number(pod: state.PodState | None) -> float:
+    if pod is None or pod.swap_max in {None, names.MAX_SWAP}:
+        return math.inf
+    return int(pod.swap_max or 0)
 
 
 def restore_node(profile: profiles.Profile) -> state.StateSpec:
@@ -49,10 +80,15 @@ def restore_node(profile: profiles.Profile) -> state.StateSpec:
     return state.StateSpec(profile=reference(profile), mode=names.Mode.RESTORE, on_unknown_pod=profile.on_unknown_pod)
 
 
-def explain_node(profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow]) -> Explanation:
+def explain_node(
+    profile: profiles.Profile,
+    facts: nodes.NodeFacts,
+    rows: Iterable[pods.PodRow],
+    known: namespaces.Labels = _NONE,
+) -> Explanation:
     """Plan one node as plan_node does, and keep every container's number and reason, running or not."""
-    decided = sorted(_decided(profile, facts, rows), key=lambda one: (one.row.namespace, one.row.name))
-    return Explanation(_header(profile, facts), tuple(decided))
+    decided = sorted(_decided(profile, facts, rows, known), key=lambda one: (one.row.namespace, one.row.name))
+    return Explanation(_header(profile, facts), tuple(decided), extended.capacity(profile, facts))
 
 
 def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.StateSpec) -> dict[str, Any] | None:
@@ -88,22 +124,40 @@ def _header(profile: profiles.Profile, facts: nodes.NodeFacts) -> state.StateSpe
     )
 
 
-def _decided(profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow]) -> Iterator[ExplainedPod]:
+def _decided(
+    profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow], known: namespaces.Labels
+) -> Iterator[ExplainedPod]:
     by_key: dict[str, ExplainedPod] = {}
     for row in rows:
-        if not row.terminal:
-            explained = ExplainedPod(row, swap.decide(profile, facts, row))
+        explained = None if row.terminal else _explained(profile, facts, row, known)
+        if explained is not None:
             rival = by_key.get(row.key)
             by_key[row.key] = explained if rival is None else min(rival, explained, key=_claim)
     total = overcommit.budget(profile, facts)
     return iter(by_key.values()) if total is None else _shared(by_key.values(), total, facts.page_size)
 
 
+def _explained(
+    profile: profiles.Profile, facts: nodes.NodeFacts, row: pods.PodRow, known: namespaces.Labels
+) -> ExplainedPod | None:
+    """The decision on a pod; None where it has to wait until its namespace is known."""
+    plain = swap.decide(profile, facts, row)
+    try:
+        place = overrides.find(profile, row, known)
+    except overrides.UnknownNamespaceError:
+        # One that is to have no swap does not wait for an override that may lift it.
+        return ExplainedPod(row, plain) if swap.forbids_swap(row.policy) else None
+    if place is None:
+        return ExplainedPod(row, plain)
+    decision = swap.decide(profile, facts, row, profile.overrides[place])
+    return ExplainedPod(row, decision, None if decision == plain else place)
+
+
 def _shared(decided: Iterable[ExplainedPod], left: int, page: int) -> Iterator[ExplainedPod]:
     for one in sorted(decided, key=lambda each: overcommit.rank(each.row)):
-        decision = overcommit.cut(one.decision, left, page)
+        decision = swap.cut(one.decision, left, page, names.Reason.OVERCOMMIT_REACHED)
         left -= int(decision.swap_max or 0)
-        yield ExplainedPod(one.row, decision)
+        yield ExplainedPod(one.row, decision, one.override)
 
 
 def _claim(explained: ExplainedPod) -> tuple[bool, int, str, str]:
@@ -112,7 +166,7 @@ def _claim(explained: ExplainedPod) -> tuple[bool, int, str, str]:
     Anyone who may create pods can write the annotation that names a static pod's cgroup.
     """
     row, swap_max = explained.row, explained.decision.swap_max
-    number = 2**64 if swap_max in {None, names.MAX_SWAP} else int(swap_max or 0)
+    number = swap.in_bytes(swap_max or names.MAX_SWAP)
     return row.key != row.uid, number, row.namespace, row.name
 
 
@@ -125,9 +179,18 @@ def _bounded(decided: Iterator[ExplainedPod]) -> Iterable[ExplainedPod]:
 
 
 def _pod_state(decision: swap.PodDecision) -> state.PodState:
+    each = _each(decision)
+    if each is not None:
+        return state.PodState(reason=decision.reason, swap_max=decision.swap_max, each=each)
     containers = {
         one.id: state.ContainerState(name=one.name, swap_max=one.swap_max, cap=one.cap)
         for one in itertools.islice((one for one in decision.containers if one.write and one.id), state.MAX_CONTAINERS)
         if one.swap_max is not None
     }
     return state.PodState(reason=decision.reason, swap_max=decision.swap_max, containers=containers)
+
+
+def _each(decision: swap.PodDecision) -> str | None:
+    """What every container must hold, running or not; None where they differ, or need nothing."""
+    values = {one.swap_max if one.write and not one.cap else None for one in decision.containers}
+    return values.pop() if len(values) == 1 else None

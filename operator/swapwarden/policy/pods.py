@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.policy import phases, qos, quantity
+from swapwarden.policy import phases, qos, quantity, vocabulary
 
 CRITICAL_PRIORITY = 2_000_000_000
 """From this priority on the kubelet takes a pod for critical (k/k: pkg/kubelet/types/pod_update.go)."""
@@ -56,12 +57,20 @@ class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
     resources: qos.Resources | None = None
 
 
+class WirePodCondition(msgspec.Struct, frozen=True):
+    """A condition of a pod, as far as it is read."""
+
+    type: str
+    status: str
+
+
 class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
     """Status of a pod, as far as it is read."""
 
     phase: str = ""
     start_time: str = ""
     qos_class: qos.Class | None = None
+    conditions: list[WirePodCondition] = []
     container_statuses: list[WireContainerStatus] = []
     init_container_statuses: list[WireContainerStatus] = []
     ephemeral_container_statuses: list[WireContainerStatus] = []
@@ -73,6 +82,7 @@ class WirePodMeta(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     namespace: str = ""
     uid: str = ""
+    labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     creation_timestamp: str = ""
     resource_version: str = ""
@@ -95,6 +105,8 @@ class ContainerRow(msgspec.Struct, frozen=True, gc=False):
     limit: int
     swap_limit: str | None = None
     """The container's swap-limit annotation, as written; ephemeral containers have none."""
+    swap_resource: int | None = None
+    """What the container asks of the extended resource, in bytes; None where nothing."""
     id: str = ""
     """The runtime's id, without its prefix (containerd://); empty unless the container runs."""
 
@@ -120,6 +132,18 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     """When the kubelet took the pod on (RFC 3339, UTC, seconds); empty before."""
     containers: tuple[ContainerRow, ...]
     """In the order init, app, ephemeral, each as in the spec."""
+    agent: bool = False
+    """Whether it is labelled as an agent of Swapwarden, and Ready. Anyone can label pods: the namespace counts, too."""
+    defaulted: bool = False
+    """Whether the policy is the default of its namespace, and not the pod's own."""
+    labels: str = ""
+    """As parse_labels() reads them."""
+
+    def limited(self) -> bool:
+        """Whether the pod, or a container of it, states a swap limit."""
+        return self.swap_limit is not None or any(
+            one.swap_limit is not None or one.swap_resource is not None for one in self.containers
+        )
 
 
 def project(wire: WirePod) -> PodRow:
@@ -145,7 +169,31 @@ def project(wire: WirePod) -> PodRow:
             *_rows(spec.containers, status.container_statuses, annotations, phases.Kind.APP),
             *_rows(spec.ephemeral_containers, status.ephemeral_container_statuses, {}, phases.Kind.EPHEMERAL),
         ),
+        agent=names.AGENT_LABELS.items() <= meta.labels.items() and _is_ready(status),
+        defaulted=annotations.get(names.POLICY_SOURCE_ANNOTATION) == vocabulary.SOURCE_NAMESPACE,
+        labels=_shared(",".join(f"{key}={value}" for key, value in meta.labels.items())),
     )
+
+
+def only_started(old: PodRow, new: PodRow) -> bool:
+    """Whether nothing but what a pod's start brings (and its containers' end) has made one row the other."""
+    return _not_started(old) == _not_started(new)
+
+
+def _not_started(row: PodRow) -> PodRow:
+    containers = tuple(msgspec.structs.replace(container, id="") for container in row.containers)
+    return msgspec.structs.replace(row, started="", agent=False, containers=containers)
+
+
+def parse_labels(text: str) -> dict[str, str]:
+    """Labels as a row keeps them: key=value, joined by commas, neither of which a label can have in it."""
+    return dict(each.split("=", 1) for each in text.split(",")) if text else {}
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(text: str) -> str:
+    """One object for equal texts: the pods of a workload have the same labels, and come one after the other."""
+    return text
 
 
 def quantities(wire: WirePod) -> Iterator[tuple[str, str]]:
@@ -178,6 +226,10 @@ def _cgroup_uid(meta: WirePodMeta) -> str:
 
 def _is_static(annotations: dict[str, str]) -> bool:
     return annotations.get(names.CONFIG_SOURCE_ANNOTATION, "api") != "api"
+
+
+def _is_ready(status: WirePodStatus) -> bool:
+    return any(condition.type == "Ready" and condition.status == "True" for condition in status.conditions)
 
 
 def _is_critical(wire: WirePod) -> bool:
@@ -214,12 +266,15 @@ def _rows(
         in_force = status.resources if status is not None else None
         request, limit = _memory(container.resources if in_force is None else in_force)
         running = status is not None and status.state.running is not None
+        # It cannot be changed on a pod, so that what the spec says is in force.
+        asked = container.resources.limits.swap
         yield ContainerRow(
             name=sys.intern(container.name),
             kind=kind or _init_kind(container),
             request=request,
             limit=limit,
             swap_limit=annotations.get(names.CONTAINER_LIMIT_PREFIX + container.name) if annotations else None,
+            swap_resource=None if asked is None else quantity.capped(str(asked)),
             id=status.container_id.partition("://")[2] if status is not None and running else "",
         )
 

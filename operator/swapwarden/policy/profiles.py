@@ -32,11 +32,31 @@ class Requirement(msgspec.Struct, frozen=True):
                 return self.key not in labels
 
 
+Selector = tuple[Requirement, ...]
+"""A label selector: all of it must hold; the empty one selects everything."""
+
+
+def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Whether an object with these labels is meant."""
+    return all(requirement.matches(labels) for requirement in selector)
+
+
+class Override(msgspec.Struct, frozen=True):
+    """One entry of a profile's overrides."""
+
+    namespaces: Selector = ()
+    pods: Selector = ()
+    policy: names.Policy | None = None
+    """Disabled or NoPreference."""
+    swap_limit: int | None = None
+    """Bytes."""
+
+
 class Profile(msgspec.Struct, frozen=True):
     """A NodeSwapProfile, compiled. Sizes in bytes."""
 
     name: str
-    selector: tuple[Requirement, ...] = ()
+    selector: Selector = ()
     generation: int = 0
     uid: str = ""
     created: str = ""
@@ -52,9 +72,27 @@ class Profile(msgspec.Struct, frozen=True):
     overcommit_percent: int | None = None
     """Of what pods may have in all: what their limits may add up to. None: anything."""
 
+    taint_effect: names.TaintEffect | None = None
+    max_unavailable: str = "25%"
+    """Of its nodes, how many may be under way to another generation at once: a number, or percents."""
+    hold: bool = False
+    """Whether nodes keep what they have while a change would take swap from pods that use it."""
+    overrides: tuple[Override, ...] = ()
+    extended_resource: bool = False
+
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels is meant."""
-        return all(requirement.matches(labels) for requirement in self.selector)
+        return selects(self.selector, labels)
+
+    def needs_namespaces(self) -> bool:
+        """Whether pods cannot be planned without the labels of their namespaces."""
+        return any(override.namespaces for override in self.overrides)
+
+    def overrides_in(self, namespace: Mapping[str, str] | None) -> tuple[Override, ...] | None:
+        """Those that can select pods of a namespace with these labels; None where it is not known."""
+        if namespace is None:
+            return None
+        return tuple(override for override in self.overrides if selects(override.namespaces, namespace))
 
     def reserved(self, swap_bytes: int) -> int:
         """Swap kept back from pods on a node with `swap_bytes` of it, in bytes; at most all of it."""
@@ -78,14 +116,9 @@ class Selection(msgspec.Struct, frozen=True):
 def compile_profile(model: api.NodeSwapProfile) -> Profile:
     """Take a checked NodeSwapProfile to the form in which it is used."""
     spec, bounds = model.spec, model.spec.swap.workload_controlled
-    selector = [Requirement(key, "In", frozenset({value})) for key, value in spec.node_selector.match_labels.items()]
-    selector += [
-        Requirement(expression.key, expression.operator, frozenset(expression.values))
-        for expression in spec.node_selector.match_expressions
-    ]
     return Profile(
         name=model.metadata.name,
-        selector=tuple(selector),
+        selector=_selector(spec.node_selector),
         generation=model.metadata.generation,
         uid=model.metadata.uid,
         created=model.metadata.creation_timestamp,
@@ -97,6 +130,31 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         max_per_container=_bound(bounds.max_per_container if bounds else None),
         max_per_pod=_bound(bounds.max_per_pod if bounds else None),
         overcommit_percent=bounds.overcommit_percent if bounds else None,
+        taint_effect=spec.scheduling.taint_effect,
+        max_unavailable=spec.rollout.max_unavailable,
+        hold=spec.rollout.on_swap_in_use == "Hold",
+        overrides=tuple(_override(entry) for entry in spec.overrides),
+        extended_resource=spec.scheduling.extended_resource,
+    )
+
+
+def _selector(model: api.LabelSelector | None) -> Selector:
+    if model is None:
+        return ()
+    labels = (Requirement(key, "In", frozenset({value})) for key, value in model.match_labels.items())
+    expressions = (
+        Requirement(expression.key, expression.operator, frozenset(expression.values))
+        for expression in model.match_expressions
+    )
+    return (*labels, *expressions)
+
+
+def _override(model: api.Override) -> Override:
+    return Override(
+        namespaces=_selector(model.namespace_selector),
+        pods=_selector(model.pod_selector),
+        policy=names.Policy(model.policy) if model.policy else None,
+        swap_limit=_bound(model.swap_limit),
     )
 
 

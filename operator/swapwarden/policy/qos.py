@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from swapwarden.api import names
 from swapwarden.policy import phases, quantity
 
 Written = str | int | float
@@ -24,10 +25,11 @@ class Class(enum.StrEnum):
 
 
 class ResourceList(msgspec.Struct, frozen=True):
-    """Amounts of the two resources that decide on the QoS class."""
+    """Amounts of the two resources that decide on the QoS class, and of swap, which does not."""
 
     cpu: Written | None = None
     memory: Written | None = None
+    swap: Written | None = msgspec.field(default=None, name=names.SWAP_RESOURCE)
 
 
 class Resources(msgspec.Struct, frozen=True):
@@ -43,6 +45,8 @@ class Resources(msgspec.Struct, frozen=True):
                 value = getattr(amounts, name)
                 if value is not None:
                     yield f"{path}.{part}.{name}", str(value)
+            if amounts.swap is not None:
+                yield f"{path}.{part}[{names.SWAP_RESOURCE}]", str(amounts.swap)
 
 
 _Amounts = dict[str, int]

@@ -43,10 +43,16 @@ class PodDecision(msgspec.Struct, frozen=True):
 
 
 class _Limits(msgspec.Struct, frozen=True):
-    """The pod's own limits in bytes, as its annotations state them; None where there is none."""
+    """The pod's own limits in bytes, as it states them; None where there is none."""
 
     pod: int | None
     containers: tuple[int | None, ...]
+    reason: names.Reason = Reason.WORKLOAD_LIMIT
+    """Of what is given as these limits say."""
+
+    def are_none(self) -> bool:
+        """Whether nothing is limited."""
+        return self.pod is None and all(limit is None for limit in self.containers)
 
 
 def floor_to_page(value: int, page_size: int) -> int:
@@ -78,34 +84,85 @@ def forbids_swap(policy: str | None) -> bool:
     return policy is not None and policy not in _ABOUT_PLACEMENT
 
 
-def decide(profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow) -> PodDecision:
-    """Decide on one pod. The first row of the table that matches wins."""
+def decide(
+    profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: profiles.Override | None = None
+) -> PodDecision:
+    """Decide on one pod. The first row of the table that matches wins.
+
+    `override` is the one of the profile that the pod is subject to. It is heard where it is stricter than the pod's own
+    annotations, or where there are none.
+    """
     if not node.compatible:
         return _same(pod, None, Reason.NODE_INCOMPATIBLE)
-    if pod.policy == names.Policy.DISABLED:
+    policy = _policy(pod, override)
+    if policy == names.Policy.DISABLED:
         return _same(pod, "0", Reason.POLICY_DISABLED)
     limits = _limits(pod)
-    if limits is None or forbids_swap(pod.policy):
+    if limits is None or forbids_swap(policy):
         return _same(pod, "0", Reason.INVALID_POLICY)
-    return _BEHAVIORS[profile.behavior](profile, node, pod, limits)
+    if override is None:
+        return _BEHAVIORS[profile.behavior](profile, node, pod, limits)
+    return _overridden(profile, node, pod, limits, override)
+
+
+def _policy(pod: pods.PodRow, override: profiles.Override | None) -> str | None:
+    """The pod's policy. A namespace's default is not the pod's own word: an override that names a policy lifts it."""
+    lifted = override is not None and override.policy is not None and pod.defaulted
+    return None if lifted and pod.policy == names.Policy.DISABLED else pod.policy
+
+
+def _overridden(
+    profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, limits: _Limits, override: profiles.Override
+) -> PodDecision:
+    behave = _BEHAVIORS[profile.behavior]
+    if override.policy is names.Policy.DISABLED:
+        return _same(pod, "0", Reason.OVERRIDE_DISABLED)
+    if override.swap_limit is None:
+        return behave(profile, node, pod, limits)
+    if profile.behavior is names.Behavior.WORKLOAD_CONTROLLED and limits.are_none():
+        return behave(profile, node, pod, _Limits(override.swap_limit, limits.containers, Reason.OVERRIDE_LIMIT))
+    top = min(override.swap_limit, node.swap_bytes)
+    return cut(behave(profile, node, pod, limits), top, node.page_size, Reason.OVERRIDE_LIMIT)
 
 
 def _limits(pod: pods.PodRow) -> _Limits | None:
-    """Limits from the pod's annotations; None where one is not understood."""
+    """Limits from the pod's annotations and resources; None where one is not understood."""
     try:
-        return _Limits(_parse(pod.swap_limit), tuple(_parse(container.swap_limit) for container in pod.containers))
+        return _Limits(_parse(pod.swap_limit), tuple(_limit(container) for container in pod.containers))
     except quantity.QuantityError:
         return None
+
+
+def _limit(container: pods.ContainerRow) -> int | None:
+    """The container's own: of an annotation and a resource the smaller."""
+    written = _parse(container.swap_limit)
+    return container.swap_resource if written is None else _least(written, container.swap_resource)
 
 
 def _parse(text: str | None) -> int | None:
     return None if text is None else quantity.capped(text)
 
 
-def same(decision: PodDecision, swap_max: str, reason: names.Reason) -> PodDecision:
-    """Another decision on the same pod: its value is all there is to say."""
-    containers = tuple(ContainerDecision(one.name, one.id, swap_max, reason) for one in decision.containers)
-    return PodDecision(swap_max, reason, containers)
+def cut(decision: PodDecision, top: int, page_size: int, reason: names.Reason) -> PodDecision:
+    """The decision on a pod that may have `top` bytes at most: the same, or less with this reason."""
+    if decision.swap_max is None or in_bytes(decision.swap_max) <= top:
+        return decision
+    given = floor_to_page(top, page_size)
+    if given == 0:
+        containers = tuple(ContainerDecision(one.name, one.id, "0", reason) for one in decision.containers)
+        return PodDecision("0", reason, containers)
+    containers = tuple(
+        one
+        if one.swap_max in {None, names.MAX_SWAP} or int(one.swap_max or 0) <= given
+        else msgspec.structs.replace(one, swap_max=str(given), reason=reason)
+        for one in decision.containers
+    )
+    return PodDecision(str(given), reason, containers)
+
+
+def in_bytes(swap_max: str) -> int:
+    """What a value of memory.swap.max allows; "max" is more than any number."""
+    return 2**64 if swap_max == names.MAX_SWAP else int(swap_max)
 
 
 def _same(pod: pods.PodRow, swap_max: str | None, reason: names.Reason) -> PodDecision:
@@ -156,7 +213,7 @@ def _limited_swap(profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.Po
 def _workload_controlled(
     profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, limits: _Limits
 ) -> PodDecision:
-    if limits.pod is None and all(limit is None for limit in limits.containers):
+    if limits.are_none():
         return _same(pod, "0", Reason.NO_LIMIT)
     page = node.page_size
     pod_bound = _least(available(profile, node), profile.max_per_pod)
@@ -170,24 +227,24 @@ def _workload_controlled(
     else:
         pod_asked = pod_given = floor_to_page(limits.pod, page)
     pod_given = floor_to_page(_least(pod_given, pod_bound), page)
-    reason = _workload_reason(pod_asked, pod_given)
+    reason = _workload_reason(pod_asked, pod_given, limits.reason)
     if pod_given == 0:
         return _same(pod, "0", reason)
     # What a container without a limit of its own gets: all of the pod's limit, if the pod has one and the bound allows.
     rest = ("0", Reason.NO_LIMIT)
     if limits.pod is not None:
         top = floor_to_page(bound, page)
-        rest = (names.MAX_SWAP, Reason.WORKLOAD_LIMIT) if top >= pod_given else (str(top), Reason.BOUNDED)
+        rest = (names.MAX_SWAP, limits.reason) if top >= pod_given else (str(top), Reason.BOUNDED)
     containers = []
     for row, limit, wanted, value in zip(pod.containers, limits.containers, asked, given, strict=True):
-        own = (str(value), _workload_reason(wanted, value)) if limit is not None else rest
+        own = (str(value), _workload_reason(wanted, value, limits.reason)) if limit is not None else rest
         swap_max, why = ("0", Reason.NO_LIMIT) if row.kind is phases.Kind.EPHEMERAL else own
         containers.append(ContainerDecision(row.name, row.id, swap_max, why, write=True))
     return PodDecision(str(pod_given), reason, tuple(containers))
 
 
-def _workload_reason(asked: int, given: int) -> names.Reason:
-    return Reason.BOUNDED if given < asked else Reason.WORKLOAD_LIMIT
+def _workload_reason(asked: int, given: int, whole: names.Reason) -> names.Reason:
+    return Reason.BOUNDED if given < asked else whole
 
 
 def _least(value: int, *bounds: int | None) -> int:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.api import state
+from swapwarden.api import names, state
 from swapwarden.policy import nodes, quantity
 
 
@@ -23,19 +23,37 @@ def test_a_node_without_swap_says_nothing_of_it() -> None:
     assert (project({"nodeInfo": {}, "capacity": {"memory": "1Gi"}}).swap_bytes, project({}).memory_bytes) == (0, 0)
 
 
+SWAP = "feature.node.kubernetes.io/memory-swap"
+
+
 @pytest.mark.parametrize(
     ("annotations", "nfd"),
     [
-        ({"nfd.node.kubernetes.io/feature-labels": "cpu-model.id,memory-swap,storage-nonrotationaldisk"}, True),
-        ({"two.nfd.node.kubernetes.io/feature-labels": "memory-swap"}, True),
-        ({"nfd.node.kubernetes.io/feature-labels": "memory-numa,memory-swap.behavior"}, False),
-        ({"example.org/feature-labels": "memory-swap"}, False),
-        ({}, False),
+        ({"nfd.node.kubernetes.io/feature-labels": "cpu-model.id,memory-swap,storage-nonrotationaldisk"}, {SWAP}),
+        ({"two.nfd.node.kubernetes.io/feature-labels": "memory-swap"}, {SWAP}),
+        ({"nfd.node.kubernetes.io/feature-labels": "memory-numa,memory-swap.behavior"}, set()),
+        (
+            {
+                "nfd.node.kubernetes.io/feature-labels": "memory-swap,node.swapwarden.dev/swap,example.org/swap",
+                "two.nfd.node.kubernetes.io/feature-labels": "node.swapwarden.dev/swap-backing",
+            },
+            {SWAP, "node.swapwarden.dev/swap", "node.swapwarden.dev/swap-backing"},
+        ),
+        # It does not set labels of this domain, and must not keep them from those who rely on them.
+        ({"nfd.node.kubernetes.io/feature-labels": names.VOUCHED_LABEL}, set()),
+        ({"example.org/feature-labels": "memory-swap"}, set()),
+        ({}, set()),
     ],
 )
-def test_whether_nfd_labels_the_node_itself(annotations: dict[str, str], *, nfd: bool) -> None:
+def test_which_labels_nfd_keeps_on_the_node(annotations: dict[str, str], nfd: set[str]) -> None:
     document = {"metadata": {"name": "n", "annotations": annotations}}
-    assert nodes.project(msgspec.convert(document, nodes.WireNode)).nfd is nfd
+    assert nodes.project(msgspec.convert(document, nodes.WireNode)).nfd == nfd
+
+
+def test_what_a_node_offers_of_the_extended_resource() -> None:
+    assert project({"capacity": {"memory": "1Gi"}}).swap_resource is None
+    assert project({"capacity": {"swapwarden.dev/swap": "0"}}).swap_resource == 0
+    assert project({"capacity": {"swapwarden.dev/swap": "3Gi"}}).swap_resource == 3 * 2**30
 
 
 def test_a_memory_capacity_that_is_none() -> None:
@@ -49,19 +67,27 @@ def test_a_memory_capacity_that_is_none() -> None:
 def test_what_the_agent_found_goes_before_what_the_node_says(
     version: int, *, controller: bool, compatible: bool
 ) -> None:
+    device = state.SwapDevice("/dev/zram0", "partition", 1)
     found = state.Facts(
-        cgroup_version=version, swap_controller=controller, swap_bytes=1, memory_bytes=2, page_size=16384
+        cgroup_version=version,
+        swap_controller=controller,
+        swap_bytes=1,
+        memory_bytes=2,
+        page_size=16384,
+        devices=[device],
     )
     row = project({"nodeInfo": {"swap": {"capacity": 5}}, "capacity": {"memory": "5"}})
-    assert nodes.facts(row, found) == nodes.NodeFacts(compatible, swap_bytes=1, memory_bytes=2, page_size=16384)
+    assert nodes.facts(row, found) == nodes.NodeFacts(
+        compatible, swap_bytes=1, memory_bytes=2, page_size=16384, devices=(device,)
+    )
 
 
-def test_the_startup_taint_is_found_among_others() -> None:
-    def index(*keys: str) -> int | None:
+def test_a_taint_is_found_among_others() -> None:
+    def place(*keys: str) -> int | None:
         taints = [{"key": key, "effect": "NoSchedule"} for key in keys]
         wire = msgspec.convert({"metadata": {"name": "n"}, "spec": {"taints": taints}}, nodes.WireNode)
-        return nodes.project(wire).startup_taint
+        return nodes.project(wire).place("node.swapwarden.dev/agent-not-ready")
 
-    assert index("a", "node.swapwarden.dev/agent-not-ready", "b") == 1
-    assert index("a", "b") is None
-    assert nodes.project(nodes.WireNode(nodes.WireNodeMeta("n"))).startup_taint is None
+    assert place("a", "node.swapwarden.dev/agent-not-ready", "b") == 1
+    assert place("a", "b") is None
+    assert place() is None

@@ -21,7 +21,8 @@ def test_a_whole_plan() -> None:
         ),
         facts(),
         [
-            pod(container("app", request=GI), container("waits", request=GI, id=""), uid="a"),
+            pod(container("app", request=GI), container("waits", request=GI // 2, id=""), uid="a"),
+            pod(container("app", request=GI), container("waits", request=GI, id=""), uid="alike"),
             pod(container(request=GI), uid="b", policy="Disabled"),
             pod(container(request=GI), uid="c", terminal=True),
             pod(container(), uid="d", qos=qos.Class.BEST_EFFORT),
@@ -34,10 +35,11 @@ def test_a_whole_plan() -> None:
         kubepods=state.KubepodsState(swap_max=str(2 * GI)),
         pods={
             "a": state.PodState(
-                swap_max=str(GI // 2),
+                swap_max=str(GI // 4 + GI // 8),
                 reason=names.Reason.LIMITED_SWAP,
                 containers={"id-app": state.ContainerState(name="app", swap_max=str(GI // 4))},
             ),
+            "alike": state.PodState(swap_max=str(GI // 2), reason=names.Reason.LIMITED_SWAP, each=str(GI // 4)),
             "b": state.PodState(swap_max="0", reason=names.Reason.POLICY_DISABLED),
             "d": state.PodState(swap_max="0", reason=names.Reason.QOS_NOT_ELIGIBLE),
         },
@@ -63,6 +65,25 @@ def test_an_incompatible_node_gets_no_values() -> None:
 def test_the_limit_on_all_pods_is_floored_to_the_page() -> None:
     planned = plan.plan_node(profile(KUBELET, system_reserved="10%"), facts(swap_bytes=536866816), [])
     assert planned.kubepods == state.KubepodsState(swap_max=str(483180135 // 4096 * 4096))
+
+
+def test_what_a_change_would_take() -> None:
+    rows = [pod(container(request=GI), uid=each, policy=policy) for each, policy in (("a", None), ("b", "Disabled"))]
+    kubelet, limited, audit = (
+        plan.plan_node(profile(behavior, mode=mode), facts(), rows)
+        for behavior, mode in (
+            (KUBELET, names.Mode.ENFORCE),
+            (LIMITED, names.Mode.ENFORCE),
+            (names.Behavior.NO_SWAP, names.Mode.AUDIT),
+        )
+    )
+    limit = limited.pods["a"].swap_max
+    assert limit is not None
+    assert plan.proposal(kubelet, limited) == state.Proposal(limited.profile, {"a": limit})
+    assert plan.proposal(limited, kubelet).pods == {}
+    assert plan.proposal(limited, limited).pods == {}
+    assert plan.proposal(limited, audit).pods == {}
+    assert plan.proposal(audit, limited).pods == {"a": limit, "b": "0"}
 
 
 def test_whoever_names_another_pods_cgroup_changes_nothing() -> None:
@@ -97,8 +118,21 @@ def test_more_than_fits_is_left_out_youngest_first() -> None:
     ]
     planned = plan.plan_node(profile(KUBELET), facts(), reversed(crowd))
     assert set(planned.pods) == {row.uid for row in crowd[: state.MAX_PODS]}
-    many = pod(*(container(f"c{number}", request=GI // 200) for number in range(state.MAX_CONTAINERS + 1)))
+    many = pod(*(container(f"c{number}", request=GI // (200 + number)) for number in range(state.MAX_CONTAINERS + 1)))
     assert len(plan.plan_node(profile(LIMITED), facts(), [many]).pods["uid-1"].containers) == state.MAX_CONTAINERS
+
+
+def test_containers_that_are_alike_need_no_write_when_one_starts() -> None:
+    def planned(*rows: pods.ContainerRow, behavior: names.Behavior = LIMITED) -> state.PodState:
+        return plan.plan_node(profile(behavior), facts(), [pod(*rows)]).pods["uid-1"]
+
+    waits, runs = container("app", request=GI, id=""), container("app", request=GI, id="c1")
+    assert planned(waits) == planned(runs)
+    assert planned(runs).containers == {}
+    assert planned(container("app", request=GI, swap_limit="1Mi"), container("b", request=GI)).each is None
+    # One that is only ever lowered, and one that needs nothing.
+    assert planned(container("app", swap_limit="1Mi", id="c1"), behavior=KUBELET).each is None
+    assert planned(container("app", id="c1"), behavior=KUBELET).each is None
 
 
 def test_an_explanation_shows_every_container_running_or_not() -> None:
@@ -208,7 +242,7 @@ def test_a_patch_holds_only_what_differs() -> None:
     )
     assert plan.spec_patch(old, new) == {
         "pods": {
-            "a": {"swapMax": str(GI), "containers": {"id-app": {"swapMax": str(GI)}}},
+            "a": {"swapMax": str(GI), "each": str(GI)},
             "c": None,
             "d": {"swapMax": "0", "reason": "PolicyDisabled"},
         }

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from swapwarden.policy import phases, pods, qos, quantity
 
-from tests.unit.policy.rows import MI, Kind
+from tests.unit.policy.rows import MI, Kind, container, pod
 
 
 def project(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **metadata: Any) -> pods.PodRow:
@@ -60,11 +60,42 @@ def test_annotations_are_kept_as_written() -> None:
     assert [one.swap_limit for one in row.containers] == ["x", None]
 
 
+def test_what_is_asked_of_the_extended_resource() -> None:
+    asked: dict[str, Any] = {"resources": {"limits": {"swapwarden.dev/swap": "1Gi", "cpu": "1"}}}
+    # The API server fills in the same request; a status says it once more.
+    status = {"containerStatuses": [{"name": "app", "resources": {"limits": {"memory": "1Gi"}}}]}
+    row = project({"initContainers": [{"name": "init", **asked}], "containers": [{"name": "app", **asked}]}, status)
+    assert [one.swap_resource for one in row.containers] == [2**30, 2**30]
+    assert row.qos is project({"containers": [{"name": "app", "resources": {"limits": {"cpu": "1"}}}]}).qos
+    assert row.limited()
+    assert not project().limited()
+    assert project(annotations={"swapwarden.dev/swap-limit": "1Gi"}).limited()
+
+
 @pytest.mark.parametrize(
     ("phase", "terminal"), [("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True)]
 )
 def test_terminal(phase: str, *, terminal: bool) -> None:
     assert project(status={"phase": phase}).terminal is terminal
+
+
+AGENT = {"app.kubernetes.io/name": "swapwarden", "app.kubernetes.io/component": "agent", "pod-template": "x"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "ready", "agent"),
+    [
+        (AGENT, "True", True),
+        (AGENT, "False", False),
+        (AGENT, None, False),
+        ({**AGENT, "app.kubernetes.io/component": "controller"}, "True", False),
+        ({**AGENT, "app.kubernetes.io/name": "other"}, "True", False),
+        ({}, "True", False),
+    ],
+)
+def test_an_agent_is_a_ready_pod_with_its_labels(labels: dict[str, str], ready: str | None, *, agent: bool) -> None:
+    conditions = [{"type": "Initialized", "status": "True"}] + ([{"type": "Ready", "status": ready}] if ready else [])
+    assert project(status={"conditions": conditions}, labels=labels).agent is agent
 
 
 @pytest.mark.parametrize(
@@ -200,3 +231,38 @@ def test_quantities_names_all_of_them() -> None:
     }
     with pytest.raises(quantity.QuantityError):
         pods.project(wire)
+
+
+@pytest.mark.parametrize("labels", [{}, {"app": "web"}, {"app": "web", "example.com/empty": "", "z": "1"}])
+def test_labels_come_back_as_they_were(labels: dict[str, str]) -> None:
+    assert pods.parse_labels(project(labels=labels).labels) == labels
+
+
+def test_pods_with_the_same_labels_share_them() -> None:
+    labels = {"app": "web", "pod-template-hash": "5d4f8c7b9"}
+    assert project(labels=labels).labels is project(uid="u-2", labels=labels).labels
+
+
+@pytest.mark.parametrize(
+    ("change", "only"),
+    [
+        ({"containers": (container(id="c2"),), "started": "2026-01-01T00:00:00Z", "agent": True}, True),
+        ({"containers": (container(id=""),)}, True),
+        ({"containers": (container(id="c1", request=1),)}, False),
+        ({"containers": (container(id="c1"), container("debug", kind=phases.Kind.EPHEMERAL))}, False),
+        ({"node": "other"}, False),
+        ({"terminal": True}, False),
+        ({"policy": "Disabled"}, False),
+    ],
+)
+def test_what_a_start_brings(change: dict[str, Any], *, only: bool) -> None:
+    row = pod(container(id="c1"))
+    assert pods.only_started(row, msgspec.structs.replace(row, **change)) is only
+
+
+@pytest.mark.parametrize(("source", "defaulted"), [(None, False), ("namespace", True), ("me", False)])
+def test_whose_word_the_policy_is(source: str | None, defaulted: bool) -> None:
+    annotations = {"swapwarden.dev/swap-policy": "Disabled"}
+    if source is not None:
+        annotations["swapwarden.dev/policy-source"] = source
+    assert project(annotations=annotations).defaulted is defaulted

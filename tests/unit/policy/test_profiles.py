@@ -111,6 +111,8 @@ def candidate(name: str, priority: int = 100, created: str = "2026-01-01T00:00:0
         ([candidate("b"), candidate("a")], "a", ("b",)),
         ([candidate("a", created=""), candidate("b")], "b", ("a",)),
         ([candidate("a", 1), candidate("b", 2), candidate("c", 2), candidate("d", 2)], "b", ("c", "d")),
+        # Of one priority, but a third one governs the node: nothing is contested there.
+        ([candidate("a", 1), candidate("b", 1), candidate("c", 2)], "c", ()),
     ],
 )
 def test_selection(candidates: list[profiles.Profile], winner: str, conflicts: tuple[str, ...]) -> None:
@@ -131,3 +133,40 @@ def test_what_does_not_select_the_node_is_no_conflict() -> None:
 )
 def test_the_order_of_profiles_does_not_matter(orders: tuple[list[profiles.Profile], list[profiles.Profile]]) -> None:
     assert profiles.select(orders[0], {}) == profiles.select(orders[1], {})
+
+
+def test_overrides_in_their_order() -> None:
+    profile = compiled(
+        {
+            "overrides": [
+                {"podSelector": {"matchLabels": {"app": "web"}}, "policy": "Disabled"},
+                {
+                    "namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "Exists"}]},
+                    "policy": "NoPreference",
+                    "swapLimit": "1Gi",
+                },
+                {"namespaceSelector": {}, "swapLimit": 0},
+            ]
+        }
+    )
+    assert profile.overrides == (
+        profiles.Override(pods=(profiles.Requirement("app", "In", frozenset({"web"})),), policy=names.Policy.DISABLED),
+        profiles.Override(
+            namespaces=(profiles.Requirement("team", "Exists"),),
+            policy=names.Policy.NO_PREFERENCE,
+            swap_limit=2**30,
+        ),
+        profiles.Override(swap_limit=0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "needed"),
+    [
+        ({"podSelector": {"matchLabels": {"app": "web"}}}, False),
+        ({"namespaceSelector": {}}, False),
+        ({"namespaceSelector": {"matchLabels": {"team": "a"}}}, True),
+    ],
+)
+def test_who_asks_for_labels_of_namespaces(entry: dict[str, Any], needed: bool) -> None:
+    assert compiled({"overrides": [{"podSelector": {}, **entry, "policy": "Disabled"}]}).needs_namespaces() is needed

@@ -72,6 +72,38 @@ class TestFormula:
         assert [one.swap_max for one in decided] == [str(19 * GI), str(19 * GI // 2)]
 
 
+class TestTheExtendedResource:
+    """What a container asks of it is its limit, as an annotation would say it."""
+
+    @pytest.mark.parametrize("behavior", ALL)
+    @given(st.integers(0, 2**33), st.integers(0, 2**33))
+    def test_as_the_annotation_and_the_smaller_of_both(
+        self, behavior: names.Behavior, written: int, asked: int
+    ) -> None:
+        def decided(**fields: Any) -> swap.PodDecision:
+            row = pod(container(request=GI, **fields), container("other", request=GI))
+            return swap.decide(profile(behavior), facts(), row)
+
+        assert decided(swap_resource=asked) == decided(swap_limit=str(asked))
+        assert decided(swap_resource=asked, swap_limit=str(written)) == decided(swap_limit=str(min(asked, written)))
+
+    def test_what_was_said_of_the_pod_goes_before(self) -> None:
+        asking = container(swap_resource=GI)
+        assert shown(swap.decide(profile(WORKLOAD), facts(), pod(asking))) == (str(GI), "WorkloadLimit")
+        limited = swap.decide(profile(WORKLOAD), facts(), pod(asking, swap_limit="512Mi"))
+        assert shown(limited) == (str(512 * MI), "WorkloadLimit")
+        refused = swap.decide(profile(WORKLOAD), facts(), pod(asking, policy="Disabled"))
+        assert shown(refused) == ("0", "PolicyDisabled")
+
+    def test_the_sum_over_the_phases_of_a_start_counts_as_in_the_scheduler(self) -> None:
+        row = pod(
+            container("side", kind=Kind.SIDECAR, swap_resource=MI),
+            container("init", kind=Kind.INIT, swap_resource=4 * MI),
+            container("app", swap_resource=2 * MI),
+        )
+        assert swap.decide(profile(WORKLOAD), facts(), row).swap_max == str(5 * MI)
+
+
 class TestRowsThatHoldForAllBehaviors:
     @pytest.mark.parametrize("behavior", ALL)
     @pytest.mark.parametrize("policy", [None, "NoPreference", "Disabled", "x"])
