@@ -443,6 +443,44 @@ def test_restore_puts_back_what_was_there(node: Node) -> None:
     assert values() == [str(8 * MIB), "max", "max", "max", "max"]
 
 
+# Runs in the guest: turns swap off or on.
+SWITCH = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+device = os.fsencode(sys.argv[2])
+if libc.swapoff(device) if sys.argv[1] == "off" else libc.swapon(device, 0):
+    sys.exit(os.strerror(ctypes.get_errno()))
+"""
+
+
+def test_the_kernel_tells_of_swapoff_and_swapon(one: Node) -> None:
+    generation = one.put({"pods": {}})
+    one.start()
+    one.applied(generation)
+
+    def devices() -> dict[str, str]:
+        return {each["name"]: each.get("backing", "") for each in one.status["facts"].get("devices", [])}
+
+    (disk,) = devices()
+    assert devices() == {disk: "virtual"}
+
+    def switch(to: str) -> None:
+        one.vm.run([sys.executable, "-c", SWITCH, to, disk], timeout=PATIENCE)
+        until(lambda: bool(devices()) is (to == "on"), f"the agent knows that swap is {to}")
+
+    begun = time.monotonic()
+    try:
+        for _ in range(3):
+            switch("off")
+            assert one.status["facts"]["swapBytes"] == 0
+            switch("on")
+        # It looks by itself every 30 seconds: that alone would take three minutes.
+        assert time.monotonic() - begun < 90
+    finally:
+        if not devices():
+            switch("on")
+
+
 # Runs in the guest: makes a pod with a container and takes it away again, ever a little later.
 CHURN = """
 import pathlib, sys, time

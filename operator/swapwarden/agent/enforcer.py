@@ -51,6 +51,9 @@ FIND_SECONDS: Final = (1.0, 10.0)
 """First and longest bound of the wait between searches for the tree of pods while there is none."""
 AWAIT_SECONDS: Final = 5.0
 """How long a pod without state is normal."""
+YOUNG_SECONDS: Final = 3.0
+"""How long runtimes and systemd normally take to write to a new container's files: a value of the agent's would be
+written over, and be repaired, at every start. The pod's own limit holds from the start."""
 
 
 class Enforcer:
@@ -110,7 +113,8 @@ class Enforcer:
         """End; what files hold stays."""
         for knob in self._mirror.knobs():
             self._settler.cancel(knob)
-        for timer in (self._poll, self._search):
+        ripening = [container.ripe for pod in self._mirror.pods.values() for container in pod.containers.values()]
+        for timer in (self._poll, self._search, *ripening):
             if timer is not None:
                 timer.cancel()
         self._watches.close()
@@ -178,11 +182,26 @@ class Enforcer:
             refused=refused,
             mode=targets.mode_of(current),
             generation=0 if current is None else current.generation,
+            profile=None if current is None or not current.profile[0] else state.ProfileRef(*current.profile),
             stated=current is not None,
             violations=violations,
             to_put_back=pending,
             drifting=drifting,
+            cost=self._cost(current.proposal) if current is not None and current.proposal is not None else None,
         )
+
+    def _cost(self, proposal: wanted.Proposal) -> state.Cost:
+        """What the proposal would take from pods that use it now."""
+        used = {pod.uid: pod.path for pod in self._mirror.pods.values() if pod.uid in proposal.pods}
+        over = [self._in_use(path) - proposal.pods[uid] for uid, path in used.items()]
+        taken = [each for each in over if each > 0]
+        return state.Cost(state.ProfileRef(proposal.profile, proposal.generation), len(taken), sum(taken))
+
+    def _in_use(self, path: str) -> int:
+        try:
+            return self._fs.in_use(path)
+        except cgroupfs.CgroupError:  # where it matters, settling its file fails, too, and says why
+            return 0
 
     # The tree
 
@@ -277,9 +296,14 @@ class Enforcer:
     def _retarget_container(self, container: pods.Container, noticed: float) -> None:
         current, mode = self._state, targets.mode_of(self._state)
         of_pod = None if current is None else current.pods.get(container.pod.uid)
-        entry = None if of_pod is None else of_pod.containers.get(container.id)
-        if not container.knobs and (entry is not None or self._was_written(container)):
-            self._open(container)
+        entry = own = None if of_pod is None else of_pod.containers.get(container.id)
+        if of_pod is not None and own is None:
+            entry = of_pod.each
+        if not container.knobs:
+            if entry is not own and self._is_young(container):
+                return
+            if entry is not None or self._was_written(container):
+                self._open(container)
         for knob in container.knobs:
             self._mirror.watch(knob)
             if entry is not None:
@@ -288,6 +312,17 @@ class Enforcer:
                 knob.shadow = targets.Hold.PUT_BACK
             knob.target = knob.shadow if mode is names.Mode.ENFORCE else targets.Hold.PUT_BACK
             self._settler.settle(knob, noticed)
+
+    def _is_young(self, container: pods.Container) -> bool:
+        """Whether others still write to its files; it is then looked at again."""
+        left = container.since + YOUNG_SECONDS - self._clock()
+        if left > 0 and container.ripe is None:
+            container.ripe = self._loop.call_later(left, self._guarded, lambda: self._ripened(container))
+        return left > 0
+
+    def _ripened(self, container: pods.Container) -> None:
+        container.ripe = None
+        self._retarget_container(container, self._clock())
 
     def _was_written(self, container: pods.Container) -> bool:
         """Whether an earlier run may have written to it: it then keeps what it was given, until told otherwise."""

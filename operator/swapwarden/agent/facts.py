@@ -1,4 +1,4 @@
-"""What the node has: read from /proc and the cgroup file system."""
+"""What the node has: read from /proc, /sys and the cgroup file system."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pathlib
 import re
 from typing import Final
 
-from swapwarden.agent import cgroupfs
-from swapwarden.api import state
+from swapwarden.agent import blockdevices, cgroupfs
+from swapwarden.api import names, state
 
 TMPFS_NOSWAP_KERNEL: Final = (6, 4)
 """From here on the kubelet takes tmpfs noswap as given (pkg/kubelet/util/swap/swap_util.go)."""
@@ -26,8 +26,11 @@ def meminfo(text: str) -> dict[str, int]:
     return sizes
 
 
-def devices(text: str) -> list[state.SwapDevice]:
-    """The devices in /proc/swaps, which writes spaces and the like in paths as octal escapes; odd lines are skipped."""
+def devices(text: str, block: pathlib.Path) -> list[state.SwapDevice]:
+    """The devices in /proc/swaps, which writes spaces and the like in paths as octal escapes; odd lines are skipped.
+
+    `block` is /sys/block. What is under a file cannot be seen from a container: it counts as a file, not encrypted.
+    """
     found = []
     for line in text.splitlines()[1:]:
         words = line.split()
@@ -35,7 +38,13 @@ def devices(text: str) -> list[state.SwapDevice]:
             continue
         name = _OCTAL.sub(lambda match: chr(int(match[1], 8)), words[0])
         priority = int(words[4]) if words[4].lstrip("-").isdecimal() else 0
-        found.append(state.SwapDevice(name[:256], words[1][:32], int(words[2]) * 1024, priority))
+        under = (
+            blockdevices.Device(names.Backing.FILE, encrypted=False)
+            if words[1] == "file"
+            else blockdevices.look(block, name)
+        )
+        size = int(words[2]) * 1024
+        found.append(state.SwapDevice(name[:256], words[1][:32], size, priority, under.backing, under.encrypted))
     return found[: state.MAX_DEVICES]
 
 
@@ -57,8 +66,8 @@ def available(proc: pathlib.Path) -> int:
     return meminfo(_text(proc / "meminfo")).get("MemAvailable", 0)
 
 
-def read(proc: pathlib.Path, cgroups: cgroupfs.Cgroups, pods_root: str | None) -> state.Facts:
-    """All facts, as they are now. What cannot be read counts as absent.
+def read(proc: pathlib.Path, block: pathlib.Path, cgroups: cgroupfs.Cgroups, pods_root: str | None) -> state.Facts:
+    """All facts, as they are now; `block` is /sys/block. What cannot be read counts as absent.
 
     Whether there is a swap controller is told by the cgroup above all pods; before that is found, by nothing.
     """
@@ -73,5 +82,5 @@ def read(proc: pathlib.Path, cgroups: cgroupfs.Cgroups, pods_root: str | None) -
         page_size=cgroups.page,
         kernel=release[:128],
         tmpfs_noswap=noswap(release),
-        devices=devices(_text(proc / "swaps")),
+        devices=devices(_text(proc / "swaps"), block),
     )

@@ -1,4 +1,4 @@
-"""What cgroups held before the agent's first write, and what it wrote: kept so that it can be put back.
+"""What others last wrote to cgroups, and what the agent wrote over it: kept so that it can be put back.
 
 An append-only file of JSON lines in a directory that does not survive a reboot, as cgroups do not. Each line is written
 before the deed it tells of; a process that dies in between leaves a file that still tells every value that may be ours.
@@ -35,7 +35,7 @@ Limit = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Entry(msgspec.Struct, omit_defaults=True):
-    """What is known of one cgroup: its identity, what it held first, and what it was given. Limits in bytes."""
+    """What is known of one cgroup: its identity, what others last gave it, and what the agent did. Limits in bytes."""
 
     path: str
     inode: int
@@ -145,11 +145,17 @@ class Journal:
         self._put(Entry(path, inode))
 
     def writing(self, path: str, inode: int, found: int, value: int) -> None:
-        """Note that `value` is about to be written to a cgroup that holds `found`."""
+        """Note that `value` is about to be written to a cgroup that holds `found`.
+
+        Where that is not the agent's own, it is what is to be put back from now on: a runtime writes to a container
+        when its first process is ready, long after making the cgroup, and the kubelet when a container is resized.
+        """
         entry = self.get(path, inode)
-        if entry is None or entry.found is None:
+        if entry is None or entry.found is None or found not in {entry.found, *entry.wrote}:
             self._put(Entry(path, inode, found, [value]))
-        elif not entry.wrote or entry.wrote[-1] != value:
+        elif found in entry.wrote[:-1]:  # the last value did not get there
+            self._put(Entry(path, inode, entry.found, [found, value]))
+        elif entry.wrote[-1:] != [value]:
             _keep(entry, value)
             self._append(Line(path=path, wrote=value))
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 import swapwarden
-from swapwarden.agent import cache, cgroupfs, enforcer, facts, journal, reporter, source, status, wanted
+from swapwarden.agent import cache, cgroupfs, enforcer, facts, journal, reporter, source, status, swaps, wanted
 from swapwarden.api import names, state
 from swapwarden.kube import client, config
 from swapwarden.telemetry import logs, server
@@ -28,7 +28,7 @@ LOCK_SECONDS: Final = 0.02
 FAULT_SECONDS: Final = 5.0
 """Before a part of the agent that failed unexpectedly starts anew."""
 FACTS_SECONDS: Final = 30.0
-"""Between looks for swapon and swapoff."""
+"""Between looks at the facts; swapon and swapoff are told of by the kernel, but for the begin of a long swapoff."""
 STUCK_RESYNCS: Final = 3
 """Full comparisons in a row that may fail to happen before the process counts as stuck."""
 
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cgroup-root", default="/sys/fs/cgroup", help="the node's cgroup v2 file system")
     parser.add_argument("--proc-root", default="/proc", help="where to read meminfo, swaps and the kernel's release")
+    parser.add_argument("--sys-root", default="/sys", help="where to read what is under swap devices")
     parser.add_argument(
         "--cgroup-anchor",
         default="",
@@ -133,6 +134,7 @@ class Agent:
         self._node: str = arguments.node_name
         self._address = _address(arguments.metrics_address)
         self._proc = pathlib.Path(arguments.proc_root)
+        self._block = pathlib.Path(arguments.sys_root) / "block"
         self._run_dir = _directory("--run-dir", arguments.run_dir)
         self._state_dir = _directory("--state-dir", arguments.state_dir)
         self._config = config.load(arguments.kubeconfig)
@@ -174,6 +176,7 @@ class Agent:
             stack.callback(self._leave, book)
             self._cgroups = cgroups
             self._read_facts()
+            stack.enter_context(swaps.following(self._proc / "swaps", self._read_facts))
             if self._facts.cgroup_version == 2:
                 self._enforcer.start(self._cached())
             else:
@@ -244,7 +247,7 @@ class Agent:
 
     def _read_facts(self) -> None:
         root = None if self._enforcer is None else self._enforcer.root
-        self._facts: state.Facts = facts.read(self._proc, self._cgroups, root)
+        self._facts: state.Facts = facts.read(self._proc, self._block, self._cgroups, root)
         self._changed()
 
     def _standing(self) -> status.Standing:

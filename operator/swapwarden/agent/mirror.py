@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from typing import Final, Protocol
 
@@ -135,7 +136,7 @@ class Mirror:
         elif isinstance(owner, pods.Level):
             self._appeared(owner.path, event.name, targets.Origin.APPEARED, noticed)
         elif isinstance(owner, pods.Pod):
-            container = self._add_container(owner, event.name)
+            container = self._add_container(owner, event.name, since=noticed)
             if container is not None:
                 self._listener.container_came(container, noticed)
 
@@ -203,16 +204,18 @@ class Mirror:
             self._remove_container(pod, name)
         self._listener.pod_went(pod)
 
-    def _add_container(self, pod: pods.Pod, name: str) -> pods.Container | None:
+    def _add_container(self, pod: pods.Pod, name: str, *, since: float = -math.inf) -> pods.Container | None:
         container = tree.container_id(name)
         if container is None:
             return None
-        return pod.containers.setdefault(name, pods.Container(pod, container, tree.join(pod.path, name)))
+        return pod.containers.setdefault(name, pods.Container(pod, container, tree.join(pod.path, name), since))
 
     def _remove_container(self, pod: pods.Pod, name: str) -> None:
         container = pod.containers.pop(name, None)
         if container is None:
             return
+        if container.ripe is not None:
+            container.ripe.cancel()
         self._watches.release(container)
         for knob in container.knobs:
             self._drop(knob)

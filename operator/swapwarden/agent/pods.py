@@ -78,13 +78,17 @@ class Knob(Watched):
 class Container(Watched):
     """A container's cgroup; with crun a second one below it."""
 
-    __slots__ = ("id", "knobs", "path", "pod")
+    __slots__ = ("id", "knobs", "path", "pod", "ripe", "since")
 
-    def __init__(self, pod: Pod, container: str, path: str) -> None:
+    def __init__(self, pod: Pod, container: str, path: str, since: float) -> None:
         super().__init__()
         self.pod = pod
         self.id = container
         self.path = path
+        self.since = since
+        """When it came; long ago where it was found."""
+        self.ripe: asyncio.TimerHandle | None = None
+        """When it is looked at again because it has just come."""
         self.knobs: list[Knob] = []
 
 

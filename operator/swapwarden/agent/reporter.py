@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -23,6 +24,9 @@ PATCH_SECONDS: Final = 1.0
 """Least time between two looks at what to write; what changes meanwhile goes into one."""
 COUNTERS_SECONDS: Final = 30.0
 """Least time between two writes where only counters differ."""
+GENERATION_SECONDS: Final = 5.0
+"""How long it may be untold that pods' limits of a newer generation hold, where nothing else is new: on a busy node one
+write then serves many pods that came, and etcd stores the whole object with each."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
 FIELD_MANAGER: Final = "swapwarden-agent"
 _FIELDS: Final = tuple(field.encode_name for field in msgspec.structs.fields(state.StateStatus))
@@ -43,6 +47,8 @@ class Reporter:
         self._findings = 0
         self._changed = asyncio.Event()
         self._looked = self._wrote = float("-inf")
+        self._passed: float | None = None
+        """When the generation became another than what is written, and nothing else that matters did."""
         self._timer: asyncio.TimerHandle | None = None
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
 
@@ -84,18 +90,32 @@ class Reporter:
         if not self._certain:
             return wanted
         if wanted == self._written:
+            self._passed = None
             return None
-        due = self._wrote + COUNTERS_SECONDS
-        if status.essence(wanted) == status.essence(self._written) and time.monotonic() < due:
-            if self._timer is None or self._timer.when() <= asyncio.get_running_loop().time():
-                self._timer = asyncio.get_running_loop().call_later(due - time.monotonic(), self.nudge)
-            return None
-        return wanted
+        wait = self._due(wanted) - time.monotonic()
+        if wait <= 0:
+            return wanted
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(wait, self.nudge)
+        return None
+
+    def _due(self, wanted: Mapping[str, Any]) -> float:
+        """When to write a status that is another than the one written."""
+        before = self._written or {}
+        if status.essence(wanted) != status.essence(before):
+            return -math.inf
+        if wanted.get("observedGeneration", 0) == before.get("observedGeneration", 0):
+            return self._wrote + COUNTERS_SECONDS
+        if self._passed is None:
+            self._passed = time.monotonic()
+        return self._passed + GENERATION_SECONDS
 
     async def _write(self, wanted: dict[str, Any]) -> None:
         before = self._written if self._certain else dict.fromkeys(_FIELDS)
         patch = merge.merge_patch(before or {}, wanted)
         self._wrote = time.monotonic()
+        self._passed = None
         self._certain = False
         await self._api.merge_patch(
             self._path,

@@ -34,6 +34,8 @@ class Standing(NamedTuple):
     """Why the newest state was not taken; empty where it was."""
     mode: names.Mode
     generation: int
+    profile: state.ProfileRef | None
+    """Of the state in force."""
     stated: bool
     """Whether any state is in force."""
     violations: Sequence[state.Violation]
@@ -41,6 +43,8 @@ class Standing(NamedTuple):
     """Files that still hold a value of ours and should not."""
     drifting: int
     """Pods that another writer raised above their value lately."""
+    cost: state.Cost | None = None
+    """What a proposal would take from pods that use it now; None where there is none."""
 
 
 class _Verdict(NamedTuple):
@@ -98,9 +102,11 @@ def _drift(standing: Standing) -> _Verdict:
     return _Verdict("False", "Quiet", "")
 
 
-def _rank(violation: state.Violation) -> tuple[int, int, str, str]:
+def _rank(violation: state.Violation) -> tuple[int, bool, int, str, str]:
     order = _ORDER.index(violation.reason) if violation.reason in _ORDER else len(_ORDER)
-    return order, -violation.exposed_milliseconds, violation.pod, violation.container
+    # A pod's own limit rules its containers, too.
+    within = bool(violation.container)
+    return order, within, -violation.exposed_milliseconds, violation.pod, violation.container
 
 
 def build(standing: Standing, facts: state.Facts, previous: Iterable[Mapping[str, Any]], now: str) -> state.StateStatus:
@@ -134,10 +140,12 @@ def build(standing: Standing, facts: state.Facts, previous: Iterable[Mapping[str
     ranked = sorted(standing.violations, key=_rank)
     return state.StateStatus(
         observed_generation=standing.generation,
+        profile=standing.profile,
         facts=facts,
         conditions=conditions,
         violations=ranked[: state.MAX_VIOLATIONS],
         violations_omitted=max(0, len(ranked) - state.MAX_VIOLATIONS),
+        proposal=standing.cost,
     )
 
 
@@ -149,9 +157,11 @@ def as_json(status: state.StateStatus) -> dict[str, Any]:
 
 def essence(status: Mapping[str, Any]) -> dict[str, Any]:
     """A status less what grows all the time: where two of these are equal, a write can wait."""
-    conditions = [{**condition, "message": ""} for condition in status.get("conditions", [])]
+    conditions = [{**condition, "message": "", "observedGeneration": 0} for condition in status.get("conditions", [])]
     violations = sorted(
         tuple(sorted((key, str(value)) for key, value in violation.items() if key not in _COUNTERS))
         for violation in status.get("violations", [])
     )
-    return {**status, "conditions": conditions, "violations": violations, "violationsOmitted": 0}
+    cost = {key: value for key, value in status.get("proposal", {}).items() if key != "bytes"}
+    lean = {"conditions": conditions, "violations": violations, "violationsOmitted": 0, "proposal": cost}
+    return {**status, **lean, "observedGeneration": 0}

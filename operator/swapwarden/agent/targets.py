@@ -14,7 +14,7 @@ class Hold(enum.Enum):
     LEAVE = "leave"
     """Whatever it holds."""
     PUT_BACK = "put back"
-    """What it held before the agent's first write."""
+    """What another writer last gave it."""
 
 
 Target = int | Hold

@@ -22,6 +22,7 @@ class WirePod(msgspec.Struct, frozen=True, rename="camel"):
     """As swapwarden.api.state.PodState; reasons that a newer controller may have are not looked at."""
 
     swap_max: str | None = None
+    each: str | None = None
     containers: dict[str, WireContainer] = {}
 
 
@@ -31,13 +32,29 @@ class WireKubepods(msgspec.Struct, frozen=True, rename="camel"):
     swap_max: str
 
 
+class WireProfileRef(msgspec.Struct, frozen=True, rename="camel"):
+    """As swapwarden.api.state.ProfileRef."""
+
+    name: str
+    generation: int = 0
+
+
+class WireProposal(msgspec.Struct, frozen=True, rename="camel"):
+    """As swapwarden.api.state.Proposal."""
+
+    profile: WireProfileRef
+    pods: dict[str, str] = {}
+
+
 class WireSpec(msgspec.Struct, frozen=True, rename="camel"):
     """As swapwarden.api.state.StateSpec."""
 
+    profile: WireProfileRef = WireProfileRef("")
     mode: names.Mode = names.Mode.ENFORCE
     on_unknown_pod: names.UnknownPod = names.UnknownPod.DENY
     kubepods: WireKubepods | None = None
     pods: dict[str, WirePod] = {}
+    proposal: WireProposal | None = None
 
 
 class WireMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,10 +82,19 @@ class Container(NamedTuple):
 
 
 class Pod(NamedTuple):
-    """What a pod's cgroup is to hold, in bytes; None: what it held before. Containers by id."""
+    """What a pod's cgroup is to hold, in bytes; None: what it held before. Containers by id, or all alike."""
 
     limit: int | None
     containers: Mapping[str, Container]
+    each: Container | None = None
+
+
+class Proposal(NamedTuple):
+    """What pods are to get next, in bytes by UID, and the profile that would give it."""
+
+    profile: str
+    generation: int
+    pods: Mapping[str, int]
 
 
 class State(NamedTuple):
@@ -80,13 +106,25 @@ class State(NamedTuple):
     on_unknown_pod: names.UnknownPod
     kubepods: int | None
     pods: Mapping[str, Pod]
+    proposal: Proposal | None = None
+    profile: tuple[str, int] = ("", 0)
+    """Name and generation."""
 
 
 def _pod(wire: WirePod, page: int) -> Pod:
     containers = {
         key: Container(limits.parse(entry.swap_max, page), entry.cap) for key, entry in wire.containers.items()
     }
-    return Pod(None if wire.swap_max is None else limits.parse(wire.swap_max, page), containers)
+    return Pod(
+        None if wire.swap_max is None else limits.parse(wire.swap_max, page),
+        containers,
+        None if wire.each is None else Container(limits.parse(wire.each, page), cap=False),
+    )
+
+
+def _proposal(wire: WireProposal, page: int) -> Proposal:
+    limit = {uid: limits.parse(text, page) for uid, text in wire.pods.items()}
+    return Proposal(wire.profile.name, wire.profile.generation, limit)
 
 
 def compile_state(wire: WireState, page: int) -> State:
@@ -99,4 +137,6 @@ def compile_state(wire: WireState, page: int) -> State:
         on_unknown_pod=spec.on_unknown_pod,
         kubepods=None if spec.kubepods is None else limits.parse(spec.kubepods.swap_max, page),
         pods={uid: _pod(pod, page) for uid, pod in spec.pods.items()},
+        proposal=None if spec.proposal is None else _proposal(spec.proposal, page),
+        profile=(spec.profile.name, spec.profile.generation),
     )

@@ -21,12 +21,17 @@ def state(
     unknown: names.UnknownPod = names.UnknownPod.DENY,
     kubepods: int | None = None,
     containers: dict[int, dict[str, wanted.Container]] | None = None,
+    each: int | None = None,
     generation: int = 1,
 ) -> wanted.State:
-    """A state: limits by the pod's number, containers by the pod's number and their names."""
+    """A state: limits by the pod's number, containers by the pod's number and their names, or alike in all pods."""
     inner = containers or {}
     made = {
-        uid(number): wanted.Pod(limit, {container_id(name): c for name, c in inner.get(number, {}).items()})
+        uid(number): wanted.Pod(
+            limit,
+            {container_id(name): c for name, c in inner.get(number, {}).items()},
+            None if each is None else wanted.Container(each, cap=False),
+        )
         for number, limit in (entries or {}).items()
     }
     return wanted.State("u", generation, mode, unknown, kubepods, made)

@@ -85,9 +85,12 @@ class CgroupTree:
     def pod(self, number: int, qos: str = "burstable", **files: str) -> pathlib.Path:
         return self.group(self.pod_path(number, qos), **files)
 
-    def container(self, pod: pathlib.Path, name: str, **files: str) -> pathlib.Path:
+    def container_path(self, pod: pathlib.Path, name: str) -> pathlib.Path:
         cid = container_id(name)
-        return self.group(pod / (cid if self.naming == "cgroupfs" else f"cri-containerd-{cid}.scope"), **files)
+        return pod / (cid if self.naming == "cgroupfs" else f"cri-containerd-{cid}.scope")
+
+    def container(self, pod: pathlib.Path, name: str, **files: str) -> pathlib.Path:
+        return self.group(self.container_path(pod, name), **files)
 
     def remove(self, path: pathlib.Path) -> None:
         shutil.rmtree(path)

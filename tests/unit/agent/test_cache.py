@@ -14,7 +14,7 @@ PAGE = 4096
 
 
 def wire(value: str = "0") -> wanted.WireState:
-    spec = wanted.WireSpec(pods={"a": wanted.WirePod(value, {"c": wanted.WireContainer("4096", cap=True)})})
+    spec = wanted.WireSpec(pods={"a": wanted.WirePod(value, containers={"c": wanted.WireContainer("4096", cap=True)})})
     return wanted.WireState(wanted.WireMeta("n1", "uid", "55", 3), spec, {"observedGeneration": 2})
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from swapwarden.agent import cgroupfs, limits, settler, wanted
+from swapwarden.agent import cgroupfs, enforcer, limits, settler, wanted
 from swapwarden.api import names
+from swapwarden.api import state as api
 
 from tests.unit.agent.agent_node import MIB, Node, reasons, state, until
-from tests.unit.agent.cgroup_tree import swap_max, write
+from tests.unit.agent.cgroup_tree import swap_max, uid, write
 
 
 async def test_a_pod_that_appears_gets_what_the_state_says(node: Node) -> None:
@@ -98,6 +99,89 @@ async def test_containers_get_their_values_in_both_orders(node: Node) -> None:
     assert [swap_max(early), swap_max(late)] == ["0", "0"]
 
 
+async def test_what_each_container_gets_reaches_those_that_start_later(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enforcer, "YOUNG_SECONDS", 0.05)
+    pod = node.tree.pod(1)
+    early = node.tree.container(pod, "early", memory_swap_max="0\n")
+    agent = node.start()
+    agent.apply(state({1: 2 * MIB}, each=MIB))
+    assert swap_max(early) == str(MIB)
+    late = node.tree.container(pod, "late", memory_swap_max="0\n")
+    await until(lambda: swap_max(late) == str(MIB))
+    agent.apply(state({1: 2 * MIB}))
+    assert (swap_max(early), swap_max(late)) == ("0", "0")
+
+
+async def test_a_runtime_is_not_disturbed_while_it_makes_a_container(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enforcer, "YOUNG_SECONDS", 3600.0)
+    repaired = settler.REPAIRS.value("container", "below")
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    agent.apply(state({1: 2 * MIB}, each=MIB))
+    app = plain.tree.container(pod, "app", memory_swap_max="0\n")
+    await until(lambda: bool(plain.known(pod).containers))
+    write(app, "4096")
+    agent.resync()
+    assert swap_max(app) == "4096"
+    plain.later += 3600
+    agent.resync()
+    assert swap_max(app) == str(MIB)
+    assert settler.REPAIRS.value("container", "below") == repaired
+
+
+async def test_what_a_slow_runtime_wrote_over_it_is_put_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enforcer, "YOUNG_SECONDS", 0.0)
+    agent = node.start()
+    pod = node.tree.pod(1)
+    agent.apply(state({1: 2 * MIB}, each=MIB))
+    app = node.tree.container(pod, "app")
+    await until(lambda: swap_max(app) == str(MIB))
+    write(app, "4096")
+    await until(lambda: swap_max(app) == str(MIB))
+    node.stop()
+    node.start(state({1: 2 * MIB}, each=MIB)).apply(state({1: 2 * MIB}, each=MIB, mode=names.Mode.RESTORE))
+    assert [swap_max(path) for path in (pod, app)] == ["max", "4096"]
+
+
+async def test_a_container_that_has_just_come_is_let_alone_in_the_end_too(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enforcer, "YOUNG_SECONDS", 3600.0)
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    agent.apply(state({1: 2 * MIB}, each=MIB))
+    plain.tree.container(pod, "gone", memory_swap_max="0\n")
+    plain.tree.container(pod, "app", memory_swap_max="0\n")
+    await until(lambda: len(plain.known(pod).containers) == 2)
+    timers = [container.ripe for container in plain.known(pod).containers.values()]
+    plain.tree.remove(plain.tree.container_path(pod, "gone"))
+    await until(lambda: len(plain.known(pod).containers) == 1)
+    agent.apply(state({1: 2 * MIB}, each=MIB, mode=names.Mode.RESTORE))
+    assert not agent.standing().to_put_back
+    plain.stop()
+    assert all(timer is not None and timer.cancelled() for timer in timers)
+
+
+@pytest.mark.parametrize("mode", [names.Mode.RESTORE, names.Mode.AUDIT])
+async def test_what_each_container_got_is_put_back(node: Node, mode: names.Mode) -> None:
+    pod = node.tree.pod(1)
+    apps = [node.tree.container(pod, name, memory_swap_max="0\n") for name in ("app", "sandbox")]
+    node.start().apply(state({1: 2 * MIB}, each=MIB))
+    assert [swap_max(app) for app in apps] == [str(MIB)] * 2
+    node.stop()
+    agent = node.start(state({1: 2 * MIB}, each=MIB))
+    assert [swap_max(app) for app in apps] == [str(MIB)] * 2
+    agent.apply(state({1: 2 * MIB}, each=MIB, mode=mode))
+    assert [swap_max(path) for path in (pod, *apps)] == ["max", "0", "0"]
+    listed = [(found.container != "", found.wanted) for found in agent.standing().violations]
+    audited = [(False, str(2 * MIB)), (True, str(MIB)), (True, str(MIB))]
+    assert sorted(listed) == (audited if mode is names.Mode.AUDIT else [])
+
+
 async def test_qos_slices_are_never_written_and_kubepods_only_on_order(node: Node) -> None:
     agent = node.start()
     slices = [node.tree.level(qos) for qos in ("burstable", "besteffort")]
@@ -159,6 +243,21 @@ async def test_restore_leaves_another_writers_value(plain: Node) -> None:
     await asyncio.sleep(0)
     agent.resync()
     assert swap_max(new) == "max"
+
+
+async def test_what_a_proposal_would_take_is_told_and_not_done(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state({1: limits.NO_LIMIT, 2: limits.NO_LIMIT, 3: 0}))
+    uses = {1: plain.tree.pod(1), 2: plain.tree.pod(2), 3: plain.tree.pod(3)}
+    await until(lambda: [swap_max(pod) for pod in uses.values()] == ["max", "max", "0"])
+    for number, used in ((1, 5 * MIB), (2, MIB), (3, 0)):
+        write(uses[number], str(used), "memory.swap.current")
+    proposal = wanted.Proposal("p", 7, {uid(1): 2 * MIB, uid(2): 2 * MIB, uid(9): 0})
+    agent.apply(state({1: limits.NO_LIMIT, 2: limits.NO_LIMIT, 3: 0})._replace(proposal=proposal))
+    assert agent.standing().cost == api.Cost(api.ProfileRef("p", 7), pods=1, bytes=3 * MIB)
+    assert swap_max(uses[1]) == "max"
+    agent.apply(state({1: limits.NO_LIMIT}))
+    assert agent.standing().cost is None
 
 
 async def test_250_pods_at_once(plain: Node) -> None:

@@ -14,11 +14,29 @@ nonsense
 """
 
 
-def test_devices() -> None:
-    first, second = facts.devices(SWAPS)
+def test_devices(tmp_path: pathlib.Path) -> None:
+    first, second = facts.devices(SWAPS, tmp_path)
     assert (first.name, first.type, first.size_bytes, first.priority) == ("/dev/vda", "partition", 524284 * 1024, -2)
     assert (second.name, second.type, second.priority) == ("/var/my swap\\file", "file", 10)
-    assert facts.devices("") == []
+    assert (first.backing, second.backing, second.encrypted) == ("unknown", "file", False)
+    assert facts.devices("", tmp_path) == []
+
+
+def test_what_is_under_them(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "vda").mkdir()
+    (tmp_path / "zram0").mkdir()
+    lines = f"{SWAPS}/dev/zram0 partition 1024 0 100\n"
+    found = {each.name: (each.backing, each.encrypted) for each in facts.devices(lines, tmp_path)}
+    assert found == {
+        "/dev/vda": ("virtual", False),
+        "/var/my swap\\file": ("file", False),
+        "/dev/zram0": ("zram", True),
+    }
+
+
+def test_no_kernel_has_more_than_are_kept(tmp_path: pathlib.Path) -> None:
+    lines = "".join(f"/dev/zram{number} partition 1024 0 100\n" for number in range(100))
+    assert len(facts.devices(f"Filename\n{lines}", tmp_path)) == 32
 
 
 @pytest.mark.parametrize(
@@ -32,16 +50,16 @@ def test_tmpfs_noswap(release: str, *, can: bool) -> None:
 def test_read(tmp_path: pathlib.Path) -> None:
     tree = CgroupTree(tmp_path)
     cgroups = cgroupfs.Cgroups(str(tree.root), PAGE)
-    read = facts.read(tree.proc, cgroups, "kubepods.slice")
+    read = facts.read(tree.proc, tmp_path, cgroups, "kubepods.slice")
     assert (read.cgroup_version, read.swap_controller) == (2, True)
     assert (read.swap_bytes, read.memory_bytes, read.page_size) == (1 << 30, 4 << 30, PAGE)
     assert (read.kernel, read.tmpfs_noswap, len(read.devices)) == ("6.1.0-25-amd64", False, 1)
     assert facts.available(tree.proc) == 3 << 30
     (tree.kubepods / "memory.swap.max").unlink()
-    assert not facts.read(tree.proc, cgroups, "kubepods.slice").swap_controller
-    assert not facts.read(tree.proc, cgroups, None).swap_controller
+    assert not facts.read(tree.proc, tmp_path, cgroups, "kubepods.slice").swap_controller
+    assert not facts.read(tree.proc, tmp_path, cgroups, None).swap_controller
     (tree.root / "cgroup.controllers").unlink()
-    assert facts.read(tree.proc, cgroups, None).cgroup_version == 0
+    assert facts.read(tree.proc, tmp_path, cgroups, None).cgroup_version == 0
     (tree.root / "memory").mkdir()
-    assert facts.read(tree.proc, cgroups, None).cgroup_version == 1
+    assert facts.read(tree.proc, tmp_path, cgroups, None).cgroup_version == 1
     cgroups.close()

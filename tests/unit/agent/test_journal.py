@@ -36,10 +36,25 @@ def test_the_first_run_is_told_from_later_ones(file: pathlib.Path) -> None:
 
 def test_what_was_found_first_and_the_last_values_are_kept(file: pathlib.Path) -> None:
     book = journal.Journal(file)
-    for value in (3 * MIB, 2 * MIB, MIB, MIB):
-        book.writing("pod", 7, 1 << 63, value)
+    for found, value in ((1 << 63, 3 * MIB), (3 * MIB, 2 * MIB), (2 * MIB, MIB), (MIB, MIB)):
+        book.writing("pod", 7, found, value)
     book = reopened(book, file)
     assert book.get("pod", 7) == journal.Entry("pod", 7, 1 << 63, [2 * MIB, MIB])
+
+
+def test_what_another_wrote_since_is_what_was_found(file: pathlib.Path) -> None:
+    book = journal.Journal(file)
+    for found, value in ((1 << 63, MIB), (5, MIB), (MIB, 2 * MIB)):
+        book.writing("pod", 7, found, value)
+    assert reopened(book, file).get("pod", 7) == journal.Entry("pod", 7, 5, [MIB, 2 * MIB])
+
+
+def test_a_value_that_later_ones_failed_to_replace_is_not_anothers(file: pathlib.Path) -> None:
+    book = journal.Journal(file)
+    book.writing("pod", 7, 1 << 63, 1)
+    for refused in (2, 3, 4):
+        book.writing("pod", 7, 1, refused)
+    assert reopened(book, file).get("pod", 7) == journal.Entry("pod", 7, 1 << 63, [1, 4])
 
 
 def test_a_later_cgroup_of_the_same_name_is_another(file: pathlib.Path) -> None:
@@ -68,7 +83,7 @@ def test_what_is_forgotten_stays_forgotten(file: pathlib.Path) -> None:
 def test_the_file_stays_bounded(file: pathlib.Path) -> None:
     book = journal.Journal(file)
     for number in range(20_000):
-        book.writing("pod", 7, 5, number % 3)
+        book.writing("pod", 7, 99, number % 3)
     assert file.stat().st_size <= journal.COMPACT_BYTES + 200
 
 
@@ -104,11 +119,11 @@ def test_a_failure_to_compact_leaves_the_journal_as_it_was(file: pathlib.Path, m
     book = journal.Journal(file)
     file.with_suffix(".new").mkdir()
     for number in range(10):
-        book.writing("pod", 7, 5, number)
-    assert journal.replay(file.read_bytes()).entries == {"pod": journal.Entry("pod", 7, 5, [8, 9])}
+        book.writing("pod", 7, 99, number)
+    assert journal.replay(file.read_bytes()).entries == {"pod": journal.Entry("pod", 7, 99, [8, 9])}
     file.with_suffix(".new").rmdir()
     for number in range(50):
-        book.writing("pod", 7, 5, number)
+        book.writing("pod", 7, 99, number)
     assert file.stat().st_size < 600
     assert book.get("pod", 7) == reopened(book, file).get("pod", 7)
 
@@ -137,8 +152,8 @@ def test_no_content_stops_the_agent(data: bytes) -> None:
 
 steps_ = st.lists(
     st.one_of(
-        st.tuples(st.just("write"), st.sampled_from("abc"), st.integers(0, 5)),
-        st.tuples(st.just("forget"), st.sampled_from("abc"), st.just(0)),
+        st.tuples(st.just("write"), st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 5)),
+        st.tuples(st.just("forget"), st.sampled_from("abc"), st.just(0), st.just(0)),
     ),
     min_size=1,
     max_size=12,
@@ -147,7 +162,7 @@ steps_ = st.lists(
 
 @given(steps_, st.data())
 def test_a_crash_at_any_byte_loses_no_value_that_may_be_ours(
-    steps: list[tuple[str, str, int]], data: st.DataObject
+    steps: list[tuple[str, str, int, int]], data: st.DataObject
 ) -> None:
     """The line that was being written is lost, and with it a write that never happened; nothing else is."""
     logging.disable()
@@ -156,9 +171,9 @@ def test_a_crash_at_any_byte_loses_no_value_that_may_be_ours(
         book = journal.Journal(file)
         states = [dict[str, journal.Entry]()]
         sizes = [0]
-        for step, path, value in steps:
+        for step, path, found, value in steps:
             if step == "write":
-                book.writing(path, 1, 1 << 63, value)
+                book.writing(path, 1, found, value)
             else:
                 book.forget(path)
             content = journal.replay(file.read_bytes())

@@ -111,6 +111,30 @@ async def test_counters_alone_wait(running: Running) -> None:
     await running.written()
 
 
+async def test_generations_that_are_only_about_pods_share_a_write(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "GENERATION_SECONDS", 0.1)
+    running.reporter.found({"observedGeneration": 1})
+    running.want(observedGeneration=2, conditions=[])
+    await until(lambda: running.looks == 1)
+    running.want(observedGeneration=3, conditions=[])
+    await running.written()
+    assert running.api.patches == [{"observedGeneration": 3, "conditions": []}]
+
+
+@pytest.mark.parametrize(
+    "news", [{"profile": {"name": "p", "generation": 2}}, {"violations": [{"pod": "x", "reason": "WriteFailed"}]}]
+)
+async def test_a_generation_that_somebody_waits_for_is_told_at_once(
+    running: Running, monkeypatch: pytest.MonkeyPatch, news: Json
+) -> None:
+    monkeypatch.setattr(reporter, "GENERATION_SECONDS", 3600.0)
+    running.reporter.found({"observedGeneration": 1})
+    running.want(observedGeneration=2, **news)
+    await running.written()
+
+
 async def test_many_nudges_are_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "PATCH_SECONDS", 0.2)
     made = Running()

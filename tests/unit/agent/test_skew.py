@@ -14,7 +14,14 @@ SPEC: dict[str, Any] = {
     "profile": {"name": "p", "generation": 3},
     "onUnknownPod": "Allow",
     "kubepods": {"swapMax": "8192"},
-    "pods": {"x": {"reason": "LimitedSwap", "swapMax": "4096", "containers": {"c": {"name": "a", "swapMax": "0"}}}},
+    "pods": {
+        "x": {
+            "reason": "LimitedSwap",
+            "swapMax": "4096",
+            "each": "4096",
+            "containers": {"c": {"name": "a", "swapMax": "0"}},
+        }
+    },
 }
 
 
@@ -25,7 +32,7 @@ def taken(spec: dict[str, Any]) -> wanted.State:
 
 def test_fields_and_reasons_of_a_newer_controller_are_passed_over() -> None:
     container = {"name": "a", "swapMax": "0", "novel": 1}
-    pod = {"reason": "FromTheFuture", "swapMax": "4096", "novel": [], "containers": {"c": container}}
+    pod = {**SPEC["pods"]["x"], "reason": "FromTheFuture", "novel": [], "containers": {"c": container}}
     newer = {**SPEC, "novel": {"a": 1}, "kubepods": {"swapMax": "8192", "novel": 1}, "pods": {"x": pod}}
     assert taken(newer) == taken(SPEC)
 

@@ -13,6 +13,7 @@ GOOD = status.Standing(
     refused="",
     mode=names.Mode.ENFORCE,
     generation=4,
+    profile=state.ProfileRef("p", 2),
     stated=True,
     violations=[],
     to_put_back=0,
@@ -98,3 +99,13 @@ def test_counters_alone_are_not_the_essence() -> None:
     assert built(EXPOSED) == built(more, drifting=2)
     assert built(EXPOSED) != built(EXPOSED, other)
     assert built(EXPOSED) != built(DRAINING)
+
+
+def test_what_a_proposal_takes_is_a_counter_but_for_the_pods() -> None:
+    def told(pods: int, size: int) -> dict[str, Any]:
+        cost = state.Cost(state.ProfileRef("p", 2), pods, size)
+        return status.as_json(status.build(GOOD._replace(cost=cost), FACTS, [], "2026-01-01T00:00:00Z"))
+
+    assert told(2, 10)["proposal"] == {"profile": {"name": "p", "generation": 2}, "pods": 2, "bytes": 10}
+    assert status.essence(told(2, 10)) == status.essence(told(2, 20))
+    assert status.essence(told(2, 10)) != status.essence(told(0, 0))

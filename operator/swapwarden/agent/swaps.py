@@ -1,0 +1,40 @@
+"""The kernel's word that swap was turned on or off: /proc/swaps reports an exceptional condition (mm/swapfile.c)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pathlib
+import select
+from collections.abc import Callable, Iterator
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def following(file: pathlib.Path, changed: Callable[[], None]) -> Iterator[None]:
+    """Call `changed` in the running event loop after each swapon and swapoff, until the context ends.
+
+    Where the file cannot be watched, it does nothing but say so.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, fd)
+            # One of its own: to the event loop's, the file would be readable all the time.
+            poller = stack.enter_context(select.epoll())
+            poller.register(fd, select.EPOLLPRI)
+        except OSError as error:
+            log.info("swap devices cannot be watched (%s); they are looked at from time to time", error.strerror)
+        else:
+            loop = asyncio.get_running_loop()
+
+            def told() -> None:
+                poller.poll(0)
+                changed()
+
+            loop.add_reader(poller.fileno(), told)
+            stack.callback(loop.remove_reader, poller.fileno())
+        yield
