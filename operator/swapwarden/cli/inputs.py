@@ -14,7 +14,7 @@ import pydantic
 from swapwarden.api import names, state
 from swapwarden.api import profile as api
 from swapwarden.cli import documents
-from swapwarden.policy import nodes, pods, profiles, quantity
+from swapwarden.policy import namespaces, nodes, pods, profiles, quantity
 from swapwarden.webhook import admission, review, rules
 
 Struct = TypeVar("Struct")
@@ -24,15 +24,6 @@ DEFAULT_NAMESPACE = "default"
 
 UNDEFAULTED_NAMESPACES = frozenset({"kube-system", "swapwarden-system"})
 """The webhook is not asked about pods of these, so that they start without it: no namespace default reaches them."""
-
-
-class _NamespaceMeta(msgspec.Struct, frozen=True):
-    name: str
-    labels: dict[str, str] = {}
-
-
-class _Namespace(msgspec.Struct, frozen=True):
-    metadata: _NamespaceMeta
 
 
 class _StateMeta(msgspec.Struct, frozen=True):
@@ -52,12 +43,12 @@ class _State(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass
 class Inputs:
-    """All that was read; by name, pods by namespace/name."""
+    """All that was read; by name, pods by namespace/name. Of namespaces the labels."""
 
     nodes: dict[str, nodes.NodeRow] = dataclasses.field(default_factory=dict)
     facts: dict[str, state.Facts | None] = dataclasses.field(default_factory=dict)
     profiles: dict[str, profiles.Profile] = dataclasses.field(default_factory=dict)
-    namespaces: dict[str, _Namespace] = dataclasses.field(default_factory=dict)
+    namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     pods: dict[str, pods.WirePod] = dataclasses.field(default_factory=dict)
     asked: dict[str, review.Pod] = dataclasses.field(default_factory=dict)
     """The same pods, as far as admission reads them."""
@@ -68,14 +59,13 @@ def pod_rows(inputs: Inputs) -> Iterator[pods.PodRow]:
     for wire in inputs.pods.values():
         row = pods.project(wire)
         if row.policy is None and is_awaited(wire) and _is_sent(wire):
-            row = msgspec.structs.replace(row, policy=_default(inputs, wire))
+            row = msgspec.structs.replace(row, policy=_default(inputs, wire), defaulted=True)
         yield row
 
 
 def _default(inputs: Inputs, wire: pods.WirePod) -> str | None:
     """The policy that the pod's namespace gives to those that have none."""
-    namespace = inputs.namespaces.get(wire.metadata.namespace)
-    return None if namespace is None else namespace.metadata.labels.get(names.DEFAULT_POLICY_LABEL)
+    return inputs.namespaces.get(wire.metadata.namespace, {}).get(names.DEFAULT_POLICY_LABEL)
 
 
 def is_awaited(wire: pods.WirePod) -> bool:
@@ -203,16 +193,16 @@ def _put(objects: dict[str, Object], name: str, value: Object) -> bool:
 
 def _read_node(inputs: Inputs, document: documents.Json) -> bool:
     wire = _struct(document, nodes.WireNode)
-    try:
-        row = nodes.project(wire)
-    except quantity.QuantityError as error:
-        raise _InvalidError(("status.capacity.memory", f"Invalid value: {error}")) from None
+    wrong = list(_wrong_quantities(nodes.quantities(wire)))
+    if wrong:
+        raise _InvalidError(*wrong)
+    row = nodes.project(wire)
     return _put(inputs.nodes, row.name, row)
 
 
 def _read_namespace(inputs: Inputs, document: documents.Json) -> bool:
-    wire = _struct(document, _Namespace)
-    return _put(inputs.namespaces, wire.metadata.name, wire)
+    wire = _struct(document, namespaces.WireNamespace)
+    return _put(inputs.namespaces, wire.metadata.name, namespaces.project(wire))
 
 
 def _read_pod(inputs: Inputs, document: documents.Json) -> bool:
@@ -220,7 +210,7 @@ def _read_pod(inputs: Inputs, document: documents.Json) -> bool:
     wire = _struct(document, pods.WirePod)
     if not wire.spec.containers:
         raise _InvalidError(("spec.containers", "Required value"))
-    wrong = [*_wrong_names(wire), *_wrong_quantities(wire)]
+    wrong = [*_wrong_names(wire), *_wrong_quantities(pods.quantities(wire))]
     if wrong:
         raise _InvalidError(*wrong)
     name = f"{wire.metadata.namespace}/{wire.metadata.name}"
@@ -274,8 +264,8 @@ def _is_label(name: str) -> bool:
     return len(name) <= _LABEL_LENGTH and _LABEL.fullmatch(name) is not None
 
 
-def _wrong_quantities(wire: pods.WirePod) -> Iterator[tuple[str, str]]:
-    for path, text in pods.quantities(wire):
+def _wrong_quantities(stated: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for path, text in stated:
         try:
             quantity.nano(text)
         except quantity.QuantityError as error:

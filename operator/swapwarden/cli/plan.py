@@ -11,7 +11,7 @@ from typing import Final
 
 from swapwarden.api import names
 from swapwarden.cli import documents, inputs, report
-from swapwarden.policy import nodes, plan, pods, profiles
+from swapwarden.policy import namespaces, nodes, plan, pods, profiles
 
 BAD_INPUT: Final = 2
 CANNOT_WRITE: Final = 1
@@ -99,8 +99,20 @@ def _plan(found: inputs.Inputs) -> tuple[dict[str, plan.Explanation], list[str]]
             ties = ", ".join((selection.profile.name, *selection.conflicts))
             notes.append(f"node {name}: {ties} have the same priority; {selection.profile.name} governs")
         notes += (f"node {name}: {missing}" for missing in _missing(selection.profile, facts))
-        plans[name] = plan.explain_node(selection.profile, facts, by_node[name])
+        absent = {row.namespace for row in by_node[name]} - found.namespaces.keys()
+        if selection.profile.needs_namespaces():
+            notes += (
+                f"no Namespace {each!r} in the input: overrides of {selection.profile.name} are applied as if it had no"
+                " labels"
+                for each in sorted(absent)
+            )
+        known = {**found.namespaces, **{each: namespaces.project(_bare(each)) for each in absent}}
+        plans[name] = plan.explain_node(selection.profile, facts, by_node[name], known)
     return plans, notes
+
+
+def _bare(namespace: str) -> namespaces.WireNamespace:
+    return namespaces.WireNamespace(namespaces.WireMeta(namespace))
 
 
 def _missing(profile: profiles.Profile, facts: nodes.NodeFacts) -> Iterator[str]:

@@ -10,7 +10,7 @@ import msgspec
 import yaml
 
 from swapwarden.api import names
-from swapwarden.policy import plan, swap
+from swapwarden.policy import plan
 
 Json = dict[str, Any]
 Plans = Mapping[str, plan.Explanation]
@@ -51,14 +51,17 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
         "mode": header.mode.value,
         "onUnknownPod": header.on_unknown_pod.value,
         **({"kubepods": written["kubepods"]} if "kubepods" in written else {}),
-        "pods": {one.row.key: _decision(one.decision) for one in explanation.pods},
+        **({} if explanation.extended_resource is None else {"extendedResource": str(explanation.extended_resource)}),
+        "pods": {one.row.key: _decision(one) for one in explanation.pods},
     }
     return {"apiVersion": names.API_VERSION, "kind": names.STATE_KIND, "metadata": {"name": node}, "spec": spec}
 
 
-def _decision(decision: swap.PodDecision) -> Json:
+def _decision(pod: plan.ExplainedPod) -> Json:
+    decision = pod.decision
     containers = {one.name: _entry(one.swap_max, one.reason) for one in decision.containers}
-    return {**_entry(decision.swap_max, decision.reason), "containers": containers}
+    override = {} if pod.override is None else {"override": pod.override}
+    return {**_entry(decision.swap_max, decision.reason), **override, "containers": containers}
 
 
 def _entry(swap_max: str | None, reason: names.Reason) -> Json:
@@ -77,10 +80,13 @@ def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
     governed = f"profile {profile}" if header.mode == names.Mode.ENFORCE else f"profile {profile} ({header.mode})"
     kubepods = header.kubepods.swap_max if header.kubepods else _NOTHING
     yield node, "(all pods)", _NOTHING, _NOTHING, governed, kubepods
+    if explanation.extended_resource is not None:
+        yield node, f"({names.SWAP_RESOURCE})", _NOTHING, _NOTHING, governed, str(explanation.extended_resource)
     for one in explanation.pods:
         row, decision = one.row, one.decision
         policy = _NOTHING if row.policy is None else _printable(row.policy)
         pod = f"{row.namespace}/{row.name}"
-        yield node, pod, row.qos, policy, decision.reason, decision.swap_max or _NOTHING
+        place = "" if one.override is None else f" (overrides[{one.override}])"
+        yield node, pod, row.qos, policy, f"{decision.reason}{place}", decision.swap_max or _NOTHING
         for container in decision.containers:
             yield "", f"  {container.name}", "", "", container.reason, container.swap_max or _NOTHING

@@ -10,7 +10,8 @@ import asyncio
 import collections
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+import types
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -18,16 +19,16 @@ import msgspec
 import swapwarden
 from swapwarden.api import names, state
 from swapwarden.cli import hooks, profiles
-from swapwarden.controller import reconciler, restoring
+from swapwarden.controller import features, reconciler, restoring
 from swapwarden.kube import backoff, client, config
-from swapwarden.policy import nodes
+from swapwarden.policy import nodes, taints
 
 T = TypeVar("T")
 
 STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
-LABELS: Final = (names.NFD_SWAP_LABEL, names.SWAP_LABEL)
+LABELS: Final = names.NODE_LABELS
 BACKOFF_SECONDS: Final = (0.5, 5.0)
 POLL_SECONDS: Final = 1.0
 REQUEST_SECONDS: Final = 30.0
@@ -113,6 +114,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--remove-startup-taint", action="store_true", help=f"take {names.STARTUP_TAINT} off all nodes, too"
     )
+    parser.add_argument(
+        "--node-features", action="store_true", help="delete the NodeFeatures by which labels were asked for, too"
+    )
     parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
     parser.add_argument(
         "--timeout",
@@ -151,7 +155,11 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
         pods = [each for each in await _list(api, PODS, Pod) if each.spec.node_name and each.status.phase not in ENDED]
         for line in report(silent, pods):
             print(line)
-        await release_nodes(api, held_labels(pods), untaint=arguments.remove_startup_taint)
+        held = held_labels(pods)
+        if arguments.node_features:
+            # First: as long as they are there, what is taken from nodes comes back.
+            await release_features(api, features.collection(arguments.namespace), held)
+        await release_nodes(api, held, untaint=arguments.remove_startup_taint)
         await _remove_objects(api, arguments.owner)
     return 0
 
@@ -218,16 +226,41 @@ def report(silent: Iterable[State], pods: Iterable[Pod]) -> Iterator[str]:
         yield f"  {each.metadata.name}: up to {running[each.metadata.name]} pods{told}"
 
 
+async def release_features(api: client.Client, path: str, held: dict[tuple[str, str], set[str]]) -> None:
+    """Delete all NodeFeatures of ours below PATH, or reduce them to HELD labels; list those of which that failed."""
+
+    def keeps(row: features.FeatureRow) -> set[str]:
+        return {key for key in row.labels if (row.name.removeprefix(features.object_name("")), key) in held}
+
+    async def ours() -> list[features.FeatureRow]:
+        found = [features.project(each) for each in await _list(api, path, features.WireFeature, features.SELECTOR)]
+        return [row for row in found if keeps(row) != row.labels.keys() or not row.labels]
+
+    async def release(row: features.FeatureRow) -> None:
+        gone = row.labels.keys() - keeps(row)
+        if gone == row.labels.keys():
+            await hooks.delete(api, f"{path}/{row.name}")
+        else:
+            body = {"metadata": {"uid": row.uid}, "spec": {"labels": dict.fromkeys(gone)}}
+            await api.merge_patch(f"{path}/{row.name}", msgspec.json.encode(body))
+
+    for row, error in await in_rounds(ours, release):
+        print(f"{path}/{row.name} is still there: {error}")
+
+
 class _Change(NamedTuple):
     """What is to be taken from one node."""
 
     row: nodes.NodeRow
     labels: Sequence[str]
-    taint: bool
+    taints: Sequence[str]
+
+    def is_needed(self) -> bool:
+        return bool(self.labels or self.taints) or self.row.swap_resource is not None
 
 
 async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]], *, untaint: bool) -> None:
-    """Take labels and taint from all nodes; list those where that could not be done.
+    """Take labels, taints and the extended resource from all nodes; list those where that could not be done.
 
     In rounds: others change nodes at the same moment, and one that is gone is none of the next round.
     """
@@ -235,24 +268,30 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
         print(f"node {node} keeps the label {key}, which running pods select (a restarting kubelet fails them):")
         print(f"  {', '.join(sorted(pods))}")
 
+    keys = [names.SWAP_TAINT, *([names.STARTUP_TAINT] if untaint else [])]
+
     def change(row: nodes.NodeRow) -> _Change:
-        ours = [key for key in LABELS if key in row.labels and not (key == names.NFD_SWAP_LABEL and row.nfd)]
+        ours = [key for key in LABELS if key in row.labels and key not in row.nfd]
         gone = [key for key in ours if (row.name, key) not in held]
-        return _Change(row, gone, untaint and row.startup_taint is not None)
+        return _Change(row, gone, [key for key in keys if row.place(key) is not None])
 
     async def changes() -> list[_Change]:
         found = [change(nodes.project(node)) for node in await _list(api, NODES, nodes.WireNode)]
-        return [each for each in found if each.labels or each.taint]
+        return [each for each in found if each.is_needed()]
 
     async def release(each: _Change) -> None:
-        if each.taint:
-            await reconciler.remove_startup_taint(api, each.row)
+        # One at a time: the places of others change with each. What is left, the next round finds.
+        patch = taints.remove(each.row, each.taints[0]) if each.taints else None
+        if patch:
+            await reconciler.patch_node(api, each.row.name, patch)
         if each.labels:
             body = {"metadata": {"uid": each.row.uid, "labels": dict.fromkeys(each.labels)}}
             await api.merge_patch(f"{NODES}/{each.row.name}", msgspec.json.encode(body))
+        if each.row.swap_resource is not None:
+            await reconciler.offer(api, each.row.name, each.row.uid, None)
 
     for each, error in await in_rounds(changes, release):
-        print(f"node {each.row.name} keeps labels or taint of ours: {error}")
+        print(f"node {each.row.name} keeps labels, taints or an extended resource of ours: {error}")
 
 
 def held_labels(pods: Iterable[Pod]) -> dict[tuple[str, str], set[str]]:
@@ -312,10 +351,12 @@ async def in_rounds(left: Callable[[], Awaitable[list[T]]], do: Callable[[T], Aw
     return [(each, errors.get(number, "it comes back")) for number, each in enumerate(await left())]
 
 
-async def _list(api: client.Client, path: str, kind: type[T]) -> list[T]:
+async def _list(
+    api: client.Client, path: str, kind: type[T], selector: Mapping[str, str] = types.MappingProxyType({})
+) -> list[T]:
     """All objects of a collection, page by page; none where the API server does not know the kind."""
     found: list[T] = []
-    params = {"limit": PAGE}
+    params = {**selector, "limit": PAGE}
     while True:
         try:
             page = msgspec.json.decode(await _tried(_get, api, path, params), type=_Page)
@@ -326,7 +367,7 @@ async def _list(api: client.Client, path: str, kind: type[T]) -> list[T]:
         found += [msgspec.json.decode(item, type=kind) for item in page.items]
         if not page.metadata.continue_:
             return found
-        params = {"limit": PAGE, "continue": page.metadata.continue_}
+        params = {**params, "continue": page.metadata.continue_}
 
 
 async def _get(api: client.Client, path: str, params: dict[str, str]) -> bytes:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+import collections
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.controller import rows
-from swapwarden.policy import nodes, plan, pods, profiles, swap
+from swapwarden.policy import namespaces, nodes, overrides, plan, pods, profiles, rollout, swap
 
 COALESCE_SECONDS: Final = 0.025
 """How long changes of a node's pods gather before they are written: etcd stores the whole object with each write."""
+
+
+PATIENT_SECONDS: Final = 1.0
+"""The same where nothing but the start of a pod's containers, or its end, is new: the pod's own limit stands already,
+and a pod's containers start one after the other."""
 
 
 class Governed(msgspec.Struct, frozen=True):
@@ -23,18 +29,30 @@ class Governed(msgspec.Struct, frozen=True):
     """Whether its agent says that the cgroups hold a plan by this generation of the profile."""
     degraded: str
     """What its agent says is wrong; empty where nothing is."""
+    pending: str = ""
+    """Why it has not applied the plan; empty where it has."""
+    incompatible: str = ""
+    """Why its agent can do nothing there; empty where it can."""
+    has_agent: bool = True
+
+
+class Dirty(Protocol):
+    """Has a node looked at in `delay` seconds; where that is `urgent`, before others."""
+
+    def __call__(self, name: str, delay: float, /, *, urgent: bool = False) -> None: ...
 
 
 class Cluster:
     """Rows of Nodes, Pods, states and profiles, and the index from nodes to their pods.
 
-    `dirty(node, delay)` is called when the plan of a node may have become another, to look at in `delay` seconds;
-    `reported()` when what agents or selections say of profiles may have.
+    `dirty` is called when the plan of a node may have become another, `reported()` when what agents or selections say
+    of profiles may have. Agents are pods in the namespace `agent_pods`, or run outside of pods where that is None.
     """
 
-    def __init__(self, dirty: Callable[[str, float], None], reported: Callable[[], None]) -> None:
+    def __init__(self, dirty: Dirty, reported: Callable[[], None], *, agent_pods: str | None = None) -> None:
         self._dirty = dirty
         self._reported = reported
+        self._agent_pods = agent_pods
         self.restoring = False
         """Whether all nodes are to put back what was there, instead of their plans."""
         self.nodes: dict[str, nodes.NodeRow] = {}
@@ -42,9 +60,11 @@ class Cluster:
         self._states: dict[str, rows.StateRow] = {}
         self._written: dict[str, rows.StateRow] = {}
         self._profiles: dict[str, profiles.Profile] = {}
+        self._history: Mapping[state.ProfileRef, profiles.Profile] = {}
+        # Nodes that may follow the profile that selects them, before their state says so.
+        self._turns: dict[str, state.ProfileRef] = {}
+        self._namespaces: namespaces.Labels | None = None
         self._selections: dict[str, profiles.Selection] = {}
-        # Since which generation of its state a node's plan names the profile that it names now.
-        self._since: dict[str, int] = {}
 
     # What the watches say
 
@@ -53,6 +73,7 @@ class Cluster:
         self._selections.pop(name, None)
         if new is None:
             self.nodes.pop(name, None)
+            self._turns.pop(name, None)
         else:
             self.nodes[name] = new
         # One that is gone, too: what was remembered of it must go with it.
@@ -65,10 +86,44 @@ class Cluster:
             self._pods[old.node].pop(key, None)
             if not self._pods[old.node]:
                 del self._pods[old.node]
-            self._dirty(old.node, COALESCE_SECONDS)
+            self._dirty(old.node, PATIENT_SECONDS)
         if new is not None and new.node:
             self._pods.setdefault(new.node, {})[key] = new
-            self._dirty(new.node, 0.0 if _is_urgent(new) else COALESCE_SECONDS)
+            if self._is_urgent(new) and (old is None or old.node != new.node):
+                self._dirty(new.node, 0.0, urgent=True)
+            else:
+                # Under behavior Kubelet a container's own limit may be all that limits it.
+                patient = old is not None and not new.limited() and pods.only_started(old, new)
+                self._dirty(new.node, PATIENT_SECONDS if patient else COALESCE_SECONDS)
+        if self._agent_on(old) != self._agent_on(new):
+            self._reported()
+
+    def namespaces_known(self, known: namespaces.Labels | None) -> None:
+        """These are all Namespaces, now and as long as nothing else is said; None: they are not known."""
+        self._namespaces = known
+        if known is not None:
+            for name in self.nodes:
+                if self._asks_for_namespaces(name):
+                    self._dirty(name, COALESCE_SECONDS)
+
+    def namespace_changed(self, namespace: str, old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> None:
+        """A Namespace has other labels now, or has come, or is gone (None)."""
+        if self._namespaces is None:
+            return
+        concerned = {
+            plan.reference(profile)
+            for profile in (*self._profiles.values(), *self._history.values())
+            if profile.needs_namespaces() and profile.overrides_in(old) != profile.overrides_in(new)
+        }
+        if not concerned:
+            return
+        for name, found in self._pods.items():
+            if (
+                name in self.nodes
+                and any(plan.reference(profile) in concerned for profile in self._planned_by(name))
+                and any(row.namespace == namespace for row in found.values())
+            ):
+                self._dirty(name, COALESCE_SECONDS)
 
     def state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
         """A NodeSwapState is another now, or gone (None)."""
@@ -81,13 +136,20 @@ class Cluster:
             if name in self._written and new.version >= self._written[name].version:
                 del self._written[name]
         after = self.state_of(name)
-        self._note(name, before, after)
-        awaited = self.is_awaited(name) and after is not None and after.settled
+        self._note(name, after)
+        awaited = after is not None and (
+            (self.is_awaited(name) and after.settled) or (after.applied and self._waits_to_show(name))
+        )
         if after is None or before is None or _planned_from(before) != _planned_from(after) or awaited:
             self._dirty(name, COALESCE_SECONDS)
 
-    def profiles_changed(self, found: Mapping[str, profiles.Profile]) -> None:
-        """These are the profiles now, by name."""
+    def profiles_changed(
+        self,
+        found: Mapping[str, profiles.Profile],
+        history: Mapping[state.ProfileRef, profiles.Profile] | None = None,
+    ) -> None:
+        """These are the profiles now, by name; `history` has what they said in earlier generations."""
+        self._history = history or {}
         if found == self._profiles:
             return
         self._profiles = dict(found)
@@ -105,7 +167,10 @@ class Cluster:
         if before is not None and row.version <= before.version:
             return False
         self._written[row.name] = row
-        self._note(row.name, before, row)
+        self._note(row.name, row)
+        if row.facts != (before.facts if before else None):
+            # The agent reported while the write was on its way: what was written was planned without that.
+            self._dirty(row.name, COALESCE_SECONDS)
         return True
 
     def labelled(self, name: str, uid: str, labels: Mapping[str, str | None]) -> None:
@@ -115,17 +180,28 @@ class Cluster:
             merged = {key: value for key, value in {**node.labels, **labels}.items() if value is not None}
             self.nodes[name] = msgspec.structs.replace(node, labels=merged)
 
+    def tainted(self, name: str, uid: str, taints: tuple[nodes.WireTaint, ...]) -> None:
+        """A Node has these taints after a write of this controller; the watch is yet to tell."""
+        node = self.nodes.get(name)
+        if node is not None and node.uid == uid:
+            self.nodes[name] = msgspec.structs.replace(node, taints=taints)
+
+    def offered(self, name: str, uid: str, amount: int | None) -> None:
+        """A Node offers so much of the extended resource after a write of this controller; the watch is yet to tell."""
+        node = self.nodes.get(name)
+        if node is not None and node.uid == uid:
+            self.nodes[name] = msgspec.structs.replace(node, swap_resource=amount)
+
     def lost(self, name: str, uid: str) -> None:
         """The node's state with this uid is gone. One that was made since, of which the watch is yet to tell, stays."""
         for known in (self._states, self._written):
             if name in known and known[name].uid == uid:
                 del known[name]
-        if self.state_of(name) is None:
-            self._since.pop(name, None)
 
-    def _note(self, name: str, before: rows.StateRow | None, after: rows.StateRow | None) -> None:
-        if after is not None and (before is None or before.uid != after.uid or before.profile != after.profile):
-            self._since[name] = after.generation
+    def _note(self, name: str, row: rows.StateRow | None) -> None:
+        # A turn is for once: a node that leaves the profile and comes back has to wait for another.
+        if row is not None and row.profile == self._turns.get(name):
+            del self._turns[name]
         self._reported()
 
     # What follows
@@ -134,10 +210,27 @@ class Cluster:
         """The newest that is known of a node's state."""
         return self._written.get(name) or self._states.get(name)
 
+    def report_of(self, name: str) -> rows.StateRow | None:
+        """A node's state, to read what its agent reports; None while it belongs to an earlier Node of that name.
+
+        The garbage collector is about to delete that one: what an agent found on another machine says nothing of this.
+        """
+        node, row = self.nodes.get(name), self.state_of(name)
+        return row if node is not None and row is not None and row.owner in {"", node.uid} else None
+
     def is_awaited(self, name: str) -> bool:
         """Whether a node carries the startup taint: pods wait for its agent."""
         node = self.nodes.get(name)
-        return node is not None and node.startup_taint is not None
+        return node is not None and node.place(names.STARTUP_TAINT) is not None
+
+    def _waits_to_show(self, name: str) -> bool:
+        """Whether a node is to have a taint or a resource, by its profile, that it does not have yet."""
+        node = self.nodes.get(name)
+        if node is None:
+            return False
+        profile = self.in_force(name)
+        taint = profile.taint_effect is not None and node.place(names.SWAP_TAINT) is None
+        return taint or (profile.extended_resource and node.swap_resource is None)
 
     def largest_epoch(self) -> int:
         """The largest leadership term in any state; 0 where there is none."""
@@ -147,9 +240,13 @@ class Cluster:
         """The pods of a node, ended ones included."""
         return self._pods.get(name, {}).values()
 
+    def is_urgent(self, name: str) -> bool:
+        """Whether a node has pods that must not swap."""
+        return any(self._is_urgent(row) for row in self.pods_on(name))
+
     def facts(self, name: str) -> nodes.NodeFacts:
         """What decisions about a known node are made from."""
-        row = self.state_of(name)
+        row = self.report_of(name)
         return nodes.facts(self.nodes[name], row.facts if row else None)
 
     def selection(self, name: str) -> profiles.Selection:
@@ -159,12 +256,105 @@ class Cluster:
             found = self._selections[name] = profiles.select(self._profiles.values(), self.nodes[name].labels)
         return found
 
+    def in_force(self, name: str) -> profiles.Profile:
+        """The profile that a known node follows: the one that its state names, until its turn comes for another.
+
+        Where nobody knows any more what that one said, and where no profile selects the node, the turn comes at once.
+        """
+        target, row = self.selection(name).profile, self.report_of(name)
+        wanted = plan.reference(target)
+        # Where no agent has ever answered, a plan does nothing, good or bad.
+        if row is None or row.observed == 0 or target == profiles.BUILT_IN:
+            return target
+        if wanted in {row.profile, self._turns.get(name)}:
+            return target
+        return self._recall(row.profile) or target
+
+    def _recall(self, reference: state.ProfileRef) -> profiles.Profile | None:
+        """What a profile said in some generation; None where that is not known."""
+        for known in (self._profiles.get(reference.name), profiles.BUILT_IN):
+            if known is not None and plan.reference(known) == reference:
+                return known
+        return self._history.get(reference)
+
+    def rollouts(self, overdue: Collection[str] = ()) -> dict[str, rollout.Progress]:
+        """Where the rollout of each profile stands that governs a node, by name.
+
+        In the rollouts of the profiles `overdue`, nodes have not answered for long.
+        """
+        members: dict[str, list[rollout.Member]] = collections.defaultdict(list)
+        for name in self.nodes:
+            target = self.selection(name).profile
+            if target != profiles.BUILT_IN:
+                members[target.name].append(self._member(name, plan.reference(target)))
+        return {
+            name: rollout.progress(
+                found, self._profiles[name].max_unavailable, hold=self._profiles[name].hold, overdue=name in overdue
+            )
+            for name, found in members.items()
+        }
+
+    def advance(self, profile: str, names: Iterable[str]) -> None:
+        """It is these nodes' turn to follow the profile, where it selects them still."""
+        for name in names:
+            if name in self.nodes and self.selection(name).profile.name == profile:
+                self._turns[name] = plan.reference(self.selection(name).profile)
+                self._dirty(name, COALESCE_SECONDS)
+
+    def _member(self, name: str, wanted: state.ProfileRef) -> rollout.Member:
+        row = self.report_of(name)
+        if row is None or row.observed == 0:
+            return rollout.Member(name, updated=True, silent=True)
+        named, turned = row.profile == wanted, self._turns.get(name) == wanted
+        cost = row.cost if row.cost is not None and row.cost.profile == wanted else None
+        # An agent of an older version takes the state, and does not answer what it does not know.
+        mute = row.cost is None and row.observed >= row.generation
+        return rollout.Member(
+            name,
+            updated=named or turned,
+            answered=row.acted == row.profile and (named or not turned),
+            degraded=row.degraded,
+            asked=row.proposed == wanted and (cost is not None or mute),
+            pods=cost.pods if cost else 0,
+            bytes=cost.bytes if cost else 0,
+        )
+
+    def needs_namespaces(self) -> bool:
+        """Whether some profile's overrides ask for labels of Namespaces."""
+        known = (*self._profiles.values(), *self._history.values())
+        return any(profile.needs_namespaces() for profile in known)
+
+    def lacks_namespaces(self, name: str) -> bool:
+        """Whether a known node cannot be planned before all Namespaces are known."""
+        return self._namespaces is None and not self.restoring and self._asks_for_namespaces(name)
+
+    def _asks_for_namespaces(self, name: str) -> bool:
+        return any(profile.needs_namespaces() for profile in self._planned_by(name))
+
+    def _planned_by(self, name: str) -> tuple[profiles.Profile, profiles.Profile]:
+        """The profiles that a known node's plan is made from: what it follows, and what is to come."""
+        return self.in_force(name), self.selection(name).profile
+
     def plan(self, name: str) -> state.StateSpec:
         """What a known node's state should say; the epoch is left at 0."""
-        profile = self.selection(name).profile
+        profile = self.in_force(name)
         if self.restoring:
             return plan.restore_node(profile)
-        return plan.plan_node(profile, self.facts(name), self.pods_on(name))
+        spec = plan.plan_node(profile, self.facts(name), self.pods_on(name), self._namespaces or {})
+        target = self.selection(name).profile
+        if spec.profile == plan.reference(target):
+            return spec
+        coming = plan.plan_node(target, self.facts(name), self.pods_on(name), self._namespaces or {})
+        return msgspec.structs.replace(spec, proposal=plan.proposal(spec, coming))
+
+    def generations(self) -> dict[str, set[int]]:
+        """Which generations of each profile the states name, by the profile's name."""
+        named: dict[str, set[int]] = collections.defaultdict(set)
+        for name in self.nodes:
+            row = self.state_of(name)
+            if row is not None:
+                named[row.profile.name].add(row.profile.generation)
+        return named
 
     def governed(self) -> Iterator[tuple[profiles.Selection, Governed]]:
         """Yield each node that a profile governs, the built-in one left out."""
@@ -172,15 +362,60 @@ class Cluster:
             selection = self.selection(name)
             if selection.profile.name == names.BUILT_IN_PROFILE:
                 continue
-            row = self.state_of(name)
-            planned = row is not None and row.profile == plan.reference(selection.profile)
-            applied = planned and row is not None and row.applied and row.observed >= self._since.get(name, 0)
-            yield selection, Governed(name, applied=applied, degraded=row.degraded if row else "")
+            row = self.report_of(name)
+            pending = self._pending(name)
+            yield (
+                selection,
+                Governed(
+                    name,
+                    applied=not pending,
+                    degraded=row.degraded if row else "",
+                    pending=pending,
+                    incompatible=row.incompatible if row else "",
+                    has_agent=self.has_agent(name),
+                ),
+            )
 
+    def is_applied(self, name: str) -> bool:
+        """Whether a known node's agent says that the cgroups hold a plan by the profile that its state names."""
+        row = self.report_of(name)
+        return row is not None and row.applied and row.acted == row.profile
 
-def _is_urgent(row: pods.PodRow) -> bool:
-    """Whether the pod must not wait for others: each moment it could swap although it may not."""
-    return swap.forbids_swap(row.policy)
+    def has_agent(self, name: str) -> bool:
+        """Whether an agent is at work on a node: its pod is Ready there; or, of agents outside of pods, it ever was."""
+        if self._agent_pods is not None:
+            return any(self._agent_on(row) for row in self.pods_on(name))
+        row = self.report_of(name)
+        return row is not None and row.observed > 0
+
+    def _agent_on(self, row: pods.PodRow | None) -> str:
+        """The node that a pod is a Ready agent on; empty where it is none."""
+        return row.node if row is not None and row.agent and row.namespace == self._agent_pods else ""
+
+    def _pending(self, name: str) -> str:
+        """Why a known node has not applied a plan by this generation of its profile; empty where it has."""
+        row = self.report_of(name)
+        wanted = plan.reference(self.selection(name).profile)
+        if plan.reference(self.in_force(name)) != wanted:
+            return "its turn has not come"
+        if row is None or row.profile != wanted:
+            return "its plan is not written yet"
+        if row.acted != row.profile:
+            return "its agent has not seen the plan yet"
+        return "" if row.applied else row.unapplied or "its agent has not reported yet"
+
+    def _is_urgent(self, row: pods.PodRow) -> bool:
+        """Whether a new pod must not wait for others: each moment it could swap although it may not."""
+        if row.terminal or swap.forbids_swap(row.policy):
+            return not row.terminal
+        if row.node not in self.nodes:
+            return False
+        profile = self.in_force(row.node)
+        try:
+            place = overrides.find(profile, row, self._namespaces or {})
+        except overrides.UnknownNamespaceError:
+            return False
+        return place is not None and profile.overrides[place].policy is names.Policy.DISABLED
 
 
 def _planned_from(row: rows.StateRow) -> tuple[object, ...]:

@@ -20,16 +20,19 @@ from swapwarden.api import names
 from swapwarden.controller import (
     certificates,
     cluster,
+    features,
+    namespacewatch,
     profilereporter,
     profilestore,
     profilewatch,
     reconciler,
     restoring,
     rows,
+    throttle,
     workqueue,
 )
 from swapwarden.kube import backoff, client, config, events, informer, lease
-from swapwarden.policy import nodes, pods
+from swapwarden.policy import labels, nodes, pods
 from swapwarden.telemetry import exposition, logs, metrics, server
 
 log = logging.getLogger(__name__)
@@ -85,9 +88,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long swap must be off before a node loses its swap labels (default: %(default)s)",
     )
     parser.add_argument(
+        "--label-publisher",
+        type=names.Publisher,
+        choices=list(names.Publisher),
+        default=names.Publisher.DIRECT,
+        help="who sets labels of nodes: this controller, Node Feature Discovery by NodeFeature objects, or the latter"
+        " where it is installed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--vouched-nodes",
+        type=_vouched,
+        default={},
+        metavar="KEY=VALUE[,...]",
+        help=f"labels of nodes for which you vouch that their swap is encrypted: they get {names.VOUCHED_LABEL}"
+        " (default: none)",
+    )
+    parser.add_argument(
+        "--writes-per-second",
+        type=_rate,
+        default=300.0,
+        metavar="NUMBER",
+        help="most writes of states, labels and taints in the cluster; bursts of as many pass (default: %(default)s)",
+    )
+    parser.add_argument(
         "--remove-startup-taint",
         action="store_true",
         help=f"take {names.STARTUP_TAINT} off nodes whose agent has applied a first state",
+    )
+    parser.add_argument(
+        "--agent-pods",
+        action="store_true",
+        help="agents are pods in --namespace: a node is without one where none is Ready (default: where none ever"
+        " observed the node's state)",
+    )
+    parser.add_argument(
+        "--extended-resource",
+        action="store_true",
+        help=f"offer {names.SWAP_RESOURCE} in the status of nodes whose profile says so; needs the right to patch that",
     )
     parser.add_argument(
         "--webhook-service",
@@ -114,11 +151,34 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 1 <= value <= 10000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of writes a second between 1 and 10000")
+    return value
+
+
 def _address(text: str) -> tuple[str, int]:
     try:
         return server.parse_address(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _vouched(text: str) -> dict[str, str]:
+    wanted = dict[str, str]()
+    for each in filter(None, text.split(",")):
+        key, given, value = each.partition("=")
+        if not given or not labels.is_restricted(key):
+            raise argparse.ArgumentTypeError(
+                f"{each!r} is not KEY=VALUE with a key that kubelets cannot write, such as"
+                " node-restriction.kubernetes.io/swap=encrypted"
+            )
+        wanted[key] = value
+    return wanted
 
 
 def _namespace(text: str) -> str:
@@ -163,16 +223,29 @@ class Controller:
 
     def __init__(self, cfg: config.Config, api: client.Client, arguments: argparse.Namespace) -> None:
         identity = arguments.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        self._queue = workqueue.WorkQueue("nodes")
+        self._writes = throttle.Throttle(arguments.writes_per_second, asyncio.get_running_loop().time)
+        self._queue = workqueue.WorkQueue("nodes", hold=self._writes.wait)
         self._backoffs: dict[str, backoff.Backoff] = {}
         self._epoch: int | None = None
         self._transitions: int | None = None
-        self._known = cluster.Cluster(self._dirty, self._reported)
+        self._known = cluster.Cluster(
+            self._dirty, self._reported, agent_pods=arguments.namespace if arguments.agent_pods else None
+        )
         self._store = profilestore.ProfileStore(self._profiles_changed)
+        self._namespaces = namespacewatch.NamespaceWatch(api, self._known)
         self._profiles = profilewatch.ProfileWatch(cfg, api, self._store)
         self._recorder = events.Recorder(api, "swapwarden-controller", identity)
         self._reporter = profilereporter.ProfileReporter(
-            api, self._known, self._store, leads=lambda: self._term() is not None
+            api,
+            self._known,
+            self._store,
+            leads=lambda: self._term() is not None,
+            extended_resource=arguments.extended_resource,
+            recorder=self._recorder,
+            writes=self._writes,
+        )
+        self._features = features.Features(
+            api, arguments.namespace, arguments.label_publisher, changed=self._feature_changed
         )
         self._reconciler = reconciler.Reconciler(
             api,
@@ -180,8 +253,12 @@ class Controller:
             term=self._term,
             again=self._dirty,
             recorder=self._recorder,
+            published=self._features,
+            writes=self._writes,
             label_grace=arguments.label_removal_delay,
+            vouched=arguments.vouched_nodes,
             untaint=arguments.remove_startup_taint,
+            extended_resource=arguments.extended_resource,
         )
         self._informers = (
             informer.Informer(
@@ -239,7 +316,7 @@ class Controller:
                 jobs = [one.run() for one in self._informers]
                 jobs += [self._profiles.run(), self._recorder.run(), self._reporter.run(), self._sync()]
                 jobs += [self._work() for _ in range(WORKERS)]
-                jobs += [self._order.run()]
+                jobs += [self._order.run(), self._namespaces.run(), self._features.run()]
                 jobs += [self._keeper.run()] if self._keeper.service else []
                 tasks = [group.create_task(job) for job in jobs]
                 await stop.wait()
@@ -283,14 +360,19 @@ class Controller:
         """Begin to lead: elected, and with all known that a plan is made from."""
         if self._transitions is None or self.unready() is not None:
             return
-        # A Lease that was deleted counts from 0 again; its transitions alone would lock this controller out.
-        self._epoch = 1 + max(self._transitions, self._known.largest_epoch())
+        largest = self._known.largest_epoch()
+        if self._transitions < largest <= lease.MOST_TRANSITIONS:
+            # A Lease that was deleted counts from 0 again. What the term is must stand in it before anything is written
+            # in that term: the next leader may see nothing else of it, and would take the same.
+            self._elector.count_from(largest)
+            return
+        self._epoch = 1 + max(self._transitions, largest)
         EPOCH.set(self._epoch)
         self._reconciler.begin_term()
         self._backoffs.clear()
         log.info("this instance leads", extra={"epoch": self._epoch, "nodes": len(self._known.nodes)})
         for name in self._known.nodes:
-            self._dirty(name, 0.0)
+            self._dirty(name, 0.0, urgent=self._known.is_urgent(name))
         self._reporter.nudge()
 
     def _term(self) -> int | None:
@@ -310,16 +392,21 @@ class Controller:
         for name in self._known.nodes:
             self._dirty(name, 0.0)
 
+    def _feature_changed(self, node: str | None) -> None:
+        for name in self._known.nodes if node is None else [node]:
+            self._dirty(name, cluster.COALESCE_SECONDS)
+
     def _profiles_changed(self) -> None:
-        self._known.profiles_changed(self._store.valid())
+        self._known.profiles_changed(self._store.valid(), self._store.history())
+        self._namespaces.update()
         self._reported()
 
     def _reported(self) -> None:
         self._reporter.nudge()
 
-    def _dirty(self, name: str, delay: float) -> None:
+    def _dirty(self, name: str, delay: float, *, urgent: bool = False) -> None:
         if self._epoch is not None:
-            self._queue.add(name, delay)
+            self._queue.add(name, delay, urgent=urgent)
 
     async def _work(self) -> None:
         while True:
@@ -343,7 +430,8 @@ class Controller:
     def _failed(self, name: str, kind: str, retry_after: float | None) -> None:
         FAILURES.inc(kind)
         waits = self._backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
-        self._dirty(name, max(waits.next(), retry_after or 0.0))
+        if self._epoch is not None:
+            self._queue.retry(name, waits.next(), at_least=retry_after or 0.0)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:

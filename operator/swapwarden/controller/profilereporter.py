@@ -12,14 +12,17 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import merge, names
-from swapwarden.controller import cluster, profilestatus, profilestore, reconciler
-from swapwarden.kube import backoff, client, config
+from swapwarden.controller import cluster, profilestatus, profilestore, reconciler, throttle
+from swapwarden.kube import backoff, client, config, events
+from swapwarden.policy import rollout
 
 log = logging.getLogger(__name__)
 
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 GATHER_SECONDS: Final = 1.0
 """How long reports of nodes gather before profiles are looked at."""
+ANSWER_SECONDS: Final = 120.0
+"""How long a wave waits for its agents before the status says that they do not answer."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
 
 
@@ -33,13 +36,24 @@ class ProfileReporter:
         store: profilestore.ProfileStore,
         *,
         leads: Callable[[], bool],
+        recorder: events.Recorder,
+        writes: throttle.Throttle,
+        extended_resource: bool = False,
         gather: float = GATHER_SECONDS,
+        patience: float = ANSWER_SECONDS,
     ) -> None:
+        """`extended_resource`: profiles that ask for it have it."""
         self._api = api
         self._known = known
         self._store = store
         self._leads = leads
+        self._recorder = recorder
+        self._writes = writes
+        self._extended_resource = extended_resource
         self._gather = gather
+        self._patience = patience
+        # The nodes that the rollout of a profile waits for, and since when.
+        self._waited: dict[str, tuple[tuple[str, ...], float]] = {}
         self._changed = asyncio.Event()
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
 
@@ -74,23 +88,57 @@ class ProfileReporter:
             for rival in selection.conflicts:
                 contested[winner].append(profilestatus.Contest(rival, node.node))
                 contested[rival].append(profilestatus.Contest(winner, node.node))
+        rollouts, generations = self._known.rollouts(), self._known.generations()
+        overdue = {name for name, progress in rollouts.items() if self._is_overdue(name, progress)}
+        if overdue:
+            rollouts = self._known.rollouts(overdue)
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         failed: dict[str, Exception] = {}
         for entry in list(self._store.entries.values()):
-            status = profilestatus.build(entry, governed[entry.name], contested[entry.name], now)
+            progress = rollouts.get(entry.name, rollout.Progress(updated=0, pending=0))
+            moving = profilestatus.Moving(progress, entry.name in overdue, generations.get(entry.name, ()))
+            status = profilestatus.build(
+                entry,
+                governed[entry.name],
+                contested[entry.name],
+                moving,
+                now,
+                extended_resource=self._extended_resource,
+            )
             try:
-                await self._write(entry, status)
+                stands = await self._write(entry, status)
             except (client.ApiError, msgspec.MsgspecError) as error:
                 failed[entry.name] = error
             except (client.Unreachable, config.ConfigError) as error:
                 failed[entry.name] = error
                 break
+            else:
+                # After the status: it says what the next wave takes before it is taken.
+                if stands:
+                    self._known.advance(entry.name, progress.next)
         return failed
 
-    async def _write(self, entry: profilestore.Entry, status: dict[str, Any]) -> None:
+    def _is_overdue(self, name: str, progress: rollout.Progress) -> bool:
+        """Whether the nodes that a rollout waits for have been the same ones for long."""
+        silent = (*progress.waiting, *progress.asking)
+        if not silent:
+            self._waited.pop(name, None)
+            return False
+        loop = asyncio.get_running_loop()
+        waiting, since = self._waited.get(name, ((), 0.0))
+        if waiting != silent:
+            since = loop.time()
+            self._waited[name] = silent, since
+            loop.call_later(self._patience, self.nudge)
+        return loop.time() - since >= self._patience
+
+    async def _write(self, entry: profilestore.Entry, status: dict[str, Any]) -> bool:
+        """Have the profile's status say this; whether it does."""
         patch = merge.merge_patch(entry.status, status)
+        if patch:
+            await asyncio.sleep(self._writes.wait())
         if not patch or not self._leads():
-            return
+            return self._leads()
         body = msgspec.json.encode({"metadata": {"uid": entry.uid}, "status": patch})
         request = self._api.merge_patch(
             f"{PROFILES}/{entry.name}/status",
@@ -99,9 +147,17 @@ class ProfileReporter:
             timeout=reconciler.WRITE_TIMEOUT,
         )
         try:
-            answer = await reconciler.counted("profile", request)
+            answer = await reconciler.throttled(self._writes, "profile", request)
         except client.ApiError as error:
             if error.status not in {404, 409}:  # the watch will say what became of it
                 raise
-        else:
-            self._store.offer(msgspec.json.decode(answer))
+            return False
+        self._tell(entry, status)
+        self._store.offer(msgspec.json.decode(answer))
+        return True
+
+    def _tell(self, entry: profilestore.Entry, status: dict[str, Any]) -> None:
+        """By events, once the status says it: what it said before was told before, whoever led then."""
+        regarding = events.Regarding(names.API_VERSION, names.PROFILE_KIND, "", entry.name, entry.uid)
+        for news in profilestatus.news(entry.status, status):
+            self._recorder.event(regarding, news.type, news.reason, news.message)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from swapwarden.controller import cluster, profilestore
+from swapwarden.kube import events
+from swapwarden.policy import rollout
 
 NAMED: Final = 10
-"""How many nodes or profiles a message names; of the rest it says how many there are."""
+"""How many nodes or profiles of a kind a message names; of the rest it says how many there are."""
+MAX_WHY: Final = 200
+"""Characters of what is said of one node."""
 MAX_MESSAGE: Final = 32768
 """Characters that the API server takes of a condition's message."""
+
+NO_EXTENDED_RESOURCE: Final = (
+    "scheduling.extendedResource has no effect: the controller runs without --extended-resource (extendedResource: true"
+    " in the chart)"
+)
 
 
 class Contest(NamedTuple):
@@ -20,23 +31,75 @@ class Contest(NamedTuple):
     node: str
 
 
+class Moving(NamedTuple):
+    """Where the rollout of the profile stands."""
+
+    progress: rollout.Progress
+    stalled: bool
+    """Whether the nodes that it waits for have been silent for long."""
+    named: Collection[int]
+    """Generations that the states of nodes name."""
+
+
+class News(NamedTuple):
+    """An event to be."""
+
+    type: events.EventType
+    reason: str
+    message: str
+
+
+class _Tally(NamedTuple):
+    """The nodes under a profile, by name: each is one of these."""
+
+    applied: list[cluster.Governed]
+    pending: list[cluster.Governed]
+    without_agent: list[cluster.Governed]
+    incompatible: list[cluster.Governed]
+
+
 def build(
-    entry: profilestore.Entry, governed: Iterable[cluster.Governed], contested: Iterable[Contest], now: str
+    entry: profilestore.Entry,
+    governed: Iterable[cluster.Governed],
+    contested: Iterable[Contest],
+    moving: Moving,
+    now: str,
+    *,
+    extended_resource: bool,
 ) -> dict[str, Any]:
-    """The status as JSON. `governed` are the nodes under the profile; `now` is RFC 3339, for conditions that change."""
+    """The status as JSON. `governed` are the nodes under the profile; `now` is RFC 3339, for conditions that change.
+
+    `extended_resource`: profiles that ask for it have it.
+    """
     nodes = sorted(governed, key=lambda node: node.node)
-    applied = [node.node for node in nodes if node.applied]
-    waiting = [node.node for node in nodes if not node.applied]
-    degraded = [f"{node.node} ({node.degraded})" for node in nodes if node.degraded]
+    tally = _tally(nodes)
+    degraded = [_described(node.node, node.degraded) for node in nodes if node.degraded]
+    ready = _ready(entry, tally)
     conditions = (
-        _condition("Ready", *_ready(entry, len(nodes), waiting)),
+        _condition("Ready", *ready),
+        _condition("Progressing", *_progressing(entry, moving)),
         _condition("Conflicted", *_conflicted(contested)),
-        _condition("Degraded", *_degraded(degraded)),
+        _condition("Degraded", *_degraded(degraded, lacks=_lacks(entry, extended_resource=extended_resource))),
     )
     before = {condition.get("type"): condition for condition in entry.status.get("conditions", ())}
     return {
         "observedGeneration": entry.generation,
-        "nodes": {"matched": len(nodes), "applied": len(applied), "degraded": len(degraded)},
+        "appliedGeneration": entry.generation if ready[1] == "Applied" else entry.status.get("appliedGeneration", 0),
+        "nodes": {
+            "matched": len(nodes),
+            "updated": moving.progress.updated,
+            "applied": len(tally.applied),
+            "pending": len(tally.pending),
+            "incompatible": len(tally.incompatible),
+            "withoutAgent": len(tally.without_agent),
+            "degraded": len(degraded),
+        },
+        "swapInUse": msgspec.to_builtins(moving.progress.taken),
+        "revisions": [
+            {"generation": each.generation, "spec": each.spec}
+            for each in entry.revisions
+            if each.profile == entry.profile or each.generation in moving.named
+        ],
         "conditions": [
             {
                 **condition,
@@ -46,6 +109,38 @@ def build(
             for condition in conditions
         ],
     }
+
+
+def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[News]:
+    """Yield what people should be told where a profile's status was `before` and is `after`.
+
+    That all nodes applied a generation is told once, however many nodes come later.
+    """
+    old = {condition["type"]: condition for condition in before.get("conditions", ())}
+    new = {condition["type"]: condition for condition in after["conditions"]}
+    ready, was_ready = new["Ready"], old.get("Ready", {})
+    if after["appliedGeneration"] != before.get("appliedGeneration", 0):
+        yield News("Normal", "Applied", ready["message"])
+    if ready["reason"] == "Invalid" and any(
+        ready[key] != was_ready.get(key) for key in ("reason", "observedGeneration")
+    ):
+        yield News("Warning", "Invalid", ready["message"])
+    for kind, reason in (("Conflicted", "Conflicted"), ("Degraded", "NodesDegraded")):
+        if new[kind]["status"] == "True" and old.get(kind, {}).get("status") != "True":
+            yield News("Warning", reason, new[kind]["message"])
+
+
+def _tally(nodes: Iterable[cluster.Governed]) -> _Tally:
+    tally = _Tally([], [], [], [])
+    for node in nodes:
+        if not node.has_agent:
+            found = tally.without_agent
+        elif node.incompatible:
+            found = tally.incompatible
+        else:
+            found = tally.applied if node.applied else tally.pending
+        found.append(node)
+    return tally
 
 
 def _condition(kind: str, status: str, reason: str, message: str) -> dict[str, Any]:
@@ -58,17 +153,58 @@ def _since(condition: Mapping[str, Any], before: Mapping[str, Any] | None, now: 
     return str(before.get("lastTransitionTime", now))
 
 
-def _ready(entry: profilestore.Entry, matched: int, waiting: Sequence[str]) -> tuple[str, str, str]:
+def _ready(entry: profilestore.Entry, tally: _Tally) -> tuple[str, str, str]:
     if entry.error:
         fallback = (
             f"generation {entry.profile.generation} stays in force" if entry.profile else "the profile is not in force"
         )
         return "False", "Invalid", f"{entry.error}; {fallback}"
-    if waiting:
-        return "False", "Applying", f"{matched - len(waiting)} of {matched} nodes applied; waiting for {_list(waiting)}"
+    matched = sum(map(len, tally))
     if not matched:
         return "True", "NoNodes", "governs no node now"
-    return "True", "Applied", f"all {matched} nodes applied generation {entry.generation}"
+    # What passes by itself comes first.
+    kinds = (
+        ("Applying", "pending", [_described(node.node, node.pending) for node in tally.pending]),
+        ("NoAgent", "without an agent", [node.node for node in tally.without_agent]),
+        ("Incompatible", "incompatible", [_described(node.node, node.incompatible) for node in tally.incompatible]),
+    )
+    bad = [(reason, f"{label}: {_list(found)}") for reason, label, found in kinds if found]
+    if not bad:
+        return "True", "Applied", f"all {matched} nodes applied generation {entry.generation}"
+    told = [f"{len(tally.applied)} of {matched} nodes applied", *(text for _, text in bad)]
+    return "False", bad[0][0], "; ".join(told)
+
+
+def _progressing(entry: profilestore.Entry, moving: Moving) -> tuple[str, str, str]:
+    progress = moving.progress
+    pending = progress.pending + len(progress.next)
+    generation = entry.profile.generation if entry.profile else entry.generation
+    so_far = f"{progress.updated} of {progress.updated + pending} nodes have generation {generation}"
+    stopped_by, waiting, asking, held = map(
+        _list, (progress.stopped_by, progress.waiting, progress.asking, progress.held)
+    )
+    cases = (
+        (
+            progress.stopped_by,
+            ("False", "Stopped"),
+            f"; no more get it while these are degraded: {stopped_by}; mend them or set rollout.maxUnavailable to 100%",
+        ),
+        (
+            progress.waiting and moving.stalled,
+            ("False", "Stopped"),
+            f"; these do not answer: {waiting}; see whether their agents run",
+        ),
+        (progress.waiting, ("True", "Waiting"), f"; waiting for {waiting}"),
+        (progress.asking, ("True", "Asking"), f"; asking what the change takes from pods on {asking}"),
+        (
+            progress.held and len(progress.held) == pending,
+            ("False", "Held"),
+            f"; pods would lose swap that they use on {held}; they go on when it is free, or with onSwapInUse Proceed",
+        ),
+        (pending, ("True", "RollingOut"), ""),
+        (True, ("False", "Complete"), ""),
+    )
+    return next((*verdict, so_far + more) for holds, verdict, more in cases if holds)
 
 
 def _conflicted(contested: Iterable[Contest]) -> tuple[str, str, str]:
@@ -80,10 +216,22 @@ def _conflicted(contested: Iterable[Contest]) -> tuple[str, str, str]:
     return "True", "SamePriority", f"same priority as {_list(rivals)} on {_list(nodes)}: the oldest profile governs"
 
 
-def _degraded(degraded: Sequence[str]) -> tuple[str, str, str]:
+def _lacks(entry: profilestore.Entry, *, extended_resource: bool) -> str:
+    """What the profile asks for that this controller does not do."""
+    asks = entry.profile is not None and entry.profile.extended_resource
+    return NO_EXTENDED_RESOURCE if asks and not extended_resource else ""
+
+
+def _degraded(degraded: Sequence[str], lacks: str) -> tuple[str, str, str]:
+    if lacks:
+        return "True", "NoExtendedResource", f"{lacks}; {_list(degraded)}" if degraded else lacks
     if not degraded:
         return "False", "AsExpected", ""
     return "True", "NodesDegraded", _list(degraded)
+
+
+def _described(node: str, why: str) -> str:
+    return f"{node} ({why if len(why) <= MAX_WHY else why[: MAX_WHY - 3] + '...'})"
 
 
 def _list(found: Sequence[str]) -> str:

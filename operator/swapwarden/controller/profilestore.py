@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -11,6 +12,7 @@ import msgspec
 import pydantic
 
 from swapwarden.api import profile as api
+from swapwarden.api import state
 from swapwarden.policy import profiles
 from swapwarden.telemetry import metrics
 
@@ -23,6 +25,15 @@ VALID = metrics.gauge(
 )
 
 MAX_TOMBSTONES: Final = 1024
+
+
+class Revision(msgspec.Struct, frozen=True):
+    """A profile as it was in one generation."""
+
+    generation: int
+    spec: str
+    """As JSON."""
+    profile: profiles.Profile
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -38,6 +49,8 @@ class Entry(msgspec.Struct, frozen=True):
     error: str
     """What is wrong with the newest version; empty where nothing is."""
     status: Mapping[str, Any]
+    revisions: tuple[Revision, ...] = ()
+    """What it said in valid generations, this one included; the newest first."""
 
 
 class ProfileStore:
@@ -56,6 +69,14 @@ class ProfileStore:
         """The profiles to plan with, by name."""
         return {name: entry.profile for name, entry in self.entries.items() if entry.profile is not None}
 
+    def history(self) -> dict[state.ProfileRef, profiles.Profile]:
+        """What profiles said in the generations that nodes may still follow."""
+        return {
+            state.ProfileRef(entry.name, revision.generation): revision.profile
+            for entry in self.entries.values()
+            for revision in entry.revisions
+        }
+
     def offer(self, body: Mapping[str, Any]) -> None:
         """Someone saw this object."""
         meta = api.ObjectMeta.model_validate(body["metadata"])
@@ -63,8 +84,10 @@ class ProfileStore:
         if meta.uid in self._gone or (known is not None and int(meta.resource_version) <= known.version):
             return
         compiled, error = _compile(body)
-        if compiled is None and known is not None and known.uid == meta.uid:
-            compiled = known.profile
+        same = known if known is not None and known.uid == meta.uid else None
+        revisions = _revisions(body, compiled, same)
+        if compiled is None and same is not None:
+            compiled = same.profile
         if error and (known is None or known.generation != meta.generation):
             log.error("profile %s cannot be used: %s", meta.name, error)
         self.entries[meta.name] = Entry(
@@ -75,6 +98,7 @@ class ProfileStore:
             profile=compiled,
             error=error,
             status=body.get("status") or {},
+            revisions=revisions,
         )
         VALID.set(0 if error else 1, meta.name)
         self._changed()
@@ -96,6 +120,29 @@ class ProfileStore:
                 self.remove(entry.name, entry.uid)
         for body in found.values():
             self.offer(body)
+
+
+def _revisions(body: Mapping[str, Any], compiled: profiles.Profile | None, known: Entry | None) -> tuple[Revision, ...]:
+    """This generation, those that the status keeps, and those that were seen before it could."""
+    status = body.get("status") or {}
+    seen = {revision.generation: revision for revision in (known.revisions if known else ())}
+    told = {kept["generation"] for kept in status.get("revisions", ())}
+    up_to_date = status.get("observedGeneration") == body["metadata"]["generation"]
+    found = {number: each for number, each in seen.items() if number in told or not up_to_date}
+    for kept in status.get("revisions", ()):
+        generation = kept["generation"]
+        if generation not in found:
+            metadata = {**body["metadata"], "generation": generation}
+            try:
+                old, _ = _compile({**body, "metadata": metadata, "spec": json.loads(kept["spec"])})
+            except ValueError:
+                old = None
+            if old is not None:  # else another version wrote it, which knew other fields
+                found[generation] = Revision(generation, kept["spec"], old)
+    if compiled is not None:
+        spec = json.dumps(body["spec"], sort_keys=True, separators=(",", ":"))
+        found[compiled.generation] = Revision(compiled.generation, spec, compiled)
+    return tuple(found[number] for number in sorted(found, reverse=True)[: api.MAX_REVISIONS])
 
 
 def _compile(body: Mapping[str, Any]) -> tuple[profiles.Profile | None, str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, nodelabels, rows, warnings
+from swapwarden.controller import cluster, features, nodelabels, rows, throttle, warnings
 from swapwarden.kube import client, events
-from swapwarden.policy import labels, nodes, plan
+from swapwarden.policy import extended, labels, nodes, plan, taints
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 PLANS = metrics.histogram("swapwarden_controller_plan_seconds", "Time to compute the plan of one node.")
 WRITES = metrics.counter(
     "swapwarden_controller_writes_total",
-    "Writes to the API server by object (state, labels, taint, profile) and result (ok, unreachable, or HTTP status).",
+    "Writes to the API server by object (state, labels, feature, taint, resource, profile) and result (ok, unreachable,"
+    " or HTTP status).",
     labels=("object", "result"),
 )
 WRITE_SECONDS = metrics.histogram(
@@ -52,30 +53,48 @@ class Reconciler:
         term: Callable[[], int | None],
         again: Callable[[str, float], None],
         recorder: events.Recorder,
+        published: features.Features,
+        writes: throttle.Throttle,
         label_grace: float,
+        vouched: Mapping[str, str] | None = None,
         untaint: bool = False,
+        extended_resource: bool = False,
     ) -> None:
-        """`term` gives the epoch while this process leads; `again(node, delay)` has a node looked at once more."""
+        """`term` gives the epoch while this process leads; `again(node, delay)` has a node looked at once more.
+
+        `writes` is told of each write. That there may be one is for the caller to see to.
+        `extended_resource`: there is the right to write the status of nodes.
+        `label_grace` in seconds; `vouched` are the labels of nodes for which an administrator vouches.
+        """
         self._api = api
         self._known = known
         self._term = term
         self._again = again
         self._recorder = recorder
+        self._writes = writes
         self._label_grace = label_grace
         self._untaint = untaint
-        self._labels = nodelabels.Labels(label_grace)
+        self._extended_resource = extended_resource
+        self._published = published
+        self._vouched = dict(vouched or {})
+        self._forget_labels()
 
     def begin_term(self) -> None:
         """Forget what an earlier term knew: others may have led, and swap may have been on, in between."""
+        self._forget_labels()
+
+    def _forget_labels(self) -> None:
         self._labels = nodelabels.Labels(self._label_grace)
+        self._asked = nodelabels.Labels(self._label_grace)
 
     async def reconcile(self, name: str) -> None:
         """Look at one node. client.ApiError and client.Unreachable where it is to be tried again; Deposed."""
         term, node = self._term(), self._known.nodes.get(name)
         if node is None:
             self._labels.forget(name)
+            self._asked.forget(name)
             return
-        if term is None:
+        if term is None or self._known.lacks_namespaces(name):
             return
         begun = time.perf_counter()
         spec = self._known.plan(name)
@@ -89,6 +108,9 @@ class Reconciler:
         if await self._write_state(node, row, spec, term):
             self._warn(name, row, spec)
         await self._write_labels(name)
+        await self._write_taint(name)
+        if self._extended_resource:
+            await self._write_resource(name)
         if self._untaint:
             await self._remove_startup_taint(name)
 
@@ -103,7 +125,7 @@ class Reconciler:
             return False
         path, body = f"{STATES}/{node.name}", msgspec.json.encode(patch)
         try:
-            answer = await counted(
+            answer = await self._counted(
                 "state", self._api.merge_patch(path, body, params=FIELD_MANAGER, timeout=WRITE_TIMEOUT)
             )
         except client.ApiError as error:
@@ -128,7 +150,7 @@ class Reconciler:
             "spec": msgspec.structs.replace(spec, epoch=term),
         }
         try:
-            answer = await counted(
+            answer = await self._counted(
                 "state", self._api.post(STATES, msgspec.json.encode(body), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT)
             )
         except client.ApiError as error:
@@ -144,18 +166,25 @@ class Reconciler:
         return self._known.wrote(rows.decode(await self._api.get(f"{STATES}/{name}", timeout=WRITE_TIMEOUT)))
 
     async def _write_labels(self, name: str) -> None:
-        node = self._known.nodes.get(name)
-        if node is None:  # gone while its state was written
+        """Have the node carry its labels, or its NodeFeature ask for them."""
+        node, by_feature = self._known.nodes.get(name), self._published.serves(name)
+        if node is None or by_feature is None:  # gone while its state was written
             return
-        desired = labels.desired(self._known.selection(name).profile, self._known.facts(name), nfd=node.nfd)
-        change = self._labels.decide(name, desired, node.labels, time.monotonic())
+        profile, facts = self._known.in_force(name), self._known.facts(name)
+        wanted = labels.desired(profile, facts, vouched=labels.is_vouched(self._vouched, node))
+        if by_feature:
+            await self._write_feature(node, labels.by_feature(wanted))
+        await self._write_node_labels(node, labels.by_hand(wanted, node, features=by_feature))
+
+    async def _write_node_labels(self, node: nodes.NodeRow, wanted: labels.Labels) -> None:
+        name, change = node.name, self._labels.decide(node.name, wanted, node.labels, time.monotonic())
         if change.again is not None:
             self._again(name, change.again)
         if not change.labels or self._term() is None:
             return
         patch = {"metadata": {"uid": node.uid, "labels": change.labels}}
         try:
-            await counted(
+            await self._counted(
                 "labels",
                 self._api.merge_patch(
                     f"{NODES}/{name}", msgspec.json.encode(patch), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT
@@ -168,28 +197,107 @@ class Reconciler:
             self._known.labelled(name, node.uid, change.labels)
             log.info("labels changed", extra={"node": name, "labels": change.labels})
 
+    async def _write_feature(self, node: nodes.NodeRow, wanted: labels.Labels) -> None:
+        """Have the node's NodeFeature ask for its labels; client.ApiError where it became another one meanwhile."""
+        row = self._published.of(node.name)
+        change = self._asked.decide(node.name, wanted, row.labels if row else {}, time.monotonic())
+        if change.again is not None:
+            self._again(node.name, change.again)
+        if self._term() is None or not (change.labels or (row and row.owner != node.uid)):
+            return
+        if row is None:
+            request = self._api.post(
+                self._published.path,
+                msgspec.json.encode(features.made(node, _owners(node), change.labels)),
+                params=FIELD_MANAGER,
+                timeout=WRITE_TIMEOUT,
+            )
+        else:
+            patch = {
+                "metadata": {"uid": row.uid, "ownerReferences": _owners(node)},
+                "spec": {"labels": change.labels},
+            }
+            request = self._api.merge_patch(
+                f"{self._published.path}/{row.name}",
+                msgspec.json.encode(patch),
+                params=FIELD_MANAGER,
+                timeout=WRITE_TIMEOUT,
+            )
+        self._published.wrote(features.decode(await self._counted("feature", request)))
+        log.info("labels asked for", extra={"node": node.name, "labels": change.labels})
+
     async def _remove_startup_taint(self, name: str) -> None:
         """Let pods onto the node when its agent has applied a first state, or can do nothing there."""
-        node, row = self._known.nodes.get(name), self._known.state_of(name)
-        if node is None or node.startup_taint is None or row is None or not row.settled or self._term() is None:
+        node, row = self._known.nodes.get(name), self._known.report_of(name)
+        if node is None or row is None or not row.settled:
+            return
+        if await self._patch_taints(node, taints.remove(node, names.STARTUP_TAINT)):
+            log.info("startup taint removed", extra={"node": name})
+
+    async def _write_taint(self, name: str) -> None:
+        """Have the node carry the taint that its profile gives to nodes with swap, or not."""
+        node = self._known.nodes.get(name)
+        if node is None:
+            return
+        profile, facts = self._known.in_force(name), self._known.facts(name)
+        effect = taints.desired(profile, facts, node, applied=self._known.is_applied(name))
+        if await self._patch_taints(node, taints.change(node, effect)):
+            log.info("taint changed", extra={"node": name, "effect": effect})
+
+    async def _write_resource(self, name: str) -> None:
+        """Have the node offer the extended resource, as its profile says, or not."""
+        node = self._known.nodes.get(name)
+        if node is None or self._term() is None:
+            return
+        profile, facts, applied = self._known.in_force(name), self._known.facts(name), self._known.is_applied(name)
+        amount = extended.desired(profile, facts, node, self._known.pods_on(name), applied=applied)
+        if amount == node.swap_resource:
             return
         try:
-            await counted("taint", remove_startup_taint(self._api, node))
+            await self._counted("resource", offer(self._api, name, node.uid, amount))
         except client.ApiError as error:
-            if error.status not in {404, 409, 422}:  # another taint is there now: the watch will say so
+            if error.status not in {404, 409}:  # the watch will say what became of the node
                 raise
         else:
-            log.info("startup taint removed", extra={"node": name})
+            self._known.offered(name, node.uid, amount)
+            log.info("extended resource changed", extra={"node": name, "bytes": amount})
+
+    async def _patch_taints(self, node: nodes.NodeRow, patch: taints.Patch | None) -> bool:
+        """Whether a patch was needed, and done."""
+        if patch is None or self._term() is None:
+            return False
+        try:
+            answer = await self._counted("taint", patch_node(self._api, node.name, patch))
+        except client.ApiError as error:
+            if error.status not in {404, 409, 422}:  # others are there now, or the node is gone: the watch will say so
+                raise
+            return False
+        written = msgspec.json.decode(answer, type=nodes.WireNode)
+        self._known.tainted(node.name, node.uid, tuple(written.spec.taints))
+        return True
+
+    async def _counted(self, kind: str, request: Awaitable[bytes]) -> bytes:
+        return await throttled(self._writes, kind, request)
 
     def _warn(self, name: str, row: rows.StateRow | None, spec: state.StateSpec) -> None:
         """Tell the owners of pods, once for each pod and reason: what stood in the state before was told with it."""
-        before = rows.spec(row) if row is not None else None
-        told = before.pods if isinstance(before, state.StateSpec) else {}
+        told = rows.reasons(row) if row is not None else {}
         for warning in warnings.about(self._known.pods_on(name), spec):
             pod = warning.pod
-            if pod.key not in told or told[pod.key].reason != warning.reason:
+            if told.get(pod.key) != warning.reason:
                 regarding = events.Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)
                 self._recorder.event(regarding, "Warning", warning.reason, warning.message)
+
+
+async def throttled(writes: throttle.Throttle, kind: str, request: Awaitable[bytes]) -> bytes:
+    """Await a write of `kind`, after which the API server may ask that no more are made for a while."""
+    writes.spend()
+    try:
+        return await counted(kind, request)
+    except client.ApiError as error:
+        if error.status == 429:
+            writes.pause(error.retry_after or 0.0)
+        raise
 
 
 async def counted(kind: str, request: Awaitable[bytes]) -> bytes:
@@ -208,20 +316,28 @@ async def counted(kind: str, request: Awaitable[bytes]) -> bytes:
     return answer
 
 
-async def remove_startup_taint(api: client.Client, node: nodes.NodeRow) -> bytes:
-    """Remove the taint from where it stood; client.ApiError with status 422 where another one stands there now."""
-    path = f"/spec/taints/{node.startup_taint}"
-    patch = [
-        {"op": "test", "path": "/metadata/uid", "value": node.uid},
-        {"op": "test", "path": f"{path}/key", "value": names.STARTUP_TAINT},
-        {"op": "remove", "path": path},
-    ]
+async def patch_node(api: client.Client, name: str, patch: taints.Patch) -> bytes:
+    """Change a Node; client.ApiError with status 422 where one of the patch's tests does not hold."""
     return await api.request(
         "PATCH",
-        f"{NODES}/{node.name}",
+        f"{NODES}/{name}",
         params=FIELD_MANAGER,
         body=msgspec.json.encode(patch),
         content_type=JSON_PATCH,
+        timeout=WRITE_TIMEOUT,
+    )
+
+
+async def offer(api: client.Client, name: str, uid: str, amount: int | None) -> bytes:
+    """Have a Node offer `amount` bytes of the extended resource, or have none of it (None), and nothing else changed.
+
+    client.ApiError with status 409 where the Node has another uid.
+    """
+    capacity = {names.SWAP_RESOURCE: None if amount is None else str(amount)}
+    return await api.merge_patch(
+        f"{NODES}/{name}/status",
+        msgspec.json.encode({"metadata": {"uid": uid}, "status": {"capacity": capacity}}),
+        params=FIELD_MANAGER,
         timeout=WRITE_TIMEOUT,
     )
 
@@ -232,11 +348,14 @@ def _owners(node: nodes.NodeRow) -> list[dict[str, str]]:
 
 
 def state_patch(row: rows.StateRow, node: nodes.NodeRow, spec: state.StateSpec, term: int) -> dict[str, Any] | None:
-    """The merge patch that makes `row` say `spec` in leadership term `term`; None where it does already."""
+    """The merge patch that makes `row` say `spec` in leadership term `term`; None where it does already.
+
+    One that an earlier Node of the name owns is not taken over: when it is collected, the node gets one of its own.
+    """
     patch = plan.spec_patch(rows.spec(row), spec)
-    if patch is None and row.owner == node.uid:
+    if patch is None and row.owner:
         return None
     metadata: dict[str, Any] = {"uid": row.uid, "managedFields": NO_FIELD_RECORDS}
-    if row.owner != node.uid:
+    if not row.owner:
         metadata["ownerReferences"] = _owners(node)
     return {"metadata": metadata, "spec": {**(patch or {}), "epoch": term}}

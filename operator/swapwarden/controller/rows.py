@@ -13,8 +13,10 @@ class WireStatus(msgspec.Struct, frozen=True, rename="camel"):
     """Status of a NodeSwapState, as far as it is read."""
 
     observed_generation: int = 0
+    profile: state.ProfileRef | None = None
     facts: state.Facts | None = None
     conditions: list[state.Condition] = []
+    proposal: state.Cost | None = None
 
 
 class WireState(msgspec.Struct, frozen=True):
@@ -39,21 +41,45 @@ class StateRow(msgspec.Struct, frozen=True):
     profile: state.ProfileRef
     spec: bytes
     observed: int
-    """Generation that the agent acted on last."""
+    """Generation that the agent acted on last, or one that differed from it in pods only."""
+    acted: state.ProfileRef | None
+    """The profile whose plan that was; None of an agent that has not reported."""
     facts: state.Facts | None
     applied: bool
     """Whether the agent says that the cgroups hold what that generation says."""
     degraded: str
     """What the agent says is wrong; empty where nothing is."""
+    proposed: state.ProfileRef | None = None
+    """The profile whose turn has not come, and of which the agent is asked what it would take."""
+    cost: state.Cost | None = None
+    """The agent's answer to that, or to an earlier question."""
+    unapplied: str = ""
+    """Why the agent says that they do not; empty where it says that they do, or nothing."""
+    incompatible: str = ""
+    """Why the agent says that it can do nothing on its node; empty where it can."""
     settled: bool = False
     """Whether the agent has done all that there is to do on its node: also where nothing can be done."""
+
+
+class _ProposalHead(msgspec.Struct):
+    profile: state.ProfileRef
 
 
 class _Head(msgspec.Struct):
     epoch: int = 0
     profile: state.ProfileRef = state.ProfileRef(name="")
+    proposal: _ProposalHead | None = None
 
 
+class _ToldPod(msgspec.Struct):
+    reason: str = ""
+
+
+class _Told(msgspec.Struct):
+    pods: dict[str, _ToldPod] = {}
+
+
+_TOLD = msgspec.json.Decoder(_Told)
 _HEADS = msgspec.json.Decoder(_Head)
 _STATES = msgspec.json.Decoder(WireState)
 _STATUSES = msgspec.json.Decoder(WireStatus)
@@ -73,7 +99,7 @@ def project(wire: WireState) -> StateRow:
         status, problem = WireStatus(), f"NotUnderstood: the agent's status: {error}"
     head = _HEADS.decode(spec)
     conditions = {condition.type: condition for condition in status.conditions}
-    applied, degraded = conditions.get("Applied"), conditions.get("Degraded")
+    applied = conditions.get("Applied")
     return StateRow(
         name=meta.name,
         uid=meta.uid,
@@ -84,11 +110,21 @@ def project(wire: WireState) -> StateRow:
         profile=head.profile,
         spec=spec,
         observed=status.observed_generation,
+        acted=status.profile,
         facts=status.facts,
+        proposed=head.proposal.profile if head.proposal else None,
+        cost=status.proposal,
         applied=applied is not None and applied.status == "True",
         settled=applied is not None and (applied.status == "True" or applied.reason == "Incompatible"),
-        degraded=f"{degraded.reason}: {degraded.message}" if degraded and degraded.status == "True" else problem,
+        unapplied=_told(applied, "False", "Unknown"),
+        incompatible=_told(conditions.get("Compatible"), "False"),
+        degraded=_told(conditions.get("Degraded"), "True") or problem,
     )
+
+
+def _told(condition: state.Condition | None, *bad: str) -> str:
+    """What a condition says, where its status is one of the bad ones."""
+    return f"{condition.reason}: {condition.message}" if condition is not None and condition.status in bad else ""
 
 
 def decode(body: bytes) -> StateRow:
@@ -103,3 +139,8 @@ def spec(row: StateRow) -> state.StateSpec | dict[str, Any]:
     except msgspec.ValidationError:
         plain: dict[str, Any] = msgspec.json.decode(row.spec)
         return plain
+
+
+def reasons(row: StateRow) -> dict[str, str]:
+    """The reason that the row gives for each pod, also where another version wrote it."""
+    return {key: pod.reason for key, pod in _TOLD.decode(row.spec).pods.items()}

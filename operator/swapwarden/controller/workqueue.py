@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from swapwarden.telemetry import metrics
 
@@ -19,72 +19,122 @@ SLACK: Final = 64
 """So many outdated entries are not worth tidying up."""
 
 
+class _Wish(NamedTuple):
+    """When a name wants work, and whether before others that are due."""
+
+    due: float
+    urgent: bool
+
+    def joined(self, other: _Wish | None) -> _Wish:
+        return self if other is None else _Wish(min(self.due, other.due), self.urgent or other.urgent)
+
+
 class WorkQueue:
-    """Names with the time at which they are due.
+    """Names with the time at which they are due. Of those that are, urgent ones come first, then the longest due.
 
-    A name that is added again while it waits keeps the earlier time. A name that is added while a worker has it waits
-    until the worker is done, so that work on one name never overlaps and no change is missed.
+    A name that is added again while it waits keeps the earlier time, and stays urgent. A name that is added while a
+    worker has it waits until the worker is done, so that work on one name never overlaps and no change is missed.
 
-    `now` is a monotonic clock in seconds, by default that of the running event loop.
+    `now` is a monotonic clock in seconds, by default that of the running event loop. `hold` gives the seconds for which
+    no name is to be given out, for whatever reason, or 0.
     """
 
-    def __init__(self, name: str, now: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, name: str, now: Callable[[], float] | None = None, *, hold: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._name = name
         self._now = now
-        self._due: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
-        self._busy: set[str] = set()
-        self._again: dict[str, float] = {}
+        self._hold = hold
+        self._waiting: dict[str, _Wish] = {}
+        # What is yet to be due, and what is: by urgency and time. Entries that are not as in _waiting are outdated.
+        self._later: list[tuple[float, str]] = []
+        self._ready: list[tuple[bool, float, str]] = []
+        self._busy: dict[str, _Wish] = {}
+        self._again: dict[str, _Wish] = {}
+        self._barred: dict[str, float] = {}
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._due) + len(self._again)
+        return len(self._waiting) + len(self._again)
 
     def _clock(self) -> float:
         return self._now() if self._now else asyncio.get_running_loop().time()
 
-    def add(self, name: str, delay: float = 0.0) -> None:
+    def add(self, name: str, delay: float = 0.0, *, urgent: bool = False) -> None:
         """Make `name` due in `delay` seconds, or earlier where it already is."""
-        due = self._clock() + delay
+        self._add(name, _Wish(self._clock() + delay, urgent))
+
+    def retry(self, name: str, delay: float, *, at_least: float = 0.0) -> None:
+        """Before done(): make `name` due again in `delay` seconds, as urgent as it was taken.
+
+        Nothing brings it back in less than `at_least` seconds; else another change of it may.
+        """
+        now = self._clock()
+        self._barred[name] = now + at_least
+        self._add(name, _Wish(now + delay, self._busy[name].urgent))
+
+    def _add(self, name: str, wish: _Wish) -> None:
         if name in self._busy:
-            self._again[name] = min(due, self._again.get(name, due))
-        elif due < self._due.get(name, float("inf")):
-            self._due[name] = due
-            heapq.heappush(self._heap, (due, name))
-            if len(self._heap) > 2 * len(self._due) + SLACK:
-                # What was made due earlier leaves an entry behind, for minutes where a label waits to be taken away.
-                self._heap = [(at, each) for each, at in self._due.items()]
-                heapq.heapify(self._heap)
-            self._changed.set()
+            self._again[name] = wish.joined(self._again.get(name))
+        else:
+            before = self._waiting.get(name)
+            after = wish._replace(due=max(wish.due, self._barred.get(name, wish.due))).joined(before)
+            if after != before:
+                self._waiting[name] = after
+                heapq.heappush(self._later, (after.due, name))
+                self._tidy()
+                self._changed.set()
         DEPTH.set(len(self), self._name)
+
+    def _tidy(self) -> None:
+        """Drop outdated entries: there may be one for minutes where a label waits to be taken away."""
+        if len(self._later) + len(self._ready) > 2 * len(self._waiting) + SLACK:
+            self._later = [(wish.due, name) for name, wish in self._waiting.items()]
+            self._ready = []
+            heapq.heapify(self._later)
+
+    def _sort(self) -> None:
+        """Move what is due by now from one heap to the other."""
+        now = self._clock()
+        while self._later and self._later[0][0] <= now:
+            due, name = heapq.heappop(self._later)
+            wish = self._waiting.get(name)
+            if wish is not None and wish.due == due:
+                heapq.heappush(self._ready, (not wish.urgent, due, name))
+        while self._ready:
+            relaxed, due, name = self._ready[0]
+            if self._waiting.get(name) == (due, not relaxed):
+                return
+            heapq.heappop(self._ready)
 
     async def get(self) -> str:
         """Wait for the next name that is due and take it; call done() with it after the work."""
         while True:
             self._changed.clear()
-            due, name = self._heap[0] if self._heap else (float("inf"), "")
-            if name and self._due.get(name) != due:
-                heapq.heappop(self._heap)  # it was made due earlier, and that entry was taken
-                continue
-            late = self._clock() - due
-            if late >= 0:
-                heapq.heappop(self._heap)
-                del self._due[name]
-                self._busy.add(name)
-                WAIT.observe(late, self._name)
-                DEPTH.set(len(self), self._name)
-                if self._heap:
-                    self._changed.set()  # another worker may sleep until a time that has come
-                return name
+            self._sort()
+            held = self._hold() if self._ready else 0.0
+            if self._ready and held <= 0:
+                return self._take()
+            until = held if self._ready else self._later[0][0] - self._clock() if self._later else None
             try:
-                async with asyncio.timeout(None if due == float("inf") else -late):
+                async with asyncio.timeout(until):
                     await self._changed.wait()
             except TimeoutError:
                 pass
 
+    def _take(self) -> str:
+        _, due, name = heapq.heappop(self._ready)
+        self._busy[name] = self._waiting.pop(name)
+        self._barred.pop(name, None)
+        WAIT.observe(self._clock() - due, self._name)
+        DEPTH.set(len(self), self._name)
+        if self._ready or self._later:
+            self._changed.set()  # another worker may sleep until a time that has come
+        return name
+
     def done(self, name: str) -> None:
         """Give `name` back; it is due again where it was added meanwhile."""
-        self._busy.discard(name)
-        due = self._again.pop(name, None)
-        if due is not None:
-            self.add(name, max(0.0, due - self._clock()))
+        del self._busy[name]
+        wish = self._again.pop(name, None)
+        if wish is not None:
+            self._add(name, wish)

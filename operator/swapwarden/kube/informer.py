@@ -136,7 +136,14 @@ class Informer(Generic[W, R]):
         SYNCED.set(0, name)
 
     async def run(self) -> None:
-        """Never returns."""
+        """Never returns. Where it is cancelled, its gauges say nothing any more."""
+        try:
+            await self._follow()
+        finally:
+            for gauge in (OBJECTS, SYNCED, LAST_EVENT):
+                gauge.remove(self.name)
+
+    async def _follow(self) -> None:
         reason = "start"
         while True:
             wait = 0.0

@@ -51,6 +51,9 @@ SPREAD: Final = (0.8, 1.2)
 RELEASE_SECONDS: Final = 5.0
 STOP_SECONDS: Final = 10.0
 
+MOST_TRANSITIONS: Final = 2**31 - 1
+"""That a Lease can count."""
+
 _NEVER: Final = float("-inf")
 
 
@@ -262,6 +265,11 @@ class Claim:
         # One who stepped down meanwhile waits for longer.
         self._due = max(self._due, now + wait)
 
+    def count_from(self, transitions: int) -> None:
+        """While this instance leads: have the Lease count at least so many transitions from the next renewal on."""
+        if self.leading and self._term is not None and self._term.transitions < transitions:
+            self._term = dataclasses.replace(self._term, transitions=transitions)
+
     def stopped(self, now: float, aside: float = 0.0) -> None:
         """This instance does not lead any more; it competes again, but not within `aside` seconds."""
         self.leading = False
@@ -331,8 +339,8 @@ class Elector:
     ) -> None:
         """`on_started` gets the Lease's transitions, `on_stopped` a reason; both are called in the elector's thread.
 
-        They take turns, and must not block. Durations are in seconds; see Timing. ConfigError where `cfg` cannot be
-        used.
+        `on_started` comes once more in a term where count_from() has raised them. They take turns, and must not block.
+        Durations are in seconds; see Timing. ConfigError where `cfg` cannot be used.
         """
         timing = Timing(lease_duration, renew_deadline, retry_period)
         self._claim = Claim(identity, timing, lambda: random.uniform(*SPREAD))  # noqa: S311 jitter is no secret
@@ -351,6 +359,7 @@ class Elector:
         self._stepping_down = False
         self._said = ""
         self._holder = ""
+        self._counted = 0
 
     def start(self) -> None:
         """Begin to compete. Once only."""
@@ -388,6 +397,16 @@ class Elector:
         self._stepping_down = True
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody leads here
             self._loop.call_soon_threadsafe(self._step_down, reason)
+
+    def count_from(self, transitions: int) -> None:
+        """Have the Lease count at least so many transitions: it was deleted, and its holders counted further before.
+
+        `on_started` is called again when it does, within a retry period as a rule. For any thread; no effect where this
+        instance does not lead any more. At most MOST_TRANSITIONS.
+        """
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody leads here
+                self._loop.call_soon_threadsafe(self._claim.count_from, transitions)
 
     def alive(self) -> bool:
         """Whether the thread runs."""
@@ -449,6 +468,8 @@ class Elector:
         if began:
             LEADER.set(1)
             log.info("this instance holds the Lease", extra={"transitions": write.term.transitions})
+        if began or (self._claim.leading and write.term.transitions != self._counted):
+            self._counted = write.term.transitions
             self._on_started(write.term.transitions)
 
     def _told(self) -> None:

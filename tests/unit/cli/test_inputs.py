@@ -134,7 +134,7 @@ def namespace(name: str, policy: str) -> dict[str, Any]:
             {**profile(), "apiVersion": "swapwarden.dev/v1"},
             ['apiVersion: Unsupported value: "swapwarden.dev/v1": supported values: "swapwarden.dev/v1alpha1"'],
         ),
-        (profile(rollout={}), ["spec.rollout: unknown field"]),
+        (profile(memoryQoS={}), ["spec.memoryQoS: unknown field"]),
         (profile(mode="Audi"), ['spec.mode: Unsupported value: "Audi": supported values: "Enforce", "Audit"']),
         (
             profile(swap={"behavior": "Limited"}),

@@ -459,3 +459,116 @@ def test_options_that_are_wrong(arguments: list[str], capsys: pytest.CaptureFixt
         program.main(arguments)
     assert ended.value.code == 2
     assert "usage: swapwarden plan" in capsys.readouterr().err
+
+
+OVERRIDES = """\
+apiVersion: v1
+kind: Node
+metadata: {name: node}
+status: {nodeInfo: {swap: {capacity: 4294967296}}, capacity: {memory: 8Gi}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: quiet, labels: {team: a, swapwarden.dev/default-swap-policy: Disabled}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: db, namespace: quiet}
+spec: {nodeName: node, containers: [{name: db}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: vm, namespace: elsewhere, labels: {kubevirt.io: virt-launcher}}
+spec: {nodeName: node, containers: [{name: vm}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: elsewhere}
+spec: {nodeName: node, containers: [{name: web}]}
+---
+apiVersion: swapwarden.dev/v1alpha1
+kind: NodeSwapProfile
+metadata: {name: p}
+spec:
+  nodeSelector: {}
+  overrides:
+  - podSelector: {matchLabels: {kubevirt.io: virt-launcher}}
+    policy: Disabled
+  - namespaceSelector: {matchLabels: {team: a}}
+    policy: NoPreference
+  - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: elsewhere}}
+    swapLimit: 1Gi
+"""
+
+
+def test_overrides_are_shown_with_their_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(OVERRIDES, monkeypatch) == 0
+    out, err = capsys.readouterr()
+    assert [line.split(maxsplit=3)[1:] for line in out.splitlines() if "/" in line] == [
+        ["elsewhere/vm", "BestEffort", "-          OverrideDisabled (overrides[0])   0"],
+        ["elsewhere/web", "BestEffort", "-          OverrideLimit (overrides[2])      1073741824"],
+        ["quiet/db", "BestEffort", "Disabled   KubeletDecides (overrides[1])     max"],
+    ]
+    assert err == "note: no Namespace 'elsewhere' in the input: overrides of p are applied as if it had no labels\n"
+
+
+def test_reports_have_the_place_as_a_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(OVERRIDES, monkeypatch, "--output=json") == 0
+    [found] = json.loads(capsys.readouterr().out)["items"]
+    assert {name: (pod["reason"], pod.get("override")) for name, pod in found["spec"]["pods"].items()} == {
+        "elsewhere/vm": ("OverrideDisabled", 0),
+        "elsewhere/web": ("OverrideLimit", 2),
+        "quiet/db": ("KubeletDecides", 1),
+    }
+
+
+OFFERING = """\
+apiVersion: v1
+kind: Node
+metadata: {name: n}
+status: {nodeInfo: {swap: {capacity: 4294967296}}, capacity: {memory: 8Gi}}
+---
+apiVersion: swapwarden.dev/v1alpha1
+kind: NodeSwapProfile
+metadata: {name: p}
+spec:
+  nodeSelector: {}
+  swap: {behavior: WorkloadControlled, systemReserved: 50%, workloadControlled: {overcommitPercent: 150}}
+  scheduling: {extendedResource: true}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec: {nodeName: n, containers: [{name: app, resources: {limits: {swapwarden.dev/swap: 1Gi}}}]}
+"""
+
+
+def test_the_extended_resource_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(OFFERING, monkeypatch) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[2] == ["n", "(swapwarden.dev/swap)", "-", "-", "profile", "p", "3221225472"]
+    assert rows[3] == ["n", "default/web", "BestEffort", "-", "WorkloadLimit", "1073741824"]
+    assert run(OFFERING, monkeypatch, "-o", "json") == 0
+    [state] = json.loads(capsys.readouterr().out)["items"]
+    assert state["spec"]["extendedResource"] == "3221225472"
+    assert run(OFFERING.replace("true", "false"), monkeypatch, "-o", "json") == 0
+    [state] = json.loads(capsys.readouterr().out)["items"]
+    assert "extendedResource" not in state["spec"]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "path"),
+    [
+        ("{memory: much}", "status.capacity.memory"),
+        ("{memory: 8Gi, swapwarden.dev/swap: much}", "status.capacity[swapwarden.dev/swap]"),
+    ],
+)
+def test_a_capacity_that_is_none_is_named(
+    capacity: str, path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(OFFERING.replace("{memory: 8Gi}", capacity), monkeypatch) == plan.BAD_INPUT
+    assert f"{path}: Invalid value: 'much' is not a quantity" in capsys.readouterr().err

@@ -135,8 +135,73 @@ async def test_a_node_that_refuses_is_listed_and_keeps_no_other_back(
     await uninstall.release_nodes(api, {}, untaint=False)
     assert server.unused == 0
     said = capsys.readouterr().out
-    assert said.startswith("node one keeps labels or taint of ours: ")
+    assert said.startswith("node one keeps labels, taints or an extended resource of ours: ")
     assert "no labels may go" in said
+
+
+@pytest.mark.usefixtures("_no_backoff")
+async def test_the_extended_resource_is_taken_from_a_node(api: client.Client, server: Scripted) -> None:
+    offering = {**node("one", labels=()), "status": {"capacity": {"memory": "1Gi", names.SWAP_RESOURCE: "5"}}}
+    server.answer(page([offering], 5))
+    server.answer(reply({}))
+    server.answer(page([node("one", labels=())], 6))
+    await uninstall.release_nodes(api, {}, untaint=False)
+    assert server.unused == 0
+    [patch] = [each for each in server.requests if each.method == "PATCH"]
+    assert patch.path == f"{uninstall.NODES}/one/status"
+    body = {"metadata": {"uid": "u"}, "status": {"capacity": {names.SWAP_RESOURCE: None}}}
+    assert json.loads(patch.body) == body
+
+
+async def test_all_labels_go_but_those_that_nfd_keeps(api: client.Client, server: Scripted) -> None:
+    found = node("one", labels=names.NODE_LABELS)
+    kept = {names.NFD_SWAP_LABEL, names.BACKING_LABEL}
+    found["metadata"]["annotations"] = {names.NFD_OWNS_ANNOTATION: "memory-swap,node.swapwarden.dev/swap-backing"}
+    server.answer(page([found], 5))
+    server.answer(reply({}))
+    server.answer(page([], 6))
+    await uninstall.release_nodes(api, {}, untaint=False)
+    assert server.unused == 0
+    body = json.loads(server.requests[1].body)
+    assert body["metadata"]["labels"] == dict.fromkeys(set(names.NODE_LABELS) - kept)
+
+
+def feature(node: str, *labels: str) -> dict[str, Any]:
+    metadata = {"name": f"swapwarden-{node}", "uid": f"uid-{node}", "resourceVersion": "1"}
+    return {"metadata": metadata, "spec": {"labels": dict.fromkeys(labels, "true")}}
+
+
+@pytest.mark.usefixtures("_no_backoff")
+async def test_nodefeatures_go_but_for_labels_that_pods_select(
+    api: client.Client, server: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/ns/nodefeatures"
+    held = {("held", SWAP): {"ns/pod"}}
+    server.answer(page([feature("gone", SWAP), feature("empty"), feature("held", SWAP, names.BACKING_LABEL)], 5))
+    for _ in range(3):
+        server.answer(reply({}))
+    server.answer(page([feature("held", SWAP)], 6))
+    await uninstall.release_features(api, path, held)
+    assert server.unused == 0
+    assert server.requests[0].query["labelSelector"] == "app.kubernetes.io/managed-by=swapwarden-controller"
+    done = {(each.method, each.path.rpartition("/")[2]): each.body for each in server.requests if each.method != "GET"}
+    assert done.keys() == {
+        ("DELETE", "swapwarden-gone"),
+        ("DELETE", "swapwarden-empty"),
+        ("PATCH", "swapwarden-held"),
+    }
+    assert json.loads(done["PATCH", "swapwarden-held"]) == {
+        "metadata": {"uid": "uid-held"},
+        "spec": {"labels": {names.BACKING_LABEL: None}},
+    }
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("_no_backoff")
+async def test_where_there_are_no_nodefeatures_none_is_released(api: client.Client, server: Scripted) -> None:
+    server.answer(failure(404, "NotFound", "the server could not find the requested resource"))
+    await uninstall.release_features(api, "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/ns/nodefeatures", {})
+    assert server.unused == 0
 
 
 async def test_many_are_done_at_a_time_but_not_all() -> None:

@@ -19,8 +19,13 @@ def node(name: str = "node-1", **fields: Any) -> nodes.NodeRow:
 def state_row(
     name: str = "node-1", version: int = 1, spec: state.StateSpec | None = None, **fields: Any
 ) -> rows.StateRow:
-    """A state owned by the node of the same name, with a spec as the built-in profile makes it of no pods."""
+    """A state owned by the node of the same name, with a spec as the built-in profile makes it of no pods.
+
+    Where its agent is behind, the last plan that it saw was one of another profile, if nothing else is said.
+    """
     spec = spec or state.StateSpec(profile=state.ProfileRef(name=names.BUILT_IN_PROFILE))
+    observed = fields.get("observed", 0)
+    acted = spec.profile if observed >= fields.get("generation", 1) else state.ProfileRef("earlier")
     defaults: dict[str, Any] = {
         "uid": f"uid-of-state-{name}",
         "owner": f"uid-of-{name}",
@@ -28,7 +33,8 @@ def state_row(
         "epoch": spec.epoch,
         "profile": spec.profile,
         "spec": msgspec.json.encode(spec),
-        "observed": 0,
+        "observed": observed,
+        "acted": acted if observed else None,
         "facts": None,
         "applied": False,
         "degraded": "",

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import cluster
-from swapwarden.policy import profiles
+from swapwarden.policy import plan, pods, profiles, rollout
 
 from tests.unit.controller.objects import node, profile, state_row
 from tests.unit.policy.rows import container, pod
@@ -13,10 +15,16 @@ from tests.unit.policy.rows import container, pod
 class Seen:
     """A cluster and what it said must be looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, agent_pods: str | None = None) -> None:
         self.dirty: list[tuple[str, float]] = []
+        self.urgent: list[str] = []
         self.reports = 0
-        self.cluster = cluster.Cluster(lambda name, delay: self.dirty.append((name, delay)), self.reported)
+        self.cluster = cluster.Cluster(self._looked_for, self.reported, agent_pods=agent_pods)
+
+    def _looked_for(self, name: str, delay: float, *, urgent: bool = False) -> None:
+        self.dirty.append((name, delay))
+        if urgent:
+            self.urgent.append(name)
 
     def reported(self) -> None:
         self.reports += 1
@@ -36,6 +44,7 @@ def seen() -> Seen:
 
 
 LATER = cluster.COALESCE_SECONDS
+MUCH_LATER = cluster.PATIENT_SECONDS
 
 
 def test_pods_are_found_by_their_node(seen: Seen) -> None:
@@ -45,7 +54,7 @@ def test_pods_are_found_by_their_node(seen: Seen) -> None:
     assert seen.take() == [("node-1", LATER), ("node-2", LATER)]
     assert list(seen.cluster.pods_on("node-1")) == [bound]
     seen.cluster.pod_changed("default/a", bound, None)
-    assert seen.take() == [("node-1", LATER)]
+    assert seen.take() == [("node-1", MUCH_LATER)]
     assert list(seen.cluster.pods_on("node-1")) == []
 
 
@@ -71,9 +80,38 @@ def test_a_pod_made_anew_on_another_node_moves(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("policy", ["Disabled", "Whatever"])
-def test_a_pod_that_may_not_swap_is_not_kept_waiting(seen: Seen, policy: str) -> None:
-    seen.cluster.pod_changed("default/pod", None, pod(container(), policy=policy))
-    assert seen.take() == [("node-1", 0.0)]
+def test_a_new_pod_that_may_not_swap_is_not_kept_waiting(seen: Seen, policy: str) -> None:
+    row = pod(container(), policy=policy)
+    seen.cluster.pod_changed("default/pod", None, pod(container(), policy=policy, node=""))
+    assert seen.take() == []
+    seen.cluster.pod_changed("default/pod", pod(container(), policy=policy, node=""), row)
+    assert (seen.take(), seen.urgent) == ([("node-1", 0.0)], ["node-1"])
+    assert seen.cluster.is_urgent("node-1")
+
+
+def test_what_else_becomes_of_it_can_wait(seen: Seen) -> None:
+    row = pod(container(), policy="Disabled")
+    started = pod(container(id="c1"), policy="Disabled")
+    ended = pod(container(), policy="Disabled", terminal=True)
+    seen.cluster.pod_changed("default/pod", None, row)
+    assert seen.urgent.pop() == "node-1"
+    seen.take()
+    for old, new, delay in ((row, started, MUCH_LATER), (started, ended, LATER), (ended, None, MUCH_LATER)):
+        seen.cluster.pod_changed("default/pod", old, new)
+        assert (seen.take(), seen.urgent) == ([("node-1", delay)], [])
+
+    seen.cluster.pod_changed("default/pod", None, ended)
+    assert (seen.take(), seen.urgent) == ([("node-1", LATER)], [])
+    assert not seen.cluster.is_urgent("node-1")
+
+
+def test_a_container_with_a_limit_of_its_own_gets_it_when_it_starts(seen: Seen) -> None:
+    """Under behavior Kubelet nothing else limits it."""
+    row, started = (pod(container(id=each, swap_limit="1Mi")) for each in ("", "c1"))
+    seen.cluster.pod_changed("default/pod", None, row)
+    seen.take()
+    seen.cluster.pod_changed("default/pod", row, started)
+    assert seen.take() == [("node-1", LATER)]
 
 
 def test_the_plan_follows_profile_facts_and_pods(seen: Seen) -> None:
@@ -118,6 +156,18 @@ def test_the_answer_to_a_write_counts_until_the_watch_has_caught_up(seen: Seen) 
     assert seen.cluster.state_of("node-1") == theirs
     assert seen.take() == [("node-1", LATER)]
     assert seen.cluster.largest_epoch() == 9
+
+
+def test_an_answer_that_tells_what_the_agent_reported_meanwhile_is_planned_with(seen: Seen) -> None:
+    seen.cluster.state_changed("node-1", None, state_row(version=1))
+    seen.take()
+    found = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=2**30, memory_bytes=2**33)
+    reported, written = state_row(version=2, facts=found), state_row(version=3, facts=found)
+    seen.cluster.wrote(written)
+    assert seen.take() == [("node-1", LATER)]
+    seen.cluster.state_changed("node-1", state_row(version=1), reported)
+    seen.cluster.state_changed("node-1", reported, written)
+    assert seen.take() == [], "it was planned with already"
 
 
 def test_an_old_answer_is_not_believed(seen: Seen) -> None:
@@ -179,7 +229,218 @@ def test_a_profile_that_changes_concerns_the_nodes_that_it_governs(seen: Seen) -
         {"everywhere": everywhere},
     ):
         seen.cluster.profiles_changed(found)
-        assert seen.take() == [("node-2", LATER)]
+        assert set(seen.take()) == {("node-2", LATER)}
+
+
+def heard(
+    seen: Seen,
+    name: str,
+    named: profiles.Profile,
+    *,
+    generation: int = 1,
+    observed: int = 1,
+    degraded: str = "",
+    proposed: profiles.Profile | None = None,
+    cost: state.Cost | None = None,
+) -> None:
+    """The state of a node names a profile, and its agent has answered."""
+    spec = state.StateSpec(profile=state.ProfileRef(named.name, named.generation))
+    old = seen.cluster.state_of(name)
+    knew = old is not None and old.acted == spec.profile
+    row = state_row(
+        name,
+        version=1 + (old.version if old else 0),
+        spec=spec,
+        generation=generation,
+        observed=observed,
+        **({"acted": spec.profile} if knew and observed else {}),
+        applied=not degraded,
+        degraded=degraded,
+        proposed=plan.reference(proposed) if proposed else None,
+        cost=cost,
+    )
+    seen.cluster.state_changed(name, old, row)
+
+
+def answered(seen: Seen, name: str, pods: int = 0) -> None:
+    """The agent of a node that follows LIMITED says what NONE would take."""
+    cost = state.Cost(plan.reference(NONE), pods, 2**20 * pods)
+    heard(seen, name, LIMITED, proposed=NONE, cost=cost)
+
+
+def advance(seen: Seen) -> None:
+    for name, found in seen.cluster.rollouts().items():
+        seen.cluster.advance(name, found.next)
+
+
+LIMITED = profile(behavior=names.Behavior.LIMITED_SWAP, max_unavailable="1")
+NONE = profile(generation=2, behavior=names.Behavior.NO_SWAP, max_unavailable="1")
+HISTORY = {state.ProfileRef("p", 1): LIMITED}
+
+
+def follows(seen: Seen) -> dict[str, int]:
+    return {name: seen.cluster.plan(name).profile.generation for name in seen.cluster.nodes}
+
+
+@pytest.fixture
+def waves(seen: Seen) -> Seen:
+    """Two nodes that follow generation 1, when generation 2 comes."""
+    seen.cluster.profiles_changed({"p": LIMITED})
+    for name in seen.cluster.nodes:
+        heard(seen, name, LIMITED)
+    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    for name in seen.cluster.nodes:
+        answered(seen, name)
+    advance(seen)
+    seen.take()
+    return seen
+
+
+def test_a_node_goes_on_as_before_until_its_turn_comes(waves: Seen) -> None:
+    assert follows(waves) == {"node-1": 2, "node-2": 1}
+    assert waves.cluster.in_force("node-2") == LIMITED
+    heard(waves, "node-1", NONE, generation=2, observed=1)
+    advance(waves)
+    assert follows(waves) == {"node-1": 2, "node-2": 1}, "it has not answered"
+    heard(waves, "node-1", NONE, generation=2, observed=2)
+    waves.take()
+    advance(waves)
+    assert waves.take() == [("node-2", LATER)]
+    assert follows(waves) == {"node-1": 2, "node-2": 2}
+
+
+def test_a_node_that_does_worse_keeps_others_from_it(waves: Seen) -> None:
+    heard(waves, "node-1", NONE, generation=2, observed=2, degraded="WriteFailed: no")
+    advance(waves)
+    assert follows(waves) == {"node-1": 2, "node-2": 1}
+    assert waves.cluster.rollouts()["p"].stopped_by == ("node-1",)
+    heard(waves, "node-1", NONE, generation=2, observed=2)
+    advance(waves)
+    assert follows(waves) == {"node-1": 2, "node-2": 2}
+
+
+def test_a_profile_that_goes_in_the_middle_leaves_all_nodes_at_once(waves: Seen) -> None:
+    heard(waves, "node-1", NONE, generation=2, observed=2)
+    waves.cluster.profiles_changed({})
+    assert {waves.cluster.plan(name).profile.name for name in waves.cluster.nodes} == {names.BUILT_IN_PROFILE}
+
+
+def test_agents_that_are_behind_with_pods_are_waited_for_by_a_new_leader_too(seen: Seen) -> None:
+    """What a process that has just come sees in a rollout while pods come and go."""
+    for name in ("node-3", "node-4"):
+        seen.cluster.node_changed(name, None, node(name))
+    spec = {named: state.StateSpec(profile=plan.reference(named)) for named in (LIMITED, NONE)}
+    for number, name in enumerate(seen.cluster.nodes):
+        named = LIMITED if number else NONE
+        cost = None if number == 0 else state.Cost(plan.reference(NONE))
+        asked = None if number == 0 else plan.reference(NONE)
+        row = state_row(name, spec=spec[named], generation=9, observed=8, acted=spec[named].profile, applied=True)
+        seen.cluster.state_changed(name, None, msgspec.structs.replace(row, proposed=asked, cost=cost))
+    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    assert seen.cluster.rollouts()["p"].next == ("node-2",)
+    assert governed(seen)["node-1"].applied
+
+
+def test_a_node_that_comes_back_waits_for_another_turn(waves: Seen) -> None:
+    heard(waves, "node-1", NONE, generation=2, observed=2)
+    advance(waves)
+    heard(waves, "node-2", NONE, generation=2, observed=2)
+    assert follows(waves) == {"node-1": 2, "node-2": 2}
+    for name in waves.cluster.nodes:
+        heard(waves, name, profiles.BUILT_IN, generation=3, observed=3)
+    assert {waves.cluster.plan(name).profile.name for name in waves.cluster.nodes} == {names.BUILT_IN_PROFILE}
+    for name in waves.cluster.nodes:
+        cost = state.Cost(plan.reference(NONE))
+        heard(waves, name, profiles.BUILT_IN, generation=4, observed=4, proposed=NONE, cost=cost)
+    advance(waves)
+    assert follows(waves) == {"node-1": 2, "node-2": profiles.BUILT_IN.generation}
+
+
+def test_what_nobody_remembers_is_not_waited_for(seen: Seen) -> None:
+    seen.cluster.profiles_changed({"p": LIMITED})
+    for name in seen.cluster.nodes:
+        heard(seen, name, LIMITED)
+    seen.cluster.profiles_changed({"p": NONE})
+    assert follows(seen) == {"node-1": 2, "node-2": 2}
+
+
+def test_another_profile_takes_nodes_over_in_waves(waves: Seen) -> None:
+    other = profile("q", priority=200, max_unavailable="1")
+    waves.cluster.profiles_changed({"p": NONE, "q": other}, HISTORY)
+    for name in waves.cluster.nodes:
+        heard(waves, name, LIMITED, proposed=other, cost=state.Cost(plan.reference(other)))
+    advance(waves)
+    assert {name: waves.cluster.plan(name).profile.name for name in waves.cluster.nodes} == {
+        "node-1": "q",
+        "node-2": "p",
+    }
+
+
+def test_nothing_moves_before_it_is_known_what_it_takes(seen: Seen) -> None:
+    seen.cluster.profiles_changed({"p": LIMITED})
+    used = pod(container(request=2**30))
+    seen.cluster.pod_changed("default/pod", None, used)
+    for name in seen.cluster.nodes:
+        heard(seen, name, LIMITED)
+    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    assert seen.cluster.plan("node-1").proposal == state.Proposal(plan.reference(NONE), {"uid-1": "0"})
+    assert seen.cluster.plan("node-2").proposal == state.Proposal(plan.reference(NONE), {})
+    advance(seen)
+    assert follows(seen) == {"node-1": 1, "node-2": 1}
+    assert seen.cluster.rollouts()["p"].asking == ("node-1", "node-2")
+    answered(seen, "node-1", pods=3)
+    found = seen.cluster.rollouts()["p"]
+    assert (found.asking, found.next, found.taken) == (("node-2",), ("node-1",), rollout.Taken(1, 3, 3 * 2**20))
+    advance(seen)
+    assert follows(seen) == {"node-1": 2, "node-2": 1}
+    assert seen.cluster.plan("node-1").proposal is None
+
+
+def test_what_is_in_use_is_held_if_asked(seen: Seen) -> None:
+    seen.cluster.profiles_changed({"p": LIMITED})
+    for name in seen.cluster.nodes:
+        heard(seen, name, LIMITED)
+    seen.cluster.profiles_changed({"p": msgspec.structs.replace(NONE, hold=True)}, HISTORY)
+    answered(seen, "node-1", pods=1)
+    answered(seen, "node-2")
+    advance(seen)
+    assert follows(seen) == {"node-1": 1, "node-2": 2}
+    assert seen.cluster.rollouts()["p"].held == ("node-1",)
+    answered(seen, "node-1")
+    heard(seen, "node-2", NONE, generation=2, observed=2)
+    advance(seen)
+    assert follows(seen) == {"node-1": 2, "node-2": 2}
+
+
+def test_agents_that_do_not_know_the_question_are_not_waited_for(seen: Seen) -> None:
+    seen.cluster.profiles_changed({"p": LIMITED})
+    heard(seen, "node-1", LIMITED)
+    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    heard(seen, "node-1", LIMITED, proposed=NONE, generation=2, observed=1)
+    assert seen.cluster.rollouts()["p"].asking == ("node-1",)
+    heard(seen, "node-1", LIMITED, proposed=NONE, generation=2, observed=2)
+    assert seen.cluster.rollouts()["p"].next == ("node-1",)
+
+
+def test_agents_that_are_silent_for_long_are_passed_over(seen: Seen) -> None:
+    seen.cluster.profiles_changed({"p": LIMITED})
+    heard(seen, "node-1", LIMITED)
+    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    heard(seen, "node-1", LIMITED, proposed=NONE, generation=2, observed=1)
+    assert seen.cluster.rollouts({"p"})["p"].next == ("node-1",)
+
+
+def test_where_no_agent_ever_answered_nothing_is_waited_for(seen: Seen) -> None:
+    seen.cluster.profiles_changed({"p": LIMITED})
+    for name in seen.cluster.nodes:
+        heard(seen, name, LIMITED, observed=0)
+    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    assert follows(seen) == {"node-1": 2, "node-2": 2}
+
+
+def test_which_generations_nodes_follow(waves: Seen) -> None:
+    heard(waves, "node-1", NONE, generation=2, observed=2)
+    assert waves.cluster.generations() == {"p": {1, 2}}
 
 
 def governed(seen: Seen) -> dict[str, cluster.Governed]:
@@ -195,10 +456,159 @@ def test_a_node_has_applied_a_profile_once_its_agent_saw_a_plan_that_names_it(se
     assert not governed(seen)["node-1"].applied, "the agent has not seen it"
     seen.cluster.state_changed("node-1", None, state_row(version=3, spec=spec, generation=5, observed=5, applied=True))
     assert governed(seen)["node-1"].applied
-    seen.cluster.wrote(state_row(version=4, spec=spec, generation=6, observed=5, applied=True))
+    behind = state_row(version=4, spec=spec, generation=6, observed=5, acted=spec.profile, applied=True)
+    seen.cluster.wrote(behind)
     assert governed(seen)["node-1"].applied, "a pod more is no reason to say that the profile is not applied"
     assert not governed(seen)["node-2"].applied
 
 
 def test_nodes_without_a_profile_are_nobodys(seen: Seen) -> None:
     assert governed(seen) == {}
+
+
+def test_why_a_node_has_not_applied_its_profile(seen: Seen) -> None:
+    spec = state.StateSpec(profile=state.ProfileRef("p", 1))
+    seen.cluster.profiles_changed({"p": profile()})
+
+    def pending(**fields: Any) -> str:
+        seen.cluster.state_changed("node-1", seen.cluster.state_of("node-1"), state_row(**fields))
+        return governed(seen)["node-1"].pending
+
+    assert governed(seen)["node-1"].pending == "its plan is not written yet"
+    assert pending(version=1) == "its plan is not written yet", "that is another profile's"
+    assert pending(version=2, spec=spec, generation=2, observed=1) == "its agent has not seen the plan yet"
+    told = {"version": 3, "spec": spec, "generation": 2, "observed": 2}
+    assert pending(**told) == "its agent has not reported yet"
+    assert pending(**{**told, "version": 4}, unapplied="Draining: 1 cgroup") == "Draining: 1 cgroup"
+    assert pending(**{**told, "version": 5}, applied=True) == ""
+
+
+def test_an_agent_outside_of_pods_is_there_once_it_has_observed_a_state(seen: Seen) -> None:
+    seen.cluster.profiles_changed({"p": profile()})
+    assert not governed(seen)["node-1"].has_agent
+    seen.cluster.state_changed("node-1", None, state_row(version=1))
+    assert not governed(seen)["node-1"].has_agent
+    seen.cluster.state_changed("node-1", state_row(version=1), state_row(version=2, generation=9, observed=3))
+    assert governed(seen)["node-1"].has_agent
+
+
+def test_an_agent_in_a_pod_is_there_while_a_pod_of_it_is_ready() -> None:
+    seen = Seen("swapwarden-system")
+    seen.cluster.node_changed("node-1", None, node())
+    seen.cluster.profiles_changed({"p": profile()})
+    seen.cluster.state_changed("node-1", None, state_row(observed=1))
+    place = {"namespace": "swapwarden-system", "agent": True}
+    old, new = pod(container(), name="old", **place), pod(container(), name="new", uid="2", **place)
+    unready = pod(container(), name="old", namespace="swapwarden-system")
+
+    def told(key: str, before: pods.PodRow | None, after: pods.PodRow | None) -> tuple[bool, bool]:
+        """Whether the node has an agent then, and whether profiles were said to be worth a look."""
+        reports = seen.reports
+        seen.cluster.pod_changed(key, before, after)
+        return governed(seen)["node-1"].has_agent, seen.reports > reports
+
+    assert not governed(seen)["node-1"].has_agent, "what was observed once says nothing of now"
+    assert told("swapwarden-system/old", None, unready) == (False, False)
+    assert told("swapwarden-system/old", unready, old) == (True, True)
+    assert told("swapwarden-system/new", None, new) == (True, True), "an update with a surge"
+    assert told("swapwarden-system/old", old, None) == (True, True)
+    assert told("swapwarden-system/new", new, None) == (False, True)
+    elsewhere = pod(container(), namespace="default", agent=True)
+    assert told("default/pod", None, elsewhere) == (False, False), "anyone can label pods"
+
+
+def test_what_an_agent_found_on_an_earlier_node_of_the_name_counts_for_nothing(seen: Seen) -> None:
+    found = state.Facts(cgroup_version=1, swap_controller=False, swap_bytes=2**40, memory_bytes=2**33)
+    spec = state.StateSpec(profile=state.ProfileRef("p", 1))
+    row = state_row(spec=spec, observed=1, applied=True, settled=True, facts=found, degraded="Polling: no")
+    seen.cluster.profiles_changed({"p": profile()})
+    seen.cluster.state_changed("node-1", None, row)
+    assert (seen.cluster.facts("node-1").swap_bytes, governed(seen)["node-1"].applied) == (2**40, True)
+    seen.take()
+    seen.cluster.node_changed("node-1", node(), node(uid="new"))
+    assert seen.take() == [("node-1", LATER)]
+    assert (seen.cluster.facts("node-1").swap_bytes, seen.cluster.facts("node-1").compatible) == (2**30, True)
+    assert governed(seen)["node-1"] == cluster.Governed(
+        "node-1", applied=False, degraded="", pending="its plan is not written yet", has_agent=False
+    )
+    mine = state_row(version=9, uid="mine", owner="new", spec=spec, observed=1, applied=True)
+    seen.cluster.state_changed("node-1", row, None)
+    seen.cluster.state_changed("node-1", None, mine)
+    assert governed(seen)["node-1"].applied
+
+
+TEAM = (profiles.Requirement("team", "In", frozenset({"a"})),)
+WEB = (profiles.Requirement("app", "In", frozenset({"web"})),)
+
+
+def overriding(*entries: profiles.Override, **fields: Any) -> dict[str, profiles.Profile]:
+    return {"p": profile(overrides=entries, **fields)}
+
+
+@pytest.mark.parametrize(
+    ("entry", "fields", "delay"),
+    [
+        (profiles.Override(pods=WEB, policy=names.Policy.DISABLED), {"labels": "app=web"}, 0.0),
+        (profiles.Override(pods=WEB, policy=names.Policy.DISABLED), {"labels": "app=db"}, LATER),
+        (profiles.Override(pods=WEB, swap_limit=1), {"labels": "app=web"}, LATER),
+        (profiles.Override(namespaces=TEAM, policy=names.Policy.DISABLED), {}, LATER),
+        (profiles.Override(namespaces=TEAM, policy=names.Policy.DISABLED), {"node": "unknown"}, LATER),
+    ],
+)
+def test_a_pod_that_an_override_disables_is_not_kept_waiting(
+    seen: Seen, entry: profiles.Override, fields: dict[str, str], delay: float
+) -> None:
+    seen.cluster.profiles_changed(overriding(entry))
+    seen.take()
+    row = pod(container(), **fields)
+    seen.cluster.pod_changed("default/pod", None, row)
+    assert seen.take() == [(row.node, delay)]
+
+
+def test_a_node_whose_profile_asks_for_namespaces_waits_until_they_are_known(seen: Seen) -> None:
+    own = (profiles.Requirement("pool", "Exists"),)
+    found = overriding(profiles.Override(namespaces=TEAM, policy=names.Policy.DISABLED), selector=own)
+    seen.cluster.profiles_changed(found)
+    assert seen.cluster.needs_namespaces()
+    seen.cluster.node_changed("node-1", node(), node(labels={"pool": "x"}))
+    seen.cluster.pod_changed("default/pod", None, pod(container()))
+    seen.take()
+    assert seen.cluster.lacks_namespaces("node-1")
+    assert not seen.cluster.lacks_namespaces("node-2")
+    seen.cluster.namespace_changed("default", None, {"team": "a"})
+    assert seen.take() == [], "one by one they say nothing"
+    seen.cluster.namespaces_known({"default": {"team": "a"}})
+    assert seen.take() == [("node-1", LATER)]
+    assert not seen.cluster.lacks_namespaces("node-1")
+    assert seen.cluster.plan("node-1").pods["uid-1"].swap_max == "0"
+    seen.cluster.namespaces_known(None)
+    assert seen.take() == []
+    assert seen.cluster.lacks_namespaces("node-1")
+    seen.cluster.restoring = True
+    assert not seen.cluster.lacks_namespaces("node-1"), "what was there can be put back all the same"
+
+
+def test_a_namespace_that_changes_concerns_nodes_with_its_pods(seen: Seen) -> None:
+    seen.cluster.profiles_changed(overriding(profiles.Override(namespaces=TEAM, swap_limit=1)))
+    labels: dict[str, dict[str, str]] = {"default": {}, "shop": {}}
+    seen.cluster.namespaces_known(labels)
+    seen.cluster.pod_changed("default/a", None, pod(container()))
+    seen.cluster.pod_changed("shop/b", None, pod(container(), node="node-2", namespace="shop"))
+    seen.cluster.pod_changed("shop/c", None, pod(container(), node="unknown", namespace="shop", uid="3"))
+    seen.take()
+    labels["shop"] = {"team": "a"}
+    seen.cluster.namespace_changed("shop", {"team": "b"}, {"team": "c"})
+    assert seen.take() == [], "no override tells one from the other"
+    seen.cluster.namespace_changed("shop", {"team": "b"}, {"team": "a"})
+    assert seen.take() == [("node-2", LATER)]
+    assert seen.cluster.plan("node-2").pods["uid-1"].reason == names.Reason.OVERRIDE_LIMIT
+    for old, new in ((None, {"x": "y"}), ({"x": "y"}, None)):
+        seen.cluster.namespace_changed("shop", old, new)
+        assert seen.take() == [("node-2", LATER)], "one that comes, or goes"
+        seen.cluster.namespace_changed("empty", old, new)
+        assert seen.take() == []
+    seen.cluster.profiles_changed({"p": profile()})
+    seen.take()
+    assert not seen.cluster.needs_namespaces()
+    seen.cluster.namespace_changed("shop", {"team": "b"}, {"team": "a"})
+    assert seen.take() == [], "no profile asks"

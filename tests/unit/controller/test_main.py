@@ -19,10 +19,10 @@ from swapwarden.kube import client, config, lease
 from swapwarden.telemetry import exposition, logs
 
 from tests.unit.controller.objects import node, profile_object, state_object, state_row
-from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
+from tests.unit.kube.scripted import CUT, HANG, STREAM, Request, Scripted, failure, page, reply, until
 from tests.unit.policy.rows import container, pod
 
-LABELED = {names.NFD_SWAP_LABEL: "true", names.SWAP_LABEL: "true"}
+LABELED = {names.NFD_SWAP_LABEL: "true", names.SWAP_LABEL: "true", names.BEHAVIOR_LABEL: "Kubelet"}
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +50,14 @@ def test_defaults() -> None:
     args = parse()
     assert (args.kubeconfig, args.namespace, args.identity) == (None, "swapwarden-system", "")
     assert (args.metrics_address, args.lease_duration, args.label_removal_delay) == (("0.0.0.0", 8083), 15.0, 600.0)
+    assert args.writes_per_second == 300.0
+
+
+def test_nodes_are_vouched_for_by_labels() -> None:
+    assert parse().vouched_nodes == {}
+    assert parse("--vouched-nodes=").vouched_nodes == {}
+    key, other = "node-restriction.kubernetes.io/swap", "a.node-restriction.kubernetes.io/b"
+    assert parse(f"--vouched-nodes={key}=encrypted,{other}=").vouched_nodes == {key: "encrypted", other: ""}
 
 
 def test_in_a_pod_its_name_and_namespace_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +76,12 @@ def test_in_a_pod_its_name_and_namespace_count(monkeypatch: pytest.MonkeyPatch) 
         ("--lease-duration=0", "'0' is not a number of seconds"),
         ("--label-removal-delay=nan", "'nan' is not a number of seconds"),
         ("--label-removal-delay=86401", "'86401' is not a number of seconds"),
+        ("--label-publisher=Both", "invalid Publisher value: 'Both'"),
+        ("--vouched-nodes=pool=batch", "'pool=batch' is not KEY=VALUE with a key that kubelets cannot write"),
+        ("--vouched-nodes=node-restriction.kubernetes.io/a", "is not KEY=VALUE with a key that kubelets cannot write"),
+        (f"--vouched-nodes={names.VOUCHED_LABEL}=true", "is not KEY=VALUE with a key that kubelets cannot write"),
+        ("--writes-per-second=0", "'0' is not a number of writes a second between 1 and 10000"),
+        ("--writes-per-second=many", "'many' is not a number of writes a second"),
     ],
 )
 def test_what_makes_no_sense_is_refused(argument: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +138,7 @@ class Leadership:
     def __init__(self) -> None:
         self.leading = False
         self.reasons: list[str] = []
+        self.counted: list[int] = []
 
     def is_leading(self) -> bool:
         return self.leading
@@ -131,6 +146,9 @@ class Leadership:
     def step_down(self, reason: str) -> None:
         self.leading = False
         self.reasons.append(reason)
+
+    def count_from(self, transitions: int) -> None:
+        self.counted.append(transitions)
 
     def alive(self) -> bool:
         return True
@@ -229,7 +247,21 @@ async def test_a_term_is_later_than_the_lease_and_all_states_say(bench: Bench) -
     bench.node_comes("node-3")
     bench.server.answer(accepted(3, name="node-3"))
     bench.elected(transitions=5)
+    assert bench.lease.counted == [11]
+    await quiet(bench)
+    assert len(bench.server.requests) == 1, "the Lease does not say yet which term this is"
+    bench.elected(transitions=11)
     assert epoch((await bench.writes(2))[1]) == 12
+
+
+async def test_a_term_that_no_lease_can_count_is_a_later_one_all_the_same(bench: Bench) -> None:
+    bench.synced()
+    bench.node_comes()
+    bench.state_comes(state_row("node-2", epoch=2**31))
+    bench.server.answer(accepted(1))
+    bench.elected(transitions=4)
+    assert epoch((await bench.writes(1))[0]) == 2**31 + 1
+    assert bench.lease.counted == []
 
 
 async def test_one_that_stands_by_writes_nothing_and_takes_up_all_nodes_when_it_leads(bench: Bench) -> None:
@@ -259,7 +291,7 @@ async def test_a_refusal_of_the_term_ends_it(bench: Bench) -> None:
     bench.node_comes()
     bench.state_comes(state_row(version=2, epoch=1))
     bench.server.answer(failure(422, "Invalid", state.EPOCH_REFUSAL))
-    bench.elected()
+    bench.elected(transitions=1)
     bench.pod_comes(policy="Disabled")
     await until(lambda: bench.lease.reasons)
     assert bench.lease.reasons == ["the API server refused term 2 for node node-1"]
@@ -282,6 +314,35 @@ async def test_a_node_that_fails_is_tried_again_and_keeps_no_other_waiting(
     assert main.FAILURES.value("request") == failures + 1
     assert "cannot bring node node-1 to its plan: " in caplog.text
     assert bench.controller._backoffs == {}
+
+
+async def test_nodes_with_pods_that_must_not_swap_come_first_in_a_term(bench: Bench) -> None:
+    bench.synced()
+    names_of_nodes = [f"node-{number}" for number in range(2 * main.WORKERS)]
+    for name in names_of_nodes:
+        bench.node_comes(name)
+    bench.pod_comes(policy="Disabled", node=names_of_nodes[-1])
+    for name in names_of_nodes:
+        bench.server.answer(accepted(1, name=name))
+    bench.elected()
+    made = await bench.writes(len(names_of_nodes))
+    assert names_of_nodes[-1] in {json.loads(one.body)["metadata"]["name"] for one in made[: main.WORKERS]}
+
+
+async def test_all_nodes_wait_for_as_long_as_the_api_server_asks_one_to(bench: Bench) -> None:
+    bench.synced()
+    bench.node_comes("node-1")
+    bench.server.answer(failure(429, "TooManyRequests", "slow down", Retry_After="60"))
+    bench.elected()
+    await bench.writes(1)
+    await until(lambda: not bench.controller._queue._busy)
+    assert bench.controller._writes.wait() > 59
+    bench.node_comes("node-2")
+    bench.pod_comes("b", policy="Disabled", node="node-2")
+    await until(lambda: len(bench.controller._queue) == 2)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(bench.server.requests) == 1
 
 
 async def test_a_node_that_cannot_be_planned_is_reported_and_does_not_end_the_process(
@@ -320,3 +381,23 @@ async def test_profiles_go_from_the_store_into_plans(bench: Bench) -> None:
 async def test_the_lease_is_competed_for_as_other_controllers_do(api: client.Client, server: Scripted) -> None:
     controller = main.Controller(config.Config(server=server.url), api, parse())
     assert controller._elector._claim._timing == lease.Timing(15.0, 10.0, 2.0), "client-go's defaults"
+
+
+async def test_namespaces_are_followed_when_a_profile_asks_for_them(bench: Bench) -> None:
+    bench.synced()
+    bench.node_comes()
+    following = asyncio.create_task(bench.controller._namespaces.run())
+    namespace = {"metadata": {"name": "default", "resourceVersion": "3", "labels": {"team": "a"}}}
+    bench.server.answer(page([namespace], 5))
+    bench.server.answer(STREAM, HANG)
+    bench.pod_comes()
+    entry = {"namespaceSelector": {"matchLabels": {"team": "a"}}, "policy": "Disabled"}
+    bench.controller._store.offer(profile_object(overrides=[entry]))
+    await bench.writes(2)
+    bench.server.answer(accepted(1))
+    bench.elected()
+    made = (await bench.writes(3))[2]
+    assert json.loads(made.body)["spec"]["pods"] == {"uid-a": {"reason": "OverrideDisabled", "swapMax": "0"}}
+    following.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following

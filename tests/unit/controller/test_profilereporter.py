@@ -9,11 +9,23 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from swapwarden.controller import cluster, profilereporter, profilestore
-from swapwarden.kube import backoff, client
+from swapwarden.controller import cluster, profilereporter, profilestore, throttle
+from swapwarden.kube import backoff, client, events
 
 from tests.unit.controller.objects import node, profile_object
 from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
+
+
+class Told:
+    """Takes events, and keeps what was told of whom."""
+
+    def __init__(self) -> None:
+        self.reasons: list[tuple[str, str, str]] = []
+
+    def event(self, regarding: events.Regarding, kind: str, reason: str, message: str) -> None:
+        assert message
+        assert (regarding.kind, regarding.namespace) == ("NodeSwapProfile", "")
+        self.reasons.append((regarding.uid, kind, reason))
 
 
 class Bench:
@@ -22,10 +34,19 @@ class Bench:
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
         self.leads = True
-        self.known = cluster.Cluster(lambda *_: None, lambda: None)
+        self.known = cluster.Cluster(lambda *_, **__: None, lambda: None)
         self.store = profilestore.ProfileStore(self._changed)
+        self.told = Told()
+        self.now = 0.0
+        self.writes = throttle.Throttle(100.0, lambda: self.now)
         self.reporter = profilereporter.ProfileReporter(
-            api, self.known, self.store, leads=lambda: self.leads, gather=0.0
+            api,
+            self.known,
+            self.store,
+            leads=lambda: self.leads,
+            recorder=self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
+            writes=self.writes,
+            gather=0.0,
         )
         self.known.node_changed("node-1", None, node())
 
@@ -95,7 +116,8 @@ async def test_a_difference_is_written_for_this_object_only_and_the_answer_count
         assert json.loads(patch.body)["metadata"] == {"uid": "uid-of-p"}
         written = status_of(patch)
         assert written["observedGeneration"] == 1
-        assert written["nodes"] == {"matched": 1, "applied": 0, "degraded": 0}
+        assert (written["nodes"]["matched"], written["nodes"]["pending"]) == (1, 0)
+        assert written["nodes"]["withoutAgent"] == 1
     bench.store.offer({**body, "metadata": {**body["metadata"], "resourceVersion": "4"}, "status": written})
     async with bench.running():
         assert await bench.settled() == [patch], "it is as it should be"
@@ -153,6 +175,29 @@ async def test_a_profile_that_is_gone_or_another_one_is_left_to_the_watch(
     ]
 
 
+async def test_the_api_servers_wish_for_a_pause_concerns_all_writes(bench: Bench) -> None:
+    bench.store.offer(profile_object(version=3))
+    bench.server.answer(failure(429, "TooManyRequests", "later", Retry_After="7"))
+    async with bench.running():
+        await bench.server.seen(1)
+    assert bench.writes.wait() == pytest.approx(7.0, abs=0.1)
+
+
+async def test_nobodys_turn_comes_where_the_status_was_not_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advanced: list[str] = []
+    monkeypatch.setattr(bench.known, "advance", lambda profile, _: advanced.append(profile))
+    bench.store.offer(profile_object(version=3))
+    bench.server.answer(failure(409, "Conflict", "another one"))
+    async with bench.running():
+        await bench.server.seen(1)
+        assert advanced == []
+        bench.accepts(profile_object("p"), version=5)
+        bench.reporter.nudge()
+        await until(lambda: advanced == ["p"])
+
+
 async def test_profiles_of_one_priority_both_say_so(bench: Bench) -> None:
     older, younger = profile_object("older"), profile_object("younger")
     younger["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
@@ -169,3 +214,73 @@ async def test_profiles_of_one_priority_both_say_so(bench: Bench) -> None:
     assert conflicts["older"]["message"] == "same priority as younger on node-1: the oldest profile governs"
     assert conflicts["younger"]["message"] == "same priority as older on node-1: the oldest profile governs"
     assert {name: status["nodes"]["matched"] for name, status in found.items()} == {"older": 1, "younger": 0}
+
+
+async def test_news_is_told_once_it_is_written_and_not_by_the_next_leader(bench: Bench) -> None:
+    body = profile_object(version=3, mode="Whatever")
+    bench.store.offer(body)
+    async with bench.running():
+        await bench.server.seen(1)
+        assert bench.told.reasons == [], "nobody has it yet"
+    written = {**body, "metadata": {**body["metadata"], "resourceVersion": "4"}}
+    written["status"] = status_of(bench.server.requests[0])
+    bench.server.answer(reply(written))
+    bench.reporter.nudge()
+    async with bench.running():
+        await until(lambda: bench.told.reasons)
+    bench.reporter.nudge()
+    async with bench.running():
+        assert len(await bench.settled()) == 2
+    assert bench.told.reasons == [("uid-of-p", "Warning", "Invalid")]
+
+
+async def test_what_could_not_be_written_is_not_told(bench: Bench) -> None:
+    for name in ("a", "b"):
+        bench.store.offer(profile_object(name, mode="Whatever"))
+    bench.server.answer(failure(409, "Conflict", "another uid"))
+    bench.server.answer(failure(404, "NotFound", "gone"))
+    async with bench.running():
+        await bench.server.seen(2)
+        bench.reporter.nudge()
+        await bench.server.seen(3)
+    assert bench.told.reasons == []
+
+
+def conflicts(requests: list[Request]) -> dict[str, tuple[str, str]]:
+    """Status and message of the condition, by profile."""
+    found = {}
+    for request in requests:
+        [one] = [one for one in status_of(request)["conditions"] if one["type"] == "Conflicted"]
+        found[request.path.split("/")[-2]] = (one["status"], one["message"])
+    return found
+
+
+async def test_a_conflict_names_the_nodes_that_no_third_profile_governs(bench: Bench) -> None:
+    for number in range(2, 15):
+        name = f"node-{number:02}"
+        bench.known.node_changed(name, None, node(name, labels={"pool": "x"} if number < 4 else {}))
+    bench.known.node_changed("node-1", node(), None)
+    bodies = [profile_object(name) for name in ("p", "q")]
+    bodies.append(profile_object("third", priority=200, nodeSelector={"matchLabels": {"pool": "x"}}))
+    for number, body in enumerate(bodies):
+        body["metadata"]["creationTimestamp"] = f"2026-01-0{number + 1}T00:00:00Z"
+        bench.store.offer(body)
+        bench.server.answer(failure(404, "NotFound", "it is no matter here what becomes of it"))
+    async with bench.running():
+        await bench.server.seen(3)
+    nodes = ", ".join(f"node-{number:02}" for number in range(4, 14)) + " and 1 more"
+    assert conflicts(bench.server.requests) == {
+        "p": ("True", f"same priority as q on {nodes}: the oldest profile governs"),
+        "q": ("True", f"same priority as p on {nodes}: the oldest profile governs"),
+        "third": ("False", ""),
+    }
+
+
+async def test_profiles_that_overlap_only_below_a_third_one_are_in_no_conflict(bench: Bench) -> None:
+    for name in ("p", "q"):
+        bench.store.offer(profile_object(name))
+        bench.server.answer(failure(404, "NotFound", "it is no matter here what becomes of it"))
+    bench.store.offer(profile_object("third", priority=200))
+    async with bench.running():
+        await bench.server.seen(3)
+    assert set(conflicts(bench.server.requests).values()) == {("False", "")}

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from swapwarden.api import profile as api
 from swapwarden.controller import cluster, profilestatus, profilestore
+from swapwarden.policy import rollout
 
 from tests.unit.controller.objects import profile
 
+NOTHING = dict.fromkeys(("matched", "updated", "applied", "pending", "incompatible", "withoutAgent", "degraded"), 0)
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
 
@@ -15,8 +18,27 @@ def entry(**fields: Any) -> profilestore.Entry:
     return profilestore.Entry(**{"name": "p", "profile": profile(generation=2), **defaults, **fields})
 
 
-def nodes(count: int, *, applied: bool = True, degraded: str = "") -> list[cluster.Governed]:
-    return [cluster.Governed(f"node-{number:02}", applied=applied, degraded=degraded) for number in range(count)]
+def node(name: str, **fields: Any) -> cluster.Governed:
+    """One that has applied its plan."""
+    return cluster.Governed(**{"node": name, "applied": not fields.get("pending"), "degraded": "", **fields})
+
+
+def nodes(count: int, **fields: Any) -> list[cluster.Governed]:
+    return [node(f"node-{number:02}", **fields) for number in range(count)]
+
+
+def build(
+    which: profilestore.Entry,
+    governed: list[cluster.Governed],
+    contested: list[profilestatus.Contest],
+    now: str,
+    *,
+    moving: profilestatus.Moving | None = None,
+    extended_resource: bool = False,
+) -> dict[str, Any]:
+    """The status; if not told otherwise, where no rollout is under way."""
+    done = profilestatus.Moving(rollout.Progress(updated=len(governed), pending=0), stalled=False, named=())
+    return profilestatus.build(which, governed, contested, moving or done, now, extended_resource=extended_resource)
 
 
 def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -29,53 +51,224 @@ def message(status: dict[str, Any], kind: str) -> str:
 
 
 def test_all_is_well() -> None:
-    status = profilestatus.build(entry(), nodes(2), [], NOW)
+    status = build(entry(), nodes(2), [], NOW)
     assert status["observedGeneration"] == 3
-    assert status["nodes"] == {"matched": 2, "applied": 2, "degraded": 0}
+    assert status["nodes"] == {**NOTHING, "matched": 2, "updated": 2, "applied": 2}
+    assert status["appliedGeneration"] == 3
     assert conditions(status) == {
         "Ready": ("True", "Applied"),
+        "Progressing": ("False", "Complete"),
         "Conflicted": ("False", "NoConflict"),
         "Degraded": ("False", "AsExpected"),
     }
     assert {one["observedGeneration"] for one in status["conditions"]} == {3}
 
 
-def test_a_profile_without_nodes_is_ready() -> None:
-    assert conditions(profilestatus.build(entry(), [], [], NOW))["Ready"] == ("True", "NoNodes")
+def test_a_profile_without_nodes_is_ready_and_applied_by_none() -> None:
+    status = build(entry(), [], [], NOW)
+    assert conditions(status)["Ready"] == ("True", "NoNodes")
+    assert status["appliedGeneration"] == 0
 
 
 def test_nodes_that_are_waited_for_are_named_and_the_rest_counted() -> None:
-    status = profilestatus.build(entry(), nodes(12, applied=False), [], NOW)
+    status = build(entry(), nodes(12, pending="why"), [], NOW)
     assert conditions(status)["Ready"] == ("False", "Applying")
-    assert message(status, "Ready").startswith("0 of 12 nodes applied; waiting for node-00, node-01, ")
-    assert message(status, "Ready").endswith("node-09 and 2 more")
+    assert message(status, "Ready").startswith("0 of 12 nodes applied; pending: node-00 (why), node-01 (why), ")
+    assert message(status, "Ready").endswith("node-09 (why) and 2 more")
+    assert status["nodes"] == {**NOTHING, "matched": 12, "updated": 12, "pending": 12}
+
+
+def test_each_node_counts_as_one_kind_and_degraded_ones_besides() -> None:
+    found = [
+        node("e-applied", degraded="Polling: no watch"),
+        node("d-pending", pending="Draining: 1 cgroup", degraded="WriteFailed: no"),
+        node("c-old", pending="Incompatible: v1", incompatible="NoCgroupV2: v1"),
+        node("b-gone", has_agent=False),
+        node("a-gone", pending="Incompatible: v1", incompatible="NoCgroupV2: v1", has_agent=False),
+    ]
+    status = build(entry(), found, [], NOW)
+    counts = {
+        "matched": 5,
+        "updated": 5,
+        "applied": 1,
+        "pending": 1,
+        "incompatible": 1,
+        "withoutAgent": 2,
+        "degraded": 2,
+    }
+    assert status["nodes"] == counts
+    assert message(status, "Ready") == (
+        "1 of 5 nodes applied; pending: d-pending (Draining: 1 cgroup); without an agent: a-gone, b-gone;"
+        " incompatible: c-old (NoCgroupV2: v1)"
+    )
+    assert message(status, "Degraded") == "d-pending (WriteFailed: no), e-applied (Polling: no watch)"
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ([node("a", pending="x"), node("b", has_agent=False), node("c", incompatible="x")], "Applying"),
+        ([node("b", has_agent=False), node("c", incompatible="x")], "NoAgent"),
+        ([node("c", incompatible="x"), node("d")], "Incompatible"),
+    ],
+)
+def test_what_passes_by_itself_is_the_first_reason(found: list[cluster.Governed], reason: str) -> None:
+    assert conditions(build(entry(), found, [], NOW))["Ready"] == ("False", reason)
+
+
+def test_a_message_fits_whatever_agents_say() -> None:
+    long = "x" * 5000
+    kinds: list[dict[str, Any]] = [
+        {"pending": long, "degraded": long},
+        {"has_agent": False},
+        {"incompatible": long},
+    ]
+    found = [node(f"{at}-{number}-{'n' * 240}", **kinds[at]) for at in range(3) for number in range(500)]
+    contested = [profilestatus.Contest(f"{number}-{'p' * 240}", f"{number}-{'n' * 240}") for number in range(500)]
+    status = build(entry(), found, contested, NOW)
+    conditions(status)
+    assert all(len(one["message"]) < 16_000 for one in status["conditions"])
+    assert message(status, "Ready").count(" and 490 more") == 3
+    assert "..." in message(status, "Degraded")
 
 
 def test_what_is_wrong_with_a_node_is_told() -> None:
-    status = profilestatus.build(entry(), nodes(1, degraded="WriteFailed: no"), [], NOW)
+    status = build(entry(), nodes(1, degraded="WriteFailed: no"), [], NOW)
     assert conditions(status)["Degraded"] == ("True", "NodesDegraded")
     assert message(status, "Degraded") == "node-00 (WriteFailed: no)"
     assert status["nodes"]["degraded"] == 1
 
 
+def test_a_resource_that_this_controller_does_not_offer_is_told() -> None:
+    asking = entry(profile=profile(extended_resource=True))
+    status = build(asking, nodes(1, degraded="WriteFailed: no"), [], NOW)
+    assert conditions(status)["Degraded"] == ("True", "NoExtendedResource")
+    assert message(status, "Degraded").startswith(
+        "scheduling.extendedResource has no effect: the controller runs without"
+    )
+    assert message(status, "Degraded").endswith("; node-00 (WriteFailed: no)")
+    assert conditions(build(asking, nodes(1), [], NOW))["Degraded"] == ("True", "NoExtendedResource")
+    assert conditions(build(asking, nodes(1), [], NOW, extended_resource=True))["Degraded"] == ("False", "AsExpected")
+
+
 def test_an_invalid_version_says_what_stays_in_force() -> None:
-    status = profilestatus.build(entry(error="spec.swap: bad"), nodes(1), [], NOW)
+    status = build(entry(error="spec.swap: bad"), nodes(1), [], NOW)
     assert conditions(status)["Ready"] == ("False", "Invalid")
     assert message(status, "Ready") == "spec.swap: bad; generation 2 stays in force"
-    never = profilestatus.build(entry(error="spec.swap: bad", profile=None), [], [], NOW)
+    never = build(entry(error="spec.swap: bad", profile=None), [], [], NOW)
     assert message(never, "Ready") == "spec.swap: bad; the profile is not in force"
 
 
 def test_a_conflict_names_the_others_and_the_nodes() -> None:
     contested = [profilestatus.Contest("q", "node-2"), profilestatus.Contest("q", "node-1")]
-    status = profilestatus.build(entry(), [], contested, NOW)
+    status = build(entry(), [], contested, NOW)
     assert conditions(status)["Conflicted"] == ("True", "SamePriority")
     assert message(status, "Conflicted") == "same priority as q on node-1, node-2: the oldest profile governs"
 
 
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
-    first = profilestatus.build(entry(), nodes(1), [], THEN)
-    second = profilestatus.build(entry(status=first), nodes(1, applied=False), [], NOW)
+    first = build(entry(), nodes(1), [], THEN)
+    second = build(entry(status=first), nodes(1, pending="why"), [], NOW)
     times = {one["type"]: one["lastTransitionTime"] for one in second["conditions"]}
-    assert times == {"Ready": NOW, "Conflicted": THEN, "Degraded": THEN}
-    assert profilestatus.build(entry(status=first), nodes(1), [], NOW) == first
+    assert times == {"Ready": NOW, "Progressing": THEN, "Conflicted": THEN, "Degraded": THEN}
+    assert build(entry(status=first), nodes(1), [], NOW) == first
+
+
+@pytest.mark.parametrize(
+    ("progress", "stalled", "expected", "says"),
+    [
+        (rollout.Progress(4, 0), False, ("False", "Complete"), "4 of 4 nodes have generation 2"),
+        (rollout.Progress(1, 3), False, ("True", "RollingOut"), "1 of 4 nodes have generation 2"),
+        (rollout.Progress(1, 2, next=("c",)), False, ("True", "RollingOut"), "1 of 4 nodes have generation 2"),
+        (
+            rollout.Progress(1, 3, waiting=("a",)),
+            False,
+            ("True", "Waiting"),
+            "1 of 4 nodes have generation 2; waiting for a",
+        ),
+        (rollout.Progress(1, 3, waiting=("a",)), True, ("False", "Stopped"), "these do not answer: a"),
+        (
+            rollout.Progress(1, 3, asking=("b",)),
+            False,
+            ("True", "Asking"),
+            "asking what the change takes from pods on b",
+        ),
+        (rollout.Progress(1, 1, held=("b",)), False, ("False", "Held"), "pods would lose swap that they use on b"),
+        (rollout.Progress(1, 2, held=("b",)), False, ("True", "RollingOut"), "1 of 3 nodes have generation 2"),
+        (
+            rollout.Progress(2, 2, waiting=("a",), stopped_by=("b",)),
+            False,
+            ("False", "Stopped"),
+            "while these are degraded: b",
+        ),
+    ],
+)
+def test_how_far_a_rollout_is(progress: rollout.Progress, stalled: bool, expected: tuple[str, str], says: str) -> None:
+    moving = profilestatus.Moving(progress, stalled=stalled, named=())
+    status = build(entry(), [], [], NOW, moving=moving)
+    assert conditions(status)["Progressing"] == expected
+    assert says in message(status, "Progressing")
+
+
+def test_generations_that_nodes_follow_are_kept() -> None:
+    kept = [profilestore.Revision(number, f"spec-{number}", profile(generation=number)) for number in (4, 3, 2, 1)]
+    moving = profilestatus.Moving(rollout.Progress(1, 1), stalled=False, named={1, 3})
+    found = entry(profile=profile(generation=4), revisions=tuple(kept))
+    status = build(found, [], [], NOW, moving=moving)
+    assert [each["generation"] for each in status["revisions"]] == [4, 3, 1]
+    assert status["revisions"][1] == {"generation": 3, "spec": "spec-3"}
+
+
+def test_what_the_change_takes_is_told() -> None:
+    moving = profilestatus.Moving(rollout.Progress(1, 3, taken=rollout.Taken(2, 5, 2**30)), stalled=False, named=())
+    status = build(entry(), [], [], NOW, moving=moving)
+    api.ProfileStatus.model_validate(status)
+    assert status["swapInUse"] == {"nodes": 2, "pods": 5, "bytes": 2**30}
+
+
+def told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(news.type, news.reason, news.message) for news in profilestatus.news(before, after)]
+
+
+def test_that_a_generation_is_applied_is_told_once() -> None:
+    first = build(entry(), nodes(2), [], THEN)
+    assert told({}, first) == [("Normal", "Applied", "all 2 nodes applied generation 3")]
+    joined = build(entry(status=first), [*nodes(2), node("new", pending="why")], [], NOW)
+    assert conditions(joined)["Ready"] == ("False", "Applying")
+    assert told(first, joined) == []
+    again = build(entry(status=joined), [*nodes(2), node("new")], [], NOW)
+    assert conditions(again)["Ready"] == ("True", "Applied")
+    assert told(joined, again) == [], "more nodes are no news"
+    changed = build(entry(status=again, generation=4), nodes(2), [], NOW)
+    assert told(again, changed) == [("Normal", "Applied", "all 2 nodes applied generation 4")]
+
+
+def test_what_goes_wrong_is_told_when_it_begins() -> None:
+    fine = build(entry(), nodes(2), [], THEN)
+    contested = [profilestatus.Contest("q", "node-00")]
+    bad = build(entry(status=fine), nodes(1, degraded="Polling: no"), contested, NOW)
+    assert told(fine, bad) == [
+        ("Warning", "Conflicted", "same priority as q on node-00: the oldest profile governs"),
+        ("Warning", "NodesDegraded", "node-00 (Polling: no)"),
+    ]
+    contested.append(profilestatus.Contest("q", "node-01"))
+    worse = build(entry(status=bad), nodes(2, degraded="Polling: no"), contested, NOW)
+    assert told(bad, worse) == [], "it goes on"
+    better = build(entry(status=worse), nodes(2), [], NOW)
+    assert told(worse, better) == []
+    assert [reason for _, reason, _ in told(better, bad)] == ["Conflicted", "NodesDegraded"], "it begins again"
+
+
+def test_each_invalid_version_is_told_once() -> None:
+    first = build(entry(error="spec: bad"), nodes(1), [], THEN)
+    assert told({}, first) == [("Warning", "Invalid", "spec: bad; generation 2 stays in force")]
+    assert told(first, build(entry(error="spec: bad", status=first), nodes(2), [], NOW)) == []
+    next_one = build(entry(error="spec: bad", status=first, generation=4), nodes(1), [], NOW)
+    assert [reason for _, reason, _ in told(first, next_one)] == ["Invalid"]
+
+
+def test_a_status_of_an_older_controller_is_no_news_but_for_what_it_could_not_say() -> None:
+    status = build(entry(), nodes(1, degraded="Polling: no"), [], THEN)
+    del status["appliedGeneration"]
+    after = build(entry(status=status), nodes(1, degraded="Polling: no"), [], NOW)
+    assert [reason for _, reason, _ in told(status, after)] == ["Applied"]

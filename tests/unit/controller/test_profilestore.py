@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
+
 import pytest
-from swapwarden.api import names
+from swapwarden.api import names, state
 from swapwarden.controller import profilestore
 
 from tests.unit.controller.objects import profile_object
@@ -70,3 +72,51 @@ def test_a_list_tells_what_a_watch_has_missed(store: profilestore.ProfileStore) 
     store.replace([profile_object("came", version=3), profile_object("replaced", version=4, uid="new")], version=5)
     assert store.valid().keys() == {"newer-than-the-list", "came", "replaced"}
     assert store.entries["replaced"].uid == "new"
+
+
+def generations(store: profilestore.ProfileStore) -> list[tuple[int, names.Behavior]]:
+    return [(each.generation, each.profile.behavior) for each in store.entries["p"].revisions]
+
+
+KUBELET, LIMITED_SWAP, NO_SWAP = names.Behavior.KUBELET, names.Behavior.LIMITED_SWAP, names.Behavior.NO_SWAP
+
+
+def test_what_a_profile_said_before_is_remembered(store: profilestore.ProfileStore) -> None:
+    store.offer(profile_object(version=1))
+    store.offer(profile_object(version=2, generation=2, swap=LIMITED))
+    assert generations(store) == [(2, LIMITED_SWAP), (1, KUBELET)]
+    assert set(store.history()) == {state.ProfileRef("p", 1), state.ProfileRef("p", 2)}
+
+
+def test_what_its_status_keeps_is_remembered_too(store: profilestore.ProfileStore) -> None:
+    kept = [
+        {"generation": 1, "spec": json.dumps({"nodeSelector": {}, "swap": {"behavior": "NoSwap"}})},
+        {"generation": 2, "spec": json.dumps({"nodeSelector": {}, "fromTheFuture": True})},
+        {"generation": 3, "spec": "not JSON"},
+    ]
+    store.offer({**profile_object(generation=4, swap=LIMITED), "status": {"revisions": kept}})
+    assert generations(store) == [(4, LIMITED_SWAP), (1, NO_SWAP)]
+
+
+def test_only_the_newest_are_remembered(store: profilestore.ProfileStore) -> None:
+    for number in range(1, 10):
+        store.offer(profile_object(version=number, generation=number))
+    assert [number for number, _ in generations(store)] == [9, 8, 7, 6, 5]
+
+
+def test_a_namesake_has_no_past(store: profilestore.ProfileStore) -> None:
+    store.offer(profile_object(version=1, generation=1, uid="first"))
+    store.offer(profile_object(version=2, generation=5, uid="second", swap=LIMITED))
+    assert generations(store) == [(5, LIMITED_SWAP)]
+
+
+def test_what_no_node_follows_any_more_is_forgotten(store: profilestore.ProfileStore) -> None:
+    store.offer(profile_object(version=1))
+    store.offer(profile_object(version=2, generation=2, swap=LIMITED))
+    kept = [{"generation": 2, "spec": json.dumps({"nodeSelector": {}, "swap": LIMITED})}]
+    late = {"observedGeneration": 1, "revisions": []}
+    store.offer({**profile_object(version=3, generation=2, swap=LIMITED), "status": late})
+    assert [number for number, _ in generations(store)] == [2, 1], "a status of before the change says nothing of it"
+    now = {"observedGeneration": 2, "revisions": kept}
+    store.offer({**profile_object(version=4, generation=2, swap=LIMITED), "status": now})
+    assert generations(store) == [(2, LIMITED_SWAP)]

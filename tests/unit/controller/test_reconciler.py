@@ -9,19 +9,23 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, reconciler, rows
+from swapwarden.controller import cluster, features, reconciler, rows, throttle
 from swapwarden.kube import client, events
+from swapwarden.policy import profiles
 
 from tests.unit.controller.objects import node, profile, state_object, state_row
 from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply
 from tests.unit.policy.rows import container, pod
 
 TERM = 7
+RATE = 10.0
 STATE = f"{reconciler.STATES}/node-1"
 NODE = f"{reconciler.NODES}/node-1"
-LABELED = {names.NFD_SWAP_LABEL: "true", names.SWAP_LABEL: "true"}
+LABELED = {names.NFD_SWAP_LABEL: "true", names.SWAP_LABEL: "true", names.BEHAVIOR_LABEL: "Kubelet"}
+TRUSTED = "node-restriction.kubernetes.io/trusted"
 NO_SWAP = profile(behavior=names.Behavior.NO_SWAP)
 
 
@@ -46,14 +50,20 @@ class Bench:
         self.again: list[tuple[str, float]] = []
         self.dirty: list[str] = []
         self.told = Told()
-        self.known = cluster.Cluster(lambda name, _: self.dirty.append(name), lambda: None)
+        self.writes = throttle.Throttle(RATE, lambda: 0.0)
+        self.known = cluster.Cluster(lambda name, _, **__: self.dirty.append(name), lambda: None)
+        self.features = features.Features(api, "ns", names.Publisher.DIRECT, changed=lambda _: None)
         self.reconciler = reconciler.Reconciler(
             api,
             self.known,
             term=lambda: self.term,
             again=lambda name, delay: self.again.append((name, delay)),
             recorder=self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
+            published=self.features,
+            writes=self.writes,
             label_grace=600,
+            extended_resource=True,
+            vouched={TRUSTED: "yes"},
         )
         self.known.node_changed("node-1", None, node(labels=LABELED))
 
@@ -73,6 +83,11 @@ class Bench:
         row = state_row(version=version, spec=spec, **fields)
         self.known.state_changed("node-1", self.known.state_of("node-1"), row)
         return row
+
+    def no_swap(self) -> None:
+        """The profile gives no swap, and the node says so."""
+        self.known.profiles_changed({"p": NO_SWAP})
+        self.known.labelled("node-1", "uid-of-node-1", {names.BEHAVIOR_LABEL: "NoSwap"})
 
     def pod_comes(self, name: str = "a", **fields: Any) -> None:
         self.known.pod_changed(f"default/{name}", None, pod(container(), name=name, uid=f"uid-{name}", **fields))
@@ -127,14 +142,30 @@ async def test_only_what_differs_is_written_with_the_term_and_for_this_object_on
     }
 
 
-async def test_a_node_made_anew_owns_the_state_that_was_there(bench: Bench) -> None:
-    bench.planned()
-    bench.known.node_changed("node-1", None, node(uid="new", labels=LABELED))
-    bench.server.answer(answer(2, owner="new"))
+async def test_a_state_that_nobody_owns_becomes_the_nodes(bench: Bench) -> None:
+    bench.planned(owner="")
+    bench.server.answer(answer(2))
     [patch] = await bench.reconcile()
     body = json.loads(patch.body)
-    assert [owner["uid"] for owner in body["metadata"]["ownerReferences"]] == ["new"]
+    assert [owner["uid"] for owner in body["metadata"]["ownerReferences"]] == ["uid-of-node-1"]
     assert body["spec"] == {"epoch": TERM}
+
+
+async def test_a_node_made_anew_is_planned_and_leaves_the_earlier_ones_state_to_the_garbage_collector(
+    bench: Bench,
+) -> None:
+    row = bench.planned(settled=True, applied=True, observed=1)
+    bench.known.node_changed("node-1", None, node(uid="new", labels=LABELED))
+    assert await bench.reconcile() == []
+    bench.pod_comes(policy="Disabled")
+    bench.server.answer(answer(2))
+    [patch] = await bench.reconcile()
+    assert "ownerReferences" not in json.loads(patch.body)["metadata"]
+    bench.known.state_changed("node-1", row, None)
+    bench.known.lost("node-1", row.uid)
+    bench.server.answer(answer(3, uid="another", owner="new"))
+    [made] = await bench.reconcile()
+    assert [owner["uid"] for owner in json.loads(made.body)["metadata"]["ownerReferences"]] == ["new"]
 
 
 async def test_who_does_not_lead_writes_nothing(bench: Bench) -> None:
@@ -259,13 +290,13 @@ async def test_labels_are_set_on_this_node_only(bench: Bench) -> None:
 async def test_a_label_of_node_feature_discovery_is_left_to_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(reconciler, "time", clock(lambda: now))
-    bench.known.node_changed("node-1", None, node(labels=LABELED, swap_bytes=0, nfd=True))
+    bench.known.node_changed("node-1", None, node(labels=LABELED, swap_bytes=0, nfd=frozenset({names.NFD_SWAP_LABEL})))
     bench.planned()
     assert await bench.reconcile() == []
     now += 600
     bench.server.answer(reply({}))
     [patch] = await bench.reconcile()
-    assert json.loads(patch.body)["metadata"]["labels"] == {names.SWAP_LABEL: None}
+    assert json.loads(patch.body)["metadata"]["labels"] == {names.SWAP_LABEL: None, names.BEHAVIOR_LABEL: None}
 
 
 @pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (409, "Conflict")])
@@ -323,11 +354,190 @@ async def test_a_label_waits_for_its_time_anew_in_a_new_term_and_on_a_new_node(
     assert json.loads(patch.body)["metadata"]["labels"] == dict.fromkeys(LABELED)
 
 
+async def test_a_value_that_changes_does_so_at_once(bench: Bench) -> None:
+    bench.known.profiles_changed({"p": NO_SWAP})
+    bench.planned()
+    bench.server.answer(reply({}))
+    [patch] = await bench.reconcile()
+    assert json.loads(patch.body)["metadata"]["labels"] == {names.BEHAVIOR_LABEL: "NoSwap"}
+    assert [name for name, delay in bench.again if delay > 0] == ["node-1"], "the other one waits for its time"
+
+
+async def test_the_trusted_label_takes_an_administrators_word_and_the_agents(bench: Bench) -> None:
+    device = state.SwapDevice("/dev/dm-0", "partition", 2**30, backing="nvme", encrypted=True)
+    facts = state.Facts(2, swap_controller=True, swap_bytes=2**30, memory_bytes=2**33, devices=[device])
+    bench.planned(facts=facts)
+    bench.server.answer(reply({}))
+    [patch] = await bench.reconcile()
+    told = {names.BACKING_LABEL: "nvme", names.ENCRYPTED_LABEL: "true"}
+    assert json.loads(patch.body)["metadata"]["labels"] == {**told, names.VOUCHED_LABEL: "false"}
+    carried = {**LABELED, **told, names.VOUCHED_LABEL: "false", TRUSTED: "yes"}
+    bench.known.node_changed("node-1", None, node(labels=carried))
+    bench.server.answer(reply({}))
+    [patch] = await bench.reconcile()
+    assert json.loads(patch.body)["metadata"]["labels"] == {names.VOUCHED_LABEL: "true"}
+    clear = msgspec.structs.replace(facts, devices=[msgspec.structs.replace(device, encrypted=False)])
+    bench.planned(version=2, facts=clear)
+    bench.server.answer(reply({}))
+    [patch] = await bench.reconcile()
+    assert json.loads(patch.body)["metadata"]["labels"] == {
+        names.ENCRYPTED_LABEL: "false",
+        names.VOUCHED_LABEL: "false",
+    }
+
+
+# --- NodeFeatures ---
+
+FEATURES = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/ns/nodefeatures"
+FEATURE = f"{FEATURES}/swapwarden-node-1"
+
+
+def feature(labels: dict[str, str], version: int = 1, owner: str = "uid-of-node-1") -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": "swapwarden-node-1",
+            "uid": "uid-of-feature",
+            "resourceVersion": str(version),
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": owner}],
+        },
+        "spec": {"labels": labels},
+    }
+
+
+@pytest.fixture
+def asking(bench: Bench) -> Bench:
+    """Labels go to NodeFeatures; the node carries none yet."""
+    bench.features.in_use = True
+    bench.known.node_changed("node-1", None, node())
+    bench.planned()
+    return bench
+
+
+async def test_a_node_gets_a_nodefeature_that_it_owns_and_no_label(asking: Bench) -> None:
+    asking.server.answer(reply(feature(LABELED)))
+    [made] = await asking.reconcile()
+    assert (made.method, made.path) == ("POST", FEATURES)
+    body = json.loads(made.body)
+    assert body["metadata"]["labels"]["nfd.node.kubernetes.io/node-name"] == "node-1"
+    assert body["metadata"]["ownerReferences"] == feature({})["metadata"]["ownerReferences"]
+    assert body["spec"] == {"features": {"attributes": {}, "flags": {}, "instances": {}}, "labels": LABELED}
+    assert await asking.reconcile() == [], "the watch has not told yet, but this one is known"
+
+
+async def test_a_nodefeature_changes_at_once_and_loses_a_label_when_it_was_wrong_for_long(
+    asking: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(reconciler, "time", clock(lambda: now))
+    asking.features.wrote(features.decode(json.dumps(feature(LABELED)).encode()))
+    asking.no_swap()
+    asking.planned(version=2)
+    asking.server.answer(reply(feature({**LABELED, names.BEHAVIOR_LABEL: "NoSwap"}, 2)))
+    [patch] = await asking.reconcile()
+    assert (patch.method, patch.path) == ("PATCH", FEATURE)
+    body = json.loads(patch.body)
+    assert body["metadata"]["uid"] == "uid-of-feature"
+    assert body["spec"] == {"labels": {names.BEHAVIOR_LABEL: "NoSwap"}}
+    assert ("node-1", 600.0) in asking.again
+    now += 600
+    asking.server.answer(reply(feature({}, 3)))
+    [patch] = await asking.reconcile()
+    assert json.loads(patch.body)["spec"] == {"labels": {names.SWAP_LABEL: None}}
+
+
+async def test_a_node_that_is_another_one_of_its_name_takes_the_nodefeature_over(asking: Bench) -> None:
+    asking.features.wrote(features.decode(json.dumps(feature(LABELED, owner="another")).encode()))
+    asking.server.answer(reply(feature(LABELED, 2)))
+    [patch] = await asking.reconcile()
+    assert json.loads(patch.body)["metadata"]["ownerReferences"][0]["uid"] == "uid-of-node-1"
+
+
+async def test_labels_of_before_stay_on_the_node_until_nfd_has_them_and_go_in_time(
+    asking: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(reconciler, "time", clock(lambda: now))
+    asking.known.node_changed("node-1", None, node(labels=LABELED))
+    asking.features.wrote(features.decode(json.dumps(feature(LABELED)).encode()))
+    assert await asking.reconcile() == []
+    asking.known.node_changed("node-1", None, node(labels=LABELED, swap_bytes=0, nfd=frozenset({names.SWAP_LABEL})))
+    assert await asking.reconcile() == []
+    now += 600
+    asking.server.answer(reply(feature({}, 2)))
+    asking.server.answer(reply({}))
+    asked, taken = await asking.reconcile()
+    assert json.loads(asked.body)["spec"]["labels"] == dict.fromkeys(LABELED)
+    assert json.loads(taken.body)["metadata"]["labels"] == dict.fromkeys(LABELED.keys() - {names.SWAP_LABEL})
+
+
+async def test_no_label_is_written_before_it_is_known_where_to(asking: Bench) -> None:
+    asking.features.in_use = None
+    assert await asking.reconcile() == []
+
+
+async def test_a_node_whose_name_no_label_can_hold_is_labelled_directly(bench: Bench) -> None:
+    bench.features.in_use = True
+    assert bench.features.serves("n" * 63) is True
+    assert bench.features.serves("n" * 64) is False
+
+
 # --- events ---
 
 
+OFFERING = profile(behavior=names.Behavior.WORKLOAD_CONTROLLED, extended_resource=True)
+
+
+def offers(request: Request) -> object:
+    """What a request has the node offer of the extended resource."""
+    assert (request.method, request.path) == ("PATCH", f"{NODE}/status")
+    body = json.loads(request.body)
+    assert body["metadata"] == {"uid": "uid-of-node-1"}
+    return body["status"]["capacity"][names.SWAP_RESOURCE]
+
+
+OFFERED = {**LABELED, names.BEHAVIOR_LABEL: "WorkloadControlled"}
+
+
+async def test_the_extended_resource_comes_with_the_applied_profile_and_goes_with_it(bench: Bench) -> None:
+    bench.known.node_changed("node-1", None, node(labels=OFFERED))
+    bench.known.profiles_changed({"p": OFFERING})
+    bench.planned(version=1)
+    assert await bench.reconcile() == [], "no agent has applied it"
+    bench.dirty.clear()
+    bench.planned(version=2, applied=True, observed=1)
+    assert bench.dirty == ["node-1"]
+    bench.server.answer(reply({}))
+    [made] = await bench.reconcile()
+    assert offers(made) == str(2**30)
+    assert await bench.reconcile() == [], "it is known before the watch tells"
+    # The kubelet has set it to 0.
+    bench.known.node_changed("node-1", None, node(labels=OFFERED, swap_resource=0))
+    bench.server.answer(reply({}))
+    [made] = await bench.reconcile()
+    assert offers(made) == str(2**30)
+    bench.known.profiles_changed({"p": profile(behavior=names.Behavior.WORKLOAD_CONTROLLED)})
+    bench.planned(version=3, applied=True, observed=1)
+    bench.server.answer(reply({}))
+    [made] = await bench.reconcile()
+    assert offers(made) is None
+    assert await bench.reconcile() == []
+
+
+async def test_an_extended_resource_that_is_refused_is_tried_again(bench: Bench) -> None:
+    bench.known.node_changed("node-1", None, node(labels=OFFERED))
+    bench.known.profiles_changed({"p": OFFERING})
+    bench.planned(version=1, applied=True, observed=1)
+    bench.server.answer(failure(403, "Forbidden", "no rights"))
+    with pytest.raises(client.ApiError, match="no rights"):
+        await bench.reconcile()
+    bench.server.answer(failure(409, "Conflict", "uid"))
+    await bench.reconcile()
+    node_now = bench.known.nodes["node-1"]
+    assert node_now.swap_resource is None
+
+
 async def test_owners_of_pods_are_told_once(bench: Bench) -> None:
-    bench.known.profiles_changed({"p": NO_SWAP})
+    bench.no_swap()
     bench.pod_comes("limited", swap_limit="1Gi")
     bench.server.answer(answer(2))
     await bench.reconcile()
@@ -341,7 +551,7 @@ async def test_owners_of_pods_are_told_once(bench: Bench) -> None:
 
 async def test_another_leader_does_not_tell_again(bench: Bench) -> None:
     """What stands in the state was told by whoever wrote it."""
-    bench.known.profiles_changed({"p": NO_SWAP})
+    bench.no_swap()
     bench.pod_comes("limited", swap_limit="1Gi")
     bench.planned()
     assert await bench.reconcile() == []
@@ -351,8 +561,20 @@ async def test_another_leader_does_not_tell_again(bench: Bench) -> None:
     assert bench.told.reasons == []
 
 
+async def test_what_another_version_wrote_was_told_too(bench: Bench) -> None:
+    bench.no_swap()
+    bench.pod_comes("limited", swap_limit="1Gi")
+    row = bench.planned()
+    spec = {**json.loads(row.spec), "mode": "FromTheFuture"}
+    newer = msgspec.structs.replace(row, version=2, spec=json.dumps(spec).encode())
+    bench.known.state_changed("node-1", row, newer)
+    bench.server.answer(answer(3))
+    assert len(await bench.reconcile()) == 1
+    assert bench.told.reasons == []
+
+
 async def test_nobody_is_told_of_a_write_that_failed(bench: Bench) -> None:
-    bench.known.profiles_changed({"p": NO_SWAP})
+    bench.no_swap()
     bench.pod_comes("limited", swap_limit="1Gi")
     bench.server.answer(failure(500, "InternalError", "no"))
     with pytest.raises(client.ApiError):
@@ -361,3 +583,41 @@ async def test_nobody_is_told_of_a_write_that_failed(bench: Bench) -> None:
     bench.server.answer(answer(2))
     await bench.reconcile()
     assert bench.told.reasons == []
+
+
+async def test_a_node_that_needs_namespaces_is_left_as_it_is_until_they_are_known(bench: Bench) -> None:
+    entry = profiles.Override(namespaces=(profiles.Requirement("team", "Exists"),), policy=names.Policy.DISABLED)
+    bench.known.profiles_changed({"p": profile(overrides=(entry,))})
+    bench.pod_comes()
+    assert await bench.reconcile() == []
+    bench.known.namespaces_known({"default": {"team": "a"}})
+    bench.server.answer(answer(9, epoch=TERM))
+    [made] = await bench.reconcile()
+    assert json.loads(made.body)["spec"]["pods"] == {"uid-a": {"reason": "OverrideDisabled", "swapMax": "0"}}
+
+
+# --- how much is written ---
+
+
+async def test_each_write_counts_and_looks_that_need_none_do_not(bench: Bench) -> None:
+    bench.known.node_changed("node-1", None, node())
+    bench.server.answer(answer(2))
+    bench.server.answer(reply({}))
+    assert [request.path for request in await bench.reconcile()] == [reconciler.STATES, NODE]
+    for _ in range(int(RATE) - 2):
+        assert bench.writes.wait() == 0
+        assert await bench.reconcile() == []
+        bench.writes.spend()
+    assert bench.writes.wait() > 0
+
+
+@pytest.mark.parametrize(("header", "seconds"), [({"Retry_After": "7"}, 7.0), ({}, 0.0)])
+async def test_a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_says(
+    bench: Bench, header: dict[str, str], seconds: float
+) -> None:
+    bench.planned()
+    bench.pod_comes()
+    bench.server.answer(failure(429, "TooManyRequests", "later", **header))
+    with pytest.raises(client.ApiError, match="later"):
+        await bench.reconcile()
+    assert bench.writes.wait() == pytest.approx(seconds + 1 / RATE)

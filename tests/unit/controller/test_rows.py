@@ -24,6 +24,7 @@ BODY: dict[str, Any] = {
     },
     "status": {
         "observedGeneration": 4,
+        "profile": {"name": "p", "generation": 2},
         "facts": {"cgroupVersion": 2, "swapController": True, "swapBytes": 1, "memoryBytes": 2},
         "conditions": [
             {"type": "Applied", "status": "True", "reason": "AsSpecified"},
@@ -37,8 +38,10 @@ def test_what_is_kept_of_a_state() -> None:
     row = rows.decode(msgspec.json.encode(BODY))
     assert (row.name, row.uid, row.version, row.owner, row.generation) == ("n", "u", 17, "node-uid", 4)
     assert (row.epoch, row.profile, row.observed) == (2, state.ProfileRef("p", 3), 4)
+    assert row.acted == state.ProfileRef("p", 2)
     assert row.applied
     assert row.degraded == "Polling: no watch"
+    assert (row.unapplied, row.incompatible) == ("", "")
     assert row.facts is not None
     assert row.facts.memory_bytes == 2
     found = rows.spec(row)
@@ -49,6 +52,28 @@ def test_what_is_kept_of_a_state() -> None:
 def test_a_fresh_state_has_no_status() -> None:
     row = rows.decode(msgspec.json.encode({key: value for key, value in BODY.items() if key != "status"}))
     assert (row.observed, row.facts, row.applied, row.degraded) == (0, None, False, "")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "unapplied", "incompatible", "settled"),
+    [
+        ([("Applied", "False", "Draining")], "Draining: why", "", False),
+        ([("Applied", "Unknown", "AwaitingState")], "AwaitingState: why", "", False),
+        (
+            [("Compatible", "False", "NoCgroupV2"), ("Applied", "False", "Incompatible")],
+            "Incompatible: why",
+            "NoCgroupV2: why",
+            True,
+        ),
+        ([("Compatible", "Unknown", "Searching"), ("Applied", "False", "NoPodTree")], "NoPodTree: why", "", False),
+    ],
+)
+def test_why_a_state_is_not_applied(
+    conditions: list[tuple[str, str, str]], unapplied: str, incompatible: str, *, settled: bool
+) -> None:
+    told = [{"type": kind, "status": status, "reason": why, "message": "why"} for kind, status, why in conditions]
+    row = rows.decode(msgspec.json.encode({**BODY, "status": {**BODY["status"], "conditions": told}}))
+    assert (row.applied, row.unapplied, row.incompatible, row.settled) == (False, unapplied, incompatible, settled)
 
 
 def test_a_spec_of_another_version_stays_comparable() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from swapwarden.api import names
 from swapwarden.controller import warnings
-from swapwarden.policy import plan, pods
+from swapwarden.policy import plan, pods, profiles
 
 from tests.unit.policy.rows import container, facts, pod, profile
 
@@ -22,6 +22,7 @@ def reasons(row: pods.PodRow, behavior: names.Behavior, *, compatible: bool = Tr
         (pod(container()), NO_SWAP, True, []),
         (pod(container(), swap_limit="1Mi"), NO_SWAP, True, ["ProfileNoSwap"]),
         (pod(container(swap_limit="1Mi")), NO_SWAP, True, ["ProfileNoSwap"]),
+        (pod(container(swap_resource=2**20)), NO_SWAP, True, ["ProfileNoSwap"]),
         (pod(container(), policy="NoPreference"), NO_SWAP, True, []),
         (pod(container(), policy="Disabled"), KUBELET, True, []),
         (pod(container(), policy="Disabled"), KUBELET, False, ["NodeIncompatible"]),
@@ -42,3 +43,28 @@ def test_the_message_names_what_is_accepted() -> None:
     row = pod(container(), policy="disabled")
     (warning,) = warnings.about([row], plan.plan_node(profile(KUBELET), facts(), [row]))
     assert "swapwarden.dev/swap-policy takes NoPreference, Disabled" in warning.message
+
+
+DISABLED, LIMIT = profiles.Override(policy=names.Policy.DISABLED), profiles.Override(swap_limit=2**20)
+
+
+@pytest.mark.parametrize(
+    ("row", "override", "expected"),
+    [
+        (pod(container()), DISABLED, []),
+        (pod(container(), policy="NoPreference"), DISABLED, ["OverrideDisabled"]),
+        (pod(container(), swap_limit="1Gi"), DISABLED, ["OverrideDisabled"]),
+        (pod(container(), policy="NoPreference", defaulted=True), DISABLED, []),
+        (pod(container(), policy="NoPreference", defaulted=True, swap_limit="1Gi"), DISABLED, ["OverrideDisabled"]),
+        (pod(container(), policy="Disabled"), DISABLED, []),
+        (pod(container()), LIMIT, []),
+        (pod(container(), policy="NoPreference"), LIMIT, []),
+        (pod(container(), swap_limit="1Gi"), LIMIT, ["OverrideLimit"]),
+        (pod(container(), swap_limit="1Ki"), LIMIT, []),
+    ],
+)
+def test_who_is_told_of_an_override(row: pods.PodRow, override: profiles.Override, expected: list[str]) -> None:
+    spec = plan.plan_node(profile(KUBELET, overrides=(override,)), facts(), [row])
+    found = list(warnings.about([row], spec))
+    assert [warning.reason for warning in found] == expected
+    assert all("an override of profile test" in warning.message for warning in found)

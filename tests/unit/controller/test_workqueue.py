@@ -95,6 +95,102 @@ async def test_what_is_made_due_earlier_again_and_again_leaves_nothing_behind() 
         queue.add("a", 0.0)  # as a change of a pod
         assert await taken(queue) == "a"
         queue.done("a")
-    assert len(queue._heap) < 2 * workqueue.SLACK
+    assert len(queue._later) + len(queue._ready) < 2 * workqueue.SLACK
     clock.time += 900
     assert await taken(queue) == "other"
+
+
+async def test_urgent_names_come_first_even_when_many_others_are_due() -> None:
+    clock = Clock()
+    queue = workqueue.WorkQueue("test", clock)
+    for number in range(1000):
+        queue.add(f"other-{number}")
+    clock.time += 60
+    queue.add("first", urgent=True)
+    clock.time += 1
+    queue.add("second", urgent=True)
+    assert [await taken(queue) for _ in range(3)] == ["first", "second", "other-0"]
+
+
+async def test_a_name_that_waits_its_turn_can_become_urgent() -> None:
+    queue = workqueue.WorkQueue("test", Clock())
+    for name in ("a", "b", "c"):
+        queue.add(name)
+    queue.add("c", urgent=True)
+    queue.add("c", 3.0)
+    assert [await taken(queue) for _ in range(4)] == ["c", "a", "b", None]
+
+
+async def test_an_urgent_name_that_is_not_due_keeps_no_other_waiting() -> None:
+    clock = Clock()
+    queue = workqueue.WorkQueue("test", clock)
+    queue.add("urgent", 1.0, urgent=True)
+    queue.add("other", 0.5)
+    clock.time += 0.5
+    assert [await taken(queue), await taken(queue)] == ["other", None]
+    queue.add("third", 0.25)
+    clock.time += 0.5
+    assert [await taken(queue), await taken(queue)] == ["urgent", "third"]
+
+
+async def test_what_became_urgent_during_the_work_is_urgent_after_it() -> None:
+    queue = workqueue.WorkQueue("test", Clock())
+    queue.add("a")
+    assert await taken(queue) == "a"
+    queue.add("b")
+    queue.add("a", urgent=True)
+    queue.done("a")
+    assert [await taken(queue), await taken(queue)] == ["a", "b"]
+
+
+async def test_what_failed_comes_again_as_urgent_as_it_was() -> None:
+    clock = Clock()
+    queue = workqueue.WorkQueue("test", clock)
+    queue.add("a", urgent=True)
+    assert await taken(queue) == "a"
+    queue.retry("a", 2.0)
+    queue.done("a")
+    queue.add("b")
+    clock.time += 2
+    assert [await taken(queue), await taken(queue)] == ["a", "b"]
+    queue.done("a")
+    queue.add("a")
+    assert await taken(queue) == "a"
+
+
+async def test_a_change_brings_back_what_failed_but_not_before_the_api_server_allows_it() -> None:
+    clock = Clock()
+    queue = workqueue.WorkQueue("test", clock)
+    queue.add("a")
+    assert await taken(queue) == "a"
+    queue.add("a", 0.1)
+    queue.retry("a", 60.0, at_least=5.0)
+    queue.done("a")
+    queue.add("a", urgent=True)
+    clock.time += 4.9
+    assert await taken(queue) is None
+    clock.time += 0.1
+    assert await taken(queue) == "a"
+    queue.done("a")
+    queue.add("a")
+    assert await taken(queue) == "a", "that is over"
+
+
+async def test_while_nothing_is_given_out_urgent_names_can_still_come_to_the_front() -> None:
+    clock = Clock()
+    until = clock.time + 1
+    queue = workqueue.WorkQueue("test", clock, hold=lambda: max(0.0, until - clock.time))
+    queue.add("a")
+    assert await taken(queue) is None
+    queue.add("b", urgent=True)
+    clock.time += 1
+    assert [await taken(queue), await taken(queue)] == ["b", "a"]
+
+
+async def test_a_worker_that_waits_for_the_end_of_the_hold_wakes_then() -> None:
+    left = [0.01, 0.0]
+    queue = workqueue.WorkQueue("test", hold=lambda: left.pop(0))
+    queue.add("a")
+    async with asyncio.timeout(5):
+        assert await queue.get() == "a"
+    assert left == []

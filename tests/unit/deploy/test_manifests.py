@@ -34,7 +34,7 @@ POLICIES = [policy.value for policy in names.Policy]
 @functools.cache
 def documents() -> tuple[Json, ...]:
     paths = sorted(manifests.FOLDER.glob("*.yaml"))
-    return tuple(each for path in paths for each in yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    return tuple(each for path in paths for each in manifests.read(path.read_text(encoding="utf-8")))
 
 
 def of_kind(*kinds: str) -> list[Json]:
@@ -147,7 +147,7 @@ def test_the_controller_may_change_the_labels_that_it_has() -> None:
         if document["metadata"]["name"] == "swapwarden-controller-nodes"
     )
     (own,) = (each["expression"] for each in policy["spec"]["variables"] if each["name"] == "own")
-    assert set(yaml.safe_load(own)) == {names.NFD_SWAP_LABEL, names.SWAP_LABEL}
+    assert set(yaml.safe_load(own)) == set(names.NODE_LABELS)
 
 
 def test_every_policy_is_in_force_and_fails_closed() -> None:
@@ -200,6 +200,26 @@ def test_roles_go_to_the_account_of_their_name() -> None:
         (subject,) = binding["subjects"]
         assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", NAMESPACE)
         assert subject["name"] == binding["roleRef"]["name"] == binding["metadata"]["name"]
+
+
+def test_flows_cover_all_that_an_account_may_ask_for() -> None:
+    flows = {document["metadata"]["name"]: document["spec"] for document in of_kind("FlowSchema")}
+    assert set(flows) == {"swapwarden-agent", "swapwarden-controller", "swapwarden-leader-election"}
+    for name, spec in flows.items():
+        (rule,) = spec["rules"]
+        (subject,) = rule["subjects"]
+        account = "swapwarden-controller" if name == "swapwarden-leader-election" else name
+        assert subject["serviceAccount"] == {"name": account, "namespace": NAMESPACE}
+        # Behind what Kubernetes itself needs, before what all service accounts get.
+        assert 900 < spec["matchingPrecedence"] < 9000
+    assert (
+        flows["swapwarden-leader-election"]["matchingPrecedence"] < flows["swapwarden-controller"]["matchingPrecedence"]
+    )
+    (role,) = (each for each in of_kind("ClusterRole") if each["metadata"]["name"] == "swapwarden-agent")
+    (covered,) = flows["swapwarden-agent"]["rules"][0]["resourceRules"]
+    for rule in role["rules"]:
+        for key in ("apiGroups", "resources", "verbs"):
+            assert set(rule[key]) <= set(covered[key])
 
 
 def test_the_webhook_has_no_rights_and_no_token() -> None:
@@ -259,7 +279,8 @@ def test_each_part_is_started_as_its_command_line_allows(part: str) -> None:
 
 
 def test_the_controller_keeps_the_certificate_that_the_webhook_reads() -> None:
-    flags = dict(argument.lstrip("-").split("=", 1) for argument in container_of("controller")["args"][1:])
+    arguments = [argument.lstrip("-").partition("=") for argument in container_of("controller")["args"]]
+    flags = {name: value for name, _, value in arguments}
     (secret,) = of_kind("Secret")
     assert "data" not in secret
     (volume,) = pod_of("webhook")["volumes"]
@@ -268,8 +289,15 @@ def test_the_controller_keeps_the_certificate_that_the_webhook_reads() -> None:
     assert service["metadata"]["name"] == flags["webhook-service"]
     assert CONFIGURATION["metadata"]["name"] == flags["webhook-registration"]
     items = {item["key"]: f"/tls/{item['path']}" for item in volume["secret"]["items"]}
-    arguments = dict(argument.lstrip("-").split("=", 1) for argument in container_of("webhook")["args"][1:])
-    assert (items["tls.crt"], items["tls.key"]) == (arguments["tls-cert"], arguments["tls-key"])
+    its = dict(argument.lstrip("-").split("=", 1) for argument in container_of("webhook")["args"][1:])
+    assert (items["tls.crt"], items["tls.key"]) == (its["tls-cert"], its["tls-key"])
+
+
+def test_the_controller_knows_the_agents_pods_by_what_the_chart_gives_them() -> None:
+    assert "--agent-pods" in container_of("controller")["args"]
+    (agents,) = of_kind("DaemonSet")
+    assert names.AGENT_LABELS.items() <= agents["spec"]["template"]["metadata"]["labels"].items()
+    assert {each["metadata"]["namespace"] for each in of_kind("DaemonSet", "Deployment")} == {"swapwarden-system"}
 
 
 def test_the_order_to_restore_is_not_given() -> None:
@@ -393,17 +421,17 @@ def test_the_image_is_renamed_as_the_docs_say() -> None:
 def test_the_testbed_points_every_webhook_at_its_own(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_bytes(b"authority")
     text = manifests.webhook_manifests("https://127.0.0.1:1234/", (tmp_path / "ca.pem").read_text(encoding="utf-8"))
-    clients = [entry["clientConfig"] for document in yaml.safe_load_all(text) for entry in document["webhooks"]]
+    clients = [entry["clientConfig"] for document in manifests.read(text) for entry in document["webhooks"]]
     assert [client["url"] for client in clients] == [f"https://127.0.0.1:1234{path_of(entry)}" for entry in WEBHOOKS]
     assert {base64.b64decode(client["caBundle"]) for client in clients} == {b"authority"}
     assert all(client.keys() == {"url", "caBundle"} for client in clients)
 
 
 def test_the_testbed_applies_the_namespace_first_and_forgets_nothing() -> None:
-    applied = [document for path in manifests.other_manifests() for document in yaml.safe_load_all(path.read_text())]
+    applied = [document for path in manifests.other_manifests() for document in manifests.read(path.read_text())]
     assert applied[0]["kind"] == "Namespace"
     kinds = {"Namespace", "ServiceAccount", "Secret", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-    kinds |= {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    kinds |= {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "FlowSchema"}
     wanted = of_kind(*kinds)
     assert len(applied) == len(wanted)
     assert all(document in wanted for document in applied)

@@ -6,8 +6,9 @@ import pathlib
 import re
 
 import pytest
+import yaml
 from swapwarden import __main__ as program
-from swapwarden.api import names
+from swapwarden.api import names, profile
 
 ROOT = pathlib.Path(__file__).parents[3]
 SEMANTICS = (ROOT / "docs/semantics.md").read_text()
@@ -33,6 +34,14 @@ def test_the_examples_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.chdir(ROOT)
     assert program.main(["plan", "-f", "examples"]) == 0
     assert "refused" not in capsys.readouterr().err
+
+
+def test_the_overrides_that_are_shown_are_accepted() -> None:
+    _, found, rest = SEMANTICS.partition("## Overrides")
+    assert found
+    shown_spec = yaml.safe_load(rest.partition("```yaml\n")[2].partition("```")[0])["spec"]
+    spec = profile.ProfileSpec.model_validate({"nodeSelector": {}, **shown_spec})
+    assert [(entry.policy, entry.swap_limit) for entry in spec.overrides] == [("Disabled", None), (None, "2Gi")]
 
 
 @pytest.mark.parametrize(

@@ -471,3 +471,17 @@ async def test_a_cancelled_informer_leaves_nothing_open(server: Scripted, api: c
 @pytest.fixture(autouse=True)
 def _logs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
+
+
+async def test_gauges_of_one_that_has_ended_are_gone(api: client.Client, server: Scripted) -> None:
+    one_page(server, 5, a="1")
+    server.answer(STREAM, bookmark(6), HANG)
+    ended = Running(api, "ended")
+    await ended.synced()
+    gauges = (informer.OBJECTS, informer.SYNCED, informer.LAST_EVENT)
+    await until(lambda: informer.LAST_EVENT.value("ended"))
+    assert [gauge.value("ended") for gauge in gauges[:2]] == [1, 1]
+    ended.task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await ended.task
+    assert not [sample for gauge in gauges for sample in gauge.samples() if ("resource", "ended") in sample.labels]

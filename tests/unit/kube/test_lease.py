@@ -384,6 +384,25 @@ def test_a_lease_that_came_back_unchanged_counts_as_changed() -> None:
 # --- the rest ---
 
 
+def test_a_leader_has_more_transitions_counted_from_its_next_renewal_on() -> None:
+    made, _ = leader(sent=100.0)
+    before = write_of(made.step(102.0, "t"))
+    made.count_from(7)
+    assert not made.wrote(before, stored(made, before, 2), 102.0, 102.1)
+    assert made.leading
+    assert made.transitions == 0, "one that was on its way"
+    made.count_from(5)
+    write = write_of(made.step(104.0, "t"))
+    assert write.term == lease.Term("t1", 7)
+    answer = stored(made, write, 3)
+    assert not made.wrote(write, answer, 104.0, 104.1)
+    assert made.is_mine(answer)
+    made.stopped(105.0)
+    made.count_from(9)
+    made.saw(answer, 107.0)
+    assert write_of(made.step(107.0, "t9")).term == lease.Term("t9", 7), "who does not lead counts nothing"
+
+
 def test_a_released_lease_is_as_client_go_leaves_it() -> None:
     spec = lease.released(held("me", lease_transitions=3), "t")
     assert spec == lease.Spec("", 1, "t", "t", 3)
@@ -432,6 +451,8 @@ class World:
         self.version = 0
         self.uid = 0
         self.terms: collections.Counter[str] = collections.Counter()
+        self.writers: dict[int, tuple[str, int]] = {}
+        self.highest = 0
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         for node in self.nodes:
@@ -459,7 +480,9 @@ class World:
             elif kind == "kill" and self.lease:
                 self.start_anew(node)
             # Nobody can know of a Lease that came and went between two looks.
-            elif kind == "delete" and all(one.claim._exists for one in self.nodes):
+            elif kind == "delete" and self.lease and all(one.claim._exists for one in self.nodes):
+                # A number that nobody wrote under would be lost with it.
+                self.highest = max(self.highest, (self.lease.spec.lease_transitions or 0) + 1)
                 self.lease = None
             elif kind == "step down" and node.claim.leading:
                 node.claim.stopped(node.clock(self.now), node.claim.aside())
@@ -519,6 +542,17 @@ class World:
             self.at(self.now + timeout, lambda: self.deliver(node, life, step, "timeout", sent))
         self.at(self.now + there, arrive)
 
+    def numbered(self, node: _Node, transitions: int) -> None:
+        """A leader writes under a number that the Lease counts, beyond all that it sees others wrote under."""
+        number, writer = transitions + 1, (node.name, node.life)
+        if transitions < self.highest and self.writers.get(number) != writer:
+            node.claim.count_from(self.highest)
+            return
+        assert self.writers.setdefault(number, writer) == writer, f"{number} is a term of two"
+        # Often a leader finds nothing to write, and its number stands in the Lease alone.
+        if self.rng.random() < 0.1:
+            self.highest = max(self.highest, number)
+
     def latency(self) -> float:
         slow = self.faults and self.rng.random() < 0.15
         return self.rng.expovariate(1 / 8) if slow else self.rng.uniform(0.001, 0.05)
@@ -553,6 +587,8 @@ class World:
         else:
             assert answer is not None
             self.terms[node.name] += node.claim.wrote(step, answer, sent, clock)
+            if node.claim.leading:
+                self.numbered(node, step.term.transitions)
         self.turn(node, life)
 
 
@@ -918,6 +954,19 @@ def test_the_order_of_start_and_stop(fake: FakeApi) -> None:
     one.elector.step_down("it has ended")
     assert one.next().what == "stopped"
     assert one.told.empty()
+
+
+def test_transitions_that_are_raised_are_told_once_when_they_are_written(fake: FakeApi, start: Start) -> None:
+    one = start()
+    assert one.next()[:2] == ("started", 0)
+    one.elector.count_from(9)
+    assert one.next()[:2] == ("started", 9)
+    assert fake.lease is not None
+    assert fake.lease["spec"]["leaseTransitions"] == 9
+    renewals = fake.count("PUT")
+    until(lambda: fake.count("PUT") > renewals + 2, "more renewals")
+    assert one.told.empty()
+    assert fake.lease["spec"]["leaseTransitions"] == 9
 
 
 def test_stepping_down_takes_effect_at_once_and_leaves_the_lease(fake: FakeApi, start: Start) -> None:

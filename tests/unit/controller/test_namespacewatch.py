@@ -1,0 +1,129 @@
+"""Namespaces at an API server that gives scripted answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from swapwarden.api import names
+from swapwarden.controller import cluster, namespacewatch
+from swapwarden.kube import client, informer
+from swapwarden.policy import profiles
+
+from tests.unit.controller.objects import node, profile
+from tests.unit.kube.scripted import END, HANG, STREAM, Scripted, error, event, failure, page, until
+from tests.unit.policy.rows import container, pod
+
+TEAM = (profiles.Requirement("team", "In", frozenset({"a"})),)
+BY_TEAM = profiles.Override(namespaces=TEAM, policy=names.Policy.DISABLED)
+
+
+def namespace(name: str, version: int, **labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "resourceVersion": str(version), "labels": labels}}
+
+
+class Bench:
+    def __init__(self, api: client.Client) -> None:
+        self.dirty: list[str] = []
+        self.known = cluster.Cluster(lambda name, _, **__: self.dirty.append(name), lambda: None)
+        self.watch = namespacewatch.NamespaceWatch(api, self.known)
+        self.known.node_changed("node-1", None, node())
+        self.known.pod_changed("default/pod", None, pod(container()))
+
+    def overrides(self, *entries: profiles.Override) -> None:
+        self.known.profiles_changed({"p": profile(overrides=entries)})
+        self.dirty.clear()
+        self.watch.update()
+
+    def swap_max(self) -> str | None:
+        return self.known.plan("node-1").pods["uid-1"].swap_max
+
+
+@pytest.fixture
+async def bench(api: client.Client, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    monkeypatch.setattr(informer, "BACKOFF_SECONDS", (0.0, 0.0))
+    made = Bench(api)
+    task = asyncio.create_task(made.watch.run())
+    yield made
+    assert not task.done(), task
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_nobody_asks_where_nobody_needs_them(bench: Bench, server: Scripted) -> None:
+    bench.overrides(profiles.Override(pods=TEAM, policy=names.Policy.DISABLED))
+    server.answer(page([], 1))
+    server.answer(STREAM, HANG)
+    bench.overrides(BY_TEAM)
+    await until(lambda: not bench.known.lacks_namespaces("node-1"))
+    assert [request.path for request in server.requests[:1]] == [namespacewatch.NAMESPACES]
+
+
+async def test_nodes_wait_until_all_are_known_and_follow_changes(bench: Bench, server: Scripted) -> None:
+    change, listed = asyncio.Event(), asyncio.Event()
+    server.answer(failure(403, "Forbidden", "no"))
+    server.answer(page([namespace("shop", 3)], 5, following="more"))
+    server.answer(listed, page([namespace("default", 4, team="a")], 5))
+    server.answer(STREAM, change, event("MODIFIED", namespace("default", 6, team="b")), HANG)
+    bench.overrides(BY_TEAM)
+    await server.seen(3)
+    assert bench.known.lacks_namespaces("node-1")
+    assert bench.dirty == []
+    listed.set()
+    await until(lambda: bench.dirty)
+    assert not bench.known.lacks_namespaces("node-1")
+    assert bench.swap_max() == "0"
+    bench.dirty.clear()
+    change.set()
+    await until(lambda: bench.dirty)
+    assert bench.swap_max() == "max"
+
+
+async def test_a_list_made_anew_takes_no_override_away(bench: Bench, server: Scripted) -> None:
+    listed = asyncio.Event()
+    server.answer(page([namespace("default", 4, team="a")], 5))
+    server.answer(STREAM, error(410, "Expired"), END)
+    server.answer(page([namespace("another", 8)], 9, following="more"))
+    server.answer(listed, page([namespace("default", 4, team="a")], 9))
+    server.answer(STREAM, HANG)
+    bench.overrides(BY_TEAM)
+    await until(lambda: bench.dirty)
+    bench.dirty.clear()
+    await server.seen(4)
+    assert bench.swap_max() == "0"
+    listed.set()
+    await server.seen(5)
+    assert bench.swap_max() == "0"
+    assert bench.dirty == []
+
+
+async def test_it_ends_with_the_need_and_begins_anew(bench: Bench, server: Scripted) -> None:
+    for version in (5, 7):
+        server.answer(page([namespace("default", version, team="a")], version))
+        server.answer(STREAM, HANG)
+    bench.overrides(BY_TEAM)
+    await until(lambda: not bench.known.lacks_namespaces("node-1"))
+    await server.seen(2)
+    bench.overrides()
+    await until(lambda: informer.SYNCED.value("namespaces") == 0)
+    assert bench.swap_max() == "max"
+    bench.overrides(BY_TEAM)
+    await server.seen(4)
+    await until(lambda: not bench.known.lacks_namespaces("node-1"))
+    assert bench.swap_max() == "0"
+
+
+async def test_a_need_that_returns_at_once_is_met(bench: Bench, server: Scripted) -> None:
+    for version in (5, 7):
+        server.answer(page([namespace("default", version, team="a")], version))
+        server.answer(STREAM, HANG)
+    bench.overrides(BY_TEAM)
+    await server.seen(2)
+    bench.overrides()
+    bench.overrides(BY_TEAM)
+    await server.seen(4)
+    await until(lambda: not bench.known.lacks_namespaces("node-1"))
