@@ -177,6 +177,11 @@ class Namespace:
         conditions = self.pod(name)["status"].get("conditions", [])
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
+    def scheduled(self, name: str) -> Any:
+        """The pod's condition PodScheduled; empty before there is one."""
+        conditions = self.pod(name)["status"].get("conditions", [])
+        return next((each for each in conditions if each["type"] == "PodScheduled"), {})
+
     def delete_pod(self, name: str) -> None:
         """Delete a pod, without waiting for its end."""
         self._cluster.kubectl("delete", "pod", name, f"--namespace={self.name}", "--wait=false")

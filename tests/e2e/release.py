@@ -59,7 +59,7 @@ def image_values(reference: str) -> dict[str, str]:
 
 
 class Release:
-    """Swapwarden as `helm install` makes it: all defaults, but for the image's name and the labels' delay."""
+    """Swapwarden as `helm install` makes it: defaults, but for the image, the labels' delay and one right."""
 
     def __init__(self, cluster: Provider) -> None:
         self._cluster = cluster
@@ -101,6 +101,7 @@ class Release:
         given = {
             **image_values(self._cluster.image),
             "controller.labelRemovalDelay": str(LABEL_REMOVAL_SECONDS),
+            "extendedResource": "true",
             **values,
         }
         settings = [f"--set={key}={value}" for key, value in given.items()]

@@ -6,7 +6,6 @@ And the real scheduler follows them: a pod that is Required to have swap waits f
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from tests.e2e.provider import Node, Provider
 from tests.e2e.release import LABEL_REMOVAL_SECONDS, Release
 
 REQUIRED = {"annotations": {"swapwarden.dev/swap-policy": "Required"}}
+BACKING, ENCRYPTED = "node.swapwarden.dev/swap-backing", "node.swapwarden.dev/swap-encrypted"
 LABELS = {"feature.node.kubernetes.io/memory-swap", "node.swapwarden.dev/swap"}
 
 
@@ -29,15 +29,14 @@ def test_labels_follow_swapon_and_swapoff_and_pods_follow_labels(
         of_node = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["metadata"]["labels"]
         return {key for key in LABELS if of_node.get(key) == "true"}
 
+    def keys() -> set[str]:
+        return set(cluster.get(f"/api/v1/nodes/{cluster.node_name}")["metadata"]["labels"])
+
     def swap_bytes() -> int:
         return int(swapwarden.state().get("status", {}).get("facts", {}).get("swapBytes", -1))
 
-    def scheduled(name: str) -> Any:
-        """The pod's condition PodScheduled."""
-        conditions = namespace.pod(name)["status"].get("conditions", [])
-        return next((each for each in conditions if each["type"] == "PodScheduled"), {})
-
     eventually(lambda: labels() == LABELS, "a node with swap has both labels")
+    eventually(lambda: {BACKING, ENCRYPTED} <= keys(), "the agent sees what is under the swap")
     devices = [line.split()[0] for line in node.read("/proc/swaps").splitlines()[1:]]
     assert devices
     try:
@@ -46,11 +45,12 @@ def test_labels_follow_swapon_and_swapoff_and_pods_follow_labels(
         reported = time.monotonic()
         assert labels() == LABELS
         eventually(lambda: labels() == set(), "the labels go")
+        eventually(lambda: not {BACKING, ENCRYPTED} & keys(), "all of them")
         # Between the report and what is seen here lies no less than the delay, but for what questions may take.
         assert time.monotonic() - reported > LABEL_REMOVAL_SECONDS - 10
         namespace.create_pod("later", metadata=REQUIRED, nodeName=None)
-        eventually(lambda: scheduled("later").get("reason") == "Unschedulable", "no node is fit for the pod")
-        assert "didn't match Pod's node affinity/selector" in scheduled("later")["message"]
+        eventually(lambda: namespace.scheduled("later").get("reason") == "Unschedulable", "no node is fit for the pod")
+        assert "didn't match Pod's node affinity/selector" in namespace.scheduled("later")["message"]
     finally:
         node.run(["swapon", *devices], timeout=TIMEOUT)
     eventually(lambda: labels() == LABELS, "the labels are back with the swap")

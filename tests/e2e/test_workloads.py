@@ -71,7 +71,7 @@ def test_init_containers_and_a_sidecar(
             "phases",
             initContainers=[
                 container("sidecar", 32 * MIB, sleep, restartPolicy="Always"),
-                container("first", 256 * MIB, ["sleep", "5"]),
+                container("first", 256 * MIB, ["sleep", "10"]),
             ],
             containers=[container("main", 64 * MIB, sleep)],
         )
@@ -115,11 +115,10 @@ def test_a_pod_that_fails_again_and_again_costs_few_writes(
         eventually(lambda: restarts() >= 1, "it has failed once")
         before, generation = restarts(), swapwarden.state()["metadata"]["generation"]
         reported, begun = swapwarden.total("agent", PATCHES), time.monotonic()
-        eventually(lambda: restarts() >= before + 2 and is_waiting(), "it has failed twice more, and waits")
-        after = restarts()
+        eventually(lambda: restarts() > before and is_waiting(), "it has failed once more, and waits")
         written = swapwarden.state()["metadata"]["generation"] - generation
-        # A container's start is one write, its end another; the one that was on its way counts, too.
-        assert written <= 2 * (after - before + 1)
+        # Each of its containers gets the same, and the state says so once; the write for other pods may be on its way.
+        assert written <= 1
         # The agent says of each that it follows, once each that it found a container above its value, and what its
         # counters are, every half minute.
         counters = (time.monotonic() - begun) / reporter.COUNTERS_SECONDS + 1

@@ -12,6 +12,8 @@ from testbed.controlplane import ControlPlane
 from testbed.webhook import Webhook
 
 CRDS = Path(__file__).parents[2] / "crds"
+POLL = 0.05
+"""Seconds between two looks. One is often a connection to the API server, which costs both ends milliseconds."""
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +45,6 @@ def eventually() -> Callable[[Callable[[], object], str], None]:
         deadline = time.monotonic() + timeout
         while not condition():
             assert time.monotonic() < deadline, f"{what}: not within {timeout:.0f} s"
-            time.sleep(0.02)
+            time.sleep(POLL)
 
     return wait

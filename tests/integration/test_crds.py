@@ -62,6 +62,7 @@ def refusal(control_plane: ControlPlane, document: dict[str, Any]) -> str:
 
 QUANTITY = "must be a quantity without a sign, such as 512Mi"
 SUPPORTED = "supported values: "
+LABEL_KEY = "must be that of a label: pool, or example.com/pool"
 ONE_MORE_LABEL = {f"key-{number}": "x" for number in range(65)}
 
 
@@ -71,6 +72,10 @@ def workload(**bounds: Any) -> dict[str, Any]:
 
 def expression(**fields: Any) -> dict[str, Any]:
     return {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"], **fields}]}
+
+
+def override(**fields: Any) -> dict[str, Any]:
+    return {"overrides": [{"podSelector": {}, **fields}]}
 
 
 BAD_PROFILES: list[tuple[dict[str, Any], str, str]] = [
@@ -87,9 +92,24 @@ BAD_PROFILES: list[tuple[dict[str, Any], str, str]] = [
     ({"swap": {"systemReserved": "101%"}}, "spec.swap.systemReserved", "percents from 0% to 100%"),
     ({"swap": {"systemReserved": "1.5%"}}, "spec.swap.systemReserved", "percents from 0% to 100%"),
     ({"swap": {"systemReserved": -5}}, "spec.swap.systemReserved", QUANTITY),
+    ({"swap": {"systemReserved": "512MB"}}, "spec.swap.systemReserved", "such as 512Mi or 2G"),
+    ({"swap": {"systemReserved": "10 %"}}, "spec.swap.systemReserved", "percents from 0% to 100%"),
+    ({"swap": {"systemReserved": ""}}, "spec.swap.systemReserved", QUANTITY),
+    ({"swap": workload(overcommitPercent=0)}, "spec.swap.workloadControlled.overcommitPercent", "than or equal to 1"),
+    ({"swap": workload(overcommitPercent=10_001)}, "spec.swap.workloadControlled.overcommitPercent", "equal to 10000"),
+    ({"swap": workload(overcommitPercent="150%")}, "spec.swap.workloadControlled.overcommitPercent", "integer"),
+    (
+        {"swap": {"workloadControlled": {"overcommitPercent": 150}}},
+        "spec.swap",
+        "set the behavior or remove the bounds",
+    ),
+    ({"scheduling": {"taintEffect": "NoExecute"}}, "spec.scheduling.taintEffect", f'{SUPPORTED}"NoSchedule"'),
+    ({"scheduling": {"taint": "NoSchedule"}}, "spec.scheduling.taint", "unknown field"),
     ({"swap": workload(maxPerPod="10%")}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
     ({"swap": workload(maxPerContainer="-1Gi")}, "spec.swap.workloadControlled.maxPerContainer", QUANTITY),
     ({"swap": {"workloadControlled": {"maxPerPod": "1Gi"}}}, "spec.swap", "set the behavior or remove the bounds"),
+    ({"scheduling": {"extendedResource": True}}, "spec", "extendedResource needs swap.behavior WorkloadControlled"),
+    ({"scheduling": {"extendedResource": "yes"}}, "spec.scheduling.extendedResource", "boolean"),
     ({"nodeSelector": expression(values=[])}, "spec.nodeSelector.matchExpressions[0]", "In and NotIn need values"),
     (
         {"nodeSelector": expression(operator="Exists")},
@@ -101,10 +121,35 @@ BAD_PROFILES: list[tuple[dict[str, Any], str, str]] = [
         "spec.nodeSelector.matchExpressions[0].operator",
         f'{SUPPORTED}"In", "NotIn", "Exists", "DoesNotExist"',
     ),
-    ({"nodeSelector": expression(key="po ol")}, "spec.nodeSelector.matchExpressions[0].key", "should match"),
-    ({"nodeSelector": {"matchLabels": {"po ol": "x"}}}, "spec.nodeSelector.matchLabels", "must be that of a label"),
-    ({"nodeSelector": {"matchLabels": {"pool": "a b"}}}, "spec.nodeSelector.matchLabels.pool", "should match"),
+    ({"nodeSelector": expression(key="po ol")}, "spec.nodeSelector.matchExpressions[0].key", LABEL_KEY),
+    ({"nodeSelector": expression(key="x" * 64)}, "spec.nodeSelector.matchExpressions[0].key", LABEL_KEY),
+    ({"nodeSelector": expression(key="Example.com/pool")}, "spec.nodeSelector.matchExpressions[0].key", LABEL_KEY),
+    ({"nodeSelector": expression(values=["a b"])}, "spec.nodeSelector.matchExpressions[0].values[0]", "should match"),
+    ({"nodeSelector": {"matchLabels": {"po ol": "x"}}}, "spec.nodeSelector.matchLabels", LABEL_KEY),
+    ({"nodeSelector": {"matchLabels": {"/pool": "x"}}}, "spec.nodeSelector.matchLabels", LABEL_KEY),
+    ({"nodeSelector": {"matchLabels": {"pool": "a b"}}}, "spec.nodeSelector.matchLabels", "the value of a label"),
+    ({"nodeSelector": {"matchLabels": {"pool": "x" * 64}}}, "spec.nodeSelector.matchLabels", "may not be more than 63"),
+    ({"nodeSelector": {"matchlabels": {"pool": "x"}}}, "spec.nodeSelector.matchlabels", "unknown field"),
     ({"nodeSelector": {"matchLabels": ONE_MORE_LABEL}}, "spec.nodeSelector.matchLabels", "at most 64 items"),
+    ({"overrides": [{"policy": "Disabled"}]}, "spec.overrides[0]", "needs a namespaceSelector or a podSelector"),
+    (override(), "spec.overrides[0]", "needs a policy or a swapLimit: without both it changes nothing"),
+    (override(policy="Disabled", swapLimit="0.5Gi"), "spec.overrides[0]", "remove the swapLimit, or the policy"),
+    (override(policy="Disabled", swapLimit=4096), "spec.overrides[0]", "remove the swapLimit, or the policy"),
+    (override(policy="Required"), "spec.overrides[0].policy", f'{SUPPORTED}"Disabled", "NoPreference"'),
+    (override(swapLimit="10%"), "spec.overrides[0].swapLimit", QUANTITY),
+    (override(swapLimit=-1), "spec.overrides[0].swapLimit", QUANTITY),
+    (override(policy="Disabled", nodeSelector={}), "spec.overrides[0].nodeSelector", "unknown field"),
+    (
+        {"overrides": [{"namespaceSelector": {"matchLabels": {"a b": "x"}}, "policy": "Disabled"}]},
+        "spec.overrides[0].namespaceSelector.matchLabels",
+        "must be that of a label",
+    ),
+    (
+        {"overrides": [{"podSelector": expression(values=[]), "policy": "Disabled"}]},
+        "spec.overrides[0].podSelector.matchExpressions[0]",
+        "In and NotIn need values",
+    ),
+    ({"overrides": [{"podSelector": {}, "policy": "Disabled"}] * 33}, "spec.overrides", "at most 32 items"),
 ]
 
 
@@ -128,8 +173,12 @@ GOOD_PROFILES: list[dict[str, Any]] = [
     {"priority": -5, "mode": "Audit", "onUnknownPod": "Allow", "swap": {"behavior": "NoSwap", "systemReserved": "10%"}},
     {"swap": {"behavior": "LimitedSwap", "systemReserved": 1073741824}},
     {"swap": workload(maxPerContainer="1.5Gi", maxPerPod="4e9")},
+    {"swap": workload(overcommitPercent=150), "scheduling": {"extendedResource": True}},
     {"nodeSelector": {"matchLabels": {"example.com/pool": "batch", "zone": ""}, **expression(operator="NotIn")}},
     {"nodeSelector": expression(operator="DoesNotExist", values=[])},
+    *(override(policy="Disabled", swapLimit=zero) for zero in (0, "0", "0Gi", "0.0", ".0e5")),
+    override(policy="NoPreference", swapLimit="1.5Gi"),
+    {"overrides": [{"namespaceSelector": expression(), "podSelector": expression(), "policy": "Disabled"}] * 32},
 ]
 
 
@@ -150,6 +199,7 @@ def test_defaults_are_filled_in(crds: ControlPlane, create: Create) -> None:
         "mode": "Enforce",
         "onUnknownPod": "Deny",
         "swap": {"behavior": "Kubelet"},
+        "rollout": {"maxUnavailable": "25%", "onSwapInUse": "Proceed"},
     }
 
 
@@ -273,15 +323,15 @@ def condition(kind: str, status: str) -> dict[str, Any]:
 def test_what_kubectl_shows_of_a_profile(kind: str, crds: ControlPlane, create: Create) -> None:
     name = create(profile(priority=7, mode="Audit", swap={"behavior": "LimitedSwap", "systemReserved": "10%"}))
     status = {
-        "nodes": {"matched": 3, "applied": 2, "degraded": 1},
+        "nodes": {"matched": 9, "applied": 2, "pending": 4, "incompatible": 0, "withoutAgent": 3, "degraded": 1},
         "conditions": [condition("Ready", "False"), condition("Conflicted", "True")],
     }
     assert crds.request("PATCH", f"{PROFILES}/{name}/status", {"status": status})[0] == HTTPStatus.OK
     lines = crds.kubectl("get", kind, name).stdout.splitlines()
-    assert " ".join(lines[0].split()) == "NAME BEHAVIOR MODE PRIORITY NODES APPLIED DEGRADED READY AGE"
-    assert lines[1].split()[:-1] == [name, "LimitedSwap", "Audit", "7", "3", "2", "1", "False"]
+    assert " ".join(lines[0].split()) == "NAME BEHAVIOR MODE PRIORITY NODES APPLIED DEGRADED READY REASON AGE"
+    assert lines[1].split()[:-1] == [name, "LimitedSwap", "Audit", "7", "9", "2", "1", "False", "Test"]
     wide = crds.kubectl("get", kind, name, "-o", "wide", "--no-headers").stdout.split()
-    assert wide[8:-1] == ["10%", "True"]
+    assert wide[9:-1] == ["4", "3", "0", "10%", "True"]
 
 
 @pytest.mark.parametrize("kind", ["nss", "nodeswapstate", names.STATE_PLURAL])

@@ -44,7 +44,8 @@ class AgentProcess:
         self.run_dir = folder / "run"
         self.state_dir = folder / "state"
         argv = [sys.executable, "-m", "swapwarden", "agent", "--node-name", node, "--cgroup-root", str(root)]
-        argv += ["--proc-root", str(proc), "--run-dir", str(self.run_dir), "--state-dir", str(self.state_dir)]
+        argv += ["--proc-root", str(proc), "--sys-root", str(proc.parent / "sys")]
+        argv += ["--run-dir", str(self.run_dir), "--state-dir", str(self.state_dir)]
         argv += ["--kubeconfig", str(kubeconfig), "--metrics-address", f"127.0.0.1:{self.port}", "--log-level", "debug"]
         argv += options
         environment = {key: value for key, value in os.environ.items() if key not in {"POD_UID", "NODE_NAME"}}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed import chart, helm, process
+from testbed import chart, helm, manifests, process
 from testbed.controlplane import ControlPlane
 
 Json = dict[str, Any]
@@ -34,6 +34,7 @@ SETS: dict[str, Json] = {
         "networkPolicy": {"enabled": False},
         "log": {"level": "debug", "format": "text"},
         "crds": {"keep": False},
+        "flowControl": {"enabled": False},
     },
     "all": {
         "nameOverride": "limits",
@@ -42,6 +43,7 @@ SETS: dict[str, Json] = {
         "imagePullSecrets": [{"name": "pull"}],
         "profiles": PROFILES,
         "startupTaint": True,
+        "extendedResource": True,
         "admission": {
             "failurePolicy": "Ignore",
             "objectSelector": {"matchLabels": {"tier": "batch"}},
@@ -52,7 +54,14 @@ SETS: dict[str, Json] = {
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
         },
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-        "controller": PLACEMENT,
+        "controller": {
+            **PLACEMENT,
+            "labelPublisher": "Auto",
+            "vouchedNodes": {
+                "node-restriction.kubernetes.io/swap": "encrypted",
+                "a.node-restriction.kubernetes.io/b": "",
+            },
+        },
         "webhook": PLACEMENT,
         "agent": {**PLACEMENT, "seLinuxOptions": {"type": "spc_t"}},
         "openshift": {"securityContextConstraints": True},
@@ -84,7 +93,7 @@ FOREIGN = Path(__file__).parent / "foreign"
 def rendered(folder: Path, values: Json, *options: str) -> list[Json]:
     path = folder / "values.json"
     path.write_text(json.dumps(values), encoding="utf-8")
-    documents = yaml.safe_load_all(helm.render(f"--values={path}", *options))
+    documents = manifests.read(helm.render(f"--values={path}", *options))
     return [document for document in documents if document]
 
 
@@ -126,7 +135,7 @@ def test_helm_finds_nothing_wrong(tmp_path: Path) -> None:
 def test_the_api_server_accepts_every_object(name: str, namespace: ControlPlane, tmp_path: Path) -> None:
     documents = rendered(tmp_path, SETS[name])
     assert len(documents) > 25
-    text = yaml.safe_dump_all(documents)
+    text = manifests.written(documents)
     # Strict: a field that the API server does not know is an error, not a warning.
     said = namespace.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", text=text).stdout
     assert len(said.splitlines()) == len(documents)
@@ -145,7 +154,7 @@ def test_every_object_can_be_told_to_be_of_the_release(name: str, tmp_path: Path
 def test_names_follow_the_release_everywhere(tmp_path: Path) -> None:
     documents = rendered(tmp_path, {"fullnameOverride": "sw"}, "--namespace=elsewhere")
     crds = named(documents, "CustomResourceDefinition").values()
-    text = yaml.safe_dump_all([document for document in documents if document not in crds])
+    text = manifests.written([document for document in documents if document not in crds])
     words = text.translate(str.maketrans("',]", "   ")).split()
     assert {word for word in words if word.startswith("swapwarden-")} == {
         "swapwarden-0.1.0",
@@ -168,7 +177,7 @@ def test_names_of_digits_stay_text(tmp_path: Path) -> None:
     path = tmp_path / "values.json"
     path.write_text(json.dumps({**SETS["all"], "fullnameOverride": "no", "nameOverride": ""}), encoding="utf-8")
     text = helm.run("template", "123", str(chart.FOLDER), "--namespace=456", f"--values={path}")
-    documents = [each for each in yaml.safe_load_all(text) if each]
+    documents = manifests.read(text)
     assert {each["metadata"].get("namespace", "456") for each in documents} == {"456"}
     assert {each["metadata"]["labels"]["app.kubernetes.io/instance"] for each in documents} == {"123"}
     assert all(isinstance(each["metadata"]["name"], str) for each in documents)
@@ -257,6 +266,55 @@ def test_values_reach_the_pods(tmp_path: Path) -> None:
     assert agent["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
 
 
+def test_the_right_to_write_the_status_of_nodes_comes_with_the_resource_that_needs_it(tmp_path: Path) -> None:
+    def who_may(values: Json) -> set[str]:
+        roles = named(rendered(tmp_path, values), "ClusterRole")
+        return {
+            name
+            for name, role in roles.items()
+            for rule in role["rules"]
+            if any("nodes/status" in resource for resource in rule["resources"])
+        }
+
+    assert who_may({}) == set()
+    assert who_may({"extendedResource": True}) == {"swapwarden-controller", "swapwarden-uninstall"}
+    [deployment] = [
+        each
+        for each in rendered(tmp_path, {"extendedResource": True})
+        if (each["kind"], each["metadata"]["name"]) == ("Deployment", "swapwarden-controller")
+    ]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert "--extended-resource" in container["args"]
+
+
+def test_who_sets_labels_needs_rights_for_it_and_no_others(tmp_path: Path) -> None:
+    def found(values: Json) -> tuple[set[str], set[str]]:
+        documents = rendered(tmp_path, values)
+        roles = [*named(documents, "ClusterRole").values(), *named(documents, "Role").values()]
+        asking = {role["kind"] for role in roles for rule in role["rules"] if "nodefeatures" in rule["resources"]}
+        workloads = [*pods(documents)]
+        return asking, {each for pod in workloads for each in pod["containers"][0]["args"] if "node" in each.lower()}
+
+    assert found({}) == (set(), set())
+    vouched = "--vouched-nodes=a.node-restriction.kubernetes.io/b=,node-restriction.kubernetes.io/swap=encrypted"
+    assert found({"controller": SETS["all"]["controller"]}) == ({"Role"}, {"--node-features", vouched})
+    assert "--label-publisher=NodeFeature" in found({"controller": {"labelPublisher": "NodeFeature"}})[1]
+
+
+@pytest.mark.parametrize(
+    "controller",
+    [
+        {"labelPublisher": "Both"},
+        {"vouchedNodes": {"pool": "batch"}},
+        {"vouchedNodes": {"swapwarden.node-restriction.kubernetes.io/encrypted-swap": "true"}},
+        {"vouchedNodes": {"node-restriction.kubernetes.io/a": "b c"}},
+    ],
+)
+def test_labels_that_make_no_sense_are_refused(controller: Json, tmp_path: Path) -> None:
+    with pytest.raises(process.ProcessError, match=rf"controller.{next(iter(controller))}|invalid propertyName"):
+        rendered(tmp_path, {"controller": controller})
+
+
 def test_values_reach_admission(tmp_path: Path) -> None:
     def found(values: Json) -> tuple[list[str], list[Json], list[str]]:
         documents = rendered(tmp_path, values)
@@ -327,6 +385,17 @@ def test_network_policies_name_the_api_servers(tmp_path: Path) -> None:
     assert webhook["egress"] == []
     assert [rule["from"] for rule in webhook["ingress"]] == [blocks, monitoring]
     assert named(rendered(tmp_path, SETS["small"]), "NetworkPolicy") == {}
+
+
+def test_flows_are_made_unless_they_are_turned_off(tmp_path: Path) -> None:
+    flows = named(rendered(tmp_path, SETS["all"]), "FlowSchema")
+    accounts = {name: flow["spec"]["rules"][0]["subjects"][0]["serviceAccount"]["name"] for name, flow in flows.items()}
+    assert accounts == {
+        "swapwarden-limits-agent": "swapwarden-limits-agent",
+        "swapwarden-limits-controller": "swapwarden-limits-controller",
+        "swapwarden-limits-leader-election": "swapwarden-limits-controller",
+    }
+    assert named(rendered(tmp_path, SETS["small"]), "FlowSchema") == {}
 
 
 def test_pod_monitors_are_made_when_asked_for(tmp_path: Path) -> None:
@@ -411,6 +480,8 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
         ({"agents": {}}, "agents"),
         ({"agent": {"replicas": 2}}, "replicas"),
         ({"controller": {"replicas": 0}}, "replicas"),
+        ({"controller": {"writesPerSecond": 0}}, "writesPerSecond"),
+        ({"flowControl": {"enabled": "no"}}, "enabled"),
         ({"webhook": {"replicas": "2"}}, "replicas"),
         ({"log": {"level": "loud"}}, "level"),
         ({"image": {"digest": "latest"}}, "digest"),

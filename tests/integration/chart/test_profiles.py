@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from swapwarden.api import profile as api
+from swapwarden.policy import profiles
 
-from testbed import helm, process
+from testbed import helm, manifests, process
 from testbed.controlplane import ControlPlane
 from tests.integration.controller.cluster import PROFILES
 
@@ -29,7 +30,7 @@ def hook() -> list[Json]:
     text = helm.render("--set-json=profiles={}", "--is-upgrade")
     return [
         each
-        for each in yaml.safe_load_all(text)
+        for each in manifests.read(text)
         if each and each["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "profiles"
     ]
 
@@ -38,7 +39,7 @@ def hook() -> list[Json]:
 def account(crds: ControlPlane, hook: list[Json], eventually: Callable[..., None]) -> Iterator[Path]:
     """A kubeconfig with the hook's rights."""
     crds.request("POST", "/api/v1/namespaces", {"metadata": {"name": helm.NAMESPACE}})
-    text = yaml.safe_dump_all([each for each in hook if each["kind"] not in {"Job", "ConfigMap"}])
+    text = manifests.written([each for each in hook if each["kind"] not in {"Job", "ConfigMap"}])
     crds.apply(text)
     token = crds.token(helm.NAMESPACE, "swapwarden-profiles")
     # The API server sees new rights through a watch of its own.
@@ -146,6 +147,48 @@ def test_the_job_runs_what_is_tested_here(hook: list[Json]) -> None:
     assert "profiles.json" in by_kind["ConfigMap"]["data"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def given(*arguments: str) -> Json:
+    """What an installation with these values gives to the command."""
+    (found,) = (
+        each["data"]["profiles.json"]
+        for each in manifests.read(helm.render(*arguments))
+        if each and "profiles.json" in each.get("data", {})
+    )
+    loaded: Json = json.loads(found)
+    return loaded
+
+
+CONTROL_PLANE = "--set=controlPlaneProfile.enabled=true"
+
+
+def test_control_plane_nodes_get_a_profile_that_wins_over_the_usual_one(apply: Apply, crds: ControlPlane) -> None:
+    specs_given = given(CONTROL_PLANE, f"--set-json=profiles={json.dumps({'all': ALL})}")
+    assert specs_given.keys() == {"control-plane", "all"}
+    done = apply(specs_given)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = {
+        each["metadata"]["name"]: profiles.compile_profile(api.NodeSwapProfile.model_validate(each))
+        for each in crds.get(PROFILES)["items"]
+    }
+    # With the label's value as kubeadm sets it, and with one.
+    for value in ("", "true"):
+        selection = profiles.select(found.values(), {"node-role.kubernetes.io/control-plane": value})
+        assert (selection.profile.name, selection.profile.behavior) == ("control-plane", "NoSwap")
+        assert selection.conflicts == ()
+    assert profiles.select(found.values(), {}).profile.name == "all"
+
+
+def test_that_profile_alone_is_reason_enough_for_the_hook() -> None:
+    assert given(CONTROL_PLANE).keys() == {"control-plane"}
+    kinds = [each["kind"] for each in manifests.read(helm.render(CONTROL_PLANE)) if each]
+    assert kinds.count("Job") == 2, "the other one is that of the removal"
+
+
+def test_two_profiles_of_that_name_are_refused() -> None:
+    with pytest.raises(process.ProcessError, match="two profiles of one name"):
+        helm.render(CONTROL_PLANE, f"--set-json=profiles={json.dumps({'control-plane': ALL})}")
 
 
 def test_an_installation_without_profiles_runs_no_hook() -> None:

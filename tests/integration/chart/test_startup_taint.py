@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from testbed import helm, manifests
 from testbed.controller import Controller
@@ -26,8 +25,8 @@ KINDS |= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Rights and policies of this value."""
-    documents = yaml.safe_load_all(helm.render("--set=startupTaint=true", "--set=namespace.create=true"))
-    text = yaml.safe_dump_all([document for document in documents if document and document["kind"] in KINDS])
+    documents = manifests.read(helm.render("--set=startupTaint=true", "--set=namespace.create=true"))
+    text = manifests.written([document for document in documents if document and document["kind"] in KINDS])
     with ControlPlane() as running:
         running.apply_crds(manifests.FOLDER.parents[1] / "crds")
         running.create_namespace(helm.NAMESPACE)
@@ -69,6 +68,30 @@ def test_it_goes_when_the_agent_has_applied_a_state_and_all_others_stay(
         # A node that comes back new.
         taint(cluster, "one", *before)
         eventually(lambda: STARTUP not in taints(cluster, "one"), "the taint gone again")
+
+
+def test_it_waits_for_the_agent_of_this_node_and_not_of_an_earlier_one_of_the_name(
+    cluster: Cluster, eventually: Eventually
+) -> None:
+    cluster.node("one")
+    with Controller(cluster.cp, FAST, "--remove-startup-taint"):
+        with Agent(cluster, "one") as agent:
+            eventually(lambda: agent.modes, "a report")
+        earlier = cluster.state("one")
+        cluster.cp.request("DELETE", "/api/v1/nodes/one")
+        node = cluster.node("one", swap=0)
+        taint(cluster, "one", STARTUP)
+        cluster.node("marker")
+        eventually(lambda: cluster.state("marker"), "the controller has seen what came before")
+        assert cluster.state("one")["metadata"]["uid"] == earlier["metadata"]["uid"]
+        assert STARTUP in taints(cluster, "one")
+        # As the garbage collector does.
+        cluster.cp.request("DELETE", f"{STATES}/one")
+        eventually(lambda: cluster.state("one"), "a state of its own")
+        assert [one["uid"] for one in cluster.state("one")["metadata"]["ownerReferences"]] == [node["metadata"]["uid"]]
+        assert STARTUP in taints(cluster, "one")
+        with Agent(cluster, "one"):
+            eventually(lambda: STARTUP not in taints(cluster, "one"), "the taint gone")
 
 
 def test_it_goes_where_nothing_can_be_done(cluster: Cluster, eventually: Eventually) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from testbed import helm, manifests, process
 from testbed.controller import Controller
@@ -25,7 +24,7 @@ SWAP, NFD = "node.swapwarden.dev/swap", "feature.node.kubernetes.io/memory-swap"
 
 @pytest.fixture(scope="module")
 def hook() -> list[Json]:
-    documents = [each for each in yaml.safe_load_all(helm.render()) if each]
+    documents = manifests.read(helm.render())
     return [
         each for each in documents if (each["metadata"].get("annotations") or {}).get("helm.sh/hook") == "pre-delete"
     ]
@@ -37,7 +36,7 @@ def cluster(hook: list[Json]) -> Iterator[Cluster]:
     with ControlPlane() as running:
         running.apply_crds(manifests.FOLDER.parents[1] / "crds")
         running.apply(*manifests.other_manifests(), manifests.FOLDER / "uninstall-configmap.yaml")
-        running.apply(yaml.safe_dump_all([each for each in hook if each["kind"] != "Job"]))
+        running.apply(manifests.written([each for each in hook if each["kind"] != "Job"]))
         running.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
         yield Cluster(running)
 
@@ -69,22 +68,30 @@ def labels(cluster: Cluster, node: str) -> set[str]:
     return {key for key in found if "swap" in key}
 
 
+def taints(cluster: Cluster, node: str) -> list[str]:
+    found = [each["key"] for each in cluster.cp.get(f"/api/v1/nodes/{node}")["spec"].get("taints", [])]
+    return [key for key in found if "swap" in key]
+
+
 def test_nothing_of_an_installation_is_left(
     cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
 ) -> None:
     cluster.node("one", {"pool": "batch"})
     cluster.pod("one", "quiet", {"swapwarden.dev/swap-policy": "Disabled"})
-    cluster.profile("mine", {"pool": "batch"})
+    tainting: Json = {"swap": {"behavior": "LimitedSwap"}, "scheduling": {"taintEffect": "NoSchedule"}}
+    cluster.profile("mine", {"pool": "batch"}, **tainting)
     ours = {"app.kubernetes.io/managed-by": "swapwarden-profiles", "app.kubernetes.io/instance": helm.RELEASE}
     body = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile", "spec": {"nodeSelector": {}}}
     cluster.cp.create(PROFILES, {**body, "metadata": {"name": "ours", "labels": ours}})
     with Controller(cluster.cp, FAST) as controller, Agent(cluster, "one") as agent:
         controller.leads()
-        eventually(lambda: cluster.spec("one").get("pods") and len(labels(cluster, "one")) == 2, "a plan and labels")
+        eventually(lambda: cluster.spec("one").get("pods") and len(labels(cluster, "one")) == 3, "a plan and labels")
+        eventually(lambda: taints(cluster, "one") == [SWAP], "the taint of its profile")
         said = uninstall(f"--owner={helm.RELEASE}")
         assert said == "all agents have put back what was there\n"
         assert agent.modes[-1] == "Restore"
         assert labels(cluster, "one") == set()
+        assert taints(cluster, "one") == []
         assert cluster.cp.get(STATES)["items"] == []
         assert [each["metadata"]["name"] for each in cluster.cp.get(PROFILES)["items"]] == ["mine"]
         # The controller still runs, and leaves it at that: a change of the node is followed by nothing.
@@ -98,6 +105,40 @@ def test_nothing_of_an_installation_is_left(
         # An upgrade takes the order back.
         cluster.cp.apply(manifests.FOLDER / "uninstall-configmap.yaml")
         eventually(lambda: cluster.spec("one").get("pods") and labels(cluster, "one"), "enforcement again")
+
+
+@pytest.fixture
+def _offering(cluster: Cluster, hook: list[Json]) -> Iterator[None]:
+    """The rights that come with the chart's extendedResource."""
+    only = [
+        f"--show-only=templates/{name}.yaml"
+        for name in ("controller/rbac", "controller/policy-nodes", "uninstall/rbac")
+    ]
+    cluster.cp.apply(helm.render("--set=extendedResource=true", *only))
+    cluster.cp.wait_for_policies()
+    yield
+    cluster.cp.apply(*manifests.other_manifests())
+    cluster.cp.apply(manifests.written([each for each in hook if each["kind"] != "Job"]))
+    cluster.cp.wait_for_policies()
+
+
+@pytest.mark.usefixtures("_offering")
+def test_the_extended_resource_goes_and_nothing_else_of_the_capacity(
+    cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
+) -> None:
+    def capacity() -> Json:
+        found: Json = cluster.cp.get("/api/v1/nodes/one")["status"]["capacity"]
+        return found
+
+    cluster.node("one", {"pool": "batch"})
+    before = capacity()
+    offering: Json = {"swap": {"behavior": "WorkloadControlled"}, "scheduling": {"extendedResource": True}}
+    cluster.profile("mine", {"pool": "batch"}, **offering)
+    with Controller(cluster.cp, FAST, "--extended-resource") as controller, Agent(cluster, "one"):
+        controller.leads()
+        eventually(lambda: capacity() == {**before, "swapwarden.dev/swap": str(2**30)}, "what the node offers")
+        assert uninstall() == "all agents have put back what was there\n"
+        assert capacity() == before
 
 
 def test_a_node_that_does_not_answer_is_listed_with_what_is_left(
@@ -173,7 +214,7 @@ def test_labels_that_running_pods_select_stay_and_are_listed(
     path = "/api/v1/namespaces/default/pods"
     spec = {"nodeName": "one", "containers": [container]}
     with Controller(cluster.cp, FAST), Agent(cluster, "one"):
-        eventually(lambda: len(labels(cluster, "one")) == 2, "labels")
+        eventually(lambda: len(labels(cluster, "one")) == 3, "labels")
         cluster.cp.create(path, {"metadata": {"name": "selects"}, "spec": {**spec, "nodeSelector": {SWAP: "true"}}})
         ended = {**spec, "affinity": {"nodeAffinity": required}}
         cluster.cp.create(path, {"metadata": {"name": "ended"}, "spec": ended})

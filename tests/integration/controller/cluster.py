@@ -26,6 +26,8 @@ class Cluster:
         fields += ["kubeletVersion", "kubeProxyVersion", "operatingSystem", "architecture"]
         status = {"capacity": capacity, "nodeInfo": {**dict.fromkeys(fields, ""), **info}}
         self.cp.request("PATCH", f"/api/v1/nodes/{name}/status", {"status": status})
+        # The API server makes each node not-ready, and a controller that does not run here takes that away again.
+        self.cp.request("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
         found: dict[str, Any] = self.cp.get(f"/api/v1/nodes/{name}")
         return found
 
@@ -70,10 +72,16 @@ class Cluster:
         status = self.cp.get(f"{PROFILES}/{profile}").get("status", {})
         return {one["type"]: (one["status"], one["reason"]) for one in status.get("conditions", [])}
 
-    def report(self, node: str, *, applied: str = "True") -> None:
-        """Be the node's agent."""
-        generation = self.state(node)["metadata"]["generation"]
+    def report(self, node: str, *others: dict[str, Any], applied: str = "True", **facts: int) -> None:
+        """Be the node's agent; `others` are conditions besides Applied, `facts` differ from FACTS."""
+        found = self.state(node)
+        generation = found["metadata"]["generation"]
         condition = {"type": "Applied", "status": applied, "reason": "AsSpecified", "observedGeneration": generation}
-        status = {"observedGeneration": generation, "facts": FACTS, "conditions": [condition]}
+        status = {
+            "observedGeneration": generation,
+            "profile": {"generation": 0, **found["spec"]["profile"]},
+            "facts": {**FACTS, **facts},
+            "conditions": [condition, *others],
+        }
         code, answer = self.cp.request("PATCH", f"{STATES}/{node}/status", {"status": status})
         assert code == 200, answer

@@ -45,7 +45,11 @@ def test_labels_say_where_swap_is(cluster: Cluster, eventually: Eventually) -> N
         found: dict[str, str] = cluster.cp.get(f"/api/v1/nodes/{node}")["metadata"]["labels"]
         return found
 
-    own = {"feature.node.kubernetes.io/memory-swap": "true", "node.swapwarden.dev/swap": "true"}
+    own = {
+        "feature.node.kubernetes.io/memory-swap": "true",
+        "node.swapwarden.dev/swap": "true",
+        "node.swapwarden.dev/swap-behavior": "Kubelet",
+    }
     eventually(lambda: labels("with") == {"group": "with", **own}, "labels")
     eventually(lambda: cluster.state("without"), "the other node is planned")
     assert labels("without") == {"group": "without"}
@@ -59,13 +63,16 @@ def test_a_profile_is_followed_and_reports(cluster: Cluster, eventually: Eventua
     cluster.profile("p2", {"group": "n2"}, swap=limit)
     eventually(lambda: cluster.spec("n2").get("kubepods") == {"swapMax": str(2**29)}, "the reserve")
     assert cluster.swap_max("n2", pod) == str(2**27)
-    eventually(lambda: cluster.conditions("p2").get("Ready") == ("False", "Applying"), "the profile waits")
+    eventually(lambda: cluster.conditions("p2").get("Ready") == ("False", "NoAgent"), "the profile waits")
     cluster.report("n2")
     eventually(lambda: cluster.conditions("p2").get("Ready") == ("True", "Applied"), "the profile is ready")
     status = cluster.cp.get(f"{PROFILES}/p2")["status"]
-    assert status["nodes"] == {"matched": 1, "applied": 1, "degraded": 0}
-    assert status["observedGeneration"] == 1
+    counts = {kind: count for kind, count in status["nodes"].items() if count}
+    assert counts == {"matched": 1, "updated": 1, "applied": 1}
+    assert (status["observedGeneration"], status["appliedGeneration"]) == (1, 1)
     cluster.cp.request("PATCH", f"{PROFILES}/p2", {"spec": {"swap": {"behavior": "NoSwap"}}})
+    eventually(lambda: "proposal" in cluster.spec("n2"), "the agent is asked what the change takes")
+    cluster.report("n2")
     eventually(lambda: cluster.swap_max("n2", pod) == "0", "the change is followed")
     eventually(lambda: cluster.conditions("p2").get("Ready") == ("False", "Applying"), "and must be applied again")
     cluster.cp.request("DELETE", f"{PROFILES}/p2")

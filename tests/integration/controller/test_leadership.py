@@ -1,17 +1,115 @@
-"""Two controllers, one leader: whoever is late writes nothing."""
+"""Several controllers, one leader: whoever is late writes nothing, and no term has two writers.
+
+Leases last for 3 s here, so that who is frozen, or away, for long is so for seconds.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import collections
+import concurrent.futures
+import contextlib
+import pathlib
 import signal
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self
 
-from testbed.controller import Controller
+import pytest
+
+from testbed.controller import ACCOUNT, NAMESPACE, Controller
+from tests.integration.controller import clocks
 from tests.integration.controller.cluster import FAST, STATES, Cluster
+from tests.integration.kube.proxy import Proxy
 
-Eventually = Callable[[Callable[[], object], str], None]
+Eventually = Callable[..., None]
+Json = dict[str, Any]
 
+OWN_LEASE = "--lease-duration=15"
+"""The default: as long as in a cluster."""
 LONG = "--lease-duration=600"
 """Far longer than any test waits for anything: who leads did not wait for the Lease to run out."""
+
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/swapwarden-controller"
+DISABLED = {"swapwarden.dev/swap-policy": "Disabled"}
+NO_MORE = "this instance does not lead any more"
+REFUSED = 422
+
+
+class Write(NamedTuple):
+    """A write of a state, done or refused, as the API server's audit log has it."""
+
+    term: int
+    writer: str
+    """The token that it came with: each instance has its own."""
+    status: int
+
+
+class Audit:
+    """The writes of states since now by who is called like the controller."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._before = len(cluster.cp.audited())
+
+    def writes(self) -> list[Write]:
+        found = []
+        for event in self._cluster.cp.audited()[self._before :]:
+            spec = event.get("requestObject", {}).get("spec", {})
+            user = event["user"]
+            if "epoch" in spec and user["username"] == f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}":
+                [writer] = user["extra"]["authentication.kubernetes.io/credential-id"]
+                found.append(Write(spec["epoch"], writer, event["responseStatus"]["code"]))
+        return found
+
+    def terms(self, controller: Controller) -> set[int]:
+        """In which terms an instance wrote, or tried to."""
+        return {write.term for write in self.writes() if write.writer == controller.credential}
+
+
+@pytest.fixture(autouse=True)
+def audit(cluster: Cluster) -> Iterator[Audit]:
+    """In each of the tests here: no term has two writers."""
+    log = Audit(cluster)
+    yield log
+    writers: dict[int, set[str]] = collections.defaultdict(set)
+    for write in log.writes():
+        writers[write.term].add(write.writer)
+    assert {term: found for term, found in writers.items() if len(found) > 1} == {}
+
+
+class Between:
+    """A proxy before the API server, in a thread of its own."""
+
+    def __init__(self, port: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._proxy = Proxy(port)
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._proxy.__aenter__(), self._loop).result(10)
+        self.url = self._proxy.url
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._proxy.__aexit__(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def hold_requests(self) -> None:
+        """Keep back what clients send; what they are sent they get."""
+        self._loop.call_soon_threadsafe(lambda: self._proxy.stall(answers=False))
+
+    def seen(self) -> tuple[int, int]:
+        """How many connections were opened so far; of how many something is kept back."""
+        return self._proxy.connections, self._proxy.kept
+
+    def go_on(self) -> None:
+        self._loop.call_soon_threadsafe(self._proxy.go_on)
 
 
 def test_a_second_replica_takes_over_when_the_leader_is_killed(cluster: Cluster, eventually: Eventually) -> None:
@@ -39,7 +137,7 @@ def test_a_leader_that_wakes_up_late_writes_nothing(cluster: Cluster, eventually
             pod = cluster.pod("n8", "app", {"swapwarden.dev/swap-policy": "Disabled"})
             eventually(lambda: cluster.swap_max("n8", pod) == "0", "the second one plans")
             first.process.send_signal(signal.SIGCONT)
-            first.said("this instance does not lead any more")
+            first.said(NO_MORE)
             assert cluster.spec("n8")["epoch"] == epoch
 
 
@@ -59,6 +157,156 @@ def test_the_api_server_refuses_a_stale_leaders_write(cluster: Cluster, eventual
         pod = cluster.pod("n9", "app", {"swapwarden.dev/swap-policy": "Disabled"})
         eventually(lambda: cluster.swap_max("n9", pod) == "0", "planned in a later term")
         assert cluster.spec("n9")["epoch"] > epoch + 5
+
+
+def write_on_its_way(cluster: Cluster, leader: Controller, between: Between, eventually: Eventually) -> Json:
+    """Have the leader send a write for n10, of a new pod, that does not arrive; the pod.
+
+    Its Lease is renewed meanwhile, which may take the connection that was open. A write that has to open another is
+    never sent, as nobody answers. Then it is tried once more.
+    """
+    for attempt in range(5):
+        pods = leader.metric("swapwarden_informer_objects", resource="pods")
+        between.hold_requests()
+        opened, _ = between.seen()
+        pod = cluster.pod("n10", f"app-{attempt}", DISABLED)
+
+        def sent(pods: float = pods) -> bool:
+            seen = leader.metric("swapwarden_informer_objects", resource="pods") > pods
+            return seen and leader.metric("swapwarden_queue_depth", queue="nodes") == 0 and between.seen()[1] > 0
+
+        eventually(sent, "its write is on its way")
+        if between.seen()[0] == opened:
+            return pod
+        between.go_on()
+        eventually(lambda pod=pod: cluster.swap_max("n10", pod) == "0", "it is written in the end")
+    raise AssertionError("each time it opened a connection")
+
+
+def is_labelled(cluster: Cluster, node: str) -> bool:
+    return "node.swapwarden.dev/swap" in cluster.cp.get(f"/api/v1/nodes/{node}")["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
+    ("frozen", "deleted", "options"),
+    [(0, False, FAST), (0, True, FAST), (60, False, OWN_LEASE)],
+    ids=["", "after its Lease was deleted", "for a minute"],
+)
+def test_a_write_on_its_way_when_the_leader_freezes_is_refused_when_it_arrives(
+    cluster: Cluster, eventually: Eventually, audit: Audit, frozen: int, deleted: bool, options: str
+) -> None:
+    """`frozen`: for how many seconds at least."""
+    cluster.node("n10")
+    if deleted:
+        # The number of the next term stands in a state then, and not in the Lease; and there is nothing to write.
+        with Controller(cluster.cp, FAST) as earlier:
+            earlier.leads()
+            eventually(lambda: cluster.spec("n10"), "the plan")
+            earlier.stop()
+        assert cluster.cp.request("DELETE", LEASE)[0] == 200
+    with Between(cluster.cp.port) as between, Controller(cluster.cp, options, server=between.url) as first:
+        term = first.leads()["epoch"]
+        # One write at a time is on its way for a node: none other may be held back than the one that this is about.
+        eventually(lambda: cluster.spec("n10") and is_labelled(cluster, "n10"), "all is written")
+        assert (audit.terms(first) == set()) is deleted
+        with Controller(cluster.cp, options) as second:
+            eventually(lambda: second.health("/readyz")[0] == 200, "the second one stands by")
+            pod = write_on_its_way(cluster, first, between, eventually)
+            first.process.send_signal(signal.SIGSTOP)
+            since = time.monotonic()
+            later = second.leads()["epoch"]
+            assert later > term
+            eventually(lambda: cluster.swap_max("n10", pod) == "0", "the second one plans")
+            eventually(lambda: time.monotonic() - since >= frozen, "it was frozen for long", timeout=2 * frozen + 10)
+            between.go_on()
+            first.process.send_signal(signal.SIGCONT)
+            refused = Write(term, first.credential, REFUSED)
+            eventually(lambda: refused in audit.writes(), "the late write is refused")
+            first.said(NO_MORE)
+            assert cluster.spec("n10")["epoch"] == later
+
+
+def test_of_two_that_begin_at_once_one_leads_and_the_other_after_it(
+    cluster: Cluster, eventually: Eventually, audit: Audit
+) -> None:
+    cluster.node("n11")
+    cluster.cp.request("DELETE", LEASE)
+    with concurrent.futures.ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
+        starting = [pool.submit(Controller, cluster.cp, FAST) for _ in range(2)]
+        both = [stack.enter_context(one.result()) for one in starting]
+        eventually(lambda: cluster.spec("n11"), "one of them plans")
+        for one in both:
+            eventually(lambda one=one: one.health("/readyz")[0] == 200, "both are in sync")
+        pod = cluster.pod("n11", "first", DISABLED)
+        eventually(lambda: cluster.swap_max("n11", pod) == "0", "the plan of a pod")
+        [leader] = [one for one in both if one.lines("this instance leads")]
+        [other] = [one for one in both if one is not leader]
+        assert (leader.metric("swapwarden_leader"), other.metric("swapwarden_leader")) == (1, 0)
+        assert audit.terms(other) == set()
+        leader.process.send_signal(signal.SIGKILL)
+        assert other.leads()["epoch"] > max(audit.terms(leader))
+        pod = cluster.pod("n11", "second", DISABLED)
+        eventually(lambda: cluster.swap_max("n11", pod) == "0", "the other one plans")
+        assert audit.terms(other)
+
+
+def test_an_api_server_that_restarts_leaves_one_leader(cluster: Cluster, eventually: Eventually, audit: Audit) -> None:
+    cluster.node("n12")
+    with Controller(cluster.cp, FAST) as first:
+        first.leads()
+        eventually(lambda: cluster.spec("n12"), "the plan")
+        with Controller(cluster.cp, FAST) as second:
+            eventually(lambda: second.health("/readyz")[0] == 200, "the second one stands by")
+            cluster.cp.stop_apiserver()
+            first.said(NO_MORE)
+            cluster.cp.start_apiserver()
+            pod = cluster.pod("n12", "app", DISABLED)
+            eventually(lambda: cluster.swap_max("n12", pod) == "0", "planned after it", timeout=60.0)
+            eventually(lambda: first.metric("swapwarden_leader") + second.metric("swapwarden_leader") == 1, "one leads")
+            assert len(audit.terms(first) | audit.terms(second)) > 1, "one before it, one after it"
+
+
+def test_what_the_time_of_day_is_does_not_matter(
+    cluster: Cluster, eventually: Eventually, tmp_path: pathlib.Path
+) -> None:
+    def renewed() -> str:
+        found: str = cluster.cp.get(LEASE)["spec"]["renewTime"]
+        return found
+
+    cluster.node("n13")
+    with Controller(cluster.cp, FAST, program=(clocks.__file__, str(tmp_path))) as first:
+        first.leads()
+        eventually(lambda: cluster.spec("n13"), "the plan")
+        with Controller(cluster.cp, FAST) as second:
+            eventually(lambda: second.health("/readyz")[0] == 200, "the second one stands by")
+            year, today = 366 * 24 * 3600.0, renewed()
+            for ahead in (year, -year):
+                clocks.put(tmp_path, clocks.WALL, ahead)
+                eventually(lambda ahead=ahead: (renewed() > today) is (ahead > 0), "a renewal at another time of day")
+                done = first.metric("swapwarden_lease_renewals_total", result="ok")
+                # For longer than a Lease lasts: they come each 2/15 of it.
+                eventually(
+                    lambda done=done: first.metric("swapwarden_lease_renewals_total", result="ok") > done + 9,
+                    "more renewals",
+                )
+            assert first.lines(NO_MORE) == []
+            assert second.lines("this instance leads") == []
+            pod = cluster.pod("n13", "app", DISABLED)
+            eventually(lambda: cluster.swap_max("n13", pod) == "0", "the first one plans on")
+
+
+def test_a_leader_whose_machine_slept_knows_at_once_and_begins_a_new_term(
+    cluster: Cluster, eventually: Eventually, audit: Audit, tmp_path: pathlib.Path
+) -> None:
+    cluster.node("n14")
+    with Controller(cluster.cp, FAST, program=(clocks.__file__, str(tmp_path))) as first:
+        term = first.leads()["epoch"]
+        eventually(lambda: audit.terms(first) == {term}, "the plan")
+        clocks.put(tmp_path, clocks.SLEPT, 3600.0)
+        assert first.said(NO_MORE)["reason"].startswith("the Lease was not renewed for")
+        pod = cluster.pod("n14", "app", DISABLED)
+        eventually(lambda: cluster.swap_max("n14", pod) == "0", "it plans again")
+        assert min(audit.terms(first) - {term}) > term
 
 
 def test_a_clean_end_gives_the_lease_back(cluster: Cluster) -> None:

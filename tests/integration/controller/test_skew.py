@@ -1,15 +1,16 @@
-"""A controller at CustomResourceDefinitions of another version: each minor version works with its neighbours."""
+"""A controller beside one of another version, and at definitions of another one: neighbouring minor versions agree."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import yaml
 
-from testbed import manifests
+from testbed import manifests, part
 from testbed.controller import Controller
+from tests.integration.controller import earlier
 from tests.integration.controller.cluster import FAST, Cluster
 
 Json = dict[str, Any]
@@ -23,23 +24,24 @@ NOVEL: Json = {"type": "string", "default": "x"}
 def older(schema: Json) -> None:
     """Fields that came later are not there: the API server drops them from what is written."""
     del schema["properties"]["spec"]["properties"]["kubepods"]
+    del schema["properties"]["spec"]["properties"]["pods"]["additionalProperties"]["properties"]["each"]
     del schema["properties"]["status"]["properties"]["violations"]
 
 
 def newer(schema: Json) -> None:
     """Fields that are to come, with defaults that the API server fills in."""
-    for part in ("spec", "status"):
-        schema["properties"][part]["properties"]["novel"] = NOVEL
+    for half in ("spec", "status"):
+        schema["properties"][half]["properties"]["novel"] = NOVEL
     schema["properties"]["spec"]["properties"]["pods"]["additionalProperties"]["properties"]["novel"] = NOVEL
 
 
 @pytest.fixture(params=[older, newer], ids=lambda change: change.__name__)
 def other_version(request: pytest.FixtureRequest, cluster: Cluster, eventually: Eventually) -> Iterator[str]:
     """A cluster with the definitions of that version; which one it is."""
-    crd = yaml.safe_load(STATES_CRD.read_text(encoding="utf-8"))
+    crd = manifests.read(STATES_CRD.read_text(encoding="utf-8"))[0]
     (version,) = crd["spec"]["versions"]
     request.param(version["schema"]["openAPIV3Schema"])
-    cluster.cp.apply(yaml.safe_dump(crd))
+    cluster.cp.apply(manifests.written([crd]))
 
     def in_force() -> bool:
         body = {"metadata": {"name": "probe"}, "spec": {"profile": {"name": "p"}, "kubepods": {"swapMax": "0"}}}
@@ -68,3 +70,42 @@ def test_it_plans_and_does_not_write_for_ever(other_version: str, cluster: Clust
         # Each change of a pod may be followed by one write; what the API server drops is not written again and again.
         assert 1 <= written <= 15
         assert controller.metric("swapwarden_controller_failures_total") == 0
+
+
+def test_versions_that_lead_in_turn_undo_nothing_of_each_other(cluster: Cluster, eventually: Eventually) -> None:
+    def planned() -> Json:
+        found: Json = cluster.spec("one").get("pods", {}).get(uid, {})
+        return found
+
+    cluster.node("one")
+    cluster.profile("p", {"group": "one"}, swap={"behavior": "LimitedSwap"})
+    pod = cluster.pod("one", "app", memory="1Gi")
+    uid = pod["metadata"]["uid"]
+    runs: Json = {
+        "name": "app",
+        "containerID": "containerd://c1",
+        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+    }
+    runs |= {"image": "none", "imageID": "none", "ready": True, "restartCount": 0}
+    path = "/api/v1/namespaces/default/pods/app/status"
+    assert cluster.cp.request("PATCH", path, {"status": {"containerStatuses": [runs]}})[0] == 200
+    versions = (part.INSTALLED, (earlier.__file__,))
+    leader, terms, limits = Controller(cluster.cp, FAST, program=versions[1]), [], set()
+    for turn in range(3):
+        with leader:
+            terms.append(leader.leads()["epoch"])
+            last = cluster.pod("one", f"pod-{turn}", {"swapwarden.dev/swap-policy": "Disabled"})
+            eventually(lambda last=last: cluster.swap_max("one", last) == "0", "a pod of this turn")  # type: ignore[misc]  # bound on purpose
+            wanted = "each" if turn % 2 else "containers"
+            eventually(lambda wanted=wanted: wanted in planned(), "its own form")  # type: ignore[misc]  # bound on purpose
+            limits.add(planned()["swapMax"])
+            # A pod that comes costs a write, and what the other version wrote costs one more at most.
+            assert leader.metric("swapwarden_controller_writes_total", object="state") <= 3
+            assert leader.metric("swapwarden_controller_failures_total") == 0
+            following = Controller(cluster.cp, FAST, program=versions[turn % 2])
+            eventually(lambda following=following: following.health("/readyz")[0] == 200, "the next one stands by")  # type: ignore[misc]  # bound on purpose
+            leader.process.send_signal(signal.SIGKILL)
+        leader = following
+    leader.stop()
+    assert terms == sorted(set(terms))
+    assert len(limits) == 1

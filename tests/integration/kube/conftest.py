@@ -15,7 +15,7 @@ from testbed.controlplane import ControlPlane
 from tests.integration.kube.proxy import Proxy
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def own() -> Iterator[ControlPlane]:
     """A control plane of this folder's tests."""
     with ControlPlane() as running:

@@ -15,10 +15,12 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._flowing = asyncio.Event()
-        self._flowing.set()
+        self._flowing = {to_server: asyncio.Event() for to_server in (False, True)}
+        self.go_on()
         self.port = 0
         self.connections = 0
+        self.kept = 0
+        """How many connections' data is kept back now."""
         self.refusing = False
         """Close new connections at once."""
         self._budget: int | None = None
@@ -51,13 +53,16 @@ class Proxy:
         """Break all connections after so many more bytes from the server, and refuse others then."""
         self._budget, self._refuse_then = count, refuse
 
-    def stall(self) -> None:
-        """Keep the connections open and pass nothing on."""
-        self._flowing.clear()
+    def stall(self, *, answers: bool = True) -> None:
+        """Keep the connections open and pass nothing on; without `answers`, only what clients send is kept back."""
+        self._flowing[True].clear()
+        if answers:
+            self._flowing[False].clear()
 
     def go_on(self) -> None:
         """End a stall."""
-        self._flowing.set()
+        for flowing in self._flowing.values():
+            flowing.set()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.refusing:
@@ -75,8 +80,8 @@ class Proxy:
             self._writers.add(far_writer)
             try:
                 async with asyncio.TaskGroup() as both:
-                    both.create_task(self._pass_on(reader, far_writer, counted=False))
-                    both.create_task(self._pass_on(far_reader, writer, counted=True))
+                    both.create_task(self._pass_on(reader, far_writer, to_server=True))
+                    both.create_task(self._pass_on(far_reader, writer, to_server=False))
             except* OSError:
                 pass
             finally:
@@ -88,11 +93,13 @@ class Proxy:
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counted: bool) -> None:
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, to_server: bool) -> None:
         """Until either side ends; then the other one is to end, too."""
         while data := await reader.read(4096):
-            await self._flowing.wait()
-            if counted and self._budget is not None:
+            self.kept += 1
+            await self._flowing[to_server].wait()
+            self.kept -= 1
+            if not to_server and self._budget is not None:
                 self._budget -= len(data)
                 if self._budget <= 0:
                     self.refusing = self._refuse_then

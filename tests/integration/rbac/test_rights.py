@@ -226,10 +226,10 @@ def mistake(control_plane: ControlPlane, part: Part, account: str, eventually: E
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}],
     }
     control_plane.create(path, body)
-    eventually(lambda: part.ask("GET", "/api/v1/namespaces")[0] == 200, "the mistake in force")
+    eventually(lambda: part.ask("GET", "/api/v1/secrets")[0] == 200, "the mistake in force")
     yield part
     control_plane.request("DELETE", f"{path}/{name}")
-    eventually(lambda: part.ask("GET", "/api/v1/namespaces")[0] == 403, "the mistake undone")
+    eventually(lambda: part.ask("GET", "/api/v1/secrets")[0] == 403, "the mistake undone")
 
 
 @pytest.fixture
@@ -263,6 +263,7 @@ def test_the_policy_holds_whatever_rights_the_account_is_given(
 def test_the_controller_has_these_rights_and_no_other(controller: Part) -> None:
     everywhere = {
         ("pods", "", ("list", "watch")),
+        ("namespaces", "", ("list", "watch")),
         ("nodes", "", ("list", "patch", "watch")),
         ("events", "", ("create", "patch")),
         ("nodeswapprofiles", "", ("list", "watch")),
@@ -280,7 +281,8 @@ def test_the_controller_has_these_rights_and_no_other(controller: Part) -> None:
 
 
 def test_the_controller_does_its_work(controller: Part, installed: ControlPlane, profile: str, node: str) -> None:
-    for path in ("/api/v1/pods?limit=1", "/api/v1/nodes?limit=1", f"{PROFILES}?limit=1", f"{STATES}?limit=1"):
+    core = ("/api/v1/pods?limit=1", "/api/v1/nodes?limit=1", "/api/v1/namespaces?limit=1")
+    for path in (*core, f"{PROFILES}?limit=1", f"{STATES}?limit=1"):
         assert controller.ask("GET", path)[0] == 200, path
     name = f"made-{uuid.uuid4().hex[:8]}"
     state = {
@@ -294,7 +296,14 @@ def test_the_controller_does_its_work(controller: Part, installed: ControlPlane,
     installed.request("DELETE", f"{STATES}/{name}")
     status, answer = controller.ask("PATCH", f"{profile}/status", {"status": {"observedGeneration": 1}})
     assert status == 200, answer
-    labels = {"node.swapwarden.dev/swap": "true", "feature.node.kubernetes.io/memory-swap": "true"}
+    labels = {
+        "node.swapwarden.dev/swap": "true",
+        "node.swapwarden.dev/swap-behavior": "LimitedSwap",
+        "node.swapwarden.dev/swap-backing": "nvme_zram",
+        "node.swapwarden.dev/swap-encrypted": "true",
+        "feature.node.kubernetes.io/memory-swap": "true",
+        "swapwarden.node-restriction.kubernetes.io/encrypted-swap": "true",
+    }
     status, answer = controller.ask("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}})
     assert status == 200, answer
     removed = {"metadata": {"labels": dict.fromkeys(labels)}}
@@ -321,6 +330,7 @@ def test_the_controller_does_its_work(controller: Part, installed: ControlPlane,
         ("GET", "/api/v1/secrets", None),
         ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets", None),
         ("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps", None),
+        ("PATCH", "/api/v1/namespaces/default", {"metadata": {"labels": {"a": "b"}}}),
         ("POST", PODS, {"metadata": {"name": "x"}}),
         ("DELETE", f"{PODS}/x", None),
         ("PATCH", f"{PODS}/x", {"metadata": {"labels": {"a": "b"}}}),
@@ -337,6 +347,8 @@ def test_the_controller_does_its_work(controller: Part, installed: ControlPlane,
         ("PUT", f"{LEASES}/another", {}),
         ("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/swapwarden-agent/token", {}),
         ("PATCH", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/swapwarden-agent-own-node", {}),
+        ("GET", f"/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/{NAMESPACE}/nodefeatures", None),
+        ("POST", f"/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/{NAMESPACE}/nodefeatures", {}),
     ],
 )
 def test_the_controller_may_not(controller: Part, method: str, path: str, body: Json | None) -> None:
@@ -346,18 +358,33 @@ def test_the_controller_may_not(controller: Part, method: str, path: str, body: 
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"spec": {"unschedulable": True}}, "the controller may only change labels of a node"),
-        ({"metadata": {"finalizers": ["example.com/mine"]}}, "the controller may only change labels of a node"),
+        ({"spec": {"unschedulable": True}}, "the controller may only change these taints in the spec of a node: node."),
+        (
+            {"metadata": {"finalizers": ["example.com/mine"]}},
+            "the controller may only change labels and taints of a node",
+        ),
         (
             {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "gone"}]}},
-            "the controller may only change labels of a node",
+            "the controller may only change labels and taints of a node",
         ),
         (
             {"spec": {"taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}]}},
-            "the controller may only change labels of a node",
+            "the controller may only change these taints in the spec of a node: node.swapwarden.dev/swap",
         ),
-        ({"metadata": {"annotations": {"a": "b"}}}, "the controller may only change labels of a node"),
+        (
+            {"spec": {"taints": [{"key": "node.swapwarden.dev/swap", "effect": "NoExecute"}]}},
+            "the controller may only change these taints in the spec of a node: node.swapwarden.dev/swap",
+        ),
+        ({"metadata": {"annotations": {"a": "b"}}}, "the controller may only change labels and taints of a node"),
         ({"metadata": {"labels": {"a": "b"}}}, "the controller may only change these labels of a node: feature.node"),
+        (
+            {
+                "metadata": {
+                    "labels": {"node.swapwarden.dev/swap-other": "b", "node-restriction.kubernetes.io/swap": "x"}
+                }
+            },
+            "the controller may only change these labels of a node: feature.node",
+        ),
         (
             {"metadata": {"labels": {"pool": "other"}}},
             "the controller may only change these labels of a node: feature.node",

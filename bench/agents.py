@@ -1,0 +1,173 @@
+"""Agents as the API server sees them: each follows its node's state, and reports what it is to have done.
+
+    python bench/agents.py --kubeconfig FILE --nodes COUNT --own COUNT
+
+So many of the nodes have a watch of their own, as in a cluster; one watch of all states serves the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from swapwarden.agent import reporter, status
+from swapwarden.api import merge, names, state
+from swapwarden.controller import reconciler
+from swapwarden.kube import backoff, client, config, informer
+
+from bench import load
+from testbed import term
+
+FACTS: Final = state.Facts(
+    cgroup_version=2,
+    swap_controller=True,
+    swap_bytes=8 << 30,
+    memory_bytes=64 << 30,
+    kernel="6.1.0-31-amd64",
+    devices=[state.SwapDevice(name="/dev/nvme0n1p3", type="partition", size_bytes=8 << 30, priority=-2)],
+)
+CONNECTS_AT_ONCE: Final = 32
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """A state, as far as agents report on it."""
+
+    generation: int
+    profile: state.ProfileRef
+
+
+def _seen(wire: state.NodeSwapState) -> _Seen:
+    if wire.spec is None:
+        raise ValueError(f"the state of {wire.metadata.name} has no spec")
+    return _Seen(wire.metadata.generation, wire.spec.profile)
+
+
+class Agents:
+    """All of them in one process."""
+
+    def __init__(self, api: client.Client, nodes: int, own: int) -> None:
+        self._api = api
+        self._own = {load.node_name(number) for number in range(min(nodes, own))}
+        self._shared = own < nodes
+        self._reported: dict[str, dict[str, Any]] = {}
+        self._profiles: dict[str, state.ProfileRef] = {}
+        """Of which it was reported that its plan is in force."""
+        self._seen: dict[str, _Seen] = {}
+        """What is to be reported."""
+        self._due: dict[str, float] = {}
+        self._group = asyncio.TaskGroup()
+
+    async def run(self) -> None:
+        """Never returns."""
+        async with self._group as group:
+            waiting = asyncio.Semaphore(CONNECTS_AT_ONCE)
+            for name in self._own:
+                await waiting.acquire()
+                own = self._informer(self._changed, {"fieldSelector": f"metadata.name={name}"})
+                group.create_task(own.run())
+                group.create_task(_release(own, waiting))
+            if self._shared:
+                rest = self._informer(self._changed_elsewhere, {})
+                group.create_task(rest.run())
+                await rest.synced.wait()
+            for _ in range(CONNECTS_AT_ONCE):
+                await waiting.acquire()
+            term.say(f"{len(self._own)} agents have a watch of their own")
+
+    def _informer(
+        self, on_change: Callable[[str, _Seen | None, _Seen | None], None], params: dict[str, str]
+    ) -> informer.Informer[state.NodeSwapState, _Seen]:
+        return informer.Informer(
+            self._api,
+            reconciler.STATES,
+            wire=state.NodeSwapState,
+            project=_seen,
+            name="agents",
+            on_change=on_change,
+            params=params,
+        )
+
+    def _changed_elsewhere(self, name: str, old: _Seen | None, new: _Seen | None) -> None:
+        if name not in self._own:
+            self._changed(name, old, new)
+
+    def _changed(self, name: str, _: _Seen | None, new: _Seen | None) -> None:
+        if new is None or new.generation == 1:
+            self._reported.pop(name, None)
+            self._profiles.pop(name, None)
+        if new is None:
+            return
+        is_waiting = name in self._seen
+        self._seen[name] = new
+        if not is_waiting:
+            self._group.create_task(self._report(name))
+
+    async def _report(self, name: str) -> None:
+        """As late as agents do."""
+        wait = self._due.get(name, 0.0) - time.monotonic()
+        if self._profiles.get(name) == self._seen[name].profile:
+            wait = reporter.GENERATION_SECONDS
+        await asyncio.sleep(max(0.0, wait))
+        self._due[name] = time.monotonic() + reporter.PATCH_SECONDS
+        seen = self._seen.pop(name)
+        self._profiles[name] = seen.profile
+        wanted = _status(seen)
+        patch = merge.merge_patch(self._reported.get(name, {}), wanted)
+        pause = backoff.Backoff(*reporter.BACKOFF_SECONDS)
+        while True:
+            try:
+                body = msgspec.json.encode({"status": patch})
+                await self._api.merge_patch(f"{reconciler.STATES}/{name}/status", body)
+            except (client.ApiError, client.Unreachable) as error:
+                if isinstance(error, client.ApiError) and error.status == 404:
+                    return
+                await asyncio.sleep(pause.next())
+            else:
+                self._reported[name] = wanted
+                return
+
+
+async def _release(own: informer.Informer[state.NodeSwapState, _Seen], waiting: asyncio.Semaphore) -> None:
+    await own.synced.wait()
+    waiting.release()
+
+
+def _status(seen: _Seen) -> dict[str, Any]:
+    standing = status.Standing(
+        root="kubepods.slice",
+        problem=None,
+        polling="",
+        refused="",
+        mode=names.Mode.ENFORCE,
+        generation=seen.generation,
+        profile=seen.profile,
+        stated=True,
+        violations=(),
+        to_put_back=0,
+        drifting=0,
+    )
+    found: dict[str, Any] = msgspec.to_builtins(status.build(standing, FACTS, (), load.BEGUN))
+    return found
+
+
+async def serve(kubeconfig: str, nodes: int, own: int) -> None:
+    cfg = config.load(kubeconfig)
+    async with client.Client(cfg, user_agent="bench-agents", max_connections=load.REQUESTS_AT_ONCE) as api:
+        await Agents(api, nodes, own).run()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kubeconfig", required=True)
+    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--own", type=int, required=True)
+    options = parser.parse_args()
+    asyncio.run(serve(options.kubeconfig, options.nodes, options.own))
+
+
+if __name__ == "__main__":
+    main()

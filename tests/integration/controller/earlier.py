@@ -1,0 +1,33 @@
+"""`swapwarden` as an earlier version of it is: one that does not know the field `each` of a state's pods."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+from swapwarden import __main__ as program
+from swapwarden.api import state
+from swapwarden.controller import rows
+from swapwarden.policy import plan, swap
+
+
+def main(arguments: list[str]) -> int:
+    known = rows.spec
+
+    def spec(row: rows.StateRow) -> state.StateSpec | dict[str, Any]:
+        found = known(row)
+        assert isinstance(found, state.StateSpec)
+        pods = {key: msgspec.structs.replace(pod, each=None) for key, pod in found.pods.items()}
+        return msgspec.structs.replace(found, pods=pods)
+
+    def each(_: swap.PodDecision) -> str | None:
+        return None
+
+    rows.spec = spec
+    plan._each = each  # type: ignore[assignment]  # the names of parameters differ
+    return program.main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

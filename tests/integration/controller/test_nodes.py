@@ -1,0 +1,68 @@
+"""Nodes that change while they are there, and nodes that are made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from testbed.controller import Controller
+from tests.integration.controller.cluster import FAST, STATES, Cluster
+
+Eventually = Callable[[Callable[[], object], str], None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def controller(cluster: Cluster) -> Iterator[Controller]:
+    with Controller(cluster.cp, FAST) as running:
+        running.leads()
+        yield running
+
+
+def test_a_node_is_planned_anew_when_its_swap_changes(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("f-1")
+    pod = cluster.pod("f-1", "app", memory="1Gi")
+    cluster.profile("facts", {"group": "f-1"}, swap={"behavior": "LimitedSwap", "systemReserved": "50%"})
+
+    def planned() -> tuple[str | None, str | None]:
+        return cluster.spec("f-1").get("kubepods", {}).get("swapMax"), cluster.swap_max("f-1", pod)
+
+    eventually(lambda: planned() == (str(2**29), str(2**27)), "the plan from what the Node says")
+    # Another disk, swapoff, the first one again; 1 GiB is a quarter of the memory.
+    for swap in (2**33, 0, 2**30):
+        cluster.report("f-1", swapBytes=swap)
+        expected = (str(swap // 2), str(swap // 8))
+        eventually(lambda expected=expected: planned() == expected, f"the plan for {swap} bytes")  # type: ignore[misc]  # bound on purpose
+    cluster.report("f-1", memoryBytes=2**31)
+    eventually(lambda: planned() == (str(2**29), str(2**28)), "the plan for half of the memory")
+    cluster.report("f-1", cgroupVersion=1)
+    eventually(lambda: planned() == (None, None), "nothing is planned where nothing can be done")
+
+
+def test_a_node_made_anew_waits_for_an_agent_of_its_own(cluster: Cluster, eventually: Eventually) -> None:
+    def planned(pod: str) -> bool:
+        made = cluster.pod("again", pod, {"swapwarden.dev/swap-policy": "Disabled"})
+        eventually(lambda: cluster.swap_max("again", made) == "0", f"the plan of {pod}")
+        return True
+
+    cluster.profile("again", {"group": "again"}, swap={"systemReserved": "50%"})
+    cluster.node("again", swap=2**31)
+    assert planned("first")
+    cluster.report("again", swapBytes=2**31)
+    eventually(lambda: cluster.conditions("again").get("Ready") == ("True", "Applied"), "the profile is applied")
+    cluster.cp.request("DELETE", "/api/v1/nodes/again")
+    eventually(lambda: cluster.conditions("again").get("Ready") == ("True", "NoNodes"), "the node is gone")
+    stale = cluster.state("again")
+    node = cluster.node("again", swap=2**30)
+    eventually(lambda: cluster.spec("again").get("kubepods") == {"swapMax": str(2**29)}, "its own swap counts")
+    assert planned("second")
+    eventually(lambda: cluster.conditions("again").get("Ready") == ("False", "NoAgent"), "nobody has applied it")
+    # As the garbage collector does: what owned the state is gone.
+    assert cluster.state("again")["metadata"]["ownerReferences"] == stale["metadata"]["ownerReferences"]
+    cluster.cp.request("DELETE", f"{STATES}/again")
+    eventually(lambda: cluster.state("again"), "a state of its own")
+    state = cluster.state("again")
+    assert [one["uid"] for one in state["metadata"]["ownerReferences"]] == [node["metadata"]["uid"]]
+    assert len(state["spec"]["pods"]) == 2
+    cluster.report("again")
+    eventually(lambda: cluster.conditions("again").get("Ready") == ("True", "Applied"), "the profile is applied")
