@@ -13,6 +13,8 @@ TMPFS_NOSWAP_KERNEL: Final = (6, 4)
 """From here on the kubelet takes tmpfs noswap as given (pkg/kubelet/util/swap/swap_util.go)."""
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
+_SIZE = re.compile(r"[0-9]{1,18}", re.ASCII)
+_PRIORITY = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
 
 def meminfo(text: str) -> dict[str, int]:
@@ -21,7 +23,7 @@ def meminfo(text: str) -> dict[str, int]:
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
-        if len(words) == 2 and words[0].isdecimal() and words[1] == "kB":
+        if len(words) == 2 and _SIZE.fullmatch(words[0]) and words[1] == "kB":
             sizes[name] = int(words[0]) * 1024
     return sizes
 
@@ -34,10 +36,10 @@ def devices(text: str, block: pathlib.Path) -> list[state.SwapDevice]:
     found = []
     for line in text.splitlines()[1:]:
         words = line.split()
-        if len(words) < 5 or not words[2].isdecimal():
+        if len(words) < 5 or not _SIZE.fullmatch(words[2]):
             continue
         name = _OCTAL.sub(lambda match: chr(int(match[1], 8)), words[0])
-        priority = int(words[4]) if words[4].lstrip("-").isdecimal() else 0
+        priority = int(words[4]) if _PRIORITY.fullmatch(words[4]) else 0
         under = (
             blockdevices.Device(names.Backing.FILE, encrypted=False)
             if words[1] == "file"
@@ -50,7 +52,7 @@ def devices(text: str, block: pathlib.Path) -> list[state.SwapDevice]:
 
 def noswap(release: str) -> bool:
     """Whether a kernel of this release can keep tmpfs out of swap."""
-    match = re.match(r"(\d+)\.(\d+)", release)
+    match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", release)
     return match is not None and (int(match[1]), int(match[2])) >= TMPFS_NOSWAP_KERNEL
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 import swapwarden
-from swapwarden.agent import cache, cgroupfs, enforcer, facts, journal, reporter, source, status, swaps, wanted
+from swapwarden.agent import cache, cgroupfs, check, enforcer, facts, journal, reporter, source, status, swaps, wanted
 from swapwarden.api import names, state
 from swapwarden.kube import client, config
 from swapwarden.telemetry import logs, server
@@ -66,6 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="between full comparisons (default: 300)",
     )
+    parser.add_argument("--kubelet-config", default="", metavar="FILE", help="the kubelet's own configuration file")
+    parser.add_argument("--kubelet-config-dir", default="", metavar="DIR", help="folder of drop-ins to it")
+    check.add_arguments(parser)
     logs.add_arguments(parser)
 
 
@@ -78,6 +81,8 @@ def _seconds(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT; nothing is put back then. Gives the exit code."""
+    if arguments.check:
+        return check.run(arguments)
     logs.configure(arguments.log_level, arguments.log_format)
     try:
         asyncio.run(_main(arguments))

@@ -123,6 +123,15 @@ class Backing(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+class Finding(enum.StrEnum):
+    """Conditions of a node's state that are there only where there is something to say."""
+
+    KUBELET_WILL_NOT_START = "KubeletWillNotStart"
+    KUBELET_SETS_NO_LIMITS = "KubeletSetsNoLimits"
+    EVICTION_BEFORE_SWAP = "EvictionBeforeSwap"
+    SECRETS_ON_DISK = "SecretsOnDisk"
+
+
 class Publisher(enum.StrEnum):
     """Who sets the labels of nodes."""
 

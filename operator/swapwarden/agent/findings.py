@@ -1,0 +1,80 @@
+"""What is wrong with a node's swap, or is not as it should be, and the remedy. Pure: from facts and a look at the node.
+
+The rules are those of KEP-2400 and of the Kubernetes page on swap memory management, and of what kernel and kubelet do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from swapwarden.agent import survey
+from swapwarden.api import names, state
+
+_MIB: Final = 1 << 20
+_LIMITED: Final = "LimitedSwap"
+
+
+class Finding(NamedTuple):
+    """Something that people should know."""
+
+    kind: names.Finding
+    reason: str
+    """One word for programs."""
+    message: str
+    remedy: str
+
+
+def conditions(facts: state.Facts, seen: survey.Look) -> list[Finding]:
+    """What a node's state tells of, as conditions of these kinds. Without swap there is nothing to tell."""
+    return list(_conditions(facts, seen)) if facts.devices else []
+
+
+def _conditions(facts: state.Facts, seen: survey.Look) -> Iterator[Finding]:
+    configuration = seen.configuration
+    if configuration is not None and configuration.fail_swap_on:
+        yield Finding(
+            names.Finding.KUBELET_WILL_NOT_START,
+            "FailSwapOn",
+            "swap is on, and the kubelet's configuration has failSwapOn: true, its default",
+            "set failSwapOn: false, or turn swap off (a flag --fail-swap-on=false also does it, and is not seen here)",
+        )
+    if configuration is not None and configuration.swap_behavior == _LIMITED and _unlimited(seen.containers):
+        yield Finding(
+            names.Finding.KUBELET_SETS_NO_LIMITS,
+            "ContainersAtMax",
+            "the kubelet is to give LimitedSwap, but containers of Burstable pods have no swap limit:"
+            " it finds no swap controller in its own cgroup",
+            "run the kubelet below the root cgroup (a systemd service), or have a profile give LimitedSwap",
+        )
+    threshold = configuration.threshold(facts.memory_bytes) if configuration is not None else None
+    if threshold and 0 < seen.watermark_low < threshold:
+        yield Finding(
+            names.Finding.EVICTION_BEFORE_SWAP,
+            "ThresholdAboveWatermark",
+            f"the kubelet evicts below {_mib(threshold)} of available memory, the kernel may begin to swap only below"
+            f" {_mib(seen.watermark_low)} of free memory",
+            "raise vm.min_free_kbytes or vm.watermark_scale_factor, or lower evictionHard memory.available",
+        )
+    if secrets_reach_disk(facts, seen):
+        yield Finding(
+            names.Finding.SECRETS_ON_DISK,
+            "NoTmpfsNoswap",
+            "Secrets can be swapped to a disk in the clear: no tmpfs noswap, swap is not encrypted, and the kubelet,"
+            " which owns their pages, may swap",
+            "kernel 6.4 or newer, encrypted swap, or MemorySwapMax=0 for the kubelet's unit",
+        )
+
+
+def secrets_reach_disk(facts: state.Facts, seen: survey.Look) -> bool:
+    """Whether pages of Secret volumes can get to a disk as they are: unknown counts as yes."""
+    in_the_clear = not all(device.encrypted for device in facts.devices)
+    return not facts.tmpfs_noswap and in_the_clear and seen.kubelet_swaps is not False
+
+
+def _unlimited(containers: survey.Containers) -> bool:
+    return containers.without > 0 and not containers.limited
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:.0f} MiB"

@@ -1,0 +1,203 @@
+"""What the node shows besides the facts that the state has: a look at it, for findings and for `--check`."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from swapwarden.agent import cgroupfs, hostfiles, kubelet, limits, tree
+
+KUBELET_UNITS: Final = (
+    "system.slice/kubelet.service",
+    "system.slice/k3s.service",
+    "system.slice/k3s-agent.service",
+    "system.slice/rke2-server.service",
+    "system.slice/rke2-agent.service",
+    "runtime.slice/kubelet.service",
+    "podruntime.slice/kubelet.service",
+    "kubelet.slice/kubelet.service",
+)
+"""Where distributions run the kubelet."""
+KUBELET_FILES: Final = (
+    "var/lib/kubelet/config.yaml",
+    "etc/kubernetes/kubelet/config.json",
+    "etc/kubernetes/kubelet/kubelet-config.json",
+    "home/kubernetes/kubelet-config.yaml",
+    "etc/kubernetes/kubelet.conf",
+    "etc/kubernetes/kubelet.yaml",
+)
+"""Where kubeadm and kind, Amazon's images, Google's and OpenShift keep the kubelet's configuration."""
+KUBELET_DROP_INS: Final = (
+    "var/lib/rancher/k3s/agent/etc/kubelet.conf.d",
+    "var/lib/rancher/rke2/agent/etc/kubelet.conf.d",
+)
+_PODS: Final = 32
+"""Pods whose containers are looked at; what a kubelet does, it does with all of them."""
+_RUNTIMES: Final = {"cri-containerd-": "containerd", "crio-": "CRI-O", "docker-": "cri-dockerd"}
+_LOW: Final = re.compile(r"\s+low\s+([0-9]{1,12})\s*", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
+class Containers(NamedTuple):
+    """Of Burstable pods: those whose containers all have no limit, and those where one has."""
+
+    without: int = 0
+    limited: int = 0
+    swapping: int = 0
+    """Of the limited, those with a limit above 0."""
+
+
+class Zswap(NamedTuple):
+    """The compressed cache before swap devices."""
+
+    enabled: bool
+    compressor: str
+    max_pool_percent: str
+
+
+class Look(NamedTuple):
+    """What was seen. None, or 0 for sizes: not to be told."""
+
+    configuration: kubelet.Configuration | None = None
+    unreadable: str = ""
+    """Why there is no configuration; empty where nobody asked for it."""
+    watermark_low: int = 0
+    """Free memory in bytes below which the kernel begins to reclaim and to swap: the sum over all zones."""
+    kubelet_swaps: bool | None = None
+    """Whether the kubelet's own unit may swap."""
+    containers: Containers = Containers()
+
+
+def look(
+    proc: pathlib.Path,
+    cgroups: cgroupfs.Cgroups,
+    root: str | None,
+    configuration: Callable[[], kubelet.Configuration] | None = None,
+    ours: Callable[[str], bool] = lambda _: False,
+) -> Look:
+    """Look at the node; `root` is the cgroup above all pods. `ours` tells cgroups whose limit the agent has written."""
+    found, unreadable = None, ""
+    if configuration is not None:
+        try:
+            found = configuration()
+        except kubelet.ConfigurationError as error:
+            unreadable = str(error)
+    return Look(
+        configuration=found,
+        unreadable=unreadable,
+        watermark_low=watermark_low(proc, cgroups.page),
+        kubelet_swaps=next((swaps for unit in KUBELET_UNITS if (swaps := may_swap(cgroups, unit)) is not None), None),
+        containers=Containers() if root is None else containers(cgroups, root, ours),
+    )
+
+
+def watermark_low(proc: pathlib.Path, page: int) -> int:
+    """The sum of all zones' low watermarks in bytes (/proc/zoneinfo); 0 where they cannot be read."""
+    matches = (_LOW.fullmatch(line.rstrip("\n")) for line in hostfiles.lines(proc / "zoneinfo"))
+    return sum(int(match[1]) for match in matches if match) * page
+
+
+def may_swap(cgroups: cgroupfs.Cgroups, path: str) -> bool | None:
+    """Whether neither the cgroup nor one above it has a limit of 0; None where there is no such cgroup, or no limit."""
+    if cgroups.inode(path) is None:
+        return None
+    found = [value for each in _upwards(path) if (value := _limit(cgroups, each)) is not None]
+    return all(value > 0 for value in found) if found else None
+
+
+def _upwards(path: str) -> Sequence[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+def _limit(cgroups: cgroupfs.Cgroups, path: str) -> int | None:
+    try:
+        return cgroups.limit(path)
+    except cgroupfs.CgroupError:
+        return None
+
+
+def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Callable[[str], bool]) -> Containers:
+    """What limits containers of Burstable pods have that the agent has not written.
+
+    A pod counts that has at least two: one is the sandbox, which no kubelet gives a limit.
+    """
+    without = limited = swapping = 0
+    burstable = (pod for pod in tree.pods(cgroups.dirs, root) if "burstable" in pod.path)
+    for pod, _ in zip(burstable, range(_PODS), strict=False):
+        paths = [tree.join(pod.path, name) for name in cgroups.dirs(pod.path) if tree.container_id(name)]
+        if len(paths) < 2 or any(map(ours, paths)):
+            continue
+        values = [value for path in paths if (value := _limit(cgroups, path)) is not None]
+        if len(values) < len(paths):
+            continue
+        numbers = [value for value in values if value < limits.NO_LIMIT]
+        without += not numbers
+        limited += bool(numbers)
+        swapping += any(numbers)
+    return Containers(without, limited, swapping)
+
+
+def runtime(cgroups: cgroupfs.Cgroups, root: str | None) -> str:
+    """The container runtime, by what it calls containers' cgroups under systemd; empty where that is not to be told."""
+    for pod in tree.pods(cgroups.dirs, root) if root is not None else ():
+        for name in cgroups.dirs(pod.path):
+            for prefix, runtime_name in _RUNTIMES.items():
+                if name.startswith(prefix):
+                    return runtime_name
+    return ""
+
+
+def controllers(cgroup_root: pathlib.Path) -> str | None:
+    """The controllers of cgroup v2, as the kernel lists them; None where it is not mounted."""
+    return hostfiles.text(cgroup_root / "cgroup.controllers")
+
+
+def zswap(sys: pathlib.Path) -> Zswap | None:
+    """How zswap is set; None where the kernel has none."""
+    folder = sys / "module/zswap/parameters"
+    enabled = hostfiles.text(folder / "enabled")
+    if enabled is None:
+        return None
+    compressor, percent = (hostfiles.text(folder / name) or "" for name in ("compressor", "max_pool_percent"))
+    return Zswap(enabled in {"Y", "1"}, compressor, percent)
+
+
+def pressure(proc: pathlib.Path) -> bool | None:
+    """Whether the kernel tells of memory pressure (PSI); None where there is no such file: no PSI, or turned off."""
+    found = hostfiles.text(proc / "pressure/memory")
+    return None if found is None else found.startswith("some ")
+
+
+def sysctl(proc: pathlib.Path, name: str) -> int | None:
+    """A number of /proc/sys, by its path there."""
+    found = hostfiles.text(proc / "sys" / name) or ""
+    return int(found) if _NUMBER.fullmatch(found) else None
+
+
+def systemd(host: pathlib.Path) -> str | None:
+    """Version of the systemd that runs the host, empty where that is not to be told; None where none does."""
+    if not (host / "run/systemd/system").is_dir():
+        return None
+    for folder in ("usr/lib/systemd", "lib/systemd", "usr/lib64/systemd", *_multiarch(host)):
+        for name in hostfiles.names(host / folder, "libsystemd-shared-*.so"):
+            return name.removeprefix("libsystemd-shared-").removesuffix(".so")
+    return ""
+
+
+def _multiarch(host: pathlib.Path) -> list[str]:
+    return [f"usr/lib/{name}/systemd" for name in hostfiles.names(host / "usr/lib", "*-linux-gnu*")]
+
+
+def configuration_files(host: pathlib.Path) -> tuple[pathlib.Path | None, pathlib.Path | None]:
+    """Where the host keeps the kubelet's configuration: a file and a folder of drop-ins, as far as there are any."""
+    file = next((host / path for path in KUBELET_FILES if _is_configuration(host / path)), None)
+    drop_ins = next((host / path for path in KUBELET_DROP_INS if (host / path).is_dir()), None)
+    return file, drop_ins
+
+
+def _is_configuration(file: pathlib.Path) -> bool:
+    """Whether a file is one at all: some distributions keep other things of the kubelet's under these names."""
+    return kubelet.KIND in (hostfiles.text(file) or "")
