@@ -25,6 +25,8 @@ _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
 _LIMIT_BYTES: Final = 64
 _STAT_BYTES: Final = 16384
+_RESOURCES: Final = (MEMORY_MAX, "cpu.max", "cpu.weight")
+"""What a change of a pod's requests or limits changes."""
 
 
 class Stat(NamedTuple):
@@ -128,6 +130,16 @@ class Cgroups:
             return Stat()
         lines = (line.partition(" ") for line in text.splitlines())
         return Stat(**{name: int(number) for name, _, number in lines if name in Stat._fields and number.isdecimal()})
+
+    def resources(self, path: str) -> tuple[str, ...]:
+        """Memory limit, CPU limit and CPU weight, as the kernel shows them; empty where there is no such file."""
+        return tuple(self._resource(tree.join(path, file)) for file in _RESOURCES)
+
+    def _resource(self, name: str) -> str:
+        try:
+            return self._read(name, _LIMIT_BYTES)
+        except CgroupError:
+            return ""
 
     def set_limit(self, path: str, limit: int) -> None:
         """Write memory.swap.max. What the file then holds is for the caller to read: others write there too."""

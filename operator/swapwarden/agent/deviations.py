@@ -48,6 +48,7 @@ def of_exposure(pod: pods.Pod) -> state.Violation:
         swap_bytes=tally.grown,
         exposures=tally.count,
         exposed_milliseconds=round(tally.milliseconds),
+        causes=tally.causes,
     )
 
 

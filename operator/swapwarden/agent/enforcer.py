@@ -23,6 +23,7 @@ from swapwarden.agent import (
     journal,
     mirror,
     pods,
+    rewrites,
     room,
     settler,
     status,
@@ -67,20 +68,28 @@ class Enforcer:
         proc: pathlib.Path,
         own_uid: str = "",
         anchor: str = "",
+        away: float | None = None,
         changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`changed` is called, often, when `standing` may have become another."""
+        """`changed` is called, often, when `standing` may have become another.
+
+        `away` is since when no agent can have been at work on the node, where that is known.
+        """
         self._fs = cgroups
         self._journal = book
         self._changed = changed
         self._clock = clock
         self._watches = watches.Watches(readable=lambda: self._guarded(self._readable), fell_short=self._poll_later)
         self._mirror = mirror.Mirror(cgroups, self._watches, self, own_uid=own_uid, anchor=anchor)
+        self._rewrites = rewrites.Rewrites(
+            cgroups, self._mirror.pods.values, guarded=self._guarded, changed=changed, clock=clock
+        )
         self._settler = settler.Settler(
             cgroups,
             book,
             room.Room(cgroups, proc),
+            self._rewrites,
             own_uid=own_uid,
             again=lambda knob: self._guarded(lambda: self._again(knob)),
             changed=changed,
@@ -88,6 +97,11 @@ class Enforcer:
         )
         self._state: wanted.State | None = None
         self._problem: tree.TreeError | None = None
+        self._away = away
+        self._absent = True
+        """Whether pods that are found now ran without an agent until now."""
+        self._taking_in = False
+        """Whether such pods come to be known at this moment."""
         self._first = not book.begun
         """Whether pods that are found now were there before any agent."""
         self._waits = backoff.Backoff(*FIND_SECONDS)
@@ -113,6 +127,7 @@ class Enforcer:
         """End; what files hold stays."""
         for knob in self._mirror.knobs():
             self._settler.cancel(knob)
+        self._rewrites.close()
         ripening = [container.ripe for pod in self._mirror.pods.values() for container in pod.containers.values()]
         for timer in (self._poll, self._search, *ripening):
             if timer is not None:
@@ -217,13 +232,18 @@ class Enforcer:
                 log.warning("no pods to look after yet: %s", problem)
             self._problem = problem
             self._first = self._first and problem.reason != tree.NO_POD_TREE
+            self._absent = self._absent and problem.reason != tree.NO_POD_TREE
             self._changed()
             self._search = self._loop.call_later(self._waits.next(), self._guarded, self._find)
             return
         self._problem = None
         self._waits.reset()
         self._retarget_root()
-        self._mirror.enter(root, targets.Origin.FOUND if self._first else targets.Origin.APPEARED, self._clock())
+        self._taking_in = self._absent
+        try:
+            self._mirror.enter(root, targets.Origin.FOUND if self._first else targets.Origin.APPEARED, self._clock())
+        finally:
+            self._taking_in = self._absent = False
         self._first = False
         self._journal.begin()
         for path in self._journal.paths():
@@ -239,6 +259,11 @@ class Enforcer:
         if entry is not None and entry.wrote:
             pod.last = pod.knob.holds = entry.wrote[-1]
         found = pod.origin is targets.Origin.FOUND
+        self._rewrites.look(pod.knob)
+        if not self._taking_in:
+            pod.knob.came = noticed
+        elif self._away is not None:
+            noticed = self._away
         self._retarget(pod, noticed)
         if found and self._journal.get(pod.path, pod.knob.inode) is None:
             self._journal.seen(pod.path, pod.knob.inode)
@@ -275,9 +300,13 @@ class Enforcer:
         knob = pod.knob
         knob.target = targets.of_pod(current, entry, mode=mode, origin=pod.origin, last=pod.last)
         knob.shadow = targets.of_pod(current, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=pod.last)
-        late = arrived and entry is not None and not pod.stated and knob.holds is None
+        ran = None
+        if knob.holds is None and self._taking_in:
+            ran = names.Cause.AGENT_DOWN
+        elif knob.holds is None and arrived and entry is not None and not pod.stated:
+            ran, noticed = names.Cause.STATE_LATE, pod.since
         self._mirror.watch(knob)
-        self._settler.settle(knob, pod.since if late else noticed, late=late)
+        self._settler.settle(knob, noticed, ran=ran)
         for container in pod.containers.values():
             self._retarget_container(container, noticed)
         if entry is not None:
@@ -331,6 +360,8 @@ class Enforcer:
     def _open(self, container: pods.Container) -> None:
         self._mirror.open(container)
         for knob in container.knobs:
+            knob.came = container.since
+            self._rewrites.look(knob)
             entry = self._journal.get(knob.path, knob.inode)
             if entry is not None and entry.wrote:
                 knob.shadow = knob.holds = entry.wrote[-1]
@@ -361,6 +392,7 @@ class Enforcer:
                 self.resync()
             elif isinstance(owner, pods.Knob):
                 touched[owner] = None
+                self._rewrites.touched(owner, noticed)
             elif owner is not None:
                 self._mirror.take(owner, event, noticed)
         for knob in touched:

@@ -1,10 +1,12 @@
-"""How long, how often and to what pods were above their value."""
+"""How long, how often and to what pods were above their value, and why."""
 
 from __future__ import annotations
 
-import enum
 from typing import Final
 
+import msgspec
+
+from swapwarden.api import names
 from swapwarden.telemetry import metrics
 
 EXPOSURES = metrics.counter(
@@ -13,6 +15,11 @@ EXPOSURES = metrics.counter(
 EXPOSED = metrics.counter(
     "swapwarden_agent_exposed_milliseconds_total",
     "Time that running pods were above their value, from notice to verified repair, by cause.",
+    labels=("cause",),
+)
+GROWN = metrics.counter(
+    "swapwarden_agent_exposed_swap_bytes_total",
+    "Swap that running pods took beyond their value meanwhile, by cause.",
     labels=("cause",),
 )
 POD_EXPOSURES = metrics.counter(
@@ -33,19 +40,26 @@ RECENT_SECONDS: Final = 600.0
 """How long an exposure stays in the node's status; metrics keep the sum for as long as the pod's cgroup lives."""
 
 
-class Cause(enum.StrEnum):
-    """What can truly be told of why a pod was above its value."""
+class Exposure(msgspec.Struct, frozen=True):
+    """One time, or several with one cause, that a pod was above its value."""
 
-    REWRITTEN = "rewritten"
-    """Its file held the value and then another one: systemd, or another writer."""
-    LATE = "late"
-    """It ran before a state said what its value is."""
+    count: int
+    milliseconds: float
+    grown: int
+    """Swap taken beyond the value meanwhile, in bytes."""
+
+    def __add__(self, other: Exposure) -> Exposure:
+        """Both together."""
+        return Exposure(self.count + other.count, self.milliseconds + other.milliseconds, self.grown + other.grown)
+
+
+NONE: Final = Exposure(0, 0.0, 0)
 
 
 class Tally:
     """The exposures of one pod. Times are monotonic seconds."""
 
-    __slots__ = ("count", "found", "grown", "last", "milliseconds", "rewritten", "wanted")
+    __slots__ = ("_causes", "count", "found", "grown", "last", "milliseconds", "rewritten", "wanted")
 
     def __init__(self) -> None:
         self.count = 0
@@ -55,21 +69,36 @@ class Tally:
         self.rewritten = float("-inf")
         self.found = 0
         self.wanted = 0
+        self._causes: dict[names.Cause, float] | None = None
 
-    def add(self, uid: str, cause: Cause, *, wanted: int, found: int, noticed: float, ended: float, grown: int) -> None:
-        """Count one: from `noticed` to `ended` the file held `found` in place of `wanted` (bytes)."""
-        milliseconds = max(0.0, ended - noticed) * 1000
-        self.count += 1
-        self.milliseconds += milliseconds
-        self.grown += grown
+    def add(self, uid: str, one: Exposure, *, wanted: int, found: int, ended: float, rewritten: bool) -> None:
+        """Count one that `ended`: the file held `found` in place of `wanted` (bytes). Its cause is told later.
+
+        `rewritten`: the file held the value before.
+        """
+        self.count += one.count
+        self.milliseconds += one.milliseconds
+        self.grown += one.grown
         self.last, self.found, self.wanted = ended, found, wanted
-        if cause is Cause.REWRITTEN:
+        if rewritten:
             self.rewritten = ended
-        EXPOSURES.inc(cause.value)
-        EXPOSED.inc(cause.value, by=milliseconds)
         POD_EXPOSURES.inc(uid)
-        POD_EXPOSED.inc(uid, by=milliseconds)
-        POD_GROWN.inc(uid, by=grown)
+        POD_EXPOSED.inc(uid, by=one.milliseconds)
+        POD_GROWN.inc(uid, by=one.grown)
+
+    def attribute(self, cause: names.Cause, some: Exposure) -> None:
+        """The cause of exposures that were added."""
+        causes = self._causes = self._causes or {}
+        causes[cause] = causes.get(cause, 0.0) + some.milliseconds
+        EXPOSURES.inc(cause.value, by=some.count)
+        EXPOSED.inc(cause.value, by=some.milliseconds)
+        GROWN.inc(cause.value, by=some.grown)
+
+    @property
+    def causes(self) -> list[names.Cause]:
+        """The longest first."""
+        causes = self._causes or {}
+        return sorted(causes, key=lambda cause: -causes[cause])
 
     def recent(self, now: float) -> bool:
         """Whether there was one lately."""

@@ -16,7 +16,20 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 import swapwarden
-from swapwarden.agent import cache, cgroupfs, check, enforcer, facts, journal, reporter, source, status, swaps, wanted
+from swapwarden.agent import (
+    alive,
+    cache,
+    cgroupfs,
+    check,
+    enforcer,
+    facts,
+    journal,
+    reporter,
+    source,
+    status,
+    swaps,
+    wanted,
+)
 from swapwarden.api import names, state
 from swapwarden.kube import client, config
 from swapwarden.telemetry import logs, server
@@ -167,6 +180,8 @@ class Agent:
             self._stands_by = False
             book = journal.Journal(self._run_dir / "journal.jsonl")
             stack.callback(book.close)
+            self._sign = alive.Sign(self._run_dir / "alive")
+            stack.callback(self._sign.close)
             cgroups = cgroupfs.Cgroups(self._arguments.cgroup_root, self._page)
             stack.callback(cgroups.close)
             self._enforcer = enforcer.Enforcer(
@@ -175,6 +190,7 @@ class Agent:
                 proc=self._proc,
                 own_uid=os.environ.get("POD_UID", ""),
                 anchor=self._arguments.cgroup_anchor.strip("/"),
+                away=self._sign.last,
                 changed=self._changed,
             )
             stack.callback(self._enforcer.close)
@@ -198,6 +214,7 @@ class Agent:
         if standing.mode is names.Mode.RESTORE and standing.root is not None and not standing.to_put_back:
             try:
                 book.remove()
+                self._sign.remove()
                 cache.remove(self._state_dir)
             except OSError as error:
                 log.warning("files of this agent are left: %s", error)
@@ -274,6 +291,7 @@ class Agent:
 
     async def _keep_facts(self) -> None:
         while True:
+            self._sign.give()
             await asyncio.sleep(FACTS_SECONDS)
             self._read_facts()
 

@@ -23,6 +23,7 @@ class Knob(Watched):
 
     __slots__ = (
         "backoff",
+        "came",
         "cap",
         "container",
         "draining",
@@ -34,10 +35,14 @@ class Knob(Watched):
         "moved",
         "path",
         "pod",
+        "resources",
         "retry",
         "shadow",
         "swap",
         "target",
+        "touched",
+        "unit",
+        "written",
     )
 
     def __init__(self, path: str, inode: int, pod: Pod | None, container: str = "") -> None:
@@ -58,11 +63,24 @@ class Knob(Watched):
         self.found = limits.NO_LIMIT
         self.swap = 0
         self.draining = False
-        self.moved = 0.0
+        self.moved = float("-inf")
         """When its usage or its limit was last seen to be another than before, while it drains."""
         self.failed = ""
         self.backoff: backoff.Backoff | None = None
         self.retry: asyncio.TimerHandle | None = None
+        self.came = float("-inf")
+        """When its cgroup was seen to come; long ago where it was found."""
+        self.unit: int | None = None if container else limits.NO_LIMIT
+        """What systemd holds for the cgroup's unit, where it has one, and writes back; None where that is not known."""
+        self.resources: tuple[str, ...] | None = None
+        """The cgroup's other limits when last looked at."""
+        self.touched = self.written = float("-inf")
+        """When another last wrote to it, as far as that was seen, and when the agent did."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was looked at since the agent came up."""
+        return self.written > float("-inf") or self.moved > float("-inf")
 
     @property
     def kind(self) -> str:

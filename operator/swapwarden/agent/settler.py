@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from swapwarden.agent import cgroupfs, decide, exposure, journal, limits, pods, room, targets
+from swapwarden.agent import cgroupfs, decide, exposure, journal, limits, pods, rewrites, room, targets
+from swapwarden.api import names
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
 
@@ -59,6 +60,7 @@ class Settler:
         cgroups: cgroupfs.Cgroups,
         book: journal.Journal,
         space: room.Room,
+        why: rewrites.Rewrites,
         *,
         own_uid: str,
         again: Callable[[pods.Knob], None],
@@ -69,20 +71,21 @@ class Settler:
         self._fs = cgroups
         self._journal = book
         self._room = space
+        self._rewrites = why
         self._own_uid = own_uid
         self._again = again
         self._changed = changed
         self._clock = clock
 
-    def settle(self, knob: pods.Knob, noticed: float, *, late: bool = False) -> None:
+    def settle(self, knob: pods.Knob, noticed: float, *, ran: names.Cause | None = None) -> None:
         """Bring one file to its target.
 
-        `noticed` is when the agent learned that it may not hold it. `late`: the pod ran before any state named it.
+        `noticed` is since when it may not have held it. `ran` says why its pod may have run before it ever did.
         """
         before = knob.standing
         self.cancel(knob)
         try:
-            wait = self._bring(knob, noticed, late=late)
+            wait = self._bring(knob, noticed, ran=ran)
         except cgroupfs.GoneError as error:
             wait = self._gone(knob, error)
         except cgroupfs.TransientError as error:
@@ -117,11 +120,12 @@ class Settler:
         entry = self._journal.get(knob.path, knob.inode)
         return knob.target is targets.Hold.PUT_BACK and entry is not None and entry.found is not None
 
-    def _bring(self, knob: pods.Knob, noticed: float, *, late: bool) -> float | None:
+    def _bring(self, knob: pods.Knob, noticed: float, *, ran: names.Cause | None) -> float | None:
         """As `settle`; gives the seconds after which to look again, None for never."""
         if knob.target is targets.Hold.LEAVE:
             return self._settled(knob, knob.found)
         found = self._fs.limit(knob.path)
+        down = None if knob.settled else names.Cause.AGENT_DOWN
         for _ in range(ATTEMPTS):
             limit = knob.limit = self._limit(knob, found)
             if limit is None:
@@ -136,12 +140,13 @@ class Settler:
                 return self._settled(knob, found, swap, draining=action.draining, cut=found <= limit)
             self._write(knob, found, action.write)
             again = self._fs.limit(knob.path)
-            self._account(knob, found, action.write, noticed, swap=swap, late=late)
+            self._account(knob, found, action.write, noticed, swap=swap, ran=ran, down=down)
             WRITES.inc(knob.kind, "ok" if again == action.write else "overwritten")
             if again != action.write:
                 noticed = self._clock()
             knob.holds = action.write
-            late, found = False, again
+            ran = down = None
+            found = again
         raise ContestedError(f"{knob.path}: another writer changes it all the time")
 
     def _limit(self, knob: pods.Knob, found: int) -> int | None:
@@ -183,23 +188,43 @@ class Settler:
 
     def _write(self, knob: pods.Knob, found: int, value: int) -> None:
         self._journal.writing(knob.path, knob.inode, found, value)
+        if knob.unit is None:
+            entry = self._journal.get(knob.path, knob.inode)
+            knob.unit = None if entry is None else entry.found
         self._fs.set_limit(knob.path, value)
+        knob.written = self._clock()
         log.debug("wrote", extra={"cgroup": f"/{knob.path}", "found": limits.render(found), "wrote": value})
 
-    def _account(self, knob: pods.Knob, found: int, value: int, noticed: float, *, swap: int, late: bool) -> None:
-        """Count a repair, and an exposure where a pod that runs something was above its value."""
+    def _account(
+        self,
+        knob: pods.Knob,
+        found: int,
+        value: int,
+        noticed: float,
+        *,
+        swap: int,
+        ran: names.Cause | None,
+        down: names.Cause | None,
+    ) -> None:
+        """Count a repair, and an exposure where a pod that runs something was above its value.
+
+        `down` is the cause of what the agent found when it came up.
+        """
         foreign = knob.holds is not None and found != knob.holds
         now = self._clock()
+        exposed, pod = None, knob.pod
+        if found > value and (foreign or ran) and pod is not None and pod.containers:
+            grown = max(swap, self._fs.in_use(knob.path)) - max(knob.swap, value)
+            exposed = exposure.Exposure(1, max(0.0, now - noticed) * 1000, max(0, grown))
+            pod.tally.add(pod.uid, exposed, wanted=value, found=found, ended=now, rewritten=foreign)
+            self._changed()
         if foreign:
             REPAIRS.inc(knob.kind, "above" if found > value else "below")
-            REPAIR_SECONDS.observe(now - noticed)
-        pod = knob.pod
-        if found <= value or not (foreign or late) or pod is None or not pod.containers:
-            return
-        cause = exposure.Cause.REWRITTEN if foreign else exposure.Cause.LATE
-        grown = max(0, swap - max(knob.swap, value))
-        pod.tally.add(pod.uid, cause, wanted=value, found=found, noticed=noticed, ended=now, grown=grown)
-        self._changed()
+            if down is None:
+                REPAIR_SECONDS.observe(now - noticed)
+            self._rewrites.note(knob, found, noticed, exposed=exposed, cause=down)
+        elif exposed is not None and ran is not None and pod is not None:
+            pod.tally.attribute(ran, exposed)
 
     def _gone(self, knob: pods.Knob, error: cgroupfs.CgroupError) -> float | None:
         """The file is not there: its cgroup went (events say so), or was only just made and has no files yet."""

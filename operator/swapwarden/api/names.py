@@ -106,6 +106,25 @@ class Behavior(enum.StrEnum):
     WORKLOAD_CONTROLLED = "WorkloadControlled"
 
 
+class Cause(enum.StrEnum):
+    """Why a limit was undone, or was not there in time, as far as an agent without privileges can tell."""
+
+    START = "Start"
+    """In the first seconds of a cgroup: systemd, or the runtime, writes its own value."""
+    RELOAD = "Reload"
+    """Several pods at the same moment got the values that systemd holds for them, as on daemon-reload."""
+    RESIZE = "Resize"
+    """The resources of the pod, or of the container, were changed along with it."""
+    UNIT_VALUE = "UnitValue"
+    """The value that systemd holds for the unit, and no more can be told: by systemd, or who writes the same."""
+    OTHER_WRITER = "OtherWriter"
+    """A value that is not systemd's."""
+    AGENT_DOWN = "AgentDown"
+    """No agent ran: an agent that came up found it so."""
+    STATE_LATE = "StateLate"
+    """The pod ran before a state said what its limit is."""
+
+
 class Backing(enum.StrEnum):
     """What is under a swap device, as far as the kernel tells."""
 

@@ -196,11 +196,20 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     container: Annotated[str, msgspec.Meta(max_length=128, description="Container id, where it is about one.")] = ""
     wanted: Annotated[str, msgspec.Meta(max_length=32, description="What memory.swap.max should hold.")] = ""
     found: Annotated[str, msgspec.Meta(max_length=32, description="What it holds, or held when last above.")] = ""
-    swap_bytes: Annotated[int, msgspec.Meta(ge=0, description="memory.swap.current when this was noted.")] = 0
+    swap_bytes: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0, description="memory.swap.current when this was noted; if Exposed, what was taken above wanted."
+        ),
+    ] = 0
     exposures: Annotated[int, msgspec.Meta(ge=0, description="How many times it was found above its value.")] = 0
     exposed_milliseconds: Annotated[
         int, msgspec.Meta(ge=0, description="Time above its value, from notice to repair, in all.")
     ] = 0
+    causes: Annotated[
+        list[names.Cause],
+        msgspec.Meta(max_length=len(names.Cause), description="Why it was above its value, the longest first."),
+    ] = []
     message: Annotated[str, msgspec.Meta(max_length=512, description="A sentence for people.")] = ""
 
 

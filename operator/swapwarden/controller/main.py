@@ -20,6 +20,7 @@ from swapwarden.api import names
 from swapwarden.controller import (
     certificates,
     cluster,
+    exposures,
     features,
     namespacewatch,
     profilereporter,
@@ -382,6 +383,9 @@ class Controller:
 
     def _state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
         self._known.state_changed(name, old, new)
+        if self._term() is not None and old is not None and new is not None:
+            for regarding, message in exposures.news(old, new, self._known.pods_on(name)):
+                self._recorder.event(regarding, "Warning", exposures.REASON, message)
         if new is not None and self._epoch is not None and new.epoch > self._epoch:
             self._elector.step_down(
                 f"the state of node {name} was written in term {new.epoch}, this one's is {self._epoch}"

@@ -9,6 +9,16 @@ import msgspec
 from swapwarden.api import state
 
 
+class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
+    """A deviation that an agent reports, as far as it is read."""
+
+    pod: str = ""
+    reason: str = ""
+    swap_bytes: int = 0
+    exposed_milliseconds: int = 0
+    causes: tuple[str, ...] = ()
+
+
 class WireStatus(msgspec.Struct, frozen=True, rename="camel"):
     """Status of a NodeSwapState, as far as it is read."""
 
@@ -17,6 +27,7 @@ class WireStatus(msgspec.Struct, frozen=True, rename="camel"):
     facts: state.Facts | None = None
     conditions: list[state.Condition] = []
     proposal: state.Cost | None = None
+    violations: list[WireViolation] = []
 
 
 class WireState(msgspec.Struct, frozen=True):
@@ -59,6 +70,8 @@ class StateRow(msgspec.Struct, frozen=True):
     """Why the agent says that it can do nothing on its node; empty where it can."""
     settled: bool = False
     """Whether the agent has done all that there is to do on its node: also where nothing can be done."""
+    swapped: tuple[WireViolation, ...] = ()
+    """Pods that took swap above their limit while it was undone, as far as the agent knows why."""
 
 
 class _ProposalHead(msgspec.Struct):
@@ -119,6 +132,9 @@ def project(wire: WireState) -> StateRow:
         unapplied=_told(applied, "False", "Unknown"),
         incompatible=_told(conditions.get("Compatible"), "False"),
         degraded=_told(conditions.get("Degraded"), "True") or problem,
+        swapped=tuple(
+            each for each in status.violations if each.reason == "Exposed" and each.swap_bytes and each.causes
+        ),
     )
 
 

@@ -47,12 +47,19 @@ class Node:
         self.later = 0.0
         """Seconds by which the agent's clock is ahead."""
 
-    def start(self, cached: wanted.State | None = None, own_uid: str = "") -> enforcer.Enforcer:
+    def start(
+        self, cached: wanted.State | None = None, own_uid: str = "", away: float | None = None
+    ) -> enforcer.Enforcer:
         loop = asyncio.get_running_loop()
         self.cgroups = cgroupfs.Cgroups(str(self.tree.root), PAGE)
         self.journal = journal.Journal(self.folder / "journal.jsonl")
         self.enforcer = enforcer.Enforcer(
-            self.cgroups, self.journal, proc=self.tree.proc, own_uid=own_uid, clock=lambda: loop.time() + self.later
+            self.cgroups,
+            self.journal,
+            proc=self.tree.proc,
+            own_uid=own_uid,
+            away=away,
+            clock=lambda: loop.time() + self.later,
         )
         self.enforcer.start(cached)
         return self.enforcer

@@ -1,0 +1,266 @@
+"""Why a value was written over: what the evidence speaks for, and how it is gathered."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+
+import pytest
+from swapwarden.agent import exposure, limits, pods, rewrites, wanted
+from swapwarden.api import names
+
+from tests.unit.agent.agent_node import MIB, Node, state, until
+from tests.unit.agent.cgroup_tree import swap_max, write
+
+Cause = names.Cause
+ALONE = rewrites.Evidence(math.inf, container=False, unit=True, resized=False, together=1, running=30)
+
+
+@pytest.mark.parametrize(
+    ("seen", "cause"),
+    [
+        (ALONE, Cause.UNIT_VALUE),
+        (ALONE._replace(unit=False), Cause.OTHER_WRITER),
+        (ALONE._replace(age=2.0), Cause.START),
+        (ALONE._replace(age=2.0, unit=False), Cause.OTHER_WRITER),
+        (ALONE._replace(age=2.0, unit=False, container=True), Cause.START),
+        (ALONE._replace(age=20.0), Cause.UNIT_VALUE),
+        (ALONE._replace(resized=True), Cause.RESIZE),
+        (ALONE._replace(resized=True, unit=False), Cause.RESIZE),
+        (ALONE._replace(together=3), Cause.RELOAD),
+        (ALONE._replace(together=3, resized=True), Cause.RELOAD),
+        (ALONE._replace(together=3, unit=False), Cause.OTHER_WRITER),
+        (ALONE._replace(together=2), Cause.UNIT_VALUE),
+        (ALONE._replace(together=2, running=2), Cause.RELOAD),
+        (ALONE._replace(running=1), Cause.UNIT_VALUE),
+    ],
+)
+def test_what_the_evidence_speaks_for(seen: rewrites.Evidence, cause: names.Cause) -> None:
+    assert rewrites.cause_of(seen) is cause
+
+
+def test_what_systemd_has_a_unit_for() -> None:
+    assert rewrites.is_unit("kubepods.slice/kubepods-pod1.slice")
+    assert rewrites.is_unit("kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope")
+    assert not rewrites.is_unit("kubepods.slice/kubepods-pod1.slice/crio-1.scope/container")
+    assert not rewrites.is_unit("kubepods/pod1")
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A moment is over soon, and who came with the test is not young."""
+    monkeypatch.setattr(rewrites, "MOMENT_SECONDS", 0.05)
+
+
+class Counted:
+    """What was counted since this was made, by cause."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    @staticmethod
+    def _now() -> dict[names.Cause, int]:
+        kinds = ("pod", "container", "kubepods")
+        return {cause: int(sum(rewrites.REWRITES.value(kind, cause) for kind in kinds)) for cause in names.Cause}
+
+    def __call__(self) -> dict[names.Cause, int]:
+        return {
+            cause: count - self._before[cause] for cause, count in self._now().items() if count > self._before[cause]
+        }
+
+
+async def running(node: Node, count: int, limit: int = 0) -> list[pathlib.Path]:
+    """So many pods with a container each, which are at their limit, and no longer young."""
+    agent = node.enforcer or node.start()
+    agent.apply(state(dict.fromkeys(range(count), limit)))
+    made = [node.tree.pod(number) for number in range(count)]
+    for pod in made:
+        node.tree.container(pod, f"app of {pod.name}")
+    await until(lambda: all(swap_max(pod) == limits.render(limit) and node.known(pod).containers for pod in made))
+    node.later += 3600
+    return made
+
+
+def causes(node: Node, pod: pathlib.Path) -> list[names.Cause]:
+    assert node.enforcer is not None
+    listed = {each.pod: each.causes for each in node.enforcer.standing().violations if each.reason == "Exposed"}
+    return listed.get(node.known(pod).uid, [])
+
+
+async def test_a_value_of_nobody_elses_is_another_writers(node: Node) -> None:
+    (pod,) = await running(node, 1)
+    counted = Counted()
+    write(pod, str(5 * MIB))
+    await until(lambda: counted() == {Cause.OTHER_WRITER: 1})
+    assert (swap_max(pod), causes(node, pod)) == ("0", [Cause.OTHER_WRITER])
+
+
+async def test_systemds_own_value_alone(node: Node) -> None:
+    """Where the cgroupfs driver is, systemd has no unit that could hold a value."""
+    pod, *_ = await running(node, 4)
+    counted = Counted()
+    write(pod, "max")
+    expected = Cause.OTHER_WRITER if node.tree.naming == "cgroupfs" else Cause.UNIT_VALUE
+    await until(lambda: counted() == {expected: 1})
+    assert causes(node, pod) == [expected]
+
+
+async def test_what_the_unit_holds_is_not_always_max(plain: Node) -> None:
+    pod, *_ = await running(plain, 4, limit=8 * MIB)
+    plain.known(pod).knob.unit = 0
+    counted = Counted()
+    write(pod, "0")
+    await until(lambda: counted() == {Cause.UNIT_VALUE: 1})
+    assert (swap_max(pod), causes(plain, pod)) == (str(8 * MIB), [])
+    counted = Counted()
+    write(pod, "max")
+    await until(lambda: counted() == {Cause.OTHER_WRITER: 1})
+
+
+async def test_a_pod_that_starts(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    pod = plain.tree.pod(1)
+    await until(lambda: swap_max(pod) == "0")
+    counted = Counted()
+    write(pod, "max")
+    await until(lambda: counted() == {Cause.START: 1})
+    assert agent.standing().violations == []
+
+
+async def test_a_reload_writes_to_each_unit(plain: Node) -> None:
+    """Also to those that are to hold what they hold: without them nothing tells it from a write to one."""
+    (disabled,) = await running(plain, 1)
+    others = await running_free(plain, 10, 3)
+    counted = Counted()
+    for pod in (*others, disabled):
+        write(pod, "max")
+    await until(lambda: counted() == {Cause.RELOAD: 1})
+    assert causes(plain, disabled) == [Cause.RELOAD]
+
+
+async def running_free(node: Node, first: int, count: int) -> list[pathlib.Path]:
+    """So many pods more, without a limit."""
+    assert node.enforcer is not None
+    numbers = range(first, first + count)
+    node.enforcer.apply(state({0: 0, **dict.fromkeys(numbers, limits.NO_LIMIT)}))
+    made = [node.tree.pod(number) for number in numbers]
+    for pod in made:
+        node.tree.container(pod, f"app of {pod.name}")
+    await until(lambda: all(str(pod.relative_to(node.tree.root)) in node.enforcer._mirror.pods for pod in made))  # type: ignore[union-attr] # started
+    await until(lambda: all(node.known(pod).containers for pod in made))
+    node.later += 3600
+    return made
+
+
+async def test_the_agents_own_writes_are_no_sign_of_a_reload(plain: Node) -> None:
+    pod, *others = await running(plain, 5)
+    counted = Counted()
+    assert plain.enforcer is not None
+    plain.enforcer.apply(state({0: 0, **dict.fromkeys(range(1, 5), MIB)}, generation=2))
+    write(pod, "max")
+    await until(lambda: counted() == {Cause.UNIT_VALUE: 1})
+    assert [swap_max(other) for other in others] == [str(MIB)] * 4
+
+
+async def test_a_resize_changes_other_files_too(plain: Node) -> None:
+    pod, *_ = await running(plain, 4)
+    counted = Counted()
+    (pod / "cpu.weight").write_text("79\n")
+    write(pod, "max")
+    await until(lambda: counted() == {Cause.RESIZE: 1})
+    write(pod, "max")
+    await until(lambda: counted() == {Cause.RESIZE: 1, Cause.UNIT_VALUE: 1})
+    assert sorted(causes(plain, pod)) == [Cause.RESIZE, Cause.UNIT_VALUE]
+
+
+async def test_the_kubelets_number_is_what_a_containers_unit_holds(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
+    plain.start().apply(state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=False)}}))
+    assert swap_max(app) == str(MIB)
+    counted = Counted()
+    write(app, "4096")
+    await until(lambda: counted() == {Cause.UNIT_VALUE: 1})
+    write(app, "0")
+    await until(lambda: counted() == {Cause.UNIT_VALUE: 1, Cause.OTHER_WRITER: 1})
+    (app / "memory.max").write_text("8192\n")
+    write(app, "8192")
+    await until(lambda: counted().get(Cause.RESIZE) == 1)
+    write(app, "8192")
+    await until(lambda: counted().get(Cause.UNIT_VALUE) == 2)
+
+
+async def test_what_was_written_over_while_no_agent_ran(plain: Node) -> None:
+    (pod,) = await running(plain, 1)
+    plain.stop()
+    write(pod, "max")
+    write(pod, str(3 * MIB), "memory.swap.current")
+    appeared = plain.tree.pod(2)
+    plain.tree.container(appeared, "app")
+    empty = plain.tree.pod(3)
+    counted = Counted()
+    before = {cause: exposure.GROWN.value(cause) for cause in names.Cause}
+    agent = plain.start(away=10.0)
+    assert [swap_max(each) for each in (appeared, empty)] == ["0", "0"]
+    assert counted() == {Cause.AGENT_DOWN: 1}
+    listed = {each.pod: each for each in agent.standing().violations if each.reason == "Exposed"}
+    exposed = [listed[plain.known(each).uid] for each in (pod, appeared)]
+    assert len(listed) == 2
+    assert [each.causes for each in exposed] == [[Cause.AGENT_DOWN]] * 2
+    assert all(each.exposed_milliseconds >= 3_500_000 for each in exposed)
+    assert exposed[0].swap_bytes == 3 * MIB
+    assert exposure.GROWN.value(Cause.AGENT_DOWN) - before[Cause.AGENT_DOWN] == 3 * MIB
+
+
+async def test_what_drains_while_no_agent_runs_was_not_exposed(plain: Node) -> None:
+    pod = plain.tree.pod(1, memory_max="4096\n", memory_swap_current=f"{32 * MIB}\n")
+    plain.tree.container(pod, "app")
+    plain.start().apply(state({1: 0}))
+    plain.stop()
+    write(pod, "0", "memory.swap.current")
+    agent = plain.start(state({1: 0}), away=0.0)
+    assert swap_max(pod) == "0"
+    assert agent.standing().violations == []
+
+
+async def test_pods_that_come_with_their_tree_were_not_missed(plain: Node) -> None:
+    plain.tree.remove(plain.tree.kubepods)
+    agent = plain.start(away=0.0)
+    plain.tree.group(plain.tree.kubepods)
+    pod = plain.tree.pod(1, "guaranteed")
+    plain.tree.container(pod, "app")
+    agent._find()
+    assert swap_max(pod) == "0"
+    assert agent.standing().violations == []
+
+
+async def test_many_rewrites_are_one_line_of_the_log(plain: Node, caplog: pytest.LogCaptureFixture) -> None:
+    (pod,) = await running(plain, 1)
+    counted = Counted()
+
+    def lines() -> list[object]:
+        return [
+            vars(each)["rewrites"] for each in caplog.records if each.message.startswith("a value was written over")
+        ]
+
+    for number in range(5):
+        write(pod, str((number + 1) * MIB))
+        await until(lambda: swap_max(pod) == "0")
+        await until(lambda number=number: counted().get(Cause.OTHER_WRITER) == number + 1)  # type: ignore[misc] # a default has no type
+    assert lines() == [1]
+    plain.later += rewrites.LOG_SECONDS
+    write(pod, str(MIB))
+    await until(lambda: lines() == [1, 5])
+
+
+def test_the_longest_cause_comes_first() -> None:
+    tally = exposure.Tally()
+    assert tally.causes == []
+    for cause, milliseconds in ((Cause.START, 1.0), (Cause.RELOAD, 5.0), (Cause.START, 2.0)):
+        tally.attribute(cause, exposure.Exposure(1, milliseconds, 0))
+    assert tally.causes == [Cause.RELOAD, Cause.START]
+
+
+def test_a_knob_that_was_never_looked_at() -> None:
+    assert not pods.Knob("a", 1, None).settled
