@@ -103,6 +103,13 @@ BAD_PROFILES: list[tuple[dict[str, Any], str, str]] = [
         "spec.swap",
         "set the behavior or remove the bounds",
     ),
+    ({"kernel": {"swappiness": 201}}, "spec.kernel.swappiness", "less than or equal to 200"),
+    ({"kernel": {"minFreeKbytes": 1023}}, "spec.kernel.minFreeKbytes", "greater than or equal to 1024"),
+    ({"kernel": {"watermarkScaleFactor": 0}}, "spec.kernel.watermarkScaleFactor", "greater than or equal to 1"),
+    ({"kernel": {"pageCluster": 9}}, "spec.kernel.pageCluster", "less than or equal to 8"),
+    ({"kernel": {"overcommitMemory": 2}}, "spec.kernel.overcommitMemory", "unknown field"),
+    ({"kernel": {"zswap": {"compressor": "bzip2"}}}, "spec.kernel.zswap.compressor", f'{SUPPORTED}"lzo"'),
+    ({"kernel": {"zswap": {"maxPoolPercent": 51}}}, "spec.kernel.zswap.maxPoolPercent", "less than or equal to 50"),
     ({"scheduling": {"taintEffect": "NoExecute"}}, "spec.scheduling.taintEffect", f'{SUPPORTED}"NoSchedule"'),
     ({"scheduling": {"taint": "NoSchedule"}}, "spec.scheduling.taint", "unknown field"),
     ({"swap": workload(maxPerPod="10%")}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
@@ -178,6 +185,8 @@ GOOD_PROFILES: list[dict[str, Any]] = [
     {"nodeSelector": expression(operator="DoesNotExist", values=[])},
     *(override(policy="Disabled", swapLimit=zero) for zero in (0, "0", "0Gi", "0.0", ".0e5")),
     override(policy="NoPreference", swapLimit="1.5Gi"),
+    {"kernel": {"swappiness": 0, "minFreeKbytes": 1024, "watermarkScaleFactor": 1000, "pageCluster": 0}},
+    {"kernel": {"zswap": {"enabled": False, "compressor": "842", "maxPoolPercent": 50}}},
     {"overrides": [{"namespaceSelector": expression(), "podSelector": expression(), "policy": "Disabled"}] * 32},
 ]
 

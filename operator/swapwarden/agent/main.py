@@ -24,6 +24,8 @@ from swapwarden.agent import (
     enforcer,
     facts,
     journal,
+    kernel,
+    originals,
     reporter,
     source,
     status,
@@ -58,6 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cgroup-root", default="/sys/fs/cgroup", help="the node's cgroup v2 file system")
     parser.add_argument("--proc-root", default="/proc", help="where to read meminfo, swaps and the kernel's release")
     parser.add_argument("--sys-root", default="/sys", help="where to read what is under swap devices")
+    for place, what in ((kernel.VM, "vm.swappiness and the like"), (kernel.ZSWAP, "zswap")):
+        parser.add_argument(
+            place.flag, default=None, metavar="PATH", help=f"the node's {place.host}, for {what} (default: left alone)"
+        )
     parser.add_argument(
         "--cgroup-anchor",
         default="",
@@ -182,6 +188,14 @@ class Agent:
             stack.callback(book.close)
             self._sign = alive.Sign(self._run_dir / "alive")
             stack.callback(self._sign.close)
+            given = {kernel.VM: self._arguments.vm_root, kernel.ZSWAP: self._arguments.zswap_root}
+            self._originals = originals.Originals(self._run_dir)
+            self._kernel = kernel.Kernel(
+                self._originals,
+                {place: pathlib.Path(root) for place, root in given.items() if root},
+                changed=self._changed,
+            )
+            stack.callback(self._kernel.close)
             cgroups = cgroupfs.Cgroups(self._arguments.cgroup_root, self._page)
             stack.callback(cgroups.close)
             self._enforcer = enforcer.Enforcer(
@@ -199,7 +213,10 @@ class Agent:
             self._read_facts()
             stack.enter_context(swaps.following(self._proc / "swaps", self._read_facts))
             if self._facts.cgroup_version == 2:
-                self._enforcer.start(self._cached())
+                cached = self._cached()
+                self._enforcer.start(cached)
+                if cached is not None:
+                    self._kernel.apply(cached)
             else:
                 log.error("%s is no cgroup v2 file system: nothing will be written", cgroups.root)
             self._phase = ""
@@ -215,6 +232,7 @@ class Agent:
             try:
                 book.remove()
                 self._sign.remove()
+                self._originals.remove()
                 cache.remove(self._state_dir)
             except OSError as error:
                 log.warning("files of this agent are left: %s", error)
@@ -247,6 +265,7 @@ class Agent:
             return
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.apply(compiled)
+            self._kernel.apply(compiled)
         self._cache.keep(wire)
 
     def _fetched(self, wire: wanted.WireState | None) -> None:
@@ -265,6 +284,7 @@ class Agent:
     def _resync(self) -> None:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.resync()
+            self._kernel.resync()
         self._read_facts()
 
     def _read_facts(self) -> None:
@@ -275,7 +295,11 @@ class Agent:
     def _standing(self) -> status.Standing:
         if self._enforcer is None:
             raise RuntimeError("the enforcer comes first")
-        return self._enforcer.standing(self._refused)
+        standing = self._enforcer.standing(self._refused)
+        return standing._replace(
+            to_put_back=standing.to_put_back + self._kernel.to_put_back,
+            settings=self._kernel.shortfalls if self._kernel.concerned else None,
+        )
 
     def _status(self, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
         standing = self._standing()

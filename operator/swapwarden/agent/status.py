@@ -7,13 +7,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent import tree
+from swapwarden.agent import shortfall, tree
 from swapwarden.api import names, state
 
 COMPATIBLE: Final = "Compatible"
 APPLIED: Final = "Applied"
 DEGRADED: Final = "Degraded"
 DRIFT: Final = "Drift"
+NODE_SETTINGS: Final = "NodeSettings"
 
 _ORDER: Final = ("WriteFailed", "Draining", "Audit", "AwaitingState", "Exposed")
 """Of violations, where there is not room for all: what is wrong now before what was."""
@@ -45,6 +46,8 @@ class Standing(NamedTuple):
     """Pods that another writer raised above their value lately."""
     cost: state.Cost | None = None
     """What a proposal would take from pods that use it now; None where there is none."""
+    settings: Sequence[shortfall.Shortfall] | None = None
+    """Settings of the node that are not as its profile asks; None where there are none to be set or put back."""
 
 
 class _Verdict(NamedTuple):
@@ -73,7 +76,7 @@ def _applied(standing: Standing, compatible: _Verdict) -> _Verdict:  # noqa: PLR
     if failed:
         return _Verdict("False", "WriteFailed", f"{failed} cgroups cannot be written; violations says why")
     if standing.mode is not names.Mode.ENFORCE and standing.to_put_back:
-        return _Verdict("False", "Restoring", f"{standing.to_put_back} cgroups still hold a value of ours")
+        return _Verdict("False", "Restoring", f"{standing.to_put_back} files still hold a value of ours")
     if standing.mode is names.Mode.RESTORE:
         return _Verdict("True", "Restored", "all cgroups hold what they held before")
     if standing.mode is names.Mode.AUDIT:
@@ -89,6 +92,9 @@ def _degraded(standing: Standing) -> _Verdict:
         return _Verdict("True", "StateRefused", standing.refused)
     if any(violation.reason == "WriteFailed" for violation in standing.violations):
         return _Verdict("True", "WriteFailed", "some cgroups cannot be written; violations says why")
+    settings = _settings(standing.settings or ())
+    if settings.status == "False":
+        return _Verdict("True", NODE_SETTINGS, settings.message)
     if standing.polling:
         return _Verdict("True", "Polling", standing.polling)
     return _Verdict("False", "AsExpected", "")
@@ -100,6 +106,16 @@ def _drift(standing: Standing) -> _Verdict:
             "True", "Rewritten", f"{standing.drifting} running pods were above their value lately; repaired"
         )
     return _Verdict("False", "Quiet", "")
+
+
+def _settings(shortfalls: Sequence[shortfall.Shortfall]) -> _Verdict:
+    if not shortfalls:
+        return _Verdict("True", "AsSpecified", "the node's settings are as the spec says")
+    order = list(names.Shortfall)
+    worst = sorted(shortfalls, key=lambda short: order.index(short.reason))
+    audit = worst[0].reason is names.Shortfall.AUDIT
+    message = "; ".join(f"{short.name}: {short.message}" for short in worst)
+    return _Verdict("True" if audit else "False", worst[0].reason, message)
 
 
 def _rank(violation: state.Violation) -> tuple[int, bool, int, str, str]:
@@ -125,6 +141,8 @@ def build(standing: Standing, facts: state.Facts, previous: Iterable[Mapping[str
         DEGRADED: _degraded(standing),
         DRIFT: _drift(standing),
     }
+    if standing.settings is not None:
+        verdicts[NODE_SETTINGS] = _settings(standing.settings)
     conditions = [
         state.Condition(
             kind,

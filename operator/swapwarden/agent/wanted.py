@@ -55,6 +55,8 @@ class WireSpec(msgspec.Struct, frozen=True, rename="camel"):
     kubepods: WireKubepods | None = None
     pods: dict[str, WirePod] = {}
     proposal: WireProposal | None = None
+    kernel: dict[str, str] = {}
+    refused: dict[str, str] = {}
 
 
 class WireMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -109,6 +111,10 @@ class State(NamedTuple):
     proposal: Proposal | None = None
     profile: tuple[str, int] = ("", 0)
     """Name and generation."""
+    kernel: Mapping[str, str] = {}
+    """Settings of the kernel, by name."""
+    refused: Mapping[str, str] = {}
+    """Settings that the profile asks for and the node must not have, with the reason."""
 
 
 def _pod(wire: WirePod, page: int) -> Pod:
@@ -139,4 +145,6 @@ def compile_state(wire: WireState, page: int) -> State:
         pods={uid: _pod(pod, page) for uid, pod in spec.pods.items()},
         proposal=None if spec.proposal is None else _proposal(spec.proposal, page),
         profile=(spec.profile.name, spec.profile.generation),
+        kernel=spec.kernel,
+        refused=spec.refused,
     )

@@ -169,6 +169,20 @@ class TaintEffect(enum.StrEnum):
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
 
 
+class Shortfall(enum.StrEnum):
+    """Why a setting of a node is not as its profile asks: reasons of the condition NodeSettings, the worst first."""
+
+    REFUSED = "Refused"
+    """The value would make the node unusable."""
+    NO_ACCESS = "NoAccess"
+    """The agent was not given the files; a value of the chart does that."""
+    NOT_SUPPORTED = "NotSupported"
+    """The node's kernel, or this agent, does not have it."""
+    WRITE_FAILED = "WriteFailed"
+    AUDIT = "Audit"
+    """It would be written in Enforce."""
+
+
 class Reason(enum.StrEnum):
     """Why a pod or a container has its number: one per row of the table in docs/semantics.md."""
 

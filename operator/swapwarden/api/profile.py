@@ -279,6 +279,52 @@ class Rollout(Model):
     )
 
 
+class Zswap(Model):
+    """The compressed cache in front of swap, of kernels that are built with it (CONFIG_ZSWAP)."""
+
+    enabled: bool | None = pydantic.Field(default=None, description="Whether it is on. Absent: as it is.")
+    compressor: Literal["lzo", "lzo-rle", "lz4", "lz4hc", "zstd", "deflate", "842"] | None = pydantic.Field(
+        default=None,
+        description="Name of the kernel's compression algorithm, which must be built in or loaded. Absent: as it is.",
+    )
+    max_pool_percent: Annotated[int, pydantic.Field(ge=1, le=50)] | None = pydantic.Field(
+        default=None, description="How much of the node's memory it may take, in percent. Absent: as it is."
+    )
+
+
+class Kernel(Model):
+    """Settings of the node's kernel. What is absent stays as it is, or becomes again what it was."""
+
+    swappiness: Annotated[int, pydantic.Field(ge=0, le=200)] | None = pydantic.Field(
+        default=None,
+        description=(
+            "vm.swappiness: how readily the kernel swaps rather than drops file pages. More than 100 only where swap is"
+            " faster than the disk (zram, zswap)."
+        ),
+    )
+    min_free_kbytes: Annotated[int, pydantic.Field(ge=1024, le=16_777_216)] | None = pydantic.Field(
+        default=None,
+        description=(
+            "vm.min_free_kbytes: memory in KiB that the kernel keeps free. A node that this is more than 5 % of the"
+            " memory of does not get it, and says so."
+        ),
+    )
+    watermark_scale_factor: Annotated[int, pydantic.Field(ge=1, le=1000)] | None = pydantic.Field(
+        default=None,
+        description=(
+            "vm.watermark_scale_factor, in 1/10000 of memory: how far apart the marks are at which the kernel begins"
+            " to reclaim, and ends. 100 is 1 %."
+        ),
+    )
+    page_cluster: Annotated[int, pydantic.Field(ge=0, le=8)] | None = pydantic.Field(
+        default=None,
+        description="vm.page-cluster: 2 to this power pages are read from swap at once. 0 for SSD, zram and zswap.",
+    )
+    zswap: Zswap | None = pydantic.Field(
+        default=None, description="The compressed cache in front of swap. Absent: as it is."
+    )
+
+
 MAX_OVERRIDES = 32
 OVERRIDE_SELECTS_REFUSAL = "an override needs a namespaceSelector or a podSelector; podSelector: {} selects all pods"
 OVERRIDE_SAYS_REFUSAL = "an override needs a policy or a swapLimit: without both it changes nothing"
@@ -367,6 +413,13 @@ class ProfileSpec(Model):
         ),
     )
     swap: Swap = pydantic.Field(default=Swap(), description="How pods on these nodes get swap.")
+    kernel: Kernel = pydantic.Field(
+        default=Kernel(),
+        description=(
+            "Settings of the nodes' kernels. Agents write them where the chart lets them (agent.kernel.vm,"
+            " agent.kernel.zswap)."
+        ),
+    )
     scheduling: Scheduling = pydantic.Field(default=Scheduling(), description="How these nodes show in scheduling.")
     rollout: Rollout = pydantic.Field(default=Rollout(), description="How a change reaches these nodes.")
     overrides: Annotated[list[Override], pydantic.Field(max_length=MAX_OVERRIDES)] = pydantic.Field(

@@ -24,6 +24,10 @@ SwapMax = Annotated[
 EPOCH_REFUSAL = "epoch must not become smaller: a newer controller leads"
 """What the API server says to a controller whose term has passed."""
 
+Setting = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z-]{1,32}$")]
+"""A value of one of the kernel's settings, as its file takes it."""
+
+MAX_SETTINGS = 16
 MAX_PODS = 2048
 MAX_CONTAINERS = 128
 MAX_VIOLATIONS = 32
@@ -118,6 +122,20 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             description="By the UID that the pod's cgroup carries (for static pods the kubelet's config hash).",
         ),
     ] = {}
+    kernel: Annotated[
+        dict[str, Setting],
+        msgspec.Meta(
+            max_length=MAX_SETTINGS,
+            description="Settings of the kernel by name (vm.swappiness, zswap.enabled), as their files take them.",
+        ),
+    ] = {}
+    refused: Annotated[
+        dict[str, Annotated[str, msgspec.Meta(max_length=256)]],
+        msgspec.Meta(
+            max_length=MAX_SETTINGS,
+            description="Settings that the profile asks for and this node must not have, with the reason.",
+        ),
+    ] = {}
     proposal: Annotated[
         Proposal | None,
         msgspec.Meta(description="What is to come, for the agent to say how much swap in use it would take."),
@@ -169,7 +187,9 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 class Condition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A condition in the form of metav1.Condition."""
 
-    type: Annotated[str, msgspec.Meta(max_length=64, description="Compatible, Applied, Degraded or Drift.")]
+    type: Annotated[
+        str, msgspec.Meta(max_length=64, description="Compatible, Applied, Degraded, Drift or NodeSettings.")
+    ]
     status: Annotated[str, msgspec.Meta(pattern="^(True|False|Unknown)$", description="True, False or Unknown.")]
     reason: Annotated[str, msgspec.Meta(max_length=128, description="One word for programs.")]
     message: Annotated[str, msgspec.Meta(max_length=1024, description="A sentence for people.")] = ""
@@ -232,7 +252,7 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     ] = None
     facts: Annotated[Facts | None, msgspec.Meta(description="What the agent found on the node.")] = None
     conditions: Annotated[
-        list[Condition], msgspec.Meta(max_length=16, description="Compatible, Applied, Degraded, Drift.")
+        list[Condition], msgspec.Meta(max_length=16, description="Compatible, Applied, Degraded, Drift, NodeSettings.")
     ] = []
     violations: Annotated[
         list[Violation],

@@ -50,7 +50,7 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
         "profile": written["profile"],
         "mode": header.mode.value,
         "onUnknownPod": header.on_unknown_pod.value,
-        **({"kubepods": written["kubepods"]} if "kubepods" in written else {}),
+        **{part: written[part] for part in ("kubepods", "kernel", "refused") if part in written},
         **({} if explanation.extended_resource is None else {"extendedResource": str(explanation.extended_resource)}),
         "pods": {one.row.key: _decision(one) for one in explanation.pods},
     }
@@ -82,6 +82,10 @@ def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
     yield node, "(all pods)", _NOTHING, _NOTHING, governed, kubepods
     if explanation.extended_resource is not None:
         yield node, f"({names.SWAP_RESOURCE})", _NOTHING, _NOTHING, governed, str(explanation.extended_resource)
+    for setting, value in header.kernel.items():
+        yield node, f"({setting})", _NOTHING, _NOTHING, governed, value
+    for setting, why in header.refused.items():
+        yield node, f"({setting})", _NOTHING, _NOTHING, why, _NOTHING
     for one in explanation.pods:
         row, decision = one.row, one.decision
         policy = _NOTHING if row.policy is None else _printable(row.policy)

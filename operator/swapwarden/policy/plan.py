@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import merge, names, state
-from swapwarden.policy import extended, namespaces, nodes, overcommit, overrides, pods, profiles, swap
+from swapwarden.policy import extended, kernel, namespaces, nodes, overcommit, overrides, pods, profiles, swap
 
 _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
@@ -116,11 +116,14 @@ def _header(profile: profiles.Profile, facts: nodes.NodeFacts) -> state.StateSpe
     if facts.compatible and profile.system_reserved is not None:
         limit = swap.floor_to_page(swap.available(profile, facts), facts.page_size)
         kubepods = state.KubepodsState(swap_max=str(limit))
+    settings = kernel.plan(profile.kernel, facts)
     return state.StateSpec(
         profile=reference(profile),
         mode=profile.mode,
         on_unknown_pod=profile.on_unknown_pod,
         kubepods=kubepods,
+        kernel=settings.values,
+        refused=settings.refused,
     )
 
 

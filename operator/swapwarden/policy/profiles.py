@@ -9,7 +9,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.api import profile as api
-from swapwarden.policy import quantity
+from swapwarden.policy import kernel, quantity
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -79,6 +79,8 @@ class Profile(msgspec.Struct, frozen=True):
     """Whether nodes keep what they have while a change would take swap from pods that use it."""
     overrides: tuple[Override, ...] = ()
     extended_resource: bool = False
+    kernel: tuple[tuple[str, str], ...] = ()
+    """Settings of the kernel, by name, as their files take them."""
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels is meant."""
@@ -135,6 +137,7 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         hold=spec.rollout.on_swap_in_use == "Hold",
         overrides=tuple(_override(entry) for entry in spec.overrides),
         extended_resource=spec.scheduling.extended_resource,
+        kernel=kernel.settings(spec.kernel),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from swapwarden.agent import kernel
 
 from testbed import chart, helm, manifests, process
 from testbed.controlplane import ControlPlane
@@ -266,6 +267,29 @@ def test_values_reach_the_pods(tmp_path: Path) -> None:
     assert agent["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
 
 
+def test_the_agent_is_given_files_of_the_kernel_one_by_one_and_only_on_request(tmp_path: Path) -> None:
+    def agent(values: Json) -> tuple[dict[str, str], list[str]]:
+        documents = rendered(tmp_path, {"agent": {"kernel": values}})
+        pod = named(documents, "DaemonSet")["swapwarden-agent"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        hosts = {each["name"]: each["hostPath"] for each in pod["volumes"] if "hostPath" in each}
+        places = {
+            each["mountPath"]: hosts[each["name"]]["path"]
+            for each in container["volumeMounts"]
+            if hosts.get(each["name"], {}).get("type") == "File"
+        }
+        return places, [argument for argument in container["args"] if argument.endswith(("/host/vm", "/host/zswap"))]
+
+    assert agent({}) == ({}, [])
+    places, flags = agent({"vm": True, "zswap": True})
+    assert flags == [f"{place.flag}=/host/{place.flag[2:].partition('-')[0]}" for place in (kernel.VM, kernel.ZSWAP)]
+    assert places == {
+        f"/host/{setting.folder.flag[2:].partition('-')[0]}/{setting.file}": f"{setting.folder.host}/{setting.file}"
+        for setting in kernel.SETTINGS.values()
+    }
+    assert len(agent({"vm": True})[0]) == 4
+
+
 def test_the_right_to_write_the_status_of_nodes_comes_with_the_resource_that_needs_it(tmp_path: Path) -> None:
     def who_may(values: Json) -> set[str]:
         roles = named(rendered(tmp_path, values), "ClusterRole")
@@ -506,6 +530,7 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
         ({"podMonitor": {"labels": {"app.kubernetes.io/name": "x"}}}, "app.kubernetes.io/"),
         ({"agent": {"resources": {"limits": {"cpu": "a lot"}}}}, "cpu"),
         ({"startupTaint": "yes"}, "startupTaint"),
+        ({"agent": {"kernel": {"vm": "yes"}}}, "vm"),
         ({"admission": {"failurePolicy": "Never"}}, "failurePolicy"),
         ({"admission": {"workloadTemplates": "Audit"}}, "workloadTemplates"),
         ({"admission": {"objectSelector": {"matchLabel": {}}}}, "matchLabel"),

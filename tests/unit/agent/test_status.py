@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from swapwarden.agent import status, tree
+from swapwarden.agent import shortfall, status, tree
 from swapwarden.api import names, state
 
 FACTS = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
@@ -109,3 +109,19 @@ def test_what_a_proposal_takes_is_a_counter_but_for_the_pods() -> None:
     assert told(2, 10)["proposal"] == {"profile": {"name": "p", "generation": 2}, "pods": 2, "bytes": 10}
     assert status.essence(told(2, 10)) == status.essence(told(2, 20))
     assert status.essence(told(2, 10)) != status.essence(told(0, 0))
+
+
+def test_settings_of_the_node_are_told_where_there_are_any() -> None:
+    assert "NodeSettings" not in verdicts(GOOD)
+    assert verdicts(GOOD._replace(settings=()))["NodeSettings"] == ("True", "AsSpecified")
+    audit = shortfall.Shortfall("vm.swappiness", names.Shortfall.AUDIT, "10 would be written over 60")
+    assert verdicts(GOOD._replace(settings=[audit]))["NodeSettings"] == ("True", "Audit")
+    assert verdicts(GOOD._replace(settings=[audit]))["Degraded"] == ("False", "AsExpected")
+    none = shortfall.Shortfall("vm.page-cluster", names.Shortfall.NO_ACCESS, "set agent.kernel.vm")
+    bad = shortfall.Shortfall("vm.min_free_kbytes", names.Shortfall.REFUSED, "too much")
+    found = status.build(GOOD._replace(settings=[none, bad]), FACTS, [], "t")
+    told = {condition.type: condition for condition in found.conditions}
+    assert (told["NodeSettings"].status, told["NodeSettings"].reason) == ("False", "Refused")
+    assert told["NodeSettings"].message == "vm.min_free_kbytes: too much; vm.page-cluster: set agent.kernel.vm"
+    assert (told["Degraded"].reason, told["Degraded"].message) == ("NodeSettings", told["NodeSettings"].message)
+    assert told["Applied"].status == "True"

@@ -572,3 +572,18 @@ def test_a_capacity_that_is_none_is_named(
 ) -> None:
     assert run(OFFERING.replace("{memory: 8Gi}", capacity), monkeypatch) == plan.BAD_INPUT
     assert f"{path}: Invalid value: 'much' is not a quantity" in capsys.readouterr().err
+
+
+def test_settings_of_the_node_are_shown_with_what_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asks = OFFERING.replace("scheduling: {extendedResource: true}", "kernel: {swappiness: 10, minFreeKbytes: 999999}")
+    assert run(asks, monkeypatch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["n", "(vm.swappiness)", "-", "-", "profile", "p", "10"]
+    assert lines[3].startswith("n      (vm.min_free_kbytes)")
+    assert "999999 KiB are more than 5 % of the node's memory" in lines[3]
+    assert run(asks, monkeypatch, "-o", "json") == 0
+    [state] = json.loads(capsys.readouterr().out)["items"]
+    assert state["spec"]["kernel"] == {"vm.swappiness": "10"}
+    assert list(state["spec"]["refused"]) == ["vm.min_free_kbytes"]

@@ -372,3 +372,32 @@ subjects:
 - kind: ServiceAccount
   serviceAccount: {name: {{ include "swapwarden.name" . }}, namespace: {{ (index . 0).Release.Namespace | quote }}}
 {{- end -}}
+
+{{/* The kernel's files that the agent is given, each a mount of its own: the others beside them are not its business. */}}
+{{- define "swapwarden.kernelFiles" -}}
+{{- $files := list }}
+{{- if (.Values.agent.kernel).vm }}
+{{- range list "swappiness" "min_free_kbytes" "watermark_scale_factor" "page-cluster" }}
+{{- $files = append $files (dict "group" "vm" "file" . "path" (printf "/proc/sys/vm/%s" .)) }}
+{{- end }}
+{{- end }}
+{{- if (.Values.agent.kernel).zswap }}
+{{- range list "enabled" "compressor" "max_pool_percent" }}
+{{- $files = append $files (dict "group" "zswap" "file" . "path" (printf "/sys/module/zswap/parameters/%s" .)) }}
+{{- end }}
+{{- end }}
+{{- toJson $files }}
+{{- end }}
+
+{{- define "swapwarden.kernelMounts" -}}
+{{- range include "swapwarden.kernelFiles" . | fromJsonArray }}
+- {name: {{ .group }}-{{ .file | replace "_" "-" }}, mountPath: /host/{{ .group }}/{{ .file }}}
+{{- end }}
+{{- end }}
+
+{{- define "swapwarden.kernelVolumes" -}}
+{{- range include "swapwarden.kernelFiles" . | fromJsonArray }}
+- name: {{ .group }}-{{ .file | replace "_" "-" }}
+  hostPath: {path: {{ .path }}, type: File}
+{{- end }}
+{{- end }}

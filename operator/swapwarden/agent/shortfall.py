@@ -1,0 +1,23 @@
+"""Settings of the node that are not as its profile asks, and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from swapwarden.api import names
+
+
+class Shortfall(NamedTuple):
+    """One setting; `message` says what to do."""
+
+    name: str
+    reason: names.Shortfall
+    message: str
+
+
+class ShortError(Exception):
+    """A setting could not be brought to what it is to be; the message says why, and what to do."""
+
+    def __init__(self, reason: names.Shortfall, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason

@@ -1,0 +1,70 @@
+"""Settings of a node, from a real API server's object to files, over kills of the agent, and back."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from testbed.controlplane import ControlPlane
+from tests.integration.agent.agent_process import AgentProcess, until
+from tests.integration.agent.test_agent_real_api import Node, installed
+
+SWAPPINESS = {"vm.swappiness": "10"}
+
+
+class Host(Node):
+    """A node whose agent is given its settings."""
+
+    def __init__(self, cluster: ControlPlane, folder: pathlib.Path) -> None:
+        super().__init__(cluster, folder)
+        self.vm = folder / "vm"
+        self.vm.mkdir()
+        (self.vm / "swappiness").write_text("60\n")
+
+    def given(self, *options: str) -> AgentProcess:
+        return AgentProcess(self.folder, self.tree.root, self.tree.proc, self.kubeconfig, *options, node=self.name)
+
+    @property
+    def swappiness(self) -> str:
+        return (self.vm / "swappiness").read_text().strip()
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        found = {each["type"]: each for each in self.object.get("status", {}).get("conditions", [])}
+        told = found.get(kind, {})
+        return told.get("status", ""), told.get("reason", ""), told.get("message", "")
+
+
+@pytest.fixture
+def host(control_plane: ControlPlane, tmp_path: pathlib.Path) -> Host:
+    return Host(installed(control_plane), tmp_path)
+
+
+def test_a_setting_is_written_repaired_and_put_back_over_kills(host: Host) -> None:
+    options = (f"--vm-root={host.vm}", "--resync-interval=1")
+    host.put({}, kernel=SWAPPINESS)
+    with host.given(*options) as first:
+        until(lambda: host.swappiness == "10", "it is written")
+        until(lambda: host.condition("NodeSettings")[:2] == ("True", "AsSpecified"), "it is told")
+        (host.vm / "swappiness").write_text("33\n")
+        until(lambda: host.swappiness == "10", "it is repaired")
+        until(lambda: first.metric('swapwarden_agent_setting_repairs_total{setting="vm.swappiness"}') == 1, "counted")
+        first.kill()
+    with host.given(*options):
+        generation = host.put({}, mode="Restore", kernel=None)
+        until(lambda: host.condition("Applied")[:2] == ("True", "Restored"), "all is put back")
+        assert host.object["status"]["observedGeneration"] == generation
+        assert host.swappiness == "33"
+
+
+def test_what_cannot_be_had_is_told_with_the_remedy(host: Host) -> None:
+    refused = {"vm.min_free_kbytes": "too much"}
+    generation = host.put({}, kernel=SWAPPINESS, refused=refused)
+    with host.given():
+        host.applied(generation)
+        until(lambda: host.condition("NodeSettings")[1] == "Refused", "it is told")
+        message = host.condition("NodeSettings")[2]
+        assert message.startswith("vm.min_free_kbytes: too much; vm.swappiness: the agent has no access")
+        assert "set agent.kernel.vm to true" in message
+        assert host.condition("Degraded") == ("True", "NodeSettings", message)
+        assert host.swappiness == "60"

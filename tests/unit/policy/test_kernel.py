@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from swapwarden.agent import kernel as agent
+from swapwarden.api import names, profile, state
+from swapwarden.policy import kernel, plan
+
+from tests.unit.policy.rows import GI, facts
+from tests.unit.policy.rows import profile as compiled
+
+ALL = {
+    "swappiness": 60,
+    "minFreeKbytes": 131072,
+    "watermarkScaleFactor": 100,
+    "pageCluster": 0,
+    "zswap": {"enabled": True, "compressor": "zstd", "maxPoolPercent": 20},
+}
+FILES = {
+    "vm.swappiness": "60",
+    "vm.min_free_kbytes": "131072",
+    "vm.watermark_scale_factor": "100",
+    "vm.page-cluster": "0",
+    "zswap.enabled": "Y",
+    "zswap.compressor": "zstd",
+    "zswap.max_pool_percent": "20",
+}
+
+
+def asked(**fields: object) -> dict[str, str]:
+    return dict(kernel.settings(profile.Kernel.model_validate(fields)))
+
+
+def test_what_a_profile_asks_for_is_what_the_files_take() -> None:
+    assert asked(**ALL) == FILES
+    assert asked(zswap={"enabled": False}) == {"zswap.enabled": "N"}
+    assert asked() == asked(zswap={}) == {}
+
+
+def test_the_agent_knows_every_setting_that_a_profile_can_ask_for() -> None:
+    assert FILES.keys() == agent.SETTINGS.keys()
+    assert all(agent.SETTINGS[name].values.fullmatch(value) for name, value in FILES.items())
+    assert len(FILES) <= state.MAX_SETTINGS
+
+
+def test_what_would_make_the_node_unusable_is_kept_from_it() -> None:
+    most = 8 * GI // 20 // 1024
+    assert kernel.plan([(kernel.MIN_FREE, str(most))], facts()) == kernel.Plan({kernel.MIN_FREE: str(most)}, {})
+    refused = kernel.plan([(kernel.MIN_FREE, str(most + 1)), ("vm.swappiness", "60")], facts())
+    assert refused.values == {"vm.swappiness": "60"}
+    assert refused.refused[kernel.MIN_FREE].startswith(
+        f"{most + 1} KiB are more than 5 % of the node's memory; ask for"
+    )
+    assert f"at most {most}," in refused.refused[kernel.MIN_FREE]
+    assert len(refused.refused[kernel.MIN_FREE]) <= 256
+
+
+def test_a_plan_has_the_settings_and_a_plan_to_restore_has_none() -> None:
+    made = compiled(names.Behavior.KUBELET, kernel=(("vm.swappiness", "60"), (kernel.MIN_FREE, "999999999")))
+    planned = plan.plan_node(made, facts(), [])
+    assert planned.kernel == {"vm.swappiness": "60"}
+    assert planned.refused.keys() == {kernel.MIN_FREE}
+    assert plan.restore_node(made).kernel == {}
