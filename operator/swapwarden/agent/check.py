@@ -86,10 +86,9 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
     proc, sys_root, host = (
         pathlib.Path(each) for each in (arguments.proc_root, arguments.sys_root, arguments.host_root)
     )
-    file, drop_ins = configuration_paths(arguments)
-    if file is None and drop_ins is None:
-        file, drop_ins = survey.configuration_files(host)
-    asked = file is not None or drop_ins is not None
+    files = configuration_files(arguments)
+    if not any(files):
+        files = survey.configuration_files(host)
     root, problem = _tree(cgroups, arguments.cgroup_anchor.strip("/"))
     found = facts.read(proc, sys_root / "block", cgroups, root)
     return Node(
@@ -98,7 +97,7 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
         problem=problem,
         compatible=_compatible(found, cgroups, root),
         controllers=survey.controllers(pathlib.Path(arguments.cgroup_root)),
-        seen=survey.look(proc, cgroups, root, (lambda: kubelet.read(file, drop_ins)) if asked else None),
+        seen=survey.look(proc, cgroups, root, files),
         runtime=survey.runtime(cgroups, root),
         systemd=survey.systemd(host),
         zswap=survey.zswap(sys_root),
@@ -109,10 +108,10 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
     )
 
 
-def configuration_paths(arguments: argparse.Namespace) -> tuple[pathlib.Path | None, pathlib.Path | None]:
-    """The kubelet's configuration file and folder of drop-ins, as the flags have them."""
+def configuration_files(arguments: argparse.Namespace) -> kubelet.Files:
+    """Where the kubelet's configuration is, as the flags have it."""
     file, drop_ins = arguments.kubelet_config, arguments.kubelet_config_dir
-    return (pathlib.Path(file) if file else None), (pathlib.Path(drop_ins) if drop_ins else None)
+    return kubelet.Files(pathlib.Path(file) if file else None, pathlib.Path(drop_ins) if drop_ins else None)
 
 
 def _tree(cgroups: cgroupfs.Cgroups, anchor: str) -> tuple[str | None, str]:
@@ -217,7 +216,7 @@ def _kubelet_rows(seen: survey.Look) -> Iterator[Row]:
     found = seen.configuration
     if found is None:
         yield Row("kubelet: configuration", _UNKNOWN, seen.unreadable or "not found")
-        yield Row("kubelet: swapBehavior", _inferred(tally), "inferred from the containers")
+        yield Row("kubelet: swapBehavior", survey.behavior(tally) or _UNKNOWN, "inferred from the containers")
         return
     gate = "by its version" if found.memory_qos is None else _yes(found.memory_qos)
     for name, value in (
@@ -231,12 +230,6 @@ def _kubelet_rows(seen: survey.Look) -> Iterator[Row]:
         ("containerRuntimeEndpoint", found.runtime_endpoint or "default"),
     ):
         yield Row(f"kubelet: {name}", value, found.source)
-
-
-def _inferred(tally: survey.Containers) -> str:
-    if tally.swapping:
-        return "LimitedSwap"
-    return "NoSwap" if tally.limited else _UNKNOWN
 
 
 # What falls short

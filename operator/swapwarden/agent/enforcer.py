@@ -202,6 +202,7 @@ class Enforcer:
             violations=violations,
             to_put_back=pending,
             drifting=drifting,
+            kubelet_swap=None if current is None else current.kubelet_swap,
             cost=self._cost(current.proposal) if current is not None and current.proposal is not None else None,
         )
 

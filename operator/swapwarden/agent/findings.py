@@ -25,9 +25,23 @@ class Finding(NamedTuple):
     remedy: str
 
 
-def conditions(facts: state.Facts, seen: survey.Look) -> list[Finding]:
-    """What a node's state tells of, as conditions of these kinds. Without swap there is nothing to tell."""
-    return list(_conditions(facts, seen)) if facts.devices else []
+def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None) -> list[Finding]:
+    """What a node's state tells of, as conditions of these kinds; without swap there is little to tell.
+
+    `counted` is the swap in bytes that the kubelet found when it started, where the controller sees that it is another.
+    """
+    found = list(_conditions(facts, seen)) if facts.devices else []
+    if counted is not None and counted != facts.swap_bytes:
+        found.append(
+            Finding(
+                names.Finding.KUBELET_RESTART_NEEDED,
+                "SwapChanged",
+                f"the kubelet found {_mib(counted)} of swap when it started, now there are {_mib(facts.swap_bytes)}:"
+                " it computes limits from the old number",
+                "restart the kubelet",
+            )
+        )
+    return found
 
 
 def _conditions(facts: state.Facts, seen: survey.Look) -> Iterator[Finding]:

@@ -136,6 +136,11 @@ class Journal:
         """Whether anything is known of a cgroup of that name, be it an earlier one."""
         return path in self._entries
 
+    def wrote(self, path: str) -> bool:
+        """Whether anything was written to a cgroup of that name."""
+        entry = self._entries.get(path)
+        return entry is not None and bool(entry.wrote)
+
     def paths(self) -> Iterator[str]:
         """All cgroups that are known."""
         return iter(list(self._entries))

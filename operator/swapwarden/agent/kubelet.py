@@ -76,11 +76,16 @@ class Configuration(NamedTuple):
         return _bytes(self.eviction_memory, memory) if self.eviction_memory else 0
 
 
-def read(file: pathlib.Path | None, drop_ins: pathlib.Path | None = None) -> Configuration:
-    """The configuration from a file, a folder of drop-ins (`*.conf`, in the order of their names), or both.
+class Files(NamedTuple):
+    """Where the configuration is: a file, a folder of drop-ins (`*.conf`, in the order of their names), or both."""
 
-    ConfigurationError where one of them is not what it should be: then nothing is known.
-    """
+    file: pathlib.Path | None = None
+    drop_ins: pathlib.Path | None = None
+
+
+def read(files: Files) -> Configuration:
+    """What the files say. ConfigurationError where one of them is not what it should be: then nothing is known."""
+    file, drop_ins = files
     values: Values = {}
     if file is not None:
         values = _read(file)

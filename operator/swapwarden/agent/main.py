@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
+
 import swapwarden
 from swapwarden.agent import (
     alive,
@@ -23,12 +25,14 @@ from swapwarden.agent import (
     check,
     enforcer,
     facts,
+    findings,
     journal,
     kernel,
     originals,
     reporter,
     source,
     status,
+    survey,
     swaps,
     wanted,
 )
@@ -163,6 +167,10 @@ class Agent:
         self._state_dir = _directory("--state-dir", arguments.state_dir)
         self._config = config.load(arguments.kubeconfig)
         self._page = os.sysconf("SC_PAGE_SIZE")
+        self._kubelet = check.configuration_files(arguments)
+        self._seen = survey.Look()
+        self._looked_at: object = None
+        """What was known when the node was looked at last; None: it is time to look again."""
         self._refused = ""
         self._phase = "starting"
         self._stands_by = False
@@ -210,6 +218,7 @@ class Agent:
             stack.callback(self._enforcer.close)
             stack.callback(self._leave, book)
             self._cgroups = cgroups
+            self._journal = book
             self._read_facts()
             stack.enter_context(swaps.following(self._proc / "swaps", self._read_facts))
             if self._facts.cgroup_version == 2:
@@ -285,12 +294,23 @@ class Agent:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.resync()
             self._kernel.resync()
+        self._looked_at = None
         self._read_facts()
 
     def _read_facts(self) -> None:
         root = None if self._enforcer is None else self._enforcer.root
         self._facts: state.Facts = facts.read(self._proc, self._block, self._cgroups, root)
+        if self._looked_at != (root, self._facts.devices):
+            self._looked_at = root, self._facts.devices
+            self._look(root)
         self._changed()
+
+    def _look(self, root: str | None) -> None:
+        """See what there is besides the facts: more to read, so not as often."""
+        before = self._seen.unreadable
+        self._seen = survey.look(self._proc, self._cgroups, root, self._kubelet, ours=self._journal.wrote)
+        if self._seen.unreadable not in {"", before}:
+            log.warning("the kubelet's configuration is not known: %s", self._seen.unreadable)
 
     def _standing(self) -> status.Standing:
         if self._enforcer is None:
@@ -305,8 +325,10 @@ class Agent:
         standing = self._standing()
         if standing.root is not None and not self._facts.swap_controller:
             self._read_facts()
+        found = findings.conditions(self._facts, self._seen, standing.kubelet_swap)
+        told = msgspec.structs.replace(self._facts, kubelet=survey.kubelet_facts(self._seen, standing.root))
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return status.as_json(status.build(standing, self._facts, previous, now))
+        return status.as_json(status.build(standing, told, previous, now, found))
 
     async def _keep_synced(self) -> None:
         while True:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent import shortfall, tree
+from swapwarden.agent import findings, shortfall, tree
 from swapwarden.api import names, state
 
 COMPATIBLE: Final = "Compatible"
@@ -44,6 +44,8 @@ class Standing(NamedTuple):
     """Files that still hold a value of ours and should not."""
     drifting: int
     """Pods that another writer raised above their value lately."""
+    kubelet_swap: int | None = None
+    """Swap in bytes that the kubelet counted, where that is not what there is; None elsewhere."""
     cost: state.Cost | None = None
     """What a proposal would take from pods that use it now; None where there is none."""
     settings: Sequence[shortfall.Shortfall] | None = None
@@ -125,8 +127,16 @@ def _rank(violation: state.Violation) -> tuple[int, bool, int, str, str]:
     return order, within, -violation.exposed_milliseconds, violation.pod, violation.container
 
 
-def build(standing: Standing, facts: state.Facts, previous: Iterable[Mapping[str, Any]], now: str) -> state.StateStatus:
-    """The status that tells of `standing`. `previous` are the conditions of the one before, `now` is RFC 3339.
+def build(
+    standing: Standing,
+    facts: state.Facts,
+    previous: Iterable[Mapping[str, Any]],
+    now: str,
+    found: Iterable[findings.Finding] = (),
+) -> state.StateStatus:
+    """The status that tells of `standing`, and of what was `found`, which are conditions only while they are true.
+
+    `previous` are the conditions of the status before, `now` is RFC 3339.
 
     Violations are cut to state.MAX_VIOLATIONS, what is wrong now first.
     """
@@ -143,6 +153,7 @@ def build(standing: Standing, facts: state.Facts, previous: Iterable[Mapping[str
     }
     if standing.settings is not None:
         verdicts[NODE_SETTINGS] = _settings(standing.settings)
+    verdicts |= {each.kind: _Verdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found}
     conditions = [
         state.Condition(
             kind,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from swapwarden.agent import cgroupfs, hostfiles, kubelet, limits, tree
+from swapwarden.api import state
 
 KUBELET_UNITS: Final = (
     "system.slice/kubelet.service",
@@ -62,7 +63,7 @@ class Look(NamedTuple):
 
     configuration: kubelet.Configuration | None = None
     unreadable: str = ""
-    """Why there is no configuration; empty where nobody asked for it."""
+    """Why there is no configuration although there are files for it; empty elsewhere."""
     watermark_low: int = 0
     """Free memory in bytes below which the kernel begins to reclaim and to swap: the sum over all zones."""
     kubelet_swaps: bool | None = None
@@ -74,14 +75,14 @@ def look(
     proc: pathlib.Path,
     cgroups: cgroupfs.Cgroups,
     root: str | None,
-    configuration: Callable[[], kubelet.Configuration] | None = None,
+    files: kubelet.Files = kubelet.Files(),  # noqa: B008 a tuple of nothing
     ours: Callable[[str], bool] = lambda _: False,
 ) -> Look:
     """Look at the node; `root` is the cgroup above all pods. `ours` tells cgroups whose limit the agent has written."""
     found, unreadable = None, ""
-    if configuration is not None:
+    if any(files):
         try:
-            found = configuration()
+            found = kubelet.read(files)
         except kubelet.ConfigurationError as error:
             unreadable = str(error)
     return Look(
@@ -91,6 +92,37 @@ def look(
         kubelet_swaps=next((swaps for unit in KUBELET_UNITS if (swaps := may_swap(cgroups, unit)) is not None), None),
         containers=Containers() if root is None else containers(cgroups, root, ours),
     )
+
+
+def kubelet_facts(seen: Look, root: str | None) -> state.Kubelet | None:
+    """What a node's state says of the kubelet: what it was told, else what the cgroups show; None: nothing is known."""
+    found = seen.configuration
+    if found is not None:
+        return state.Kubelet(
+            fail_swap_on=found.fail_swap_on,
+            swap_behavior=found.swap_behavior,
+            eviction_memory=found.eviction_memory,
+            enforce_node_allocatable=list(found.enforce_node_allocatable),
+            memory_qos=found.memory_qos,
+            cgroup_driver=found.cgroup_driver,
+            cgroup_root=found.cgroup_root,
+        )
+    if root is None:
+        return None
+    above, _, name = root.rpartition("/")
+    return state.Kubelet(
+        inferred=True,
+        swap_behavior=behavior(seen.containers),
+        cgroup_driver="systemd" if name.endswith(".slice") else "cgroupfs",
+        cgroup_root=f"/{above}"[:128],
+    )
+
+
+def behavior(tally: Containers) -> str:
+    """What the kubelet's swapBehavior must be, by what limits containers have; empty where that is not to be told."""
+    if tally.swapping:
+        return "LimitedSwap"
+    return "NoSwap" if tally.limited else ""
 
 
 def watermark_low(proc: pathlib.Path, page: int) -> int:
@@ -128,16 +160,23 @@ def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Callable[[str], bool]
     burstable = (pod for pod in tree.pods(cgroups.dirs, root) if "burstable" in pod.path)
     for pod, _ in zip(burstable, range(_PODS), strict=False):
         paths = [tree.join(pod.path, name) for name in cgroups.dirs(pod.path) if tree.container_id(name)]
-        if len(paths) < 2 or any(map(ours, paths)):
-            continue
-        values = [value for path in paths if (value := _limit(cgroups, path)) is not None]
-        if len(values) < len(paths):
+        values = [value for path in paths if (value := _effective(cgroups, path, ours)) is not None]
+        if len(values) < max(2, len(paths)):
             continue
         numbers = [value for value in values if value < limits.NO_LIMIT]
         without += not numbers
         limited += bool(numbers)
         swapping += any(numbers)
     return Containers(without, limited, swapping)
+
+
+def _effective(cgroups: cgroupfs.Cgroups, path: str, ours: Callable[[str], bool]) -> int | None:
+    """The limit of a container, in whose cgroup crun makes another; None where it is not to be told, or of ours."""
+    inner = tree.join(path, tree.INNER)
+    if ours(path) or ours(inner):
+        return None
+    values = [value for each in (path, inner) if (value := _limit(cgroups, each)) is not None]
+    return min(values, default=None)
 
 
 def runtime(cgroups: cgroupfs.Cgroups, root: str | None) -> str:
@@ -191,11 +230,11 @@ def _multiarch(host: pathlib.Path) -> list[str]:
     return [f"usr/lib/{name}/systemd" for name in hostfiles.names(host / "usr/lib", "*-linux-gnu*")]
 
 
-def configuration_files(host: pathlib.Path) -> tuple[pathlib.Path | None, pathlib.Path | None]:
-    """Where the host keeps the kubelet's configuration: a file and a folder of drop-ins, as far as there are any."""
+def configuration_files(host: pathlib.Path) -> kubelet.Files:
+    """Where the host keeps the kubelet's configuration, as far as there is any."""
     file = next((host / path for path in KUBELET_FILES if _is_configuration(host / path)), None)
     drop_ins = next((host / path for path in KUBELET_DROP_INS if (host / path).is_dir()), None)
-    return file, drop_ins
+    return kubelet.Files(file, drop_ins)
 
 
 def _is_configuration(file: pathlib.Path) -> bool:

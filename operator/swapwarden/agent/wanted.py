@@ -57,6 +57,7 @@ class WireSpec(msgspec.Struct, frozen=True, rename="camel"):
     proposal: WireProposal | None = None
     kernel: dict[str, str] = {}
     refused: dict[str, str] = {}
+    kubelet_swap_bytes: int | None = None
 
 
 class WireMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -115,6 +116,8 @@ class State(NamedTuple):
     """Settings of the kernel, by name."""
     refused: Mapping[str, str] = {}
     """Settings that the profile asks for and the node must not have, with the reason."""
+    kubelet_swap: int | None = None
+    """Swap in bytes that the kubelet counted, where that is not what there is; None elsewhere."""
 
 
 def _pod(wire: WirePod, page: int) -> Pod:
@@ -147,4 +150,5 @@ def compile_state(wire: WireState, page: int) -> State:
         profile=(spec.profile.name, spec.profile.generation),
         kernel=spec.kernel,
         refused=spec.refused,
+        kubelet_swap=spec.kubelet_swap_bytes,
     )

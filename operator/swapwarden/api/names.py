@@ -147,6 +147,7 @@ class Finding(enum.StrEnum):
 
     KUBELET_WILL_NOT_START = "KubeletWillNotStart"
     KUBELET_SETS_NO_LIMITS = "KubeletSetsNoLimits"
+    KUBELET_RESTART_NEEDED = "KubeletRestartNeeded"
     EVICTION_BEFORE_SWAP = "EvictionBeforeSwap"
     SECRETS_ON_DISK = "SecretsOnDisk"
 

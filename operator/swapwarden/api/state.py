@@ -140,6 +140,13 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         Proposal | None,
         msgspec.Meta(description="What is to come, for the agent to say how much swap in use it would take."),
     ] = None
+    kubelet_swap_bytes: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)] | None,
+        msgspec.Meta(
+            description="Swap in bytes that the kubelet counted when it started (nodeInfo.swap.capacity of the Node)."
+            " Present only where it is not what the agent sees.",
+        ),
+    ] = None
 
 
 class SwapDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -167,6 +174,30 @@ class SwapDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
     ] = False
 
 
+class Kubelet(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What is known of the kubelet's configuration; defaults are the kubelet's own."""
+
+    inferred: Annotated[
+        bool, msgspec.Meta(description="Whether there was no file to read: told by what the node's cgroups show.")
+    ] = False
+    fail_swap_on: Annotated[
+        bool | None, msgspec.Meta(description="failSwapOn: whether the kubelet refuses to start where swap is on.")
+    ] = None
+    swap_behavior: Annotated[str, msgspec.Meta(max_length=128, description="memorySwap.swapBehavior.")] = ""
+    eviction_memory: Annotated[
+        str, msgspec.Meta(max_length=128, description="evictionHard's memory.available, as it is written.")
+    ] = ""
+    enforce_node_allocatable: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=128)]],
+        msgspec.Meta(max_length=8, description="enforceNodeAllocatable."),
+    ] = []
+    memory_qos: Annotated[
+        bool | None, msgspec.Meta(description="The feature gate MemoryQoS. Absent: as the kubelet's version has it.")
+    ] = None
+    cgroup_driver: Annotated[str, msgspec.Meta(max_length=128, description="cgroupDriver.")] = ""
+    cgroup_root: Annotated[str, msgspec.Meta(max_length=128, description="cgroupRoot.")] = ""
+
+
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What the agent found on its node."""
 
@@ -182,13 +213,17 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     devices: Annotated[
         list[SwapDevice], msgspec.Meta(max_length=MAX_DEVICES, description="The swap devices in use.")
     ] = []
+    kubelet: Annotated[
+        Kubelet | None, msgspec.Meta(description="What is known of the kubelet's configuration. Absent: nothing.")
+    ] = None
 
 
 class Condition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A condition in the form of metav1.Condition."""
 
     type: Annotated[
-        str, msgspec.Meta(max_length=64, description="Compatible, Applied, Degraded, Drift or NodeSettings.")
+        str,
+        msgspec.Meta(max_length=64, description="Compatible, Applied, Degraded, Drift, NodeSettings, or a finding."),
     ]
     status: Annotated[str, msgspec.Meta(pattern="^(True|False|Unknown)$", description="True, False or Unknown.")]
     reason: Annotated[str, msgspec.Meta(max_length=128, description="One word for programs.")]
@@ -252,7 +287,10 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     ] = None
     facts: Annotated[Facts | None, msgspec.Meta(description="What the agent found on the node.")] = None
     conditions: Annotated[
-        list[Condition], msgspec.Meta(max_length=16, description="Compatible, Applied, Degraded, Drift, NodeSettings.")
+        list[Condition],
+        msgspec.Meta(
+            max_length=16, description="Compatible, Applied, Degraded, Drift, NodeSettings, and what was found."
+        ),
     ] = []
     violations: Annotated[
         list[Violation],

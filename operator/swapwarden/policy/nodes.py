@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.policy import quantity
+
+TELLS_SWAP: Final = (1, 33)
+"""From this version on kubelets report swap in nodeInfo.swap (k/k: pkg/kubelet/nodestatus/setters.go)."""
 
 
 class WireSwap(msgspec.Struct, frozen=True):
@@ -16,10 +21,11 @@ class WireSwap(msgspec.Struct, frozen=True):
     capacity: int = 0
 
 
-class WireNodeInfo(msgspec.Struct, frozen=True):
+class WireNodeInfo(msgspec.Struct, frozen=True, rename="camel"):
     """status.nodeInfo of a Node, as far as it is read."""
 
     swap: WireSwap = WireSwap()
+    kubelet_version: str = ""
 
 
 class WireCapacity(msgspec.Struct, frozen=True):
@@ -78,6 +84,8 @@ class NodeRow(msgspec.Struct, frozen=True):
     nfd: frozenset[str] = frozenset()
     """Those of the labels that are published which Node Feature Discovery has set here, and keeps as its own."""
     taints: tuple[WireTaint, ...] = ()
+    tells_swap: bool = False
+    """Whether its kubelet is one that says how much swap it found when it started."""
     swap_resource: int | None = None
     """What the node offers of the extended resource, in bytes; None where it has none of it."""
 
@@ -96,6 +104,8 @@ class NodeFacts(msgspec.Struct, frozen=True):
     page_size: int = 4096
     devices: tuple[state.SwapDevice, ...] = ()
     """What the swap is on; empty where that is not known."""
+    kubelet_swap_bytes: int | None = None
+    """What the kubelet found when it started, where it is not what the agent sees now; None elsewhere."""
 
 
 def project(wire: WireNode) -> NodeRow:
@@ -115,8 +125,15 @@ def project(wire: WireNode) -> NodeRow:
             if label in names.PUBLIC_LABELS
         ),
         taints=tuple(wire.spec.taints),
+        tells_swap=_tells_swap(wire.status.node_info),
         swap_resource=None if offered is None else quantity.capped(str(offered)),
     )
+
+
+def _tells_swap(info: WireNodeInfo) -> bool:
+    """Kubelets leave nodeInfo.swap out where they found none, and those before TELLS_SWAP always do."""
+    version = re.match(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", info.kubelet_version, re.ASCII)
+    return info.swap.capacity > 0 or (version is not None and (int(version[1]), int(version[2])) >= TELLS_SWAP)
 
 
 def quantities(wire: WireNode) -> Iterator[tuple[str, str]]:
@@ -143,4 +160,5 @@ def facts(node: NodeRow, found: state.Facts | None = None) -> NodeFacts:
         memory_bytes=found.memory_bytes,
         page_size=found.page_size,
         devices=tuple(found.devices),
+        kubelet_swap_bytes=node.swap_bytes if node.tells_swap and node.swap_bytes != found.swap_bytes else None,
     )

@@ -124,6 +124,7 @@ def _header(profile: profiles.Profile, facts: nodes.NodeFacts) -> state.StateSpe
         kubepods=kubepods,
         kernel=settings.values,
         refused=settings.refused,
+        kubelet_swap_bytes=facts.kubelet_swap_bytes,
     )
 
 

@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from swapwarden.api import names
 
 from testbed import manifests
 from testbed.controlplane import ControlPlane
 from tests.integration.agent.agent_process import AgentProcess, until
+from tests.unit.agent import host_tree
 from tests.unit.agent.cgroup_tree import CgroupTree, container_id, swap_max, uid, write
+from tests.unit.agent.host_tree import HostTree
 
 MIB = 1 << 20
 CRDS = pathlib.Path(__file__).parents[3] / "crds"
@@ -35,8 +38,8 @@ class Node:
         cluster.create(f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": self.name}, "spec": spec})
         self.kubeconfig = cluster.kubeconfig_for(cluster.token(NAMESPACE, "swapwarden-agent", pod=self.name), self.name)
 
-    def agent(self) -> AgentProcess:
-        return AgentProcess(self.folder, self.tree.root, self.tree.proc, self.kubeconfig, node=self.name)
+    def agent(self, *options: str) -> AgentProcess:
+        return AgentProcess(self.folder, self.tree.root, self.tree.proc, self.kubeconfig, *options, node=self.name)
 
     def put(self, pods: dict[int, Any], **spec: Any) -> int:
         entries = {uid(number): {"reason": "KubeletDecides", **entry} for number, entry in pods.items()}
@@ -96,9 +99,42 @@ def test_its_status_is_accepted_and_stays_small(node: Node) -> None:
             "Applied": "True",
             "Degraded": "False",
             "Drift": "False",
+            "SecretsOnDisk": "True",
         }
         agents = [each for each in node.object["metadata"]["managedFields"] if each["manager"] == "swapwarden-agent"]
         assert len(json.dumps(agents)) < 1000
+        assert agent.rss < 40 * MIB
+
+
+def test_it_tells_what_is_wrong_with_the_kubelet_while_it_is(node: Node) -> None:
+    for name, text in host_tree.PROC.items():
+        HostTree.file(node.tree.proc / name, text)
+    node.tree.container(node.tree.pod(1), "sandbox")
+    node.tree.container(node.tree.pod_path(1), "app")
+    config = HostTree.file(node.folder / "kubelet.yaml", "kind: KubeletConfiguration\n")
+    drop_in = HostTree.file(node.folder / "kubelet.d/10-swap.conf", host_tree.LIMITED)
+
+    def found() -> set[str]:
+        conditions = node.object.get("status", {}).get("conditions", [])
+        return {each["type"] for each in conditions if each["type"] in set(names.Finding)}
+
+    node.put({}, kubeletSwapBytes=0, onUnknownPod="Allow")
+    options = (f"--kubelet-config={config}", f"--kubelet-config-dir={drop_in.parent}", "--resync-interval=1")
+    with node.agent(*options) as agent:
+        until(lambda: found() == {"KubeletSetsNoLimits", "KubeletRestartNeeded", "SecretsOnDisk"}, "what is wrong")
+        told = node.object["status"]
+        assert told["facts"]["kubelet"]["swapBehavior"] == "LimitedSwap"
+        worst = [each for each in told["conditions"] if each["type"] in set(names.Finding)]
+        assert len(json.dumps(worst)) < 2048
+        drop_in.write_text("kind: KubeletConfiguration\nevictionHard: {memory.available: 1Gi}\n")
+        node.put({}, kubeletSwapBytes=None)
+        until(lambda: found() == {"KubeletWillNotStart", "EvictionBeforeSwap", "SecretsOnDisk"}, "other things")
+        drop_in.write_text("\x00garbage")
+        until(lambda: found() == {"SecretsOnDisk"}, "what is not known is not told")
+        until(lambda: node.object["status"]["facts"]["kubelet"]["inferred"], "what is left is inferred")
+        (node.tree.proc / "swaps").write_text("Filename\tType\tSize\tUsed\tPriority\n")
+        until(lambda: found() == set(), "all is well without swap")
+        assert "10-swap.conf: it has no kind" in agent.log.read_text()
         assert agent.rss < 40 * MIB
 
 

@@ -33,6 +33,8 @@ def test_a_node_is_planned_anew_when_its_swap_changes(cluster: Cluster, eventual
         cluster.report("f-1", swapBytes=swap)
         expected = (str(swap // 2), str(swap // 8))
         eventually(lambda expected=expected: planned() == expected, f"the plan for {swap} bytes")  # type: ignore[misc]  # bound on purpose
+        # What the kubelet counted when it started is told where it is not what there is.
+        assert cluster.spec("f-1").get("kubeletSwapBytes") == (None if swap == 2**30 else 2**30)
     cluster.report("f-1", memoryBytes=2**31)
     eventually(lambda: planned() == (str(2**29), str(2**28)), "the plan for half of the memory")
     cluster.report("f-1", cgroupVersion=1)

@@ -63,13 +63,21 @@ def test_secrets_on_disk() -> None:
     assert kinds(msgspec.structs.replace(old, devices=[encrypted, DISK])) == ["SecretsOnDisk"]
 
 
+def test_a_kubelet_that_counted_other_swap() -> None:
+    def told(counted: int | None, **changes: Any) -> list[str]:
+        facts = msgspec.structs.replace(FACTS, **changes)
+        return [found.kind for found in findings.conditions(facts, SEEN, counted)]
+
+    assert told(0) == told(2 << 30) == told(1 << 30, devices=[], swap_bytes=0) == ["KubeletRestartNeeded"]
+    assert told(None) == told(1 << 30) == []
+
+
 def test_all_of_them_together_are_short() -> None:
     worst = SEEN._replace(
         configuration=GOOD._replace(fail_swap_on=True, eviction_memory="100Gi"), containers=survey.Containers(without=1)
     )
-    found = findings.conditions(msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst)
-    assert {each.kind for each in found} <= set(names.Finding)
-    assert len(found) == 4
+    found = findings.conditions(msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 0)
+    assert {each.kind for each in found} == set(names.Finding)
     assert max(len(f"{each.message}; {each.remedy}") for each in found) < 300
 
 

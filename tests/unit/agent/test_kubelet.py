@@ -84,7 +84,7 @@ def written(folder: pathlib.Path, text: str, name: str = "config.yaml") -> pathl
 
 
 def read(folder: pathlib.Path, text: str) -> kubelet.Configuration:
-    return kubelet.read(written(folder, text))
+    return kubelet.read(kubelet.Files(written(folder, text)))
 
 
 def test_as_kubeadm_writes_it(tmp_path: pathlib.Path) -> None:
@@ -132,10 +132,10 @@ def test_drop_ins_come_after_the_file_and_merge_mappings(tmp_path: pathlib.Path)
     written(tmp_path, f"{head}failSwapOn: true\nfeatureGates: {{NodeSwap: true}}\n", "d/10-swap.conf")
     written(tmp_path, f"{head}failSwapOn: false\nenforceNodeAllocatable: [none]\n", "d/20-swap.conf")
     written(tmp_path, "not read", "d/30-swap.conf.bak")
-    found = kubelet.read(file, tmp_path / "d")
+    found = kubelet.read(kubelet.Files(file, tmp_path / "d"))
     assert (found.fail_swap_on, found.memory_qos, found.enforce_node_allocatable) == (False, True, ("none",))
     assert found.source == f"{file} and 2 more"
-    assert kubelet.read(None, tmp_path / "d").source == str(tmp_path / "d")
+    assert kubelet.read(kubelet.Files(None, tmp_path / "d")).source == str(tmp_path / "d")
 
 
 @pytest.mark.parametrize(
@@ -156,15 +156,15 @@ def test_what_is_no_configuration_is_told(tmp_path: pathlib.Path, text: str, say
 
 def test_what_cannot_be_read_is_told(tmp_path: pathlib.Path) -> None:
     with pytest.raises(kubelet.ConfigurationError, match="cannot be read"):
-        kubelet.read(tmp_path / "gone")
+        kubelet.read(kubelet.Files(tmp_path / "gone"))
     with pytest.raises(kubelet.ConfigurationError, match="cannot be read"):
-        kubelet.read(tmp_path)
+        kubelet.read(kubelet.Files(tmp_path))
     with pytest.raises(kubelet.ConfigurationError, match=r"no files"):
-        kubelet.read(None, tmp_path)
+        kubelet.read(kubelet.Files(None, tmp_path))
     for number in range(65):
         written(tmp_path, KUBEADM, f"d/{number}.conf")
     with pytest.raises(kubelet.ConfigurationError, match="65 files"):
-        kubelet.read(None, tmp_path / "d")
+        kubelet.read(kubelet.Files(None, tmp_path / "d"))
 
 
 WORDS = st.text("abcdefghijklmnopqrstuvwxyz-/.%#' 0123456789", min_size=1, max_size=12).filter(

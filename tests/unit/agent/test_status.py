@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from swapwarden.agent import shortfall, status, tree
+from swapwarden.agent import findings, shortfall, status, tree
 from swapwarden.api import names, state
 
 FACTS = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
@@ -125,3 +125,15 @@ def test_settings_of_the_node_are_told_where_there_are_any() -> None:
     assert told["NodeSettings"].message == "vm.min_free_kbytes: too much; vm.page-cluster: set agent.kernel.vm"
     assert (told["Degraded"].reason, told["Degraded"].message) == ("NodeSettings", told["NodeSettings"].message)
     assert told["Applied"].status == "True"
+
+
+def test_findings_are_conditions_while_they_are_true() -> None:
+    found = findings.Finding(names.Finding.SECRETS_ON_DISK, "NoTmpfsNoswap", "they can", "encrypt it")
+    first = status.build(GOOD, FACTS, [], "2026-01-01T00:00:00Z", [found])
+    condition = first.conditions[-1]
+    assert (condition.type, condition.status, condition.reason) == ("SecretsOnDisk", "True", "NoTmpfsNoswap")
+    assert (condition.message, condition.observed_generation) == ("they can; encrypt it", 0)
+    before = status.as_json(first)["conditions"]
+    later = status.build(GOOD, FACTS, before, "2026-01-02T00:00:00Z", [found])
+    assert later == first
+    assert len(status.build(GOOD, FACTS, before, "2026-01-02T00:00:00Z").conditions) == 4

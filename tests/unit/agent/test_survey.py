@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from swapwarden.agent import cgroupfs, kubelet, survey
+from swapwarden.api import state
 
 from tests.unit.agent import host_tree
 from tests.unit.agent.cgroup_tree import PAGE
@@ -24,8 +25,7 @@ def cgroups(node: HostTree) -> Iterator[cgroupfs.Cgroups]:
 
 
 def seen(node: HostTree, cgroups: cgroupfs.Cgroups) -> survey.Look:
-    file, drop_ins = survey.configuration_files(node.host)
-    return survey.look(node.proc, cgroups, "kubepods.slice", lambda: kubelet.read(file, drop_ins))
+    return survey.look(node.proc, cgroups, "kubepods.slice", survey.configuration_files(node.host))
 
 
 def test_look(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
@@ -39,7 +39,7 @@ def test_look(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
 
 def test_a_configuration_that_is_none_is_told(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
     file = node.file(node.host / "config", "nonsense")
-    found = survey.look(node.proc, cgroups, None, lambda: kubelet.read(file))
+    found = survey.look(node.proc, cgroups, None, kubelet.Files(file))
     assert (found.configuration, found.containers) == (None, survey.Containers())
     assert "no kind" in found.unreadable
 
@@ -108,3 +108,35 @@ def test_what_else_there_is(node: HostTree) -> None:
     node.file(node.host / "usr/lib/systemd/libsystemd-shared-255.4-1ubuntu8.so", "")
     assert survey.systemd(node.host) == "255.4-1ubuntu8"
     assert survey.controllers(node.root) == "cpu io memory pids"
+
+
+def test_with_crun_the_inner_cgroup_counts(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
+    (scope,) = node.burstable(1, "max")
+    node.group(scope / "container", memory_swap_max="8192\n")
+    assert survey.containers(cgroups, "kubepods.slice", lambda _: False) == survey.Containers(limited=1, swapping=1)
+    inner = str((scope / "container").relative_to(node.root))
+    assert survey.containers(cgroups, "kubepods.slice", lambda path: path == inner) == survey.Containers()
+
+
+def test_what_the_state_says_of_the_kubelet(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
+    told = survey.kubelet_facts(seen(node, cgroups), "kubepods.slice")
+    assert told == state.Kubelet(
+        fail_swap_on=False,
+        swap_behavior="LimitedSwap",
+        eviction_memory="50Mi",
+        enforce_node_allocatable=["pods"],
+        cgroup_driver="systemd",
+        cgroup_root="/",
+    )
+
+
+def test_what_is_inferred_of_the_kubelet() -> None:
+    unlimited, none = survey.Look(containers=survey.Containers(without=1)), survey.Containers(limited=1)
+    assert survey.kubelet_facts(survey.Look(), None) is None
+    assert survey.kubelet_facts(unlimited, "kubepods") == state.Kubelet(
+        inferred=True, cgroup_driver="cgroupfs", cgroup_root="/"
+    )
+    nested = survey.kubelet_facts(survey.Look(containers=none), "kubelet.slice/kubelet-kubepods.slice")
+    assert nested == state.Kubelet(
+        inferred=True, swap_behavior="NoSwap", cgroup_driver="systemd", cgroup_root="/kubelet.slice"
+    )

@@ -15,7 +15,9 @@ def project(status: dict[str, Any]) -> nodes.NodeRow:
 
 def test_what_a_node_says() -> None:
     row = project({"nodeInfo": {"swap": {"capacity": 536866816}}, "capacity": {"memory": "2012100Ki", "cpu": "2"}})
-    assert row == nodes.NodeRow("n", "u", {"a": "b"}, swap_bytes=536866816, memory_bytes=2012100 * 1024)
+    assert row == nodes.NodeRow(
+        "n", "u", {"a": "b"}, swap_bytes=536866816, memory_bytes=2012100 * 1024, tells_swap=True
+    )
     assert nodes.facts(row) == nodes.NodeFacts(compatible=True, swap_bytes=536866816, memory_bytes=2012100 * 1024)
 
 
@@ -78,7 +80,7 @@ def test_what_the_agent_found_goes_before_what_the_node_says(
     )
     row = project({"nodeInfo": {"swap": {"capacity": 5}}, "capacity": {"memory": "5"}})
     assert nodes.facts(row, found) == nodes.NodeFacts(
-        compatible, swap_bytes=1, memory_bytes=2, page_size=16384, devices=(device,)
+        compatible, swap_bytes=1, memory_bytes=2, page_size=16384, devices=(device,), kubelet_swap_bytes=5
     )
 
 
@@ -91,3 +93,23 @@ def test_a_taint_is_found_among_others() -> None:
     assert place("a", "node.swapwarden.dev/agent-not-ready", "b") == 1
     assert place("a", "b") is None
     assert place() is None
+
+
+@pytest.mark.parametrize(
+    ("version", "capacity", "swap", "counted"),
+    [
+        ("v1.36.3", 5, 5, None),
+        ("v1.36.3", 5, 0, 5),
+        ("v1.36.3", 0, 7, 0),
+        ("v1.33.0-rc.1", 0, 7, 0),
+        ("v1.32.9", 0, 7, None),  # it never says
+        ("v1.32.9", 5, 7, 5),  # it does after all
+        ("", 0, 7, None),
+        ("nonsense", 0, 7, None),
+    ],
+)
+def test_swap_that_the_kubelet_has_not_counted(version: str, capacity: int, swap: int, counted: int | None) -> None:
+    row = project({"nodeInfo": {"kubeletVersion": version, "swap": {"capacity": capacity}}})
+    assert nodes.facts(row).kubelet_swap_bytes is None
+    found = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=swap, memory_bytes=1)
+    assert nodes.facts(row, found).kubelet_swap_bytes == counted

@@ -67,6 +67,11 @@ def test_the_limit_on_all_pods_is_floored_to_the_page() -> None:
     assert planned.kubepods == state.KubepodsState(swap_max=str(483180135 // 4096 * 4096))
 
 
+def test_the_agent_is_told_what_the_kubelet_counted() -> None:
+    assert plan.plan_node(profile(KUBELET), facts(), []).kubelet_swap_bytes is None
+    assert plan.plan_node(profile(KUBELET), facts(kubelet_swap_bytes=0), []).kubelet_swap_bytes == 0
+
+
 def test_what_a_change_would_take() -> None:
     rows = [pod(container(request=GI), uid=each, policy=policy) for each, policy in (("a", None), ("b", "Disabled"))]
     kubelet, limited, audit = (
