@@ -80,7 +80,7 @@ def override(**fields: Any) -> dict[str, Any]:
 
 BAD_PROFILES: list[tuple[dict[str, Any], str, str]] = [
     ({"nodeSelector": None}, "spec.nodeSelector", "Required value"),
-    ({"guarantee": "Strict"}, "spec.guarantee", "unknown field"),
+    ({"guarantee": "strict"}, "spec.guarantee", f'{SUPPORTED}"Standard", "Strict"'),
     ({"swap": {"behaviour": "NoSwap"}}, "spec.swap.behaviour", "unknown field"),
     ({"mode": "Restore"}, "spec.mode", f'{SUPPORTED}"Enforce", "Audit"'),
     ({"onUnknownPod": "deny"}, "spec.onUnknownPod", f'{SUPPORTED}"Deny", "Allow"'),
@@ -177,6 +177,7 @@ def test_a_profile_is_refused_with_its_field_and_what_would_do(
 
 
 GOOD_PROFILES: list[dict[str, Any]] = [
+    {"guarantee": "Strict"},
     {"priority": -5, "mode": "Audit", "onUnknownPod": "Allow", "swap": {"behavior": "NoSwap", "systemReserved": "10%"}},
     {"swap": {"behavior": "LimitedSwap", "systemReserved": 1073741824}},
     {"swap": workload(maxPerContainer="1.5Gi", maxPerPod="4e9")},
@@ -206,6 +207,7 @@ def test_defaults_are_filled_in(crds: ControlPlane, create: Create) -> None:
         "nodeSelector": {},
         "priority": 100,
         "mode": "Enforce",
+        "guarantee": "Standard",
         "onUnknownPod": "Deny",
         "swap": {"behavior": "Kubelet"},
         "rollout": {"maxUnavailable": "25%", "onSwapInUse": "Proceed"},
@@ -226,6 +228,7 @@ def test_a_state_is_stored_as_written(crds: ControlPlane, create: Create) -> Non
         },
         kubepods={"swapMax": "8192"},
         mode="Audit",
+        guarantee="Strict",
         onUnknownPod="Allow",
     )
     assert crds.get(f"{STATES}/{create(written)}")["spec"] == written["spec"]
@@ -234,9 +237,9 @@ def test_a_state_is_stored_as_written(crds: ControlPlane, create: Create) -> Non
 def test_unknown_fields_are_dropped_where_a_client_does_not_ask_for_strictness(
     crds: ControlPlane, create: Create
 ) -> None:
-    name = create(profile(guarantee="Strict", swap={"behaviour": "NoSwap"}), options=("--validate=ignore",))
+    name = create(profile(guaranty="Strict", swap={"behaviour": "NoSwap"}), options=("--validate=ignore",))
     spec = crds.get(f"{PROFILES}/{name}")["spec"]
-    assert "guarantee" not in spec
+    assert "guaranty" not in spec
     assert spec["swap"] == {"behavior": "Kubelet"}
 
 

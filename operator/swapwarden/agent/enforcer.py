@@ -27,6 +27,7 @@ from swapwarden.agent import (
     room,
     settler,
     status,
+    strict,
     targets,
     tree,
     wanted,
@@ -95,6 +96,9 @@ class Enforcer:
             changed=changed,
             clock=clock,
         )
+        self._evidence = strict.Evidence(cgroups, book, clock)
+        self._read_until = 0
+        """So many of the settler's writes have been told of by inotify for certain."""
         self._state: wanted.State | None = None
         self._problem: tree.TreeError | None = None
         self._away = away
@@ -116,10 +120,23 @@ class Enforcer:
         """The cgroup above all pods, once found."""
         return None if self._mirror.root is None else self._mirror.root.path
 
+    @property
+    def evidence(self) -> strict.View:
+        """What was seen of systemd's part in guarantee Strict."""
+        return self._evidence.view(self.root, self._mirror.pods.values())
+
+    @property
+    def drop_in_prefix(self) -> str | None:
+        """What the slices begin with that are to have drop-ins; empty: none are to be; None: not known yet."""
+        if self._state is None or (self._evidence.wanted and self.root is None):
+            return None
+        return (strict.prefix(self.root) or "") if self._evidence.wanted and self.root is not None else ""
+
     def start(self, cached: wanted.State | None) -> None:
         """Begin, with the state of an earlier run in force, if there is one. Call it in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._state = cached
+        self._evidence.follow(cached, None, ())
         self._watches.open()
         self._find()
 
@@ -141,6 +158,7 @@ class Enforcer:
     def _apply(self, new: wanted.State) -> None:
         begun = self._clock()
         old, self._state = self._state, new
+        self._evidence.follow(new, self.root, self._mirror.pods.values())
         everything = old is None or (old.mode, old.on_unknown_pod) != (new.mode, new.on_unknown_pod)
         if everything or old is None or old.kubepods != new.kubepods:
             self._retarget_root()
@@ -255,7 +273,9 @@ class Enforcer:
     def pod_came(self, pod: pods.Pod, noticed: float) -> None:
         """As mirror.Listener."""
         entry = self._journal.get(pod.path, pod.knob.inode)
-        if entry is not None or targets.mode_of(self._state) is not names.Mode.ENFORCE:
+        # Where systemd's 0 is all that was noted, the agent has not known the pod before.
+        known = entry is not None and (entry.found is None or bool(entry.wrote))
+        if known or targets.mode_of(self._state) is not names.Mode.ENFORCE:
             pod.origin = targets.Origin.FOUND
         if entry is not None and entry.wrote:
             pod.last = pod.knob.holds = entry.wrote[-1]
@@ -265,6 +285,7 @@ class Enforcer:
             pod.knob.came = noticed
         elif self._away is not None:
             noticed = self._away
+        self._evidence.came(self.root, pod)
         self._retarget(pod, noticed)
         if found and self._journal.get(pod.path, pod.knob.inode) is None:
             self._journal.seen(pod.path, pod.knob.inode)
@@ -385,6 +406,7 @@ class Enforcer:
 
     def _readable(self) -> None:
         noticed = self._clock()
+        written = self._settler.writes
         touched: dict[pods.Knob, None] = {}
         for owner, event in self._watches.read():
             if event.mask & inotify.Q_OVERFLOW:
@@ -398,7 +420,12 @@ class Enforcer:
                 self._mirror.take(owner, event, noticed)
         for knob in touched:
             if knob.watch is not None:
+                # What the agent wrote itself is told of, too.
+                if knob.number <= self._read_until and self._evidence.rewritten(self.root, knob):
+                    self._changed()
                 self._settler.settle(knob, noticed)
+        if self._watches.drained:
+            self._read_until = written
         if self._mirror.root is None and self._search is None:
             self._find()
 

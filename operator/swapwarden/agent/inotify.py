@@ -27,6 +27,7 @@ CONTENT: Final = MODIFY | DONT_FOLLOW
 _CLOEXEC_NONBLOCK: Final = os.O_CLOEXEC | os.O_NONBLOCK
 _HEADER: Final = struct.Struct("iIII")
 _BUFFER_BYTES: Final = 64 * 1024
+_LONGEST_BYTES: Final = _HEADER.size + 256
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.inotify_add_watch.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
@@ -62,6 +63,8 @@ class Inotify:
     """One inotify instance, non-blocking. OSError (EMFILE) where the user has too many of them."""
 
     def __init__(self) -> None:
+        self.drained = True
+        """Whether the last read gave all that there was at that time."""
         self._fd: int = _libc.inotify_init1(_CLOEXEC_NONBLOCK)
         if self._fd < 0:
             raise _error("inotify_init1")
@@ -85,9 +88,12 @@ class Inotify:
     def read(self) -> list[Event]:
         """What happened since the last read, oldest first; empty where nothing did."""
         try:
-            return parse(os.read(self._fd, _BUFFER_BYTES))
+            data = os.read(self._fd, _BUFFER_BYTES)
         except BlockingIOError:
-            return []
+            data = b""
+        # The kernel ends a read where the next event would not fit; the longest one has a whole name.
+        self.drained = len(data) <= _BUFFER_BYTES - _LONGEST_BYTES
+        return parse(data)
 
     def close(self) -> None:
         """End the instance and all its watches."""

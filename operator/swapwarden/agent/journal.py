@@ -15,6 +15,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
+from swapwarden.agent import limits
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class Entry(msgspec.Struct, omit_defaults=True):
     found: Limit | None = None
     """None where nothing was written yet: the cgroup was only seen."""
     wrote: list[Limit] = []
+    covered: bool = False
+    """Whether systemd holds it at 0 by the drop-ins of guarantee Strict: that 0 is ours, not what is to be put back."""
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -147,7 +150,17 @@ class Journal:
 
     def seen(self, path: str, inode: int) -> None:
         """Note a cgroup that holds nothing of ours (any more), so that a later run knows it."""
-        self._put(Entry(path, inode))
+        self._put(Entry(path, inode, covered=self._is_covered(path, inode)))
+
+    def cover(self, path: str, inode: int, *, covered: bool) -> None:
+        """Note whether systemd holds a cgroup at 0. Without the drop-ins it would have no limit, which is put back."""
+        entry = self.get(path, inode) or Entry(path, inode)
+        found = limits.NO_LIMIT if covered and not entry.found else entry.found
+        self._put(Entry(path, inode, found, entry.wrote, covered))
+
+    def _is_covered(self, path: str, inode: int) -> bool:
+        entry = self.get(path, inode)
+        return entry is not None and entry.covered
 
     def writing(self, path: str, inode: int, found: int, value: int) -> None:
         """Note that `value` is about to be written to a cgroup that holds `found`.
@@ -156,10 +169,13 @@ class Journal:
         when its first process is ready, long after making the cgroup, and the kubelet when a container is resized.
         """
         entry = self.get(path, inode)
+        covered = entry is not None and entry.covered
+        if covered and found == 0:
+            found = limits.NO_LIMIT
         if entry is None or entry.found is None or found not in {entry.found, *entry.wrote}:
-            self._put(Entry(path, inode, found, [value]))
+            self._put(Entry(path, inode, found, [value], covered))
         elif found in entry.wrote[:-1]:  # the last value did not get there
-            self._put(Entry(path, inode, entry.found, [found, value]))
+            self._put(Entry(path, inode, entry.found, [found, value], covered))
         elif entry.wrote[-1:] != [value]:
             _keep(entry, value)
             self._append(Line(path=path, wrote=value))

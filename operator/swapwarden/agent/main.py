@@ -11,6 +11,7 @@ import logging
 import os
 import pathlib
 import signal
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
@@ -23,6 +24,7 @@ from swapwarden.agent import (
     cache,
     cgroupfs,
     check,
+    dropins,
     enforcer,
     facts,
     findings,
@@ -32,6 +34,7 @@ from swapwarden.agent import (
     reporter,
     source,
     status,
+    strict,
     survey,
     swaps,
     wanted,
@@ -80,6 +83,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-dir", default="/var/lib/swapwarden", help="for the last state; should survive a reboot"
     )
+    parser.add_argument(
+        "--drop-in-dir",
+        default="",
+        metavar="PATH",
+        help="holds the two folders of systemd's drop-ins for guarantee Strict (default: others install the files)",
+    )
+    parser.add_argument(
+        "--print-drop-ins",
+        nargs="?",
+        const=dropins.PREFIX,
+        metavar="PREFIX",
+        help=f"print these two files and end; for slices that begin with PREFIX (default: {dropins.PREFIX})",
+    )
     parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
     parser.add_argument("--metrics-address", default="0.0.0.0:8082", help="for /healthz, /readyz and /metrics")
     parser.add_argument(
@@ -106,6 +122,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT; nothing is put back then. Gives the exit code."""
     if arguments.check:
         return check.run(arguments)
+    if arguments.print_drop_ins is not None:
+        sys.stdout.write(dropins.printed(arguments.print_drop_ins))
+        return 0
     logs.configure(arguments.log_level, arguments.log_format)
     try:
         asyncio.run(_main(arguments))
@@ -165,6 +184,8 @@ class Agent:
         self._block = pathlib.Path(arguments.sys_root) / "block"
         self._run_dir = _directory("--run-dir", arguments.run_dir)
         self._state_dir = _directory("--state-dir", arguments.state_dir)
+        drop_ins = pathlib.Path(arguments.drop_in_dir) if arguments.drop_in_dir else None
+        self._drop_ins = dropins.Keeper(drop_ins, changed=self._changed)
         self._config = config.load(arguments.kubeconfig)
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._kubelet = check.configuration_files(arguments)
@@ -260,7 +281,8 @@ class Agent:
             self._reporter = reporter.Reporter(api, self._node, self._status)
             states = source.Source(api, self._node, accept=self._accept, fetched=self._fetched, refused=self._refuse)
             async with asyncio.TaskGroup() as group:
-                for job in (states.run, self._reporter.run, self._cache.run, self._keep_facts, self._keep_synced):
+                jobs = (states.run, self._reporter.run, self._cache.run, self._keep_facts, self._keep_synced)
+                for job in (*jobs, self._drop_ins.run):
                     group.create_task(_unending(job))
 
     # What the parts tell each other
@@ -287,6 +309,8 @@ class Agent:
             self._changed()
 
     def _changed(self) -> None:
+        if self._enforcer is not None:
+            self._drop_ins.want(self._enforcer.drop_in_prefix)
         if self._reporter is not None:
             self._reporter.nudge()
 
@@ -294,6 +318,7 @@ class Agent:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.resync()
             self._kernel.resync()
+            self._drop_ins.check()
         self._looked_at = None
         self._read_facts()
 
@@ -317,8 +342,11 @@ class Agent:
             raise RuntimeError("the enforcer comes first")
         standing = self._enforcer.standing(self._refused)
         return standing._replace(
-            to_put_back=standing.to_put_back + self._kernel.to_put_back,
+            to_put_back=standing.to_put_back + self._kernel.to_put_back + self._drop_ins.left,
             settings=self._kernel.shortfalls if self._kernel.concerned else None,
+            guarantee=strict.verdict(
+                self._enforcer.evidence, mounted=self._drop_ins.mounted, failed=self._drop_ins.failed
+            ),
         )
 
     def _status(self, previous: list[Mapping[str, Any]]) -> dict[str, Any]:

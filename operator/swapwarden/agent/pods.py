@@ -33,6 +33,7 @@ class Knob(Watched):
         "inode",
         "limit",
         "moved",
+        "number",
         "path",
         "pod",
         "resources",
@@ -65,6 +66,8 @@ class Knob(Watched):
         self.draining = False
         self.moved = float("-inf")
         """When its usage or its limit was last seen to be another than before, while it drains."""
+        self.number = 0
+        """Of the settler's last write to it."""
         self.failed = ""
         self.backoff: backoff.Backoff | None = None
         self.retry: asyncio.TimerHandle | None = None
@@ -113,7 +116,7 @@ class Container(Watched):
 class Pod(Watched):
     """A pod's cgroup."""
 
-    __slots__ = ("containers", "knob", "last", "origin", "path", "since", "stated", "tally", "uid")
+    __slots__ = ("containers", "covered", "knob", "last", "origin", "path", "since", "stated", "tally", "uid")
 
     def __init__(self, uid: str, path: str, inode: int, origin: targets.Origin, since: float) -> None:
         super().__init__()
@@ -125,6 +128,8 @@ class Pod(Watched):
         """What the state last gave it."""
         self.stated = False
         """Whether a state ever had an entry for it."""
+        self.covered = False
+        """Whether systemd was seen to hold it at 0 (guarantee Strict)."""
         self.knob = Knob(path, inode, self)
         self.containers: dict[str, Container] = {}
         """By the name of the cgroup."""

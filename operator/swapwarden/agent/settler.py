@@ -76,6 +76,8 @@ class Settler:
         self._again = again
         self._changed = changed
         self._clock = clock
+        self.writes = 0
+        """So many writes were made; the last one to a file is its `number`."""
 
     def settle(self, knob: pods.Knob, noticed: float, *, ran: names.Cause | None = None) -> None:
         """Bring one file to its target.
@@ -156,7 +158,7 @@ class Settler:
         entry = self._journal.get(knob.path, knob.inode)
         if entry is None or entry.found is None:
             return None
-        if found not in entry.wrote:
+        if found not in entry.wrote and not (entry.covered and found == 0):
             if found != entry.found:
                 log.info("a value of another writer is left as it is", extra={"cgroup": f"/{knob.path}"})
             self._journal.seen(knob.path, knob.inode)
@@ -193,6 +195,8 @@ class Settler:
             knob.unit = None if entry is None else entry.found
         self._fs.set_limit(knob.path, value)
         knob.written = self._clock()
+        self.writes += 1
+        knob.number = self.writes
         log.debug("wrote", extra={"cgroup": f"/{knob.path}", "found": limits.render(found), "wrote": value})
 
     def _account(

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent import findings, shortfall, tree
+from swapwarden.agent import findings, shortfall, strict, tree
 from swapwarden.api import names, state
 
 COMPATIBLE: Final = "Compatible"
@@ -15,6 +15,7 @@ APPLIED: Final = "Applied"
 DEGRADED: Final = "Degraded"
 DRIFT: Final = "Drift"
 NODE_SETTINGS: Final = "NodeSettings"
+STRICT: Final = "Strict"
 
 _ORDER: Final = ("WriteFailed", "Draining", "Audit", "AwaitingState", "Exposed")
 """Of violations, where there is not room for all: what is wrong now before what was."""
@@ -50,6 +51,8 @@ class Standing(NamedTuple):
     """What a proposal would take from pods that use it now; None where there is none."""
     settings: Sequence[shortfall.Shortfall] | None = None
     """Settings of the node that are not as its profile asks; None where there are none to be set or put back."""
+    guarantee: strict.Verdict | None = None
+    """What is to be said of guarantee Strict; None where that is nothing."""
 
 
 class _Verdict(NamedTuple):
@@ -145,11 +148,12 @@ def build(
         for condition in previous
     }
     compatible = _compatible(standing, facts)
-    verdicts = {
+    verdicts: dict[str, _Verdict | strict.Verdict] = {
         COMPATIBLE: compatible,
         APPLIED: _applied(standing, compatible),
         DEGRADED: _degraded(standing),
         DRIFT: _drift(standing),
+        **({} if standing.guarantee is None else {STRICT: standing.guarantee}),
     }
     if standing.settings is not None:
         verdicts[NODE_SETTINGS] = _settings(standing.settings)

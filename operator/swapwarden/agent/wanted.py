@@ -51,6 +51,7 @@ class WireSpec(msgspec.Struct, frozen=True, rename="camel"):
 
     profile: WireProfileRef = WireProfileRef("")
     mode: names.Mode = names.Mode.ENFORCE
+    guarantee: names.Guarantee = names.Guarantee.STANDARD
     on_unknown_pod: names.UnknownPod = names.UnknownPod.DENY
     kubepods: WireKubepods | None = None
     pods: dict[str, WirePod] = {}
@@ -118,6 +119,7 @@ class State(NamedTuple):
     """Settings that the profile asks for and the node must not have, with the reason."""
     kubelet_swap: int | None = None
     """Swap in bytes that the kubelet counted, where that is not what there is; None elsewhere."""
+    guarantee: names.Guarantee = names.Guarantee.STANDARD
 
 
 def _pod(wire: WirePod, page: int) -> Pod:
@@ -151,4 +153,5 @@ def compile_state(wire: WireState, page: int) -> State:
         kernel=spec.kernel,
         refused=spec.refused,
         kubelet_swap=spec.kubelet_swap_bytes,
+        guarantee=spec.guarantee,
     )

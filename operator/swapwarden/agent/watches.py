@@ -87,6 +87,11 @@ class Watches:
             else:
                 yield owner, event
 
+    @property
+    def drained(self) -> bool:
+        """Whether the last `read` gave all that had happened until then."""
+        return self._notify is None or self._notify.drained
+
     def retry(self) -> None:
         """A full comparison begins, which tries each watch that is missing: look whether there are enough now."""
         self.short = ""

@@ -90,6 +90,15 @@ class Mode(enum.StrEnum):
     RESTORE = "Restore"
 
 
+class Guarantee(enum.StrEnum):
+    """What holds pods at 0 where the agent does not."""
+
+    STANDARD = "Standard"
+    """Nothing: the agent watches, and repairs what others write."""
+    STRICT = "Strict"
+    """systemd: by drop-in files, it makes Burstable and BestEffort pods at 0, and takes them back to it."""
+
+
 class UnknownPod(enum.StrEnum):
     """What a pod cgroup gets that appears before its state does."""
 

@@ -405,6 +405,14 @@ class ProfileSpec(Model):
     mode: Literal["Enforce", "Audit"] = pydantic.Field(
         default="Enforce", description="Enforce: write and repair. Audit: compute and report, write nothing."
     )
+    guarantee: Literal["Standard", "Strict"] = pydantic.Field(
+        default="Standard",
+        description=(
+            "Standard: the agent watches pods' limits, and repairs what systemd and others write. Strict: besides,"
+            " systemd itself makes Burstable and BestEffort pods without swap, agent or not, by drop-in files that the"
+            " node needs; with the agent down a pod that swaps can be OOM-killed (docs/strict.md)."
+        ),
+    )
     on_unknown_pod: Literal["Deny", "Allow"] = pydantic.Field(
         default="Deny",
         description=(

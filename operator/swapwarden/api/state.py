@@ -102,6 +102,13 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         names.Mode,
         msgspec.Meta(description="Enforce: write and repair. Audit: report only. Restore: put back what was there."),
     ] = names.Mode.ENFORCE
+    guarantee: Annotated[
+        names.Guarantee,
+        msgspec.Meta(
+            description="Strict: systemd's drop-in files are installed where the agent may, and what is seen of them"
+            " is reported. Standard: those that the agent installed are removed."
+        ),
+    ] = names.Guarantee.STANDARD
     on_unknown_pod: Annotated[
         names.UnknownPod,
         msgspec.Meta(
@@ -223,7 +230,9 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 
     type: Annotated[
         str,
-        msgspec.Meta(max_length=64, description="Compatible, Applied, Degraded, Drift, NodeSettings, or a finding."),
+        msgspec.Meta(
+            max_length=64, description="Compatible, Applied, Degraded, Drift, NodeSettings, Strict, or a finding."
+        ),
     ]
     status: Annotated[str, msgspec.Meta(pattern="^(True|False|Unknown)$", description="True, False or Unknown.")]
     reason: Annotated[str, msgspec.Meta(max_length=128, description="One word for programs.")]
@@ -289,7 +298,7 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     conditions: Annotated[
         list[Condition],
         msgspec.Meta(
-            max_length=16, description="Compatible, Applied, Degraded, Drift, NodeSettings, and what was found."
+            max_length=16, description="Compatible, Applied, Degraded, Drift, NodeSettings, Strict, and what was found."
         ),
     ] = []
     violations: Annotated[

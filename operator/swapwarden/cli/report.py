@@ -49,6 +49,7 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
     spec = {
         "profile": written["profile"],
         "mode": header.mode.value,
+        "guarantee": header.guarantee.value,
         "onUnknownPod": header.on_unknown_pod.value,
         **{part: written[part] for part in ("kubepods", "kernel", "refused") if part in written},
         **({} if explanation.extended_resource is None else {"extendedResource": str(explanation.extended_resource)}),

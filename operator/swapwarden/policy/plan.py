@@ -120,6 +120,7 @@ def _header(profile: profiles.Profile, facts: nodes.NodeFacts) -> state.StateSpe
     return state.StateSpec(
         profile=reference(profile),
         mode=profile.mode,
+        guarantee=profile.guarantee,
         on_unknown_pod=profile.on_unknown_pod,
         kubepods=kubepods,
         kernel=settings.values,

@@ -63,6 +63,7 @@ class Profile(msgspec.Struct, frozen=True):
     """metadata.creationTimestamp, RFC 3339 in UTC; empty where the object comes from a file."""
     priority: int = 0
     mode: names.Mode = names.Mode.ENFORCE
+    guarantee: names.Guarantee = names.Guarantee.STANDARD
     on_unknown_pod: names.UnknownPod = names.UnknownPod.DENY
     behavior: names.Behavior = names.Behavior.KUBELET
     system_reserved: str | None = None
@@ -126,6 +127,7 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         created=model.metadata.creation_timestamp,
         priority=spec.priority,
         mode=names.Mode(spec.mode),
+        guarantee=names.Guarantee(spec.guarantee),
         on_unknown_pod=names.UnknownPod(spec.on_unknown_pod),
         behavior=spec.swap.behavior,
         system_reserved=spec.swap.system_reserved,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from swapwarden.agent import dropins
 from swapwarden.api import names
 
 from testbed import manifests
@@ -57,11 +58,16 @@ class Node:
         found: dict[str, Any] = self.cluster.get(f"{STATES}/{self.name}")
         return found
 
-    def applied(self, generation: int) -> None:
+    def told(self, kind: str) -> dict[str, Any]:
+        conditions = self.object.get("status", {}).get("conditions", [])
+        found: dict[str, Any] = next((each for each in conditions if each["type"] == kind), {})
+        return found
+
+    def applied(self, generation: int, reason: str = "AsSpecified") -> None:
         def holds() -> bool:
             status = self.object.get("status", {})
             reasons = [each["reason"] for each in status.get("conditions", []) if each["type"] == "Applied"]
-            return (status.get("observedGeneration"), reasons) == (generation, ["AsSpecified"])
+            return (status.get("observedGeneration"), reasons) == (generation, [reason])
 
         until(holds, f"generation {generation} is applied")
 
@@ -180,6 +186,48 @@ def test_it_may_not_write_another_nodes_state(node: Node) -> None:
         until(lambda: agent.metric('swapwarden_agent_status_patches_total{result="failed"}') >= 1, "it is refused")
         assert "status" not in other.object or "observedGeneration" not in other.object["status"]
         assert "may only write the NodeSwapState of that node" in agent.log.read_text()
+
+
+def test_strict_from_its_files_to_the_last_slice(node: Node, tmp_path: pathlib.Path) -> None:
+    """The test writes to slices as systemd does."""
+    units = tmp_path / "units"
+    files = [units / folder / dropins.FILE for folder in dropins.folders("kubepods")]
+    for file in files:
+        file.parent.mkdir(parents=True)
+
+    def reason() -> str:
+        return str(node.told("Strict").get("reason", ""))
+
+    def installed() -> list[bool]:
+        return [file.exists() for file in files]
+
+    older = node.tree.pod(1)
+    entries: dict[int, Any] = {1: {"swapMax": str(MIB)}, 2: {"swapMax": str(MIB)}}
+    with node.agent("--drop-in-dir", str(units)) as agent:
+        node.applied(node.put(entries))
+        assert (node.told("Strict"), installed()) == ({}, [False, False])
+        node.applied(node.put(entries, guarantee="Strict"))
+        until(lambda: reason() == "AwaitingEvidence", "files are no evidence")
+        assert [file.read_bytes() for file in files] == [dropins.CONTENT] * 2
+        born = node.tree.pod(2, memory_swap_max="0\n")
+        until(lambda: reason() == "OlderPods", "a pod that is born at 0 is")
+        assert node.told("Strict")["status"] == "True"
+        assert "1 of 2" in node.told("Strict")["message"]
+        until(lambda: swap_max(born) == str(MIB), "it is raised")
+        agent.kill()
+        for pod in (older, born):
+            write(pod, "0")  # a daemon-reload, with no agent there
+    with node.agent("--drop-in-dir", str(units)):
+        until(lambda: [swap_max(pod) for pod in (older, born)] == [str(MIB)] * 2, "both are raised again")
+        until(lambda: reason() == "InForce", "the reload covers older pods")
+        node.applied(node.put({}, guarantee="Strict", mode="Restore"), "Restored")
+        assert installed() == [False, False]
+        assert [swap_max(pod) for pod in (older, born)] == ["max", "max"]
+        until(lambda: reason() == "ReloadNeeded", "systemd does not know yet")
+        assert uid(1) in node.told("Strict")["message"]
+        for pod in (older, born):
+            write(pod, "max")  # the reload
+        until(lambda: not node.told("Strict"), "there is nothing left to say")
 
 
 def _folder(parent: pathlib.Path) -> pathlib.Path:

@@ -64,7 +64,11 @@ SETS: dict[str, Json] = {
             },
         },
         "webhook": PLACEMENT,
-        "agent": {**PLACEMENT, "seLinuxOptions": {"type": "spc_t"}},
+        "agent": {
+            **PLACEMENT,
+            "seLinuxOptions": {"type": "spc_t"},
+            "dropIns": {"mount": True, "prefix": r"my\x2droot-kubepods"},
+        },
         "openshift": {"securityContextConstraints": True},
     },
     "without webhook": {
@@ -442,6 +446,25 @@ def test_the_constraints_for_openshift_allow_what_the_agent_has_and_no_more(tmp_
     ]
 
 
+def test_drop_ins_are_mounted_on_request_only_and_nothing_beside_them(tmp_path: Path) -> None:
+    def found(values: Json) -> tuple[set[str], dict[str, str]]:
+        documents = rendered(tmp_path, {"agent": {"dropIns": values}})
+        pod = named(documents, "DaemonSet")["swapwarden-agent"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        paths = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each}
+        mounts = {each["mountPath"]: paths[each["name"]] for each in container["volumeMounts"] if each["name"] in paths}
+        assert set(paths.values()) == set(mounts.values())
+        return set(container["args"]), mounts
+
+    usual, few = found({})
+    assert not [path for path in few.values() if path.startswith("/etc")]
+    for prefix in ("kubepods", "kubelet-kubepods"):
+        more, mounts = found({"mount": True, "prefix": prefix})
+        assert more - usual == {"--drop-in-dir=/host/drop-ins"}
+        folders = [f"{prefix}-{name}-.slice.d" for name in ("burstable", "besteffort")]
+        assert mounts == few | {f"/host/drop-ins/{each}": f"/etc/systemd/system/{each}" for each in folders}
+
+
 def test_openshift_chooses_users_and_groups_but_the_agents(tmp_path: Path) -> None:
     for pod in pods(rendered(tmp_path, SETS["all"])):
         security = pod["securityContext"]
@@ -529,6 +552,9 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
         ({"commonLabels": {"app.kubernetes.io/instance": "x"}}, "app.kubernetes.io/"),
         ({"podMonitor": {"labels": {"app.kubernetes.io/name": "x"}}}, "app.kubernetes.io/"),
         ({"agent": {"resources": {"limits": {"cpu": "a lot"}}}}, "cpu"),
+        ({"agent": {"dropIns": {"mount": "yes"}}}, "mount"),
+        ({"agent": {"dropIns": {"prefix": "../kubepods"}}}, "prefix"),
+        ({"agent": {"dropIns": {"prefix": "system"}}}, "prefix"),
         ({"startupTaint": "yes"}, "startupTaint"),
         ({"agent": {"kernel": {"vm": "yes"}}}, "vm"),
         ({"admission": {"failurePolicy": "Never"}}, "failurePolicy"),

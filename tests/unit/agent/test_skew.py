@@ -40,10 +40,11 @@ def test_fields_and_reasons_of_a_newer_controller_are_passed_over() -> None:
 def test_what_an_older_controller_does_not_say_has_its_default() -> None:
     found = taken({"profile": {"name": "p"}, "pods": {"x": {"reason": "LimitedSwap"}}})
     assert (found.mode, found.on_unknown_pod, found.kubepods) == (names.Mode.ENFORCE, names.UnknownPod.DENY, None)
+    assert found.guarantee is names.Guarantee.STANDARD
     assert found.pods == {"x": wanted.Pod(None, {})}
 
 
-@pytest.mark.parametrize("field", ["mode", "onUnknownPod"])
+@pytest.mark.parametrize("field", ["mode", "guarantee", "onUnknownPod"])
 def test_an_order_that_is_not_known_is_not_guessed_at(field: str) -> None:
     # The one before stays in force, and the agent says why (source.Source).
     with pytest.raises(msgspec.ValidationError, match="FromTheFuture"):

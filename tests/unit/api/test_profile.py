@@ -12,7 +12,7 @@ def spec(**fields: object) -> profile.ProfileSpec:
 
 def test_defaults_are_those_of_a_fresh_install() -> None:
     made = spec()
-    assert (made.priority, made.mode, made.on_unknown_pod) == (100, "Enforce", "Deny")
+    assert (made.priority, made.mode, made.guarantee, made.on_unknown_pod) == (100, "Enforce", "Standard", "Deny")
     assert made.swap.behavior is names.Behavior.KUBELET
     assert made.swap.system_reserved is None
 
@@ -90,7 +90,7 @@ def test_bounds_without_their_behavior_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("mode", "Restore"), ("onUnknownPod", "deny"), ("priority", 1_000_001), ("guarantee", "Strict"), ("swapp", {})],
+    [("mode", "Restore"), ("onUnknownPod", "deny"), ("priority", 1_000_001), ("guarantee", "strict"), ("swapp", {})],
 )
 def test_unknown_fields_and_values_are_refused(field: str, value: object) -> None:
     with pytest.raises(pydantic.ValidationError, match=field):

@@ -78,7 +78,13 @@ LIST = {
             "apiVersion": "swapwarden.dev/v1alpha1",
             "kind": "NodeSwapState",
             "metadata": {"name": "node-a"},
-            "spec": {"profile": {"name": "(built-in)"}, "mode": "Enforce", "onUnknownPod": "Deny", "pods": {}},
+            "spec": {
+                "profile": {"name": "(built-in)"},
+                "mode": "Enforce",
+                "guarantee": "Standard",
+                "onUnknownPod": "Deny",
+                "pods": {},
+            },
         },
         {
             "apiVersion": "swapwarden.dev/v1alpha1",
@@ -87,6 +93,7 @@ LIST = {
             "spec": {
                 "profile": {"name": "batch", "generation": 3},
                 "mode": "Enforce",
+                "guarantee": "Standard",
                 "onUnknownPod": "Deny",
                 "kubepods": {"swapMax": "2147483648"},
                 "pods": {

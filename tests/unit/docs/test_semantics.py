@@ -46,7 +46,7 @@ def test_the_overrides_that_are_shown_are_accepted() -> None:
 
 @pytest.mark.parametrize(
     "enumeration",
-    [names.Reason, names.Behavior, names.Policy, names.Mode, names.UnknownPod],
+    [names.Reason, names.Behavior, names.Policy, names.Mode, names.Guarantee, names.UnknownPod],
     ids=lambda one: one.__name__,
 )
 def test_every_value_that_people_meet_is_explained(enumeration: type[names.Reason]) -> None:

@@ -17,7 +17,12 @@ LIMITED, KUBELET = names.Behavior.LIMITED_SWAP, names.Behavior.KUBELET
 def test_a_whole_plan() -> None:
     planned = plan.plan_node(
         profile(
-            LIMITED, generation=3, mode=names.Mode.AUDIT, on_unknown_pod=names.UnknownPod.ALLOW, system_reserved="2Gi"
+            LIMITED,
+            generation=3,
+            mode=names.Mode.AUDIT,
+            guarantee=names.Guarantee.STRICT,
+            on_unknown_pod=names.UnknownPod.ALLOW,
+            system_reserved="2Gi",
         ),
         facts(),
         [
@@ -31,6 +36,7 @@ def test_a_whole_plan() -> None:
     assert planned == state.StateSpec(
         profile=state.ProfileRef(name="test", generation=3),
         mode=names.Mode.AUDIT,
+        guarantee=names.Guarantee.STRICT,
         on_unknown_pod=names.UnknownPod.ALLOW,
         kubepods=state.KubepodsState(swap_max=str(2 * GI)),
         pods={

@@ -26,6 +26,7 @@ def test_all_fields() -> None:
             "nodeSelector": {"matchLabels": {"pool": "batch"}},
             "priority": 7,
             "mode": "Audit",
+            "guarantee": "Strict",
             "onUnknownPod": "Allow",
             "swap": {
                 "behavior": "WorkloadControlled",
@@ -45,6 +46,7 @@ def test_all_fields() -> None:
         created="2026-01-01T00:00:00Z",
         priority=7,
         mode=names.Mode.AUDIT,
+        guarantee=names.Guarantee.STRICT,
         on_unknown_pod=names.UnknownPod.ALLOW,
         behavior=names.Behavior.WORKLOAD_CONTROLLED,
         system_reserved="10%",

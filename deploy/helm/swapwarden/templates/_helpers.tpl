@@ -401,3 +401,15 @@ subjects:
   hostPath: {path: {{ .path }}, type: File}
 {{- end }}
 {{- end }}
+
+{{/* The folders of systemd's drop-ins that the agent installs, as JSON. */}}
+{{- define "swapwarden.dropIns" -}}
+{{- $mounts := list }}
+{{- if (.Values.agent.dropIns).mount }}
+{{- range list "burstable" "besteffort" }}
+{{- $folder := printf "%s-%s-.slice.d" $.Values.agent.dropIns.prefix . }}
+{{- $mounts = append $mounts (dict "volume" (printf "drop-ins-%s" .) "folder" $folder) }}
+{{- end }}
+{{- end }}
+{{- toJson $mounts }}
+{{- end }}

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from collections.abc import AsyncIterator
+
+import pytest
+from swapwarden import __main__ as program
+from swapwarden.agent import dropins
+
+from tests.unit.agent.agent_node import until
+
+
+def mounted(units: pathlib.Path, prefix: str = "kubepods") -> list[pathlib.Path]:
+    """Where the files of the two folders are, which the kubelet makes."""
+    files = [units / name / dropins.FILE for name in dropins.folders(prefix)]
+    for file in files:
+        file.parent.mkdir()
+    return files
+
+
+@pytest.fixture
+def units(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path
+
+
+def test_what_is_printed_is_what_is_installed(units: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = mounted(units)
+    dropins.install(units, "kubepods")
+    assert program.main(["agent", "--print-drop-ins"]) == 0
+    shown = [f"# /etc/systemd/system/{file.relative_to(units)}\n{file.read_text()}" for file in files]
+    assert capsys.readouterr().out == "\n".join(shown)
+    assert shown[0] == (
+        "# /etc/systemd/system/kubepods-burstable-.slice.d/50-swapwarden.conf\n[Slice]\nMemorySwapMax=0\n"
+    )
+
+
+def test_other_trees_have_other_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["agent", "--print-drop-ins", "kubelet-kubepods"]) == 0
+    assert "/etc/systemd/system/kubelet-kubepods-besteffort-.slice.d/50-swapwarden.conf" in capsys.readouterr().out
+
+
+def test_a_file_that_is_right_is_left_alone(units: pathlib.Path) -> None:
+    first, second = mounted(units)
+    first.write_bytes(dropins.CONTENT)
+    second.write_text("[Slice]\n")
+    before = first.stat().st_ino
+    dropins.install(units, "kubepods")
+    assert first.stat().st_ino == before
+    assert second.read_bytes() == dropins.CONTENT
+    assert [file.name for file in second.parent.iterdir()] == [dropins.FILE]
+    assert second.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_is_left_alone(units: pathlib.Path) -> None:
+    other = units / "other"
+    other.write_text("precious")
+    for file in mounted(units):
+        file.symlink_to(other)
+        (file.parent / dropins._NEW).symlink_to(other)
+    dropins.install(units, "kubepods")
+    assert other.read_text() == "precious"
+    dropins.remove(units)
+    assert not [file for folder in units.iterdir() if folder.is_dir() for file in folder.iterdir()]
+
+
+def test_only_what_was_installed_is_removed(units: pathlib.Path) -> None:
+    burstable, besteffort = mounted(units)
+    older = mounted(units, "kubelet-kubepods")
+    for file in (burstable, *older):
+        file.write_bytes(dropins.CONTENT)
+    besteffort.write_text("[Slice]\nMemorySwapMax=1G\n")
+    (burstable.parent / "10-mine.conf").write_text("[Slice]\n")
+    stranger = units / "system.slice.d"
+    stranger.mkdir()
+    (stranger / dropins.FILE).write_bytes(dropins.CONTENT)
+    dropins.remove(units)
+    left = sorted(str(file.relative_to(units)) for file in units.rglob("*.conf"))
+    assert left == [
+        "kubepods-besteffort-.slice.d/50-swapwarden.conf",
+        "kubepods-burstable-.slice.d/10-mine.conf",
+        "system.slice.d/50-swapwarden.conf",
+    ]
+
+
+def test_a_full_disk_leaves_what_was_there(units: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = mounted(units)
+    first.write_text("[Slice]\n")
+
+    def full(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        dropins.install(units, "kubepods")
+    assert [(file.name, file.read_text()) for file in first.parent.iterdir()] == [(dropins.FILE, "[Slice]\n")]
+
+
+def test_a_folder_that_is_not_mounted_is_named_with_the_remedy(units: pathlib.Path) -> None:
+    mounted(units)
+    with pytest.raises(
+        OSError, match=r"/kubelet-kubepods-burstable-\.slice\.d is not mounted: set agent\.dropIns\.pref"
+    ):
+        dropins.install(units, "kubelet-kubepods")
+
+
+class Kept:
+    def __init__(self, units: pathlib.Path | None) -> None:
+        self.told = 0
+        self.keeper = dropins.Keeper(units, changed=self._changed)
+        self.task = asyncio.create_task(self.keeper.run())
+
+    def _changed(self) -> None:
+        self.told += 1
+
+
+@pytest.fixture
+async def kept(units: pathlib.Path) -> AsyncIterator[Kept]:
+    made = Kept(units)
+    yield made
+    made.task.cancel()
+    await asyncio.gather(made.task, return_exceptions=True)
+
+
+async def test_files_come_and_go_as_wanted(units: pathlib.Path, kept: Kept) -> None:
+    files = mounted(units)
+    kept.keeper.want("kubepods")
+    await until(lambda: all(file.exists() for file in files))
+    files[0].unlink()
+    kept.keeper.check()
+    await until(files[0].exists)
+    kept.keeper.want("")
+    assert kept.keeper.left
+    await until(lambda: not kept.keeper.left)
+    assert not any(file.exists() for file in files)
+    assert kept.told
+
+
+async def test_what_is_not_known_changes_nothing(units: pathlib.Path, kept: Kept) -> None:
+    files = mounted(units)
+    kept.keeper.want("kubepods")
+    kept.keeper.want(None)
+    await until(lambda: all(file.exists() for file in files))
+
+
+async def test_a_failure_is_told_and_tried_again(
+    units: pathlib.Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept.keeper._backoff, "next", lambda: 0.001)
+    before = dropins.FAILURES.value()
+    kept.keeper.want("kubepods")
+    await until(lambda: "is not mounted" in kept.keeper.failed)
+    assert dropins.FAILURES.value() > before
+    assert kept.told
+    files = mounted(units)
+    await until(lambda: not kept.keeper.failed and all(file.exists() for file in files))
+
+
+async def test_without_a_mount_there_is_nothing_to_do() -> None:
+    keeper = dropins.Keeper(None, changed=lambda: None)
+    keeper.want("")
+    assert not keeper.left
+    assert not keeper.mounted
