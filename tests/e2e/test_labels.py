@@ -16,6 +16,7 @@ from tests.e2e.release import LABEL_REMOVAL_SECONDS, Release
 
 REQUIRED = {"annotations": {"swapwarden.dev/swap-policy": "Required"}}
 BACKING, ENCRYPTED = "node.swapwarden.dev/swap-backing", "node.swapwarden.dev/swap-encrypted"
+RESTART = "KubeletRestartNeeded"
 LABELS = {"feature.node.kubernetes.io/memory-swap", "node.swapwarden.dev/swap"}
 
 
@@ -35,7 +36,13 @@ def test_labels_follow_swapon_and_swapoff_and_pods_follow_labels(
     def swap_bytes() -> int:
         return int(swapwarden.state().get("status", {}).get("facts", {}).get("swapBytes", -1))
 
+    def found() -> set[str]:
+        return {each["type"] for each in swapwarden.state().get("status", {}).get("conditions", [])}
+
+    # Kubelets before 1.33 do not tell.
+    told = "swap" in cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]["nodeInfo"]
     eventually(lambda: labels() == LABELS, "a node with swap has both labels")
+    assert RESTART not in found()
     eventually(lambda: {BACKING, ENCRYPTED} <= keys(), "the agent sees what is under the swap")
     devices = [line.split()[0] for line in node.read("/proc/swaps").splitlines()[1:]]
     assert devices
@@ -44,6 +51,8 @@ def test_labels_follow_swapon_and_swapoff_and_pods_follow_labels(
         eventually(lambda: swap_bytes() == 0, "the agent says that swap is off")
         reported = time.monotonic()
         assert labels() == LABELS
+        if told:
+            eventually(lambda: RESTART in found(), "the kubelet goes on with the swap that it counted when it started")
         eventually(lambda: labels() == set(), "the labels go")
         eventually(lambda: not {BACKING, ENCRYPTED} & keys(), "all of them")
         # Between the report and what is seen here lies no less than the delay, but for what questions may take.
@@ -55,6 +64,7 @@ def test_labels_follow_swapon_and_swapoff_and_pods_follow_labels(
         node.run(["swapon", *devices], timeout=TIMEOUT)
     eventually(lambda: labels() == LABELS, "the labels are back with the swap")
     assert swap_bytes() > 0
+    eventually(lambda: RESTART not in found(), "what the kubelet counted is there again")
     later = namespace.wait_ready("later")
     assert later["spec"]["nodeName"] == cluster.node_name
     assert later["spec"]["nodeSelector"] == {"node.swapwarden.dev/swap": "true"}

@@ -294,6 +294,26 @@ def test_the_agent_is_given_files_of_the_kernel_one_by_one_and_only_on_request(t
     assert len(agent({"vm": True})[0]) == 4
 
 
+def test_the_agent_is_given_the_kubelets_configuration_only_on_request_and_only_to_read(tmp_path: Path) -> None:
+    def given(**values: str) -> dict[str, Json]:
+        documents = rendered(tmp_path, {"agent": values})
+        pod = named(documents, "DaemonSet")["swapwarden-agent"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        flags = dict(each.split("=", 1) for each in container["args"] if each.startswith("--kubelet-config"))
+        hosts = {each["name"]: each["hostPath"] for each in pod["volumes"] if "hostPath" in each}
+        mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
+        assert all(mounts[path]["readOnly"] for path in flags.values())
+        return {flag: hosts[mounts[path]["name"]] for flag, path in flags.items()}
+
+    assert given() == {}
+    file, folder = "/var/lib/kubelet/config.yaml", "/etc/kubernetes/kubelet.conf.d"
+    assert given(kubeletConfig=file) == {"--kubelet-config": {"path": file, "type": "File"}}
+    assert given(kubeletConfig=file, kubeletConfigDir=folder) == {
+        "--kubelet-config": {"path": file, "type": "File"},
+        "--kubelet-config-dir": {"path": folder, "type": "Directory"},
+    }
+
+
 def test_the_right_to_write_the_status_of_nodes_comes_with_the_resource_that_needs_it(tmp_path: Path) -> None:
     def who_may(values: Json) -> set[str]:
         roles = named(rendered(tmp_path, values), "ClusterRole")
@@ -557,6 +577,7 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
         ({"agent": {"dropIns": {"prefix": "system"}}}, "prefix"),
         ({"startupTaint": "yes"}, "startupTaint"),
         ({"agent": {"kernel": {"vm": "yes"}}}, "vm"),
+        ({"agent": {"kubeletConfig": "kubelet/config.yaml"}}, "kubeletConfig"),
         ({"admission": {"failurePolicy": "Never"}}, "failurePolicy"),
         ({"admission": {"workloadTemplates": "Audit"}}, "workloadTemplates"),
         ({"admission": {"objectSelector": {"matchLabel": {}}}}, "matchLabel"),
