@@ -78,6 +78,10 @@ def override(**fields: Any) -> dict[str, Any]:
     return {"overrides": [{"podSelector": {}, **fields}]}
 
 
+def system(**units: Any) -> dict[str, Any]:
+    return {"system": {"disableSwap": True, **units}}
+
+
 BAD_PROFILES: list[tuple[dict[str, Any], str, str]] = [
     ({"nodeSelector": None}, "spec.nodeSelector", "Required value"),
     ({"guarantee": "strict"}, "spec.guarantee", f'{SUPPORTED}"Standard", "Strict"'),
@@ -110,6 +114,13 @@ BAD_PROFILES: list[tuple[dict[str, Any], str, str]] = [
     ({"kernel": {"overcommitMemory": 2}}, "spec.kernel.overcommitMemory", "unknown field"),
     ({"kernel": {"zswap": {"compressor": "bzip2"}}}, "spec.kernel.zswap.compressor", f'{SUPPORTED}"lzo"'),
     ({"kernel": {"zswap": {"maxPoolPercent": 51}}}, "spec.kernel.zswap.maxPoolPercent", "less than or equal to 50"),
+    ({"system": {"disableSwap": True}}, "spec.system", "disableSwap needs slices or services"),
+    ({"system": {"services": ["a.service"]}}, "spec.system", "no effect without disableSwap: true"),
+    (system(slices=["-.slice"]), "spec.system.slices[0]", "must be the name of a systemd slice"),
+    (system(slices=["a/b.slice"]), "spec.system.slices[0]", "without a path"),
+    (system(slices=["kubepods-burstable.slice"]), "spec.system.slices[0]", "must not be a slice of pods"),
+    (system(services=["../x.service"]), "spec.system.services[0]", "must be the name of a systemd service"),
+    (system(slices=["a.slice"] * 17), "spec.system.slices", "Too many: 17: must have at most 16 items"),
     ({"scheduling": {"taintEffect": "NoExecute"}}, "spec.scheduling.taintEffect", f'{SUPPORTED}"NoSchedule"'),
     ({"scheduling": {"taint": "NoSchedule"}}, "spec.scheduling.taint", "unknown field"),
     ({"swap": workload(maxPerPod="10%")}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
@@ -186,6 +197,8 @@ GOOD_PROFILES: list[dict[str, Any]] = [
     {"nodeSelector": expression(operator="DoesNotExist", values=[])},
     *(override(policy="Disabled", swapLimit=zero) for zero in (0, "0", "0Gi", "0.0", ".0e5")),
     override(policy="NoPreference", swapLimit="1.5Gi"),
+    system(slices=["system.slice", "a-b.slice", r"a-b\x2dc.slice"], services=["kubelet.service", "x@1.service"]),
+    {"system": {"disableSwap": False}},
     {"kernel": {"swappiness": 0, "minFreeKbytes": 1024, "watermarkScaleFactor": 1000, "pageCluster": 0}},
     {"kernel": {"zswap": {"enabled": False, "compressor": "842", "maxPoolPercent": 50}}},
     {"overrides": [{"namespaceSelector": expression(), "podSelector": expression(), "policy": "Disabled"}] * 32},

@@ -30,6 +30,7 @@ from swapwarden.agent import (
     strict,
     targets,
     tree,
+    units,
     wanted,
     watches,
 )
@@ -99,6 +100,7 @@ class Enforcer:
         self._evidence = strict.Evidence(cgroups, book, clock)
         self._read_until = 0
         """So many of the settler's writes have been told of by inotify for certain."""
+        self._units = units.Units(cgroups, book, self._watches, self._settler)
         self._state: wanted.State | None = None
         self._problem: tree.TreeError | None = None
         self._away = away
@@ -142,7 +144,7 @@ class Enforcer:
 
     def close(self) -> None:
         """End; what files hold stays."""
-        for knob in self._mirror.knobs():
+        for knob in (*self._mirror.knobs(), *self._units.knobs()):
             self._settler.cancel(knob)
         self._rewrites.close()
         ripening = [container.ripe for pod in self._mirror.pods.values() for container in pod.containers.values()]
@@ -165,6 +167,8 @@ class Enforcer:
         for pod in list(self._mirror.pods.values()):
             if everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid):
                 self._retarget(pod, begun, arrived=True)
+        if everything or old is None or old.system != new.system:
+            self._bring_units()
         APPLY_SECONDS.observe(self._clock() - begun)
         self._changed()
 
@@ -186,6 +190,7 @@ class Enforcer:
             self._retarget(pod, now)
         if self._mirror.root is not None:
             self._mirror.enter(self._mirror.root, targets.Origin.APPEARED, now)
+        self._bring_units()
         self._watches.retried()
         self._changed()
 
@@ -207,6 +212,7 @@ class Enforcer:
                 awaiting += 1
                 if now - pod.since >= AWAIT_SECONDS:
                     violations.append(deviations.of_silence(pod))
+        pending += sum(map(self._settler.is_to_put_back, self._units.knobs()))
         AWAITING.set(awaiting)
         return status.Standing(
             root=self.root,
@@ -221,6 +227,7 @@ class Enforcer:
             to_put_back=pending,
             drifting=drifting,
             kubelet_swap=None if current is None else current.kubelet_swap,
+            settings=tuple(self._units.shortfalls()) if self._units.concerned else None,
             cost=self._cost(current.proposal) if current is not None and current.proposal is not None else None,
         )
 
@@ -268,7 +275,13 @@ class Enforcer:
         for path in self._journal.paths():
             if self._journal.get(path, self._fs.inode(path)) is None:
                 self._journal.forget(path)
+        self._bring_units()
         self._changed()
+
+    def _bring_units(self) -> None:
+        """Once there is a state, and it is known where pods are, which are no business of these."""
+        if self._state is not None and self.root is not None:
+            self._units.bring(self._state, self.root, self._clock())
 
     def pod_came(self, pod: pods.Pod, noticed: float) -> None:
         """As mirror.Listener."""
@@ -416,6 +429,8 @@ class Enforcer:
             elif isinstance(owner, pods.Knob):
                 touched[owner] = None
                 self._rewrites.touched(owner, noticed)
+            elif owner is not None and self._units.concerns(owner, event):
+                self._bring_units()
             elif owner is not None:
                 self._mirror.take(owner, event, noticed)
         for knob in touched:

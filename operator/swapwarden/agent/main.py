@@ -341,9 +341,12 @@ class Agent:
         if self._enforcer is None:
             raise RuntimeError("the enforcer comes first")
         standing = self._enforcer.standing(self._refused)
+        settings = standing.settings
+        if self._kernel.concerned:
+            settings = (*(settings or ()), *self._kernel.shortfalls)
         return standing._replace(
             to_put_back=standing.to_put_back + self._kernel.to_put_back + self._drop_ins.left,
-            settings=self._kernel.shortfalls if self._kernel.concerned else None,
+            settings=settings,
             guarantee=strict.verdict(
                 self._enforcer.evidence, mounted=self._drop_ins.mounted, failed=self._drop_ins.failed
             ),

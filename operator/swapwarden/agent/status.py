@@ -19,6 +19,8 @@ STRICT: Final = "Strict"
 
 _ORDER: Final = ("WriteFailed", "Draining", "Audit", "AwaitingState", "Exposed")
 """Of violations, where there is not room for all: what is wrong now before what was."""
+_PASSING: Final = frozenset({names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, names.Shortfall.AUDIT})
+"""Shortfalls of settings with which a node is as good as others."""
 _COUNTERS: Final = frozenset({"wanted", "found", "swapBytes", "exposures", "exposedMilliseconds", "message"})
 """Fields of a violation whose change alone is not worth a write at once."""
 
@@ -97,9 +99,9 @@ def _degraded(standing: Standing) -> _Verdict:
         return _Verdict("True", "StateRefused", standing.refused)
     if any(violation.reason == "WriteFailed" for violation in standing.violations):
         return _Verdict("True", "WriteFailed", "some cgroups cannot be written; violations says why")
-    settings = _settings(standing.settings or ())
-    if settings.status == "False":
-        return _Verdict("True", NODE_SETTINGS, settings.message)
+    failing = [short for short in standing.settings or () if short.reason not in _PASSING]
+    if failing:
+        return _Verdict("True", NODE_SETTINGS, _settings(failing).message)
     if standing.polling:
         return _Verdict("True", "Polling", standing.polling)
     return _Verdict("False", "AsExpected", "")

@@ -46,6 +46,13 @@ class WireProposal(msgspec.Struct, frozen=True, rename="camel"):
     pods: dict[str, str] = {}
 
 
+class WireSystem(msgspec.Struct, frozen=True, rename="camel"):
+    """As swapwarden.api.state.SystemState."""
+
+    swap_max: str
+    units: list[str]
+
+
 class WireSpec(msgspec.Struct, frozen=True, rename="camel"):
     """As swapwarden.api.state.StateSpec."""
 
@@ -56,6 +63,7 @@ class WireSpec(msgspec.Struct, frozen=True, rename="camel"):
     kubepods: WireKubepods | None = None
     pods: dict[str, WirePod] = {}
     proposal: WireProposal | None = None
+    system: WireSystem | None = None
     kernel: dict[str, str] = {}
     refused: dict[str, str] = {}
     kubelet_swap_bytes: int | None = None
@@ -101,6 +109,14 @@ class Proposal(NamedTuple):
     pods: Mapping[str, int]
 
 
+class System(NamedTuple):
+    """What the cgroups of the node's own units are to hold, in bytes."""
+
+    limit: int
+    units: tuple[str, ...]
+    """Slices and services, by name."""
+
+
 class State(NamedTuple):
     """A whole spec, and which version of which object it is."""
 
@@ -113,6 +129,7 @@ class State(NamedTuple):
     proposal: Proposal | None = None
     profile: tuple[str, int] = ("", 0)
     """Name and generation."""
+    system: System | None = None
     kernel: Mapping[str, str] = {}
     """Settings of the kernel, by name."""
     refused: Mapping[str, str] = {}
@@ -138,6 +155,10 @@ def _proposal(wire: WireProposal, page: int) -> Proposal:
     return Proposal(wire.profile.name, wire.profile.generation, limit)
 
 
+def _system(wire: WireSystem, page: int) -> System:
+    return System(limits.parse(wire.swap_max, page), tuple(wire.units))
+
+
 def compile_state(wire: WireState, page: int) -> State:
     """Take a state as it came to numbers, floored to the page. ValueError where a value is none."""
     spec = wire.spec
@@ -150,6 +171,7 @@ def compile_state(wire: WireState, page: int) -> State:
         pods={uid: _pod(pod, page) for uid, pod in spec.pods.items()},
         proposal=None if spec.proposal is None else _proposal(spec.proposal, page),
         profile=(spec.profile.name, spec.profile.generation),
+        system=None if spec.system is None else _system(spec.system, page),
         kernel=spec.kernel,
         refused=spec.refused,
         kubelet_swap=spec.kubelet_swap_bytes,

@@ -189,6 +189,10 @@ class Shortfall(enum.StrEnum):
     NOT_SUPPORTED = "NotSupported"
     """The node's kernel, or this agent, does not have it."""
     WRITE_FAILED = "WriteFailed"
+    NOT_FOUND = "NotFound"
+    """The node has no slice or service of that name now."""
+    DRAINING = "Draining"
+    """A slice or service has more swap in use than it is to have."""
     AUDIT = "Audit"
     """It would be written in Enforce."""
 

@@ -325,6 +325,85 @@ class Kernel(Model):
     )
 
 
+MAX_UNITS = 16
+UNIT_LENGTH = 128
+SLICE_PATTERN = r"^[A-Za-z0-9_:.\\]+(-[A-Za-z0-9_:.\\]+)*[.]slice$"
+SLICE_REFUSAL = "must be the name of a systemd slice, such as system.slice: without a path, and not -.slice"
+SERVICE_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_:.@\\-]*[.]service$"
+SERVICE_REFUSAL = "must be the name of a systemd service, such as kubelet.service, without a path"
+PODS_REFUSAL = "must not be a slice of pods: swap.behavior says what these get"
+SYSTEM_LACKS_REFUSAL = "disableSwap needs slices or services: name what is to have no swap (slices: [system.slice])"
+SYSTEM_IDLE_REFUSAL = "slices and services have no effect without disableSwap: true"
+
+
+def _unit(pattern: str, refusal: str) -> tuple[pydantic.AfterValidator, pydantic.WithJsonSchema]:
+    """What makes a string the name of a unit, in the model and in the CRD."""
+
+    def checked(text: str) -> str:
+        if len(text) > UNIT_LENGTH or not re.fullmatch(pattern, text):
+            raise ValueError(refusal)
+        if "kubepods" in text:
+            raise ValueError(PODS_REFUSAL)
+        return text
+
+    rules = [
+        {"rule": f"self.matches(r'{pattern}')", "message": refusal},
+        {"rule": "!self.contains('kubepods')", "message": PODS_REFUSAL},
+    ]
+    return pydantic.AfterValidator(checked), pydantic.WithJsonSchema(
+        {"type": "string", "maxLength": UNIT_LENGTH, "x-kubernetes-validations": rules}
+    )
+
+
+Slice = Annotated[str, *_unit(SLICE_PATTERN, SLICE_REFUSAL)]
+Service = Annotated[str, *_unit(SERVICE_PATTERN, SERVICE_REFUSAL)]
+
+
+class System(Model):
+    """What of the node, besides pods, may swap."""
+
+    model_config = pydantic.ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": "!self.?disableSwap.orValue(false)"
+                    " || size(self.?slices.orValue([])) + size(self.?services.orValue([])) > 0",
+                    "message": SYSTEM_LACKS_REFUSAL,
+                },
+                {
+                    "rule": "self.?disableSwap.orValue(false)"
+                    " || size(self.?slices.orValue([])) + size(self.?services.orValue([])) == 0",
+                    "message": SYSTEM_IDLE_REFUSAL,
+                },
+            ]
+        }
+    )
+
+    disable_swap: bool = pydantic.Field(
+        default=False, description="No swap (memory.swap.max 0) for the slices and services that are named."
+    )
+    slices: Annotated[list[Slice], pydantic.Field(max_length=MAX_UNITS)] = pydantic.Field(
+        default=[],
+        description=(
+            "systemd slices by name (system.slice), with all that is in them. One that pods are in is refused on the"
+            " node."
+        ),
+    )
+    services: Annotated[list[Service], pydantic.Field(max_length=MAX_UNITS)] = pydantic.Field(
+        default=[],
+        description=(
+            "systemd services by name (kubelet.service, containerd.service), of system.slice or another slice. None of"
+            " them is needed if its slice is named."
+        ),
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _says_what(self) -> System:
+        if self.disable_swap != bool(self.slices or self.services):
+            raise ValueError(SYSTEM_LACKS_REFUSAL if self.disable_swap else SYSTEM_IDLE_REFUSAL)
+        return self
+
+
 MAX_OVERRIDES = 32
 OVERRIDE_SELECTS_REFUSAL = "an override needs a namespaceSelector or a podSelector; podSelector: {} selects all pods"
 OVERRIDE_SAYS_REFUSAL = "an override needs a policy or a swapLimit: without both it changes nothing"
@@ -421,6 +500,9 @@ class ProfileSpec(Model):
         ),
     )
     swap: Swap = pydantic.Field(default=Swap(), description="How pods on these nodes get swap.")
+    system: System = pydantic.Field(
+        default=System(), description="What of these nodes, besides pods, may swap. Absent: as it is."
+    )
     kernel: Kernel = pydantic.Field(
         default=Kernel(),
         description=(

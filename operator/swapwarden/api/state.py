@@ -28,6 +28,8 @@ Setting = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z-]{1,32}$")]
 """A value of one of the kernel's settings, as its file takes it."""
 
 MAX_SETTINGS = 16
+MAX_UNITS = 32
+"""Slices and services together."""
 MAX_PODS = 2048
 MAX_CONTAINERS = 128
 MAX_VIOLATIONS = 32
@@ -84,6 +86,16 @@ class KubepodsState(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     swap_max: Annotated[SwapMax, msgspec.Meta(description="The node's swap less the profile's systemReserved.")]
 
 
+class SystemState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What cgroups of the node's own units must hold."""
+
+    swap_max: Annotated[SwapMax, msgspec.Meta(description="Value for each of units.")]
+    units: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=128)]],
+        msgspec.Meta(max_length=MAX_UNITS, description="systemd slices and services, by name."),
+    ]
+
+
 class Proposal(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What a profile would give pods whose turn on this node has not come. Nothing of it is enforced."""
 
@@ -129,6 +141,10 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             description="By the UID that the pod's cgroup carries (for static pods the kubelet's config hash).",
         ),
     ] = {}
+    system: Annotated[
+        SystemState | None,
+        msgspec.Meta(description="Limits of the node's own units. Absent: not written, or put back."),
+    ] = None
     kernel: Annotated[
         dict[str, Setting],
         msgspec.Meta(

@@ -51,7 +51,7 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
         "mode": header.mode.value,
         "guarantee": header.guarantee.value,
         "onUnknownPod": header.on_unknown_pod.value,
-        **{part: written[part] for part in ("kubepods", "kernel", "refused") if part in written},
+        **{part: written[part] for part in ("kubepods", "system", "kernel", "refused") if part in written},
         **({} if explanation.extended_resource is None else {"extendedResource": str(explanation.extended_resource)}),
         "pods": {one.row.key: _decision(one) for one in explanation.pods},
     }
@@ -83,6 +83,8 @@ def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
     yield node, "(all pods)", _NOTHING, _NOTHING, governed, kubepods
     if explanation.extended_resource is not None:
         yield node, f"({names.SWAP_RESOURCE})", _NOTHING, _NOTHING, governed, str(explanation.extended_resource)
+    for unit in header.system.units if header.system else ():
+        yield node, f"({unit})", _NOTHING, _NOTHING, governed, header.system.swap_max if header.system else _NOTHING
     for setting, value in header.kernel.items():
         yield node, f"({setting})", _NOTHING, _NOTHING, governed, value
     for setting, why in header.refused.items():

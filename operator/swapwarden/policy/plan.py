@@ -123,6 +123,7 @@ def _header(profile: profiles.Profile, facts: nodes.NodeFacts) -> state.StateSpe
         guarantee=profile.guarantee,
         on_unknown_pod=profile.on_unknown_pod,
         kubepods=kubepods,
+        system=state.SystemState(swap_max="0", units=list(profile.units)) if profile.units else None,
         kernel=settings.values,
         refused=settings.refused,
         kubelet_swap_bytes=facts.kubelet_swap_bytes,

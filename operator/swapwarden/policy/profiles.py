@@ -82,6 +82,8 @@ class Profile(msgspec.Struct, frozen=True):
     extended_resource: bool = False
     kernel: tuple[tuple[str, str], ...] = ()
     """Settings of the kernel, by name, as their files take them."""
+    units: tuple[str, ...] = ()
+    """Slices and services of the nodes that are to have no swap."""
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels is meant."""
@@ -140,6 +142,8 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         overrides=tuple(_override(entry) for entry in spec.overrides),
         extended_resource=spec.scheduling.extended_resource,
         kernel=kernel.settings(spec.kernel),
+        # Once each: a name in both lists cannot be, one twice in a list can.
+        units=tuple(dict.fromkeys((*spec.system.slices, *spec.system.services))),
     )
 
 

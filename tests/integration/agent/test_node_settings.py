@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 
 import pytest
 
 from testbed.controlplane import ControlPlane
 from tests.integration.agent.agent_process import AgentProcess, until
 from tests.integration.agent.test_agent_real_api import Node, installed
+from tests.unit.agent.cgroup_tree import swap_max, write
 
 SWAPPINESS = {"vm.swappiness": "10"}
 
@@ -68,3 +70,19 @@ def test_what_cannot_be_had_is_told_with_the_remedy(host: Host) -> None:
         assert "set agent.kernel.vm to true" in message
         assert host.condition("Degraded") == ("True", "NodeSettings", message)
         assert host.swappiness == "60"
+
+
+def test_a_slice_is_kept_from_swap_and_put_back(host: Host) -> None:
+    shutil.rmtree(host.tree.root / "system.slice")
+    system = host.tree.group(host.tree.root / "system.slice")
+    units = {"swapMax": "0", "units": ["system.slice", "kubepods.slice"]}
+    with host.given():
+        host.applied(host.put({}, system=units))
+        until(lambda: swap_max(system) == "0", "it is written")
+        until(lambda: host.condition("NodeSettings")[1] == "Refused", "it is told")
+        assert host.condition("NodeSettings")[2].startswith("kubepods.slice: the node's pods are in it")
+        write(system, "max")
+        until(lambda: swap_max(system) == "0", "it is repaired")
+        host.put({}, mode="Restore", system=None)
+        until(lambda: host.condition("Applied")[:2] == ("True", "Restored"), "all is put back")
+        assert [swap_max(path) for path in (system, host.tree.kubepods)] == ["max", "max"]

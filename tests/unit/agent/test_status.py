@@ -137,3 +137,11 @@ def test_findings_are_conditions_while_they_are_true() -> None:
     later = status.build(GOOD, FACTS, before, "2026-01-02T00:00:00Z", [found])
     assert later == first
     assert len(status.build(GOOD, FACTS, before, "2026-01-02T00:00:00Z").conditions) == 4
+
+
+def test_a_unit_that_drains_or_is_not_there_is_told_and_stops_nothing() -> None:
+    for reason in (names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING):
+        found = verdicts(GOOD._replace(settings=[shortfall.Shortfall("x.service", reason, "so it is")]))
+        assert found["NodeSettings"] == ("False", reason)
+        assert found["Degraded"] == ("False", "AsExpected")
+        assert found["Applied"] == ("True", "AsSpecified")

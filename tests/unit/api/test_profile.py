@@ -135,3 +135,38 @@ def test_overrides_are_bounded() -> None:
     assert len(spec(overrides=[entry] * profile.MAX_OVERRIDES).overrides) == profile.MAX_OVERRIDES
     with pytest.raises(pydantic.ValidationError, match="at most 32"):
         spec(overrides=[entry] * (profile.MAX_OVERRIDES + 1))
+
+
+def test_units_that_are_to_have_no_swap() -> None:
+    made = spec(system={"disableSwap": True, "slices": ["system.slice", "a-b.slice"], "services": ["kubelet.service"]})
+    assert made.system.slices == ["system.slice", "a-b.slice"]
+    assert not spec(system={"disableSwap": False}).system.disable_swap
+
+
+@pytest.mark.parametrize(
+    ("system", "says"),
+    [
+        ({"disableSwap": True}, "disableSwap needs slices or services"),
+        ({"slices": ["system.slice"]}, "no effect without disableSwap: true"),
+        ({"disableSwap": True, "slices": ["kubepods.slice"]}, "must not be a slice of pods"),
+        *(
+            ({"disableSwap": True, "slices": [name]}, "must be the name of a systemd slice, such as system.slice")
+            for name in (
+                "-.slice",
+                "a/b.slice",
+                "../a.slice",
+                "a--b.slice",
+                "system",
+                "a.slice\n",
+                "a" * 128 + ".slice",
+            )
+        ),
+        *(
+            ({"disableSwap": True, "services": [name]}, "must be the name of a systemd service")
+            for name in ("system.slice", "a/b.service", ".service", "..service", "a b.service")
+        ),
+    ],
+)
+def test_units_that_are_refused(system: dict[str, object], says: str) -> None:
+    with pytest.raises(pydantic.ValidationError, match=says):
+        spec(system=system)

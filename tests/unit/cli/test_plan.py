@@ -584,13 +584,18 @@ def test_a_capacity_that_is_none_is_named(
 def test_settings_of_the_node_are_shown_with_what_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asks = OFFERING.replace("scheduling: {extendedResource: true}", "kernel: {swappiness: 10, minFreeKbytes: 999999}")
+    asks = OFFERING.replace(
+        "scheduling: {extendedResource: true}",
+        "kernel: {swappiness: 10, minFreeKbytes: 999999}\n  system: {disableSwap: true, slices: [system.slice]}",
+    )
     assert run(asks, monkeypatch) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2].split() == ["n", "(vm.swappiness)", "-", "-", "profile", "p", "10"]
-    assert lines[3].startswith("n      (vm.min_free_kbytes)")
-    assert "999999 KiB are more than 5 % of the node's memory" in lines[3]
+    assert lines[2].split() == ["n", "(system.slice)", "-", "-", "profile", "p", "0"]
+    assert lines[3].split() == ["n", "(vm.swappiness)", "-", "-", "profile", "p", "10"]
+    assert lines[4].startswith("n      (vm.min_free_kbytes)")
+    assert "999999 KiB are more than 5 % of the node's memory" in lines[4]
     assert run(asks, monkeypatch, "-o", "json") == 0
     [state] = json.loads(capsys.readouterr().out)["items"]
+    assert state["spec"]["system"] == {"swapMax": "0", "units": ["system.slice"]}
     assert state["spec"]["kernel"] == {"vm.swappiness": "10"}
     assert list(state["spec"]["refused"]) == ["vm.min_free_kbytes"]

@@ -258,3 +258,10 @@ def test_a_patch_holds_only_what_differs() -> None:
             "d": {"swapMax": "0", "reason": "PolicyDisabled"},
         }
     }
+
+
+def test_units_of_the_profile_are_to_have_no_swap() -> None:
+    made = profile(KUBELET, units=("system.slice", "kubelet.service"))
+    assert plan.plan_node(made, facts(), []).system == state.SystemState("0", ["system.slice", "kubelet.service"])
+    assert plan.plan_node(profile(KUBELET), facts(), []).system is None
+    assert plan.restore_node(made).system is None

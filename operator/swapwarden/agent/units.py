@@ -1,0 +1,180 @@
+"""Slices and services of the node that a profile names: their memory.swap.max, raw and watched as that of pods.
+
+What is to be written is said by the state, which names units as systemd does. A name is looked for among the cgroups
+that are there; no path is made of it. The cgroups of pods are never among these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from swapwarden.agent import cgroupfs, inotify, journal, pods, settler, shortfall, targets, tree, wanted, watches
+from swapwarden.api import names
+
+_SLICE: Final = ".slice"
+_SYSTEM: Final = "system.slice"
+
+
+class Home(pods.Watched):
+    """A cgroup in which units that are named come and go."""
+
+    __slots__ = ()
+
+
+class Unit(pods.Knob):
+    """The memory.swap.max of a unit."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, path: str, inode: int) -> None:
+        super().__init__(path, inode, None)
+        self.name = name
+
+    @property
+    def kind(self) -> str:
+        """Label of metrics."""
+        return "system"
+
+
+class Units:
+    """Not thread-safe: everything runs in the event loop of the enforcer, which settles what is written to."""
+
+    def __init__(
+        self, cgroups: cgroupfs.Cgroups, book: journal.Journal, watching: watches.Watches, settles: settler.Settler
+    ) -> None:
+        self._fs = cgroups
+        self._journal = book
+        self._watches = watching
+        self._settler = settles
+        self._names: frozenset[str] = frozenset()
+        self._homes: dict[str, Home] = {}
+        self._lacking: list[shortfall.Shortfall] = []
+        self._audit = False
+        self._units: dict[str, Unit] = {}
+        """By path."""
+
+    def bring(self, state: wanted.State, root: str, noticed: float) -> None:
+        """Bring the units that the state names to what it says, and others back. `root` is the cgroup above all pods.
+
+        To be called again whenever units may have come or gone.
+        """
+        wants = state.system or wanted.System(0, ())
+        self._names = frozenset(wants.units)
+        self._audit = state.mode is names.Mode.AUDIT
+        self._lacking = []
+        found: dict[str, str] = {}
+        for name in wants.units:
+            try:
+                found[self._find(name, root)] = name
+            except shortfall.ShortError as short:
+                self._lacking.append(shortfall.Shortfall(name, short.reason, str(short)))
+        self._watch_homes(found)
+        left = {path: path.rpartition("/")[2] for path in self._journal.paths() if not _is_of_pods(path)}
+        for path in [path for path, unit in self._units.items() if self._fs.inode(path) != unit.inode]:
+            self._drop(path)
+        # Ancestors first: a path sorts before those below it.
+        for path, name in sorted({**left, **found}.items()):
+            unit = self._known(path, name)
+            if unit is None:
+                continue
+            unit.shadow = wants.limit if path in found else targets.Hold.PUT_BACK
+            unit.target = unit.shadow if state.mode is names.Mode.ENFORCE else targets.Hold.PUT_BACK
+            self._settler.settle(unit, noticed)
+            if path not in found and not unit.failed and not self._settler.is_to_put_back(unit):
+                self._drop(path)
+
+    def concerns(self, owner: pods.Watched, event: inotify.Event) -> bool:
+        """Whether something happened to a unit that is named: `bring` then is to be called."""
+        return isinstance(owner, Home) and event.name in self._names
+
+    def knobs(self) -> Iterator[pods.Knob]:
+        """The files that are in hand."""
+        return iter(list(self._units.values()))
+
+    @property
+    def concerned(self) -> bool:
+        """Whether there is anything to tell of."""
+        return bool(self._names or self._units)
+
+    def shortfalls(self) -> Iterator[shortfall.Shortfall]:
+        """What is not as the state says."""
+        yield from self._lacking
+        for unit in self._units.values():
+            short = self._short(unit)
+            if short is not None:
+                yield short
+
+    def _short(self, unit: Unit) -> shortfall.Shortfall | None:
+        if unit.failed:
+            return shortfall.Shortfall(unit.name, names.Shortfall.WRITE_FAILED, unit.failed)
+        if unit.draining:
+            # To the MiB: it moves all the time.
+            more = f"{unit.swap >> 20} MiB of swap are still in use; they may not grow, and fall as pages are touched"
+            return shortfall.Shortfall(unit.name, names.Shortfall.DRAINING, more)
+        if self._audit and targets.differs(unit.shadow, unit.found, cap=False):
+            return shortfall.Shortfall(unit.name, names.Shortfall.AUDIT, "memory.swap.max would be lowered")
+        return None
+
+    def _find(self, name: str, root: str) -> str:
+        """The path of a unit's cgroup."""
+        path = self._slice(name) if name.endswith(_SLICE) else self._service(name)
+        if path is None:
+            raise shortfall.ShortError(names.Shortfall.NOT_FOUND, "the node has no cgroup of this name now")
+        if root == path or root.startswith(f"{path}/"):
+            raise shortfall.ShortError(
+                names.Shortfall.REFUSED,
+                "the node's pods are in it, and would lose all swap; take it out of system.slices (for pods there is"
+                " swap.behavior: NoSwap)",
+            )
+        if _is_of_pods(path):
+            raise shortfall.ShortError(names.Shortfall.REFUSED, "it is the kubelet's, for pods; take it out of system")
+        return path
+
+    def _slice(self, name: str) -> str | None:
+        """A slice lies in those whose names its own begins with, up to a dash (systemd.slice(5))."""
+        path, parts = "", name.removesuffix(_SLICE).split("-")
+        for number in range(len(parts)):
+            child = "-".join(parts[: number + 1]) + _SLICE
+            if child not in self._fs.dirs(path):
+                return None
+            path = tree.join(path, child)
+        return path
+
+    def _service(self, name: str) -> str | None:
+        """A service lies in system.slice, or in another slice that its unit names (runtime.slice, for one)."""
+        slices = [each for each in self._fs.dirs("") if each.endswith(_SLICE) and not tree.is_root(each)]
+        for each in sorted(slices, key=lambda home: (home != _SYSTEM, home)):
+            if name in self._fs.dirs(each):
+                return tree.join(each, name)
+        return None
+
+    def _known(self, path: str, name: str) -> Unit | None:
+        """The unit's file, taken in hand; None where its cgroup has just gone."""
+        unit = self._units.get(path)
+        inode = self._fs.inode(path)
+        if unit is None and inode is not None:
+            unit = self._units[path] = Unit(name, path, inode)
+            entry = self._journal.get(path, inode)
+            if entry is not None and entry.wrote:
+                unit.holds = entry.wrote[-1]
+        if unit is not None:
+            self._watches.watch(unit, self._fs.absolute(path, cgroupfs.SWAP_MAX), inotify.CONTENT)
+        return unit
+
+    def _drop(self, path: str) -> None:
+        unit = self._units.pop(path)
+        self._watches.release(unit)
+        self._settler.drop(unit)
+
+    def _watch_homes(self, found: dict[str, str]) -> None:
+        """A service that starts again has a new cgroup; one that was not there may come."""
+        homes = {"", _SYSTEM, *(path.rpartition("/")[0] for path in found)} if self._names else set()
+        for path in self._homes.keys() - homes:
+            self._watches.release(self._homes.pop(path))
+        for path in homes:
+            self._watches.watch(self._homes.setdefault(path, Home()), self._fs.absolute(path), inotify.CHILDREN)
+
+
+def _is_of_pods(path: str) -> bool:
+    return any(tree.is_root(part) or tree.is_level(part) for part in path.split("/"))

@@ -1,0 +1,165 @@
+"""What a state makes of the node's own slices and services, on a directory tree."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+import pytest
+from swapwarden.agent import enforcer, wanted
+from swapwarden.api import names
+
+from tests.unit.agent.agent_node import MIB, Node, state, until
+from tests.unit.agent.cgroup_tree import swap_max, write
+
+
+class Units:
+    """A node with system.slice, two services in it, and a slice below another."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        root = node.tree.root
+        shutil.rmtree(root / "system.slice")
+        self.system = node.tree.group(root / "system.slice")
+        self.kubelet = node.tree.group(self.system / "kubelet.service")
+        self.runtime = node.tree.group(root / "runtime.slice" / "containerd.service")
+        self.nested = node.tree.group(root / "a.slice" / "a-b.slice")
+
+    @property
+    def values(self) -> list[str]:
+        return [swap_max(path) for path in (self.system, self.kubelet, self.runtime, self.nested)]
+
+
+def asking(*units: str, mode: names.Mode = names.Mode.ENFORCE) -> wanted.State:
+    return state(mode=mode)._replace(system=wanted.System(0, units))
+
+
+ALL = ("system.slice", "kubelet.service", "containerd.service", "a-b.slice")
+
+
+@pytest.fixture
+def units(plain: Node) -> Units:
+    return Units(plain)
+
+
+def shorts(agent: enforcer.Enforcer) -> dict[str, str]:
+    return {short.name: short.reason for short in agent.standing().settings or ()}
+
+
+async def test_units_that_are_named_get_none_and_others_stay(units: Units) -> None:
+    agent = units.node.start()
+    assert agent.standing().settings is None
+    agent.apply(asking(*ALL))
+    assert units.values == ["0"] * 4
+    assert (agent.standing().settings, agent.standing().violations) == ((), [])
+    agent.apply(asking("kubelet.service"))
+    assert units.values == ["max", "0", "max", "max"]
+    assert swap_max(units.node.tree.kubepods) == "max"
+
+
+@pytest.mark.parametrize("order", [state(), state(mode=names.Mode.RESTORE), asking(*ALL, mode=names.Mode.AUDIT)])
+@pytest.mark.parametrize("again", [False, True])
+async def test_what_is_no_longer_to_be_is_put_back(units: Units, order: wanted.State, *, again: bool) -> None:
+    write(units.nested, str(8 * MIB))
+    agent = units.node.start()
+    agent.apply(asking(*ALL))
+    if again:
+        units.node.stop()
+        agent = units.node.start(asking(*ALL))
+    agent.apply(order)
+    assert units.values == ["max", "max", "max", str(8 * MIB)]
+    assert agent.standing().to_put_back == 0
+    if order.mode is names.Mode.AUDIT:
+        assert shorts(agent) == dict.fromkeys(ALL, "Audit")
+    else:
+        assert agent.standing().settings is None
+
+
+async def test_what_was_written_before_a_restart_is_put_back_though_the_state_is_new(units: Units) -> None:
+    units.node.start().apply(asking(*ALL))
+    units.node.stop()
+    units.node.start().apply(state())
+    assert units.values == ["max"] * 4
+
+
+async def test_what_systemd_writes_back_is_repaired_at_once(units: Units) -> None:
+    agent = units.node.start()
+    agent.apply(asking("system.slice", "kubelet.service"))
+    write(units.kubelet, "max")
+    write(units.system, "max")
+    await until(lambda: units.values[:2] == ["0", "0"])
+
+
+async def test_a_service_that_starts_again_has_a_new_cgroup(units: Units) -> None:
+    agent = units.node.start()
+    agent.apply(asking("kubelet.service", "late.service"))
+    assert shorts(agent) == {"late.service": "NotFound"}
+    kept = units.kubelet.rename(units.node.folder / "kept")  # its inode must not be given away again
+    again = units.node.tree.group(units.kubelet)
+    late = units.node.tree.group(units.system / "late.service")
+    await until(lambda: [swap_max(again), swap_max(late)] == ["0", "0"])
+    assert shorts(agent) == {}
+    assert swap_max(kept) == "0"
+    agent.apply(state())
+    assert [swap_max(again), swap_max(late)] == ["max", "max"]
+
+
+@pytest.mark.parametrize("naming", ["systemd", "cgroupfs", "kind"])
+async def test_what_pods_are_in_is_refused(naming: str, tmp_path: pathlib.Path) -> None:
+    node = Node(tmp_path, naming)
+    pod = node.tree.pod(1)
+    agent = node.start()
+    named = ("kubepods.slice", "kubepods-burstable.slice", "kubelet.slice", "kubelet-kubepods.slice", "-.slice", "..")
+    agent.apply(asking(*named))
+    there = {
+        "systemd": {"kubepods.slice", "kubepods-burstable.slice"},
+        "cgroupfs": set(),
+        "kind": {"kubelet.slice", "kubelet-kubepods.slice"},
+    }[naming]
+    assert shorts(agent) == {name: "Refused" if name in there else "NotFound" for name in named}
+    assert [swap_max(path) for path in (node.tree.kubepods, node.tree.level("burstable"), pod)] == ["max"] * 3
+    node.stop()
+
+
+@pytest.mark.parametrize("name", ["system.slice/kubelet.service", "../system.slice", "", ".slice", "system"])
+async def test_no_name_is_a_path(name: str, units: Units) -> None:
+    agent = units.node.start()
+    agent.apply(asking(name))
+    assert shorts(agent) == {name: "NotFound"}
+    assert units.values == ["max"] * 4
+
+
+async def test_swap_in_use_is_not_cut_where_there_is_no_room(units: Units) -> None:
+    write(units.system, str(64 * MIB), "memory.swap.current")
+    write(units.system, str(100 * MIB), "memory.max")
+    write(units.system, str(90 * MIB), "memory.current")
+    agent = units.node.start()
+    agent.apply(asking("system.slice"))
+    assert swap_max(units.system) == str(80 * MIB)
+    assert shorts(agent) == {"system.slice": "Draining"}
+    assert agent.standing().violations == []
+    write(units.system, "0", "memory.swap.current")
+    agent.resync()
+    assert (swap_max(units.system), shorts(agent)) == ("0", {})
+
+
+async def test_a_cgroup_without_the_file_is_told(units: Units, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swapwarden.agent.settler.FILE_SECONDS", (0.001, 0.001))
+    (units.system / "bare.service").mkdir()
+    agent = units.node.start()
+    agent.apply(asking("bare.service"))
+    await until(lambda: shorts(agent) == {"bare.service": "WriteFailed"})
+
+
+async def test_nothing_is_done_before_pods_are_found(tmp_path: pathlib.Path) -> None:
+    """Who knows what they are in."""
+    node = Node(tmp_path)
+    node.tree.group(node.tree.root / "x.slice")
+    hidden = node.tree.kubepods.rename(tmp_path / "hidden")
+    agent = node.start()
+    agent.apply(asking("x.slice"))
+    assert swap_max(node.tree.root / "x.slice") == "max"
+    hidden.rename(node.tree.kubepods)
+    agent.resync()
+    assert swap_max(node.tree.root / "x.slice") == "0"
+    node.stop()
