@@ -128,6 +128,13 @@ BAD_PROFILES: list[tuple[dict[str, Any], str, str]] = [
     ({"swap": {"workloadControlled": {"maxPerPod": "1Gi"}}}, "spec.swap", "set the behavior or remove the bounds"),
     ({"scheduling": {"extendedResource": True}}, "spec", "extendedResource needs swap.behavior WorkloadControlled"),
     ({"scheduling": {"extendedResource": "yes"}}, "spec.scheduling.extendedResource", "boolean"),
+    ({"swap": {"require": {}}}, "spec.swap.require", "or list backing; or remove it"),
+    ({"swap": {"require": {"encrypted": False}}}, "spec.swap.require", "require asks for nothing"),
+    ({"swap": {"require": {"encrypted": "yes"}}}, "spec.swap.require.encrypted", "boolean"),
+    ({"swap": {"require": {"backing": []}}}, "spec.swap.require.backing", "at least 1 item"),
+    ({"swap": {"require": {"backing": ["tape"]}}}, "spec.swap.require.backing[0]", f'{SUPPORTED}"nvme", "ssd", "hdd"'),
+    ({"swap": {"require": {"backing": ["hdd"] * 8}}}, "spec.swap.require.backing", "at most 7 items"),
+    ({"swap": {"require": {"dedicated": True}}}, "spec.swap.require.dedicated", "unknown field"),
     ({"nodeSelector": expression(values=[])}, "spec.nodeSelector.matchExpressions[0]", "In and NotIn need values"),
     (
         {"nodeSelector": expression(operator="Exists")},
@@ -193,6 +200,8 @@ GOOD_PROFILES: list[dict[str, Any]] = [
     {"swap": {"behavior": "LimitedSwap", "systemReserved": 1073741824}},
     {"swap": workload(maxPerContainer="1.5Gi", maxPerPod="4e9")},
     {"swap": workload(overcommitPercent=150), "scheduling": {"extendedResource": True}},
+    {"swap": {"require": {"encrypted": True, "tmpfsNoswap": True, "dedicatedDevice": True, "backing": ["nvme"]}}},
+    {"swap": {"require": {"encrypted": False, "backing": ["zram", "virtual"]}}},
     {"nodeSelector": {"matchLabels": {"example.com/pool": "batch", "zone": ""}, **expression(operator="NotIn")}},
     {"nodeSelector": expression(operator="DoesNotExist", values=[])},
     *(override(policy="Disabled", swapLimit=zero) for zero in (0, "0", "0Gi", "0.0", ".0e5")),
@@ -243,6 +252,7 @@ def test_a_state_is_stored_as_written(crds: ControlPlane, create: Create) -> Non
         mode="Audit",
         guarantee="Strict",
         onUnknownPod="Allow",
+        unmet={},
     )
     assert crds.get(f"{STATES}/{create(written)}")["spec"] == written["spec"]
 
@@ -275,6 +285,7 @@ BAD_STATES: list[tuple[dict[str, Any], str, str]] = [
     (pod(swapMax="-1"), "spec.pods.u-1.swapMax", KERNEL_VALUE),
     (pod(swapMax=0), "spec.pods.u-1.swapMax", "must be of type string"),
     (pod(reason="Because"), "spec.pods.u-1.reason", f"{SUPPORTED}"),
+    ({"unmet": {"encrypted": "x" * 513}}, "spec.unmet.encrypted", "may not be more than 512"),
     (containers(swapMax="MAX"), "spec.pods.u-1.containers.c-1.swapMax", KERNEL_VALUE),
     (containers(cap="yes"), "spec.pods.u-1.containers.c-1.cap", "must be of type boolean"),
 ]

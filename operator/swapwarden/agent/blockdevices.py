@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from swapwarden.api import names
@@ -22,6 +23,14 @@ _KINDS: Final = (
     (re.compile(r"loop\d+"), names.Backing.LOOP),
 )
 _ROTATIONAL: Final = {"0": names.Backing.SSD, "1": names.Backing.HDD}
+_ATTACHED: Final = (
+    (re.compile(r"/(?:session|rport-)\d[^/]*/"), names.Backing.NETWORK),
+    (re.compile(r"/virtio\d+/"), names.Backing.VIRTUAL),
+)
+"""Of SCSI disks, what the path in /sys/devices says of how they are attached: by iSCSI (scsi_transport_iscsi), by Fibre
+Channel or SRP (their remote ports), by virtio-scsi."""
+_FABRICS: Final = frozenset({"tcp", "rdma", "fc"})
+"""Transports of NVMe over a network (drivers/nvme/host: nvme_ctrl_ops.name)."""
 _DEPTH: Final = 16
 """Of a stack of devices; the kernel itself allows for fewer."""
 _DELETED: Final = " (deleted)"
@@ -41,12 +50,43 @@ UNKNOWN: Final = Device(names.Backing.UNKNOWN, encrypted=False)
 def look(block: pathlib.Path, path: str) -> Device:
     """What is under the block device that /proc/swaps calls `path`; `block` is /sys/block. What is unreadable: unknown.
 
-    The name of a disk tells how it is attached (nvme, virtual, network); of others the kernel's queue/rotational
-    does what it is. Encrypted is what goes through dm-crypt on each way to a disk. zram is memory and counts as
-    encrypted, unless it writes back to a disk, which then counts.
+    The name of a disk, or its path in /sys/devices, tells how it is attached (nvme, virtual, network); of others the
+    kernel's queue/rotational says what it is. Encrypted is what goes through dm-crypt on each way to a
+    disk. zram is memory and counts as encrypted, unless it writes back to a disk, which then counts.
     """
     name = _name(block, path.removesuffix(_DELETED))
     return UNKNOWN if name is None else _below(block, name, _DEPTH)
+
+
+def disks(block: pathlib.Path, path: str) -> frozenset[str] | None:
+    """The kernel's names of the whole disks under the block device that /proc/swaps or a mount calls `path`.
+
+    None of them where it is memory (zram); None where not all can be known.
+    """
+    name = _name(block, path.removesuffix(_DELETED))
+    return None if name is None else _disks_below(block, name, _DEPTH)
+
+
+def disks_of_number(block: pathlib.Path, number: str) -> frozenset[str] | None:
+    """The same for the device `number` (major:minor, as the kernel writes it), by /sys/dev/block beside /sys/block."""
+    try:
+        target = (block.parent / "dev/block" / number).readlink()
+    except OSError:
+        return None
+    return _disks_below(block, target.name, _DEPTH)
+
+
+def disks_of_btrfs(block: pathlib.Path, source: str) -> frozenset[str] | None:
+    """The same for all devices of the btrfs of which the mount table names one, by /sys/fs/btrfs."""
+    name = _name(block, source)
+    for members in block.parent.glob("fs/btrfs/*/devices"):
+        try:
+            devices = {each.name for each in members.iterdir()}
+        except OSError:
+            continue
+        if name in devices:
+            return _all(_disks_below(block, each, _DEPTH) for each in devices)
+    return None
 
 
 def _name(block: pathlib.Path, path: str) -> str | None:
@@ -71,15 +111,47 @@ def _disk(block: pathlib.Path, name: str) -> pathlib.Path | None:
         return None
 
 
+def _all(found: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+    together: set[str] = set()
+    for each in found:
+        if each is None:
+            return None
+        together |= each
+    return frozenset(together)
+
+
+def _under(disk: pathlib.Path) -> list[str]:
+    """Names of the devices that one is made of."""
+    try:
+        return sorted(each.name for each in (disk / "slaves").iterdir())
+    except OSError:
+        return []
+
+
+def _disks_below(block: pathlib.Path, name: str, depth: int) -> frozenset[str] | None:
+    disk = _disk(block, name)
+    if disk is None or not depth:
+        return None
+    under = _under(disk)
+    if under:
+        return _all(_disks_below(block, each, depth - 1) for each in under)
+    kind = _kind(disk)
+    if kind is names.Backing.ZRAM:
+        written_back = _text(disk / "backing_dev")
+        if written_back in {"", "none"}:
+            return frozenset()
+        behind = _name(block, written_back)
+        return None if behind is None else _disks_below(block, behind, depth - 1)
+    # A mapping without a device under it is no disk, and what is under a loop device cannot be seen.
+    return None if kind is names.Backing.LOOP or (disk / "dm").is_dir() else frozenset({disk.name})
+
+
 def _below(block: pathlib.Path, name: str, depth: int) -> Device:
     disk = _disk(block, name)
     if disk is None or not depth:
         return UNKNOWN
     encrypts = _ENCRYPTING.match(_text(disk / "dm/uuid")) is not None
-    try:
-        under = sorted(each.name for each in (disk / "slaves").iterdir())
-    except OSError:
-        under = []
+    under = _under(disk)
     if not under:
         return _leaf(block, disk, depth, encrypts=encrypts)
     devices = [_below(block, each, depth - 1) for each in under]
@@ -89,11 +161,7 @@ def _below(block: pathlib.Path, name: str, depth: int) -> Device:
 
 
 def _leaf(block: pathlib.Path, disk: pathlib.Path, depth: int, *, encrypts: bool) -> Device:
-    kind = next((kind for pattern, kind in _KINDS if pattern.fullmatch(disk.name)), None)
-    if kind is None:
-        # A mapping without a device under it is no disk, whatever its queue says.
-        mapped = (disk / "dm").is_dir()
-        kind = names.Backing.UNKNOWN if mapped else _ROTATIONAL.get(_text(disk / "queue/rotational"), UNKNOWN.backing)
+    kind = _kind(disk)
     if kind is names.Backing.ZRAM:
         written_back = _text(disk / "backing_dev")
         if written_back in {"", "none"}:
@@ -101,6 +169,24 @@ def _leaf(block: pathlib.Path, disk: pathlib.Path, depth: int, *, encrypts: bool
         name = _name(block, written_back)
         return Device(kind, name is not None and _below(block, name, depth - 1).encrypted)
     return Device(kind, encrypts)
+
+
+def _kind(disk: pathlib.Path) -> names.Backing:
+    """What a device is that is made of no other."""
+    kind = next((kind for pattern, kind in _KINDS if pattern.fullmatch(disk.name)), None)
+    if kind is names.Backing.NVME:
+        # Below it is its controller, or, where it may have several paths, the subsystem with links to its controllers.
+        transports = {_text(file) for file in disk.glob("device/transport")}
+        transports |= {_text(file) for file in disk.glob("device/nvme*/transport")}
+        return names.Backing.NETWORK if transports & _FABRICS else kind
+    if kind is not None:
+        return kind
+    # A mapping without a device under it is no disk, whatever its queue says.
+    if (disk / "dm").is_dir():
+        return names.Backing.UNKNOWN
+    path = f"{disk.resolve()}/"
+    attached = next((kind for pattern, kind in _ATTACHED if pattern.search(path)), None)
+    return attached or _ROTATIONAL.get(_text(disk / "queue/rotational"), UNKNOWN.backing)
 
 
 def _text(file: pathlib.Path) -> str:

@@ -229,6 +229,7 @@ class Enforcer:
             kubelet_swap=None if current is None else current.kubelet_swap,
             settings=tuple(self._units.shortfalls()) if self._units.concerned else None,
             cost=self._cost(current.proposal) if current is not None and current.proposal is not None else None,
+            unmet=None if current is None else current.unmet,
         )
 
     def _cost(self, proposal: wanted.Proposal) -> state.Cost:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pathlib
 import re
+from collections.abc import Sequence
 from typing import Final
 
-from swapwarden.agent import blockdevices, cgroupfs
+from swapwarden.agent import blockdevices, cgroupfs, mounts
 from swapwarden.api import names, state
 
 TMPFS_NOSWAP_KERNEL: Final = (6, 4)
 """From here on the kubelet takes tmpfs noswap as given (pkg/kubelet/util/swap/swap_util.go)."""
 
-_OCTAL = re.compile(r"\\([0-7]{3})")
 _SIZE = re.compile(r"[0-9]{1,18}", re.ASCII)
 _PRIORITY = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
@@ -28,25 +28,26 @@ def meminfo(text: str) -> dict[str, int]:
     return sizes
 
 
-def devices(text: str, block: pathlib.Path) -> list[state.SwapDevice]:
+def devices(text: str, block: pathlib.Path, node_disks: frozenset[str] | None = None) -> list[state.SwapDevice]:
     """The devices in /proc/swaps, which writes spaces and the like in paths as octal escapes; odd lines are skipped.
 
-    `block` is /sys/block. What is under a file cannot be seen from a container: it counts as a file, not encrypted.
+    `block` is /sys/block; `node_disks` are the disks with the node's file systems, where they are known. What is under
+    a file cannot be seen from a container: it counts as a file, not encrypted, on a disk that is not known.
     """
     found = []
     for line in text.splitlines()[1:]:
         words = line.split()
         if len(words) < 5 or not _SIZE.fullmatch(words[2]):
             continue
-        name = _OCTAL.sub(lambda match: chr(int(match[1], 8)), words[0])
+        name, is_file = mounts.unescaped(words[0]), words[1] == "file"
         priority = int(words[4]) if _PRIORITY.fullmatch(words[4]) else 0
-        under = (
-            blockdevices.Device(names.Backing.FILE, encrypted=False)
-            if words[1] == "file"
-            else blockdevices.look(block, name)
-        )
+        under = blockdevices.Device(names.Backing.FILE, encrypted=False) if is_file else blockdevices.look(block, name)
+        disks = None if is_file else blockdevices.disks(block, name)
+        dedicated = None if disks is None or node_disks is None else disks.isdisjoint(node_disks)
         size = int(words[2]) * 1024
-        found.append(state.SwapDevice(name[:256], words[1][:32], size, priority, under.backing, under.encrypted))
+        found.append(
+            state.SwapDevice(name[:256], words[1][:32], size, priority, under.backing, under.encrypted, dedicated)
+        )
     return found[: state.MAX_DEVICES]
 
 
@@ -68,13 +69,22 @@ def available(proc: pathlib.Path) -> int:
     return meminfo(_text(proc / "meminfo")).get("MemAvailable", 0)
 
 
-def read(proc: pathlib.Path, block: pathlib.Path, cgroups: cgroupfs.Cgroups, pods_root: str | None) -> state.Facts:
+def read(
+    proc: pathlib.Path,
+    block: pathlib.Path,
+    cgroups: cgroupfs.Cgroups,
+    pods_root: str | None,
+    folders: Sequence[str] = (),
+) -> state.Facts:
     """All facts, as they are now; `block` is /sys/block. What cannot be read counts as absent.
 
+    `folders` are on file systems of the node, to find the disks that swap may share with them.
     Whether there is a swap controller is told by the cgroup above all pods; before that is found, by nothing.
     """
     sizes = meminfo(_text(proc / "meminfo"))
     release = _text(proc / "sys/kernel/osrelease").strip()
+    mounted = mounts.read(proc)
+    seen = mounts.noswap(mounted)
     unified = cgroups.has("", "cgroup.controllers")
     return state.Facts(
         cgroup_version=2 if unified else 1 if cgroups.has("", "memory") else 0,
@@ -83,6 +93,6 @@ def read(proc: pathlib.Path, block: pathlib.Path, cgroups: cgroupfs.Cgroups, pod
         memory_bytes=sizes.get("MemTotal", 0),
         page_size=cgroups.page,
         kernel=release[:128],
-        tmpfs_noswap=noswap(release),
-        devices=devices(_text(proc / "swaps"), block),
+        tmpfs_noswap=noswap(release) if seen is None else seen,
+        devices=devices(_text(proc / "swaps"), block, mounts.node_disks(mounted, block, folders)),
     )

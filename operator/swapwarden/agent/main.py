@@ -324,7 +324,9 @@ class Agent:
 
     def _read_facts(self) -> None:
         root = None if self._enforcer is None else self._enforcer.root
-        self._facts: state.Facts = facts.read(self._proc, self._block, self._cgroups, root)
+        self._facts: state.Facts = facts.read(
+            self._proc, self._block, self._cgroups, root, (str(self._state_dir.absolute()),)
+        )
         if self._looked_at != (root, self._facts.devices):
             self._looked_at = root, self._facts.devices
             self._look(root)

@@ -16,6 +16,7 @@ DEGRADED: Final = "Degraded"
 DRIFT: Final = "Drift"
 NODE_SETTINGS: Final = "NodeSettings"
 STRICT: Final = "Strict"
+REQUIREMENTS_MET: Final = "RequirementsMet"
 
 _ORDER: Final = ("WriteFailed", "Draining", "Audit", "AwaitingState", "Exposed")
 """Of violations, where there is not room for all: what is wrong now before what was."""
@@ -55,6 +56,8 @@ class Standing(NamedTuple):
     """Settings of the node that are not as its profile asks; None where there are none to be set or put back."""
     guarantee: strict.Verdict | None = None
     """What is to be said of guarantee Strict; None where that is nothing."""
+    unmet: Mapping[str, str] | None = None
+    """What the profile requires and the node does not have, as the state says; None where nothing is required."""
 
 
 class _Verdict(NamedTuple):
@@ -125,6 +128,12 @@ def _settings(shortfalls: Sequence[shortfall.Shortfall]) -> _Verdict:
     return _Verdict("True" if audit else "False", worst[0].reason, message)
 
 
+def _requirements(unmet: Mapping[str, str]) -> _Verdict:
+    if not unmet:
+        return _Verdict("True", "AllMet", "the node has what its profile requires")
+    return _Verdict("False", "RequirementUnmet", "; ".join(f"{name}: {found}" for name, found in unmet.items()))
+
+
 def _rank(violation: state.Violation) -> tuple[int, bool, int, str, str]:
     order = _ORDER.index(violation.reason) if violation.reason in _ORDER else len(_ORDER)
     # A pod's own limit rules its containers, too.
@@ -156,6 +165,7 @@ def build(
         DEGRADED: _degraded(standing),
         DRIFT: _drift(standing),
         **({} if standing.guarantee is None else {STRICT: standing.guarantee}),
+        **({} if standing.unmet is None else {REQUIREMENTS_MET: _requirements(standing.unmet)}),
     }
     if standing.settings is not None:
         verdicts[NODE_SETTINGS] = _settings(standing.settings)

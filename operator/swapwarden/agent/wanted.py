@@ -62,6 +62,7 @@ class WireSpec(msgspec.Struct, frozen=True, rename="camel"):
     on_unknown_pod: names.UnknownPod = names.UnknownPod.DENY
     kubepods: WireKubepods | None = None
     pods: dict[str, WirePod] = {}
+    unmet: dict[str, str] | None = None
     proposal: WireProposal | None = None
     system: WireSystem | None = None
     kernel: dict[str, str] = {}
@@ -137,6 +138,8 @@ class State(NamedTuple):
     kubelet_swap: int | None = None
     """Swap in bytes that the kubelet counted, where that is not what there is; None elsewhere."""
     guarantee: names.Guarantee = names.Guarantee.STANDARD
+    unmet: Mapping[str, str] | None = None
+    """What the profile requires and the node does not have; None where nothing is required."""
 
 
 def _pod(wire: WirePod, page: int) -> Pod:
@@ -176,4 +179,5 @@ def compile_state(wire: WireState, page: int) -> State:
         refused=spec.refused,
         kubelet_swap=spec.kubelet_swap_bytes,
         guarantee=spec.guarantee,
+        unmet=spec.unmet,
     )

@@ -39,7 +39,9 @@ SWAP_TAINT: Final = SWAP_LABEL
 BEHAVIOR_LABEL: Final = "node.swapwarden.dev/swap-behavior"
 BACKING_LABEL: Final = "node.swapwarden.dev/swap-backing"
 ENCRYPTED_LABEL: Final = "node.swapwarden.dev/swap-encrypted"
-PUBLIC_LABELS: Final = (NFD_SWAP_LABEL, SWAP_LABEL, BEHAVIOR_LABEL, BACKING_LABEL, ENCRYPTED_LABEL)
+UNMET_LABEL: Final = "node.swapwarden.dev/swap-unmet"
+"""The first requirement of its profile that a node with swap does not meet; absent where it meets all."""
+PUBLIC_LABELS: Final = (NFD_SWAP_LABEL, SWAP_LABEL, BEHAVIOR_LABEL, BACKING_LABEL, ENCRYPTED_LABEL, UNMET_LABEL)
 """Labels that Node Feature Discovery would set, too, if it is asked."""
 VOUCHED_LABEL: Final = "swapwarden.node-restriction.kubernetes.io/encrypted-swap"
 """Under a prefix that kubelets may not write, and Node Feature Discovery does not."""
@@ -161,6 +163,15 @@ class Finding(enum.StrEnum):
     SECRETS_ON_DISK = "SecretsOnDisk"
 
 
+class Requirement(enum.StrEnum):
+    """What a profile may require of a node before its pods get swap, by its field there; in the order of report."""
+
+    ENCRYPTED = "encrypted"
+    TMPFS_NOSWAP = "tmpfsNoswap"
+    BACKING = "backing"
+    DEDICATED_DEVICE = "dedicatedDevice"
+
+
 class Publisher(enum.StrEnum):
     """Who sets the labels of nodes."""
 
@@ -203,6 +214,7 @@ class Reason(enum.StrEnum):
     NODE_INCOMPATIBLE = "NodeIncompatible"
     POLICY_DISABLED = "PolicyDisabled"
     INVALID_POLICY = "InvalidPolicy"
+    REQUIREMENT_UNMET = "RequirementUnmet"
     PROFILE_NO_SWAP = "ProfileNoSwap"
     KUBELET_DECIDES = "KubeletDecides"
     CRITICAL_POD = "CriticalPod"

@@ -200,6 +200,55 @@ class WorkloadControlled(Model):
     )
 
 
+REQUIRE_REFUSAL = (
+    "require asks for nothing: set encrypted, tmpfsNoswap or dedicatedDevice to true, or list backing; or remove it"
+)
+MAX_BACKINGS = 7
+RequiredBacking = Literal["nvme", "ssd", "hdd", "virtual", "network", "zram", "file"]
+"""Those of names.Backing that somebody may want: not what the agent cannot tell."""
+
+
+class Require(Model):
+    """What a node must have before its pods get swap. What is not known counts as not there."""
+
+    model_config = pydantic.ConfigDict(
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": "self.?encrypted.orValue(false) || self.?tmpfsNoswap.orValue(false)"
+                    " || self.?dedicatedDevice.orValue(false) || has(self.backing)",
+                    "message": REQUIRE_REFUSAL,
+                }
+            ]
+        }
+    )
+
+    encrypted: bool = pydantic.Field(
+        default=False,
+        description="All swap devices encrypt what is written to them (dm-crypt), or are memory (zram).",
+    )
+    tmpfs_noswap: bool = pydantic.Field(
+        default=False,
+        description=(
+            "The kubelet keeps its tmpfs volumes, Secrets among them, out of swap: Linux 6.4 or newer, or seen in the"
+            " agent's mounts."
+        ),
+    )
+    backing: Annotated[list[RequiredBacking], pydantic.Field(min_length=1, max_length=MAX_BACKINGS)] | None = (
+        pydantic.Field(default=None, description="All swap devices are of one of these kinds; see docs/labels.md.")
+    )
+    dedicated_device: bool = pydantic.Field(
+        default=False,
+        description="No disk under a swap device holds the file systems of the kubelet or of the agent's state, too.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _asks_for_something(self) -> Require:
+        if not (self.encrypted or self.tmpfs_noswap or self.dedicated_device or self.backing):
+            raise ValueError(REQUIRE_REFUSAL)
+        return self
+
+
 class Swap(Model):
     """How pods on these nodes get swap."""
 
@@ -229,6 +278,13 @@ class Swap(Model):
     )
     workload_controlled: WorkloadControlled | None = pydantic.Field(
         default=None, description="Bounds for behavior WorkloadControlled; refused with another behavior."
+    )
+    require: Require | None = pydantic.Field(
+        default=None,
+        description=(
+            "What a node must have before its pods get swap. Where something is missing, or not known, they get none;"
+            " the condition RequirementsMet says what. Absent: nothing."
+        ),
     )
 
     @pydantic.model_validator(mode="after")
@@ -530,7 +586,9 @@ class ProfileSpec(Model):
 class Condition(Model):
     """A condition in the form of metav1.Condition."""
 
-    type: str = pydantic.Field(max_length=316, description="Ready, Progressing, Conflicted or Degraded.")
+    type: str = pydantic.Field(
+        max_length=316, description="Ready, Progressing, Conflicted, Degraded or RequirementsMet."
+    )
     status: Literal["True", "False", "Unknown"] = pydantic.Field(description="True, False or Unknown.")
     reason: str = pydantic.Field(max_length=1024, description="One word for programs.")
     message: str = pydantic.Field(default="", max_length=32768, description="A sentence for people.")
@@ -555,6 +613,11 @@ class NodeCounts(Model):
     )
     degraded: int = pydantic.Field(
         default=0, ge=0, description="Of all of these, nodes whose agent reports a problem; they count elsewhere, too."
+    )
+    requirements_unmet: int = pydantic.Field(
+        default=0,
+        ge=0,
+        description="Of all of these, nodes with swap that lack what swap.require asks for; they count elsewhere, too.",
     )
 
 
@@ -594,7 +657,7 @@ class ProfileStatus(Model):
     )
     conditions: Annotated[list[Condition], pydantic.Field(max_length=16)] = pydantic.Field(
         default=[],
-        description="Ready, Progressing, Conflicted, Degraded.",
+        description="Ready, Progressing, Conflicted, Degraded; RequirementsMet where swap.require is set.",
         json_schema_extra={
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["type"],

@@ -33,6 +33,8 @@ MAX_UNITS = 32
 MAX_PODS = 2048
 MAX_CONTAINERS = 128
 MAX_VIOLATIONS = 32
+MAX_FOUND = 512
+"""Characters of what is said of one requirement."""
 MAX_DEVICES = 32
 """As many as a kernel takes (MAX_SWAPFILES, include/linux/swap.h), so that none is ever left out."""
 
@@ -159,6 +161,13 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             description="Settings that the profile asks for and this node must not have, with the reason.",
         ),
     ] = {}
+    unmet: Annotated[
+        Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=MAX_FOUND)]], msgspec.Meta(max_length=16)] | None,
+        msgspec.Meta(
+            description="What the profile requires and the node does not have, by field of swap.require: what was found"
+            " instead, and the remedy. Empty where all is met, absent where nothing is required.",
+        ),
+    ] = None
     proposal: Annotated[
         Proposal | None,
         msgspec.Meta(description="What is to come, for the agent to say how much swap in use it would take."),
@@ -195,6 +204,13 @@ class SwapDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
             description="Whether nothing that is swapped to it reaches a disk in the clear, as far as the kernel tells."
         ),
     ] = False
+    dedicated: Annotated[
+        bool | None,
+        msgspec.Meta(
+            description="Whether no disk under it holds the file systems of the kubelet or of the agent's state, too."
+            " Absent where that is not known."
+        ),
+    ] = None
 
 
 class Kubelet(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -231,7 +247,11 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     page_size: Annotated[int, msgspec.Meta(ge=1, description="The kernel's page size in bytes.")] = 4096
     kernel: Annotated[str, msgspec.Meta(max_length=128, description="Kernel release.")] = ""
     tmpfs_noswap: Annotated[
-        bool, msgspec.Meta(description="Whether tmpfs can be kept out of swap (kernel 6.4 and newer).")
+        bool,
+        msgspec.Meta(
+            description="Whether the kubelet keeps tmpfs volumes out of swap: told by those that the agent sees,"
+            " else by the kernel (6.4 and newer)."
+        ),
     ] = False
     devices: Annotated[
         list[SwapDevice], msgspec.Meta(max_length=MAX_DEVICES, description="The swap devices in use.")
@@ -247,7 +267,8 @@ class Condition(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     type: Annotated[
         str,
         msgspec.Meta(
-            max_length=64, description="Compatible, Applied, Degraded, Drift, NodeSettings, Strict, or a finding."
+            max_length=64,
+            description="Compatible, Applied, Degraded, Drift, NodeSettings, RequirementsMet, Strict, or a finding.",
         ),
     ]
     status: Annotated[str, msgspec.Meta(pattern="^(True|False|Unknown)$", description="True, False or Unknown.")]
@@ -314,7 +335,8 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     conditions: Annotated[
         list[Condition],
         msgspec.Meta(
-            max_length=16, description="Compatible, Applied, Degraded, Drift, NodeSettings, Strict, and what was found."
+            max_length=16,
+            description="Compatible, Applied, Degraded, Drift, NodeSettings, RequirementsMet, Strict, and findings.",
         ),
     ] = []
     violations: Annotated[

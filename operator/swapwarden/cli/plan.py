@@ -11,7 +11,7 @@ from typing import Final
 
 from swapwarden.api import names
 from swapwarden.cli import documents, inputs, report
-from swapwarden.policy import namespaces, nodes, plan, pods, profiles
+from swapwarden.policy import namespaces, nodes, plan, pods, profiles, requirements
 
 BAD_INPUT: Final = 2
 CANNOT_WRITE: Final = 1
@@ -116,8 +116,10 @@ def _bare(namespace: str) -> namespaces.WireNamespace:
 
 
 def _missing(profile: profiles.Profile, facts: nodes.NodeFacts) -> Iterator[str]:
-    """What is not known of a node although its profile needs it, and what comes of it."""
+    """What a node does not have, or is not known to have, although its profile needs it, and what comes of it."""
     if profile.behavior in {names.Behavior.LIMITED_SWAP, names.Behavior.WORKLOAD_CONTROLLED} and not facts.swap_bytes:
         yield "no swap: its status.nodeInfo.swap.capacity and its NodeSwapState name none; its pods get 0"
+    for requirement, found in (requirements.unmet(profile, facts) or {}).items():
+        yield f"{profile.name} requires {requirement}, so its pods get 0: {found}"
     if profile.behavior == names.Behavior.LIMITED_SWAP and not facts.memory_bytes:
         yield "status.capacity.memory is not known: LimitedSwap gives 0 to its pods"

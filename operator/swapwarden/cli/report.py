@@ -51,7 +51,7 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
         "mode": header.mode.value,
         "guarantee": header.guarantee.value,
         "onUnknownPod": header.on_unknown_pod.value,
-        **{part: written[part] for part in ("kubepods", "system", "kernel", "refused") if part in written},
+        **{part: written[part] for part in ("kubepods", "system", "kernel", "refused", "unmet") if part in written},
         **({} if explanation.extended_resource is None else {"extendedResource": str(explanation.extended_resource)}),
         "pods": {one.row.key: _decision(one) for one in explanation.pods},
     }

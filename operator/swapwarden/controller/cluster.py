@@ -10,7 +10,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.controller import rows
-from swapwarden.policy import namespaces, nodes, overrides, plan, pods, profiles, rollout, swap
+from swapwarden.policy import namespaces, nodes, overrides, plan, pods, profiles, requirements, rollout, swap
 
 COALESCE_SECONDS: Final = 0.025
 """How long changes of a node's pods gather before they are written: etcd stores the whole object with each write."""
@@ -34,6 +34,8 @@ class Governed(msgspec.Struct, frozen=True):
     incompatible: str = ""
     """Why its agent can do nothing there; empty where it can."""
     has_agent: bool = True
+    unmet: str = ""
+    """What its profile requires and it does not have; empty where it has all, and where swap is off."""
 
 
 class Dirty(Protocol):
@@ -373,8 +375,14 @@ class Cluster:
                     pending=pending,
                     incompatible=row.incompatible if row else "",
                     has_agent=self.has_agent(name),
+                    unmet=self._unmet(name),
                 ),
             )
+
+    def _unmet(self, name: str) -> str:
+        facts = self.facts(name)
+        found = requirements.unmet(self.selection(name).profile, facts) if facts.swap_bytes else None
+        return "; ".join(f"{requirement}: {text}" for requirement, text in (found or {}).items())
 
     def is_applied(self, name: str) -> bool:
         """Whether a known node's agent says that the cgroups hold a plan by the profile that its state names."""

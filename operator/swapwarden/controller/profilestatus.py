@@ -24,6 +24,9 @@ NO_EXTENDED_RESOURCE: Final = (
 )
 
 
+REQUIREMENTS_MET: Final = "RequirementsMet"
+
+
 class Contest(NamedTuple):
     """A node that another profile of the same priority selects, too."""
 
@@ -74,12 +77,14 @@ def build(
     nodes = sorted(governed, key=lambda node: node.node)
     tally = _tally(nodes)
     degraded = [_described(node.node, node.degraded) for node in nodes if node.degraded]
+    unmet = [_described(node.node, node.unmet) for node in nodes if node.unmet]
     ready = _ready(entry, tally)
     conditions = (
         _condition("Ready", *ready),
         _condition("Progressing", *_progressing(entry, moving)),
         _condition("Conflicted", *_conflicted(contested)),
         _condition("Degraded", *_degraded(degraded, lacks=_lacks(entry, extended_resource=extended_resource))),
+        *_required(entry, unmet),
     )
     before = {condition.get("type"): condition for condition in entry.status.get("conditions", ())}
     return {
@@ -93,6 +98,7 @@ def build(
             "incompatible": len(tally.incompatible),
             "withoutAgent": len(tally.without_agent),
             "degraded": len(degraded),
+            "requirementsUnmet": len(unmet),
         },
         "swapInUse": msgspec.to_builtins(moving.progress.taken),
         "revisions": [
@@ -125,6 +131,9 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[News]:
         ready[key] != was_ready.get(key) for key in ("reason", "observedGeneration")
     ):
         yield News("Warning", "Invalid", ready["message"])
+    lacking, lacked = new.get(REQUIREMENTS_MET, {}), old.get(REQUIREMENTS_MET, {})
+    if lacking.get("status") == "False" and lacked.get("status") != "False":
+        yield News("Warning", "RequirementUnmet", lacking["message"])
     for kind, reason in (("Conflicted", "Conflicted"), ("Degraded", "NodesDegraded")):
         if new[kind]["status"] == "True" and old.get(kind, {}).get("status") != "True":
             yield News("Warning", reason, new[kind]["message"])
@@ -228,6 +237,15 @@ def _degraded(degraded: Sequence[str], lacks: str) -> tuple[str, str, str]:
     if not degraded:
         return "False", "AsExpected", ""
     return "True", "NodesDegraded", _list(degraded)
+
+
+def _required(entry: profilestore.Entry, unmet: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The condition on what the profile requires of nodes; none where it requires nothing."""
+    if entry.profile is not None and entry.profile.require is not None:
+        if unmet:
+            yield _condition(REQUIREMENTS_MET, "False", "NodesLack", f"pods get no swap there: {_list(unmet)}")
+        else:
+            yield _condition(REQUIREMENTS_MET, "True", "AllMet", "no node with swap lacks what is required")
 
 
 def _described(node: str, why: str) -> str:

@@ -43,6 +43,11 @@ def _message(row: pods.PodRow, reason: names.Reason, profile: str, *, limited: b
                 f"a swap annotation of this pod is not understood, so it gets no swap: {names.POLICY_ANNOTATION} takes"
                 f" {accepted}, and swap limits are quantities such as 512Mi"
             )
+        case names.Reason.REQUIREMENT_UNMET if limited:
+            message = (
+                f"profile {profile} gives swap only to nodes that have what it requires, and node {row.node} does not:"
+                " this pod's swap limit has no effect"
+            )
         case names.Reason.PROFILE_NO_SWAP if limited:
             message = f"profile {profile} gives no swap to pods on node {row.node}: this pod's swap limit has no effect"
         case names.Reason.OVERRIDE_DISABLED if limited or not row.defaulted:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from swapwarden.api import names, state
-from swapwarden.policy import nodes, profiles
+from swapwarden.policy import nodes, profiles, requirements
 
 _RESTRICTED: Final = "node-restriction.kubernetes.io"
 """Kubelets may not write labels of this domain and those below it (k/k: plugin/pkg/admission/noderestriction)."""
@@ -29,13 +29,16 @@ def desired(profile: profiles.Profile, facts: nodes.NodeFacts, *, vouched: bool 
         names.BEHAVIOR_LABEL: _behavior(profile, facts) if on else None,
         names.BACKING_LABEL: _backing(facts.devices) if on else None,
         names.ENCRYPTED_LABEL: _text(encrypted),
+        names.UNMET_LABEL: requirements.first_unmet(profile, facts) if on else None,
         names.VOUCHED_LABEL: None if vouched is None or encrypted is None else _text(vouched and encrypted),
     }
 
 
 def gives_swap(profile: profiles.Profile, facts: nodes.NodeFacts) -> bool:
     """Whether pods on the node can get swap."""
-    return facts.swap_bytes > 0 and facts.compatible and profile.behavior != names.Behavior.NO_SWAP
+    if not facts.swap_bytes or not facts.compatible or profile.behavior is names.Behavior.NO_SWAP:
+        return False
+    return requirements.first_unmet(profile, facts) is None
 
 
 def is_vouched(required: Mapping[str, str], node: nodes.NodeRow) -> bool | None:
@@ -67,9 +70,10 @@ def by_feature(wanted: Labels) -> Labels:
 
 
 def _behavior(profile: profiles.Profile, facts: nodes.NodeFacts) -> str:
-    """What is in force: the kubelet's own behavior where nothing is written."""
-    enforced = facts.compatible and profile.mode is names.Mode.ENFORCE
-    return profile.behavior if enforced else names.Behavior.KUBELET
+    """What is in force: the kubelet's own where nothing is written, NoSwap where something required is missing."""
+    if not facts.compatible or profile.mode is not names.Mode.ENFORCE:
+        return names.Behavior.KUBELET
+    return profile.behavior if requirements.first_unmet(profile, facts) is None else names.Behavior.NO_SWAP
 
 
 def _backing(devices: Iterable[state.SwapDevice]) -> str | None:

@@ -106,6 +106,10 @@ class NodeFacts(msgspec.Struct, frozen=True):
     """What the swap is on; empty where that is not known."""
     kubelet_swap_bytes: int | None = None
     """What the kubelet found when it started, where it is not what the agent sees now; None elsewhere."""
+    kernel: str = ""
+    """Its release; empty where that is not known."""
+    tmpfs_noswap: bool = False
+    """Whether the kubelet is known to keep tmpfs volumes out of swap."""
 
 
 def project(wire: WireNode) -> NodeRow:
@@ -161,4 +165,6 @@ def facts(node: NodeRow, found: state.Facts | None = None) -> NodeFacts:
         page_size=found.page_size,
         devices=tuple(found.devices),
         kubelet_swap_bytes=node.swap_bytes if node.tells_swap and node.swap_bytes != found.swap_bytes else None,
+        kernel=found.kernel,
+        tmpfs_noswap=found.tmpfs_noswap,
     )

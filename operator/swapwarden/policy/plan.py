@@ -10,7 +10,18 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import merge, names, state
-from swapwarden.policy import extended, kernel, namespaces, nodes, overcommit, overrides, pods, profiles, swap
+from swapwarden.policy import (
+    extended,
+    kernel,
+    namespaces,
+    nodes,
+    overcommit,
+    overrides,
+    pods,
+    profiles,
+    requirements,
+    swap,
+)
 
 _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
@@ -117,16 +128,19 @@ def _header(profile: profiles.Profile, facts: nodes.NodeFacts) -> state.StateSpe
         limit = swap.floor_to_page(swap.available(profile, facts), facts.page_size)
         kubepods = state.KubepodsState(swap_max=str(limit))
     settings = kernel.plan(profile.kernel, facts)
+    unmet = requirements.unmet(profile, facts)
     return state.StateSpec(
         profile=reference(profile),
         mode=profile.mode,
         guarantee=profile.guarantee,
-        on_unknown_pod=profile.on_unknown_pod,
+        # Where no pod may have swap there is nothing to wait for.
+        on_unknown_pod=names.UnknownPod.DENY if unmet else profile.on_unknown_pod,
         kubepods=kubepods,
         system=state.SystemState(swap_max="0", units=list(profile.units)) if profile.units else None,
         kernel=settings.values,
         refused=settings.refused,
         kubelet_swap_bytes=facts.kubelet_swap_bytes,
+        unmet=unmet,
     )
 
 

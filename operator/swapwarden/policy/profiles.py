@@ -52,6 +52,16 @@ class Override(msgspec.Struct, frozen=True):
     """Bytes."""
 
 
+class Require(msgspec.Struct, frozen=True):
+    """What a node must have before its pods get swap."""
+
+    encrypted: bool = False
+    tmpfs_noswap: bool = False
+    backing: tuple[str, ...] = ()
+    """Kinds of devices, one of which each must be; empty: any."""
+    dedicated_device: bool = False
+
+
 class Profile(msgspec.Struct, frozen=True):
     """A NodeSwapProfile, compiled. Sizes in bytes."""
 
@@ -84,6 +94,7 @@ class Profile(msgspec.Struct, frozen=True):
     """Settings of the kernel, by name, as their files take them."""
     units: tuple[str, ...] = ()
     """Slices and services of the nodes that are to have no swap."""
+    require: Require | None = None
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels is meant."""
@@ -144,6 +155,7 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         kernel=kernel.settings(spec.kernel),
         # Once each: a name in both lists cannot be, one twice in a list can.
         units=tuple(dict.fromkeys((*spec.system.slices, *spec.system.services))),
+        require=_require(spec.swap.require),
     )
 
 
@@ -156,6 +168,17 @@ def _selector(model: api.LabelSelector | None) -> Selector:
         for expression in model.match_expressions
     )
     return (*labels, *expressions)
+
+
+def _require(model: api.Require | None) -> Require | None:
+    if model is None:
+        return None
+    return Require(
+        encrypted=model.encrypted,
+        tmpfs_noswap=model.tmpfs_noswap,
+        backing=tuple(model.backing or ()),
+        dedicated_device=model.dedicated_device,
+    )
 
 
 def _override(model: api.Override) -> Override:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.policy import nodes, phases, pods, profiles, qos, quantity
+from swapwarden.policy import nodes, phases, pods, profiles, qos, quantity, requirements
 
 Reason = names.Reason
 
@@ -100,9 +100,7 @@ def decide(
     limits = _limits(pod)
     if limits is None or forbids_swap(policy):
         return _same(pod, "0", Reason.INVALID_POLICY)
-    if override is None:
-        return _BEHAVIORS[profile.behavior](profile, node, pod, limits)
-    return _overridden(profile, node, pod, limits, override)
+    return _given(profile, node, pod, limits, override)
 
 
 def _policy(pod: pods.PodRow, override: profiles.Override | None) -> str | None:
@@ -111,13 +109,20 @@ def _policy(pod: pods.PodRow, override: profiles.Override | None) -> str | None:
     return None if lifted and pod.policy == names.Policy.DISABLED else pod.policy
 
 
-def _overridden(
-    profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, limits: _Limits, override: profiles.Override
+def _given(
+    profile: profiles.Profile,
+    node: nodes.NodeFacts,
+    pod: pods.PodRow,
+    limits: _Limits,
+    override: profiles.Override | None,
 ) -> PodDecision:
-    behave = _BEHAVIORS[profile.behavior]
-    if override.policy is names.Policy.DISABLED:
+    """What the profile gives to a pod whose annotations do not refuse swap."""
+    if override is not None and override.policy is names.Policy.DISABLED:
         return _same(pod, "0", Reason.OVERRIDE_DISABLED)
-    if override.swap_limit is None:
+    if requirements.first_unmet(profile, node) is not None:
+        return _same(pod, "0", Reason.REQUIREMENT_UNMET)
+    behave = _BEHAVIORS[profile.behavior]
+    if override is None or override.swap_limit is None:
         return behave(profile, node, pod, limits)
     if profile.behavior is names.Behavior.WORKLOAD_CONTROLLED and limits.are_none():
         return behave(profile, node, pod, _Limits(override.swap_limit, limits.containers, Reason.OVERRIDE_LIMIT))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Set as AbstractSet
 
 import pytest
 from hypothesis import given
@@ -155,6 +156,122 @@ def test_what_is_no_device_is_unknown(sys: Sys, path: str) -> None:
 def test_without_sys_all_is_unknown(tmp_path: pathlib.Path) -> None:
     for path in ("/dev/sda", "/dev/mapper/x"):
         assert blockdevices.look(tmp_path / "none", path) == blockdevices.UNKNOWN
+
+
+class Machine:
+    """A /sys as it is on a machine: disks stand where their bus puts them, /sys/block has links."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root, self.block = root, root / "block"
+        for folder in ("block", "dev/block"):
+            (root / folder).mkdir(parents=True)
+
+    def disk(self, path: str, number: str, *under: str, rotational: str = "0", **files: str) -> pathlib.Path:
+        """One at devices/PATH, over others; `files` are of its folder, with two underscores for a slash."""
+        disk = self.root / "devices" / path
+        for folder in ("queue", *(f"slaves/{each}" for each in under)):
+            (disk / folder).mkdir(parents=True)
+        (disk / "queue/rotational").write_text(f"{rotational}\n")
+        for file, content in files.items():
+            target = disk / file.replace("__", "/")
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(f"{content}\n")
+        (self.block / disk.name).symlink_to(disk)
+        (self.root / "dev/block" / number).symlink_to(disk)
+        return disk
+
+    def partition(self, disk: pathlib.Path, name: str, number: str) -> None:
+        (disk / name).mkdir()
+        (disk / name / "partition").write_text("1\n")
+        (self.root / "dev/block" / number).symlink_to(disk / name)
+
+    def found(self, path: str) -> tuple[str, bool, AbstractSet[str] | None]:
+        return *blockdevices.look(self.block, path), blockdevices.disks(self.block, path)
+
+    def numbered(self, number: str) -> AbstractSet[str] | None:
+        return blockdevices.disks_of_number(self.block, number)
+
+
+@pytest.fixture
+def machine(tmp_path: pathlib.Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_machine_with_an_nvme_disk_with_partitions(machine: Machine) -> None:
+    disk = machine.disk("pci0000:00/0000:00:1d.0/0000:3d:00.0/nvme/nvme0/nvme0n1", "259:0")
+    (disk / "device").mkdir()
+    (disk / "device/transport").write_text("pcie\n")
+    machine.partition(disk, "nvme0n1p2", "259:2")
+    machine.partition(disk, "nvme0n1p3", "259:3")
+    assert machine.found("/dev/nvme0n1p3") == ("nvme", False, {"nvme0n1"})
+    assert machine.numbered("259:2") == {"nvme0n1"}
+    assert machine.numbered("259:9") is None
+
+
+@pytest.mark.parametrize(("transport", "backing"), [("pcie", "nvme"), ("tcp", "network"), ("rdma", "network")])
+def test_nvme_with_several_paths_is_what_its_controllers_are(machine: Machine, transport: str, backing: str) -> None:
+    disk = machine.disk("virtual/nvme-subsystem/nvme-subsys0/nvme0n1", "259:0")
+    (disk / "device/nvme0").mkdir(parents=True)
+    (disk / "device/nvme0/transport").write_text(f"{transport}\n")
+    assert machine.found("/dev/nvme0n1") == (backing, False, {"nvme0n1"})
+
+
+def test_a_machine_with_dm_crypt_over_lvm_over_a_rotating_disk(machine: Machine) -> None:
+    sda = machine.disk("pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda", "8:0", rotational="1")
+    machine.partition(sda, "sda3", "8:3")
+    lvm = {"dm__uuid": "LVM-Yx", "dm__name": "vg-swap_1"}
+    machine.disk("virtual/block/dm-0", "253:0", "sda3", dm__uuid="LVM-Yz", dm__name="vg-root")
+    machine.disk("virtual/block/dm-1", "253:1", "sda3", **lvm)
+    machine.disk("virtual/block/dm-2", "253:2", "dm-1", dm__uuid="CRYPT-PLAIN-cryptswap", dm__name="cryptswap")
+    assert machine.found("/dev/dm-2") == machine.found("/dev/mapper/cryptswap") == ("hdd", True, {"sda"})
+    assert machine.found("/dev/dm-1") == ("hdd", False, {"sda"})
+    assert machine.numbered("253:0") == {"sda"}, "the root file system is on the same disk"
+
+
+def test_a_machine_with_zram_and_what_it_writes_back_to(machine: Machine) -> None:
+    machine.disk("virtual/block/zram0", "252:0", backing_dev="none")
+    sdb = machine.disk("pci0000:00/0000:00:17.0/ata2/host1/target1:0:0/1:0:0:0/block/sdb", "8:16")
+    machine.partition(sdb, "sdb1", "8:17")
+    machine.disk("virtual/block/zram1", "252:1", backing_dev="/dev/sdb1")
+    machine.disk("virtual/block/zram2", "252:2", backing_dev="/var/file")
+    assert machine.found("/dev/zram0") == ("zram", True, frozenset())
+    assert machine.found("/dev/zram1") == ("zram", False, {"sdb"})
+    assert machine.found("/dev/zram2") == ("zram", False, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "backing"),
+    [
+        ("platform/host6/session1/target6:0:0/6:0:0:1/block/sdc", "network"),
+        ("pci0000:00/0000:03:00.0/host1/rport-1:0-3/target1:0:0/1:0:0:0/block/sdc", "network"),
+        ("pci0000:00/0000:00:05.0/virtio2/host2/target2:0:1/2:0:1:0/block/sdc", "virtual"),
+        ("pci0000:00/0000:02:00.0/host0/port-0:0/end_device-0:0/target0:0:0/0:0:0:0/block/sdc", "hdd"),
+        ("pci0000:00/0000:00:06.0/virtio3/block/vdb", "virtual"),
+        ("virtual/block/nbd0", "network"),
+        ("rbd/0/block/rbd0", "network"),
+    ],
+)
+def test_disks_that_are_attached_in_other_ways(machine: Machine, path: str, backing: str) -> None:
+    name = machine.disk(path, "8:32", rotational="1").name
+    assert machine.found(f"/dev/{name}") == (backing, False, {name})
+
+
+def test_a_machine_with_a_mirror_of_two_disks(machine: Machine) -> None:
+    for letter, number in (("a", "8:0"), ("b", "8:16")):
+        disk = machine.disk(f"pci0000:00/0000:00:17.0/ata1/host0/x{letter}/block/sd{letter}", number)
+        machine.partition(disk, f"sd{letter}1", f"{number}1")
+        machine.partition(disk, f"sd{letter}2", f"{number}2")
+    machine.disk("virtual/block/md0", "9:0", "sda1", "sdb1")
+    machine.disk("virtual/block/md1", "9:1", "sda2", "gone")
+    assert machine.found("/dev/md0") == ("ssd", False, {"sda", "sdb"})
+    assert machine.found("/dev/md1")[2] is None
+
+
+def test_what_is_under_a_loop_device_or_an_empty_mapping_is_not_known(machine: Machine) -> None:
+    machine.disk("virtual/block/loop0", "7:0")
+    machine.disk("virtual/block/dm-7", "253:7", dm__uuid="", dm__name="zero")
+    for path in ("/dev/loop0", "/dev/dm-7", "/dev/sdz", "/swapfile"):
+        assert blockdevices.disks(machine.block, path) is None
 
 
 @given(st.text())

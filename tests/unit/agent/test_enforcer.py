@@ -245,6 +245,14 @@ async def test_restore_leaves_another_writers_value(plain: Node) -> None:
     assert swap_max(new) == "max"
 
 
+async def test_what_is_required_and_missing_is_passed_on(plain: Node) -> None:
+    agent = plain.start(state())
+    assert agent.standing().unmet is None
+    wire = wanted.WireState(spec=wanted.WireSpec(unmet={"encrypted": "found"}))
+    agent.apply(wanted.compile_state(wire, 4096))
+    assert agent.standing().unmet == {"encrypted": "found"}
+
+
 async def test_what_a_proposal_would_take_is_told_and_not_done(plain: Node) -> None:
     agent = plain.start()
     agent.apply(state({1: limits.NO_LIMIT, 2: limits.NO_LIMIT, 3: 0}))

@@ -34,6 +34,19 @@ def test_what_is_under_them(tmp_path: pathlib.Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("of_the_node", "dedicated"),
+    [(frozenset({"vda"}), [False, None, True]), (frozenset(), [True, None, True]), (None, [None, None, None])],
+)
+def test_whether_they_share_a_disk(
+    tmp_path: pathlib.Path, of_the_node: frozenset[str] | None, dedicated: list[bool | None]
+) -> None:
+    for name in ("vda", "zram0"):
+        (tmp_path / name).mkdir()
+    lines = f"{SWAPS}/dev/zram0 partition 1024 0 100\n"
+    assert [each.dedicated for each in facts.devices(lines, tmp_path, of_the_node)] == dedicated
+
+
 def test_no_kernel_has_more_than_are_kept(tmp_path: pathlib.Path) -> None:
     lines = "".join(f"/dev/zram{number} partition 1024 0 100\n" for number in range(100))
     assert len(facts.devices(f"Filename\n{lines}", tmp_path)) == 32
@@ -41,7 +54,19 @@ def test_no_kernel_has_more_than_are_kept(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(
     ("release", "can"),
-    [("6.1.0-25-amd64", False), ("6.3.9", False), ("6.4.0", True), ("6.12", True), ("7.0-rc1", True), ("", False)],
+    [
+        ("6.1.0-25-amd64", False),
+        ("6.3.9", False),
+        ("6.4.0", True),
+        ("6.12", True),
+        ("7.0-rc1", True),
+        ("", False),
+        ("6.40", True),
+        ("5.14.0-427.13.1.el9_4.x86_64", False),
+        ("6.", False),
+        ("x6.4", False),
+        ("9" * 5000 + ".1", False),
+    ],
 )
 def test_tmpfs_noswap(release: str, *, can: bool) -> None:
     assert facts.noswap(release) is can
@@ -55,6 +80,10 @@ def test_read(tmp_path: pathlib.Path) -> None:
     assert (read.swap_bytes, read.memory_bytes, read.page_size) == (1 << 30, 4 << 30, PAGE)
     assert (read.kernel, read.tmpfs_noswap, len(read.devices)) == ("6.1.0-25-amd64", False, 1)
     assert facts.available(tree.proc) == 3 << 30
+    token = "9 1 0:9 / /run/secrets/kubernetes.io/serviceaccount ro - tmpfs tmpfs rw,noswap\n"
+    (tree.proc / "self").mkdir()
+    (tree.proc / "self/mountinfo").write_text(token)
+    assert facts.read(tree.proc, tmp_path, cgroups, None).tmpfs_noswap, "the kernel's release is no more than a guess"
     (tree.kubepods / "memory.swap.max").unlink()
     assert not facts.read(tree.proc, tmp_path, cgroups, "kubepods.slice").swap_controller
     assert not facts.read(tree.proc, tmp_path, cgroups, None).swap_controller

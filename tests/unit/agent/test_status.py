@@ -70,6 +70,16 @@ def test_degraded_and_drift() -> None:
     assert verdicts(GOOD._replace(drifting=2))["Drift"] == ("True", "Rewritten")
 
 
+def test_what_the_profile_requires() -> None:
+    assert "RequirementsMet" not in verdicts(GOOD)
+    assert verdicts(GOOD._replace(unmet={}))["RequirementsMet"] == ("True", "AllMet")
+    lacking = GOOD._replace(unmet={"encrypted": "found; remedy", "backing": "hdd"})
+    assert verdicts(lacking)["RequirementsMet"] == ("False", "RequirementUnmet")
+    condition = status.build(lacking, FACTS, [], "t").conditions[-1]
+    assert condition.message == "encrypted: found; remedy; backing: hdd"
+    assert verdicts(lacking)["Degraded"] == ("False", "AsExpected"), "the agent has no problem"
+
+
 def test_the_time_of_transition_stays_while_the_status_does() -> None:
     first = status.as_json(status.build(GOOD, FACTS, [], "2026-01-01T00:00:00Z"))
     second = status.as_json(

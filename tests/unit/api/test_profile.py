@@ -1,3 +1,5 @@
+from typing import get_args
+
 import pydantic
 import pytest
 from hypothesis import given
@@ -45,6 +47,34 @@ def test_the_extended_resource_needs_a_behavior_that_follows_it() -> None:
         with pytest.raises(pydantic.ValidationError, match=r"extendedResource needs swap\.behavior WorkloadControlled"):
             spec(scheduling=asks, swap=swap)
     assert not spec(scheduling={"extendedResource": False}).scheduling.extended_resource
+
+
+@pytest.mark.parametrize(
+    "require",
+    [{"encrypted": True}, {"tmpfsNoswap": True}, {"dedicatedDevice": True, "encrypted": False}, {"backing": ["zram"]}],
+)
+def test_requirements(require: dict[str, object]) -> None:
+    assert spec(swap={"require": require}).swap.require
+
+
+@pytest.mark.parametrize("require", [{}, {"encrypted": False}, {"encrypted": False, "dedicatedDevice": False}])
+def test_requirements_of_nothing(require: dict[str, object]) -> None:
+    with pytest.raises(pydantic.ValidationError, match="require asks for nothing: set encrypted"):
+        spec(swap={"require": require})
+
+
+@pytest.mark.parametrize("backing", [[], ["unknown"], ["mixed"], ["nvme"] * 8])
+def test_kinds_of_devices_that_cannot_be_required(backing: list[str]) -> None:
+    with pytest.raises(pydantic.ValidationError, match="backing"):
+        spec(swap={"require": {"backing": backing}})
+
+
+def test_what_can_be_required_is_what_an_agent_tells() -> None:
+    told = set(names.Backing) - {names.Backing.UNKNOWN, names.Backing.MIXED, names.Backing.LOOP}
+    assert set(get_args(profile.RequiredBacking)) == told
+    assert len(told) == profile.MAX_BACKINGS
+    aliases = {field.alias for field in profile.Require.model_fields.values()}
+    assert aliases == set(names.Requirement)
 
 
 @given(

@@ -140,6 +140,29 @@ def test_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr() == (TABLE, "")
 
 
+def test_a_node_that_lacks_what_its_profile_requires(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swap = {"behavior": "Kubelet", "require": {"encrypted": True, "tmpfsNoswap": True}}
+    requiring = document("NodeSwapProfile", "safe", spec={"nodeSelector": {}, "swap": swap})
+    facts = {"cgroupVersion": 2, "swapController": True, "swapBytes": 2**30, "memoryBytes": 2**30, "kernel": "6.1.0"}
+    device = {"name": "/dev/sda2", "type": "partition", "sizeBytes": 2**30, "backing": "ssd"}
+
+    def planned(**found: Any) -> tuple[dict[str, Any], str]:
+        reported = document("NodeSwapState", "n", status={"facts": {**facts, **found}})
+        assert run(NODE + requiring + pod("app") + reported, monkeypatch, "-o", "json") == 0
+        out, err = capsys.readouterr()
+        return json.loads(out)["items"][0]["spec"], err
+
+    spec, notes = planned(devices=[device])
+    assert spec["pods"]["default/app"]["reason"] == "RequirementUnmet"
+    assert spec["pods"]["default/app"]["swapMax"] == "0"
+    assert list(spec["unmet"]) == ["encrypted", "tmpfsNoswap"]
+    assert "note: node n: safe requires encrypted, so its pods get 0: /dev/sda2: not known to be encrypted" in notes
+    spec, notes = planned(devices=[{**device, "encrypted": True}], tmpfsNoswap=True)
+    assert (spec["pods"]["default/app"]["reason"], spec["unmet"], notes) == ("KubeletDecides", {}, "")
+
+
 def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(INPUT, monkeypatch, "-o", "json") == 0
     assert json.loads(capsys.readouterr().out) == LIST

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 from swapwarden.api import profile as api
 from swapwarden.controller import cluster, profilestatus, profilestore
-from swapwarden.policy import rollout
+from swapwarden.policy import profiles, rollout
 
 from tests.unit.controller.objects import profile
 
-NOTHING = dict.fromkeys(("matched", "updated", "applied", "pending", "incompatible", "withoutAgent", "degraded"), 0)
+COUNTS = ("matched", "updated", "applied", "pending", "incompatible", "withoutAgent", "degraded", "requirementsUnmet")
+NOTHING = dict.fromkeys(COUNTS, 0)
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
 
@@ -64,6 +65,21 @@ def test_all_is_well() -> None:
     assert {one["observedGeneration"] for one in status["conditions"]} == {3}
 
 
+def test_nodes_that_lack_what_is_required_are_named_once_by_an_event() -> None:
+    requiring = entry(profile=profile(generation=2, require=profiles.Require(encrypted=True)))
+    good = build(requiring, nodes(2), [], NOW)
+    assert conditions(good)["RequirementsMet"] == ("True", "AllMet")
+    lacking = build(requiring, [node("a"), node("b", unmet="encrypted: sda2")], [], NOW)
+    assert conditions(lacking)["RequirementsMet"] == ("False", "NodesLack")
+    assert message(lacking, "RequirementsMet") == "pods get no swap there: b (encrypted: sda2)"
+    assert lacking["nodes"]["requirementsUnmet"] == 1
+    assert conditions(lacking)["Ready"] == ("True", "Applied"), "the node has what it is to have"
+    assert conditions(lacking)["Degraded"] == ("False", "AsExpected"), "it must not stop a rollout"
+    told = [each.reason for each in profilestatus.news(good, lacking)]
+    assert told == ["RequirementUnmet"]
+    assert list(profilestatus.news(lacking, lacking)) == []
+
+
 def test_a_profile_without_nodes_is_ready_and_applied_by_none() -> None:
     status = build(entry(), [], [], NOW)
     assert conditions(status)["Ready"] == ("True", "NoNodes")
@@ -95,6 +111,7 @@ def test_each_node_counts_as_one_kind_and_degraded_ones_besides() -> None:
         "incompatible": 1,
         "withoutAgent": 2,
         "degraded": 2,
+        "requirementsUnmet": 0,
     }
     assert status["nodes"] == counts
     assert message(status, "Ready") == (

@@ -39,6 +39,14 @@ def test_whom_it_concerns(row: pods.PodRow, behavior: names.Behavior, compatible
     assert reasons(row, behavior, compatible=compatible) == expected
 
 
+def test_a_limit_has_no_effect_where_something_required_is_missing() -> None:
+    rows = [pod(container(), swap_limit="1Mi"), pod(container(), uid="uid-2", policy="Required")]
+    require = profiles.Require(encrypted=True)
+    (warning,) = warnings.about(rows, plan.plan_node(profile(WORKLOAD, require=require), facts(), rows))
+    assert (warning.reason, warning.pod.uid) == ("RequirementUnmet", "uid-1")
+    assert "node node-1 does not" in warning.message
+
+
 def test_the_message_names_what_is_accepted() -> None:
     row = pod(container(), policy="disabled")
     (warning,) = warnings.about([row], plan.plan_node(profile(KUBELET), facts(), [row]))

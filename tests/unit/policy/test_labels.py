@@ -40,6 +40,7 @@ def test_a_node_with_swap(behavior: names.Behavior) -> None:
         BEHAVIOR: behavior,
         BACKING: "nvme",
         ENCRYPTED: "true",
+        names.UNMET_LABEL: None,
         VOUCHED: None,
     }
 
@@ -130,7 +131,7 @@ def test_labels_that_nfd_keeps_are_left_to_it() -> None:
 def test_where_nfd_is_asked_the_node_itself_only_loses_what_is_nobodys() -> None:
     on, off = found(device(encrypted=True), vouched=True), found(swap_bytes=0, vouched=True)
     assert labels.by_feature(on) == {key: on[key] for key in names.PUBLIC_LABELS}
-    assert labels.by_hand(on, node(), features=True) == {VOUCHED: "true"}
+    assert labels.by_hand(on, node(), features=True) == {VOUCHED: "true", names.UNMET_LABEL: None}
     assert labels.by_hand(off, node(), features=True) == dict.fromkeys(names.NODE_LABELS)
     assert labels.by_hand(off, node(nfd=frozenset(names.PUBLIC_LABELS)), features=True) == {VOUCHED: None}
 

@@ -3,10 +3,10 @@
 ["Avoid", "Disabled", "NoPreference", "Preferred", "Required"]
 {{- end -}}
 {{- define "swapwarden.cel.nodeLabels" -}}
-['feature.node.kubernetes.io/memory-swap', 'node.swapwarden.dev/swap', 'node.swapwarden.dev/swap-behavior', 'node.swapwarden.dev/swap-backing', 'node.swapwarden.dev/swap-encrypted', 'swapwarden.node-restriction.kubernetes.io/encrypted-swap']
+['feature.node.kubernetes.io/memory-swap', 'node.swapwarden.dev/swap', 'node.swapwarden.dev/swap-behavior', 'node.swapwarden.dev/swap-backing', 'node.swapwarden.dev/swap-encrypted', 'node.swapwarden.dev/swap-unmet', 'swapwarden.node-restriction.kubernetes.io/encrypted-swap']
 {{- end -}}
 {{- define "swapwarden.cel.publicLabels" -}}
-['feature.node.kubernetes.io/memory-swap', 'node.swapwarden.dev/swap', 'node.swapwarden.dev/swap-behavior', 'node.swapwarden.dev/swap-backing', 'node.swapwarden.dev/swap-encrypted']
+['feature.node.kubernetes.io/memory-swap', 'node.swapwarden.dev/swap', 'node.swapwarden.dev/swap-behavior', 'node.swapwarden.dev/swap-backing', 'node.swapwarden.dev/swap-encrypted', 'node.swapwarden.dev/swap-unmet']
 {{- end -}}
 {{- define "swapwarden.cel.policies" -}}
 ['Avoid', 'Disabled', 'NoPreference', 'Preferred', 'Required']

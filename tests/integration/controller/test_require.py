@@ -1,0 +1,81 @@
+"""`swap.require`: what becomes of pods, labels and statuses where a node lacks what its profile requires."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from testbed.controller import Controller
+from tests.integration.controller.cluster import FAST, PROFILES, Cluster
+from tests.integration.controller.node_labels import BEHAVIOR, CLEAR, NVME, SWAP, ZRAM, labels, report
+
+Eventually = Callable[[Callable[[], object], str], None]
+UNMET = f"{SWAP}-unmet"
+SAFE_ZRAM = {**ZRAM, "encrypted": True}
+
+
+@pytest.fixture(scope="module")
+def controller(cluster: Cluster) -> Iterator[Controller]:
+    """One that takes labels away at once, as good as."""
+    with Controller(cluster.cp, FAST, "--label-removal-delay=1") as running:
+        running.leads()
+        yield running
+
+
+def events(cluster: Cluster, pod: str) -> list[str]:
+    """Reasons of the events about a pod."""
+    found = cluster.cp.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+    return [each["reason"] for each in found if each["regarding"]["name"] == pod]
+
+
+@pytest.mark.usefixtures("controller")
+def test_pods_get_swap_when_the_node_has_what_is_required_and_only_then(
+    cluster: Cluster, eventually: Eventually
+) -> None:
+    cluster.node("one")
+    cluster.profile(
+        "safe",
+        {"group": "one"},
+        onUnknownPod="Allow",
+        swap={"behavior": "WorkloadControlled", "require": {"encrypted": True, "backing": ["nvme", "zram"]}},
+    )
+    asking = cluster.pod("one", "asking", {"swapwarden.dev/swap-limit": "64Mi"})
+    plain = cluster.pod("one", "plain", {"swapwarden.dev/swap-policy": "NoPreference"})
+
+    def planned() -> tuple[str | None, str | None]:
+        return cluster.swap_max("one", asking), cluster.spec("one").get("onUnknownPod")
+
+    eventually(lambda: planned() == ("0", None), "nothing is known of the node")
+    assert set(cluster.spec("one")["unmet"]) == {"encrypted", "backing"}
+    eventually(lambda: "RequirementUnmet" in events(cluster, "asking"), "its owner is told")
+    assert "RequirementUnmet" not in events(cluster, plain["metadata"]["name"])
+
+    report(cluster, "one", CLEAR)
+    eventually(lambda: "/dev/sdb1 is hdd" in cluster.spec("one")["unmet"].get("backing", ""), "what the agent found")
+    eventually(lambda: labels(cluster, "one").get(UNMET) == "encrypted", "the node says what is missing")
+    eventually(lambda: SWAP not in labels(cluster, "one"), "placement does not count on it")
+    assert labels(cluster, "one")[BEHAVIOR] == "NoSwap"
+    eventually(
+        lambda: cluster.conditions("safe").get("RequirementsMet") == ("False", "NodesLack"), "so does the profile"
+    )
+    status = cluster.cp.get(f"{PROFILES}/safe")["status"]
+    assert status["nodes"]["requirementsUnmet"] == 1
+    (told,) = (each["message"] for each in status["conditions"] if each["type"] == "RequirementsMet")
+    assert "one (encrypted: /dev/sdb1: not known to be encrypted" in told
+
+    report(cluster, "one", NVME, SAFE_ZRAM)
+    eventually(lambda: planned() == (str(64 * 2**20), "Allow"), "the facts changed, and the plan with them")
+    assert cluster.spec("one")["unmet"] == {}
+    eventually(lambda: labels(cluster, "one").get(SWAP) == "true", "placement counts on it")
+    eventually(lambda: UNMET not in labels(cluster, "one"), "nothing is missing")
+    eventually(lambda: cluster.conditions("safe").get("RequirementsMet") == ("True", "AllMet"), "so does the profile")
+
+    report(cluster, "one", NVME, SAFE_ZRAM, CLEAR)
+    eventually(lambda: planned() == ("0", None), "one more device, in the clear")
+
+    change = {"spec": {"swap": {"require": None}}}
+    assert cluster.cp.request("PATCH", f"{PROFILES}/safe", change)[0] == 200
+    eventually(lambda: "unmet" not in cluster.spec("one"), "nothing is required any more")
+    eventually(lambda: planned() == (str(64 * 2**20), "Allow"), "as before")
+    eventually(lambda: "RequirementsMet" not in cluster.conditions("safe"), "nothing to tell of")
