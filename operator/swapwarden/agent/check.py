@@ -63,6 +63,8 @@ class Node(NamedTuple):
 
 
 _SYSCTLS: Final = ("vm/swappiness", "vm/min_free_kbytes", "vm/watermark_scale_factor", "vm/page-cluster")
+_SHARED: Final = {None: "disk shared: unknown", True: "disk not shared", False: "disk shared with file systems"}
+"""By whether a swap device is known to be on a disk of its own."""
 _SYSTEM: Final = "system.slice"
 
 
@@ -90,7 +92,7 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
     if not any(files):
         files = survey.configuration_files(host)
     root, problem = _tree(cgroups, arguments.cgroup_anchor.strip("/"))
-    found = facts.read(proc, sys_root / "block", cgroups, root)
+    found = facts.read(proc, sys_root / "block", cgroups, root, (str(host.absolute()),))
     return Node(
         facts=found,
         root=root,
@@ -189,14 +191,24 @@ def _cgroup_rows(node: Node) -> Iterator[Row]:
 def _memory_rows(node: Node) -> Iterator[Row]:
     found = node.facts
     yield Row("kernel", found.kernel or _UNKNOWN, "/proc/sys/kernel/osrelease")
-    yield Row("tmpfs noswap", _yes(found.tmpfs_noswap if found.kernel else None), "kernel 6.4 and newer")
+    yield Row(
+        "tmpfs noswap",
+        _yes(found.tmpfs_noswap if found.kernel else None),
+        "tmpfs volumes in mountinfo, else kernel 6.4 and newer",
+    )
     yield Row("page size", str(found.page_size), "sysconf")
     yield Row("memory", _size(found.memory_bytes) if found.memory_bytes else _UNKNOWN, "MemTotal of /proc/meminfo")
     yield Row("swap", _size(found.swap_bytes) if found.memory_bytes else _UNKNOWN, "SwapTotal of /proc/meminfo")
     for device in found.devices:
-        kind = "encrypted" if device.encrypted else "not encrypted"
-        value = f"{_size(device.size_bytes)}, {device.type}, priority {device.priority}, {device.backing}, {kind}"
-        yield Row(f"swap on {device.name}", value, "/proc/swaps, /sys/block")
+        said = (
+            _size(device.size_bytes),
+            device.type,
+            f"priority {device.priority}",
+            device.backing,
+            "encrypted" if device.encrypted else "not encrypted",
+            _SHARED[device.dedicated],
+        )
+        yield Row(f"swap on {device.name}", ", ".join(said), "/proc/swaps, /sys/block, mountinfo")
     zswap = node.zswap
     parts = ("no",) if zswap is None else ("on" if zswap.enabled else "off", zswap.compressor, zswap.max_pool_percent)
     yield Row("zswap", ", ".join(part for part in parts if part) + ("%" * bool(parts[2:])), "/sys/module/zswap")
@@ -301,6 +313,13 @@ def _practices(node: Node) -> Iterator[Shortfall]:
                 f"its pages come back slowly ({device.backing})",
                 "put swap on an SSD, NVMe or zram, best on a disk of its own",
             )
+    shared = [device.name for device in devices if device.dedicated is False]
+    if shared:
+        yield Shortfall(
+            "disk of swap",
+            f"it holds the node's file systems, too, which wait while pods swap ({', '.join(shared)[:_WIDTH]})",
+            "put swap on a disk of its own",
+        )
     clear = [device.name for device in devices if not device.encrypted]
     if clear:
         yield Shortfall(

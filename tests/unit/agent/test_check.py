@@ -49,7 +49,7 @@ def test_all_facts(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
         "page size": "4096",
         "memory": "4096 MiB",
         "swap": "1024 MiB",
-        "swap on /dev/vda": "1024 MiB, partition, priority -2, virtual, not encrypted",
+        "swap on /dev/vda": "1024 MiB, partition, priority -2, virtual, not encrypted, disk shared: unknown",
         "zswap": "on, zstd, 20%",
         "vm.swappiness": "60",
         "vm.min_free_kbytes": "45056",
@@ -114,6 +114,18 @@ def test_a_bad_node(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"swap on /dev/sda2", "memory pressure (PSI)"} < set(found)
 
 
+def test_swap_on_the_disk_of_the_file_systems(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
+    node.file(node.sys / "block/vda/vda1/partition", "1\n")
+    node.file(node.sys / "block/vda/vda2/partition", "2\n")
+    (node.sys / "dev/block").mkdir(parents=True)
+    (node.sys / "dev/block/254:1").symlink_to("../../devices/virtio0/block/vda/vda1")
+    (node.proc / "swaps").write_text("Filename Type Size Used Priority\n/dev/vda2 partition 1048576 0 -2\n")
+    node.file(node.proc / "self/mountinfo", "1 0 254:1 / / rw - ext4 /dev/vda1 rw\n")
+    assert "disk of swap" in shortfalls(node, capsys)
+    run(node)
+    assert "disk shared with file systems" in table(capsys.readouterr().out)["swap on /dev/vda2"]
+
+
 def test_without_swap(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
     (node.proc / "swaps").write_text("Filename Type Size Used Priority\n")
     (node.proc / "meminfo").write_text("MemTotal: 4194304 kB\nSwapTotal: 0 kB\n")
@@ -159,7 +171,7 @@ def test_what_files_say_cannot_move_the_cursor(node: HostTree, capsys: pytest.Ca
 
 
 FILES = [
-    *(f"proc/{name}" for name in ("meminfo", "swaps", "sys/kernel/osrelease", *host_tree.PROC)),
+    *(f"proc/{name}" for name in ("meminfo", "swaps", "self/mountinfo", "sys/kernel/osrelease", *host_tree.PROC)),
     *(f"sys/{name}" for name in host_tree.SYS),
     "host/var/lib/kubelet/config.yaml",
     "cgroup/cgroup.controllers",
@@ -187,5 +199,6 @@ def test_garbage_in_any_file_is_no_accident(data: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         node = HostTree(pathlib.Path(folder))
         for name, content in data.items():
+            (pathlib.Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
             (pathlib.Path(folder) / name).write_bytes(content)
         assert run(node) in {check.COMPATIBLE, check.INCOMPATIBLE, check.UNKNOWN}
