@@ -33,6 +33,8 @@ _FABRICS: Final = frozenset({"tcp", "rdma", "fc"})
 """Transports of NVMe over a network (drivers/nvme/host: nvme_ctrl_ops.name)."""
 _DEPTH: Final = 16
 """Of a stack of devices; the kernel itself allows for fewer."""
+_MAX_CHARACTERS: Final = 4096
+"""Read of a file: the kernel gives a page."""
 _DELETED: Final = " (deleted)"
 
 
@@ -191,6 +193,7 @@ def _kind(disk: pathlib.Path) -> names.Backing:
 
 def _text(file: pathlib.Path) -> str:
     try:
-        return file.read_text("utf-8", "replace").strip()
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            return opened.read(_MAX_CHARACTERS).strip()
     except OSError:
         return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from typing import Final, NamedTuple
 
 from swapwarden.agent import limits, tree
@@ -23,6 +24,7 @@ _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
+_NUMBER: Final = re.compile(r"[0-9]{1,19}\Z")
 _LIMIT_BYTES: Final = 64
 _STAT_BYTES: Final = 16384
 _RESOURCES: Final = (MEMORY_MAX, "cpu.max", "cpu.weight")
@@ -56,6 +58,8 @@ class TransientError(CgroupError):
 
 def _typed(error: OSError, path: str) -> CgroupError:
     message = f"{path}: {error.strerror}"
+    if error.errno == errno.EROFS:
+        message += ", mount the node's /sys/fs/cgroup read-write"
     if error.errno in _GONE:
         return GoneError(message)
     return DeniedError(message) if error.errno in _DENIED else CgroupError(message)
@@ -79,25 +83,37 @@ class Cgroups:
         return "/".join(part for part in (self.root, path, file) if part)
 
     def dirs(self, path: str) -> list[str]:
-        """Names of the child cgroups; empty where `path` is gone or may not be read."""
+        """Names of the child cgroups; empty where `path` is gone or cannot be read: for a look that may miss some."""
+        try:
+            return self.children(path)
+        except CgroupError:
+            return []
+
+    def children(self, path: str) -> list[str]:
+        """Names of the child cgroups; empty where `path` is gone. CgroupError where it cannot be read, or not whole.
+
+        That is no sign that the cgroups in it are gone: a process that has run out of descriptors sees nothing either.
+        """
         try:
             fd = os.open(path or ".", _READ | os.O_DIRECTORY, dir_fd=self._fd)
-        except OSError:
-            return []
-        try:
-            with os.scandir(fd) as entries:
-                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError:
-            return []
-        finally:
-            os.close(fd)
+            try:
+                with os.scandir(fd) as entries:
+                    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno in _GONE:
+                return []
+            raise _typed(error, path or self.root) from None
 
     def inode(self, path: str) -> int | None:
-        """What tells a cgroup from a later one of the same name; None where there is none."""
+        """What tells a cgroup from a later one of the same name; None where there is none. CgroupError: not known."""
         try:
             return os.stat(path or ".", dir_fd=self._fd, follow_symlinks=False).st_ino
-        except OSError:
-            return None
+        except OSError as error:
+            if error.errno in _GONE:
+                return None
+            raise _typed(error, path or self.root) from None
 
     def has(self, path: str, file: str) -> bool:
         """Whether the file exists."""
@@ -129,7 +145,9 @@ class Cgroups:
         except GoneError:
             return Stat()
         lines = (line.partition(" ") for line in text.splitlines())
-        return Stat(**{name: int(number) for name, _, number in lines if name in Stat._fields and number.isdecimal()})
+        return Stat(
+            **{name: int(number) for name, _, number in lines if name in Stat._fields and _NUMBER.match(number)}
+        )
 
     def resources(self, path: str) -> tuple[str, ...]:
         """Memory limit, CPU limit and CPU weight, as the kernel shows them; empty where there is no such file."""

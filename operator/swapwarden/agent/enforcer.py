@@ -140,7 +140,7 @@ class Enforcer:
         self._state = cached
         self._evidence.follow(cached, None, ())
         self._watches.open()
-        self._find()
+        self._guarded(self._find)
 
     def close(self) -> None:
         """End; what files hold stays."""
@@ -188,8 +188,7 @@ class Enforcer:
         self._mirror.prune()
         for pod in list(self._mirror.pods.values()):
             self._retarget(pod, now)
-        if self._mirror.root is not None:
-            self._mirror.enter(self._mirror.root, targets.Origin.APPEARED, now)
+        self._enter(now)
         self._bring_units()
         self._watches.retried()
         self._changed()
@@ -210,7 +209,8 @@ class Enforcer:
                 violations.append(deviations.of_exposure(pod))
             if self._is_awaiting(pod):
                 awaiting += 1
-                if now - pod.since >= AWAIT_SECONDS:
+                # What has no container runs nothing: what is left of a deleted pod is nobody's concern.
+                if pod.containers and now - pod.since >= AWAIT_SECONDS:
                     violations.append(deviations.of_silence(pod))
         pending += sum(map(self._settler.is_to_put_back, self._units.knobs()))
         AWAITING.set(awaiting)
@@ -253,7 +253,7 @@ class Enforcer:
             self._search.cancel()
             self._search = None
         try:
-            root = self._mirror.find()
+            self._mirror.find()
         except tree.TreeError as problem:
             if self._problem is None or self._problem.reason != problem.reason:
                 log.warning("no pods to look after yet: %s", problem)
@@ -266,13 +266,7 @@ class Enforcer:
         self._problem = None
         self._waits.reset()
         self._retarget_root()
-        self._taking_in = self._absent
-        try:
-            self._mirror.enter(root, targets.Origin.FOUND if self._first else targets.Origin.APPEARED, self._clock())
-        finally:
-            self._taking_in = self._absent = False
-        self._first = False
-        self._journal.begin()
+        self._enter(self._clock())
         for path in self._journal.paths():
             if self._journal.get(path, self._fs.inode(path)) is None:
                 self._journal.forget(path)
@@ -283,6 +277,19 @@ class Enforcer:
         """Once there is a state, and it is known where pods are, which are no business of these."""
         if self._state is not None and self.root is not None:
             self._units.bring(self._state, self.root, self._clock())
+
+    def _enter(self, noticed: float) -> None:
+        """Take in the pods that are not known; what fails for want of resources is left to the next comparison."""
+        if self._mirror.root is None:
+            return
+        self._taking_in = self._absent
+        try:
+            origin = targets.Origin.FOUND if self._first else targets.Origin.APPEARED
+            self._mirror.enter(self._mirror.root, origin, noticed)
+        finally:
+            self._taking_in = False
+        self._absent = self._first = False
+        self._journal.begin()
 
     def pod_came(self, pod: pods.Pod, noticed: float) -> None:
         """As mirror.Listener."""
@@ -413,6 +420,9 @@ class Enforcer:
         """Run one step of the event loop. A mistake in it must not end the agent: all is compared a little later."""
         try:
             step()
+        except cgroupfs.CgroupError as error:
+            self._watches.fall_short(watches.Shortfall.UNREADABLE, f"the tree of pods cannot be read whole ({error})")
+            self._changed()
         except Exception:
             FAULTS.inc()
             log.exception("unexpected error; comparing everything in %s s", watches.POLL_SECONDS)

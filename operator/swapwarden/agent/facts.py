@@ -13,8 +13,11 @@ from swapwarden.api import names, state
 TMPFS_NOSWAP_KERNEL: Final = (6, 4)
 """From here on the kubelet takes tmpfs noswap as given (pkg/kubelet/util/swap/swap_util.go)."""
 
-_SIZE = re.compile(r"[0-9]{1,18}", re.ASCII)
+_SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
+"""In KiB: as many digits as bytes have that fit into the status."""
 _PRIORITY = re.compile(r"-?[0-9]{1,9}", re.ASCII)
+_MAX_CHARACTERS: Final = 64 * 1024
+"""Read of a file; /proc/swaps is the longest, with some 32 lines."""
 
 
 def meminfo(text: str) -> dict[str, int]:
@@ -59,7 +62,8 @@ def noswap(release: str) -> bool:
 
 def _text(file: pathlib.Path) -> str:
     try:
-        return file.read_text("utf-8", "replace")
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            return opened.read(_MAX_CHARACTERS)
     except OSError:
         return ""
 

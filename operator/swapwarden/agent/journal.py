@@ -27,6 +27,8 @@ FAILURES = metrics.counter("swapwarden_agent_journal_failures_total", "Lines tha
 
 COMPACT_BYTES: Final = 256 * 1024
 """Size beyond which the file is written anew, unless what it must hold is itself as large."""
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""Read of the file at most: far above what the agent ever leaves there."""
 KEPT_VALUES: Final = 2
 """Of the values written to one file: the last, and the one before, should the last not have got there."""
 
@@ -102,10 +104,11 @@ class Journal:
     """The journal of one node."""
 
     def __init__(self, file: pathlib.Path) -> None:
-        """Read `file`, or begin it. OSError where its directory cannot be written."""
+        """Read `file`, or begin it. A full disk stops nothing, here as later. OSError where it is unreadable."""
         self._file = file
         try:
-            data = file.read_bytes()
+            with file.open("rb") as opened:
+                data = opened.read(MAX_BYTES)
         except FileNotFoundError:
             data = b""
         self._entries, self._begun, bad = replay(data)
@@ -115,9 +118,13 @@ class Journal:
         self._fd = -1
         self._size = 0
         self._floor = 0
-        self._torn = False
-        """Whether the last line may lack its end."""
-        self._compact()
+        self._behind = False
+        """Whether the file lacks something that could not be written: it is then written anew."""
+        try:
+            self._compact()
+        except OSError as error:
+            self._fail(error)
+            self._behind = True
 
     @property
     def begun(self) -> bool:
@@ -192,7 +199,8 @@ class Journal:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def _put(self, entry: Entry) -> None:
         self._entries[entry.path] = entry
@@ -200,20 +208,26 @@ class Journal:
         self._append(Line(entry=entry))
 
     def _append(self, line: Line) -> None:
-        data = (b"\n" if self._torn else b"") + _encoder.encode(line) + b"\n"
+        data = _encoder.encode(line) + b"\n"
         try:
-            self._torn = True
+            if self._behind:
+                self._compact()
+                return
+            self._behind = True
             _write(self._fd, data)
-            self._torn = False
+            self._behind = False
             self._size += len(data)
             if self._size > max(COMPACT_BYTES, 2 * self._floor):
                 # Should this fail, the next try comes after as much again.
                 self._floor = self._size
                 self._compact()
         except OSError as error:
-            # To hold the limits matters more than to put back what was there; memory still knows it.
-            FAILURES.inc()
-            log.error("the journal cannot be written", extra={"file": str(self._file), "error": str(error)})  # noqa: TRY400 the message has it all
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        # To hold the limits matters more than to put back what was there; memory still knows it.
+        FAILURES.inc()
+        log.error("the journal cannot be written", extra={"file": str(self._file), "error": str(error)})
 
     def _compact(self) -> None:
         lines = [Line(begun=True)] if self._begun else []
@@ -229,7 +243,7 @@ class Journal:
             raise
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._torn = fd, False
+        self._fd, self._behind = fd, False
         self._size = self._floor = len(data)
         ENTRIES.set(len(self._entries))
 

@@ -56,7 +56,7 @@ class Mirror:
 
     def find(self) -> pods.Knob:
         """Search for the root; TreeError where there is none to work on. `enter` comes next."""
-        path = tree.find(self._fs.dirs, own_uid=self._own_uid, anchor=self._anchor)
+        path = tree.find(self._searchable, own_uid=self._own_uid, anchor=self._anchor)
         inode = self._fs.inode(path)
         if inode is None or not self._fs.has(path, cgroupfs.SWAP_MAX):
             raise tree.TreeError(
@@ -69,6 +69,13 @@ class Mirror:
         self._watches.watch(self._parent, self._fs.absolute(path.rpartition("/")[0]), inotify.CHILDREN)
         self.watch(self.root)
         return self.root
+
+    def _searchable(self, path: str) -> list[str]:
+        """As Cgroups.children; what the agent may not look into is not where its pods are."""
+        try:
+            return self._fs.children(path)
+        except cgroupfs.DeniedError:
+            return []
 
     def enter(self, root: pods.Knob, origin: targets.Origin, noticed: float) -> None:
         """Take in all pods below the root that are not known."""
@@ -100,7 +107,7 @@ class Mirror:
                 self._untrack(path)
                 continue
             self._watches.watch(pod, self._fs.absolute(path), inotify.CHILDREN)
-            there = set(self._fs.dirs(path))
+            there = set(self._fs.children(path))
             for name in [name for name in pod.containers if name not in there]:
                 self._remove_container(pod, name)
             for name in there:
@@ -157,7 +164,7 @@ class Mirror:
         """Watch a level, then list it: what came before the watch is found, what comes after is told."""
         level = self._levels.setdefault(path, pods.Level(path, self._fs.inode(path)))
         self._watches.watch(level, self._fs.absolute(path), inotify.CHILDREN)
-        for name in self._fs.dirs(path):
+        for name in self._fs.children(path):
             self._appeared(path, name, origin, noticed)
 
     def _appeared(self, parent: str, name: str, origin: targets.Origin, noticed: float) -> None:
@@ -184,11 +191,17 @@ class Mirror:
         self._untrack(path)
         if inode is None:
             return
-        pod = self.pods[path] = pods.Pod(uid, path, inode, origin, noticed)
-        PODS.set(len(self.pods))
+        pod = pods.Pod(uid, path, inode, origin, noticed)
         self._watches.watch(pod, self._fs.absolute(path), inotify.CHILDREN)
+        try:
+            names = self._fs.children(path)
+        except cgroupfs.CgroupError:  # it is taken in whole, or later
+            self._watches.release(pod)
+            raise
+        self.pods[path] = pod
+        PODS.set(len(self.pods))
         self.watch(pod.knob)
-        for name in self._fs.dirs(path):
+        for name in names:
             self._add_container(pod, name)
         self._listener.pod_came(pod, noticed)
 

@@ -56,7 +56,7 @@ class Room:
             here = paths.pop()
             if back := self.out(here):
                 yield from self._usage(here, back)
-                paths += [tree.join(here, name) for name in self._fs.dirs(here)]
+                paths += [tree.join(here, name) for name in self._fs.children(here)]
 
     def _usage(self, path: str, back: int) -> Iterator[decide.Usage]:
         """One cgroup's; none where it is gone."""

@@ -100,8 +100,9 @@ def _applied(standing: Standing, compatible: _Verdict) -> _Verdict:  # noqa: PLR
 def _degraded(standing: Standing) -> _Verdict:
     if standing.refused:
         return _Verdict("True", "StateRefused", standing.refused)
-    if any(violation.reason == "WriteFailed" for violation in standing.violations):
-        return _Verdict("True", "WriteFailed", "some cgroups cannot be written; violations says why")
+    failed = [violation.message for violation in standing.violations if violation.reason == "WriteFailed"]
+    if failed:
+        return _Verdict("True", "WriteFailed", f"{len(failed)} cgroups cannot be written; the first: {failed[0]}")
     failing = [short for short in standing.settings or () if short.reason not in _PASSING]
     if failing:
         return _Verdict("True", NODE_SETTINGS, _settings(failing).message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import errno
 import logging
 from collections.abc import Callable, Iterator
@@ -14,11 +15,29 @@ from swapwarden.telemetry import metrics
 log = logging.getLogger(__name__)
 
 WATCHES = metrics.gauge("swapwarden_agent_watches", "inotify watches in use.")
+SHORTFALLS = metrics.counter(
+    "swapwarden_agent_watch_shortfalls_total",
+    "Times that something could not be watched or read, by what for: comparing takes the place of events.",
+    labels=("reason",),
+)
 
 POLL_SECONDS: Final = 1.0
 """Between full comparisons while inotify cannot watch everything."""
 
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
+
+
+class Shortfall(enum.StrEnum):
+    """Why events alone do not do."""
+
+    INSTANCES = "instances"
+    """No inotify instance (EMFILE)."""
+    WATCHES = "watches"
+    """No watch left (ENOSPC)."""
+    REFUSED = "refused"
+    """One watch was refused for another reason."""
+    UNREADABLE = "unreadable"
+    """A directory of the tree could not be read."""
 
 
 class Watches:
@@ -41,7 +60,8 @@ class Watches:
         try:
             self._notify = inotify.Inotify()
         except OSError as error:
-            self._fall_short(f"inotify cannot be used ({error.strerror}): raise fs.inotify.max_user_instances")
+            text = f"inotify cannot be used ({error.strerror}): raise fs.inotify.max_user_instances"
+            self.fall_short(Shortfall.INSTANCES, text)
         else:
             asyncio.get_running_loop().add_reader(self._notify.fileno(), self._readable)
 
@@ -60,8 +80,10 @@ class Watches:
             owner.watch = self._notify.add(path, mask)
         except OSError as error:
             if error.errno not in _GONE:
-                remedy = ": raise fs.inotify.max_user_watches" if error.errno == errno.ENOSPC else f" at {path}"
-                self._fall_short(f"not everything can be watched ({error.strerror}){remedy}")
+                full = error.errno == errno.ENOSPC
+                remedy = ": raise fs.inotify.max_user_watches" if full else f" at {path}"
+                kind = Shortfall.WATCHES if full else Shortfall.REFUSED
+                self.fall_short(kind, f"not everything can be watched ({error.strerror}){remedy}")
             return
         self._owners[owner.watch] = owner
         WATCHES.set(len(self._owners))
@@ -103,7 +125,9 @@ class Watches:
             self._told = False
             log.info("everything can be watched again")
 
-    def _fall_short(self, reason: str) -> None:
+    def fall_short(self, kind: Shortfall, reason: str) -> None:
+        """Events alone will not do until the next full comparison has found that they do; `reason` is for people."""
+        SHORTFALLS.inc(kind.value)
         if not self._told:
             log.error("%s; comparing everything every %s s instead", reason, POLL_SECONDS)
         self._told = True

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 import pathlib
+import tempfile
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from swapwarden.agent import cgroupfs, facts
+from swapwarden.api import state
 
 from tests.unit.agent.cgroup_tree import PAGE, CgroupTree
 
@@ -92,3 +97,36 @@ def test_read(tmp_path: pathlib.Path) -> None:
     (tree.root / "memory").mkdir()
     assert facts.read(tree.proc, tmp_path, cgroups, None).cgroup_version == 1
     cgroups.close()
+
+
+DIGITS = st.text("0123456789٣²-", max_size=30).map(lambda text: text * 300)
+
+
+@given(st.data())
+def test_no_content_of_the_kernels_files_stops_the_agent(data: st.DataObject) -> None:
+    """Not that a kernel writes such things: a mount of something else in its place might."""
+    text = st.one_of(st.text(max_size=200), DIGITS)
+    line = st.builds("MemTotal: {} kB\n{} partition {} 0 {}\n".format, text, text, text, text)
+    content = st.one_of(line, text).map(str.encode) | st.binary(max_size=300)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        proc = folder / "proc"
+        (proc / "sys/kernel").mkdir(parents=True)
+        for file in ("meminfo", "swaps", "sys/kernel/osrelease"):
+            (proc / file).write_bytes(data.draw(content, label=file))
+        (folder / "kubepods").mkdir()
+        (folder / "kubepods" / "memory.stat").write_bytes(data.draw(content, label="memory.stat"))
+        cgroups = cgroupfs.Cgroups(name, PAGE)
+        try:
+            found = facts.read(proc, folder / "block", cgroups, "kubepods")
+            facts.available(proc)
+            cgroups.stat("kubepods")
+        finally:
+            cgroups.close()
+    json = msgspec.json.encode(found)
+    assert msgspec.json.decode(json, type=state.Facts) == found
+
+
+def test_what_is_read_of_a_file_is_bounded(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "meminfo").symlink_to("/dev/zero")
+    assert facts.available(tmp_path) == 0

@@ -110,8 +110,8 @@ def test_a_line_that_did_not_fit_does_not_spoil_the_next(file: pathlib.Path, mon
         book.writing("a", 1, 5, 0)
     book.writing("b", 2, 6, 0)
     content = journal.replay(file.read_bytes())
-    assert (list(content.entries), content.bad) == (["b"], 1)
-    assert list(reopened(book, file).paths()) == ["b"]
+    assert (list(content.entries), content.bad) == (["a", "b"], 0)
+    assert list(reopened(book, file).paths()) == ["a", "b"]
 
 
 def test_a_failure_to_compact_leaves_the_journal_as_it_was(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,3 +191,45 @@ def test_a_crash_at_any_byte_loses_no_value_that_may_be_ours(
         after.close()
         assert held in (states[whole], states[follower])
     logging.disable(logging.NOTSET)
+
+
+def test_an_agent_that_starts_on_a_full_disk_holds_limits_and_keeps_what_it_knows(
+    file: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = journal.Journal(file)
+    book.writing("old", 1, 5, 0)
+    book.close()
+    failures = journal.FAILURES.value()
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("swapwarden.agent.journal.os.write", full)
+        book = journal.Journal(file)
+        book.writing("new", 2, 6, 0)
+    assert journal.FAILURES.value() == failures + 2
+    assert book.get("old", 1) == journal.Entry("old", 1, 5, [0])
+    book.writing("newest", 3, 7, 0)
+    again = reopened(book, file)
+    assert list(again.paths()) == ["old", "new", "newest"]
+    again.close()
+
+
+def test_a_disk_that_has_room_later_gets_all_that_was_not_written(
+    file: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+    with monkeypatch.context() as broken:
+
+        def full(path: object, *arguments: int) -> int:
+            raise OSError(28, "No space left on device", path, *arguments)
+
+        broken.setattr("swapwarden.agent.journal.os.open", full)
+        book = journal.Journal(file)
+        book.begin()
+        book.writing("first", 1, 5, 0)
+    assert os.open is real
+    book.writing("second", 2, 6, 0)
+    assert list(reopened(book, file).paths()) == ["first", "second"]
+    assert reopened(book, file).begun

@@ -184,3 +184,29 @@ async def test_a_state_that_cannot_be_read_is_refused_until_one_can(api: Api, fo
     await until(lambda: api.watched == 2)
     assert follower.accepted == [("a", 5), ("a", 6)]
     assert [bool(reason) for reason in follower.refused] == [False, True, True, False]
+
+
+async def test_an_api_server_that_is_gone_for_an_hour_is_asked_seldom_and_found_at_once_when_it_is_back(
+    api: Api, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that only the pauses move."""
+    monkeypatch.setattr(source, "BACKOFF_SECONDS", (0.5, 30.0))
+    waits: list[float] = []
+    real = asyncio.sleep
+    gone = client.Unreachable("connection refused")
+
+    async def passing(seconds: float) -> None:
+        waits.append(seconds)
+        api.lists[:] = [gone] if sum(waits) < 3600 else [made("u1", 7)]
+        await real(0)
+
+    monkeypatch.setattr("swapwarden.agent.source.asyncio.sleep", passing)
+    api.lists = [gone]
+    follower = follow()
+    async with asyncio.timeout(10):
+        while not follower.accepted:
+            await real(0)
+    assert follower.accepted == [("u1", 7)]
+    assert follower.found == ["u1"], "nobody is told that there is no state"
+    assert max(waits) <= 30.0
+    assert 3600 / 30 < len(waits) < 3600 / 5

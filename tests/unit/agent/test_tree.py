@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -33,33 +34,82 @@ def put(dirs: Dirs, *path: str) -> Dirs:
     return dirs
 
 
-def build(pods: dict[str, tuple[str, set[str]]], style: str, runtime: str) -> Dirs:
-    """One node's tree in a style: systemd, cgroupfs, or systemd below a cgroupRoot (as kind has it)."""
+cgroup_root_ = st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True), max_size=3)
+"""The kubelet's cgroupRoot, by its parts."""
+
+
+def build(
+    pods: dict[str, tuple[str, set[str]]],
+    style: str,
+    runtime: str,
+    *,
+    above: Sequence[str] = (),
+    system: bool = False,
+    inside: Callable[[], Dirs] = dict,
+) -> Dirs:
+    """One node's tree, with the pods below a cgroupRoot of the parts `above`; "nested" is systemd as kind has it.
+
+    `style` is the cgroup driver. With `system` there is the level of KEP-5894, which holds every other pod. `inside`
+    makes what is in each container.
+    """
     dirs: Dirs = {"system.slice": {"containerd.service": {}}, "init.scope": {}}
-    prefix = "kubelet-" if style == "nested" else ""
-    top = put(dirs, "kubelet.slice") if style == "nested" else dirs
-    root = put(top, "kubepods" if style == "cgroupfs" else f"{prefix}kubepods.slice")
-    for level in ("burstable", "besteffort"):
-        put(root, level if style == "cgroupfs" else f"{prefix}kubepods-{level}.slice")
-    for uid, (qos, ids) in pods.items():
+    parts = ["kubelet"] if style == "nested" else list(above)
+    if style == "cgroupfs":
+        root = put(dirs, *parts, "kubepods")
+        name = ""
+    else:
+        # One slice in the other, each with the names of those above it, in which a dash is an underscore.
+        whole = [part.replace("-", "_") for part in (*parts, "kubepods")]
+        name = "-".join(whole)
+        root = put(dirs, *(f"{'-'.join(whole[: count + 1])}.slice" for count in range(len(whole))))
+    for number, (uid, (qos, ids)) in enumerate(pods.items()):
+        levels = (["system"] if system and number % 2 else []) + ([] if qos == "guaranteed" else [qos])
         if style == "cgroupfs":
-            pod = put(root, *([] if qos == "guaranteed" else [qos]), f"pod{uid}")
+            pod = put(root, *levels, f"pod{uid}")
         else:
-            middle = "" if qos == "guaranteed" else f"-{qos}"
-            levels = [] if qos == "guaranteed" else [f"{prefix}kubepods-{qos}.slice"]
-            pod = put(root, *levels, f"{prefix}kubepods{middle}-pod{uid.replace('-', '_')}.slice")
+            slices = [f"{'-'.join([name, *levels[: count + 1]])}.slice" for count in range(len(levels))]
+            pod = put(root, *slices, f"{'-'.join([name, *levels])}-pod{uid.replace('-', '_')}.slice")
         for cid in ids:
-            put(pod, cid if style == "cgroupfs" else f"{runtime}{cid}.scope")
+            put(pod, cid if style == "cgroupfs" else f"{runtime}{cid}.scope").update(inside())
+            if runtime == "crio-":
+                put(pod, f"crio-conmon-{cid}" if style == "cgroupfs" else f"crio-conmon-{cid}.scope")
     return dirs
 
 
-@given(pods_, st.sampled_from(["systemd", "cgroupfs", "nested"]), st.sampled_from(RUNTIMES))
-def test_a_tree_in_any_style_is_found_whole(pods: dict[str, tuple[str, set[str]]], style: str, runtime: str) -> None:
-    dirs = build(pods, style, runtime)
+@given(
+    pods_,
+    pods_,
+    st.sampled_from(["systemd", "cgroupfs", "nested"]),
+    st.sampled_from(RUNTIMES),
+    cgroup_root_,
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_tree_in_any_style_is_found_whole(
+    pods: dict[str, tuple[str, set[str]]],
+    inner: dict[str, tuple[str, set[str]]],
+    style: str,
+    runtime: str,
+    above: list[str],
+    system: bool,
+    crun: bool,
+) -> None:
+    """And nothing of the clusters that run in its containers, which are nested in the style of the node's own."""
+
+    def inside() -> Dirs:
+        nested = build(inner, style, runtime)
+        return {tree.INNER: nested} if crun else nested
+
+    dirs = build(pods, style, runtime, above=above, system=system, inside=inside)
     list_dirs = listing(dirs)
     root = tree.find(list_dirs)
-    found = {pod.uid: {tree.container_id(name) for name in list_dirs(pod.path)} for pod in tree.pods(list_dirs, root)}
+    found = {
+        pod.uid: {cid for name in list_dirs(pod.path) if (cid := tree.container_id(name))}
+        for pod in tree.pods(list_dirs, root)
+    }
     assert found == {uid: ids for uid, (_, ids) in pods.items()}
+    for uid in pods:
+        assert tree.find(list_dirs, own_uid=uid) == root
 
 
 UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"

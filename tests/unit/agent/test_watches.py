@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import pathlib
 
 import pytest
-from swapwarden.agent import inotify, watches
+from swapwarden.agent import enforcer, inotify, wanted, watches
+from swapwarden.api import names
 
-from tests.unit.agent.agent_node import Node, until
+from tests.unit.agent.agent_node import MIB, Node, state, until
 from tests.unit.agent.cgroup_tree import swap_max, write
+
+QUEUE = int(pathlib.Path("/proc/sys/fs/inotify/max_queued_events").read_text(encoding="ascii"))
 
 
 async def test_watches_and_descriptors_stay_flat(plain: Node) -> None:
@@ -103,3 +107,81 @@ async def test_a_refusal_that_is_not_for_want_of_watches_names_the_path(
     await until(lambda: swap_max(pod) == "0")
     assert "Permission denied" in agent.standing().polling
     assert str(plain.tree.root) in agent.standing().polling
+
+
+async def test_events_that_the_kernel_drops_are_made_up_for(plain: Node) -> None:
+    """More than fs.inotify.max_queued_events before the agent gets to run."""
+    agent = plain.start()
+    first, second = plain.tree.pod(1), plain.tree.pod(2)
+    await until(lambda: [swap_max(pod) for pod in (first, second)] == ["0", "0"])
+    overflows = enforcer.OVERFLOWS.value()
+    for _ in range(QUEUE // 2 + 1):  # of two files in turn: events that are alike and follow each other become one
+        for pod in (first, second):
+            write(pod, "max")
+    third = plain.tree.pod(3)
+    await until(lambda: enforcer.OVERFLOWS.value() > overflows)
+    await until(lambda: [swap_max(pod) for pod in (first, second, third)] == ["0", "0", "0"])
+    assert agent.standing().polling == ""
+
+
+async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgotten(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no descriptor left a directory looks as empty as one that is gone."""
+    monkeypatch.setattr(watches, "POLL_SECONDS", 0.01)
+    pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n")
+    app = plain.tree.container(pod, "app")
+    agent = plain.start()
+    agent.apply(state({1: 0}, containers={1: {"app": wanted.Container(MIB, cap=False)}}))
+    shortfalls = watches.SHORTFALLS.value("unreadable")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr("swapwarden.agent.cgroupfs.os.scandir", full)
+        late = plain.tree.pod(2)
+        await until(lambda: watches.SHORTFALLS.value("unreadable") > shortfalls + 1)
+        assert "Too many open files" in agent.standing().polling
+        assert list(plain.known(pod).containers) == [app.name]
+    await until(lambda: swap_max(late) == "0")
+    await until(lambda: not agent.standing().polling)
+    agent.apply(state({}, mode=names.Mode.RESTORE))
+    assert [swap_max(path) for path in (pod, app, late)] == [str(8 * MIB), "max", "max"]
+
+
+async def test_pods_that_were_there_before_are_left_alone_also_where_the_first_look_was_cut_short(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "POLL_SECONDS", 0.01)
+    before = plain.tree.pod(1)
+    real = os.scandir
+
+    def full(fd: int) -> object:
+        if pathlib.Path(f"/proc/self/fd/{fd}").readlink() == before:
+            raise OSError(24, "Too many open files")
+        return real(fd)
+
+    with monkeypatch.context() as short:
+        short.setattr("swapwarden.agent.cgroupfs.os.scandir", full)
+        agent = plain.start()
+        assert agent._mirror.pods == {}
+        assert "Too many open files" in agent.standing().polling
+    await until(lambda: not agent.standing().polling)
+    after = plain.tree.pod(2)
+    await until(lambda: swap_max(after) == "0")
+    assert swap_max(before) == "max"
+
+
+async def test_a_pod_that_goes_while_it_is_read_is_gone(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = plain.start()
+    pod = plain.tree.pod(1)
+    await until(lambda: swap_max(pod) == "0")
+    knob, real = plain.known(pod).knob, plain.cgroups.inode
+    with monkeypatch.context() as stale:
+        stale.setattr(plain.cgroups, "inode", lambda path: knob.inode if path == knob.path else real(path))
+        plain.tree.remove(pod)
+        agent.resync()
+        assert agent.standing().polling == ""
+    agent.resync()
+    assert agent._mirror.pods == {}
