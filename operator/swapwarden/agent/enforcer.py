@@ -440,9 +440,9 @@ class Enforcer:
             elif isinstance(owner, pods.Knob):
                 touched[owner] = None
                 self._rewrites.touched(owner, noticed)
-            elif owner is not None and self._units.concerns(owner, event):
-                self._bring_units()
             elif owner is not None:
+                if self._units.concerns(owner, event):
+                    self._bring_units()
                 self._mirror.take(owner, event, noticed)
         for knob in touched:
             if knob.watch is not None:

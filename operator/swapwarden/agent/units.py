@@ -69,7 +69,7 @@ class Units:
                 found[self._find(name, root)] = name
             except shortfall.ShortError as short:
                 self._lacking.append(shortfall.Shortfall(name, short.reason, str(short)))
-        self._watch_homes(found)
+        self._watch_homes(found, root)
         left = {path: path.rpartition("/")[2] for path in self._journal.paths() if not _is_of_pods(path)}
         for path in [path for path, unit in self._units.items() if self._fs.inode(path) != unit.inode]:
             self._drop(path)
@@ -86,7 +86,7 @@ class Units:
 
     def concerns(self, owner: pods.Watched, event: inotify.Event) -> bool:
         """Whether something happened to a unit that is named: `bring` then is to be called."""
-        return isinstance(owner, Home) and event.name in self._names
+        return isinstance(owner, Home | pods.Parent) and event.name in self._names
 
     def knobs(self) -> Iterator[pods.Knob]:
         """The files that are in hand."""
@@ -167,9 +167,13 @@ class Units:
         self._watches.release(unit)
         self._settler.drop(unit)
 
-    def _watch_homes(self, found: dict[str, str]) -> None:
-        """A service that starts again has a new cgroup; one that was not there may come."""
+    def _watch_homes(self, found: dict[str, str], root: str) -> None:
+        """A service that starts again has a new cgroup; one that was not there may come.
+
+        The cgroup that holds the tree of pods is watched already, and tells only one owner.
+        """
         homes = {"", _SYSTEM, *(path.rpartition("/")[0] for path in found)} if self._names else set()
+        homes.discard(root.rpartition("/")[0])
         for path in self._homes.keys() - homes:
             self._watches.release(self._homes.pop(path))
         for path in homes:

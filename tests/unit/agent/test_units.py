@@ -163,3 +163,20 @@ async def test_nothing_is_done_before_pods_are_found(tmp_path: pathlib.Path) -> 
     agent.resync()
     assert swap_max(node.tree.root / "x.slice") == "0"
     node.stop()
+
+
+@pytest.mark.parametrize("naming", ["systemd", "cgroupfs", "kind"])
+async def test_slices_come_and_the_tree_of_pods_goes_though_both_are_in_one_cgroup(
+    naming: str, tmp_path: pathlib.Path
+) -> None:
+    node = Node(tmp_path, naming)
+    agent = node.start()
+    agent.apply(asking("late.slice"))
+    late = node.tree.group(node.tree.root / "late.slice")
+    await until(lambda: swap_max(late) == "0")
+    agent.apply(state())
+    assert swap_max(late) == "max"
+    agent.apply(asking("late.slice"))
+    node.tree.remove(node.tree.kubepods)
+    await until(lambda: agent.root is None)
+    node.stop()
