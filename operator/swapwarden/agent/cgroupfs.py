@@ -159,6 +159,13 @@ class Cgroups:
         except CgroupError:
             return ""
 
+    def is_high_below_max(self, path: str) -> bool:
+        """Whether memory.high is below memory.max; not where either is not there."""
+        try:
+            return self.limit(path, MEMORY_HIGH) < self.limit(path, MEMORY_MAX)
+        except CgroupError:
+            return False
+
     def set_limit(self, path: str, limit: int) -> None:
         """Write memory.swap.max. What the file then holds is for the caller to read: others write there too."""
         name = tree.join(path, SWAP_MAX)

@@ -15,6 +15,8 @@ def of_file(knob: pods.Knob, *, audit: bool) -> Iterator[state.Violation]:
     wanted = target if isinstance(target, int) else knob.limit if knob.draining else None
     if knob.failed:
         reason, message = "WriteFailed", knob.failed
+    elif knob.yielded:
+        reason, message = "Yielded", "another writer keeps lowering it, and is left its value for a time"
     elif knob.draining:
         reason, message = "Draining", _draining(knob)
     elif would_write:

@@ -228,6 +228,7 @@ class Enforcer:
             drifting=drifting,
             kubelet_swap=None if current is None else current.kubelet_swap,
             settings=tuple(self._units.shortfalls()) if self._units.concerned else None,
+            others=self._rewrites.others(),
             cost=self._cost(current.proposal) if current is not None and current.proposal is not None else None,
             unmet=None if current is None else current.unmet,
         )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Final
 
 from swapwarden.agent import exposure, limits, targets
 from swapwarden.kube import backoff
+
+
+_UNITS: Final = (".slice", ".scope")
 
 
 class Watched:
@@ -16,6 +20,20 @@ class Watched:
 
     def __init__(self) -> None:
         self.watch: int | None = None
+
+
+class Fight:
+    """How often another writer lowered a file that is to hold more. Limits in bytes."""
+
+    __slots__ = ("limit", "rounds", "since", "until")
+
+    def __init__(self, limit: int, since: float) -> None:
+        self.limit = limit
+        """What the file is to hold."""
+        self.since = since
+        self.rounds = 0
+        self.until: float | None = None
+        """Until when the lower value is left to the other; None while it is not."""
 
 
 class Knob(Watched):
@@ -28,6 +46,7 @@ class Knob(Watched):
         "container",
         "draining",
         "failed",
+        "fight",
         "found",
         "holds",
         "inode",
@@ -75,6 +94,7 @@ class Knob(Watched):
         """When its cgroup was seen to come; long ago where it was found."""
         self.unit: int | None = None if container else limits.NO_LIMIT
         """What systemd holds for the cgroup's unit, where it has one, and writes back; None where that is not known."""
+        self.fight: Fight | None = None
         self.resources: tuple[str, ...] | None = None
         """The cgroup's other limits when last looked at."""
         self.touched = self.written = float("-inf")
@@ -84,6 +104,19 @@ class Knob(Watched):
     def settled(self) -> bool:
         """Whether it was looked at since the agent came up."""
         return self.written > float("-inf") or self.moved > float("-inf")
+
+    def is_units(self, value: int) -> bool:
+        """Whether systemd holds this value for the cgroup, and so writes it at times.
+
+        Under the cgroupfs driver, and inside of containers, it has no units.
+        """
+        return value == self.unit and self.path.endswith(_UNITS)
+
+    @property
+    def yielded(self) -> bool:
+        """Whether it holds less than it is to, because another writer would not have it otherwise."""
+        fight = self.fight
+        return fight is not None and fight.until is not None and self.limit == fight.limit and self.found < fight.limit
 
     @property
     def kind(self) -> str:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from swapwarden.agent import cgroupfs, exposure, limits, pods
+from swapwarden.agent import cgroupfs, drift, exposure, limits, pods
 from swapwarden.api import names
 from swapwarden.telemetry import metrics
 
@@ -34,8 +34,9 @@ TOGETHER: Final = 3
 """Running pods that are written at one moment when all are; fewer where there are not so many, but never one."""
 LOG_SECONDS: Final = 60.0
 """Between lines of the log about one cause. Repairs are never limited."""
-
-_UNITS: Final = (".slice", ".scope")
+_ASIDE: Final = frozenset({names.Cause.UNIT_VALUE, names.Cause.RESIZE})
+"""Causes with which a container may get what a plugin of the runtime had put into its unit, and not the kubelet."""
+_MAX: Final = limits.NO_LIMIT
 
 
 class Evidence(NamedTuple):
@@ -69,11 +70,6 @@ def cause_of(seen: Evidence) -> names.Cause:
     return names.Cause.UNIT_VALUE if seen.unit else names.Cause.OTHER_WRITER
 
 
-def is_unit(path: str) -> bool:
-    """Whether systemd has a unit for the cgroup: under the cgroupfs driver, and inside of containers, it has none."""
-    return path.endswith(_UNITS)
-
-
 class _Note:
     """What is still to be told of one file that held one value, some times in a moment."""
 
@@ -105,6 +101,7 @@ class Rewrites:
         self._guarded = guarded
         self._changed = changed
         self._clock = clock
+        self._signs = drift.Signs()
         self._notes: dict[tuple[pods.Knob, int], _Note] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._logged: dict[names.Cause, float] = {}
@@ -114,6 +111,10 @@ class Rewrites:
         """Tell of nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def others(self) -> str:
+        """What is known of other writers of late; empty where there is none."""
+        return self._signs.told(self._clock())
 
     def look(self, knob: pods.Knob) -> bool:
         """Note the other resources of the file's cgroup; whether they were known, and are others now."""
@@ -156,9 +157,12 @@ class Rewrites:
         running = [pod.knob.touched for pod in self._everyone() if pod.containers]
         for (knob, found), note in notes.items():
             together = sum(touched >= note.noticed - MOMENT_SECONDS for touched in running)
-            unit = is_unit(knob.path) and found == knob.unit
+            unit = knob.is_units(found)
             seen = Evidence(note.age, knob.container != "", unit, note.resized, together, len(running))
             cause = cause_of(seen)
+            high = self._fs.is_high_below_max(knob.path)
+            if cause is names.Cause.OTHER_WRITER or (cause in _ASIDE and knob.container and high and found == _MAX):
+                self._signs.note(drift.Write(knob.kind, knob.path, found, high), note.noticed)
             if knob.container and cause in {names.Cause.START, names.Cause.RESIZE}:
                 # The runtime tells systemd, which from now on writes this one.
                 knob.unit = found

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from swapwarden.agent import cgroupfs, decide, exposure, journal, limits, pods, rewrites, room, targets
+from swapwarden.agent import cgroupfs, decide, exposure, fights, journal, limits, pods, rewrites, room, targets
 from swapwarden.api import names
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
@@ -78,6 +78,7 @@ class Settler:
         self._clock = clock
         self.writes = 0
         """So many writes were made; the last one to a file is its `number`."""
+        self._fights = fights.Fights(clock)
 
     def settle(self, knob: pods.Knob, noticed: float, *, ran: names.Cause | None = None) -> None:
         """Bring one file to its target.
@@ -136,10 +137,12 @@ class Settler:
             swap = 0 if limit >= limits.NO_LIMIT else self._fs.in_use(knob.path)
             usages = functools.partial(self._room.usages, knob.path)
             held = knob.holds == limit
-            action = decide.decide(limit, found, swap, usages, cap=knob.cap, held=held, page=self._fs.page)
+            cap = knob.cap or self._fights.yields(knob, limit)
+            action = decide.decide(limit, found, swap, usages, cap=cap, held=held, page=self._fs.page)
             if action.write is None:
                 knob.holds = found
-                return self._settled(knob, found, swap, draining=action.draining, cut=found <= limit)
+                wait = self._settled(knob, found, swap, draining=action.draining, cut=found <= limit)
+                return self._fights.left(knob) if wait is None else wait
             self._write(knob, found, action.write)
             again = self._fs.limit(knob.path)
             self._account(knob, found, action.write, noticed, swap=swap, ran=ran, down=down)
@@ -227,6 +230,8 @@ class Settler:
             if down is None:
                 REPAIR_SECONDS.observe(now - noticed)
             self._rewrites.note(knob, found, noticed, exposed=exposed, cause=down)
+            if found < value and not knob.is_units(found):
+                self._fights.lowered(knob, value)
         elif exposed is not None and ran is not None and pod is not None:
             pod.tally.attribute(ran, exposed)
 

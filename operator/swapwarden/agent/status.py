@@ -18,7 +18,7 @@ NODE_SETTINGS: Final = "NodeSettings"
 STRICT: Final = "Strict"
 REQUIREMENTS_MET: Final = "RequirementsMet"
 
-_ORDER: Final = ("WriteFailed", "Draining", "Audit", "AwaitingState", "Exposed")
+_ORDER: Final = ("WriteFailed", "Draining", "Yielded", "Audit", "AwaitingState", "Exposed")
 """Of violations, where there is not room for all: what is wrong now before what was."""
 _PASSING: Final = frozenset({names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, names.Shortfall.AUDIT})
 """Shortfalls of settings with which a node is as good as others."""
@@ -50,6 +50,8 @@ class Standing(NamedTuple):
     """Pods that another writer raised above their value lately."""
     kubelet_swap: int | None = None
     """Swap in bytes that the kubelet counted, where that is not what there is; None elsewhere."""
+    others: str = ""
+    """What is known of other writers of late, systemd left out; empty where there is none."""
     cost: state.Cost | None = None
     """What a proposal would take from pods that use it now; None where there is none."""
     settings: Sequence[shortfall.Shortfall] | None = None
@@ -94,6 +96,11 @@ def _applied(standing: Standing, compatible: _Verdict) -> _Verdict:  # noqa: PLR
     draining = sum(violation.reason == "Draining" for violation in standing.violations)
     if draining:
         return _Verdict("False", "Draining", f"{draining} cgroups have more swap in use than wanted")
+    yielded = sum(violation.reason == "Yielded" for violation in standing.violations)
+    if yielded:
+        return _Verdict(
+            "False", "Yielded", f"{yielded} cgroups hold less than wanted: another writer keeps lowering them"
+        )
     return _Verdict("True", "AsSpecified", "all cgroups hold what the spec says")
 
 
@@ -112,11 +119,17 @@ def _degraded(standing: Standing) -> _Verdict:
 
 
 def _drift(standing: Standing) -> _Verdict:
-    if standing.drifting:
-        return _Verdict(
-            "True", "Rewritten", f"{standing.drifting} running pods were above their value lately; repaired"
-        )
-    return _Verdict("False", "Quiet", "")
+    yielded = sum(violation.reason == "Yielded" for violation in standing.violations)
+    if yielded:
+        reason, message = "Yielded", f"{yielded} cgroups are left to another writer, who keeps lowering them"
+    elif standing.drifting:
+        reason = "Rewritten"
+        message = f"{standing.drifting} running pods were above their value lately; repaired"
+    elif standing.others:
+        reason, message = "OtherWriter", "values were written over lately; repaired"
+    else:
+        return _Verdict("False", "Quiet", "")
+    return _Verdict("True", reason, f"{message}; {standing.others}" if standing.others else message)
 
 
 def _settings(shortfalls: Sequence[shortfall.Shortfall]) -> _Verdict:

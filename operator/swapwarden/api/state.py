@@ -289,8 +289,8 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         msgspec.Meta(
             max_length=64,
             description=(
-                "WriteFailed, Draining (more swap is in use than wanted), Audit (would be written in Enforce), "
-                "AwaitingState, or Exposed (it was above its value for a while)."
+                "WriteFailed, Draining (more swap is in use than wanted), Yielded (another writer keeps lowering it), "
+                "Audit (would be written in Enforce), AwaitingState, or Exposed (it was above its value for a while)."
             ),
         ),
     ]

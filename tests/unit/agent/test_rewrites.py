@@ -40,10 +40,15 @@ def test_what_the_evidence_speaks_for(seen: rewrites.Evidence, cause: names.Caus
 
 
 def test_what_systemd_has_a_unit_for() -> None:
-    assert rewrites.is_unit("kubepods.slice/kubepods-pod1.slice")
-    assert rewrites.is_unit("kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope")
-    assert not rewrites.is_unit("kubepods.slice/kubepods-pod1.slice/crio-1.scope/container")
-    assert not rewrites.is_unit("kubepods/pod1")
+    scope = "kubepods.slice/kubepods-pod1.slice/crio-1.scope"
+    assert pods.Knob("kubepods.slice/kubepods-pod1.slice", 1, None).is_units(limits.NO_LIMIT)
+    assert not pods.Knob("kubepods.slice/kubepods-pod1.slice", 1, None).is_units(0)
+    assert not pods.Knob("kubepods/pod1", 1, None).is_units(limits.NO_LIMIT)
+    assert not pods.Knob(scope, 1, None, "1").is_units(limits.NO_LIMIT)
+    for path in (scope, f"{scope}/container"):
+        knob = pods.Knob(path, 1, None, "1")
+        knob.unit = 4096
+        assert knob.is_units(4096) is (path == scope)
 
 
 @pytest.fixture(autouse=True)

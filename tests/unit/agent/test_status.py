@@ -21,6 +21,7 @@ GOOD = status.Standing(
 )
 DRAINING = state.Violation("p", "Draining", wanted="0", found="4096", swap_bytes=4096)
 FAILED = state.Violation("p", "WriteFailed", wanted="0", found="max", message="denied")
+YIELDED = state.Violation("p", "Yielded", wanted="4096", found="0")
 EXPOSED = state.Violation("p", "Exposed", exposures=3, exposed_milliseconds=5)
 
 
@@ -45,6 +46,7 @@ def test_applied() -> None:
     assert applied(stated=False) == ("Unknown", "AwaitingState")
     assert applied(violations=[DRAINING]) == ("False", "Draining")
     assert applied(violations=[DRAINING, FAILED]) == ("False", "WriteFailed")
+    assert applied(violations=[YIELDED]) == ("False", "Yielded")
     assert applied(violations=[EXPOSED]) == ("True", "AsSpecified")
     assert applied(mode=names.Mode.RESTORE, to_put_back=1) == ("False", "Restoring")
     assert applied(mode=names.Mode.RESTORE) == ("True", "Restored")
@@ -68,6 +70,10 @@ def test_degraded_and_drift() -> None:
     assert verdicts(GOOD._replace(polling="no watches"))["Degraded"] == ("True", "Polling")
     assert verdicts(GOOD._replace(violations=[FAILED]))["Degraded"] == ("True", "WriteFailed")
     assert verdicts(GOOD._replace(drifting=2))["Drift"] == ("True", "Rewritten")
+    assert verdicts(GOOD._replace(others="somebody"))["Drift"] == ("True", "OtherWriter")
+    assert verdicts(GOOD._replace(drifting=2, violations=[YIELDED]))["Drift"] == ("True", "Yielded")
+    told = status.build(GOOD._replace(drifting=2, others="somebody writes 0"), FACTS, [], "t").conditions[3].message
+    assert told == "2 running pods were above their value lately; repaired; somebody writes 0"
 
 
 def test_what_the_profile_requires() -> None:

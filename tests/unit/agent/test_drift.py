@@ -1,0 +1,70 @@
+"""Who else writes, by value, level and beat."""
+
+from __future__ import annotations
+
+import pytest
+from swapwarden.agent import drift, limits
+
+CRIO = "kubepods.slice/kubepods-pod1.slice/crio-1.scope"
+CONTAINERD = "kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope"
+
+
+def told(*writes: drift.Write, every: float = 20.0, rounds: int = 4) -> str:
+    """What is told after so many rounds of these writes."""
+    signs = drift.Signs()
+    now = 0.0
+    for _ in range(rounds):
+        for number, write in enumerate(writes):
+            signs.note(write, now + number / 10)
+        now += every
+    return signs.told(now)
+
+
+@pytest.mark.parametrize("value", [0, 4096])
+@pytest.mark.parametrize("inner", ["", "/container"])
+def test_wasp_agent(value: int, inner: str) -> None:
+    write = drift.Write("container", CRIO + inner, value, high_below_max=False)
+    assert "every 20 s, as wasp-agent does" in told(write, write)
+    assert "every 22 s, as wasp-agent does" in told(write, every=22.0, rounds=5)
+
+
+@pytest.mark.parametrize(
+    ("write", "every", "rounds"),
+    [
+        (drift.Write("container", CONTAINERD, 0, high_below_max=False), 20.0, 4),
+        (drift.Write("container", CRIO, 0, high_below_max=False), 60.0, 4),
+        (drift.Write("container", CRIO, 0, high_below_max=False), 20.0, 3),
+        (drift.Write("container", CRIO, limits.NO_LIMIT, high_below_max=False), 20.0, 4),
+        (drift.Write("pod", CRIO, 0, high_below_max=True), 20.0, 4),
+        (drift.Write("kubepods", "kubepods.slice", 0, high_below_max=False), 20.0, 4),
+    ],
+)
+def test_nobody_is_named_on_less_evidence(write: drift.Write, every: float, rounds: int) -> None:
+    said = told(write, every=every, rounds=rounds)
+    assert said.startswith("another writer gives ")
+    assert "as" not in said.split()
+
+
+def test_the_memory_qos_plugin() -> None:
+    write = drift.Write("container", CONTAINERD, limits.NO_LIMIT, high_below_max=True)
+    assert "memory-qos plugin of NRI" in told(write, rounds=1)
+    assert "memory-qos" not in told(write, write._replace(high_below_max=False), rounds=1)
+
+
+def test_what_has_no_beat_has_none() -> None:
+    signs = drift.Signs()
+    for now in (0.0, 20.0, 23.0, 60.0, 65.1, 90.0):
+        signs.note(drift.Write("pod", "kubepods/pod1", 4096, high_below_max=False), now)
+    assert signs.told(90.0) == "another writer gives a number of bytes to pods"
+
+
+def test_each_way_is_told_of_until_it_is_long_ago() -> None:
+    signs = drift.Signs()
+    signs.note(drift.Write("pod", "kubepods/pod1", 0, high_below_max=False), 0.0)
+    signs.note(drift.Write("kubepods", "kubepods", limits.NO_LIMIT, high_below_max=False), 100.0)
+    both = "another writer gives max to kubepods; another writer gives 0 to pods"
+    assert signs.told(200.0) == both
+    assert signs.told(650.0) == both.partition(";")[0]
+    assert signs.told(701.0) == ""
+    signs.note(drift.Write("pod", "kubepods/pod1", 0, high_below_max=False), 2000.0)
+    assert signs.told(2000.0) == both.partition("; ")[2]
