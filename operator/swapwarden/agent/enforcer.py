@@ -162,11 +162,12 @@ class Enforcer:
         old, self._state = self._state, new
         self._evidence.follow(new, self.root, self._mirror.pods.values())
         everything = old is None or (old.mode, old.on_unknown_pod) != (new.mode, new.on_unknown_pod)
-        if everything or old is None or old.kubepods != new.kubepods:
-            self._retarget_root()
-        for pod in list(self._mirror.pods.values()):
-            if everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid):
-                self._retarget(pod, begun, arrived=True)
+        with self._settler.lowering_first():
+            if everything or old is None or old.kubepods != new.kubepods:
+                self._retarget_root()
+            for pod in list(self._mirror.pods.values()):
+                if everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid):
+                    self._retarget(pod, begun, arrived=True)
         if everything or old is None or old.system != new.system:
             self._bring_units()
         APPLY_SECONDS.observe(self._clock() - begun)
@@ -184,11 +185,12 @@ class Enforcer:
             self._mirror.lose()
             self._find()
             return
-        self._retarget_root()
-        self._mirror.prune()
-        for pod in list(self._mirror.pods.values()):
-            self._retarget(pod, now)
-        self._enter(now)
+        with self._settler.lowering_first():
+            self._retarget_root()
+            self._mirror.prune()
+            for pod in list(self._mirror.pods.values()):
+                self._retarget(pod, now)
+            self._enter(now)
         self._bring_units()
         self._watches.retried()
         self._changed()
@@ -266,8 +268,9 @@ class Enforcer:
             return
         self._problem = None
         self._waits.reset()
-        self._retarget_root()
-        self._enter(self._clock())
+        with self._settler.lowering_first():
+            self._retarget_root()
+            self._enter(self._clock())
         for path in self._journal.paths():
             if self._journal.get(path, self._fs.inode(path)) is None:
                 self._journal.forget(path)
@@ -350,9 +353,10 @@ class Enforcer:
         elif knob.holds is None and arrived and entry is not None and not pod.stated:
             ran, noticed = names.Cause.STATE_LATE, pod.since
         self._mirror.watch(knob)
-        self._settler.settle(knob, noticed, ran=ran)
-        for container in pod.containers.values():
-            self._retarget_container(container, noticed)
+        with self._settler.lowering_first():
+            self._settler.settle(knob, noticed, ran=ran)
+            for container in pod.containers.values():
+                self._retarget_container(container, noticed)
         if entry is not None:
             pod.stated = True
             pod.origin = targets.Origin.FOUND
@@ -445,12 +449,13 @@ class Enforcer:
                 if self._units.concerns(owner, event):
                     self._bring_units()
                 self._mirror.take(owner, event, noticed)
-        for knob in touched:
-            if knob.watch is not None:
-                # What the agent wrote itself is told of, too.
-                if knob.number <= self._read_until and self._evidence.rewritten(self.root, knob):
-                    self._changed()
-                self._settler.settle(knob, noticed)
+        with self._settler.lowering_first():
+            for knob in touched:
+                if knob.watch is not None:
+                    # What the agent wrote itself is told of, too.
+                    if knob.number <= self._read_until and self._evidence.rewritten(self.root, knob):
+                        self._changed()
+                    self._settler.settle(knob, noticed)
         if self._watches.drained:
             self._read_until = written
         if self._mirror.root is None and self._search is None:

@@ -9,8 +9,7 @@ from typing import Final
 from swapwarden.agent import exposure, limits, targets
 from swapwarden.kube import backoff
 
-
-_UNITS: Final = (".slice", ".scope")
+_UNITS: Final = (".slice", ".scope", ".service")
 
 
 class Watched:
@@ -110,7 +109,8 @@ class Knob(Watched):
 
         Under the cgroupfs driver, and inside of containers, it has no units.
         """
-        return value == self.unit and self.path.endswith(_UNITS)
+        held = 0 if self.pod is not None and self.pod.covered and self is self.pod.knob else self.unit
+        return value == held and self.path.endswith(_UNITS)
 
     @property
     def yielded(self) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 from swapwarden.agent import cgroupfs, decide, exposure, fights, journal, limits, pods, rewrites, room, targets
 from swapwarden.api import names
@@ -52,6 +53,14 @@ class ContestedError(cgroupfs.CgroupError):
     """Another writer changes the file as often as the agent does."""
 
 
+class _Raise(NamedTuple):
+    """A file that is to hold more, with the arguments of `settle`: after those that are to hold less."""
+
+    knob: pods.Knob
+    noticed: float
+    ran: names.Cause | None
+
+
 class Settler:
     """Not thread-safe; never waits. What cannot be settled at once is tried again by a timer of the event loop."""
 
@@ -79,6 +88,27 @@ class Settler:
         self.writes = 0
         """So many writes were made; the last one to a file is its `number`."""
         self._fights = fights.Fights(clock)
+        self._raises: list[_Raise] | None = None
+        """What waits while other files are lowered; None where nothing has to."""
+
+    @contextlib.contextmanager
+    def lowering_first(self) -> Iterator[None]:
+        """Of the files settled in this context, raise those that are to hold more at its end, in the same order.
+
+        What a cgroup can use is the least of its own limit and of those above it. Were one of them raised while another
+        one is yet to be lowered, it could for a moment use more than both the old limits and the new ones allow. Within
+        another such context it is that one's end.
+        """
+        if self._raises is not None:
+            yield
+            return
+        waiting = self._raises = []
+        try:
+            yield
+        finally:
+            self._raises = None
+        for knob, noticed, ran in waiting:
+            self.settle(knob, noticed, ran=ran)
 
     def settle(self, knob: pods.Knob, noticed: float, *, ran: names.Cause | None = None) -> None:
         """Bring one file to its target.
@@ -143,6 +173,9 @@ class Settler:
                 knob.holds = found
                 wait = self._settled(knob, found, swap, draining=action.draining, cut=found <= limit)
                 return self._fights.left(knob) if wait is None else wait
+            if self._raises is not None and action.write > found:
+                self._raises.append(_Raise(knob, noticed, ran))
+                return None
             self._write(knob, found, action.write)
             again = self._fs.limit(knob.path)
             self._account(knob, found, action.write, noticed, swap=swap, ran=ran, down=down)

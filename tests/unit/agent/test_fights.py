@@ -96,7 +96,7 @@ async def test_who_raises_is_never_left_alone(node: Node) -> None:
 async def test_a_unit_that_systemd_holds_at_0_is_no_fight(plain: Node) -> None:
     """systemd means nothing by it: it writes what it has, at each reload."""
     pod = await started(plain)
-    plain.known(pod).knob.unit = 0
+    plain.known(pod).covered = True
     await attack(pod, "0", str(64 * MIB), 5 * fights.ROUNDS)
     await until(lambda: swap_max(pod) == str(64 * MIB))
 
@@ -117,7 +117,7 @@ async def test_the_limit_of_all_pods_can_be_fought_over_too(plain: Node) -> None
     assert [each.pod for each in agent.standing().violations] == ["kubepods"]
 
 
-async def test_who_it_is_is_told(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_it_is_is_told(plain: Node) -> None:
     pod = await started(plain)
     agent = plain.enforcer
     assert agent is not None

@@ -112,13 +112,13 @@ async def test_systemds_own_value_alone(node: Node) -> None:
 
 async def test_what_the_unit_holds_is_not_always_max(plain: Node) -> None:
     pod, *_ = await running(plain, 4, limit=8 * MIB)
-    plain.known(pod).knob.unit = 0
+    plain.known(pod).covered = True
     counted = Counted()
     write(pod, "0")
     await until(lambda: counted() == {Cause.UNIT_VALUE: 1})
     assert (swap_max(pod), causes(plain, pod)) == (str(8 * MIB), [])
     counted = Counted()
-    write(pod, "max")
+    write(pod, "4096")
     await until(lambda: counted() == {Cause.OTHER_WRITER: 1})
 
 

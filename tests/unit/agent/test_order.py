@@ -1,0 +1,100 @@
+"""No order of writes lets a pod use more, not even for a moment, than the old limits or the new ones allow."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import tempfile
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from swapwarden.agent import limits, wanted
+from swapwarden.api import names
+
+from tests.unit.agent.agent_node import Node, state
+from tests.unit.agent.cgroup_tree import PAGE, container_id, swap_max, uid, write
+
+PODS = 2
+CONTAINERS = ("a", "b")
+
+values = st.sampled_from([0, PAGE, 2 * PAGE, 3 * PAGE, limits.NO_LIMIT])
+caps = st.booleans()
+containers = st.builds(wanted.Container, values, caps)
+pods = st.builds(
+    wanted.Pod,
+    st.none() | values,
+    st.dictionaries(st.sampled_from([container_id(name) for name in CONTAINERS]), containers),
+    st.none() | st.builds(wanted.Container, values, st.just(False)),
+)
+states = st.builds(
+    lambda kubepods, found, mode: state(kubepods=kubepods, mode=mode)._replace(pods=found),
+    st.none() | values,
+    st.fixed_dictionaries({}, optional={uid(number): pods for number in range(PODS)}),
+    st.sampled_from([names.Mode.ENFORCE, names.Mode.ENFORCE, names.Mode.AUDIT]),
+)
+
+
+class Tree:
+    """All files of a node, and what the cgroups below can use by them."""
+
+    def __init__(self, node: Node) -> None:
+        self._root = node.tree.root
+        pods = [node.tree.pod(number) for number in range(PODS)]
+        inner = [node.tree.container(pod, name) for pod in pods for name in CONTAINERS]
+        self.files = [node.tree.kubepods, *pods, *inner]
+        self.cgroups = [*pods, *inner]
+
+    def usable(self, held: dict[pathlib.Path, int]) -> dict[pathlib.Path, int]:
+        """The least of each cgroup's limit and of those above it."""
+        return {path: min(held.get(each, limits.NO_LIMIT) for each in (path, *path.parents)) for path in self.cgroups}
+
+    def held(self) -> dict[pathlib.Path, int]:
+        return {path: limits.parse(swap_max(path), PAGE) for path in self.files}
+
+
+async def play(folder: pathlib.Path, first: list[int], wished: list[wanted.State]) -> None:
+    node = Node(folder)
+    tree = Tree(node)
+    for file, value in zip(tree.files, first, strict=True):
+        write(file, limits.render(value))
+    agent = node.start()
+    real = node.cgroups.set_limit
+    seen: list[dict[pathlib.Path, int]] = []
+
+    def spy(path: str, limit: int) -> None:
+        real(path, limit)
+        seen.append(tree.usable(tree.held()))
+
+    node.cgroups.set_limit = spy  # type: ignore[method-assign] # to see each write
+    for each in wished:
+        before = tree.usable(tree.held())
+        seen.clear()
+        agent.apply(each)
+        after = tree.usable(tree.held())
+        for moment in seen:
+            for path, usable in moment.items():
+                assert usable <= max(before[path], after[path]), path
+        held = tree.held()
+        agent.resync()
+        assert tree.held() == held, "nothing is left to be done"
+    node.stop()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(values, min_size=1 + PODS + PODS * len(CONTAINERS), max_size=1 + PODS + PODS * len(CONTAINERS)),
+    st.lists(states, min_size=1, max_size=3),
+)
+@example(
+    # All pods may have more, and one less: less than they all had.
+    [PAGE, *[2 * PAGE] * (PODS + PODS * len(CONTAINERS))],
+    [state({0: 0}, kubepods=limits.NO_LIMIT)],
+)
+@example(
+    # A pod may have more, and its containers less than it had.
+    [limits.NO_LIMIT, *[2 * PAGE] * PODS, *[limits.NO_LIMIT] * (PODS * len(CONTAINERS))],
+    [state({0: limits.NO_LIMIT}, each=PAGE)],
+)
+def test_no_order_of_writes_opens_a_gap(first: list[int], wished: list[wanted.State]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(play(pathlib.Path(folder), first, wished))
