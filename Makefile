@@ -92,7 +92,8 @@ bench-informer: venv ## Measure the informer against plain json.loads, as a rati
 	$(PYTHON) -m bench.informer
 
 .PHONY: bench-agent
-bench-agent: venv ## Measure the agent: its memory, idle CPU, and 250 pods from cold against a bare loop, as ratios
+bench-agent: venv ## Measure the agent in the kernel VM beside a loop in C: memory, CPU, system calls, latencies; exit 1 over budget
+	@$(PYTHON) -m testbed setup kernel
 	$(PYTHON) -m bench.agent
 
 .PHONY: bench-webhook
