@@ -316,9 +316,9 @@ def test_1000_writes_of_another(tree: CgroupTree, api: FakeApi, start: Start) ->
     # A report from the midst of it may list the repair that was under way, too.
     until(lambda: [(one["pod"], one["reason"]) for one in api.status["violations"]] == [(uid(1), "Exposed")])
     assert len(api.patches) < 30
-    # Who writes max to a pod that has just come is taken for systemd.
-    until(lambda: agent.metric('swapwarden_agent_exposures_total{cause="Start"}') >= 1)
-    until(lambda: "Start" in api.status["violations"][0]["causes"])
+    # Who writes max to a pod's slice is taken for systemd.
+    until(lambda: agent.metric('swapwarden_agent_exposures_total{cause="UnitValue"}') >= 1000)
+    until(lambda: set(api.status["violations"][0]["causes"]) == {"UnitValue", "StateLate"})
 
 
 def test_250_pods_at_once_and_no_growth(tree: CgroupTree, api: FakeApi, start: Start) -> None:
