@@ -120,11 +120,11 @@ class Evidence:
 
     def view(self, root: str | None, known: Iterable[pods.Pod]) -> View:
         """What was seen, for the status."""
-        mine = [pod for pod in known if covers(root, pod.path)]
+        mine = [pod for pod in known if (self.wanted or pod.covered) and covers(root, pod.path)]
         held = tuple(sorted(pod.uid for pod in mine if pod.covered))
         others = len(mine) - len(held)
         PODS.set(len(held) if self.wanted else 0, "at_zero")
-        PODS.set(others if self.wanted else 0, "not_yet")
+        PODS.set(others, "not_yet")
         # Where none of those that are there is held at 0 (any more), what was seen of others says nothing.
         proved = self._proved is not None and (bool(held) or not mine)
         return View(self.wanted, root, proved, self._refuted, held, others)

@@ -38,3 +38,24 @@ def test_the_kernel_tells_what_happens(tmp_path: pathlib.Path) -> None:
     notify.remove(content)
     notify.remove(content)
     notify.close()
+
+
+def test_it_knows_whether_a_read_gave_all(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "file"
+    files = [tmp_path / f"{number:0200}" for number in range(2)]
+    for each in (file, *files):
+        each.write_text("1")
+    notify = inotify.Inotify()
+    notify.add(str(file), inotify.CONTENT)
+    notify.add(str(tmp_path), inotify.CHILDREN)
+    assert notify.read() == []
+    assert notify.drained
+    for number in range(400):  # each with its name of 208 bytes
+        files[number % 2].rename(tmp_path / f"{number:0199}x")
+        (tmp_path / f"{number:0199}x").rename(files[number % 2])
+    events = notify.read()
+    assert not notify.drained
+    while not notify.drained:
+        events += notify.read()
+    assert len(events) == 1600
+    notify.close()

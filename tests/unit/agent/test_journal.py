@@ -57,6 +57,34 @@ def test_a_value_that_later_ones_failed_to_replace_is_not_anothers(file: pathlib
     assert reopened(book, file).get("pod", 7) == journal.Entry("pod", 7, 1 << 63, [1, 4])
 
 
+def test_a_0_of_systemds_that_is_ours_is_not_what_was_found(file: pathlib.Path) -> None:
+    book = journal.Journal(file)
+    book.cover("pod", 7, covered=True)
+    assert book.get("pod", 7) == journal.Entry("pod", 7, 1 << 63, [], covered=True)
+    for found, value in ((0, MIB), (0, MIB), (MIB, 2 * MIB), (0, 2 * MIB)):
+        book.writing("pod", 7, found, value)
+    book = reopened(book, file)
+    assert book.get("pod", 7) == journal.Entry("pod", 7, 1 << 63, [MIB, 2 * MIB], covered=True)
+    book.writing("pod", 7, 5, MIB)
+    assert book.get("pod", 7) == journal.Entry("pod", 7, 5, [MIB], covered=True)
+    book.seen("pod", 7)
+    assert book.get("pod", 7) == journal.Entry("pod", 7, covered=True)
+    book.cover("pod", 7, covered=False)
+    book.writing("pod", 7, 0, MIB)
+    assert reopened(book, file).get("pod", 7) == journal.Entry("pod", 7, 0, [MIB])
+
+
+def test_what_was_written_before_systemd_had_the_files_is_kept(file: pathlib.Path) -> None:
+    book = journal.Journal(file)
+    book.writing("a", 1, 1 << 63, MIB)
+    book.writing("b", 2, 5, MIB)
+    for path, inode in (("a", 1), ("b", 2)):
+        book.cover(path, inode, covered=True)
+    book = reopened(book, file)
+    assert book.get("a", 1) == journal.Entry("a", 1, 1 << 63, [MIB], covered=True)
+    assert book.get("b", 2) == journal.Entry("b", 2, 5, [MIB], covered=True)
+
+
 def test_a_later_cgroup_of_the_same_name_is_another(file: pathlib.Path) -> None:
     book = journal.Journal(file)
     book.writing("pod", 7, 5, 0)
