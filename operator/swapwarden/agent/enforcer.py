@@ -310,7 +310,6 @@ class Enforcer:
             pod.knob.came = noticed
         elif self._away is not None:
             noticed = self._away
-        self._evidence.came(self.root, pod)
         self._retarget(pod, noticed)
         if found and self._journal.get(pod.path, pod.knob.inode) is None:
             self._journal.seen(pod.path, pod.knob.inode)
@@ -345,6 +344,7 @@ class Enforcer:
         elif entry is not None:
             pod.last = entry.limit
         knob = pod.knob
+        self._look(knob)
         knob.target = targets.of_pod(current, entry, mode=mode, origin=pod.origin, last=pod.last)
         knob.shadow = targets.of_pod(current, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=pod.last)
         ran = None
@@ -461,8 +461,14 @@ class Enforcer:
         if self._mirror.root is None and self._search is None:
             self._find()
 
+    def _look(self, knob: pods.Knob) -> None:
+        """See who gave a pod's file what it holds, unless the agent did. One just made may not be there yet."""
+        if knob.pod is not None and knob is knob.pod.knob and not knob.number:
+            self._evidence.came(self.root, knob.pod)
+
     def _again(self, knob: pods.Knob) -> None:
         self._mirror.watch(knob)
+        self._look(knob)
         self._settler.settle(knob, self._clock())
 
     def _poll_later(self) -> None:

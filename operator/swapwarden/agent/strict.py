@@ -91,7 +91,7 @@ class Evidence:
                 self.came(root, pod)
 
     def came(self, root: str | None, pod: pods.Pod) -> None:
-        """Look at a pod before the agent writes to it (in this run)."""
+        """Look at a pod to which the agent has not written (in this run), perhaps not for the first time."""
         entry = self._journal.get(pod.path, pod.knob.inode)
         if entry is not None and entry.covered:
             pod.covered = True
@@ -99,10 +99,10 @@ class Evidence:
         if not self.wanted or not covers(root, pod.path):
             return
         found = self._limit(pod)
-        others = (found == 0 and 0 not in entry.wrote) or entry.found == 0 if entry is not None else found == 0
-        if others:
+        own = entry is not None and found in entry.wrote
+        if (found == 0 and not own) or (own and entry is not None and entry.found == 0):
             self._zero(pod)
-        elif found == limits.NO_LIMIT and entry is not None and entry.wrote and found not in entry.wrote:
+        elif found == limits.NO_LIMIT and entry is not None and entry.wrote and not own:
             self._unlimited(pod)
 
     def rewritten(self, root: str | None, knob: pods.Knob) -> bool:

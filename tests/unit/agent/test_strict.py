@@ -9,7 +9,7 @@ from swapwarden.agent import limits, strict, wanted
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import MIB, Node, reasons, state, until
-from tests.unit.agent.cgroup_tree import swap_max, uid, write
+from tests.unit.agent.cgroup_tree import FILES, swap_max, uid, write
 
 
 def asked(entries: dict[int, int | None] | None = None, mode: names.Mode = names.Mode.ENFORCE) -> wanted.State:
@@ -96,6 +96,20 @@ async def test_a_pod_that_is_born_at_0_is_evidence(plain: Node) -> None:
     await until(lambda: told(plain) == ("True", "InForce"))
     born(plain, 2, "guaranteed")
     plain.tree.pod(3, "guaranteed")
+    assert told(plain) == ("True", "InForce")
+
+
+async def test_a_pod_whose_files_come_late_is_looked_at_then(plain: Node) -> None:
+    plain.start().apply(asked({1: MIB}))
+    path = plain.tree.pod_path(1)
+    path.mkdir()
+    agent = plain.enforcer
+    assert agent is not None
+    await until(lambda: bool(agent._mirror.pods))
+    for name, text in FILES.items():
+        (path / f".{name}").write_text("0\n" if name == "memory.swap.max" else text)
+        (path / f".{name}").rename(path / name)
+    await until(lambda: swap_max(path) == str(MIB))
     assert told(plain) == ("True", "InForce")
 
 
