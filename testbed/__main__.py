@@ -35,6 +35,11 @@ def _setup_helm() -> None:
         term.say(f"  {programs.helm()}")
 
 
+def _setup_nfd() -> None:
+    with term.step("Node Feature Discovery"):
+        term.say(f"  {programs.nfd() / 'nfd-master'}")
+
+
 # What may need root comes first: to hear of that after minutes of building would be late.
 PARTS = {
     "kernel": _setup_kernel,
@@ -42,6 +47,7 @@ PARTS = {
     "controlplane": _setup_controlplane,
     "kubectl": _setup_kubectl,
     "helm": _setup_helm,
+    "nfd": _setup_nfd,
 }
 FOR_DEMO = ("kernel", "controlplane")
 _E2E = "e2e"

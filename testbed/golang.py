@@ -78,14 +78,18 @@ def module(path: str, version: str, checksum: str) -> Path:
     return Path(found["Dir"])
 
 
-def build(package: str, target: Path, *, source: Path, stamps: Sequence[str], tags: str = "") -> None:
+def build(
+    package: str, target: Path, *, source: Path, stamps: Sequence[str], tags: str = "", mod_file: Path | None = None
+) -> None:
     """Build PACKAGE, as seen from the module in SOURCE, into the file TARGET; static, at low priority.
 
-    STAMPS are the linker's `-X` settings. host.SetupError with the end of the output when it fails.
+    STAMPS are the linker's `-X` settings. MOD_FILE is a go.mod to go by in place of the module's own, with its go.sum
+    beside it. host.SetupError with the end of the output when it fails.
     """
     environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
     flags = " ".join(["-s -w", *(f"-X {stamp}" for stamp in stamps)])
     command = ["nice", str(ensure()), "build", "-v", "-trimpath", "-buildvcs=false", "-tags", tags, "-ldflags", flags]
+    command += [f"-modfile={mod_file}"] if mod_file else []
     log = target.with_name("build.log")
     with process.Process(
         f"go build {target.name}", [*command, "-o", str(target), package], log=log, env=environment, cwd=source

@@ -25,6 +25,8 @@ from testbed import assets, cache, golang, host, process, term
 CONTAINERD_VERSION = "2.4.2"
 HELM_VERSION = "3.21.4"
 KIND_VERSION = "0.33.0"
+NFD_VERSION = "0.18.3"
+NFD_CRDS = "nfd-api-crds.yaml"
 KUBE_ON_HOST = ("kube-controller-manager", "kube-scheduler")
 KUBE_ON_NODE = ("kubelet", "kube-proxy")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -125,6 +127,34 @@ def kind() -> Path:
 def containerd() -> Path:
     """A folder with containerd, its shim for runc, and ctr; static, for the node's own system."""
     return _release(_containerd())
+
+
+def nfd() -> Path:
+    """A folder with nfd-master of Node Feature Discovery, and NFD_CRDS; built here: it is released as an image only."""
+    kept = f"nfd-{NFD_VERSION}"
+    with cache.lock(kept):
+        if not cache.find(kept):
+            with cache.install(kept) as folder:
+                _build_nfd(folder)
+    return cache.root() / kept
+
+
+def _build_nfd(folder: Path) -> None:
+    name, version = "sigs.k8s.io/node-feature-discovery", f"v{NFD_VERSION}"
+    source = golang.module(name, version, "h1:q5/qpyxrasI/F6838lflFNGAUszpMNRuFwornPLYdxQ=")
+    # Its go.mod looks for the module of its API in its own folder, which no module holds that is in another.
+    api = golang.module(f"{name}/api/nfd", version, "h1:l+ZtPZTdgsdG2POxY7oh7gdk/ML/FLI5VKwSDBl1fyk=")
+    mod_file, inside = folder / "go.mod", f"{name}/api/nfd => ./api/nfd"
+    text = (source / "go.mod").read_text(encoding="utf-8")
+    host.need(
+        inside in text, f"go.mod of {name} has no line with {inside!r}", "look for a newer version of the testbed"
+    )
+    mod_file.write_text(text.replace(inside, f"{name}/api/nfd => {api}"), encoding="utf-8")
+    shutil.copyfile(source / "go.sum", folder / "go.sum")
+    stamps = [f"{name}/pkg/version.version={version}"]
+    with term.step(f"building nfd-master {NFD_VERSION} from its Go modules (minutes, once)"):
+        golang.build("./cmd/nfd-master", folder / "nfd-master", source=source, stamps=stamps, mod_file=mod_file)
+    shutil.copyfile(source / "deployment" / "base" / "nfd-crds" / NFD_CRDS, folder / NFD_CRDS)
 
 
 def kube_on_host(name: str) -> Path:

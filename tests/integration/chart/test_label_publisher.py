@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,9 @@ import pytest
 from testbed import helm, manifests, process
 from testbed.controller import Controller
 from testbed.controlplane import ControlPlane
+from tests.integration.chart import nfd
 from tests.integration.chart.agents import Agent
-from tests.integration.chart.nfd import FEATURES, OWNS, NfdMaster
+from tests.integration.chart.nfd import FEATURES, OWNS
 from tests.integration.controller.cluster import FAST, STATES, Cluster
 from tests.integration.controller.node_labels import (
     BACKING,
@@ -34,7 +34,6 @@ from tests.integration.controller.node_labels import (
 Json = dict[str, Any]
 Eventually = Callable[..., None]
 
-KIND = Path(__file__).parent / "foreign" / "nodefeatures.yaml"
 OWN = FEATURES.replace("nodefeatures", f"namespaces/{helm.NAMESPACE}/nodefeatures")
 NOT_PODS = {"Deployment", "DaemonSet", "Job", "CustomResourceDefinition", "MutatingWebhookConfiguration"}
 NOT_THERE = (
@@ -60,7 +59,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def _clean(cluster: Cluster) -> Iterator[None]:
     cluster.cp.apply(manifests.FOLDER / "uninstall-configmap.yaml")
-    cluster.cp.apply_crds(KIND)
+    nfd.apply_kinds(cluster.cp)
     yield
     for path in ("/api/v1/nodes", STATES, OWN):
         status, found = cluster.cp.request("GET", path)
@@ -93,7 +92,7 @@ def test_nfd_sets_the_labels_that_it_is_asked_for_and_takes_them_away(cluster: C
         [owner] = cluster.cp.get(f"{OWN}/swapwarden-one")["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
         assert controller.metric("swapwarden_controller_node_features") == 1
-        with NfdMaster(cluster.cp):
+        with nfd.master(cluster.cp, "one"):
             eventually(lambda: labels(cluster, "one") == {**ALL, TRUSTED: "true"}, "labels on the node")
             assert noted(cluster) == ALL.keys()
             report(cluster, "one", CLEAR)
@@ -112,7 +111,7 @@ def test_what_nfd_found_by_itself_stays_with_it(cluster: Cluster, eventually: Ev
     none: Json = {"attributes": {}, "flags": {}, "instances": {}}
     worker = {"apiVersion": "nfd.k8s-sigs.io/v1alpha1", "kind": "NodeFeature", "metadata": metadata}
     cluster.cp.create(OWN, {**worker, "spec": {"features": none, "labels": {"memory-swap": "true"}}})
-    with NfdMaster(cluster.cp):
+    with nfd.master(cluster.cp, "one"):
         eventually(lambda: labels(cluster, "one") == {NFD: "true"}, "the label of its own worker")
         with Controller(cluster.cp, FAST, "--label-publisher=NodeFeature", "--label-removal-delay=1"):
             eventually(lambda: labels(cluster, "one") == BASE, "ours besides")
@@ -131,8 +130,8 @@ def test_the_kind_may_come_later_and_go_and_no_label_is_missing_when_it_comes(
         report(cluster, "one", NVME)
         eventually(lambda: labels(cluster, "one") == ALL, "labels by the controller")
         assert OWNS not in cluster.cp.get("/api/v1/nodes/one")["metadata"].get("annotations", {})
-        with NfdMaster(cluster.cp):
-            cluster.cp.apply_crds(KIND)
+        with nfd.master(cluster.cp, "one"):
+            nfd.apply_kinds(cluster.cp)
 
             def taken_over() -> bool:
                 assert labels(cluster, "one") == ALL
@@ -143,7 +142,7 @@ def test_the_kind_may_come_later_and_go_and_no_label_is_missing_when_it_comes(
             report(cluster, "one", CLEAR)
             eventually(lambda: labels(cluster, "one").get(BACKING) == "hdd", "another value, by way of it")
         cluster.cp.kubectl("delete", "crd", "nodefeatures.nfd.k8s-sigs.io")
-        NfdMaster(cluster.cp).prune()
+        nfd.prune(cluster.cp)
         eventually(lambda: labels(cluster, "one").get(BACKING) == "hdd", "the controller sets them itself", timeout=60)
         assert controller.metric("swapwarden_controller_node_features") == 0
 
@@ -156,7 +155,7 @@ def test_without_the_kind_no_label_is_set_where_only_nfd_may(cluster: Cluster, e
         eventually(lambda: cluster.swap_max("one", pod) == "max", "a plan all the same")
         controller.said(NOT_THERE)
         assert labels(cluster, "one") == {}
-        cluster.cp.apply_crds(KIND)
+        nfd.apply_kinds(cluster.cp)
         eventually(lambda: asked(cluster) == BASE, "now there is whom to ask", timeout=60)
     cluster.cp.request("DELETE", "/api/v1/namespaces/default/pods/planned?gracePeriodSeconds=0")
 
@@ -172,7 +171,7 @@ def test_an_uninstallation_leaves_none_but_those_that_pods_select(
     kubeconfig = cluster.cp.kubeconfig_for(token, "uninstall")
     command = [sys.executable, "-m", "swapwarden", "uninstall", f"--kubeconfig={kubeconfig}", "--node-features"]
     with (
-        NfdMaster(cluster.cp),
+        nfd.master(cluster.cp, "one"),
         Controller(cluster.cp, FAST, "--label-publisher=NodeFeature"),
         Agent(cluster, "one"),
     ):

@@ -19,7 +19,10 @@ class Cluster:
         self.cp = control_plane
 
     def node(self, name: str, labels: dict[str, str] | None = None, swap: int = 2**30) -> dict[str, Any]:
-        self.cp.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels or {"group": name}}})
+        # Where there is not one annotation, as on no real node, nfd-master's patch of a node is refused.
+        annotations = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+        metadata = {"name": name, "labels": labels or {"group": name}, "annotations": annotations}
+        self.cp.create("/api/v1/nodes", {"metadata": metadata})
         info = {"swap": {"capacity": swap}} if swap else {}
         capacity = {"memory": str(2**32), "cpu": "1", "pods": "100"}
         fields = ["machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion"]
