@@ -118,8 +118,11 @@ class Rewrites:
 
     def look(self, knob: pods.Knob) -> bool:
         """Note the other resources of the file's cgroup; whether they were known, and are others now."""
-        before, knob.resources = knob.resources, self._fs.resources(knob.path)
-        return before is not None and before != knob.resources
+        before, now = knob.resources, self._fs.resources(knob.path)
+        if not any(now):  # gone meanwhile
+            return False
+        knob.resources = now
+        return before is not None and before != now
 
     def touched(self, knob: pods.Knob, noticed: float) -> None:
         """The file was written to, be it with the value that it held."""

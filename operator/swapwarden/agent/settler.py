@@ -53,6 +53,10 @@ class ContestedError(cgroupfs.CgroupError):
     """Another writer changes the file as often as the agent does."""
 
 
+class _LaterError(Exception):
+    """The file is to hold more, and others are yet to be lowered."""
+
+
 class _Raise(NamedTuple):
     """A file that is to hold more, with the arguments of `settle`: after those that are to hold less."""
 
@@ -119,6 +123,8 @@ class Settler:
         self.cancel(knob)
         try:
             wait = self._bring(knob, noticed, ran=ran)
+        except _LaterError:
+            return
         except cgroupfs.GoneError as error:
             wait = self._gone(knob, error)
         except cgroupfs.TransientError as error:
@@ -175,7 +181,7 @@ class Settler:
                 return self._fights.left(knob) if wait is None else wait
             if self._raises is not None and action.write > found:
                 self._raises.append(_Raise(knob, noticed, ran))
-                return None
+                raise _LaterError
             self._write(knob, found, action.write)
             again = self._fs.limit(knob.path)
             self._account(knob, found, action.write, noticed, swap=swap, ran=ran, down=down)

@@ -179,6 +179,16 @@ async def test_a_resize_changes_other_files_too(plain: Node) -> None:
     assert sorted(causes(plain, pod)) == [Cause.RESIZE, Cause.UNIT_VALUE]
 
 
+async def test_a_pod_that_goes_is_not_resized(plain: Node) -> None:
+    pod = (await running(plain, 1))[0]
+    assert plain.enforcer is not None
+    knob = plain.known(pod).knob
+    before = knob.resources
+    plain.tree.remove(pod)
+    assert not plain.enforcer._rewrites.look(knob)
+    assert knob.resources == before
+
+
 async def test_the_kubelets_number_is_what_a_containers_unit_holds(plain: Node) -> None:
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app", memory_swap_max="4096\n")

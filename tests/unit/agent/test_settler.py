@@ -332,6 +332,24 @@ async def test_a_file_that_never_comes_is_a_failure(plain: Node, monkeypatch: py
     await until(lambda: swap_max(plain.tree.pod_path(1)) == "0" and reasons(agent) == [])
 
 
+async def test_a_failure_to_raise_is_one_failure_however_often_all_is_compared(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = plain.tree.pod(1, memory_swap_max="0\n")
+    agent = plain.start()
+
+    def deny(path: str, limit: int) -> None:
+        raise cgroupfs.DeniedError(f"{path}: Permission denied ({limit})")
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", deny)
+    agent.apply(state({1: MIB}))
+    for _ in range(3):
+        agent.resync()
+        assert reasons(agent) == ["WriteFailed"]
+    assert swap_max(pod) == "0"
+    assert len([each for each in caplog.records if each.message.startswith("cannot set memory.swap.max")]) == 1
+
+
 async def test_a_writer_that_is_as_fast_is_a_failure(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = plain.tree.pod(1)
     agent = plain.start()
