@@ -277,7 +277,9 @@ def containers(**fields: Any) -> dict[str, Any]:
 KERNEL_VALUE = "should match '^(max|0|[1-9][0-9]{0,18})$'"
 BAD_STATES: list[tuple[dict[str, Any], str, str]] = [
     ({"profile": None}, "spec.profile", "null"),
-    ({"system": {}}, "spec.system", "unknown field"),
+    ({"systems": {}}, "spec.systems", "unknown field"),
+    ({"system": {"units": ["a.slice"]}}, "spec.system.swapMax", "Required value"),
+    ({"kernel": {"vm.swappiness": "a b"}}, "spec.kernel.vm.swappiness", "should match"),
     ({"mode": "Off"}, "spec.mode", f'{SUPPORTED}"Audit", "Enforce", "Restore"'),
     ({"epoch": -1}, "spec.epoch", "greater than or equal to 0"),
     ({"kubepods": {"swapMax": "10%"}}, "spec.kubepods.swapMax", KERNEL_VALUE),
