@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 import types
 
 import pytest
@@ -52,3 +53,27 @@ def test_what_is_no_command(arguments: list[str], imports: list[str], capsys: py
         program.main(arguments)
     assert (ended.value.code, imports) == (2, [])
     assert "usage: swapwarden" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_agent_does_without_typing_extensions_unless_it_is_there_already(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[bool] = []
+
+    def stand_in(_: str) -> types.SimpleNamespace:
+        try:
+            __import__("typing_extensions")
+        except ImportError:
+            found.append(False)
+        else:
+            found.append(True)
+        return types.SimpleNamespace(add_arguments=lambda _: None, run=lambda _: 0)
+
+    monkeypatch.setattr(importlib, "import_module", stand_in)
+    monkeypatch.delitem(sys.modules, "typing_extensions", raising=False)
+    if known:
+        __import__("typing_extensions")
+    program.main(["agent"])
+    program.main(["controller"])
+    assert found == [known, True]
