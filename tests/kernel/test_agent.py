@@ -135,10 +135,10 @@ class Node:
         self.pods.append(made)
         return made
 
-    def start(self, kubeconfig: str = "kubeconfig") -> GuestProcess:
+    def start(self, kubeconfig: str = "kubeconfig", *options: str) -> GuestProcess:
         argv = [sys.executable, "-m", "swapwarden", "agent", "--node-name", self.name, "--cgroup-root", str(self.root)]
         argv += ["--run-dir", f"/run/{self.name}", "--state-dir", f"/var/tmp/{self.name}"]  # noqa: S108 the guest's own
-        argv += ["--kubeconfig", str(self.files / kubeconfig), "--metrics-address", "127.0.0.1:0"]
+        argv += ["--kubeconfig", str(self.files / kubeconfig), "--metrics-address", "127.0.0.1:0", *options]
         running = self.vm.spawn(
             argv, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")}, log=f"{self.name}-{len(self.agents)}"
         )

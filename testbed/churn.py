@@ -1,0 +1,261 @@
+"""Pods that come and go with too little memory, while others write to their limits. Runs in a guest, as a script.
+
+    python churn.py PLAN REPORT
+
+PLAN is JSON: `folder` (the cgroup that pods are made in), `seconds`, `metrics` (the agent's URL), `device` (a block
+device to read from), and `pods`: by UID `slot`, `disabled`, `spared` and `full`. Of each slot one pod after the other
+lives for some seconds: made as kubelet, systemd and runc do it, with the limit set back to `max` before the first
+container. Then a process presses against the pod's memory limit: either with more memory than it may have, and is
+started again when the kernel has killed it; or, where the pod is `full`, with nearly as much, and files that it
+reads, so that the kernel has to choose all the time what to throw out. Every few seconds systemd reloads: all limits
+are `max` again, but for pods that are `spared`. REPORT gets what happened to each pod, and all samples of pods that
+are to have no swap in which they have some, or may have it: [seconds, UID, memory.swap.current, memory.swap.max].
+Standard library only.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import heapq
+import itertools
+import json
+import mmap
+import os
+import random
+import signal
+import sys
+import time
+import urllib.request
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, Final
+
+MIB: Final = 1 << 20
+MEMORY: Final = 12 * MIB
+WANTED: Final = 18 * MIB
+NEARLY: Final = 10 * MIB
+FILES: Final = 6 * MIB
+PACE: Final = 2 * MIB
+"""Bytes that each process touches in a second."""
+LIFE_SECONDS: Final = (12.0, 24.0)
+RELOAD_SECONDS: Final = 6.0
+SAMPLE_SECONDS: Final = 0.01
+PATIENCE: Final = 60.0
+"""For a limit to be what it is to be at the end of a pod."""
+
+Steps = Generator[float, None, None]
+"""Does one thing after the other; gives the seconds until the next."""
+
+
+@dataclasses.dataclass
+class Pod:
+    """One pod, and what happened to it."""
+
+    uid: str
+    folder: Path
+    disabled: bool
+    spared: bool
+    full: bool
+    slot: int
+    attacks: list[float] = dataclasses.field(default_factory=list)
+    runs: int = 0
+    limit_at_end: str = ""
+    exposures: float = 0.0
+    child: int = 0
+
+    @property
+    def scope(self) -> Path:
+        """The container's cgroup."""
+        return self.folder / f"cri-containerd-{hashlib.sha256(self.uid.encode()).hexdigest()}.scope"
+
+    def attack(self) -> None:
+        """As systemd does it."""
+        self.attacks.append(time.monotonic())
+        write(self.folder / "memory.swap.max", "max")
+
+
+def write(file: Path, text: str) -> None:
+    """In one call, as kernel files want it."""
+    descriptor = os.open(file, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def hog(scope: Path, device: str, slot: int, *, full: bool) -> int:
+    """A process in the cgroup that touches more than fits, or as `full` pods do, for ever; its PID."""
+    child = os.fork()
+    if child:
+        return child
+    with contextlib.suppress(BaseException):
+        write(scope / "cgroup.procs", str(os.getpid()))
+        wanted = NEARLY if full else WANTED
+        memory = mmap.mmap(-1, wanted, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        block = os.urandom(64 * 1024)
+        # Page cache is charged to whoever reads first: each slot has a part of the disk to itself.
+        begin = slot * FILES
+        disk = os.open(device, os.O_RDONLY)
+        os.posix_fadvise(disk, begin, FILES, os.POSIX_FADV_DONTNEED)
+        for at in itertools.count(0, len(block)):
+            memory[at % wanted : at % wanted + len(block)] = block
+            if full:
+                os.pread(disk, len(block), begin + at % FILES)
+            time.sleep(len(block) / PACE)
+    os._exit(1)
+
+
+class Sampler:
+    """A process of its own, which nothing that others do holds up."""
+
+    def __init__(self, report: Path) -> None:
+        self.file = report.with_suffix(".samples")
+        read, self._pipe = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            os.close(self._pipe)
+            with contextlib.suppress(BaseException):
+                os.nice(-15)
+                self._run(read)
+            os._exit(0)
+        os.close(read)
+
+    def follow(self, pod: Pod) -> None:
+        """From now on."""
+        os.write(self._pipe, f"{pod.uid} {pod.folder}\n".encode())
+
+    def end(self) -> list[Any]:
+        """The seconds between samples, sorted, and the samples."""
+        os.close(self._pipe)
+        os.waitpid(self._child, 0)
+        found: list[Any] = json.loads(self.file.read_text(encoding="ascii"))
+        return found
+
+    def _run(self, pipe: int) -> None:
+        os.set_blocking(pipe, False)
+        followed: dict[str, tuple[int, int]] = {}
+        samples: list[tuple[float, str, int, str]] = []
+        gaps: list[float] = []
+        rest, last, due = b"", time.monotonic(), time.monotonic()
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                told = os.read(pipe, 65536)
+                if not told:
+                    break
+                *lines, rest = (rest + told).split(b"\n")
+                for uid, folder in (line.decode().split() for line in lines):
+                    files = (f"{folder}/memory.swap.current", f"{folder}/memory.swap.max")
+                    followed[uid] = (os.open(files[0], os.O_RDONLY), os.open(files[1], os.O_RDONLY))
+            for uid, (current, limit) in list(followed.items()):
+                try:
+                    used, may = os.pread(current, 32, 0), os.pread(limit, 32, 0)
+                except OSError:  # the pod is gone
+                    for descriptor in followed.pop(uid):
+                        os.close(descriptor)
+                    continue
+                if (used, may) != (b"0\n", b"0\n"):
+                    samples.append((time.monotonic(), uid, int(used), may.decode().strip()))
+            now = time.monotonic()
+            gaps.append(now - last)
+            last = now
+            due = max(due + SAMPLE_SECONDS, now)
+            time.sleep(due - now)
+        self.file.write_text(json.dumps([sorted(gaps), samples]), encoding="ascii")
+
+
+class Churn:
+    """All slots."""
+
+    def __init__(self, plan: dict[str, Any], report: Path) -> None:
+        self._seconds: float = plan["seconds"]
+        self._metrics: str = plan["metrics"]
+        self._device: str = plan["device"]
+        self._chance = random.Random(3)  # noqa: S311 it is no secret
+        self._sampler = Sampler(report)
+        self._alive: dict[str, Pod] = {}
+        self.ended: list[Pod] = []
+        self._slots: dict[int, list[Pod]] = {}
+        for uid, entry in plan["pods"].items():
+            folder = Path(plan["folder"], f"kubepods-burstable-pod{uid.replace('-', '_')}.slice")
+            self._slots.setdefault(entry["slot"], []).append(Pod(uid, folder, **entry))
+
+    def run(self) -> dict[str, Any]:
+        """Until the time is over and the last pod is gone; what is to be reported."""
+        self._until = time.monotonic() + self._seconds
+        now = time.monotonic()
+        due: list[tuple[float, int, Steps]] = [(now, -1, self._reloads())]
+        due += [(now + self._chance.uniform(0, 5), slot, self._lives(pods)) for slot, pods in self._slots.items()]
+        heapq.heapify(due)
+        while due:
+            when, slot, steps = heapq.heappop(due)
+            time.sleep(max(0.0, when - time.monotonic()))
+            with contextlib.suppress(StopIteration):
+                heapq.heappush(due, (time.monotonic() + next(steps), slot, steps))
+        gaps, samples = self._sampler.end()
+        pods = {pod.uid: {**dataclasses.asdict(pod), "folder": str(pod.folder)} for pod in self.ended}
+        return {"gaps": gaps, "samples": samples, "pods": pods}
+
+    def _reloads(self) -> Steps:
+        while time.monotonic() < self._until:
+            yield RELOAD_SECONDS
+            for pod in self._alive.values():
+                if not pod.spared:
+                    pod.attack()
+
+    def _lives(self, pods: list[Pod]) -> Steps:
+        for pod in pods:
+            if time.monotonic() < self._until:
+                yield from self._life(pod)
+
+    def _life(self, pod: Pod) -> Steps:
+        pod.folder.mkdir()
+        if pod.disabled:
+            self._sampler.follow(pod)
+        write(pod.folder / "memory.max", str(MEMORY))
+        write(pod.folder / "cgroup.subtree_control", "+memory")
+        for _ in range(self._chance.randint(2, 3)):
+            yield self._chance.uniform(0.005, 0.03)
+            pod.attack()
+        yield self._chance.uniform(0.003, 0.02)
+        pod.scope.mkdir()
+        self._begin(pod)
+        self._alive[pod.uid] = pod
+        end = min(self._until, time.monotonic() + self._chance.uniform(*LIFE_SECONDS))
+        while time.monotonic() < end:
+            yield 0.5
+            if os.waitpid(pod.child, os.WNOHANG)[0]:
+                self._begin(pod)
+        del self._alive[pod.uid]
+        os.kill(pod.child, signal.SIGKILL)
+        os.waitpid(pod.child, 0)
+        patience = time.monotonic() + PATIENCE
+        while pod.disabled and pod.limit_at_end != "0" and time.monotonic() < patience:
+            yield 0.2
+            pod.limit_at_end = (pod.folder / "memory.swap.max").read_text(encoding="ascii").strip()
+        pod.exposures = self._exposures(pod) if pod.disabled and not pod.spared else 0.0
+        pod.scope.rmdir()
+        pod.folder.rmdir()
+        self.ended.append(pod)
+
+    def _begin(self, pod: Pod) -> None:
+        pod.child = hog(pod.scope, self._device, pod.slot, full=pod.full)
+        pod.runs += 1
+
+    def _exposures(self, pod: Pod) -> float:
+        """As often as the agent says that the pod was exposed."""
+        with urllib.request.urlopen(self._metrics, timeout=PATIENCE) as answer:  # noqa: S310 its own agent's
+            text = answer.read().decode()
+        name = f'swapwarden_agent_pod_exposures_total{{uid="{pod.uid}"}} '
+        return next((float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name)), 0.0)
+
+
+def main() -> None:
+    """See the module."""
+    plan, report = Path(sys.argv[1]), Path(sys.argv[2])
+    found = Churn(json.loads(plan.read_text(encoding="ascii")), report).run()
+    report.write_text(json.dumps(found), encoding="ascii")
+
+
+if __name__ == "__main__":
+    main()
