@@ -1,0 +1,177 @@
+"""guarantee: Strict on a real node: what systemd itself makes of pods, with the agent and without."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swapwarden.agent import dropins
+
+from tests.e2e import cgroups, release
+from tests.e2e.cgroups import MIB, TIMEOUT
+from tests.e2e.conftest import Namespace, Wait
+from tests.e2e.provider import Node, Provider, Recording
+from tests.e2e.release import Release
+from tests.e2e.test_disabled import DISABLED, LIMIT, QOS, greedy, restarts
+
+AGENTS = f"/api/v1/namespaces/{release.NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=agent"
+FILES = [Path(dropins.UNITS) / folder / dropins.FILE for folder in dropins.folders(dropins.PREFIX)]
+COVERED = dropins.CLASSES
+RAISED = {"annotations": {"swapwarden.dev/swap-limit": str(LIMIT)}}
+RELOADS = 5
+
+
+@pytest.fixture(scope="module")
+def strict(node: Node, swapwarden: Release) -> Iterator[contextlib.ExitStack]:
+    """Swapwarden with the folders mounted, and a profile that asks for Strict until this is closed."""
+    assert node  # no other providers
+    with contextlib.ExitStack() as stack:
+        # Values that are not given have their default again.
+        stack.callback(swapwarden.upgrade)
+        swapwarden.upgrade(**{"agent.dropIns.mount": "true"})
+        with contextlib.ExitStack() as profile:
+            profile.enter_context(swapwarden.profile("strict", guarantee="Strict"))(behavior="WorkloadControlled")
+            yield profile
+
+
+def files(node: Node) -> list[str]:
+    """What the drop-in files hold; empty where there is none."""
+    script = 'for file in "$@"; do cat "$file" 2> /dev/null; echo; done'
+    said = node.run(["sh", "-c", script, "sh", *map(str, FILES)], timeout=TIMEOUT).stdout
+    return [each.strip() for each in said.split("\n\n")]
+
+
+def verdict(swapwarden: Release) -> str:
+    """The condition Strict, as STATUS/REASON; empty where there is none."""
+    conditions = swapwarden.state().get("status", {}).get("conditions", [])
+    return next((f"{each['status']}/{each['reason']}" for each in conditions if each["type"] == "Strict"), "")
+
+
+def scope_of(recording: Recording, of_pod: str) -> float:
+    """When the first cgroup inside of a pod's was made: that of its sandbox, before anything ran."""
+    made = [each.at for each in recording.samples(of_pod) if each.event == "created" and not each.path.endswith(of_pod)]
+    return min(made)
+
+
+def above(recording: Recording, pod: Any) -> str:
+    """All that was seen of a pod since its first scope was made, where it was above 0."""
+    of_pod = cgroups.slice_of(pod["metadata"]["uid"])
+    samples = recording.samples(of_pod)
+    assert next(each.event for each in samples if each.path.endswith(of_pod)) == "created"
+    return "\n".join(map(str, cgroups.windows(samples, of_pod, scope_of(recording, of_pod))))
+
+
+def is_gone(cluster: Provider) -> bool:
+    return not cluster.get(AGENTS)["items"]
+
+
+@contextlib.contextmanager
+def without_agent(cluster: Provider, eventually: Wait) -> Iterator[None]:
+    """No agent runs on any node within."""
+    daemons = ["daemonset", f"{release.NAME}-agent", f"--namespace={release.NAMESPACE}"]
+
+    def choose(value: str | None) -> None:
+        patch = {"spec": {"template": {"spec": {"nodeSelector": {"e2e": value}}}}}
+        cluster.kubectl("patch", *daemons, "--type=merge", f"--patch={json.dumps(patch)}")
+
+    choose("none")
+    try:
+        eventually(lambda: is_gone(cluster), "no agent is left")
+        yield
+    finally:
+        choose(None)
+    eventually(lambda: not is_gone(cluster), "there is an agent again")
+
+
+def test_the_agent_installs_the_files(node: Node, strict: contextlib.ExitStack, eventually: Wait) -> None:
+    assert strict
+    content = dropins.CONTENT.decode().strip()
+    eventually(lambda: files(node)[: len(FILES)] == [content] * len(FILES), "the files are there")
+
+
+def test_pods_are_born_at_0_with_no_agent_there(
+    cluster: Provider,
+    node: Node,
+    swapwarden: Release,
+    strict: contextlib.ExitStack,
+    namespace: Namespace,
+    eventually: Wait,
+) -> None:
+    assert strict
+    with node.record() as recording:
+        with without_agent(cluster, eventually):
+            for name in COVERED:
+                namespace.create_pod(name, metadata=DISABLED, resources=QOS[name])
+            pods = [namespace.wait_ready(name) for name in COVERED]
+            node.daemon_reload()
+            assert [above(recording, pod) for pod in pods] == ["", ""]
+            assert [cgroups.swap_max(node, cgroups.of_pod(node, pod)) for pod in pods] == ["0", "0"]
+        evident = {"True/InForce", "True/OlderPods"}
+        eventually(lambda: verdict(swapwarden) in evident, "that is evidence")
+        assert [above(recording, pod) for pod in pods] == ["", ""]
+    # The slices of the classes are the kubelet's.
+    for name in COVERED:
+        assert cgroups.swap_max(node, node.kubepods / f"kubepods-{name}.slice") == "max"
+
+
+def test_daemon_reloads_while_pods_start(
+    node: Node, swapwarden: Release, strict: contextlib.ExitStack, namespace: Namespace, eventually: Wait
+) -> None:
+    assert strict
+    eventually(lambda: files(node)[0], "the files are there")
+    names = [f"{name}-{number}" for name in COVERED for number in range(2)]
+    with node.record() as recording:
+        for name in names:
+            namespace.create_pod(name, metadata=DISABLED, resources=QOS[name.partition("-")[0]])
+        for _ in range(RELOADS):
+            node.daemon_reload()
+        pods = [namespace.wait_ready(name) for name in names]
+        node.daemon_reload()
+        assert [above(recording, pod) for pod in pods] == [""] * len(pods)
+    # All that is older than the files was read anew.
+    eventually(lambda: verdict(swapwarden) == "True/InForce", "every pod is covered")
+
+
+def test_a_raised_pod_that_swaps_survives_a_rewrite(
+    node: Node, strict: contextlib.ExitStack, namespace: Namespace, eventually: Wait
+) -> None:
+    assert strict
+    with node.record() as recording:
+        hog = greedy(LIMIT // MIB + 24, QOS["burstable"], 4)
+        namespace.create_pod("swaps", metadata=RAISED, containers=[hog])
+        pod = namespace.wait_ready("swaps")
+        folder = cgroups.of_pod(node, pod)
+        eventually(lambda: cgroups.swap_max(node, folder) == str(LIMIT), "it is raised")
+        eventually(lambda: cgroups.swap_used(node, folder) > 8 * MIB, "it swaps")
+        before = cgroups.now(node)
+        node.daemon_reload()
+
+        def values() -> list[int | None]:
+            samples = recording.samples(folder.name)
+            return [each.max_bytes for each in samples if each.path.endswith(folder.name) and each.at > before]
+
+        # The agent may be too quick for the recorder to read what there was in between.
+        eventually(lambda: values() and values()[-1] == LIMIT, "it is raised again")
+        assert set(values()) <= {0, LIMIT}
+        eventually(lambda: cgroups.swap_used(node, folder) > 8 * MIB, "it goes on")
+    assert restarts(namespace.pod("swaps")) == 0
+    assert cgroups.events(node, folder)["oom_kill"] == 0
+
+
+def test_back_at_standard_nothing_is_left_after_a_reload(
+    node: Node, swapwarden: Release, strict: contextlib.ExitStack, namespace: Namespace, eventually: Wait
+) -> None:
+    namespace.create_pod("stays", resources=QOS["burstable"])
+    folder = cgroups.of_pod(node, namespace.wait_ready("stays"))
+    eventually(lambda: cgroups.swap_max(node, folder) == "0", "it has no limit of its own, and so no swap")
+    strict.close()
+    eventually(lambda: not any(files(node)), "the files are gone")
+    eventually(lambda: cgroups.swap_max(node, folder) == "max", "the built-in profile leaves it to the kubelet")
+    eventually(lambda: verdict(swapwarden) == "False/ReloadNeeded", "what systemd still holds is named")
+    node.daemon_reload()
+    eventually(lambda: verdict(swapwarden) == "", "nothing is left to say")
+    assert cgroups.swap_max(node, folder) == "max"
