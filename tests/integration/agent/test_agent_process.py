@@ -386,7 +386,7 @@ def test_a_cut_pod_is_no_success_while_more_is_in_use_than_wanted(tree: CgroupTr
 def test_a_pod_without_state_is_reported(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     api.put(pods({}))
     start().wait_ready()
-    tree.pod(1)
+    tree.container(tree.pod(1), "app")
     until(lambda: [v["reason"] for v in api.status.get("violations", [])] == ["AwaitingState"])
 
 
