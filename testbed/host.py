@@ -15,6 +15,8 @@ KVM_GET_API_VERSION = 0xAE00
 KVM_CREATE_VM = 0xAE01
 KVM_CREATE_VCPU = 0xAE41
 KVM_API_VERSION = 12
+KVM_FOR_KERNELS_MADE_FOR_IT = Path("/sys/module/kvm_pvm")
+"""The module of KVM for CPUs without virtualisation; it makes VMs, and a kernel that does not know it hangs in them."""
 
 
 class SetupError(Exception):
@@ -52,6 +54,8 @@ def has_apt() -> bool:
 @functools.cache
 def kvm_works() -> bool:
     """Whether a VM with a CPU can really be made: /dev/kvm may open on a CPU without virtualisation."""
+    if KVM_FOR_KERNELS_MADE_FOR_IT.exists():
+        return False
     opened: list[int] = []
     try:
         opened.append(kvm := os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC))
