@@ -1,0 +1,66 @@
+"""Settings of the node on a real kernel: its own files take them, and have back what was there."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from testbed import hog, manifests
+from testbed.controlplane import ControlPlane
+from testbed.kernelvm import KernelVM
+from tests.kernel.test_agent import CRDS, MEMORY, PATIENCE, Node, until
+
+VM = pathlib.Path("/proc/sys/vm")
+WANTED = {"swappiness": "7", "min_free_kbytes": "8192", "watermark_scale_factor": "50", "page-cluster": "1"}
+
+
+@pytest.fixture
+def node(control_plane: ControlPlane, kernel_vm: KernelVM) -> Iterator[Node]:
+    control_plane.apply_crds(CRDS)
+    control_plane.apply(*manifests.other_manifests())
+    made = Node(control_plane, kernel_vm, "systemd")
+    yield made
+    made.close()
+
+
+def test_the_kernels_own_files_take_settings_and_have_them_back(node: Node) -> None:
+    def held() -> dict[str, str]:
+        return {name: node.vm.read(VM / name).strip() for name in WANTED}
+
+    before = held()
+    assert before != WANTED
+    generation = node.put({"pods": {}, "kernel": {f"vm.{name}": value for name, value in WANTED.items()}})
+    agent = node.start("kubeconfig", f"--vm-root={VM}", "--resync-interval=1")
+    node.applied(generation)
+    until(lambda: held() == WANTED, "they are written")
+    node.vm.write(VM / "swappiness", "99")
+    until(lambda: held() == WANTED, "another writer's value is repaired")
+    # Killed, its successor knows what was there.
+    agent.stop()
+    node.start("kubeconfig", f"--vm-root={VM}")
+    node.applied(node.put({"mode": "Restore", "kernel": None}), "Restored")
+    assert held() == {**before, "swappiness": "99"}
+    node.vm.write(VM / "swappiness", before["swappiness"])
+
+
+def test_a_slice_of_the_node_does_not_swap(node: Node) -> None:
+    system = node.root / "system.slice"
+    node.vm.mkdir(system)
+    try:
+        node.vm.write(system / "memory.max", str(MEMORY))
+        generation = node.put({"pods": {}, "system": {"swapMax": "0", "units": ["system.slice"]}})
+        node.start()
+        node.applied(generation)
+        until(lambda: node.vm.read(system / "memory.swap.max").strip() == "0", "it is written")
+        node.vm.write(system / "memory.swap.max", "max")
+        until(lambda: node.vm.read(system / "memory.swap.max").strip() == "0", "it is repaired")
+        argv = [sys.executable, hog.__file__, "88", "--cgroup", str(system), "--pace", "96"]
+        assert node.vm.spawn(argv, log="hog-system").wait(PATIENCE) == -9
+        assert node.vm.read(system / "memory.swap.current").strip() == "0"
+        node.applied(node.put({"mode": "Restore", "system": None}), "Restored")
+        assert node.vm.read(system / "memory.swap.max").strip() == "max"
+    finally:
+        node.vm.rmdir(system)
