@@ -125,6 +125,8 @@ def _tree(cgroups: cgroupfs.Cgroups, anchor: str) -> tuple[str | None, str]:
 
 def _compatible(found: state.Facts, cgroups: cgroupfs.Cgroups, root: str | None) -> bool | None:
     """Whether pods' swap can be limited; where there are no pods yet, any cgroup below the root tells."""
+    if found.cgroup_version == 0:  # what is there is no cgroup file system
+        return None
     if found.cgroup_version != 2:
         return False
     if root is not None:

@@ -91,6 +91,8 @@ class Kernel:
         self._state: wanted.State | None = None
         self._backoff = backoff.Backoff(*RETRY_SECONDS)
         self._retry: asyncio.TimerHandle | None = None
+        self._in_force: dict[str, str] = {}
+        """What settings were seen to hold, as they should. What others give them then is repaired, the original too."""
         self.shortfalls: tuple[shortfall.Shortfall, ...] = ()
         self.to_put_back = 0
         """Settings that hold a value of ours and should not."""
@@ -153,9 +155,10 @@ class Kernel:
     def _bring(self, name: str, value: str) -> None:
         held = self._read(name, value)
         if held == value:
+            self._in_force[name] = value
             return
         entry = self._originals.get(name)
-        if entry is not None and held not in {entry.found, *entry.wrote}:
+        if self._in_force.get(name) == value or (entry is not None and held not in {entry.found, *entry.wrote}):
             REPAIRS.inc(name)
             log.info("another writer changed a setting", extra={"setting": name, "found": held, "wrote": value})
         try:
@@ -165,9 +168,11 @@ class Kernel:
                 names.Shortfall.WRITE_FAILED, f"what it holds now cannot be kept in --run-dir ({error.strerror})"
             ) from None
         self._write(name, value)
+        self._in_force[name] = value
 
     def _put_back(self, name: str) -> None:
         """Give a setting what others gave it last, if it still holds what the agent wrote."""
+        self._in_force.pop(name, None)
         entry = self._originals.get(name)
         if entry is None:
             return

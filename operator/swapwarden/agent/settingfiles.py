@@ -53,6 +53,8 @@ def write(file: pathlib.Path, value: str) -> None:
         size = os.fstat(fd).st_size
         data = f"{value}\n".encode("ascii")
         os.write(fd, data.ljust(size if size <= _MAX_BYTES else 0, b"\n"))
+    except UnicodeError:
+        raise SettingError("it is no value of a setting") from None
     except OSError as error:
         raise SettingError(error.strerror) from None
     finally:

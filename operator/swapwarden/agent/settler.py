@@ -173,6 +173,8 @@ class Settler:
             swap = 0 if limit >= limits.NO_LIMIT else self._fs.in_use(knob.path)
             usages = functools.partial(self._room.usages, knob.path)
             held = knob.holds == limit
+            if knob.cap:  # less is as good, so there is nothing to fight about
+                knob.fight = None
             cap = knob.cap or self._fights.yields(knob, limit)
             action = decide.decide(limit, found, swap, usages, cap=cap, held=held, page=self._fs.page)
             if action.write is None:

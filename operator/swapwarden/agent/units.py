@@ -19,7 +19,11 @@ _SYSTEM: Final = "system.slice"
 class Home(pods.Watched):
     """A cgroup in which units that are named come and go."""
 
-    __slots__ = ()
+    __slots__ = ("inode",)
+
+    def __init__(self, inode: int) -> None:
+        super().__init__()
+        self.inode = inode
 
 
 class Unit(pods.Knob):
@@ -174,10 +178,13 @@ class Units:
         """
         homes = {"", _SYSTEM, *(path.rpartition("/")[0] for path in found)} if self._names else set()
         homes.discard(root.rpartition("/")[0])
-        for path in self._homes.keys() - homes:
+        there = {path: self._fs.inode(path) for path in homes}
+        for path in [path for path, home in self._homes.items() if there.get(path) != home.inode]:
             self._watches.release(self._homes.pop(path))
-        for path in homes:
-            self._watches.watch(self._homes.setdefault(path, Home()), self._fs.absolute(path), inotify.CHILDREN)
+        for path, inode in there.items():
+            if inode is not None:
+                home = self._homes.setdefault(path, Home(inode))
+                self._watches.watch(home, self._fs.absolute(path), inotify.CHILDREN)
 
 
 def _is_of_pods(path: str) -> bool:

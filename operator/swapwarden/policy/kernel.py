@@ -56,6 +56,8 @@ def plan(asked: Iterable[tuple[str, str]], facts: nodes.NodeFacts) -> Plan:
 
 
 def _refusal(kib: int, memory: int) -> str:
+    if not memory:
+        return f"{kib} KiB: the node does not say yet how much memory it has, of which this may be {MIN_FREE_PERCENT} %"
     most = memory * MIN_FREE_PERCENT // 100 // 1024
     if kib <= most:
         return ""

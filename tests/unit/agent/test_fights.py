@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from swapwarden.agent import fights, limits, rewrites
+from swapwarden.agent import fights, limits, rewrites, wanted
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import MIB, Node, reasons, state, until
@@ -107,6 +107,23 @@ async def test_what_happens_now_and_then_is_no_fight(plain: Node) -> None:
         await attack(pod, "4096", str(64 * MIB), fights.ROUNDS - 1)
         await until(lambda: swap_max(pod) == str(64 * MIB))
         plain.later += fights.WINDOW_SECONDS + 1
+
+
+async def test_where_less_is_as_good_there_is_nothing_to_fight_about(plain: Node) -> None:
+    agent = plain.start()
+    limit = 64 * MIB
+    agent.apply(state({1: limit}, containers={1: {"app": wanted.Container(limit, cap=False)}}))
+    container = plain.tree.container(plain.tree.pod(1), "app")
+    await until(lambda: swap_max(container) == str(limit))
+    await attack(container, "4096", str(limit), fights.ROUNDS + 1)
+    await until(lambda: "Yielded" in reasons(agent))
+    agent.apply(state({1: limit}, containers={1: {"app": wanted.Container(limit, cap=True)}}, generation=2))
+    assert "Yielded" not in reasons(agent)
+    plain.later += fights.YIELD_SECONDS
+    agent.resync()
+    [known] = plain.known(container.parent).containers.values()
+    assert [knob.retry for knob in known.knobs] == [None]
+    assert swap_max(container) == "4096"
 
 
 async def test_the_limit_of_all_pods_can_be_fought_over_too(plain: Node) -> None:

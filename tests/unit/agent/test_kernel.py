@@ -126,6 +126,19 @@ async def test_another_writers_value_is_repaired_and_is_what_is_put_back(host: N
     assert host["vm.swappiness"] == "33"
 
 
+async def test_the_value_from_before_is_another_writers_when_it_comes_back(host: Node) -> None:
+    agent = host.start()
+    agent.apply(asking())
+    before = kernel.REPAIRS.value("vm.swappiness")
+    host["vm.swappiness"] = BEFORE["vm.swappiness"]  # as sysctl --system does it
+    agent.resync()
+    assert (host["vm.swappiness"], kernel.REPAIRS.value("vm.swappiness")) == ("10", before + 1)
+    agent.apply(asking({"vm.swappiness": "20"}))
+    assert (host["vm.swappiness"], kernel.REPAIRS.value("vm.swappiness")) == ("20", before + 1)
+    agent.apply(asking(mode=names.Mode.RESTORE))
+    assert host["vm.swappiness"] == BEFORE["vm.swappiness"]
+
+
 async def test_another_writers_last_value_is_left_as_it_is(host: Node) -> None:
     agent = host.start()
     agent.apply(asking())

@@ -32,6 +32,13 @@ def test_what_is_not_there_is_told_from_what_is_refused(tmp_path: pathlib.Path) 
     assert not isinstance(refused.value, settingfiles.AbsentError)
 
 
+def test_what_is_no_value_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("1\n")
+    with pytest.raises(settingfiles.SettingError, match="no value of a setting"):
+        settingfiles.write(tmp_path / "file", "6é")
+    assert settingfiles.read(tmp_path / "file") == "1"
+
+
 def test_no_link_is_followed(tmp_path: pathlib.Path) -> None:
     (tmp_path / "victim").write_text("1\n")
     (tmp_path / "link").symlink_to(tmp_path / "victim")

@@ -53,6 +53,12 @@ def test_what_would_make_the_node_unusable_is_kept_from_it() -> None:
     assert len(refused.refused[kernel.MIN_FREE]) <= 256
 
 
+def test_nothing_is_planned_for_a_node_that_does_not_say_how_much_memory_it_has() -> None:
+    found = kernel.plan([(kernel.MIN_FREE, "131072")], facts(memory_bytes=0))
+    assert found.values == {}
+    assert "does not say yet how much memory" in found.refused[kernel.MIN_FREE]
+
+
 def test_a_plan_has_the_settings_and_a_plan_to_restore_has_none() -> None:
     made = compiled(names.Behavior.KUBELET, kernel=(("vm.swappiness", "60"), (kernel.MIN_FREE, "999999999")))
     planned = plan.plan_node(made, facts(), [])
