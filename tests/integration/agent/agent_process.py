@@ -11,10 +11,11 @@ import time
 import types
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 from testbed.controlplane import free_port
+from tests.unit.agent.cgroup_tree import uid
 
 PATIENCE = 30.0
 
@@ -110,3 +111,16 @@ class AgentProcess:
     @property
     def descriptors(self) -> int:
         return len(list(pathlib.Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+
+Start = Callable[..., AgentProcess]
+"""Starts an agent with more options; it is ended with the test."""
+
+
+def pods(values: Mapping[int, str | None], **spec: Any) -> dict[str, Any]:
+    """The spec of a state with these values; None: without one."""
+    entries = {
+        uid(number): {"reason": "KubeletDecides"} | ({} if value is None else {"swapMax": value})
+        for number, value in values.items()
+    }
+    return {"pods": entries, **spec}

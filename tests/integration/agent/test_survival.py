@@ -4,54 +4,14 @@ from __future__ import annotations
 
 import pathlib
 import random
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
-import pytest
-
-from tests.integration.agent.agent_process import AgentProcess, until
+from tests.integration.agent.agent_process import Start, pods, until
 from tests.integration.agent.fake_api import FakeApi
-from tests.unit.agent.cgroup_tree import CgroupTree, container_id, swap_max, uid, write
+from tests.unit.agent.cgroup_tree import CgroupTree, container_id, swap_max, write
 
 MIB = 1 << 20
-Start = Callable[..., AgentProcess]
-
-
-def pods(values: dict[int, str], **spec: Any) -> dict[str, Any]:
-    entries = {uid(number): {"reason": "KubeletDecides", "swapMax": value} for number, value in values.items()}
-    return {"pods": entries, **spec}
-
-
-@pytest.fixture
-def tree(tmp_path: pathlib.Path) -> CgroupTree:
-    return CgroupTree(tmp_path)
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with FakeApi("n1") as running:
-        yield running
-
-
-@pytest.fixture
-def start(tmp_path: pathlib.Path, tree: CgroupTree, api: FakeApi) -> Iterator[Start]:
-    started: list[AgentProcess] = []
-
-    def begin(*options: str) -> AgentProcess:
-        agent = AgentProcess(tmp_path, tree.root, tree.proc, api.kubeconfig(tmp_path), *options)
-        started.append(agent)
-        return agent
-
-    yield begin
-    for agent in started:
-        agent.kill()
-        log = agent.log.read_text()
-        sys.stdout.write(log[-3000:])
-        assert "unexpected error" not in log
-        assert "Traceback" not in log
 
 
 def applied(api: FakeApi, generation: int, reason: str = "AsSpecified") -> None:
