@@ -80,8 +80,8 @@ manifests: venv ## Make deploy/manifests from the Helm chart (gets helm if it is
 
 .PHONY: lock
 lock: ## Resolve the dependencies again and write locks/ (needs uv)
-	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o locks/dev.txt
-	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header -c locks/dev.txt pyproject.toml -o locks/runtime.txt
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header --extra kubectl --extra operator --group dev --group docs pyproject.toml -o locks/dev.txt
+	uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-header -c locks/dev.txt --extra operator pyproject.toml -o locks/runtime.txt
 
 .PHONY: image
 image: venv ## Build the image with docker or buildah into build/image/, and say what makes it large
