@@ -40,6 +40,11 @@ def _setup_nfd() -> None:
         term.say(f"  {programs.nfd() / 'nfd-master'}")
 
 
+def _setup_promtool() -> None:
+    with term.step("promtool"):
+        term.say(f"  {programs.promtool()}")
+
+
 # What may need root comes first: to hear of that after minutes of building would be late.
 PARTS = {
     "kernel": _setup_kernel,
@@ -48,6 +53,7 @@ PARTS = {
     "kubectl": _setup_kubectl,
     "helm": _setup_helm,
     "nfd": _setup_nfd,
+    "promtool": _setup_promtool,
 }
 FOR_DEMO = ("kernel", "controlplane")
 _E2E = "e2e"

@@ -157,6 +157,26 @@ def _build_nfd(folder: Path) -> None:
     shutil.copyfile(source / "deployment" / "base" / "nfd-crds" / NFD_CRDS, folder / NFD_CRDS)
 
 
+def promtool() -> Path:
+    """Prometheus' checker of metrics and rules: that of PATH, else Debian's, unpacked without its server."""
+    return _on_path("promtool", ["--version"], "promtool, version ") or _debian_promtool()
+
+
+def _debian_promtool() -> Path:
+    kept = "promtool"
+    with cache.lock(kept):
+        if not cache.find(kept):
+            with term.step("fetching promtool"), cache.install(kept) as folder:
+                unpacked = folder / "unpacked"
+                unpacked.mkdir()
+                host.apt_unpack(["prometheus"], unpacked, "the check of metrics and alerts")
+                program = unpacked / "usr" / "bin" / "promtool"
+                host.need(program.exists(), "the package prometheus holds no promtool", "put a promtool on PATH")
+                program.rename(folder / "promtool")
+                shutil.rmtree(unpacked)
+    return cache.root() / kept / "promtool"
+
+
 def kube_on_host(name: str) -> Path:
     """One of KUBE_ON_HOST, of the control plane's minor version."""
     minor = assets.KUBE_VERSION.rpartition(".")[0]

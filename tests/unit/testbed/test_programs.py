@@ -108,3 +108,35 @@ def test_a_program_on_path_must_have_the_right_version(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert programs._on_path("helm", ["version"], "v3.") == (program if taken else None)
+
+
+@pytest.fixture
+def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """What the package of Prometheus holds, by path; no promtool is on PATH."""
+    held: list[str] = ["usr/bin/prometheus", "usr/bin/promtool"]
+
+    def unpack(names: list[str], into: Path, _purpose: str) -> None:
+        assert names == ["prometheus"]
+        for path in held:
+            (into / path).parent.mkdir(parents=True, exist_ok=True)
+            (into / path).write_text(path, encoding="ascii")
+
+    monkeypatch.setenv("SWAPWARDEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setattr(host, "apt_unpack", unpack)
+    return held
+
+
+def test_promtool_comes_alone_out_of_its_package_and_is_kept(packages: list[str]) -> None:
+    program = programs.promtool()
+    assert program.read_text(encoding="ascii") == "usr/bin/promtool"
+    assert [path.name for path in program.parent.iterdir()] == ["promtool"]
+    packages.clear()
+    assert programs.promtool() == program
+
+
+def test_a_package_without_promtool_is_said_to_be_so(packages: list[str]) -> None:
+    packages.pop()
+    with pytest.raises(host.SetupError, match="put a promtool on PATH"):
+        programs.promtool()
+    assert cache.find("promtool") is None
