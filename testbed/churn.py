@@ -246,7 +246,7 @@ class Churn:
         """As often as the agent says that the pod was exposed."""
         with urllib.request.urlopen(self._metrics, timeout=PATIENCE) as answer:  # noqa: S310 its own agent's
             text = answer.read().decode()
-        name = f'swapwarden_agent_pod_exposures_total{{uid="{pod.uid}"}} '
+        name = f'swapwarden_agent_pod_exposures_total{{pod_uid="{pod.uid}"}} '
         return next((float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name)), 0.0)
 
 

@@ -35,14 +35,14 @@ class Exposed:
     """How often an agent found a pod above its value, and for how long in all, from notice to repair."""
 
     count: int = 0
-    milliseconds: float = 0.0
+    seconds: float = 0.0
 
 
 def exposures(text: str) -> dict[str, Exposed]:
     """What an agent's metrics say of each pod's exposures, by UID."""
-    lasted = series(text, "swapwarden_agent_pod_exposed_milliseconds_total")
+    lasted = series(text, "swapwarden_agent_pod_exposed_seconds_total")
     return {
-        labels.removeprefix('uid="').removesuffix('"'): Exposed(int(count), lasted.get(labels, 0.0))
+        labels.removeprefix('pod_uid="').removesuffix('"'): Exposed(int(count), lasted.get(labels, 0.0))
         for labels, count in series(text, "swapwarden_agent_pod_exposures_total").items()
     }
 

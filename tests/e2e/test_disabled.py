@@ -96,7 +96,7 @@ class Guarded:
     def exposures(self, name: str) -> Exposed:
         """What agents have published of the pod's times above 0."""
         before, now = self.published.get(name, Exposed()), self.swapwarden.exposed(self.pod(name)["metadata"]["uid"])
-        return Exposed(before.count + now.count, before.milliseconds + now.milliseconds)
+        return Exposed(before.count + now.count, before.seconds + now.seconds)
 
     def was_rewritten(self, name: str, known: int) -> bool:
         """Whether agents have published more of the pod's exposures than KNOWN."""
@@ -144,7 +144,7 @@ def settled(guarded: Guarded, eventually: Wait) -> Callable[[], None]:
             assert len(seen) <= published.count, listed
             watched = [each for each in seen if guarded.alone_since is None or (each.end or 0) < guarded.alone_since]
             lasted = sum((each.end or each.start) - each.start - RECORDER_LATE for each in watched)
-            assert lasted * 1000 <= published.milliseconds, listed
+            assert lasted <= published.seconds, listed
             # An exposure that the recorder was too late to see is published all the same.
             unseen = published.count > len(seen)
             assert all(unseen or any(window.start <= each.at for window in seen) for each in guarded.using(name)), (

@@ -13,7 +13,7 @@ EXPOSURES = metrics.counter(
     "swapwarden_agent_exposures_total", "Times a running pod was found above its value, by cause.", labels=("cause",)
 )
 EXPOSED = metrics.counter(
-    "swapwarden_agent_exposed_milliseconds_total",
+    "swapwarden_agent_exposed_seconds_total",
     "Time that running pods were above their value, from notice to verified repair, by cause.",
     labels=("cause",),
 )
@@ -23,17 +23,17 @@ GROWN = metrics.counter(
     labels=("cause",),
 )
 POD_EXPOSURES = metrics.counter(
-    "swapwarden_agent_pod_exposures_total", "Times this pod was found above its value.", labels=("uid",)
+    "swapwarden_agent_pod_exposures_total", "Times this pod was found above its value.", labels=("pod_uid",)
 )
 POD_EXPOSED = metrics.counter(
-    "swapwarden_agent_pod_exposed_milliseconds_total",
+    "swapwarden_agent_pod_exposed_seconds_total",
     "Time that this pod was above its value, from notice to verified repair.",
-    labels=("uid",),
+    labels=("pod_uid",),
 )
 POD_GROWN = metrics.counter(
     "swapwarden_agent_pod_exposed_swap_bytes_total",
     "Swap that this pod took beyond its value meanwhile.",
-    labels=("uid",),
+    labels=("pod_uid",),
 )
 
 RECENT_SECONDS: Final = 600.0
@@ -83,7 +83,7 @@ class Tally:
         if rewritten:
             self.rewritten = ended
         POD_EXPOSURES.inc(uid)
-        POD_EXPOSED.inc(uid, by=one.milliseconds)
+        POD_EXPOSED.inc(uid, by=one.milliseconds / 1000)
         POD_GROWN.inc(uid, by=one.grown)
 
     def attribute(self, cause: names.Cause, some: Exposure) -> None:
@@ -91,7 +91,7 @@ class Tally:
         causes = self._causes = self._causes or {}
         causes[cause] = causes.get(cause, 0.0) + some.milliseconds
         EXPOSURES.inc(cause.value, by=some.count)
-        EXPOSED.inc(cause.value, by=some.milliseconds)
+        EXPOSED.inc(cause.value, by=some.milliseconds / 1000)
         GROWN.inc(cause.value, by=some.grown)
 
     @property

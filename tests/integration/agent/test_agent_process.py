@@ -261,7 +261,7 @@ def test_1000_writes_of_another(tree: CgroupTree, api: FakeApi, start: Start) ->
     agent = start().wait_ready()
     holds(pod, "0")
     until(lambda: agent.metric('swapwarden_agent_exposures_total{cause="StateLate"}') == 1)
-    counted = f'swapwarden_agent_pod_exposures_total{{uid="{uid(1)}"}}'
+    counted = f'swapwarden_agent_pod_exposures_total{{pod_uid="{uid(1)}"}}'
     for _ in range(1000):
         write(pod, "max")
         while swap_max(pod) != "0":
