@@ -53,7 +53,7 @@ e2e: venv ## Run the e2e tests on a real kubelet: kind where docker works, else 
 	@$(PYTHON) -m testbed.tiers e2e
 
 .PHONY: lint
-lint: venv ## Check format, rules, types, import contracts and generated files
+lint: venv ## Check format, rules, types, import contracts, generated files and the documentation's links
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
@@ -63,6 +63,11 @@ lint: venv ## Check format, rules, types, import contracts and generated files
 	@diff -ru crds build/generated/crds && diff -u docs/api-reference.md build/generated/api-reference.md \
 		|| { echo "generated files are out of date: run make generate and commit the result" >&2; exit 1; }
 	@$(PYTHON) -m testbed.chart check
+	@$(MAKE) --no-print-directory docs
+
+.PHONY: docs
+docs: venv ## Build docs/ as a site into build/site; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
 
 .PHONY: format
 format: venv ## Format the code and apply safe fixes
