@@ -24,6 +24,7 @@ from swapwarden.agent import (
     cache,
     cgroupfs,
     check,
+    conditions,
     dropins,
     enforcer,
     facts,
@@ -197,6 +198,7 @@ class Agent:
         self._stands_by = False
         self._enforcer: enforcer.Enforcer | None = None
         self._reporter: reporter.Reporter | None = None
+        self._conditions = conditions.Conditions()
         self._cache = cache.Keeper(self._state_dir, self._node)
 
     async def run(self) -> None:
@@ -361,7 +363,9 @@ class Agent:
         found = findings.conditions(self._facts, self._seen, standing.kubelet_swap)
         told = msgspec.structs.replace(self._facts, kubelet=survey.kubelet_facts(self._seen, standing.root))
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return status.as_json(status.build(standing, told, previous, now, found))
+        built = status.build(standing, told, previous, now, found)
+        self._conditions.tell(built.conditions)
+        return status.as_json(built)
 
     async def _keep_synced(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""What the owner of a pod that must not swap should be told when it did."""
+"""What is to be told of pods that must not swap and did: to their owners, and as a metric."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from swapwarden.api import names
 from swapwarden.controller import rows
 from swapwarden.kube import events
 from swapwarden.policy import pods
+from swapwarden.telemetry import metrics
+
+HELD = metrics.gauge(
+    "swapwarden_controller_disabled_pods_swap_bytes",
+    "Swap in use by pods that must have none by their policy, as the node's agent reports; only nodes with such pods.",
+    labels=("node",),
+)
 
 REASON: Final = "SwappedAgainstPolicy"
 
@@ -33,3 +40,19 @@ def news(
                 " in all; the limit is in force again"
             )
             yield events.Regarding("v1", "Pod", row.namespace, row.name, row.uid), message
+
+
+def measure(name: str, row: rows.StateRow | None) -> None:
+    """Publish what pods of a node hold in swap although their policy forbids it; None: the node's state is gone.
+
+    Pods that have none by anything else, as by their QoS class, are not counted. An agent lists at most
+    state.MAX_VIOLATIONS deviations, so that of very many such pods the sum is a lower bound.
+    """
+    held = 0
+    if row is not None and row.holding:
+        reasons = rows.reasons(row)
+        held = sum(each.swap_bytes for each in row.holding if reasons.get(each.pod) in _FORBID)
+    if held:
+        HELD.set(held, name)
+    else:
+        HELD.remove(name)

@@ -383,6 +383,7 @@ class Controller:
 
     def _state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
         self._known.state_changed(name, old, new)
+        exposures.measure(name, new)
         if self._term() is not None and old is not None and new is not None:
             for regarding, message in exposures.news(old, new, self._known.pods_on(name)):
                 self._recorder.event(regarding, "Warning", exposures.REASON, message)

@@ -14,6 +14,8 @@ class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
 
     pod: str = ""
     reason: str = ""
+    container: str = ""
+    wanted: str = ""
     swap_bytes: int = 0
     exposed_milliseconds: int = 0
     causes: tuple[str, ...] = ()
@@ -72,6 +74,8 @@ class StateRow(msgspec.Struct, frozen=True):
     """Whether the agent has done all that there is to do on its node: also where nothing can be done."""
     swapped: tuple[WireViolation, ...] = ()
     """Pods that took swap above their limit while it was undone, as far as the agent knows why."""
+    holding: tuple[WireViolation, ...] = ()
+    """Pods that are to have no swap, and have some in use."""
 
 
 class _ProposalHead(msgspec.Struct):
@@ -134,6 +138,11 @@ def project(wire: WireState) -> StateRow:
         degraded=_told(conditions.get("Degraded"), "True") or problem,
         swapped=tuple(
             each for each in status.violations if each.reason == "Exposed" and each.swap_bytes and each.causes
+        ),
+        holding=tuple(
+            each
+            for each in status.violations
+            if each.reason == "Draining" and each.wanted == "0" and each.swap_bytes and not each.container
         ),
     )
 

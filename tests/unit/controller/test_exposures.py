@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import exposures, rows
 
@@ -59,3 +60,43 @@ def test_what_took_no_swap_or_has_no_cause_yet_is_no_news() -> None:
         },
     }
     assert rows.decode(msgspec.json.encode(body)).swapped == ()
+
+
+def holding(*violations: dict[str, Any], node: str = "n") -> rows.StateRow:
+    body = {
+        "metadata": {"name": node, "uid": "u", "resourceVersion": "1"},
+        "spec": {"profile": {"name": "p"}, "pods": PODS},
+        "status": {"violations": [{"reason": "Draining", "wanted": "0", **each} for each in violations]},
+    }
+    return rows.decode(msgspec.json.encode(body))
+
+
+def test_what_disabled_pods_hold_in_swap_is_published() -> None:
+    exposures.measure(
+        "holder",
+        holding(
+            {"pod": "x", "swapBytes": 8192},
+            {"pod": "x", "swapBytes": 4096, "container": "part of the pod's"},
+            {"pod": "y", "swapBytes": 4096},
+            {"pod": "not in the spec", "swapBytes": 4096},
+        ),
+    )
+    assert exposures.HELD.value("holder") == 8192
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        holding({"pod": "y", "swapBytes": 4096}),
+        holding({"pod": "x", "swapBytes": 4096, "wanted": "4096"}),
+        holding({"pod": "x", "swapBytes": 4096, "reason": "Exposed"}),
+        holding(),
+        None,
+    ],
+    ids=["not by its policy", "a limit above 0", "not in use now", "nothing", "no state"],
+)
+def test_a_node_without_such_pods_has_no_series(row: rows.StateRow | None) -> None:
+    exposures.measure("was", holding({"pod": "x", "swapBytes": 4096}))
+    assert ("node", "was") in [label for sample in exposures.HELD.samples() for label in sample.labels]
+    exposures.measure("was", row)
+    assert ("node", "was") not in [label for sample in exposures.HELD.samples() for label in sample.labels]
