@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import re
 
 import pytest
 import yaml
@@ -12,22 +11,6 @@ from swapwarden.api import names, profile
 
 ROOT = pathlib.Path(__file__).parents[3]
 SEMANTICS = (ROOT / "docs/semantics.md").read_text()
-
-
-def shown(command: str) -> list[str]:
-    """Lines of the indented block that starts with `$ command`, without the trailing blanks."""
-    _, found, rest = SEMANTICS.partition(f"    $ {command}\n")
-    assert found, f"docs/semantics.md does not show {command}"
-    return re.sub(r"(?m)^ {4}", "", rest.partition("\n\n")[0]).splitlines()
-
-
-def test_the_plan_that_is_shown_is_what_the_command_prints(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(ROOT)
-    assert program.main(["plan", "-f", "docs/examples"]) == 0
-    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert shown("swapwarden plan -f docs/examples") == printed
 
 
 def test_the_examples_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

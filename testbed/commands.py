@@ -1,0 +1,113 @@
+"""Code blocks of the documentation, and who runs the commands in them.
+
+Before each block of commands (`sh`, `console`) stands a comment, which neither the forge nor the site shows. One of
+
+    <!-- run by tests/unit/docs/test_commands.py -->
+    <!-- run with other values by tests/e2e/release.py: self._helm("install" -->
+    <!-- not run: needs a registry -->
+
+The first names a test that takes the block's commands from the page with `run_by`; the second a file that does the same
+in its own way, and what to look for in it.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LANGUAGES = ("sh", "console")
+_OPENING = re.compile(r"( *)```(\S*)")
+_MARK = re.compile(
+    r"<!-- (?:run by (?P<test>\S+)|run with other values by (?P<file>[^\s:]+): (?P<text>.+)|not run: .+) -->"
+)
+_LIST_ITEM = re.compile(r" *([-*]|\d+\.) ")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """A code block: its page as a path in the repository, its first line's number, and the line before it."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    mark: str
+
+    @property
+    def test(self) -> str | None:
+        """The test that is said to run it."""
+        found = _MARK.fullmatch(self.mark)
+        return found["test"] if found else None
+
+    def steps(self) -> list[tuple[str, list[str]]]:
+        """Each command, and the lines that it is shown to print: of `sh` blocks none are."""
+        joined = self.text.replace("\\\n", " ")
+        if self.language == "sh":
+            return [(line, []) for line in joined.splitlines() if line.strip()]
+        made: list[tuple[str, list[str]]] = []
+        for line in joined.splitlines():
+            if line.startswith("$ "):
+                made.append((line[2:], []))
+            else:
+                made[-1][1].append(line)
+        return made
+
+
+def pages() -> list[str]:
+    """All pages with commands for people."""
+    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [str(path.relative_to(ROOT)) for path in found]
+
+
+def blocks(page: str, markdown: str | None = None) -> Iterator[Block]:
+    """All fenced code blocks of a page, and as blocks without a language those that are only indented."""
+    lines = ((ROOT / page).read_text(encoding="utf-8") if markdown is None else markdown).splitlines()
+    place, before, in_list = 0, "", False
+    while place < len(lines):
+        line = lines[place]
+        if opening := _OPENING.match(line):
+            end = next(each for each in range(place + 1, len(lines)) if lines[each].strip() == "```")
+            text = "\n".join(each.removeprefix(opening[1]) for each in lines[place + 1 : end])
+            yield Block(page, place + 1, opening[2], text, before.strip())
+            place = end
+        elif line.startswith("    ") and not before and not in_list:
+            yield Block(page, place + 1, "", line, "")
+        if line and not line.startswith(" "):
+            in_list = bool(_LIST_ITEM.match(line))
+        before = lines[place]
+        place += 1
+
+
+def run_by(test: str, page: str) -> list[Block]:
+    """The blocks of PAGE that say TEST runs them; ValueError when there are none."""
+    found = [each for each in blocks(page) if each.test == test]
+    if not found:
+        raise ValueError(f"{page} has no block of commands that is run by {test}")
+    return found
+
+
+def problem(block: Block) -> str | None:
+    """What is wrong with how a block is marked; None where nothing is."""
+    said = None
+    if not block.language:
+        said = "a code block without a language: fence it, as ```text if it is nothing else"
+    elif block.language in LANGUAGES:
+        mark = _MARK.fullmatch(block.mark)
+        missing = "no comment before it says who runs these commands, or why nobody does (testbed/commands.py)"
+        said = _unfounded(mark, block.page) if mark else missing
+    return f"{block.page}:{block.line}: {said}" if said else None
+
+
+def _unfounded(mark: re.Match[str], page: str) -> str | None:
+    named = mark["test"] or mark["file"]
+    if not named:
+        return None
+    if not (ROOT / named).is_file():
+        return f"there is no {named}"
+    source = (ROOT / named).read_text(encoding="utf-8")
+    if mark["text"] and mark["text"] not in source:
+        return f"{named} does not have {mark['text']}"
+    if mark["test"] and not ("run_by(" in source and f'"{page}"' in source):
+        return f'{named} does not take commands from "{page}" with run_by'
+    return None

@@ -1,0 +1,87 @@
+"""What the documentation says of who runs its commands is held against what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed import commands
+from testbed.commands import Block
+
+MARKED = """
+# Page
+
+Text
+    that goes on.
+
+- item
+
+    of a list
+
+<!-- run by tests/some.py -->
+```console
+$ one \\
+  --more
+printed
+$ two
+```
+
+- <!-- not run: why -->
+  ```sh
+  three
+    four
+  ```
+
+```text
+none
+```
+
+    indented
+"""
+
+
+def test_blocks_are_found_with_what_stands_before_them() -> None:
+    found = list(commands.blocks("docs/a.md", MARKED))
+    assert [(each.language, each.line) for each in found] == [("console", 12), ("sh", 20), ("text", 25), ("", 29)]
+    assert found[0].test == "tests/some.py"
+    assert found[0].steps() == [("one    --more", ["printed"]), ("two", [])]
+    assert found[1].steps() == [("three", []), ("  four", [])]
+    assert [each.test for each in found[1:]] == [None, None, None]
+
+
+def test_a_test_gets_the_blocks_that_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    (tmp_path / "page.md").write_text(MARKED)
+    assert [each.line for each in commands.run_by("tests/some.py", "page.md")] == [12]
+    with pytest.raises(ValueError, match=r"page.md has no block of commands that is run by tests/other.py"):
+        commands.run_by("tests/other.py", "page.md")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/reads.py").write_text('commands.run_by(ME, "docs/a.md")')
+    (tmp_path / "tests/other.py").write_text('helm("install")')
+
+
+@pytest.mark.usefixtures("repository")
+@pytest.mark.parametrize(
+    ("language", "mark", "found"),
+    [
+        ("sh", "<!-- not run: needs a registry -->", None),
+        ("sh", "<!-- run by tests/reads.py -->", None),
+        ("sh", '<!-- run with other values by tests/other.py: helm("install" -->', None),
+        ("yaml", "", None),
+        ("", "", "without a language"),
+        ("sh", "", "no comment before it"),
+        ("console", "<!-- not run -->", "no comment before it"),
+        ("sh", "<!-- run by tests/gone.py -->", "there is no tests/gone.py"),
+        ("sh", "<!-- run by tests/other.py -->", "does not take commands from"),
+        ("sh", "<!-- run with other values by tests/other.py: uninstall -->", "does not have uninstall"),
+    ],
+)
+def test_a_mark_is_held_against_what_it_names(language: str, mark: str, found: str | None) -> None:
+    said = commands.problem(Block("docs/a.md", 7, language, "one", mark))
+    assert said is None if found is None else said and found in said and said.startswith("docs/a.md:7: ")
