@@ -48,6 +48,24 @@ class Explanation(msgspec.Struct, frozen=True):
     """What the node offers of the extended resource, in bytes; None where it has none of it."""
 
 
+class Trace(msgspec.Struct, frozen=True):
+    """How a plan comes to what it has for one pod."""
+
+    steps: tuple[swap.Step, ...]
+    """The rules that were tried, in order; the last one has the decision."""
+    override: int | None = None
+    """Place of the override that selects the pod, whether it makes a difference or not."""
+    left: int | None = None
+    """Bytes that pods served before this one leave of the node's swap; None where what they have does not matter."""
+
+    @property
+    def decision(self) -> swap.PodDecision:
+        """What the plan has for the pod."""
+        decision = self.steps[-1].decision
+        assert decision is not None  # noqa: S101 for mypy: what is tried last matches
+        return decision
+
+
 def plan_node(
     profile: profiles.Profile,
     facts: nodes.NodeFacts,
@@ -100,6 +118,33 @@ def explain_node(
     """Plan one node as plan_node does, and keep every container's number and reason, running or not."""
     decided = sorted(_decided(profile, facts, rows, known), key=lambda one: (one.row.namespace, one.row.name))
     return Explanation(_header(profile, facts), tuple(decided), extended.capacity(profile, facts))
+
+
+def trace_pod(
+    profile: profiles.Profile,
+    facts: nodes.NodeFacts,
+    row: pods.PodRow,
+    others: Iterable[pods.PodRow] = (),
+    known: namespaces.Labels = _NONE,
+) -> Trace:
+    """How plan_node comes to what it has for `row`, a pod that has not ended; `others` are the node's other pods.
+
+    UnknownNamespaceError (see overrides) where the pod has to wait until its namespace is known.
+    """
+    place = _place(profile, row, known)
+    override = None if place is None else profile.overrides[place]
+    steps = tuple(swap.trace(profile, facts, row, override))
+    total = overcommit.budget(profile, facts)
+    if total is None:
+        return Trace(steps, place)
+    served = _decided(profile, facts, (row, *others), known)
+    own = overcommit.rank(row)
+    left = total - sum(int(one.decision.swap_max or 0) for one in served if overcommit.rank(one.row) < own)
+    before = Trace(steps, place, left)
+    decision = swap.cut(before.decision, left, facts.page_size, names.Reason.OVERCOMMIT_REACHED)
+    if decision is before.decision:
+        return before
+    return Trace((*steps, swap.Step(decision.reason, matched=True, decision=decision)), place, left)
 
 
 def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.StateSpec) -> dict[str, Any] | None:
@@ -161,16 +206,26 @@ def _explained(
     profile: profiles.Profile, facts: nodes.NodeFacts, row: pods.PodRow, known: namespaces.Labels
 ) -> ExplainedPod | None:
     """The decision on a pod; None where it has to wait until its namespace is known."""
-    plain = swap.decide(profile, facts, row)
     try:
-        place = overrides.find(profile, row, known)
+        place = _place(profile, row, known)
     except overrides.UnknownNamespaceError:
-        # One that is to have no swap does not wait for an override that may lift it.
-        return ExplainedPod(row, plain) if swap.forbids_swap(row.policy) else None
+        return None
+    plain = swap.decide(profile, facts, row)
     if place is None:
         return ExplainedPod(row, plain)
     decision = swap.decide(profile, facts, row, profile.overrides[place])
     return ExplainedPod(row, decision, None if decision == plain else place)
+
+
+def _place(profile: profiles.Profile, row: pods.PodRow, known: namespaces.Labels) -> int | None:
+    """Place of the override that the pod is subject to."""
+    try:
+        return overrides.find(profile, row, known)
+    except overrides.UnknownNamespaceError:
+        # One that is to have no swap does not wait for an override that may lift it.
+        if swap.forbids_swap(row.policy):
+            return None
+        raise
 
 
 def _shared(decided: Iterable[ExplainedPod], left: int, page: int) -> Iterator[ExplainedPod]:

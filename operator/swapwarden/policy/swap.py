@@ -5,6 +5,7 @@ Numbers are bytes. What is written to memory.swap.max is floored to the page, as
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -55,6 +56,36 @@ class _Limits(msgspec.Struct, frozen=True):
         return self.pod is None and all(limit is None for limit in self.containers)
 
 
+class Step(msgspec.Struct, frozen=True):
+    """One rule on the way to a decision."""
+
+    reason: names.Reason
+    matched: bool
+    decision: PodDecision | None = None
+    """What the pod has after it; None where the rule does not match, and where the next step says what comes of it."""
+
+
+class _Case(msgspec.Struct, frozen=True):
+    """What rules look at."""
+
+    profile: profiles.Profile
+    node: nodes.NodeFacts
+    pod: pods.PodRow
+    override: profiles.Override | None
+    policy: str | None
+    """The pod's, unless the override lifts it."""
+    limits: _Limits | None
+    """The pod's, or those that the override names in their place; None where one is not understood."""
+
+
+class _Rule(msgspec.Struct, frozen=True):
+    """A row of the table."""
+
+    reason: names.Reason
+    matches: Callable[[_Case], bool]
+    give: Callable[[_Case], PodDecision]
+
+
 def floor_to_page(value: int, page_size: int) -> int:
     """Bytes as the kernel keeps them after a write of `value` (mm/page_counter.c: page_counter_memparse)."""
     return value // page_size * page_size
@@ -92,42 +123,56 @@ def decide(
     `override` is the one of the profile that the pod is subject to. It is heard where it is stricter than the pod's own
     annotations, or where there are none.
     """
-    if not node.compatible:
-        return _same(pod, None, Reason.NODE_INCOMPATIBLE)
-    policy = _policy(pod, override)
-    if policy == names.Policy.DISABLED:
-        return _same(pod, "0", Reason.POLICY_DISABLED)
+    case = _case(profile, node, pod, override)
+    for rule in _RULES[profile.behavior]:
+        if rule.matches(case):
+            return _bounded_by_override(case, rule.give(case))
+    raise AssertionError(profile.behavior)  # the last rule of each behavior matches always
+
+
+def trace(
+    profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: profiles.Override | None = None
+) -> Iterator[Step]:
+    """How decide() comes to its decision, which the last step has: the same rules, for people to follow."""
+    case = _case(profile, node, pod, override)
+    for rule in _RULES[profile.behavior]:
+        if not rule.matches(case):
+            yield Step(rule.reason, matched=False)
+            continue
+        given = rule.give(case)
+        if given.reason is Reason.BOUNDED and case.limits is not None:
+            yield Step(case.limits.reason, matched=True)
+        yield Step(given.reason, matched=True, decision=given)
+        decision = _bounded_by_override(case, given)
+        if decision is not given:
+            yield Step(decision.reason, matched=True, decision=decision)
+        return
+
+
+def _case(
+    profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: profiles.Override | None
+) -> _Case:
     limits = _limits(pod)
-    if limits is None or forbids_swap(policy):
-        return _same(pod, "0", Reason.INVALID_POLICY)
-    return _given(profile, node, pod, limits, override)
+    if override is None:
+        return _Case(profile, node, pod, None, pod.policy, limits)
+    # A namespace's default is not the pod's own word: an override that names a policy lifts it.
+    lifted = override.policy is not None and pod.defaulted and pod.policy == names.Policy.DISABLED
+    if (
+        profile.behavior is names.Behavior.WORKLOAD_CONTROLLED
+        and override.swap_limit is not None
+        and limits is not None
+        and limits.are_none()
+    ):
+        limits = _Limits(override.swap_limit, limits.containers, Reason.OVERRIDE_LIMIT)
+    return _Case(profile, node, pod, override, None if lifted else pod.policy, limits)
 
 
-def _policy(pod: pods.PodRow, override: profiles.Override | None) -> str | None:
-    """The pod's policy. A namespace's default is not the pod's own word: an override that names a policy lifts it."""
-    lifted = override is not None and override.policy is not None and pod.defaulted
-    return None if lifted and pod.policy == names.Policy.DISABLED else pod.policy
-
-
-def _given(
-    profile: profiles.Profile,
-    node: nodes.NodeFacts,
-    pod: pods.PodRow,
-    limits: _Limits,
-    override: profiles.Override | None,
-) -> PodDecision:
-    """What the profile gives to a pod whose annotations do not refuse swap."""
-    if override is not None and override.policy is names.Policy.DISABLED:
-        return _same(pod, "0", Reason.OVERRIDE_DISABLED)
-    if requirements.first_unmet(profile, node) is not None:
-        return _same(pod, "0", Reason.REQUIREMENT_UNMET)
-    behave = _BEHAVIORS[profile.behavior]
-    if override is None or override.swap_limit is None:
-        return behave(profile, node, pod, limits)
-    if profile.behavior is names.Behavior.WORKLOAD_CONTROLLED and limits.are_none():
-        return behave(profile, node, pod, _Limits(override.swap_limit, limits.containers, Reason.OVERRIDE_LIMIT))
-    top = min(override.swap_limit, node.swap_bytes)
-    return cut(behave(profile, node, pod, limits), top, node.page_size, Reason.OVERRIDE_LIMIT)
+def _bounded_by_override(case: _Case, decision: PodDecision) -> PodDecision:
+    """The decision, with the limit of the override as the most that the pod may have."""
+    if case.override is None or case.override.swap_limit is None:
+        return decision
+    top = min(case.override.swap_limit, case.node.swap_bytes)
+    return cut(decision, top, case.node.page_size, Reason.OVERRIDE_LIMIT)
 
 
 def _limits(pod: pods.PodRow) -> _Limits | None:
@@ -176,11 +221,40 @@ def _same(pod: pods.PodRow, swap_max: str | None, reason: names.Reason) -> PodDe
     return PodDecision(swap_max, reason, containers)
 
 
-def _no_swap(_: profiles.Profile, __: nodes.NodeFacts, pod: pods.PodRow, ___: _Limits) -> PodDecision:
-    return _same(pod, "0", Reason.PROFILE_NO_SWAP)
+def _refuse(reason: names.Reason, matches: Callable[[_Case], bool]) -> _Rule:
+    """A rule by which a pod gets no swap."""
+    return _Rule(reason, matches, lambda case: _same(case.pod, "0", reason))
 
 
-def _kubelet(_: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, limits: _Limits) -> PodDecision:
+def _always(_: _Case) -> bool:
+    return True
+
+
+def _not_understood(case: _Case) -> bool:
+    return case.limits is None or forbids_swap(case.policy)
+
+
+def _override_forbids(case: _Case) -> bool:
+    return case.override is not None and case.override.policy is names.Policy.DISABLED
+
+
+def _requirement_unmet(case: _Case) -> bool:
+    return requirements.first_unmet(case.profile, case.node) is not None
+
+
+def _has_no_limit(case: _Case) -> bool:
+    return _understood(case).are_none()
+
+
+def _understood(case: _Case) -> _Limits:
+    """The limits, after the rule that refuses those that are not understood."""
+    assert case.limits is not None  # noqa: S101 for mypy: that rule comes first
+    return case.limits
+
+
+def _kubelet(case: _Case) -> PodDecision:
+    node, limits = case.node, _understood(case)
+
     def swap_max(limit: int | None) -> str:
         if limit is None:
             return names.MAX_SWAP
@@ -189,17 +263,14 @@ def _kubelet(_: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, limit
     reason = Reason.KUBELET_DECIDES
     containers = tuple(
         ContainerDecision(one.name, one.id, swap_max(limit), reason, cap=limit is not None, write=limit is not None)
-        for one, limit in zip(pod.containers, limits.containers, strict=True)
+        for one, limit in zip(case.pod.containers, limits.containers, strict=True)
     )
     return PodDecision(swap_max(limits.pod), reason, containers)
 
 
-def _limited_swap(profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, limits: _Limits) -> PodDecision:
-    if pod.critical:
-        return _same(pod, "0", Reason.CRITICAL_POD)
-    if pod.qos is not qos.Class.BURSTABLE:
-        return _same(pod, "0", Reason.QOS_NOT_ELIGIBLE)
-    usable = available(profile, node)
+def _limited_swap(case: _Case) -> PodDecision:
+    node, pod, limits = case.node, case.pod, _understood(case)
+    usable = available(case.profile, node)
     values = [
         floor_to_page(_least(container_swap(one.request, one.limit, node.memory_bytes, usable), limit), node.page_size)
         for one, limit in zip(pod.containers, limits.containers, strict=True)
@@ -215,11 +286,8 @@ def _limited_swap(profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.Po
     return PodDecision(str(total), Reason.LIMITED_SWAP, containers)
 
 
-def _workload_controlled(
-    profile: profiles.Profile, node: nodes.NodeFacts, pod: pods.PodRow, limits: _Limits
-) -> PodDecision:
-    if limits.are_none():
-        return _same(pod, "0", Reason.NO_LIMIT)
+def _workload_controlled(case: _Case) -> PodDecision:
+    profile, node, pod, limits = case.profile, case.node, case.pod, _understood(case)
     page = node.page_size
     pod_bound = _least(available(profile, node), profile.max_per_pod)
     bound = _least(pod_bound, profile.max_per_container)
@@ -253,12 +321,36 @@ def _workload_reason(asked: int, given: int, whole: names.Reason) -> names.Reaso
 
 
 def _least(value: int, *bounds: int | None) -> int:
-    return min(value, *(bound for bound in bounds if bound is not None), value)
+    for bound in bounds:
+        if bound is not None and bound < value:
+            value = bound
+    return value
 
 
-_BEHAVIORS: Final = {
-    names.Behavior.KUBELET: _kubelet,
-    names.Behavior.NO_SWAP: _no_swap,
-    names.Behavior.LIMITED_SWAP: _limited_swap,
-    names.Behavior.WORKLOAD_CONTROLLED: _workload_controlled,
+_FIRST: Final = (
+    _Rule(
+        Reason.NODE_INCOMPATIBLE,
+        lambda case: not case.node.compatible,
+        lambda case: _same(case.pod, None, Reason.NODE_INCOMPATIBLE),
+    ),
+    _refuse(Reason.POLICY_DISABLED, lambda case: case.policy == names.Policy.DISABLED),
+    _refuse(Reason.INVALID_POLICY, _not_understood),
+    _refuse(Reason.OVERRIDE_DISABLED, _override_forbids),
+    _refuse(Reason.REQUIREMENT_UNMET, _requirement_unmet),
+)
+_RULES: Final[dict[names.Behavior, tuple[_Rule, ...]]] = {
+    names.Behavior.NO_SWAP: (*_FIRST, _refuse(Reason.PROFILE_NO_SWAP, _always)),
+    names.Behavior.KUBELET: (*_FIRST, _Rule(Reason.KUBELET_DECIDES, _always, _kubelet)),
+    names.Behavior.LIMITED_SWAP: (
+        *_FIRST,
+        _refuse(Reason.CRITICAL_POD, lambda case: case.pod.critical),
+        _refuse(Reason.QOS_NOT_ELIGIBLE, lambda case: case.pod.qos is not qos.Class.BURSTABLE),
+        _Rule(Reason.LIMITED_SWAP, _always, _limited_swap),
+    ),
+    names.Behavior.WORKLOAD_CONTROLLED: (
+        *_FIRST,
+        _refuse(Reason.NO_LIMIT, _has_no_limit),
+        _Rule(Reason.WORKLOAD_LIMIT, _always, _workload_controlled),
+    ),
 }
+"""The table of docs/semantics.md: by behavior, the rules in the order in which they are tried."""

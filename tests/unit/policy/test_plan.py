@@ -12,6 +12,7 @@ from tests.unit.policy.rows import GI, container, facts, pod, profile
 from tests.unit.policy.test_swap import FACTS, PODS, PROFILES
 
 LIMITED, KUBELET = names.Behavior.LIMITED_SWAP, names.Behavior.KUBELET
+WORKLOAD = names.Behavior.WORKLOAD_CONTROLLED
 
 
 def test_a_whole_plan() -> None:
@@ -265,3 +266,79 @@ def test_units_of_the_profile_are_to_have_no_swap() -> None:
     assert plan.plan_node(made, facts(), []).system == state.SystemState("0", ["system.slice", "kubelet.service"])
     assert plan.plan_node(profile(KUBELET), facts(), []).system is None
     assert plan.restore_node(made).system is None
+
+
+SOME_LABELS = st.sampled_from(["", "app=a", "app=b"])
+OVERRIDES = st.builds(
+    profiles.Override,
+    pods=st.sampled_from([(), (profiles.Requirement("app", "In", frozenset({"a"})),)]),
+    policy=st.sampled_from([None, names.Policy.DISABLED, names.Policy.NO_PREFERENCE]),
+    swap_limit=st.none() | st.integers(0, 2**33),
+)
+
+
+@given(
+    PROFILES,
+    FACTS,
+    NODE_PODS,
+    st.lists(st.tuples(st.booleans(), SOME_LABELS), min_size=5, max_size=5),
+    st.lists(OVERRIDES, max_size=2),
+    st.none() | st.integers(0, 300),
+    st.sampled_from([None, profiles.Require(tmpfs_noswap=True)]),
+)
+def test_a_trace_ends_with_what_the_plan_has(
+    profile: profiles.Profile,
+    facts: nodes.NodeFacts,
+    found: list[pods.PodRow],
+    words: list[tuple[bool, str]],
+    overrides: list[profiles.Override],
+    percent: int | None,
+    require: profiles.Require | None,
+) -> None:
+    profile = msgspec.structs.replace(profile, overrides=tuple(overrides), overcommit_percent=percent, require=require)
+    rows = [
+        msgspec.structs.replace(row, defaulted=defaulted, labels=labels)
+        for row, (defaulted, labels) in zip(found, words, strict=False)
+    ]
+    # Where two name one cgroup, the plan has one of them, and the trace is of that.
+    for one in plan.explain_node(profile, facts, rows).pods:
+        others = [row for row in rows if row is not one.row]
+        trace = plan.trace_pod(profile, facts, one.row, others)
+        assert trace.decision == one.decision
+        assert [step.reason for step in trace.steps if step.matched][-1] == one.decision.reason
+        assert [step.matched for step in trace.steps] == sorted(step.matched for step in trace.steps)
+        assert one.override in {None, trace.override}
+
+
+def test_a_trace_has_the_rules_in_the_order_in_which_they_are_tried() -> None:
+    def tried(*containers: pods.ContainerRow, others: tuple[pods.PodRow, ...] = (), **fields: Any) -> list[str]:
+        row = pod(*containers or (container(request=GI, swap_limit="2Gi"),), created="2026-01-02T00:00:00Z")
+        trace = plan.trace_pod(profile(**fields), facts(), row, others)
+        return [step.reason.value for step in trace.steps]
+
+    first = ["NodeIncompatible", "PolicyDisabled", "InvalidPolicy", "OverrideDisabled", "RequirementUnmet"]
+    no_swap = names.Behavior.NO_SWAP
+    assert tried(behavior=KUBELET) == [*first, "KubeletDecides"]
+    assert tried(behavior=no_swap) == [*first, "ProfileNoSwap"]
+    assert tried(behavior=LIMITED) == [*first, "CriticalPod", "QoSNotEligible", "LimitedSwap"]
+    assert tried(container(), behavior=WORKLOAD) == [*first, "NoLimit"]
+    assert tried(behavior=WORKLOAD) == [*first, "NoLimit", "WorkloadLimit"]
+    assert tried(behavior=WORKLOAD, max_per_pod=GI) == [*first, "NoLimit", "WorkloadLimit", "Bounded"]
+    assert tried(behavior=no_swap, require=profiles.Require(encrypted=True)) == first
+    capped = (profiles.Override(swap_limit=GI // 4),)
+    assert tried(behavior=WORKLOAD, overrides=capped) == [*first, "NoLimit", "WorkloadLimit", "OverrideLimit"]
+    assert tried(container(), behavior=WORKLOAD, overrides=capped) == [*first, "NoLimit", "OverrideLimit"]
+    assert tried(behavior=LIMITED, overrides=capped)[-2:] == ["LimitedSwap", "OverrideLimit"]
+    rival = pod(container(swap_limit="3Gi"), uid="rival")
+    shared = tried(behavior=WORKLOAD, overcommit_percent=100, others=(rival,))
+    assert shared == [*first, "NoLimit", "WorkloadLimit", "OvercommitReached"]
+
+
+def test_a_trace_knows_what_others_leave() -> None:
+    row = pod(container(swap_limit="2Gi"), created="2026-01-02T00:00:00Z")
+    older, younger = (
+        pod(container(swap_limit="1Gi"), uid=day, created=f"2026-01-{day}T00:00:00Z") for day in ("01", "03")
+    )
+    trace = plan.trace_pod(profile(WORKLOAD, overcommit_percent=50), facts(), row, (younger, older))
+    assert (trace.left, trace.decision.swap_max) == (GI, str(GI))
+    assert plan.trace_pod(profile(WORKLOAD), facts(), row, (older,)).left is None
