@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from swapwarden.agent import limits, pods, targets
+from swapwarden.agent import exposure, limits, pods, targets
 from swapwarden.api import state
 
 
@@ -51,6 +51,7 @@ def of_exposure(pod: pods.Pod) -> state.Violation:
         exposures=tally.count,
         exposed_milliseconds=round(tally.milliseconds),
         causes=tally.causes,
+        since=exposure.moment(tally.since),
     )
 
 

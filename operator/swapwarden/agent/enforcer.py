@@ -12,8 +12,8 @@ import asyncio
 import logging
 import pathlib
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from swapwarden.agent import (
     cgroupfs,
@@ -201,13 +201,15 @@ class Enforcer:
         current = self._state
         audit = current is not None and current.mode is names.Mode.AUDIT
         violations: list[state.Violation] = []
+        untold: list[str] = []
         pending = awaiting = drifting = 0
         for knob in self._mirror.knobs():
             pending += self._settler.is_to_put_back(knob)
             violations += deviations.of_file(knob, audit=audit)
         for pod in self._mirror.pods.values():
             drifting += pod.tally.drifting(now)
-            if pod.tally.recent(now):
+            if pod.tally.recent(now) or pod.tally.untold:
+                untold += [pod.uid] * pod.tally.untold
                 violations.append(deviations.of_exposure(pod))
             if self._is_awaiting(pod):
                 awaiting += 1
@@ -228,12 +230,22 @@ class Enforcer:
             violations=violations,
             to_put_back=pending,
             drifting=drifting,
+            untold=frozenset(untold),
             kubelet_swap=None if current is None else current.kubelet_swap,
             settings=tuple(self._units.shortfalls()) if self._units.concerned else None,
             others=self._rewrites.others(),
             cost=self._cost(current.proposal) if current is not None and current.proposal is not None else None,
             unmet=None if current is None else current.unmet,
         )
+
+    def told(self, violations: Iterable[Mapping[str, Any]]) -> None:
+        """The API server has a status with these: what pods took while exposed has been told of, with its cause."""
+        sums = {each.get("pod"): each.get("swapBytes", 0) for each in violations if each.get("causes")}
+        news = [pod for pod in self._mirror.pods.values() if sums.get(pod.uid, 0) > pod.tally.told]
+        for pod in news:
+            pod.tally.told = sums[pod.uid]
+        if news:  # they make room for others
+            self._changed()
 
     def _cost(self, proposal: wanted.Proposal) -> state.Cost:
         """What the proposal would take from pods that use it now."""

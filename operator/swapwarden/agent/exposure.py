@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
+import logging
+import time
 from typing import Final
 
 import msgspec
 
+from swapwarden.agent import limits
 from swapwarden.api import names
 from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
 
 EXPOSURES = metrics.counter(
     "swapwarden_agent_exposures_total", "Times a running pod was found above its value, by cause.", labels=("cause",)
@@ -57,11 +63,15 @@ NONE: Final = Exposure(0, 0.0, 0)
 
 
 class Tally:
-    """The exposures of one pod. Times are monotonic seconds."""
+    """The exposures of one pod. Times are monotonic seconds, but for `since`."""
 
-    __slots__ = ("_causes", "count", "found", "grown", "last", "milliseconds", "rewritten", "wanted")
+    __slots__ = ("_causes", "count", "found", "grown", "last", "milliseconds", "rewritten", "since", "told", "wanted")
 
     def __init__(self) -> None:
+        self.since = time.time()
+        """Seconds of the node's clock when the sums began: its cgroup was made, or the agent started."""
+        self.told = 0
+        """Of `grown`, so much has stood in a status that was written."""
         self.count = 0
         self.milliseconds = 0.0
         self.grown = 0
@@ -85,6 +95,25 @@ class Tally:
         POD_EXPOSURES.inc(uid)
         POD_EXPOSED.inc(uid, by=one.milliseconds / 1000)
         POD_GROWN.inc(uid, by=one.grown)
+        self._log(uid, one)
+
+    def _log(self, uid: str, one: Exposure) -> None:
+        """Each one by itself, for the status has sums; those with which no harm came only where one looks for them."""
+        level = logging.INFO if one.grown else logging.DEBUG
+        if log.isEnabledFor(level):
+            until = time.time()
+            log.log(
+                level,
+                "a running pod was above its value",
+                extra={
+                    "uid": uid,
+                    "from": moment(until - one.milliseconds / 1000),
+                    "until": moment(until),
+                    "wanted": limits.render(self.wanted),
+                    "found": limits.render(self.found),
+                    "swapBytes": one.grown,
+                },
+            )
 
     def attribute(self, cause: names.Cause, some: Exposure) -> None:
         """The cause of exposures that were added."""
@@ -104,9 +133,19 @@ class Tally:
         """Whether there was one lately."""
         return now - self.last < RECENT_SECONDS
 
+    @property
+    def untold(self) -> bool:
+        """Whether it took swap that no status has told of."""
+        return self.grown > self.told
+
     def drifting(self, now: float) -> bool:
         """Whether there was one lately that was another writer's doing."""
         return now - self.rewritten < RECENT_SECONDS
+
+
+def moment(seconds: float) -> str:
+    """A time of the node's clock as metav1.MicroTime has it."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def forget(uid: str) -> None:

@@ -280,7 +280,7 @@ class Agent:
     async def _follow(self) -> None:
         agent = f"swapwarden-agent/{swapwarden.__version__}"
         async with client.Client(self._config, user_agent=agent) as api:
-            self._reporter = reporter.Reporter(api, self._node, self._status)
+            self._reporter = reporter.Reporter(api, self._node, self._status, self._stands)
             states = source.Source(api, self._node, accept=self._accept, fetched=self._fetched, refused=self._refuse)
             async with asyncio.TaskGroup() as group:
                 jobs = (states.run, self._reporter.run, self._cache.run, self._keep_facts, self._keep_synced)
@@ -366,6 +366,10 @@ class Agent:
         built = status.build(standing, told, previous, now, found)
         self._conditions.tell(built.conditions)
         return status.as_json(built)
+
+    def _stands(self, status: Mapping[str, Any]) -> None:
+        if self._enforcer is not None:
+            self._enforcer.told(status.get("violations", []))
 
     async def _keep_synced(self) -> None:
         while True:

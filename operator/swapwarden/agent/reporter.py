@@ -36,11 +36,17 @@ class Reporter:
     """Owns the status. `build` gives it as it should be, from the conditions of the one before."""
 
     def __init__(
-        self, api: client.Client, node: str, build: Callable[[list[Mapping[str, Any]]], dict[str, Any]]
+        self,
+        api: client.Client,
+        node: str,
+        build: Callable[[list[Mapping[str, Any]]], dict[str, Any]],
+        stands: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
+        """`stands` is called with what was built once the API server has it."""
         self._api = api
         self._path = f"{source.COLLECTION}/{node}/status"
         self._build = build
+        self._stands = stands
         self._written: dict[str, Any] | None = None
         self._certain = True
         """Whether the API server has what was written last: not after a failure, which may be that of the answer."""
@@ -91,6 +97,7 @@ class Reporter:
             return wanted
         if wanted == self._written:
             self._passed = None
+            self._stands(wanted)
             return None
         wait = self._due(wanted) - time.monotonic()
         if wait <= 0:
@@ -133,6 +140,7 @@ class Reporter:
             self._changed.set()
         else:
             self._written, self._certain = wanted, True
+            self._stands(wanted)
 
     async def _failed(self, error: Exception, *, overtaken: bool) -> None:
         source.ERRORS.inc("status")

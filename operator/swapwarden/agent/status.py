@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -48,6 +48,8 @@ class Standing(NamedTuple):
     """Files that still hold a value of ours and should not."""
     drifting: int
     """Pods that another writer raised above their value lately."""
+    untold: frozenset[str] = frozenset()
+    """UIDs of pods that took swap while exposed which no status has told of."""
     kubelet_swap: int | None = None
     """Swap in bytes that the kubelet counted, where that is not what there is; None elsewhere."""
     others: str = ""
@@ -148,8 +150,10 @@ def _requirements(unmet: Mapping[str, str]) -> _Verdict:
     return _Verdict("False", "RequirementUnmet", "; ".join(f"{name}: {found}" for name, found in unmet.items()))
 
 
-def _rank(violation: state.Violation) -> tuple[int, bool, int, str, str]:
+def _rank(violation: state.Violation, untold: Container[str]) -> tuple[int, bool, int, str, str]:
     order = _ORDER.index(violation.reason) if violation.reason in _ORDER else len(_ORDER)
+    if violation.reason == "Exposed" and violation.causes and violation.pod in untold:
+        order = 0  # for one write only
     # A pod's own limit rules its containers, too.
     within = bool(violation.container)
     return order, within, -violation.exposed_milliseconds, violation.pod, violation.container
@@ -166,7 +170,7 @@ def build(
 
     `previous` are the conditions of the status before, `now` is RFC 3339.
 
-    Violations are cut to state.MAX_VIOLATIONS, what is wrong now first.
+    Violations are cut to state.MAX_VIOLATIONS: first what no status has told of yet, then what is wrong now.
     """
     since = {
         (condition.get("type"), condition.get("status")): str(condition.get("lastTransitionTime", ""))
@@ -196,7 +200,7 @@ def build(
         )
         for kind, verdict in verdicts.items()
     ]
-    ranked = sorted(standing.violations, key=_rank)
+    ranked = sorted(standing.violations, key=lambda each: _rank(each, standing.untold))
     return state.StateStatus(
         observed_generation=standing.generation,
         profile=standing.profile,

@@ -311,6 +311,13 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         list[names.Cause],
         msgspec.Meta(max_length=len(names.Cause), description="Why it was above its value, the longest first."),
     ] = []
+    since: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=32,
+            description="If Exposed, when the sums began, RFC 3339: its cgroup was made, or the agent started.",
+        ),
+    ] = ""
     message: Annotated[str, msgspec.Meta(max_length=512, description="A sentence for people.")] = ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from swapwarden.api import names
 from swapwarden.controller import rows
@@ -22,24 +22,63 @@ REASON: Final = "SwappedAgainstPolicy"
 _FORBID: Final = {names.Reason.POLICY_DISABLED, names.Reason.INVALID_POLICY, names.Reason.OVERRIDE_DISABLED}
 
 
-def news(
-    old: rows.StateRow, new: rows.StateRow, known: Iterable[pods.PodRow]
-) -> Iterator[tuple[events.Regarding, str]]:
-    """Yield the message about each of a node's pods that, by its agent, took (more) swap although it must have none."""
-    before = {each.pod: each.swap_bytes for each in old.swapped}
-    grown = {each.pod: each for each in new.swapped if each.swap_bytes > before.get(each.pod, 0)}
-    if not grown:
-        return
-    reasons = rows.reasons(new)
-    for row in known:
-        found = grown.get(row.key)
-        if found is not None and reasons.get(row.key) in _FORBID:
-            message = (
-                f"{found.swap_bytes} bytes of this pod, which must not swap, went to swap on node {row.node} while its"
-                f" limit was undone, or not there yet ({', '.join(found.causes)}), for {found.exposed_milliseconds} ms"
-                " in all; the limit is in force again"
-            )
-            yield events.Regarding("v1", "Pod", row.namespace, row.name, row.uid), message
+class News(NamedTuple):
+    """That a pod took swap, or more of it, although it must have none."""
+
+    regarding: events.Regarding
+    message: str
+    key: str
+    """The same for the same growth, whoever tells of it."""
+
+
+class Exposures:
+    """Tells of each growth once, be it that it leaves the node's status and comes back, or is told of by two leaders.
+
+    An agent's sums only grow, for as long as they have the same beginning. So what is kept is that beginning and the
+    last sum for each pod of which an agent has told, until the pod is gone.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[str, dict[str, tuple[str, int]]] = {}
+        """By node and pod."""
+
+    def forget(self, node: str | None = None) -> None:
+        """Remember nothing of a node, or of any."""
+        if node is None:
+            self._told.clear()
+        else:
+            self._told.pop(node, None)
+
+    def news(self, row: rows.StateRow, known: Iterable[pods.PodRow]) -> Iterator[News]:
+        """What a node's agent tells of its pods, the `known` ones, that was not told before."""
+        before = self._told.pop(row.name, {})
+        if not before and not row.swapped:
+            return
+        there = {pod.key: pod for pod in known}
+        told = {key: sums for key, sums in before.items() if key in there}
+        grown = []
+        for found in row.swapped:
+            since, size = told.get(found.pod, ("", 0))
+            if found.pod in there and (found.since != since or found.swap_bytes > size):
+                told[found.pod] = found.since, found.swap_bytes
+                grown.append(found)
+        if told:
+            self._told[row.name] = told
+        reasons = rows.reasons(row) if grown else {}
+        for found in grown:
+            if reasons.get(found.pod) in _FORBID:
+                yield _news(there[found.pod], found)
+
+
+def _news(pod: pods.PodRow, found: rows.WireViolation) -> News:
+    since = f" since {found.since}" if found.since else ""
+    message = (
+        f"{found.swap_bytes} bytes of this pod, which must not swap, went to swap on node {pod.node} while its"
+        f" limit was undone, or not there yet ({', '.join(found.causes)}), for {found.exposed_milliseconds} ms"
+        f" in all{since}; the limit is in force again"
+    )
+    regarding = events.Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)
+    return News(regarding, message, f"{found.pod}/{found.since}/{found.swap_bytes}")
 
 
 def measure(name: str, row: rows.StateRow | None) -> None:

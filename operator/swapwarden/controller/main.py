@@ -236,6 +236,7 @@ class Controller:
         self._namespaces = namespacewatch.NamespaceWatch(api, self._known)
         self._profiles = profilewatch.ProfileWatch(cfg, api, self._store)
         self._recorder = events.Recorder(api, "swapwarden-controller", identity)
+        self._exposures = exposures.Exposures()
         self._reporter = profilereporter.ProfileReporter(
             api,
             self._known,
@@ -372,8 +373,12 @@ class Controller:
         self._reconciler.begin_term()
         self._backoffs.clear()
         log.info("this instance leads", extra={"epoch": self._epoch, "nodes": len(self._known.nodes)})
+        self._exposures.forget()
         for name in self._known.nodes:
             self._dirty(name, 0.0, urgent=self._known.is_urgent(name))
+            row = self._known.state_of(name)
+            if row is not None:
+                self._tell_exposures(row)
         self._reporter.nudge()
 
     def _term(self) -> int | None:
@@ -384,13 +389,18 @@ class Controller:
     def _state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
         self._known.state_changed(name, old, new)
         exposures.measure(name, new)
-        if self._term() is not None and old is not None and new is not None:
-            for regarding, message in exposures.news(old, new, self._known.pods_on(name)):
-                self._recorder.event(regarding, "Warning", exposures.REASON, message)
+        if new is None:
+            self._exposures.forget(name)
+        elif self._term() is not None:
+            self._tell_exposures(new)
         if new is not None and self._epoch is not None and new.epoch > self._epoch:
             self._elector.step_down(
                 f"the state of node {name} was written in term {new.epoch}, this one's is {self._epoch}"
             )
+
+    def _tell_exposures(self, row: rows.StateRow) -> None:
+        for regarding, message, key in self._exposures.news(row, self._known.pods_on(row.name)):
+            self._recorder.event(regarding, "Warning", exposures.REASON, message, key=key)
 
     def _ordered(self) -> None:
         self._known.restoring = self._order.given

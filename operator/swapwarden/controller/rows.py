@@ -19,6 +19,7 @@ class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
     swap_bytes: int = 0
     exposed_milliseconds: int = 0
     causes: tuple[str, ...] = ()
+    since: str = ""
 
 
 class WireStatus(msgspec.Struct, frozen=True, rename="camel"):

@@ -10,6 +10,7 @@ import asyncio
 import collections
 import dataclasses
 import datetime
+import hashlib
 import logging
 import re
 import secrets
@@ -77,6 +78,7 @@ class _Waiting:
     first: str
     last: str
     count: int = 1
+    once: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,9 +114,12 @@ def bounded(message: str) -> str:
     return encoded.decode()
 
 
-def event_name(regarding: str) -> str:
-    """A new name for an Event about the object of this name: `<object>.<16 hexadecimal digits>`."""
-    suffix = f".{secrets.token_hex(8)}"
+def event_name(regarding: str, key: str = "") -> str:
+    """A name for an Event about the object of this name: `<object>.<16 hexadecimal digits>`.
+
+    Without `key` it is a new one each time.
+    """
+    suffix = f".{hashlib.sha256(key.encode()).hexdigest()[:16] if key else secrets.token_hex(8)}"
     # A part between dots neither begins nor ends with a dash.
     return re.sub(r"[^a-z0-9]+$", "", regarding[: MAX_NAME - len(suffix)]) + suffix
 
@@ -151,19 +156,31 @@ class Recorder:
         self._sent: collections.OrderedDict[_Happening, _Sent] = collections.OrderedDict()
         self._said: int | None = None
 
-    def event(self, regarding: Regarding, type: EventType, reason: str, message: str, action: str = "") -> None:  # noqa: A002 the field is called so
+    def event(
+        self,
+        regarding: Regarding,
+        type: EventType,  # noqa: A002 the field is called so
+        reason: str,
+        message: str,
+        action: str = "",
+        *,
+        key: str = "",
+    ) -> None:
         """Have an Event sent some time, or counted as dropped. Never blocks, never raises.
 
         `reason` is a word for machines, `message` a sentence for people, cut at 1024 bytes; `action` is what was done.
+        Of all that are given one `key`, be it by another instance, the API server gets the first (it forgets Events
+        after an hour).
         """
         happening = _Happening(regarding, type, reason, bounded(message))
         stamp = _stamp()
         waiting = self._waiting.get(happening)
         if waiting is not None:
-            waiting.count += 1
+            waiting.count += not key
             waiting.last = stamp
         elif len(self._waiting) < MAX_WAITING:
-            self._waiting[happening] = _Waiting(event_name(regarding.name), action, stamp, stamp)
+            name = event_name(regarding.name, key)
+            self._waiting[happening] = _Waiting(name, action, stamp, stamp, once=key != "")
             self._wanted.set()
         else:
             EVENTS.inc("dropped")
@@ -198,7 +215,7 @@ class Recorder:
                 return
 
     async def _write(self, happening: _Happening, waiting: _Waiting) -> None:
-        sent = self._sent.get(happening)
+        sent = None if waiting.once else self._sent.get(happening)
         if sent is not None and self._now() - sent.at <= REPEAT_SECONDS:
             try:
                 await self._repeat(happening, sent, waiting)
@@ -222,7 +239,7 @@ class Recorder:
         try:
             await self._api.post(_collection(happening.regarding), msgspec.json.encode(self._body(happening, waiting)))
         except client.ApiError as error:
-            # Nobody else makes this name: an earlier try got through, but not its answer.
+            # An earlier try got through, but not its answer; else only one with the same key makes this name.
             if error.reason != "AlreadyExists":
                 raise
         self._remember(happening, waiting.name, waiting.count)

@@ -51,7 +51,8 @@ class Running:
         self.api = Api()
         self.wanted: Json = {"observedGeneration": 1}
         self.looks = 0
-        self.reporter = reporter.Reporter(cast("client.Client", self.api), "n1", self.build)
+        self.stood: list[Mapping[str, Any]] = []
+        self.reporter = reporter.Reporter(cast("client.Client", self.api), "n1", self.build, self.stood.append)
 
     def build(self, _previous: list[Mapping[str, Any]]) -> Json:
         self.looks += 1
@@ -94,6 +95,18 @@ async def test_only_differences_are_written(running: Running) -> None:
     running.reporter.nudge()
     await until(lambda: running.looks > looks)
     assert len(running.api.patches) == 1
+
+
+async def test_what_stands_is_said_also_where_the_answer_to_the_write_is_lost(running: Running) -> None:
+    running.reporter.found({"observedGeneration": 1})
+    assert running.stood == []
+    running.api.errors = [client.Unreachable("gone")]
+    running.api.answers_lost = True
+    running.want(observedGeneration=2, violations=[{"pod": "x", "reason": "Exposed"}])
+    await running.written()
+    running.reporter.found(dict(running.api.status))
+    await until(lambda: running.stood != [])
+    assert running.stood[0] == running.wanted
 
 
 async def test_counters_alone_wait(running: Running) -> None:

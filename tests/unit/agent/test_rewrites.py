@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import pathlib
+import re
+import time
 
 import pytest
-from swapwarden.agent import exposure, limits, pods, rewrites, wanted
+from swapwarden.agent import enforcer, exposure, limits, pods, rewrites, wanted
 from swapwarden.api import names
+from swapwarden.api import state as state_api
 
 from tests.unit.agent.agent_node import MIB, Node, state, until
 from tests.unit.agent.cgroup_tree import swap_max, write
@@ -84,6 +88,10 @@ async def running(node: Node, count: int, limit: int = 0) -> list[pathlib.Path]:
     await until(lambda: all(swap_max(pod) == limits.render(limit) and node.known(pod).containers for pod in made))
     node.later += 3600
     return made
+
+
+def exposed(agent: enforcer.Enforcer) -> list[state_api.Violation]:
+    return [each for each in agent.standing().violations if each.reason == "Exposed"]
 
 
 def causes(node: Node, pod: pathlib.Path) -> list[names.Cause]:
@@ -226,6 +234,60 @@ async def test_what_was_written_over_while_no_agent_ran(plain: Node) -> None:
     assert all(each.exposed_milliseconds >= 3_500_000 for each in exposed)
     assert exposed[0].swap_bytes == 3 * MIB
     assert exposure.GROWN.value(Cause.AGENT_DOWN) - before[Cause.AGENT_DOWN] == 3 * MIB
+
+
+async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node) -> None:
+    pod, other = await running(plain, 2)
+    agent = plain.enforcer
+    assert agent is not None
+    for each, used in ((pod, MIB), (other, 0)):
+        write(each, str(used), "memory.swap.current")
+        write(each, "max")
+    await until(lambda: all(causes(plain, each) for each in (pod, other)))
+    uid = plain.known(pod).uid
+    assert agent.standing().untold == {uid}
+    plain.later += exposure.RECENT_SECONDS
+    (violation,) = exposed(agent)
+    told = [{"pod": uid, "swapBytes": MIB, "causes": ["UnitValue"], "since": violation.since}]
+    for incomplete in ([], [{**told[0], "causes": []}], [{**told[0], "swapBytes": MIB - 1}]):
+        agent.told(incomplete)
+        assert agent.standing().untold == {uid}
+    agent.told(told)
+    assert agent.standing().untold == set()
+    assert exposed(agent) == []
+
+
+async def test_sums_say_since_when_they_count(plain: Node) -> None:
+    async def told() -> state_api.Violation:
+        assert plain.enforcer is not None
+        write(pod, "max")
+        await until(lambda: causes(plain, pod) != [])
+        (violation,) = plain.enforcer.standing().violations
+        return violation
+
+    (pod,) = await running(plain, 1)
+    first = await told()
+    write(pod, "max")
+    assert (await told()).since == first.since
+    plain.stop()
+    plain.start(state({0: 0}))
+    again = await told()
+    assert (again.exposures, again.since > first.since) == (1, True)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", again.since)
+
+
+async def test_each_exposure_has_a_line_with_its_begin_and_end(plain: Node, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger=exposure.__name__)
+    (pod,) = await running(plain, 1)
+    before = exposure.moment(time.time())
+    for used in (0, MIB):
+        write(pod, str(used), "memory.swap.current")
+        write(pod, "max")
+        await until(lambda: swap_max(pod) != "max")
+    quiet, harmful = (vars(record) for record in caplog.records)
+    assert [quiet["levelname"], harmful["levelname"]] == ["DEBUG", "INFO"]
+    assert (harmful["uid"], harmful["found"], harmful["swapBytes"]) == (plain.known(pod).uid, "max", MIB)
+    assert before <= quiet["from"] <= quiet["until"] <= harmful["from"] <= harmful["until"]
 
 
 async def test_what_drains_while_no_agent_runs_was_not_exposed(plain: Node) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from swapwarden.agent import findings, shortfall, status, tree
 from swapwarden.api import names, state
 
@@ -28,6 +29,25 @@ EXPOSED = state.Violation("p", "Exposed", exposures=3, exposed_milliseconds=5)
 def verdicts(standing: status.Standing, facts: state.Facts = FACTS) -> dict[str, tuple[str, str]]:
     built = status.build(standing, facts, [], "2026-01-01T00:00:00Z")
     return {condition.type: (condition.status, condition.reason) for condition in built.conditions}
+
+
+def test_what_no_status_has_told_of_has_a_place_for_once() -> None:
+    cause = [names.Cause.RELOAD]
+    more = [
+        state.Violation(f"p{number:02}", "Exposed", swap_bytes=1, exposed_milliseconds=100 - number, causes=cause)
+        for number in range(2 * state.MAX_VIOLATIONS)
+    ]
+    draining = [state.Violation(f"d{number}", "Draining") for number in range(state.MAX_VIOLATIONS)]
+
+    def listed(*untold: str) -> list[str]:
+        standing = GOOD._replace(violations=[*more, *draining], untold=frozenset(untold))
+        return [each.pod for each in status.build(standing, FACTS, [], "t").violations]
+
+    assert {each[0] for each in listed()} == {"d"}
+    assert listed("p40", "p60")[:2] == ["p40", "p60"]
+    unexplained = [*more[:-1], msgspec.structs.replace(more[-1], causes=[])]
+    standing = GOOD._replace(violations=[*unexplained, *draining], untold=frozenset({more[-1].pod}))
+    assert status.build(standing, FACTS, [], "t").violations[0].pod == "d0", "nobody tells of it before its cause"
 
 
 def test_all_is_well() -> None:

@@ -15,10 +15,17 @@ PODS = {
 }
 
 
-def told(**swapped: int) -> rows.StateRow:
-    """A state of a node whose agent reports swap of these pods above their limits, in bytes."""
+def told(since: str = "boot", **swapped: int) -> rows.StateRow:
+    """A state of a node whose agent reports swap of these pods above their limits, in bytes, since it counts."""
     violations: list[dict[str, Any]] = [
-        {"pod": key, "reason": "Exposed", "swapBytes": size, "causes": ["Reload", "Resize"], "exposedMilliseconds": 7}
+        {
+            "pod": key,
+            "reason": "Exposed",
+            "swapBytes": size,
+            "causes": ["Reload", "Resize"],
+            "exposedMilliseconds": 7,
+            "since": since,
+        }
         for key, size in swapped.items()
     ]
     body = {
@@ -29,22 +36,81 @@ def told(**swapped: int) -> rows.StateRow:
     return rows.decode(msgspec.json.encode(body))
 
 
-def news(old: rows.StateRow, new: rows.StateRow) -> list[tuple[str, str]]:
-    known = [pod(container(), key=key, name=f"pod-{key}") for key in "xyz"]
-    return [(regarding.name, message) for regarding, message in exposures.news(old, new, known)]
+class Teller:
+    def __init__(self) -> None:
+        self.exposures = exposures.Exposures()
+
+    def __call__(self, row: rows.StateRow, there: str = "xyz") -> list[str]:
+        """Names of the pods that are told of, where these are on the node."""
+        known = [pod(container(), key=key, name=f"pod-{key}") for key in there]
+        self.last = list(self.exposures.news(row, known))
+        return [each.regarding.name for each in self.last]
 
 
 def test_only_pods_that_must_not_swap_and_did_are_told_of() -> None:
-    ((name, message),) = news(told(), told(x=4096, y=4096, z=4096))
-    assert name == "pod-x"
-    assert message.startswith("4096 bytes of this pod")
-    assert "(Reload, Resize), for 7 ms" in message
+    tell = Teller()
+    assert tell(told(x=4096, y=4096, z=4096)) == ["pod-x"]
+    (news,) = tell.last
+    assert news.message.startswith("4096 bytes of this pod")
+    assert "(Reload, Resize), for 7 ms in all since boot;" in news.message
 
 
-def test_what_was_told_is_not_told_again() -> None:
-    assert news(told(x=4096), told(x=4096)) == []
-    assert news(told(x=4096), told()) == []
-    assert [name for name, _ in news(told(x=4096), told(x=8192))] == ["pod-x"]
+def test_each_growth_is_told_once() -> None:
+    tell = Teller()
+    assert tell(told()) == []
+    assert tell(told(x=4096)) == ["pod-x"]
+    assert tell(told(x=4096)) == []
+    assert tell(told()) == [], "ten quiet minutes"
+    assert tell(told(x=4096)) == [], "exposed once more, and nothing was taken"
+    assert tell(told(x=8192)) == ["pod-x"]
+
+
+def test_sums_that_begin_anew_are_news_below_the_earlier_ones() -> None:
+    tell = Teller()
+    assert tell(told(x=8192)) == ["pod-x"]
+    first = tell.last[0].key
+    assert tell(told(since="restart", x=4096)) == ["pod-x"]
+    assert tell(told(since="restart", x=4096)) == []
+    assert tell(told(since="restart", x=8192)) == ["pod-x"]
+    assert tell.last[0].key != first
+
+
+def test_the_same_growth_has_the_same_key_for_the_next_leader() -> None:
+    first, second = Teller(), Teller()
+    assert first(told(x=4096)) == second(told(x=4096)) == ["pod-x"]
+    assert first.last == second.last
+    first.exposures.forget()
+    assert first(told(x=4096)) == ["pod-x"]
+
+
+def test_what_was_taken_while_it_was_allowed_is_no_news_later() -> None:
+    tell = Teller()
+    assert tell(told(y=4096)) == []
+    before = PODS["y"]
+    PODS["y"] = state.PodState(names.Reason.POLICY_DISABLED, "0")
+    try:
+        assert tell(told(y=4096)) == []
+        assert tell(told(y=8192)) == ["pod-y"]
+    finally:
+        PODS["y"] = before
+
+
+def test_pods_and_nodes_that_are_gone_are_forgotten() -> None:
+    tell = Teller()
+    tell(told(x=4096, y=4096))
+    assert tell(told(y=4096), there="yz") == []
+    assert tell.exposures._told == {"n": {"y": ("boot", 4096)}}
+    assert tell(told(), there="z") == []
+    assert tell.exposures._told == {}
+    tell(told(x=4096))
+    tell.exposures.forget("n")
+    assert tell.exposures._told == {}
+
+
+def test_a_pod_that_is_not_known_yet_is_told_of_when_it_is() -> None:
+    tell = Teller()
+    assert tell(told(x=4096), there="") == []
+    assert tell(told(x=4096)) == ["pod-x"]
 
 
 def test_what_took_no_swap_or_has_no_cause_yet_is_no_news() -> None:

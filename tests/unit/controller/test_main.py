@@ -277,6 +277,30 @@ async def test_one_that_stands_by_writes_nothing_and_takes_up_all_nodes_when_it_
     assert {json.loads(one.body)["metadata"]["name"] for one in made} == {"node-1", "node-2"}
 
 
+async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(bench: Bench) -> None:
+    def told() -> list[tuple[str, str]]:
+        waiting = bench.controller._recorder._waiting
+        return [(happening.regarding.name, each.name) for happening, each in waiting.items()]
+
+    bench.synced()
+    bench.pod_comes("web")
+    plan = {"uid-web": state.PodState(names.Reason.POLICY_DISABLED, "0")}
+    spec = state.StateSpec(profile=state.ProfileRef(names.BUILT_IN_PROFILE), pods=plan)
+    taken = rows.WireViolation("uid-web", "Exposed", swap_bytes=4096, causes=("Reload",), since="boot")
+    bench.server.answer(accepted(4))
+    bench.node_comes()
+    bench.state_comes(state_row(version=2, spec=spec, swapped=(taken,)))
+    assert told() == [], "the one that leads does"
+    bench.elected()
+    bench.state_comes(state_row(version=3, spec=spec, swapped=(taken,)))
+    ((pod_name, event),) = told()
+    assert pod_name == "web"
+    bench.controller._recorder._waiting.clear()
+    bench.deposed()
+    bench.elected()
+    assert told() == [("web", event)], "by the same name, which the API server takes once"
+
+
 async def test_a_state_of_a_later_term_ends_this_one(bench: Bench) -> None:
     bench.synced()
     bench.elected(transitions=3)

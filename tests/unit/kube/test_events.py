@@ -175,6 +175,26 @@ def test_names_are_valid(name: str) -> None:
     assert events.event_name(name) != made
 
 
+async def test_what_has_a_key_is_sent_once_by_whoever_it_is(
+    server: Scripted, recorder: events.Recorder, counts: Counts
+) -> None:
+    server.answer(CREATED)
+    server.answer(failure(409, "AlreadyExists", "it exists"))
+    server.answer(CREATED)
+    for _ in range(2):
+        recorder.event(POD, "Warning", "SwappedAgainstPolicy", "it did", key="growth")
+    await all_sent(server, recorder, 1)
+    recorder.event(POD, "Warning", "SwappedAgainstPolicy", "it did", key="growth")
+    await all_sent(server, recorder, 2)
+    recorder.event(POD, "Warning", "SwappedAgainstPolicy", "it did", key="more growth")
+    await all_sent(server, recorder, 3)
+    first, again, other = map(sent, server.requests)
+    assert {request.method for request in server.requests} == {"POST"}
+    assert first["count"] == 1
+    assert first["metadata"]["name"] == again["metadata"]["name"] != other["metadata"]["name"]
+    assert counts("failed") == 0
+
+
 # --- again and again ---
 
 
