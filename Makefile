@@ -63,6 +63,7 @@ lint: venv ## Check format, rules, types, import contracts, generated files and 
 	@diff -ru crds build/generated/crds && diff -u docs/api-reference.md build/generated/api-reference.md \
 		|| { echo "generated files are out of date: run make generate and commit the result" >&2; exit 1; }
 	@$(PYTHON) -m testbed.chart check
+	@$(PYTHON) -m testbed.reference check
 	@$(MAKE) --no-print-directory docs
 
 .PHONY: docs
@@ -75,9 +76,10 @@ format: venv ## Format the code and apply safe fixes
 	$(PYTHON) -m ruff format .
 
 .PHONY: generate
-generate: venv ## Make crds/, docs/api-reference.md and the chart's generated files from the models
+generate: venv ## Make crds/, the generated pages of docs/ and files of the chart from the code
 	$(PYTHON) -m swapwarden.api.crd crds docs/api-reference.md
 	$(PYTHON) -m testbed.chart write
+	$(PYTHON) -m testbed.reference write
 
 .PHONY: manifests
 manifests: venv ## Make deploy/manifests from the Helm chart (gets helm if it is not there)

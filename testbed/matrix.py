@@ -1,0 +1,140 @@
+"""What pods get by policy, QoS class, behavior and the kubelet's mode, as the planning code says it: docs/concepts.md.
+
+A cell is what a pod's one container can swap in the end: the least of what its own cgroup and its pod's hold.
+"""
+
+import enum
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+
+from swapwarden.api import names, state
+from swapwarden.policy import nodes, phases, plan, pods, profiles, qos, swap
+
+MIB = 2**20
+REQUEST, LIMIT = 1024 * MIB, 2048 * MIB
+SWAP_LIMIT = 256 * MIB
+NODE = nodes.NodeFacts(compatible=True, memory_bytes=8192 * MIB, swap_bytes=4096 * MIB)
+RESERVED = "25%"
+_ID = "0"
+
+
+class Kubelet(enum.StrEnum):
+    """What the kubelet writes to containers."""
+
+    NO_SWAP = "`NoSwap`"
+    LIMITED_SWAP = "`LimitedSwap`"
+    NO_LIMITS = "`LimitedSwap`, but it [sets no limits](node-check.md#what-falls-short)"
+
+
+class Kind(enum.StrEnum):
+    """Kinds of pods, as far as amounts depend on them."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+    CRITICAL = "critical"
+
+
+_POLICIES = {
+    "nothing": None,
+    **{f"`{each}`": str(each) for each in names.Policy},
+    "a policy that is not understood": "Never",
+}
+_LIMITS = {"none": None, "one": str(SWAP_LIMIT)}
+_WITH = {("none",): "", ("one",): "; and a swap limit", ("none", "one"): "; with or without a swap limit"}
+_Cells = tuple[str, ...]
+
+
+def table() -> list[str]:
+    """The matrix in Markdown. What pods say, behaviors and modes that make no difference share a row."""
+    head = ["the pod says", "behavior of the profile", "kubelet", *Kind]
+    lines = [_row(head), _row(["---"] * len(head))]
+    ways = list(itertools.product(names.Behavior, Kubelet))
+    alike: dict[tuple[_Cells, ...], dict[str, list[str]]] = {}
+    for (policy, value), (limit, amount) in itertools.product(_POLICIES.items(), _LIMITS.items()):
+        outcome = tuple(_cells(behavior, kubelet, value, amount) for behavior, kubelet in ways)
+        alike.setdefault(outcome, {}).setdefault(policy, []).append(limit)
+    for outcome, policies in alike.items():
+        said = _said(policies)
+        by_cells: dict[_Cells, dict[str, list[str]]] = {}
+        for (behavior, kubelet), cells in zip(ways, outcome, strict=True):
+            by_cells.setdefault(cells, {}).setdefault(f"`{behavior}`", []).append(kubelet)
+        lines += [_row([said, *_which(behaviors), *cells]) for cells, behaviors in by_cells.items()]
+    return lines
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _said(policies: Mapping[str, list[str]]) -> str:
+    """Policies that come to the same with the same limits: all of a group have the same, or it is a fault."""
+    (limits,) = {tuple(each) for each in policies.values()}
+    return f"{', '.join(policies)}{_WITH[limits]}"
+
+
+def _which(behaviors: Mapping[str, list[str]]) -> tuple[str, str]:
+    (kubelets,) = {tuple(each) for each in behaviors.values()}
+    every = len(behaviors) == len(names.Behavior)
+    return "any" if every else ", ".join(behaviors), "any" if len(kubelets) == len(Kubelet) else "; ".join(kubelets)
+
+
+def _cells(behavior: names.Behavior, kubelet: Kubelet, policy: str | None, limit: str | None) -> _Cells:
+    return tuple(_cell(behavior, kubelet, kind, policy, limit) for kind in Kind)
+
+
+def _cell(behavior: names.Behavior, kubelet: Kubelet, kind: Kind, policy: str | None, limit: str | None) -> str:
+    container, row = _pod(kind, policy, limit)
+    reserved = None if behavior in {names.Behavior.KUBELET, names.Behavior.NO_SWAP} else RESERVED
+    profile = profiles.Profile(name="matrix", behavior=behavior, system_reserved=reserved)
+    spec = plan.plan_node(profile, NODE, [row])
+    planned = spec.pods[row.key]
+    return f"{_shown(_effective(planned, _from_kubelet(kubelet, container, row)))}<br>`{planned.reason}`"
+
+
+def _pod(kind: Kind, policy: str | None, limit: str | None) -> tuple[pods.ContainerRow, pods.PodRow]:
+    request, memory_limit, of_class = {
+        Kind.GUARANTEED: (LIMIT, LIMIT, qos.Class.GUARANTEED),
+        Kind.BEST_EFFORT: (0, 0, qos.Class.BEST_EFFORT),
+    }.get(kind, (REQUEST, LIMIT, qos.Class.BURSTABLE))
+    container = pods.ContainerRow("app", phases.Kind.APP, request, memory_limit, id=_ID)
+    row = pods.PodRow(
+        key="uid",
+        uid="uid",
+        namespace="default",
+        name="pod",
+        node="node",
+        terminal=False,
+        critical=kind is Kind.CRITICAL,
+        qos=of_class,
+        policy=policy,
+        swap_limit=limit,
+        created="",
+        started="",
+        containers=(container,),
+    )
+    return container, row
+
+
+def _from_kubelet(kubelet: Kubelet, container: pods.ContainerRow, row: pods.PodRow) -> float:
+    """What the kubelet writes to the container; calcSwapForBurstablePods of it is swap.container_swap."""
+    if kubelet is Kubelet.NO_LIMITS:
+        return math.inf
+    if kubelet is Kubelet.NO_SWAP or row.critical or row.qos is not qos.Class.BURSTABLE:
+        return 0
+    return swap.container_swap(container.request, container.limit, NODE.memory_bytes, NODE.swap_bytes)
+
+
+def _effective(planned: state.PodState, kubelet: float) -> float:
+    container = kubelet
+    if listed := planned.containers.get(_ID):
+        own = swap.in_bytes(listed.swap_max)
+        container = min(own, kubelet) if listed.cap else own
+    elif planned.each is not None:
+        container = swap.in_bytes(planned.each)
+    return min(container, swap.in_bytes(planned.swap_max or names.MAX_SWAP))
+
+
+def _shown(amount: float) -> str:
+    return "all" if amount > NODE.swap_bytes else f"{amount // MIB:.0f}Mi" if amount else "0"

@@ -1,0 +1,100 @@
+"""What of docs/ is made from the code: the command line's reference, and the matrix in docs/concepts.md.
+
+Run as `python -m testbed.reference write` (`make generate`) or `check` (`make lint`).
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from swapwarden.__main__ import COMMANDS
+
+from testbed import matrix
+
+DOCS = Path(__file__).parent.parent / "docs"
+CONCEPTS = "concepts.md"
+BEGIN = "<!-- Made from the planning code by `make generate`; do not edit. -->"
+END = "<!-- end -->"
+_HEAD = """\
+# Command line
+
+Made from the code by `make generate`; do not edit.
+
+`swapwarden` is the program of all parts, in the image and in the Python package. `swapwarden COMMAND --help` says the
+same as this page.
+"""
+
+
+class PageError(Exception):
+    """A page has no place for what is made for it; the text says which."""
+
+
+def generated() -> dict[str, str]:
+    """Each page that is made, or made in part, by its name in docs/."""
+    concepts = (DOCS / CONCEPTS).read_text(encoding="utf-8")
+    return {CONCEPTS: with_matrix(concepts), "cli-reference.md": command_line()}
+
+
+def with_matrix(page: str) -> str:
+    """The page with the matrix between BEGIN and END; PageError where it lacks one of them."""
+    before, found, rest = page.partition(f"{BEGIN}\n")
+    _, ends, after = rest.partition(END)
+    if not found or not ends:
+        raise PageError(f"docs/{CONCEPTS} has no lines {BEGIN} and {END} around its matrix")
+    return "\n".join([before + BEGIN, "", *matrix.table(), "", END + after])
+
+
+def command_line() -> str:
+    """The reference of the command line in Markdown: one section for each command, one row for each option."""
+    lines = [_HEAD]
+    for name, (module, summary) in COMMANDS.items():
+        parser = argparse.ArgumentParser(add_help=False)
+        importlib.import_module(module).add_arguments(parser)
+        lines += [f"## swapwarden {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
+        lines += ["| option | meaning |", "|---|---|", *_rows(parser), ""]
+    return "\n".join(lines)
+
+
+def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:  # noqa: SLF001 argparse has no other way to ask what it knows
+        value = str(action.metavar or _choices(action) or action.dest.upper())
+        value = {0: "", "?": f" [{value}]"}.get(action.nargs or "", f" {value}")
+        flags = ", ".join(f"`{flag}{value}`" for flag in action.option_strings)
+        meaning = (action.help or "") % {**vars(action), "prog": parser.prog}
+        if "default:" not in meaning and action.default not in (None, False, ""):
+            meaning += f" (default: {action.default})"
+        if action.required:
+            meaning += " (required)"
+        yield f"| {_cell(flags)} | {_cell(meaning)} |"
+
+
+def _choices(action: argparse.Action) -> str:
+    return "|".join(map(str, action.choices or ()))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main() -> int:
+    """`write` makes the pages; `check` says which are out of date, with exit status 1."""
+    if sys.argv[1:] not in (["write"], ["check"]):
+        print("python -m testbed.reference write | check", file=sys.stderr)
+        return 2
+    found = {name: text for name, text in generated().items() if _content(DOCS / name) != text}
+    for name, text in found.items():
+        if sys.argv[1] == "write":
+            (DOCS / name).write_text(text, encoding="utf-8")
+        else:
+            print(f"docs/{name} is out of date: run make generate and commit the result")
+    return 1 if found and sys.argv[1] == "check" else 0
+
+
+def _content(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
