@@ -6,10 +6,11 @@ import argparse
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import swapwarden
+from swapwarden import lazily
 
 COMMANDS: Final = {
     "controller": ("swapwarden.controller.main", "plan the swap of all nodes; one instance leads"),
@@ -26,19 +27,6 @@ LEAN: Final = "agent"
 """The command that runs on every node, where each megabyte counts."""
 
 
-@contextlib.contextmanager
-def _without(module: str) -> Iterator[None]:
-    """An import of `module` fails meanwhile, unless it was imported before."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # type: ignore[assignment]  # what the import system takes for a module that is not there
-    try:
-        yield
-    finally:
-        del sys.modules[module]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status. SystemExit where argparse says no or shows its help."""
     given = sys.argv[1:] if arguments is None else list(arguments)
@@ -53,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         if chosen:
             # msgspec takes from typing_extensions, where that is there, what typing has as well: 3.5 MB, 90 ms.
-            with _without("typing_extensions") if name == LEAN else contextlib.nullcontext():
+            with lazily.without("typing_extensions") if name == LEAN else contextlib.nullcontext():
                 module = importlib.import_module(path)
             module.add_arguments(command)
     parsed = parser.parse_args(given)

@@ -13,7 +13,7 @@ import ssl
 import tempfile
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -148,20 +148,41 @@ def load(kubeconfig: str | None = None, context: str | None = None) -> Config:
 
     ConfigError where there is none, or where it asks for something that is not supported.
     """
-    if kubeconfig:
-        return from_kubeconfig(pathlib.Path(kubeconfig), context)
-    if os.environ.get("KUBERNETES_SERVICE_HOST") and (SERVICE_ACCOUNT / "token").exists():
+    if not kubeconfig and _is_in_pod():
         return in_cluster(SERVICE_ACCOUNT)
-    from_environment = os.environ.get("KUBECONFIG", "")
-    if os.pathsep in from_environment:
-        raise ConfigError("KUBECONFIG names several files: give one with --kubeconfig")
-    path = pathlib.Path(from_environment or os.path.expanduser("~/.kube/config"))  # noqa: PTH111 Path's needs a home
-    if not path.exists():
+    return from_kubeconfigs(_files(kubeconfig), context)
+
+
+def load_for_person(kubeconfig: str | None = None, context: str | None = None) -> Config:
+    """Find the configuration as kubectl does: `kubeconfig`, $KUBECONFIG, ~/.kube/config, a pod's service account."""
+    try:
+        files = _files(kubeconfig)
+    except ConfigError:
+        if kubeconfig or context or not _is_in_pod():
+            raise
+        return in_cluster(SERVICE_ACCOUNT)
+    return from_kubeconfigs(files, context)
+
+
+def _is_in_pod() -> bool:
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (SERVICE_ACCOUNT / "token").exists()
+
+
+def _files(kubeconfig: str | None) -> list[pathlib.Path]:
+    """The kubeconfig files to read; of those that $KUBECONFIG names the ones that exist, of which it wants one."""
+    if kubeconfig:
+        return [pathlib.Path(kubeconfig)]
+    listed = [name for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
+    at_home = os.path.expanduser("~/.kube/config")  # noqa: PTH111 Path's needs a home
+    paths = [pathlib.Path(name) for name in listed or [at_home]]
+    found = [path for path in paths if path.exists()]
+    if not found:
+        missing = f"{paths[0]} does not exist" if len(paths) == 1 else "none of the files in KUBECONFIG exists"
         raise ConfigError(
-            f"no cluster configuration: no service account's token in {SERVICE_ACCOUNT}, and {path} does not exist;"
+            f"no cluster configuration: no service account's token in {SERVICE_ACCOUNT}, and {missing};"
             " give --kubeconfig or set KUBECONFIG"
         )
-    return from_kubeconfig(path, context)
+    return found
 
 
 def in_cluster(folder: pathlib.Path = SERVICE_ACCOUNT) -> Config:
@@ -208,70 +229,91 @@ class _Context(msgspec.Struct):
 
 
 class _Kubeconfig:
-    """A kubeconfig file: v1.Config of client-go. Entries are looked at only when they are asked for."""
+    """Kubeconfig files: v1.Config of client-go. Entries are looked at only when they are asked for.
 
-    def __init__(self, path: pathlib.Path) -> None:
-        # In a pod there is no kubeconfig, so the agent never pays for the parser.
-        yaml = importlib.import_module("yaml")
-        try:
-            parsed = yaml.safe_load(_content(path))
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{path} is not YAML: {error}") from error
-        if not isinstance(parsed, dict):
-            raise ConfigError(f"{path} is not a kubeconfig: it holds no mapping")
-        self._path = path
-        self._parsed = parsed
+    The first file that has an entry of a name has the whole of it; the first with a current-context names it.
+    """
 
-    def entry(self, section: str, name: str, kind: type[T]) -> T:
-        """The entry of that name in `clusters`, `contexts` or `users`."""
-        entries = self._parsed.get(section)
-        for entry in entries if isinstance(entries, list) else []:
-            if isinstance(entry, dict) and entry.get("name") == name:
-                try:
-                    return msgspec.convert(entry.get(section.removesuffix("s")) or {}, kind)
-                except msgspec.ValidationError as error:
-                    raise ConfigError(f"{self._path}: {name!r} in {section}: {error}") from error
-        raise ConfigError(f"{self._path} has no entry {name!r} in {section}")
+    def __init__(self, paths: Sequence[pathlib.Path]) -> None:
+        self._files = [(path, _parse(path)) for path in paths]
+        self._name = str(paths[0]) if len(paths) == 1 else f"none of {', '.join(map(str, paths))}"
+
+    def entry(self, section: str, name: str, kind: type[T]) -> tuple[pathlib.Path, T]:
+        """The entry of that name in `clusters`, `contexts` or `users`, and the file that it is in."""
+        for path, parsed in self._files:
+            entries = parsed.get(section)
+            for entry in entries if isinstance(entries, list) else []:
+                if isinstance(entry, dict) and entry.get("name") == name:
+                    try:
+                        return path, msgspec.convert(entry.get(section.removesuffix("s")) or {}, kind)
+                    except msgspec.ValidationError as error:
+                        raise ConfigError(f"{path}: {name!r} in {section}: {error}") from error
+        raise ConfigError(f"{self._name} has {self._no()} entry {name!r} in {section}")
 
     def current(self) -> str:
         """The name of the current context."""
-        name = self._parsed.get("current-context")
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"{self._path} has no current-context: choose one with --context")
-        return name
+        for _, parsed in self._files:
+            name = parsed.get("current-context")
+            if isinstance(name, str) and name:
+                return name
+        raise ConfigError(f"{self._name} has {self._no()} current-context: choose one with --context")
 
-    def data(self, inline: bytes | None, file: str | None) -> bytes | None:
-        """What an entry gives as data, or else as the path of a file."""
-        return inline or (_content(self._path.parent / file) if file else None)
+    def _no(self) -> str:
+        return "no" if len(self._files) == 1 else "an"
+
+
+def _parse(path: pathlib.Path) -> dict[str, Any]:
+    # In a pod there is no kubeconfig, so the agent never pays for the parser.
+    yaml = importlib.import_module("yaml")
+    try:
+        # The one in C, where there is one: files with the certificates of many clusters are large.
+        parsed = yaml.load(_content(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if not isinstance(parsed, dict):
+        raise ConfigError(f"{path} is not a kubeconfig: it holds no mapping")
+    return parsed
+
+
+def _data(origin: pathlib.Path, inline: bytes | None, file: str | None) -> bytes | None:
+    """What an entry gives as data, or else as the path of a file, which is relative to the kubeconfig `origin`."""
+    return inline or (_content(origin.parent / file) if file else None)
 
 
 def from_kubeconfig(path: pathlib.Path, context: str | None = None) -> Config:
     """Read one context (by default the current one) of a kubeconfig file; paths in it are relative to the file."""
-    file = _Kubeconfig(path)
-    chosen = file.entry("contexts", context or file.current(), _Context)
-    cluster = file.entry("clusters", chosen.cluster, _Cluster)
-    user = file.entry("users", chosen.user, _User) if chosen.user else _User()
+    return from_kubeconfigs([path], context)
+
+
+def from_kubeconfigs(paths: Sequence[pathlib.Path], context: str | None = None) -> Config:
+    """Read one context (by default the current one) of kubeconfig files, one at least; paths are relative to each."""
+    files = _Kubeconfig(paths)
+    _, chosen = files.entry("contexts", context or files.current(), _Context)
+    of_cluster, cluster = files.entry("clusters", chosen.cluster, _Cluster)
+    of_user, user = files.entry("users", chosen.user, _User) if chosen.user else (paths[0], _User())
     if cluster.insecure_skip_tls_verify:
-        raise ConfigError(f"{path}: insecure-skip-tls-verify is refused; give certificate-authority(-data) instead")
+        raise ConfigError(
+            f"{of_cluster}: insecure-skip-tls-verify is refused; give certificate-authority(-data) instead"
+        )
     if cluster.proxy_url:
-        raise ConfigError(f"{path}: proxy-url is not supported; use an address that can be reached directly")
+        raise ConfigError(f"{of_cluster}: proxy-url is not supported; use an address that can be reached directly")
     unsupported = {"exec": user.exec, "auth-provider": user.auth_provider, "username": user.username}
     for name, value in {**unsupported, "as": user.impersonate}.items():
         if value:
             raise ConfigError(
-                f"{path}: credentials by {name!r} are not supported here; use a token or a client certificate,"
+                f"{of_user}: credentials by {name!r} are not supported here; use a token or a client certificate,"
                 " for example from `kubectl create token`"
             )
-    authority = file.data(cluster.certificate_authority_data, cluster.certificate_authority)
+    authority = _data(of_cluster, cluster.certificate_authority_data, cluster.certificate_authority)
     return Config(
         server=cluster.server,
         namespace=chosen.namespace or "default",
-        ca_data=None if authority is None else _pem(authority, path),
-        cert_data=file.data(user.client_certificate_data, user.client_certificate),
-        key_data=file.data(user.client_key_data, user.client_key),
+        ca_data=None if authority is None else _pem(authority, of_cluster),
+        cert_data=_data(of_user, user.client_certificate_data, user.client_certificate),
+        key_data=_data(of_user, user.client_key_data, user.client_key),
         tls_server_name=cluster.tls_server_name or None,
         static_token=user.token or None,
-        token_file=TokenFile(path.parent / user.token_file) if user.token_file else None,
+        token_file=TokenFile(of_user.parent / user.token_file) if user.token_file else None,
     )
 
 

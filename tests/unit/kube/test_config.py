@@ -362,10 +362,37 @@ def test_the_one_at_home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     assert config.load().server == "https://10.0.0.1:6443"
 
 
-def test_several_kubeconfigs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_kubeconfigs_the_first_that_has_an_entry_gives_the_whole_of_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    (second / "token").write_text("of-the-second")
+    one = kubeconfig(first, {"server": "https://10.0.0.9"}, None, users=[], **{"current-context": ""})
+    other = kubeconfig(second, {"tls-server-name": "other"}, {"tokenFile": "token"})
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(("/absent", str(one), "", str(other))))
+    loaded = config.load()
+    assert (loaded.server, loaded.tls_server_name, loaded.token()) == ("https://10.0.0.9", None, "of-the-second")
+    assert config.load(context="y").namespace == "shop"
+    with pytest.raises(config.ConfigError, match=r"none of .*/first/.*, .*/second/.* has an entry 'z' in contexts"):
+        config.load(context="z")
     monkeypatch.setenv("KUBECONFIG", "/a:/b")
-    with pytest.raises(config.ConfigError, match="KUBECONFIG names several files: give one with --kubeconfig"):
+    with pytest.raises(config.ConfigError, match="none of the files in KUBECONFIG exists"):
         config.load()
+
+
+def test_a_persons_kubeconfig_goes_before_the_service_account(
+    service_account: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert service_account.exists()
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path)))
+    assert config.load_for_person().server == "https://10.0.0.1:6443"
+    monkeypatch.setenv("KUBECONFIG", "/absent")
+    assert config.load_for_person().server == "https://10.96.0.1:443"
+    with pytest.raises(config.ConfigError, match="/absent does not exist"):
+        config.load_for_person(context="x")
 
 
 # --- the token file ---

@@ -1,0 +1,1 @@
+"""kubectl swap: a plugin of kubectl that shows who gets swap, who uses it, and why."""

@@ -1,0 +1,31 @@
+"""The program kubectl-swap, which kubectl runs as `kubectl swap`; it says so where its extra is not installed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Final
+
+from swapwarden import lazily
+
+EXTRA: Final = frozenset({"click", "kubernetes", "rich"})
+"""What the extra `kubectl` of the package brings."""
+
+
+def main() -> int:
+    """Run the command line; the exit status."""
+    try:
+        # msgspec takes from typing_extensions, where that is there, what typing has as well: that costs start-up time.
+        with lazily.without("typing_extensions"):
+            importlib.import_module("msgspec")
+        return int(importlib.import_module("swapwarden.cli.kubectl.main").main())
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRA:
+            raise
+        print(f"error: kubectl swap needs {missing}: pip install 'swapwarden[kubectl]'", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

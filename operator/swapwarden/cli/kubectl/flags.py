@@ -1,0 +1,97 @@
+"""Flags that commands share, under kubectl's names."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from swapwarden.cli.kubectl import session, tables
+
+Command = Callable[..., Any]
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+_FOREVER: Final = 24 * 3600.0
+_DURATION: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(ms|s|m|h)?", re.ASCII)
+
+
+class Seconds(click.ParamType[float]):
+    """A time as kubectl takes it: 10s, 1m30s, 2 (seconds); 0 is for ever, which is a day here."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        parts = _DURATION.findall(value)
+        if not parts or "".join(number + unit for number, unit in parts) != value:
+            self.fail(f"{value!r} is no time such as 10s, 1m30s or 0 (no limit)", param, ctx)
+        return sum(float(number) * _UNITS[unit] for number, unit in parts) or _FOREVER
+
+
+def cluster(function: Command) -> Command:
+    """--kubeconfig, --context, --request-timeout, given to the command as `target`."""
+
+    @click.option("--kubeconfig", metavar="FILE", help="Kubeconfig to use instead of $KUBECONFIG or ~/.kube/config.")
+    @click.option("--context", metavar="NAME", help="Context of the kubeconfig to use instead of the current one.")
+    @click.option(
+        "--request-timeout",
+        type=Seconds(),
+        default=session.REQUEST_SECONDS,
+        metavar="TIME",
+        help="How long to wait for each answer: 10s, 1m; 0 for no limit. Default: 30s.",
+    )
+    @functools.wraps(function)
+    def wrapped(
+        *,
+        kubeconfig: str | None,
+        context: str | None,
+        request_timeout: float,
+        namespace: str | None = None,
+        all_namespaces: bool = False,
+        **others: Any,
+    ) -> Any:
+        target = session.Target(kubeconfig, context, request_timeout, namespace, all_namespaces)
+        return function(target=target, **others)
+
+    return wrapped
+
+
+def namespace(function: Command) -> Command:
+    """-n and -A, which become part of `target`: put it above cluster()."""
+    alone = click.option("-n", "--namespace", metavar="NAME", help="Namespace instead of the context's.")
+    every = click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
+    return alone(every(function))
+
+
+def selector(function: Command) -> Command:
+    """-l, given to the command as `selector`."""
+    return click.option(
+        "-l", "--selector", default="", metavar="SELECTOR", help="Only objects with these labels: pool=batch,tier!=web."
+    )(function)
+
+
+def printing(function: Command) -> Command:
+    """-o, --no-headers and --color, given to the command as `form`."""
+
+    @click.option(
+        "-o",
+        "--output",
+        type=click.Choice(list(tables.FORMATS)),
+        help="More columns, or another form than a table.",
+    )
+    @click.option("--no-headers", is_flag=True, help="Leave the line of headers out.")
+    @click.option(
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        help="auto: on a terminal, unless NO_COLOR is set. Default: auto.",
+    )
+    @functools.wraps(function)
+    def wrapped(*, output: str | None, no_headers: bool, color: str, **others: Any) -> Any:
+        return function(form=tables.Form(output or "", headers=not no_headers, color=color), **others)
+
+    return wrapped

@@ -1,0 +1,58 @@
+"""Samples in the Prometheus text format, as far as they are asked for. What an agent answers is untrusted input."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""An agent with as many pods and containers as a state can name says less."""
+MAX_LINE: Final = 2048
+
+_LINE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]{0,127})(?:\{([^}]*)\})? ([^ ]{1,32})")
+_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]{0,63})="((?:[^"\\]|\\.)*)",?')
+_ESCAPES: Final = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One line: a metric with its labels and its value, which may be infinite."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def parse(body: bytes, wanted: Collection[str]) -> list[Sample]:
+    """Samples of the metrics that are WANTED; lines that are not of the form are passed over, as are NaN and < 0.
+
+    Label values with a closing brace are not understood, and of the metrics that are read here none can have one.
+    """
+    if len(body) > MAX_BYTES:
+        return []
+    found = []
+    for line in body.decode("utf-8", "replace").split("\n"):
+        if not line or line[0] == "#" or len(line) > MAX_LINE:
+            continue
+        match = _LINE.match(line)
+        if match is None or match[1] not in wanted:
+            continue
+        value = _number(match[3])
+        if value >= 0:
+            labels = {key: _unescaped(text) for key, text in _LABEL.findall(match[2] or "")}
+            found.append(Sample(match[1], labels, value))
+    return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\.", lambda match: _ESCAPES.get(match[0], match[0]), text) if "\\" in text else text

@@ -1,0 +1,190 @@
+"""The API server as a person sees it: what they may not see, or what is not there, is an error that says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import urllib.parse
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+import click
+import msgspec
+
+import swapwarden
+from swapwarden.api import names
+from swapwarden.kube import client, config
+
+T = TypeVar("T")
+
+REQUEST_SECONDS: Final = 30.0
+PAGE: Final = "500"
+"""Objects in one answer: kubectl's own number."""
+
+STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
+PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
+NODES: Final = "/api/v1/nodes"
+RIGHTS: Final = "docs/kubectl-swap.md lists the rights that each command needs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What the flags say of the cluster to ask, and of the namespace."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    request_seconds: float = REQUEST_SECONDS
+    namespace: str | None = None
+    all_namespaces: bool = False
+
+
+class Failure(click.ClickException):
+    """What was asked for cannot be shown; the message names the reason and the remedy. Exit status 1."""
+
+
+class Forbidden(Failure):
+    """The user lacks a right."""
+
+
+class NotInstalled(Failure):
+    """The API server does not know the kind of object."""
+
+
+class NotFound(Failure):
+    """There is no such object."""
+
+
+class Unreachable(Failure):
+    """No answer."""
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _Page(msgspec.Struct, frozen=True):
+    items: list[msgspec.Raw] | None = None
+    metadata: _Meta = _Meta()
+
+
+class _Name(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class _Named(msgspec.Struct, frozen=True):
+    metadata: _Name = _Name()
+
+
+class Session:
+    """One user's requests to one API server. Use it within run()."""
+
+    def __init__(self, api: client.Client, namespace: str, target: Target) -> None:
+        self._api = api
+        self._seconds = target.request_seconds
+        self._said: set[str] = set()
+        # Not left to the client: the time in which a request waits for its turn there counts as its own.
+        self._free = asyncio.Semaphore(client.MAX_CONNECTIONS)
+        self.namespace = "" if target.all_namespaces else target.namespace or namespace
+        """The one that is asked about; empty for all."""
+
+    def note(self, text: str) -> None:
+        """Tell something once, on standard error."""
+        if text not in self._said:
+            self._said.add(text)
+            click.echo(f"note: {text}", err=True)
+
+    def namespaced(self, group: str, plural: str, namespace: str | None = None) -> str:
+        """The collection's path in a namespace, by default the session's; group is api/v1 or apis/GROUP/VERSION."""
+        chosen = self.namespace if namespace is None else namespace
+        return f"/{group}/namespaces/{quote(chosen)}/{plural}" if chosen else f"/{group}/{plural}"
+
+    async def body(self, path: str, params: Mapping[str, str] | None = None, seconds: float | None = None) -> bytes:
+        """GET; the answer as it came. Failure where there is none."""
+        try:
+            async with self._free:
+                return await self._api.get(path, params=params, timeout=min(seconds or self._seconds, self._seconds))
+        except client.ApiError as error:
+            raise _failure(path, error) from error
+        except client.Unreachable as error:
+            raise Unreachable(
+                f"{error}; see that the context is the right one (kubectl config current-context) and the cluster is up"
+            ) from error
+        except config.ConfigError as error:
+            raise Failure(str(error)) from error
+
+    async def get(self, path: str, kind: type[T]) -> T:
+        """GET one object. NotFound where it does not exist."""
+        try:
+            return msgspec.json.decode(await self.body(path), type=kind)
+        except msgspec.MsgspecError as error:
+            raise Failure(f"{path} is not understood: {error}; is this version of kubectl swap too old?") from error
+
+    async def collect(
+        self, path: str, kind: type[T], *, selector: str = "", fields: str = "", limit: int | None = None
+    ) -> list[T]:
+        """All objects of a collection, at most `limit`; those that are not understood are left out, and noted."""
+        params = {"limit": PAGE if limit is None else str(limit)}
+        params |= {"labelSelector": selector} if selector else {}
+        params |= {"fieldSelector": fields} if fields else {}
+        found: list[T] = []
+        while True:
+            try:
+                page = msgspec.json.decode(await self.body(path, params), type=_Page)
+            except msgspec.MsgspecError as error:
+                raise Failure(f"the answer to GET {path} is no list: {error}") from error
+            found += [one for item in page.items or () if (one := self._decode(path, item, kind)) is not None]
+            if not page.metadata.continue_ or limit is not None:
+                return found
+            params = {**params, "continue": page.metadata.continue_}
+
+    def _decode(self, path: str, item: msgspec.Raw, kind: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode(item, type=kind)
+        except msgspec.ValidationError as error:
+            name = msgspec.json.decode(item, type=_Named).metadata.name
+            self.note(f"{path.rpartition('/')[2]} {name!r} is left out: not understood: {error}")
+            return None
+
+    async def objects(self, path: str, kind: type[T], chosen: Sequence[str], *, selector: str = "") -> list[T]:
+        """Those of the names `chosen`, or all that the selector matches. NotFound where one is not there."""
+        if not chosen:
+            return await self.collect(path, kind, selector=selector)
+        return list(await asyncio.gather(*(self.get(f"{path}/{quote(name)}", kind) for name in chosen)))
+
+
+def quote(name: str) -> str:
+    """A name as one segment of a path, whatever is in it."""
+    return urllib.parse.quote(name, safe="")
+
+
+def _failure(path: str, error: client.ApiError) -> Failure:
+    if error.status == 401:
+        return Failure(
+            f"the API server refused the credentials (401): {error.message}; log in again, or see what the context"
+            " uses with kubectl config view --minify"
+        )
+    if error.status == 403:
+        return Forbidden(f"{error.message} (403); {RIGHTS}")
+    if error.status == 404 and f"/{names.GROUP}/" in path and error.reason != "NotFound":
+        return NotInstalled(
+            f"Swapwarden is not installed in this cluster, or is another version: it does not know"
+            f" {names.API_VERSION}; install it (docs/install.md), or choose another cluster with --context"
+        )
+    if error.status == 404:
+        return NotFound(error.message)
+    return Failure(f"GET {path}: {error}")
+
+
+def run(target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
+    """Do what is asked with a session of its own. Failure where that cannot be done."""
+    try:
+        cfg = config.load_for_person(target.kubeconfig, target.context)
+        return asyncio.run(_run(cfg, target, work))
+    except config.ConfigError as error:
+        raise Failure(str(error)) from error
+
+
+async def _run(cfg: config.Config, target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
+    agent = f"kubectl-swap/{swapwarden.__version__}"
+    async with client.Client(cfg, user_agent=agent) as api:
+        return await work(Session(api, cfg.namespace, target))

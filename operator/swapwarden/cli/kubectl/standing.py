@@ -1,0 +1,125 @@
+"""How things stand on a node, in one word, from its NodeSwapState and its agent. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names, state
+
+
+class Standing(enum.StrEnum):
+    """The worst first."""
+
+    DEGRADED = "Degraded"
+    """The agent cannot do all that it should."""
+    SILENT = "Silent"
+    """An agent reported from there, and none is Ready now: what it set still holds, what others undo stays undone."""
+    NO_AGENT = "NoAgent"
+    """No agent ever reported."""
+    INCOMPATIBLE = "Incompatible"
+    """Nothing can be enforced: no cgroup v2, or no swap controller."""
+    NOT_UNDERSTOOD = "NotUnderstood"
+    """What the agent says is none of what is known here: an agent of another version."""
+    NO_STATE = "NoState"
+    """The controller has not planned the node."""
+    YIELDED = "Yielded"
+    """Another writer keeps lowering values, and is let."""
+    DRAINING = "Draining"
+    """Pods have more swap in use than they are to have."""
+    PENDING = "Pending"
+    """The agent has not acted on the newest plan yet."""
+    RESTORING = "Restoring"
+    """What was there before Swapwarden is being put back."""
+    UNMET = "RequirementUnmet"
+    """The node lacks what its profile requires, so its pods get no swap."""
+    AUDIT = "Audit"
+    """Nothing is written, only reported."""
+    RESTORED = "Restored"
+    """All is as it was before Swapwarden."""
+    ENFORCED = "Enforced"
+    """All cgroups hold what the plan says."""
+    UNKNOWN = "Unknown"
+    """The user may not see it."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A standing, and why, in a sentence; empty where there is nothing to say."""
+
+    standing: Standing
+    why: str = ""
+
+
+_NO: Final = state.Condition("", "", "")
+
+# Reasons of the condition Applied where it is not True, and Degraded says nothing.
+_UNAPPLIED: Final = {
+    "Incompatible": Standing.INCOMPATIBLE,
+    "NoPodTree": Standing.PENDING,
+    "AwaitingState": Standing.PENDING,
+    "WriteFailed": Standing.DEGRADED,
+    "Restoring": Standing.RESTORING,
+    "Draining": Standing.DRAINING,
+    "Yielded": Standing.YIELDED,
+}
+_DONE: Final = {
+    names.Mode.ENFORCE: Standing.ENFORCED,
+    names.Mode.AUDIT: Standing.AUDIT,
+    names.Mode.RESTORE: Standing.RESTORED,
+}
+
+
+def decide(  # noqa: PLR0911 a table, one line per row
+    spec: state.StateSpec | None, status: state.StateStatus, *, has_agent: bool | None
+) -> Verdict:
+    """How things stand on a node with such a state; `has_agent`: an agent is Ready there, None where that is not known.
+
+    That observedGeneration is behind says little: plans change with every pod. What counts is the profile's generation.
+    """
+    conditions = {condition.type: condition for condition in status.conditions}
+    applied, compatible = conditions.get("Applied", _NO), conditions.get("Compatible", _NO)
+    degraded, met = conditions.get("Degraded", _NO), conditions.get("RequirementsMet", _NO)
+    if spec is None:
+        return Verdict(Standing.NO_STATE, "the controller has not planned this node; see whether it runs")
+    if not status.conditions and has_agent:
+        return Verdict(Standing.PENDING, "its agent has not reported yet")
+    if not status.conditions:
+        return Verdict(Standing.NO_AGENT, "no agent has reported; see whether the DaemonSet's pods may run there")
+    if has_agent is False:
+        return Verdict(Standing.SILENT, "no Ready agent: what it set still holds, what others undo stays undone")
+    if compatible.status == "False":
+        return Verdict(Standing.INCOMPATIBLE, compatible.message)
+    if degraded.status == "True":
+        return Verdict(Standing.DEGRADED, degraded.message)
+    if status.profile != spec.profile:
+        return Verdict(Standing.PENDING, "its agent has not seen the newest plan yet")
+    if applied.status != "True":
+        found = _UNAPPLIED.get(applied.reason, Standing.NOT_UNDERSTOOD)
+        return Verdict(found, applied.message or f"condition Applied is {applied.status or 'absent'}")
+    if met.status == "False":
+        return Verdict(Standing.UNMET, met.message)
+    return Verdict(_DONE[spec.mode], _others(conditions))
+
+
+def _others(conditions: Mapping[str, state.Condition]) -> str:
+    """What else there is to say of a node on which all is as it should be."""
+    drift = conditions.get("Drift", _NO)
+    found = [drift.message] if drift.status == "True" else []
+    found += [f"{kind}: {conditions[kind].message}" for kind in names.Finding if kind in conditions]
+    return "; ".join(found)
+
+
+ORDER: Final = {standing: place for place, standing in enumerate(Standing)}
+STYLES: Final = {
+    Standing.ENFORCED: "green",
+    Standing.AUDIT: "cyan",
+    Standing.RESTORED: "cyan",
+    Standing.UNKNOWN: "",
+    **dict.fromkeys((Standing.DRAINING, Standing.PENDING, Standing.RESTORING, Standing.UNMET), "yellow"),
+    **dict.fromkeys((Standing.YIELDED, Standing.NO_STATE), "yellow"),
+    **dict.fromkeys((Standing.DEGRADED, Standing.SILENT, Standing.NO_AGENT), "bold red"),
+    **dict.fromkeys((Standing.INCOMPATIBLE, Standing.NOT_UNDERSTOOD), "bold red"),
+}

@@ -1,0 +1,92 @@
+"""The program as a process: what it imports, how it fails."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from swapwarden.cli.kubectl import main
+
+HEAVY = ("pydantic", "kubernetes", "kopf", "aiohttp", "cryptography", "prometheus_client", "uvloop", "hypothesis")
+OF_THE_OPERATOR = ("aiohttp", "cryptography", "kopf", "prometheus_client", "uvloop")
+
+# As in an environment without them.
+BLOCKED = """
+import importlib.abc, sys
+blocked = set(sys.argv[1].split(","))
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocked())
+from swapwarden.cli.kubectl import __main__ as program
+sys.argv[:] = ["kubectl-swap", *sys.argv[2:]]
+sys.exit(program.main())
+"""
+
+IMPORTED = """
+import sys
+from swapwarden.cli.kubectl import __main__ as program
+sys.argv[:] = ["kubectl-swap", *sys.argv[1:]]
+status = program.main()
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 our own words
+        [sys.executable, "-c", code, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_it_works_without_what_only_the_operator_needs(name: str) -> None:
+    done = run(BLOCKED, ",".join(OF_THE_OPERATOR), name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: kubectl swap {name} ")
+    assert "--kubeconfig FILE" in done.stdout or "Commands:" in done.stdout or name == "completion"
+
+
+def test_it_says_what_to_install() -> None:
+    done = run(BLOCKED, "click,rich,kubernetes", "nodes")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: kubectl swap needs click: pip install 'swapwarden[kubectl]'\n",
+    )
+
+
+def test_before_its_first_request_it_imports_nothing_heavy(tmp_path: pathlib.Path) -> None:
+    refused = tmp_path / "kubeconfig"
+    # Port 9 (discard): nobody listens there.
+    refused.write_text(
+        """{"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}], "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c"}}]}"""
+    )
+    done = run(IMPORTED, "nodes", KUBECONFIG=str(refused))
+    assert "cannot connect to 127.0.0.1:9" in done.stderr
+    loaded = done.stdout.split()
+    assert "click" in loaded
+    assert [name for name in (*HEAVY, "rich", "typing_extensions") if name in loaded] == []
+    assert "swapwarden.policy.plan" not in done.stdout
+
+
+def test_without_a_cluster(tmp_path: pathlib.Path) -> None:
+    done = run(BLOCKED, "-", "nodes", KUBECONFIG=str(tmp_path / "absent"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no cluster configuration: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_usage_errors(tmp_path: pathlib.Path) -> None:
+    for arguments in (["nodes", "a", "-l", "b=c"], ["nodes", "--request-timeout", "soon"], ["bogus"]):
+        done = run(BLOCKED, "-", *arguments, KUBECONFIG=str(tmp_path / "absent"))
+        assert (done.returncode, done.stdout) == (2, ""), arguments
+        assert done.stderr.startswith("Usage: kubectl swap ")
