@@ -52,6 +52,8 @@ FAULTS = metrics.counter(
 
 FIND_SECONDS: Final = (1.0, 10.0)
 """First and longest bound of the wait between searches for the tree of pods while there is none."""
+LOST_SECONDS: Final = 600.0
+"""How long it is told of that the kernel dropped events."""
 AWAIT_SECONDS: Final = 5.0
 """How long a pod without state is normal."""
 YOUNG_SECONDS: Final = 3.0
@@ -113,6 +115,9 @@ class Enforcer:
         self._waits = backoff.Backoff(*FIND_SECONDS)
         self._search: asyncio.TimerHandle | None = None
         self._poll: asyncio.TimerHandle | None = None
+        self._lost = 0
+        """How often the kernel dropped events, each time soon after the one before; the last time at `_lost_at`."""
+        self._lost_at = float("-inf")
         self.last_resync = clock()
 
     # What the rest of the agent uses
@@ -231,12 +236,16 @@ class Enforcer:
             to_put_back=pending,
             drifting=drifting,
             untold=frozenset(untold),
+            lost=self._lost_lately(now),
             kubelet_swap=None if current is None else current.kubelet_swap,
             settings=tuple(self._units.shortfalls()) if self._units.concerned else None,
             others=self._rewrites.others(),
             cost=self._cost(current.proposal) if current is not None and current.proposal is not None else None,
             unmet=None if current is None else current.unmet,
         )
+
+    def _lost_lately(self, now: float) -> int:
+        return self._lost if now - self._lost_at < LOST_SECONDS else 0
 
     def told(self, violations: Iterable[Mapping[str, Any]]) -> None:
         """The API server has a status with these: what pods took while exposed has been told of, with its cause."""
@@ -451,6 +460,8 @@ class Enforcer:
         touched: dict[pods.Knob, None] = {}
         for owner, event in self._watches.read():
             if event.mask & inotify.Q_OVERFLOW:
+                self._lost = self._lost_lately(noticed) + 1
+                self._lost_at = noticed
                 OVERFLOWS.inc()
                 log.warning("too many events at once: some were lost, comparing everything")
                 self.resync()

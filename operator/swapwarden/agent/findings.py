@@ -25,10 +25,11 @@ class Finding(NamedTuple):
     remedy: str
 
 
-def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None) -> list[Finding]:
+def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None, lost: int = 0) -> list[Finding]:
     """What a node's state tells of, as conditions of these kinds; without swap there is little to tell.
 
     `counted` is the swap in bytes that the kubelet found when it started, where the controller sees that it is another.
+    `lost` is how often the kernel dropped events of late.
     """
     found = list(_conditions(facts, seen)) if facts.devices else []
     if counted is not None and counted != facts.swap_bytes:
@@ -39,6 +40,16 @@ def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None
                 f"the kubelet found {_mib(counted)} of swap when it started, now there are {_mib(facts.swap_bytes)}:"
                 " it computes limits from the old number",
                 "restart the kubelet",
+            )
+        )
+    if lost:
+        found.append(
+            Finding(
+                names.Finding.EVENTS_LOST,
+                "QueueOverflow",
+                f"{lost} times of late more happened to cgroups at once than the kernel keeps for the agent: all was"
+                " compared, later than it would have been told",
+                "raise fs.inotify.max_queued_events, and restart the agent, which has the old number",
             )
         )
     return found

@@ -360,7 +360,7 @@ class Agent:
         standing = self._standing()
         if standing.root is not None and not self._facts.swap_controller:
             self._read_facts()
-        found = findings.conditions(self._facts, self._seen, standing.kubelet_swap)
+        found = findings.conditions(self._facts, self._seen, standing.kubelet_swap, standing.lost)
         told = msgspec.structs.replace(self._facts, kubelet=survey.kubelet_facts(self._seen, standing.root))
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         built = status.build(standing, told, previous, now, found)

@@ -50,6 +50,8 @@ class Standing(NamedTuple):
     """Pods that another writer raised above their value lately."""
     untold: frozenset[str] = frozenset()
     """UIDs of pods that took swap while exposed which no status has told of."""
+    lost: int = 0
+    """How often the kernel dropped events of late, after each of which all was compared."""
     kubelet_swap: int | None = None
     """Swap in bytes that the kubelet counted, where that is not what there is; None elsewhere."""
     others: str = ""

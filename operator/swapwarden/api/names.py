@@ -161,6 +161,7 @@ class Finding(enum.StrEnum):
     KUBELET_RESTART_NEEDED = "KubeletRestartNeeded"
     EVICTION_BEFORE_SWAP = "EvictionBeforeSwap"
     SECRETS_ON_DISK = "SecretsOnDisk"
+    EVENTS_LOST = "EventsLost"
 
 
 class Requirement(enum.StrEnum):

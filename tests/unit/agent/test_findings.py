@@ -72,11 +72,17 @@ def test_a_kubelet_that_counted_other_swap() -> None:
     assert told(None) == told(1 << 30) == []
 
 
+def test_lost_events_are_told_of_also_without_swap() -> None:
+    (found,) = findings.conditions(msgspec.structs.replace(FACTS, devices=[]), SEEN, lost=3)
+    assert (found.kind, found.message.split()[0]) == ("EventsLost", "3")
+    assert "fs.inotify.max_queued_events" in found.remedy
+
+
 def test_all_of_them_together_are_short() -> None:
     worst = SEEN._replace(
         configuration=GOOD._replace(fail_swap_on=True, eviction_memory="100Gi"), containers=survey.Containers(without=1)
     )
-    found = findings.conditions(msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 0)
+    found = findings.conditions(msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 0, 1)
     assert {each.kind for each in found} == set(names.Finding)
     assert max(len(f"{each.message}; {each.remedy}") for each in found) < 300
 
