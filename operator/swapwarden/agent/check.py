@@ -49,17 +49,15 @@ class Node(NamedTuple):
     problem: str
     """Why there is none."""
     compatible: bool | None
-    controllers: str | None
     seen: survey.Look
-    runtime: str
     systemd: str | None
-    zswap: survey.Zswap | None
-    pressure: bool | None
     sysctls: dict[str, int | None]
     system_swaps: bool | None
     """Whether system.slice may swap."""
     io_latency: str | None
     """What system.slice has of io.latency; None where the kernel has none."""
+    io_weight: str | None
+    """What it has of io.weight, or the like; None as above."""
 
 
 _SYSCTLS: Final = ("vm/swappiness", "vm/min_free_kbytes", "vm/watermark_scale_factor", "vm/page-cluster")
@@ -98,15 +96,12 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
         root=root,
         problem=problem,
         compatible=_compatible(found, cgroups, root),
-        controllers=survey.controllers(pathlib.Path(arguments.cgroup_root)),
-        seen=survey.look(proc, cgroups, root, files),
-        runtime=survey.runtime(cgroups, root),
+        seen=survey.look(proc, sys_root, cgroups, root, files),
         systemd=survey.systemd(host),
-        zswap=survey.zswap(sys_root),
-        pressure=survey.pressure(proc),
         sysctls={name: survey.sysctl(proc, name) for name in _SYSCTLS},
         system_swaps=survey.may_swap(cgroups, _SYSTEM),
         io_latency=hostfiles.text(pathlib.Path(arguments.cgroup_root) / _SYSTEM / "io.latency"),
+        io_weight=survey.io_weight(pathlib.Path(arguments.cgroup_root) / _SYSTEM),
     )
 
 
@@ -177,17 +172,20 @@ def rows_of(node: Node) -> Iterator[Row]:
     yield Row(
         "systemd", _UNKNOWN if node.systemd is None else node.systemd or "runs", "/run/systemd/system, libsystemd"
     )
-    yield Row("container runtime", node.runtime or _UNKNOWN, "names of containers' cgroups")
+    yield Row("container runtime", node.seen.runtime or _UNKNOWN, "names of containers' cgroups")
+    yield Row("container runtime may swap", _yes(node.seen.runtime_swaps), "memory.swap.max of its unit")
     yield from _kubelet_rows(node.seen)
 
 
 def _cgroup_rows(node: Node) -> Iterator[Row]:
     found = node.facts
     yield Row("cgroup version", str(found.cgroup_version or _UNKNOWN), "cgroup.controllers")
-    yield Row("controllers", (node.controllers or _UNKNOWN)[:_WIDTH], "cgroup.controllers")
+    yield Row("controllers", (node.seen.controllers or _UNKNOWN)[:_WIDTH], "cgroup.controllers")
     yield Row("pods below", _UNKNOWN if node.root is None else f"/{node.root}", node.problem or "names of cgroups")
     yield Row("swap controller", _yes(node.compatible), "memory.swap.max")
     yield Row("io.latency", "no" if node.io_latency is None else node.io_latency or "not set", f"/{_SYSTEM}/io.latency")
+    weight = "no" if node.io_weight is None else node.io_weight.replace("\n", ", ") or "not set"
+    yield Row("io.weight", weight[:_WIDTH], f"/{_SYSTEM}/io.weight, io.bfq.weight")
 
 
 def _memory_rows(node: Node) -> Iterator[Row]:
@@ -211,14 +209,16 @@ def _memory_rows(node: Node) -> Iterator[Row]:
             _SHARED[device.dedicated],
         )
         yield Row(f"swap on {device.name}", ", ".join(said), "/proc/swaps, /sys/block, mountinfo")
-    zswap = node.zswap
-    parts = ("no",) if zswap is None else ("on" if zswap.enabled else "off", zswap.compressor, zswap.max_pool_percent)
-    yield Row("zswap", ", ".join(part for part in parts if part) + ("%" * bool(parts[2:])), "/sys/module/zswap")
+    zswap, parts = node.seen.zswap, ["no"]
+    if zswap is not None:
+        parts = ["on" if zswap.enabled else "off", zswap.compressor]
+        parts += [] if zswap.max_pool_percent is None else [f"{zswap.max_pool_percent}%"]
+    yield Row("zswap", ", ".join(part for part in parts if part), "/sys/module/zswap")
     for name, number in node.sysctls.items():
         yield Row(name.replace("/", "."), _UNKNOWN if number is None else str(number), f"/proc/sys/{name}")
     low = node.seen.watermark_low
     yield Row("swapping begins below", f"{_size(low)} free" if low else _UNKNOWN, "low watermarks of /proc/zoneinfo")
-    yield Row("memory pressure (PSI)", _yes(node.pressure is True), "/proc/pressure/memory")
+    yield Row("memory pressure (PSI)", _yes(node.seen.pressure is True), "/proc/pressure/memory")
 
 
 def _kubelet_rows(seen: survey.Look) -> Iterator[Row]:
@@ -274,7 +274,7 @@ def _incompatible(node: Node) -> Iterator[Shortfall]:
             "boot with systemd.unified_cgroup_hierarchy=1, or an image that does; in a container, mount the host's"
             " /sys/fs/cgroup and name it with --cgroup-root",
         )
-    elif node.controllers is not None and "memory" not in node.controllers.split():
+    elif node.seen.controllers is not None and "memory" not in node.seen.controllers.split():
         yield Shortfall(
             "no memory controller",
             "the kernel has it turned off",
@@ -333,7 +333,13 @@ def _practices(node: Node) -> Iterator[Shortfall]:
         yield Shortfall(
             "kubelet may swap",
             "a kubelet that waits for its own pages makes the node NotReady",
-            "MemorySwapMax=0 in drop-ins of the units of the kubelet and the container runtime",
+            "MemorySwapMax=0 in a drop-in of the kubelet's unit",
+        )
+    if node.seen.runtime_swaps:
+        yield Shortfall(
+            "container runtime may swap",
+            "a runtime that waits for its own pages is late to start and to end containers, and to answer the kubelet",
+            "MemorySwapMax=0 in a drop-in of the unit of the container runtime",
         )
     if node.system_swaps:
         yield Shortfall(
@@ -347,7 +353,7 @@ def _practices(node: Node) -> Iterator[Shortfall]:
             "system services wait for a disk that pods' swapping keeps busy",
             f"IODeviceLatencyTargetSec= in a drop-in of {_SYSTEM}",
         )
-    if not node.pressure:
+    if not node.seen.pressure:
         yield Shortfall(
             "memory pressure (PSI)", "the kernel does not tell of it", "boot with psi=1, a kernel with CONFIG_PSI"
         )

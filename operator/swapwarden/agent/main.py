@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
-import msgspec
-
 import swapwarden
 from swapwarden.agent import (
     alive,
@@ -182,7 +180,7 @@ class Agent:
         self._node: str = arguments.node_name
         self._address = _address(arguments.metrics_address)
         self._proc = pathlib.Path(arguments.proc_root)
-        self._block = pathlib.Path(arguments.sys_root) / "block"
+        self._sys = pathlib.Path(arguments.sys_root)
         self._run_dir = _directory("--run-dir", arguments.run_dir)
         self._state_dir = _directory("--state-dir", arguments.state_dir)
         drop_ins = pathlib.Path(arguments.drop_in_dir) if arguments.drop_in_dir else None
@@ -327,7 +325,7 @@ class Agent:
     def _read_facts(self) -> None:
         root = None if self._enforcer is None else self._enforcer.root
         self._facts: state.Facts = facts.read(
-            self._proc, self._block, self._cgroups, root, (str(self._state_dir.absolute()),)
+            self._proc, self._sys / "block", self._cgroups, root, (str(self._state_dir.absolute()),)
         )
         if self._looked_at != (root, self._facts.devices):
             self._looked_at = root, self._facts.devices
@@ -337,7 +335,7 @@ class Agent:
     def _look(self, root: str | None) -> None:
         """See what there is besides the facts: more to read, so not as often."""
         before = self._seen.unreadable
-        self._seen = survey.look(self._proc, self._cgroups, root, self._kubelet, ours=self._journal.wrote)
+        self._seen = survey.look(self._proc, self._sys, self._cgroups, root, self._kubelet, ours=self._journal.wrote)
         if self._seen.unreadable not in {"", before}:
             log.warning("the kubelet's configuration is not known: %s", self._seen.unreadable)
 
@@ -361,7 +359,7 @@ class Agent:
         if standing.root is not None and not self._facts.swap_controller:
             self._read_facts()
         found = findings.conditions(self._facts, self._seen, standing.kubelet_swap, standing.lost)
-        told = msgspec.structs.replace(self._facts, kubelet=survey.kubelet_facts(self._seen, standing.root))
+        told = survey.told(self._facts, self._seen, standing.root)
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         built = status.build(standing, told, previous, now, found)
         self._conditions.tell(built.conditions)

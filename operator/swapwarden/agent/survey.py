@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
+
+import msgspec
 
 from swapwarden.agent import cgroupfs, hostfiles, kubelet, limits, tree
 from swapwarden.api import state
@@ -21,6 +23,18 @@ KUBELET_UNITS: Final = (
     "kubelet.slice/kubelet.service",
 )
 """Where distributions run the kubelet."""
+RUNTIME_UNITS: Final = (
+    "system.slice/containerd.service",
+    "system.slice/crio.service",
+    "runtime.slice/containerd.service",
+    "podruntime.slice/containerd.service",
+    "podruntime.slice/crio.service",
+    "system.slice/k3s.service",
+    "system.slice/k3s-agent.service",
+    "system.slice/rke2-server.service",
+    "system.slice/rke2-agent.service",
+)
+"""Where they run the container runtime: k3s and RKE2 in the unit of the kubelet."""
 KUBELET_FILES: Final = (
     "var/lib/kubelet/config.yaml",
     "etc/kubernetes/kubelet/config.json",
@@ -50,14 +64,6 @@ class Containers(NamedTuple):
     """Of the limited, those with a limit above 0."""
 
 
-class Zswap(NamedTuple):
-    """The compressed cache before swap devices."""
-
-    enabled: bool
-    compressor: str
-    max_pool_percent: str
-
-
 class Look(NamedTuple):
     """What was seen. None, or 0 for sizes: not to be told."""
 
@@ -68,14 +74,25 @@ class Look(NamedTuple):
     """Free memory in bytes below which the kernel begins to reclaim and to swap: the sum over all zones."""
     kubelet_swaps: bool | None = None
     """Whether the kubelet's own unit may swap."""
+    runtime_swaps: bool | None = None
+    """Whether the container runtime's may."""
     containers: Containers = Containers()
+    controllers: str | None = None
+    """Of cgroup v2, as the kernel lists them."""
+    zswap: state.Zswap | None = None
+    pressure: bool | None = None
+    """Whether the kernel tells of memory pressure."""
+    runtime: str = ""
+    """The container runtime; empty where that is not to be told."""
 
 
 def look(
     proc: pathlib.Path,
+    sys: pathlib.Path,
     cgroups: cgroupfs.Cgroups,
     root: str | None,
     files: kubelet.Files = kubelet.Files(),  # noqa: B008 a tuple of nothing
+    *,
     ours: Callable[[str], bool] = lambda _: False,
 ) -> Look:
     """Look at the node; `root` is the cgroup above all pods. `ours` tells cgroups whose limit the agent has written."""
@@ -89,8 +106,25 @@ def look(
         configuration=found,
         unreadable=unreadable,
         watermark_low=watermark_low(proc, cgroups.page),
-        kubelet_swaps=next((swaps for unit in KUBELET_UNITS if (swaps := may_swap(cgroups, unit)) is not None), None),
+        kubelet_swaps=_may_one_swap(cgroups, KUBELET_UNITS),
+        runtime_swaps=_may_one_swap(cgroups, RUNTIME_UNITS),
         containers=Containers() if root is None else containers(cgroups, root, ours),
+        controllers=controllers(pathlib.Path(cgroups.root)),
+        zswap=zswap(sys),
+        pressure=pressure(proc),
+        runtime=runtime(cgroups, root),
+    )
+
+
+def told(found: state.Facts, seen: Look, root: str | None) -> state.Facts:
+    """The facts as a node's state has them: with what of `seen` is worth telling."""
+    return msgspec.structs.replace(
+        found,
+        controllers=[name[:32] for name in (seen.controllers or "").split()[:16]],
+        zswap=seen.zswap,
+        memory_pressure=seen.pressure is True,
+        runtime=seen.runtime,
+        kubelet=kubelet_facts(seen, root),
     )
 
 
@@ -137,6 +171,11 @@ def may_swap(cgroups: cgroupfs.Cgroups, path: str) -> bool | None:
         return None
     found = [value for each in _upwards(path) if (value := _limit(cgroups, each)) is not None]
     return all(value > 0 for value in found) if found else None
+
+
+def _may_one_swap(cgroups: cgroupfs.Cgroups, units: Iterable[str]) -> bool | None:
+    """Whether the first of these that there is may swap; None where there is none."""
+    return next((swaps for unit in units if (swaps := may_swap(cgroups, unit)) is not None), None)
 
 
 def _upwards(path: str) -> Sequence[str]:
@@ -194,14 +233,21 @@ def controllers(cgroup_root: pathlib.Path) -> str | None:
     return hostfiles.text(cgroup_root / "cgroup.controllers")
 
 
-def zswap(sys: pathlib.Path) -> Zswap | None:
+def io_weight(cgroup: pathlib.Path) -> str | None:
+    """A cgroup's share of disks (io.cost, or the scheduler bfq); None where the kernel has neither."""
+    found = (hostfiles.text(cgroup / name) for name in ("io.weight", "io.bfq.weight"))
+    return next((each for each in found if each is not None), None)
+
+
+def zswap(sys: pathlib.Path) -> state.Zswap | None:
     """How zswap is set; None where the kernel has none."""
     folder = sys / "module/zswap/parameters"
     enabled = hostfiles.text(folder / "enabled")
     if enabled is None:
         return None
     compressor, percent = (hostfiles.text(folder / name) or "" for name in ("compressor", "max_pool_percent"))
-    return Zswap(enabled in {"Y", "1"}, compressor, percent)
+    share = int(percent) if _NUMBER.fullmatch(percent) else None
+    return state.Zswap(enabled in {"Y", "1"}, compressor[:32], share if share is not None and share <= 100 else None)
 
 
 def pressure(proc: pathlib.Path) -> bool | None:

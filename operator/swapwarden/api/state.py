@@ -237,6 +237,17 @@ class Kubelet(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     cgroup_root: Annotated[str, msgspec.Meta(max_length=128, description="cgroupRoot.")] = ""
 
 
+class Zswap(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The compressed cache before swap devices."""
+
+    enabled: Annotated[bool, msgspec.Meta(description="Whether pages go to it.")] = False
+    compressor: Annotated[str, msgspec.Meta(max_length=32, description="What they are compressed with.")] = ""
+    max_pool_percent: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=100)] | None,
+        msgspec.Meta(description="How much of the memory it may take. Absent where that cannot be read."),
+    ] = None
+
+
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What the agent found on its node."""
 
@@ -256,6 +267,25 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     devices: Annotated[
         list[SwapDevice], msgspec.Meta(max_length=MAX_DEVICES, description="The swap devices in use.")
     ] = []
+    controllers: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=32)]],
+        msgspec.Meta(max_length=16, description="The controllers of cgroup v2 that the kernel has."),
+    ] = []
+    zswap: Annotated[
+        Zswap | None,
+        msgspec.Meta(description="How zswap is set. Absent where the kernel has none, or it is not known."),
+    ] = None
+    memory_pressure: Annotated[bool, msgspec.Meta(description="Whether the kernel tells of memory pressure (PSI).")] = (
+        False
+    )
+    runtime: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=32,
+            description="containerd, CRI-O or cri-dockerd, by the names of containers' cgroups; empty where they do not"
+            " tell. Its version is in the Node's status.nodeInfo.",
+        ),
+    ] = ""
     kubelet: Annotated[
         Kubelet | None, msgspec.Meta(description="What is known of the kubelet's configuration. Absent: nothing.")
     ] = None

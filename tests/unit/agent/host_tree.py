@@ -70,6 +70,7 @@ class HostTree(CgroupTree):
         self.system = self.root / "system.slice"
         self.unit = self.system / "kubelet.service"
         self.group(self.unit)
+        self.group(self.system / "containerd.service")
         for name, text in (("memory.swap.max", "max\n"), ("io.latency", "")):
             self.file(self.system / name, text)
 

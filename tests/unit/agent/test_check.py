@@ -44,6 +44,7 @@ def test_all_facts(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
         "pods below": "/kubepods.slice",
         "swap controller": "yes",
         "io.latency": "not set",
+        "io.weight": "no",
         "kernel": "6.1.0-25-amd64",
         "tmpfs noswap": "no",
         "page size": "4096",
@@ -59,6 +60,7 @@ def test_all_facts(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
         "memory pressure (PSI)": "yes",
         "systemd": "252",
         "container runtime": "containerd",
+        "container runtime may swap": "yes",
         "kubelet may swap": "yes",
         "Burstable containers": "limited in 1, not in 0 of 1 pods",
         "kubelet: failSwapOn": "false",
@@ -88,6 +90,7 @@ def test_what_falls_short(node: HostTree, capsys: pytest.CaptureFixture[str]) ->
         "SecretsOnDisk",
         "swap not encrypted",
         "kubelet may swap",
+        "container runtime may swap",
         "system.slice",
         "io.latency",
     ]

@@ -25,7 +25,7 @@ def cgroups(node: HostTree) -> Iterator[cgroupfs.Cgroups]:
 
 
 def seen(node: HostTree, cgroups: cgroupfs.Cgroups) -> survey.Look:
-    return survey.look(node.proc, cgroups, "kubepods.slice", survey.configuration_files(node.host))
+    return survey.look(node.proc, node.sys, cgroups, "kubepods.slice", survey.configuration_files(node.host))
 
 
 def test_look(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
@@ -39,7 +39,7 @@ def test_look(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
 
 def test_a_configuration_that_is_none_is_told(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
     file = node.file(node.host / "config", "nonsense")
-    found = survey.look(node.proc, cgroups, None, kubelet.Files(file))
+    found = survey.look(node.proc, node.sys, cgroups, None, kubelet.Files(file))
     assert (found.configuration, found.containers) == (None, survey.Containers())
     assert "no kind" in found.unreadable
 
@@ -98,7 +98,10 @@ def test_runtime(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
 
 
 def test_what_else_there_is(node: HostTree) -> None:
-    assert survey.zswap(node.sys) == (True, "zstd", "20")
+    assert survey.zswap(node.sys) == state.Zswap(enabled=True, compressor="zstd", max_pool_percent=20)
+    for odd in ("200", "much", "\N{ARABIC-INDIC DIGIT ONE}"):
+        node.file(node.sys / "module/zswap/parameters/max_pool_percent", odd)
+        assert survey.zswap(node.sys) == state.Zswap(enabled=True, compressor="zstd")
     assert survey.zswap(node.host) is None
     assert (survey.pressure(node.proc), survey.pressure(node.host)) == (True, None)
     assert (survey.sysctl(node.proc, "vm/swappiness"), survey.sysctl(node.proc, "vm/none")) == (60, None)
@@ -128,6 +131,41 @@ def test_what_the_state_says_of_the_kubelet(node: HostTree, cgroups: cgroupfs.Cg
         cgroup_driver="systemd",
         cgroup_root="/",
     )
+
+
+def test_what_a_nodes_state_tells(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
+    node.burstable(1)
+    bare = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1, memory_bytes=1)
+    told = survey.told(bare, seen(node, cgroups), "kubepods.slice")
+    assert (told.controllers, told.memory_pressure, told.runtime) == (
+        ["cpu", "io", "memory", "pids"],
+        True,
+        "containerd",
+    )
+    assert told.zswap == state.Zswap(enabled=True, compressor="zstd", max_pool_percent=20)
+    assert told.kubelet is not None
+    assert survey.told(bare, survey.Look(), None) == bare
+    node.file(node.root / "cgroup.controllers", " ".join("x" * 99 for _ in range(99)))
+    long = survey.told(bare, seen(node, cgroups), None)
+    assert long.controllers == ["x" * 32] * 16
+
+
+def test_whether_the_runtime_may_swap(node: HostTree, cgroups: cgroupfs.Cgroups) -> None:
+    assert seen(node, cgroups).runtime_swaps is True
+    (node.system / "containerd.service/memory.swap.max").write_text("0\n")
+    assert seen(node, cgroups).runtime_swaps is False
+    node.remove(node.system / "containerd.service")
+    assert seen(node, cgroups).runtime_swaps is None
+    node.group(node.system / "k3s.service")
+    assert seen(node, cgroups).runtime_swaps is True, "in the kubelet's unit"
+
+
+def test_the_share_of_disks(node: HostTree) -> None:
+    assert survey.io_weight(node.system) is None
+    node.file(node.system / "io.bfq.weight", "default 100\n")
+    assert survey.io_weight(node.system) == "default 100"
+    node.file(node.system / "io.weight", "default 800\n8:0 100\n")
+    assert survey.io_weight(node.system) == "default 800\n8:0 100"
 
 
 def test_what_is_inferred_of_the_kubelet() -> None:
