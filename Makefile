@@ -64,6 +64,7 @@ lint: venv ## Check format, rules, types, import contracts, generated files and 
 		|| { echo "generated files are out of date: run make generate and commit the result" >&2; exit 1; }
 	@$(PYTHON) -m testbed.chart check
 	@$(PYTHON) -m testbed.reference check
+	@$(PYTHON) -m testbed.metricspage check
 	@$(MAKE) --no-print-directory docs
 
 .PHONY: docs
@@ -80,6 +81,7 @@ generate: venv ## Make crds/, the generated pages of docs/ and files of the char
 	$(PYTHON) -m swapwarden.api.crd crds docs/api-reference.md
 	$(PYTHON) -m testbed.chart write
 	$(PYTHON) -m testbed.reference write
+	$(PYTHON) -m testbed.metricspage write
 
 .PHONY: manifests
 manifests: venv ## Make deploy/manifests from the Helm chart (gets helm if it is not there)

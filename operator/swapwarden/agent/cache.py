@@ -21,8 +21,12 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-CORRUPT = metrics.counter("swapwarden_agent_cache_corrupt_total", "Times the cached state was not readable.")
-FAILURES = metrics.counter("swapwarden_agent_cache_failures_total", "Times the state could not be cached.")
+CORRUPT = metrics.counter(
+    "swapwarden_agent_cache_corrupt_total", "Times that the state kept on the node was not readable."
+)
+FAILURES = metrics.counter(
+    "swapwarden_agent_cache_failures_total", "Times that the state could not be kept on the node."
+)
 
 FILE: Final = "state.json"
 NEW: Final = ".new"

@@ -19,6 +19,8 @@ MEMORY_CURRENT: Final = "memory.current"
 MEMORY_MAX: Final = "memory.max"
 MEMORY_HIGH: Final = "memory.high"
 MEMORY_STAT: Final = "memory.stat"
+MEMORY_EVENTS: Final = "memory.events"
+SWAP_EVENTS: Final = "memory.swap.events"
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -54,6 +56,12 @@ class DeniedError(CgroupError):
 
 class TransientError(CgroupError):
     """The file holds no value at this moment."""
+
+
+def counts(text: str) -> dict[str, int]:
+    """The lines that are a name and a number of a cgroup's file or of /proc/vmstat; odd lines are skipped."""
+    lines = (line.partition(" ") for line in text.splitlines())
+    return {name: int(number) for name, _, number in lines if _NUMBER.match(number)}
 
 
 def _typed(error: OSError, path: str) -> CgroupError:
@@ -144,10 +152,11 @@ class Cgroups:
             text = self._read(tree.join(path, MEMORY_STAT), _STAT_BYTES)
         except GoneError:
             return Stat()
-        lines = (line.partition(" ") for line in text.splitlines())
-        return Stat(
-            **{name: int(number) for name, _, number in lines if name in Stat._fields and _NUMBER.match(number)}
-        )
+        return Stat(**{name: number for name, number in counts(text).items() if name in Stat._fields})
+
+    def counts(self, path: str, file: str) -> dict[str, int]:
+        """What a file with a name and a number on each line counts; CgroupError where it cannot be read."""
+        return counts(self._read(tree.join(path, file), _STAT_BYTES))
 
     def resources(self, path: str) -> tuple[str, ...]:
         """Memory limit, CPU limit and CPU weight, as the kernel shows them; empty where there is no such file."""

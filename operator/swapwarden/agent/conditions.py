@@ -10,7 +10,7 @@ from swapwarden.telemetry import metrics
 
 CONDITIONS = metrics.gauge(
     "swapwarden_agent_condition",
-    "1 for what each condition of the node's state says now.",
+    "1 for what each condition of the node's NodeSwapState says now, by its type, status and reason.",
     labels=("type", "status", "reason"),
 )
 

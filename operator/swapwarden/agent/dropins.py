@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 FAILURES = metrics.counter(
     "swapwarden_agent_drop_in_failures_total",
-    "Times that systemd's drop-in files could not be brought to be as wanted.",
+    "Times that systemd's drop-in files for guarantee Strict could not be installed or removed.",
 )
 
 UNITS: Final = "/etc/systemd/system"

@@ -40,12 +40,17 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-APPLY_SECONDS = metrics.histogram("swapwarden_agent_apply_seconds", "To bring all cgroups to a state that arrived.")
-AWAITING = metrics.gauge("swapwarden_agent_pods_awaiting_state", "Pod cgroups that no state has said anything about.")
-OVERFLOWS = metrics.counter(
-    "swapwarden_agent_watch_overflows_total", "Times that events were lost, and all was compared."
+APPLY_SECONDS = metrics.histogram(
+    "swapwarden_agent_apply_seconds", "Time to bring all cgroups to a state that arrived."
 )
-RESYNCS = metrics.counter("swapwarden_agent_resyncs_total", "Full comparisons.")
+AWAITING = metrics.gauge(
+    "swapwarden_agent_pods_awaiting_state",
+    "Pods that came and that no state says anything about yet; most get no swap until then.",
+)
+OVERFLOWS = metrics.counter(
+    "swapwarden_agent_watch_overflows_total", "Times that inotify lost events, after which all cgroups were compared."
+)
+RESYNCS = metrics.counter("swapwarden_agent_resyncs_total", "Comparisons of all cgroups with what they are to hold.")
 FAULTS = metrics.counter(
     "swapwarden_agent_faults_total", "Unexpected errors; the log has them. Each leads to a comparison."
 )
@@ -126,6 +131,11 @@ class Enforcer:
     def root(self) -> str | None:
         """The cgroup above all pods, once found."""
         return None if self._mirror.root is None else self._mirror.root.path
+
+    @property
+    def known(self) -> list[pods.Pod]:
+        """The pods that have a cgroup now."""
+        return list(self._mirror.pods.values())
 
     @property
     def evidence(self) -> strict.View:
@@ -326,6 +336,7 @@ class Enforcer:
         if entry is not None and entry.wrote:
             pod.last = pod.knob.holds = entry.wrote[-1]
         found = pod.origin is targets.Origin.FOUND
+        pod.enforced = found or self._taking_in
         self._rewrites.look(pod.knob)
         if not self._taking_in:
             pod.knob.came = noticed
@@ -362,6 +373,7 @@ class Enforcer:
         entry = None if current is None else current.pods.get(pod.uid)
         if mode is not names.Mode.ENFORCE:
             pod.last = None
+            pod.enforced = True
         elif entry is not None:
             pod.last = entry.limit
         knob = pod.knob
@@ -373,14 +385,14 @@ class Enforcer:
             ran = names.Cause.AGENT_DOWN
         elif knob.holds is None and arrived and entry is not None and not pod.stated:
             ran, noticed = names.Cause.STATE_LATE, pod.since
+        if entry is not None:
+            pod.stated = True
+            pod.origin = targets.Origin.FOUND
         self._mirror.watch(knob)
         with self._settler.lowering_first():
             self._settler.settle(knob, noticed, ran=ran)
             for container in pod.containers.values():
                 self._retarget_container(container, noticed)
-        if entry is not None:
-            pod.stated = True
-            pod.origin = targets.Origin.FOUND
 
     def _retarget_root(self) -> None:
         knob = self._mirror.root

@@ -16,29 +16,33 @@ from swapwarden.telemetry import metrics
 log = logging.getLogger(__name__)
 
 EXPOSURES = metrics.counter(
-    "swapwarden_agent_exposures_total", "Times a running pod was found above its value, by cause.", labels=("cause",)
+    "swapwarden_agent_exposures_total",
+    "Times that a running pod was found above its limit, by cause (docs/agent.md).",
+    labels=("cause",),
 )
 EXPOSED = metrics.counter(
     "swapwarden_agent_exposed_seconds_total",
-    "Time that running pods were above their value, from notice to verified repair, by cause.",
+    "Time that running pods were above their limit, from notice to verified repair, by cause.",
     labels=("cause",),
 )
 GROWN = metrics.counter(
     "swapwarden_agent_exposed_swap_bytes_total",
-    "Swap that running pods took beyond their value meanwhile, by cause.",
+    "Swap that running pods took beyond their limit while they were above it, by cause.",
     labels=("cause",),
 )
 POD_EXPOSURES = metrics.counter(
-    "swapwarden_agent_pod_exposures_total", "Times this pod was found above its value.", labels=("pod_uid",)
+    "swapwarden_agent_pod_exposures_total",
+    "Times that this pod was found above its limit; only pods that were, until they are gone.",
+    labels=("pod_uid",),
 )
 POD_EXPOSED = metrics.counter(
     "swapwarden_agent_pod_exposed_seconds_total",
-    "Time that this pod was above its value, from notice to verified repair.",
+    "Time that this pod was above its limit, from notice to verified repair; only pods that were.",
     labels=("pod_uid",),
 )
 POD_GROWN = metrics.counter(
     "swapwarden_agent_pod_exposed_swap_bytes_total",
-    "Swap that this pod took beyond its value meanwhile.",
+    "Swap that this pod took beyond its limit while it was above it; only pods that were.",
     labels=("pod_uid",),
 )
 

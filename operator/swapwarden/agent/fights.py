@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 YIELDS = metrics.counter(
     "swapwarden_agent_yields_total",
-    "Times that a lower value was left to another writer, who kept writing it, by kind of cgroup.",
+    "Times that a lower value was left to another writer, who kept writing it, by kind of cgroup (pod,"
+    " container, kubepods, system).",
     labels=("kind",),
 )
 

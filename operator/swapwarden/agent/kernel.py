@@ -20,7 +20,9 @@ from swapwarden.telemetry import metrics
 log = logging.getLogger(__name__)
 
 WRITES = metrics.counter(
-    "swapwarden_agent_setting_writes_total", "Writes to settings of the node, by result.", labels=("setting", "result")
+    "swapwarden_agent_setting_writes_total",
+    "Writes to settings of the node (vm.swappiness and the like): ok or error.",
+    labels=("setting", "result"),
 )
 REPAIRS = metrics.counter(
     "swapwarden_agent_setting_repairs_total",

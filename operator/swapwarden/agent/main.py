@@ -36,6 +36,7 @@ from swapwarden.agent import (
     strict,
     survey,
     swaps,
+    usage,
     wanted,
 )
 from swapwarden.api import names, state
@@ -98,6 +99,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
     parser.add_argument("--metrics-address", default="0.0.0.0:8082", help="for /healthz, /readyz and /metrics")
     parser.add_argument(
+        "--metrics-top-pods",
+        type=_top_pods,
+        default=usage.TOP_PODS,
+        metavar="N",
+        help=f"pods that metrics list by themselves, the largest users of swap first (default: {usage.TOP_PODS})",
+    )
+    parser.add_argument(
         "--resync-interval",
         type=_seconds,
         default=300.0,
@@ -114,6 +122,13 @@ def _seconds(text: str) -> float:
     value = float(text)
     if not 1 <= value <= 86400:
         raise argparse.ArgumentTypeError(f"{text} is not between 1 and 86400 seconds")
+    return value
+
+
+def _top_pods(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= usage.MAX_TOP_PODS:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {usage.MAX_TOP_PODS} pods")
     return value
 
 
@@ -197,13 +212,14 @@ class Agent:
         self._enforcer: enforcer.Enforcer | None = None
         self._reporter: reporter.Reporter | None = None
         self._conditions = conditions.Conditions()
+        self._usage: usage.Usage | None = None
         self._cache = cache.Keeper(self._state_dir, self._node)
 
     async def run(self) -> None:
         """Until cancelled."""
         host, port = self._address
         try:
-            async with server.serve(host, port, ready=self.unready, alive=self.stuck):
+            async with server.serve(host, port, ready=self.unready, alive=self.stuck, refresh=self._refresh):
                 await self._serve()
         except OSError as error:
             raise StartError(f"{error}; check --metrics-address, --cgroup-root and --run-dir") from error
@@ -240,6 +256,7 @@ class Agent:
             stack.callback(self._leave, book)
             self._cgroups = cgroups
             self._journal = book
+            self._usage = self._reading(cgroups, self._enforcer)
             self._read_facts()
             stack.enter_context(swaps.following(self._proc / "swaps", self._read_facts))
             if self._facts.cgroup_version == 2:
@@ -251,6 +268,15 @@ class Agent:
                 log.error("%s is no cgroup v2 file system: nothing will be written", cgroups.root)
             self._phase = ""
             await self._follow()
+
+    def _reading(self, cgroups: cgroupfs.Cgroups, knows: enforcer.Enforcer) -> usage.Usage:
+        top: int = self._arguments.metrics_top_pods
+        return usage.Usage(cgroups, self._proc, top=top, root=lambda: knows.root, known=lambda: knows.known)
+
+    async def _refresh(self) -> None:
+        """What an agent that stands by would tell is told by the one at work."""
+        if self._usage is not None:
+            await self._usage.refresh()
 
     def _leave(self, book: journal.Journal) -> None:
         """Take one's own files along where everything was put back: the product is about to be removed.

@@ -12,7 +12,7 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-PODS = metrics.gauge("swapwarden_agent_pods", "Pod cgroups that are looked after.")
+PODS = metrics.gauge("swapwarden_agent_pods", "Pods of the node whose cgroups the agent looks after.")
 
 _COME: Final = inotify.CREATE | inotify.MOVED_TO
 

@@ -149,7 +149,19 @@ class Container(Watched):
 class Pod(Watched):
     """A pod's cgroup."""
 
-    __slots__ = ("containers", "covered", "knob", "last", "origin", "path", "since", "stated", "tally", "uid")
+    __slots__ = (
+        "containers",
+        "covered",
+        "enforced",
+        "knob",
+        "last",
+        "origin",
+        "path",
+        "since",
+        "stated",
+        "tally",
+        "uid",
+    )
 
     def __init__(self, uid: str, path: str, inode: int, origin: targets.Origin, since: float) -> None:
         super().__init__()
@@ -161,6 +173,8 @@ class Pod(Watched):
         """What the state last gave it."""
         self.stated = False
         """Whether a state ever had an entry for it."""
+        self.enforced = False
+        """Whether it was seen to hold what a state says, or came when nothing was to be enforced."""
         self.covered = False
         """Whether systemd was seen to hold it at 0 (guarantee Strict)."""
         self.knob = Knob(path, inode, self)

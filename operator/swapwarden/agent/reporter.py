@@ -18,7 +18,9 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-PATCHES = metrics.counter("swapwarden_agent_status_patches_total", "Status writes, by result.", labels=("result",))
+PATCHES = metrics.counter(
+    "swapwarden_agent_status_patches_total", "Writes of the state's status: ok or failed.", labels=("result",)
+)
 
 PATCH_SECONDS: Final = 1.0
 """Least time between two looks at what to write; what changes meanwhile goes into one."""

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 REWRITES = metrics.counter(
     "swapwarden_agent_rewrites_total",
-    "Values of the agent's that another writer wrote over (and that were repaired), by kind of cgroup and cause.",
+    "Values of the agent's that another writer wrote over, and that were repaired, by kind of cgroup (pod, container,"
+    " kubepods, system) and cause, as far as it can be told (docs/agent.md).",
     labels=("kind", "cause"),
 )
 

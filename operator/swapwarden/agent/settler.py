@@ -19,18 +19,26 @@ log = logging.getLogger(__name__)
 
 WRITES = metrics.counter(
     "swapwarden_agent_writes_total",
-    "Writes to memory.swap.max, by kind of cgroup and result.",
+    "Writes to memory.swap.max, by kind of cgroup (pod, container, kubepods, system) and result: ok, overwritten (by"
+    " another at the same moment), gone (with its cgroup), denied, error.",
     labels=("kind", "result"),
 )
 REPAIRS = metrics.counter(
     "swapwarden_agent_repairs_total",
-    "Values undone by another writer and written again: above or below what was wanted.",
+    "Values of memory.swap.max that another writer undid and the agent wrote again, by kind of cgroup (pod, container,"
+    " kubepods, system) and by whether they were above or below what was wanted.",
     labels=("kind", "direction"),
 )
 REPAIR_SECONDS = metrics.histogram(
     "swapwarden_agent_repair_seconds",
-    "From the notice of another writer's value to the verified repair.",
+    "From when the agent noticed another writer's value to when it read that its own was back.",
     buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0),
+)
+ENFORCED_SECONDS = metrics.histogram(
+    "swapwarden_agent_pod_enforced_seconds",
+    "From when the agent saw a new pod's cgroup to when it held what the node's state says of the pod; the state may"
+    " arrive after the cgroup.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
 
 ATTEMPTS: Final = 5
@@ -137,6 +145,7 @@ class Settler:
         else:
             knob.failed = ""
             knob.backoff = None
+            self._time_enforcement(knob)
         if wait is not None:
             knob.retry = asyncio.get_running_loop().call_later(wait, self._again, knob)
         if knob.standing != before:
@@ -275,6 +284,15 @@ class Settler:
                 self._fights.lowered(knob, value)
         elif exposed is not None and ran is not None and pod is not None:
             pod.tally.attribute(ran, exposed)
+
+    def _time_enforcement(self, knob: pods.Knob) -> None:
+        """Once for each new pod, when it holds what a state says."""
+        pod = knob.pod
+        if pod is None or knob is not pod.knob or pod.enforced or not pod.stated:
+            return
+        if isinstance(knob.target, int) and knob.found == knob.target:
+            pod.enforced = True
+            ENFORCED_SECONDS.observe(self._clock() - pod.since)
 
     def _gone(self, knob: pods.Knob, error: cgroupfs.CgroupError) -> float | None:
         """The file is not there: its cgroup went (events say so), or was only just made and has no files yet."""

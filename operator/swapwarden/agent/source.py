@@ -23,10 +23,15 @@ from swapwarden.telemetry import metrics
 log = logging.getLogger(__name__)
 
 ERRORS = metrics.counter(
-    "swapwarden_agent_api_errors_total", "Requests to the API server that failed, by what for.", labels=("request",)
+    "swapwarden_agent_api_errors_total",
+    "Requests to the API server that failed, by what for: state or status.",
+    labels=("request",),
 )
-FOLLOWING = metrics.gauge("swapwarden_agent_state_followed", "1 while the node's state is being watched.")
-GENERATION = metrics.gauge("swapwarden_agent_state_generation", "metadata.generation of the state in force.")
+FOLLOWING = metrics.gauge(
+    "swapwarden_agent_state_followed",
+    "1 while the agent watches its node's NodeSwapState; 0 while it goes by the last that it knows.",
+)
+GENERATION = metrics.gauge("swapwarden_agent_state_generation", "metadata.generation of the NodeSwapState in force.")
 ACCEPTED = metrics.gauge(
     "swapwarden_agent_state_accepted_timestamp_seconds", "When a state was last put in force, seconds since 1970."
 )

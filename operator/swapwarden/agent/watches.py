@@ -14,10 +14,13 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-WATCHES = metrics.gauge("swapwarden_agent_watches", "inotify watches in use.")
+WATCHES = metrics.gauge(
+    "swapwarden_agent_watches", "inotify watches in use, one for each cgroup and each file that is followed."
+)
 SHORTFALLS = metrics.counter(
     "swapwarden_agent_watch_shortfalls_total",
-    "Times that something could not be watched or read, by what for: comparing takes the place of events.",
+    "Times that something could not be watched, by reason: instances, watches (limits of inotify), refused, unreadable."
+    " Comparing takes the place of events.",
     labels=("reason",),
 )
 

@@ -43,7 +43,7 @@ EPOCH = metrics.gauge(
 )
 FAILURES = metrics.counter(
     "swapwarden_controller_failures_total",
-    "Looks at a node that failed and are tried again, by kind.",
+    "Looks at a node that failed and are tried again, by kind: request (to the API server) or internal.",
     labels=("kind",),
 )
 

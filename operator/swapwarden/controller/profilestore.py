@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 VALID = metrics.gauge(
     "swapwarden_profile_valid",
-    "1 where the newest version of a profile is in use, 0 where an older one is.",
+    "1 where the newest version of a profile is in use, 0 where an older one is, or none.",
     ("profile",),
 )
 

@@ -25,7 +25,7 @@ WRITES = metrics.counter(
     labels=("object", "result"),
 )
 WRITE_SECONDS = metrics.histogram(
-    "swapwarden_controller_write_seconds", "Time from a request to its answer, by object.", labels=("object",)
+    "swapwarden_controller_write_seconds", "Time from a write to its answer, by object.", labels=("object",)
 )
 
 STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"

@@ -9,9 +9,15 @@ from typing import Final, NamedTuple
 
 from swapwarden.telemetry import metrics
 
-DEPTH = metrics.gauge("swapwarden_queue_depth", "Names that wait for work.", labels=("queue",))
+DEPTH = metrics.gauge(
+    "swapwarden_queue_depth",
+    "Objects that wait to be looked at, also those that are not due yet, by queue.",
+    labels=("queue",),
+)
 WAIT = metrics.histogram(
-    "swapwarden_queue_wait_seconds", "Time from when a name was due to when a worker took it.", labels=("queue",)
+    "swapwarden_queue_wait_seconds",
+    "Time from when an object was due to when a worker took it, by queue.",
+    labels=("queue",),
 )
 
 

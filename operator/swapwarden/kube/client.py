@@ -41,7 +41,9 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
 REQUESTS = metrics.counter(
-    "swapwarden_api_requests_total", "Requests to the API server by method and answer.", labels=("method", "code")
+    "swapwarden_api_requests_total",
+    "Requests to the API server by method and answer (HTTP status, or why there was none).",
+    labels=("method", "code"),
 )
 
 

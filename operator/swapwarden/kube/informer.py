@@ -22,20 +22,27 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-OBJECTS = metrics.gauge("swapwarden_informer_objects", "Objects known.", labels=("resource",))
-SYNCED = metrics.gauge("swapwarden_informer_synced", "1 once the whole collection was listed.", labels=("resource",))
-LISTS = metrics.counter(
-    "swapwarden_informer_lists_total", "Lists of the collection begun, by what for.", labels=("resource", "reason")
+OBJECTS = metrics.gauge("swapwarden_informer_objects", "Objects of a resource that are known.", labels=("resource",))
+SYNCED = metrics.gauge(
+    "swapwarden_informer_synced", "1 once all objects of a resource were listed.", labels=("resource",)
 )
-EVENTS = metrics.counter("swapwarden_informer_events_total", "Watch events by type.", labels=("resource", "type"))
+LISTS = metrics.counter(
+    "swapwarden_informer_lists_total",
+    "Lists of a resource that were begun, by reason: start, expired (the watch was too far behind), error.",
+    labels=("resource", "reason"),
+)
+EVENTS = metrics.counter(
+    "swapwarden_informer_events_total", "Watch events of a resource by type.", labels=("resource", "type")
+)
 ERRORS = metrics.counter(
     "swapwarden_informer_errors_total",
-    "What went wrong: request (list or watch), object (not understood), handler (failed on a change).",
+    "What went wrong with a resource: request (list or watch), object (not understood), handler (failed on a change).",
     labels=("resource", "kind"),
 )
 LAST_EVENT = metrics.gauge(
     "swapwarden_informer_last_event_timestamp_seconds",
-    "When the watch last said something, bookmarks included; seconds since 1970.",
+    "When the watch of a resource last said something, seconds since 1970. The API server sends a bookmark about once a"
+    " minute where nothing changes, so that what is long ago is lag.",
     labels=("resource",),
 )
 

@@ -36,7 +36,9 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-LEADER = metrics.gauge("swapwarden_leader", "1 while this instance leads.")
+LEADER = metrics.gauge(
+    "swapwarden_leader", "1 while this instance of the controller leads: one at a time plans and writes."
+)
 RENEWALS = metrics.counter(
     "swapwarden_lease_renewals_total",
     "Tries to take or renew the Lease: ok, conflict (another one changed it first), failed.",

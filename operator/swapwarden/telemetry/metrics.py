@@ -10,8 +10,9 @@ Metrics are made at import time, by the module that counts. They are safe to cha
 from __future__ import annotations
 
 import bisect
+import math
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 M = TypeVar("M", bound="Metric")
@@ -144,6 +145,28 @@ class Histogram(Metric):
             yield Sample(f"{self.name}_count", base, seen)
 
 
+class Reading(Metric):
+    """A counter or gauge that something else keeps, the kernel for one: its values are taken over as a whole.
+
+    Nothing is there before they are read, nor for what they are no longer about.
+    """
+
+    def __init__(self, kind: Kind, name: str, help_text: str, labels: Sequence[str]) -> None:
+        super().__init__(name, help_text, labels)
+        self.kind = kind
+        self._values: Mapping[tuple[str, ...], float] = {}
+
+    def hold(self, values: Mapping[tuple[str, ...], float]) -> None:
+        """These are all values now, by label values; the caller does not change them any more."""
+        for labels in values:
+            self._check(labels)
+        self._values = values
+
+    def samples(self) -> Iterator[Sample]:
+        for labels, value in self._values.items():
+            yield Sample(self.name, self._labels(labels), value)
+
+
 class Registry:
     """The metrics of one process."""
 
@@ -166,6 +189,8 @@ class Registry:
 
 
 def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) else repr(value)
 
 
@@ -200,3 +225,8 @@ def histogram(
 ) -> Histogram:
     """Make a histogram in the registry of this process; `buckets` are upper bounds, in the unit of the name."""
     return REGISTRY.add(Histogram(name, help_text, labels, buckets))
+
+
+def reading(kind: Literal["counter", "gauge"], name: str, help_text: str, labels: Sequence[str] = ()) -> Reading:
+    """Make a metric in the registry of this process whose values are read from elsewhere."""
+    return REGISTRY.add(Reading(kind, name, help_text, labels))

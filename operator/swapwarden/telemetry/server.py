@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from swapwarden.telemetry import metrics
 
@@ -43,9 +43,16 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)  # noqa: S104 a pod's kubelet must reach it
 
 
-def _answer(target: str, alive: Check, ready: Check, render: Callable[[], str]) -> tuple[int, str, str]:
+async def _nothing() -> None:
+    """What is published is up to date already."""
+
+
+async def _answer(
+    target: str, alive: Check, ready: Check, refresh: Callable[[], Awaitable[None]], render: Callable[[], str]
+) -> tuple[int, str, str]:
     path = target.partition("?")[0]
     if path == "/metrics":
+        await refresh()
         return 200, PROMETHEUS, render()
     check = {"/healthz": alive, "/livez": alive, "/readyz": ready}.get(path)
     if check is None:
@@ -54,7 +61,7 @@ def _answer(target: str, alive: Check, ready: Check, render: Callable[[], str]) 
     return (200, TEXT, "ok\n") if problem is None else (503, TEXT, f"{problem}\n")
 
 
-async def _handle(reader: asyncio.StreamReader, answer: Callable[[str], tuple[int, str, str]]) -> bytes:
+async def _handle(reader: asyncio.StreamReader, answer: Callable[[str], Awaitable[tuple[int, str, str]]]) -> bytes:
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -64,7 +71,7 @@ async def _handle(reader: asyncio.StreamReader, answer: Callable[[str], tuple[in
     if method not in {"GET", "HEAD"}:
         return _response(405, TEXT, "only GET and HEAD\n", body=True)
     try:
-        status, kind, text = answer(target)
+        status, kind, text = await answer(target)
     except Exception:  # a broken check must show in the probe, not take the server down
         log.exception("health or metrics request failed", extra={"path": target})
         status, kind, text = 500, TEXT, "internal error: see the log\n"
@@ -87,12 +94,13 @@ async def serve(
     *,
     ready: Check,
     alive: Check = lambda: None,
+    refresh: Callable[[], Awaitable[None]] = _nothing,
     render: Callable[[], str] = metrics.REGISTRY.render,
 ) -> AsyncIterator[int]:
     """Serve in the running event loop while the context lasts; gives the bound port (`port` 0 picks a free one).
 
     `/healthz` answers 503 with the reason where `alive` gives one, `/readyz` the same with `ready`; `/metrics` is what
-    `render` gives.
+    `render` gives, after `refresh` has read what is read only when somebody asks.
     OSError where the address cannot be bound.
     """
     connections = 0
@@ -102,7 +110,7 @@ async def serve(
         connections += 1
         try:
             if connections <= MAX_CONNECTIONS:
-                writer.write(await _handle(reader, lambda target: _answer(target, alive, ready, render)))
+                writer.write(await _handle(reader, lambda target: _answer(target, alive, ready, refresh, render)))
                 async with asyncio.timeout(REQUEST_TIMEOUT):
                     await writer.drain()
         except (OSError, TimeoutError):

@@ -24,7 +24,7 @@ EXPIRY = metrics.gauge(
 )
 RELOADS = metrics.counter(
     "swapwarden_webhook_certificate_reloads_total",
-    "Reads of a changed certificate; result is ok or failed (the certificate before it stays in use).",
+    "Reads of a changed certificate: ok, or failed (the one before stays in use; it is tried again).",
     labels=("result",),
 )
 

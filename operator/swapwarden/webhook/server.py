@@ -41,18 +41,19 @@ SHUTDOWN_TIMEOUT: Final = 10.0
 
 REQUESTS = metrics.counter(
     "swapwarden_webhook_requests_total",
-    "Answered admission requests. verdict is allowed, patched or refused.",
+    "Admission requests that were answered, by path (own: pods with keys of Swapwarden's; default: pods that get their"
+    " namespace's), operation, and verdict (allowed, patched, refused).",
     labels=("path", "operation", "verdict"),
 )
 SECONDS = metrics.histogram(
     "swapwarden_webhook_request_seconds",
-    "Time from a request's head to its answer.",
+    "Time from an admission request's head to its answer, by path.",
     labels=("path",),
     buckets=(0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0),
 )
 BAD_REQUESTS = metrics.counter(
     "swapwarden_webhook_bad_requests_total",
-    "Requests that were no admission request for a pod, by HTTP status.",
+    "Requests that were no admission request for a pod, by HTTP status; 500 is a bug.",
     labels=("code",),
 )
 

@@ -348,3 +348,26 @@ async def test_what_went_while_no_agent_ran_is_forgotten(plain: Node) -> None:
     plain.tree.remove(pod)
     plain.start()
     assert list(plain.journal.paths()) == []
+
+
+async def test_a_new_pods_wait_for_its_value_is_timed_once(plain: Node) -> None:
+    found = plain.tree.pod(1)
+    agent = plain.start(cached=state({1: 0}))
+    before = settler.ENFORCED_SECONDS.count()
+    late, early = plain.tree.pod(2), plain.tree.pod(3)
+    await until(lambda: [swap_max(pod) for pod in (found, late, early)] == ["0", "0", "0"])
+    assert settler.ENFORCED_SECONDS.count() == before
+    agent.apply(state({1: MIB, 2: MIB, 3: 0}))
+    assert settler.ENFORCED_SECONDS.count() == before + 2
+    agent.apply(state({1: 2 * MIB, 2: 2 * MIB, 3: 2 * MIB}))
+    assert settler.ENFORCED_SECONDS.count() == before + 2
+
+
+async def test_what_is_not_enforced_is_not_timed(plain: Node) -> None:
+    agent = plain.start(cached=state({1: 0}, mode=names.Mode.AUDIT))
+    before = settler.ENFORCED_SECONDS.count()
+    pod = plain.tree.pod(1)
+    await until(lambda: len(agent.known) == 1)
+    agent.apply(state({1: 0}))
+    assert swap_max(pod) == "0"
+    assert settler.ENFORCED_SECONDS.count() == before

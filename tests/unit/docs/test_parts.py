@@ -1,4 +1,4 @@
-"""The page of each part names all its flags and metrics."""
+"""The page of each part names all its flags."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pathlib
 import pytest
 from swapwarden.agent import main as agent
 from swapwarden.controller import main as controller
-from swapwarden.telemetry import metrics
 from swapwarden.webhook import main as webhook
 
 DOCS = pathlib.Path(__file__).parents[3] / "docs"
@@ -24,18 +23,3 @@ def test_all_flags_are_named(part: str) -> None:
     flags = [flag for action in parser._actions for flag in action.option_strings]
     assert flags
     assert [flag for flag in flags if f"`{flag}`" not in page] == []
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_all_metrics_are_named(part: str) -> None:
-    page = (DOCS / PAGES[part]).read_text()
-    others = tuple(f"swapwarden_{other}_" for other in PARTS if other != part)
-    # What several parts have in common is on the controller's page.
-    own = [
-        metric.name
-        for metric in metrics.REGISTRY
-        if metric.name.startswith(f"swapwarden_{part}_")
-        or (part == "controller" and not metric.name.startswith(others))
-    ]
-    assert own
-    assert [name for name in own if f"`{name}`" not in page] == []

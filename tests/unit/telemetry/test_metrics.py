@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest, parser
 from swapwarden.telemetry import exposition, metrics
@@ -47,6 +49,17 @@ def test_removed_label_values_are_not_rendered(registry: metrics.Registry) -> No
     assert gauge.value("b") == 2
 
 
+def test_a_reading_has_what_was_read_last_and_nothing_before(registry: metrics.Registry) -> None:
+    limit = registry.add(metrics.Reading("gauge", "limit_bytes", "Limit.", ("pod",)))
+    assert registry.render() == "# HELP limit_bytes Limit.\n# TYPE limit_bytes gauge\n"
+    limit.hold({("a",): 1, ("b",): math.inf})
+    assert registry.render().endswith('limit_bytes{pod="a"} 1\nlimit_bytes{pod="b"} +Inf\n')
+    limit.hold({("b",): -math.inf})
+    assert registry.render().endswith('gauge\nlimit_bytes{pod="b"} -Inf\n')
+    with pytest.raises(ValueError, match="has labels"):
+        limit.hold({(): 1})
+
+
 def test_histogram_buckets_are_cumulative_and_inclusive(registry: metrics.Registry) -> None:
     histogram = registry.add(metrics.Histogram("latency_seconds", "Latency.", (), (0.1, 1)))
     for value in (0.05, 0.1, 0.5, 7):
@@ -63,6 +76,7 @@ def test_histogram_buckets_are_cumulative_and_inclusive(registry: metrics.Regist
 def test_both_renderings_are_read_the_same_by_a_prometheus_parser(registry: metrics.Registry) -> None:
     registry.add(metrics.Counter("writes_total", 'With "quotes"\nand lines.', ("path",))).inc('a\\b"c\nd')
     registry.add(metrics.Gauge("ratio", "Ratio.", ())).set(0.25)
+    registry.add(metrics.Reading("counter", "reads_total", "Reads.", ())).hold({(): math.inf})
     registry.add(metrics.Histogram("latency_seconds", "Latency.", ("verb",), (0.1,))).observe(0.2, "get")
     heavy = CollectorRegistry()
     heavy.register(exposition.LeanCollector(registry))

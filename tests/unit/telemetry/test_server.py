@@ -68,3 +68,16 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="write host:port"):
         server.parse_address(text)
+
+
+async def test_what_is_read_on_demand_is_read_for_metrics_only() -> None:
+    reads = 0
+
+    async def refresh() -> None:
+        nonlocal reads
+        await asyncio.sleep(0)
+        reads += 1
+
+    async with server.serve("127.0.0.1", 0, ready=lambda: None, refresh=refresh, render=lambda: f"{reads}") as port:
+        await ask(port, b"GET /readyz HTTP/1.1\r\n\r\n")
+        assert await ask(port, b"GET /metrics HTTP/1.1\r\n\r\n") == (b"HTTP/1.1 200 OK", b"1")

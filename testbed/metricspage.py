@@ -1,0 +1,105 @@
+"""python -m testbed.metricspage write | check: docs/metrics.md, made from the metrics that each part has.
+
+Metrics are made when the module that counts is imported, so what a part publishes is what importing it registers: each
+part is imported in a process of its own.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from testbed import process
+
+PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
+PARTS = ("agent", "controller", "webhook")
+
+_DUMP = """
+import importlib, json, sys
+importlib.import_module(sys.argv[1])
+from swapwarden.telemetry import metrics
+print(json.dumps([[each.name, each.kind, list(each.label_names), each.help_text] for each in metrics.REGISTRY]))
+"""
+
+_HEAD = """<!-- Made by `make generate` from the code; do not edit. -->
+# Metrics
+
+Each part serves its metrics in the Prometheus text format at `/metrics` of its `--metrics-address`: the agent on port
+8082, the controller on 8083, the webhook on 8081. With `podMonitor.enabled` the chart installs a PodMonitor for each
+([installation](install.md)). Times are in seconds, sizes in bytes. Which node an agent's metrics are about is said by
+the labels of the target.
+
+- Metrics that are called like the kubelet's (`node_swap_usage_bytes`, `container_swap_limit_bytes`, ...) with
+  `swapwarden_` in front mean the same.
+- What the kernel counts is read when somebody asks, at most once a second. Where a file is not there (an older
+  kernel, no PSI), its metric is left out; it is never 0 instead.
+- An agent lists the pods that use most swap, 50 by default (`agent.metrics.topPods`, `--metrics-top-pods`), and sums
+  what the others use as `pod_uid="other"`. Limits and counters have no such sum: it would fall whenever a pod leaves
+  it. The events of all pods together are metrics of their own. What is said of a pod ends with its cgroup.
+- `pod_uid` is the UID that the pod's cgroup carries. Of a static pod that is not the UID of its mirror pod, but the
+  mirror pod's annotation `kubernetes.io/config.hash`.
+- The controller and the webhook also publish what Prometheus' client for Python says of every process (`process_*`,
+  `python_*`).
+"""
+
+
+class Metric(NamedTuple):
+    """One that a part publishes."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help_text: str
+
+
+def of_part(part: str) -> list[Metric]:
+    """The metrics of `swapwarden PART`; the folder with the product must be on PYTHONPATH, or it be installed."""
+    said = process.run([sys.executable, "-c", _DUMP, f"swapwarden.{part}.main"], timeout=60).stdout
+    return [Metric(name, kind, tuple(labels), text) for name, kind, labels, text in json.loads(said)]
+
+
+def page(parts: Mapping[str, Iterable[Metric]]) -> str:
+    """The page, from the metrics of each part by its name."""
+    having: dict[Metric, list[str]] = {}
+    for part, found in parts.items():
+        for metric in found:
+            having.setdefault(metric, []).append(part)
+    own = (
+        f"\n## The {part}\n\n" + _table({each: had for each, had in having.items() if had == [part]}) for part in parts
+    )
+    shared = {each: had for each, had in having.items() if len(had) > 1}
+    return "".join([_HEAD, *own, "\n## Several parts\n\n", _table(shared, whose=True)])
+
+
+def _table(metrics: Mapping[Metric, list[str]], *, whose: bool = False) -> str:
+    columns = ["metric", "type", "labels", *(["parts"] if whose else []), ""]
+    lines = [f"| {' | '.join(columns)} |\n", f"|{'---|' * len(columns)}\n"]
+    for each, parts in sorted(metrics.items()):
+        labels = ", ".join(f"`{label}`" for label in each.labels)
+        cells = [f"`{each.name}`", each.kind, labels, *([", ".join(parts)] if whose else []), _escaped(each.help_text)]
+        lines.append("| " + " | ".join(cells) + " |\n")
+    return "".join(lines)
+
+
+def _escaped(text: str) -> str:
+    """As Markdown in a table: names with underscores and the like are no markup."""
+    return "".join(f"\\{char}" if char in "\\`*_<>|[]" else char for char in text)
+
+
+def main() -> int:
+    """`write` makes the page; `check` says whether it is out of date, with exit status 1."""
+    if sys.argv[1:] not in (["write"], ["check"]):
+        print("python -m testbed.metricspage write | check", file=sys.stderr)
+        return 2
+    wanted = page({part: of_part(part) for part in PARTS})
+    if sys.argv[1] == "write":
+        PAGE.write_text(wanted, encoding="utf-8")
+    elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != wanted:
+        print("docs/metrics.md is out of date: run make generate and commit the result")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
