@@ -13,6 +13,10 @@ import swapwarden
 
 COMMANDS: Final = {
     "nodes": ("swapwarden.cli.kubectl.nodes", "Show each node's swap, how pods get it, and whether that holds."),
+    "simulate": (
+        "swapwarden.cli.kubectl.simulate",
+        "Show what profiles would do to this cluster before they are applied.",
+    ),
 }
 """Module and summary of each command; a module has a click command of the name `command`."""
 

@@ -87,29 +87,37 @@ def serialized(form: str, document: Any) -> str:
 
 def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]], *, coloured: bool) -> str:
     """The table as text: columns as wide as they must be, nothing cut off or wrapped, however narrow the terminal."""
-    made = importlib.import_module("rich.table").Table(
-        box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=form.headers, header_style="bold"
-    )
-    text = importlib.import_module("rich.text").Text
-    for column in columns:
-        made.add_column(column.header, no_wrap=True, justify="right" if column.right else "left")
-    for row in rows:
-        cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in (column.cell(row) for column in columns)]
-        made.add_row(*(text(clean(cell.text), style=cell.style) for cell in cells))
-    console = importlib.import_module("rich.console").Console(
-        width=2**16,
-        force_terminal=coloured,
-        color_system="standard" if coloured else None,
-        no_color=not coloured,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
-    with console.capture() as capture:
-        console.print(made)
-    lines = str(capture.get()).splitlines()
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    lines = [[_cell(column.cell(row)) for column in columns] for row in rows]
+    if form.headers:
+        lines.insert(0, [Cell(column.header, "bold") for column in columns])
+    # Not rich's own table: it takes milliseconds for each line, and there may be thousands.
+    measure = importlib.import_module("rich.cells").cell_len
+    paint = _painter() if coloured else lambda cell: cell.text
+    widths = [max(measure(cell.text) for cell in column) for column in zip(*lines, strict=True)]
+    gap, shown = " " * _GAP, []
+    for line in lines:
+        parts = []
+        for cell, width, column in zip(line, widths, columns, strict=True):
+            room = " " * (width - measure(cell.text))
+            parts.append(room + paint(cell) if column.right else paint(cell) + room)
+        shown.append(gap.join(parts).rstrip() + "\n")
+    return "".join(shown)
+
+
+def _cell(given: str | Cell) -> Cell:
+    cell = given if isinstance(given, Cell) else Cell(given)
+    return Cell(clean(cell.text), cell.style)
+
+
+def _painter() -> Callable[[Cell], str]:
+    styles, system = importlib.import_module("rich.style").Style, importlib.import_module("rich.color").ColorSystem
+
+    def paint(cell: Cell) -> str:
+        return (
+            str(styles.parse(cell.style).render(cell.text, color_system=system.STANDARD)) if cell.style else cell.text
+        )
+
+    return paint
 
 
 def clean(text: str) -> str:
@@ -126,6 +134,11 @@ def amount(number: int | None) -> str:
         value, unit = value / 1024, unit + 1
     text = f"{value:.1f}" if unit and value < 9.95 else f"{value:.0f}"
     return text.removesuffix(".0") + _UNITS[unit]
+
+
+def count(number: int, one: str, several: str = "") -> str:
+    """1 node, 2 nodes; 1 entry, 2 entries where SEVERAL is given."""
+    return f"{number} {one}" if number == 1 else f"{number} {several or one + 's'}"
 
 
 def share(part: int | None, whole: int | None) -> str:

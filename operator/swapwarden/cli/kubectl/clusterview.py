@@ -1,0 +1,136 @@
+"""A cluster as it was read once, in the forms in which the controller keeps it, and what it would make of it. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.controller import cluster, profilestore, rows
+from swapwarden.policy import namespaces, nodes, pods, profiles, vocabulary
+from swapwarden.webhook import review
+
+Json = dict[str, Any]
+
+# Below, names of fields stand before those of modules.
+_Node = nodes.WireNode
+_Namespace = namespaces.WireNamespace
+_Namespaces = namespaces.Labels
+_Profile = profiles.Profile
+
+AGENT = names.AGENT_LABELS["app.kubernetes.io/component"]
+_NAME_LABEL = "app.kubernetes.io/name"
+_COMPONENT_LABEL = "app.kubernetes.io/component"
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A pod of Swapwarden's own."""
+
+    component: str
+    """agent, controller or webhook."""
+    namespace: str
+    name: str
+    node: str
+    ready: bool
+
+
+class Report(msgspec.Struct, frozen=True, rename="camel"):
+    """Status of a NodeSwapState, as far as people are told of it."""
+
+    conditions: list[state.Condition] = []
+    violations: list[state.Violation] = []
+    violations_omitted: int = 0
+
+
+_PODS = msgspec.json.Decoder(pods.WirePod)
+_ASKED = msgspec.json.Decoder(review.Pod)
+_REPORTS = msgspec.json.Decoder(Report)
+
+
+@dataclasses.dataclass
+class View:
+    """What was read, by name, pods by namespace and name. Nothing is known of what is in `unread`."""
+
+    nodes: dict[str, nodes.NodeRow] = dataclasses.field(default_factory=dict)
+    pods: dict[tuple[str, str], pods.PodRow] = dataclasses.field(default_factory=dict)
+    asked: dict[tuple[str, str], review.Pod] = dataclasses.field(default_factory=dict)
+    """Of the pods those with a label or an annotation of Swapwarden's, as admission reads them."""
+    parts: list[Part] = dataclasses.field(default_factory=list)
+    namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    """Their labels."""
+    profiles: list[Json] = dataclasses.field(default_factory=list)
+    states: dict[str, rows.StateRow] = dataclasses.field(default_factory=dict)
+    reports: dict[str, Report] = dataclasses.field(default_factory=dict)
+    """What agents say of their nodes."""
+    unread: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Why a resource, by its plural, could not be read."""
+    installed: bool = True
+    """Whether the API server knows Swapwarden's kinds."""
+    pods_of: str = ""
+    """The namespace whose pods these are; empty where they are those of all."""
+
+    def add_node(self, wire: _Node) -> None:
+        """Take in a Node."""
+        self.nodes[wire.metadata.name] = nodes.project(wire)
+
+    def add_namespace(self, wire: _Namespace) -> None:
+        """Take in a Namespace."""
+        self.namespaces[wire.metadata.name] = namespaces.project(wire)
+
+    def add_state(self, wire: rows.WireState) -> None:
+        """Take in a NodeSwapState. What an agent of another version reports, and is not understood, is left out."""
+        row = rows.project(wire)
+        self.states[row.name] = row
+        try:
+            self.reports[row.name] = _REPORTS.decode(wire.status)
+        except msgspec.ValidationError:
+            self.reports.pop(row.name, None)  # the row says that it is not understood
+
+    def add_pod(self, item: msgspec.Raw) -> None:
+        """Take in a Pod, as JSON; msgspec.MsgspecError where it is none."""
+        wire = _PODS.decode(item)
+        row, meta = pods.project(wire), wire.metadata
+        place = meta.namespace, meta.name
+        self.pods[place] = row
+        if any(map(vocabulary.is_of_domain, (*meta.annotations, *meta.labels))):
+            self.asked[place] = _ASKED.decode(item)
+        if meta.labels.get(_NAME_LABEL) == names.AGENT_LABELS[_NAME_LABEL]:
+            component = meta.labels.get(_COMPONENT_LABEL, "")
+            ready = any(one.type == "Ready" and one.status == "True" for one in wire.status.conditions)
+            self.parts.append(Part(component, meta.namespace, meta.name, row.node, ready))
+
+    def agent_namespace(self) -> str | None:
+        """The namespace with the agents' pods; None where there are none. Anyone can label pods: most of them count."""
+        found = [part.namespace for part in self.parts if part.component == AGENT]
+        return max(sorted(set(found)), key=found.count) if found else None
+
+    def store(self) -> profilestore.ProfileStore:
+        """The profiles as the controller understands them."""
+        store = profilestore.ProfileStore(lambda: None)
+        for body in self.profiles:
+            store.offer(body)
+        return store
+
+    def known_namespaces(self) -> _Namespaces | None:
+        """Labels of all Namespaces; None where they could not be read."""
+        return None if "namespaces" in self.unread else self.namespaces
+
+    def cluster(self, found: Mapping[str, _Profile], history: Mapping[state.ProfileRef, _Profile]) -> cluster.Cluster:
+        """What the controller would know of this cluster if these were its profiles."""
+        known = cluster.Cluster(_nothing, lambda: None, agent_pods=self.agent_namespace())
+        known.profiles_changed(found, history)
+        for name, node in self.nodes.items():
+            known.node_changed(name, None, node)
+        for name, row in self.states.items():
+            known.state_changed(name, None, row)
+        for (namespace, name), pod in self.pods.items():
+            known.pod_changed(f"{namespace}/{name}", None, pod)
+        known.namespaces_known(self.known_namespaces())
+        return known
+
+
+def _nothing(_name: str, _delay: float, /, *, urgent: bool = False) -> None:
+    """Nobody waits for anything to be looked at again."""
