@@ -41,7 +41,7 @@ from swapwarden.agent import (
 )
 from swapwarden.api import names, state
 from swapwarden.kube import client, config
-from swapwarden.telemetry import logs, server
+from swapwarden.telemetry import build, logs, server
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(dropins.printed(arguments.print_drop_ins))
         return 0
     logs.configure(arguments.log_level, arguments.log_format)
+    build.publish("agent")
     try:
         asyncio.run(_main(arguments))
     except (StartError, config.ConfigError) as error:

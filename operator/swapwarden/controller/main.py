@@ -20,6 +20,7 @@ from swapwarden.api import names
 from swapwarden.controller import (
     certificates,
     cluster,
+    enforcement,
     exposures,
     features,
     namespacewatch,
@@ -34,7 +35,7 @@ from swapwarden.controller import (
 )
 from swapwarden.kube import backoff, client, config, events, informer, lease
 from swapwarden.policy import labels, nodes, pods
-from swapwarden.telemetry import exposition, logs, metrics, server
+from swapwarden.telemetry import build, exposition, logs, metrics, server
 
 log = logging.getLogger(__name__)
 
@@ -193,6 +194,7 @@ def run(arguments: argparse.Namespace) -> int:
     logs.configure(arguments.log_level, arguments.log_format)
     # What goes wrong with kopf is told by profilewatch, in one line.
     logging.getLogger("kopf").setLevel(logging.CRITICAL)
+    build.publish("controller")
     exposition.register()
     try:
         asyncio.run(_main(arguments))
@@ -249,6 +251,7 @@ class Controller:
         self._features = features.Features(
             api, arguments.namespace, arguments.label_publisher, changed=self._feature_changed
         )
+        self._enforcement = enforcement.Enforcement()
         self._reconciler = reconciler.Reconciler(
             api,
             self._known,
@@ -257,6 +260,7 @@ class Controller:
             recorder=self._recorder,
             published=self._features,
             writes=self._writes,
+            waits=self._enforcement,
             label_grace=arguments.label_removal_delay,
             vouched=arguments.vouched_nodes,
             untaint=arguments.remove_startup_taint,
@@ -269,7 +273,7 @@ class Controller:
                 wire=pods.WirePod,
                 project=pods.project,
                 name="pods",
-                on_change=self._known.pod_changed,
+                on_change=self._pod_changed,
             ),
             informer.Informer(
                 api,
@@ -277,7 +281,7 @@ class Controller:
                 wire=nodes.WireNode,
                 project=nodes.project,
                 name="nodes",
-                on_change=self._known.node_changed,
+                on_change=self._node_changed,
             ),
             informer.Informer(
                 api,
@@ -356,6 +360,8 @@ class Controller:
     def _deposed(self, reason: str) -> None:
         self._transitions = self._epoch = None
         EPOCH.set(0)
+        self._enforcement.clear()
+        self._reporter.nudge()
         log.warning("this instance does not lead any more", extra={"reason": reason})
 
     def _assume(self) -> None:
@@ -371,6 +377,7 @@ class Controller:
         self._epoch = 1 + max(self._transitions, largest)
         EPOCH.set(self._epoch)
         self._reconciler.begin_term()
+        self._enforcement.clear()
         self._backoffs.clear()
         log.info("this instance leads", extra={"epoch": self._epoch, "nodes": len(self._known.nodes)})
         self._exposures.forget()
@@ -386,9 +393,20 @@ class Controller:
 
     # Changes
 
+    def _pod_changed(self, key: str, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
+        self._known.pod_changed(key, old, new)
+        if self._term() is not None:
+            self._enforcement.pod_changed(old, new)
+
+    def _node_changed(self, name: str, old: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
+        self._known.node_changed(name, old, new)
+        if new is None:
+            self._enforcement.node_went(name)
+
     def _state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
         self._known.state_changed(name, old, new)
         exposures.measure(name, new)
+        self._enforcement.observed(name, new)
         if new is None:
             self._exposures.forget(name)
         elif self._term() is not None:

@@ -15,8 +15,17 @@ from swapwarden.api import merge, names
 from swapwarden.controller import cluster, profilestatus, profilestore, reconciler, throttle
 from swapwarden.kube import backoff, client, config, events
 from swapwarden.policy import rollout
+from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
+
+NODES = metrics.reading(
+    "gauge",
+    "swapwarden_nodes",
+    "Nodes that a profile governs, by state: each is applied, pending, incompatible or without_agent, and may be"
+    " degraded or requirements_unmet besides; the statuses of profiles name them. Only the leader has it.",
+    labels=("state",),
+)
 
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 GATHER_SECONDS: Final = 1.0
@@ -67,7 +76,11 @@ class ProfileReporter:
             await self._changed.wait()
             await asyncio.sleep(self._gather)
             self._changed.clear()
-            failed = await self._report() if self._leads() else {}
+            failed = {}
+            if self._leads():
+                failed = await self._report()
+            else:
+                NODES.hold({})
             if not failed:
                 self._backoff.reset()
                 continue
@@ -88,6 +101,7 @@ class ProfileReporter:
             for rival in selection.conflicts:
                 contested[winner].append(profilestatus.Contest(rival, node.node))
                 contested[rival].append(profilestatus.Contest(winner, node.node))
+        NODES.hold(profilestatus.counted(node for nodes in governed.values() for node in nodes))
         rollouts, generations = self._known.rollouts(), self._known.generations()
         overdue = {name for name, progress in rollouts.items() if self._is_overdue(name, progress)}
         if overdue:

@@ -117,6 +117,20 @@ def build(
     }
 
 
+def counted(nodes: Iterable[cluster.Governed]) -> dict[tuple[str, ...], float]:
+    """How many nodes there are in each state, as the statuses of all profiles together have it."""
+    found = list(nodes)
+    tally = _tally(found)
+    return {
+        ("applied",): len(tally.applied),
+        ("pending",): len(tally.pending),
+        ("incompatible",): len(tally.incompatible),
+        ("without_agent",): len(tally.without_agent),
+        ("degraded",): sum(bool(node.degraded) for node in found),
+        ("requirements_unmet",): sum(bool(node.unmet) for node in found),
+    }
+
+
 def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[News]:
     """Yield what people should be told where a profile's status was `before` and is `after`.
 

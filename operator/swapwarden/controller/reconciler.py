@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, features, nodelabels, rows, throttle, warnings
+from swapwarden.controller import cluster, enforcement, features, nodelabels, rows, throttle, warnings
 from swapwarden.kube import client, events
 from swapwarden.policy import extended, labels, nodes, plan, taints
 from swapwarden.telemetry import metrics
@@ -55,6 +55,7 @@ class Reconciler:
         recorder: events.Recorder,
         published: features.Features,
         writes: throttle.Throttle,
+        waits: enforcement.Enforcement,
         label_grace: float,
         vouched: Mapping[str, str] | None = None,
         untaint: bool = False,
@@ -62,7 +63,8 @@ class Reconciler:
     ) -> None:
         """`term` gives the epoch while this process leads; `again(node, delay)` has a node looked at once more.
 
-        `writes` is told of each write. That there may be one is for the caller to see to.
+        `writes` is told of each write, `waits` of the pods that a state has. That there may be one is for the caller to
+        see to.
         `extended_resource`: there is the right to write the status of nodes.
         `label_grace` in seconds; `vouched` are the labels of nodes for which an administrator vouches.
         """
@@ -72,6 +74,7 @@ class Reconciler:
         self._again = again
         self._recorder = recorder
         self._writes = writes
+        self._waits = waits
         self._label_grace = label_grace
         self._untaint = untaint
         self._extended_resource = extended_resource
@@ -96,17 +99,23 @@ class Reconciler:
             return
         if term is None or self._known.lacks_namespaces(name):
             return
-        begun = time.perf_counter()
+        begun, came = time.perf_counter(), self._waits.now()
         spec = self._known.plan(name)
         PLANS.observe(time.perf_counter() - begun)
         row = self._known.state_of(name)
         if self._known.restoring:
             # A state that is gone has done its service, and so have labels.
             if row is not None:
-                await self._write_state(node, row, spec, term)
+                row = await self._write_state(node, row, spec, term)
+            self._waits.planned(name, row, spec.pods, came)
             return
-        if await self._write_state(node, row, spec, term):
-            self._warn(name, row, spec)
+        written = await self._write_state(node, row, spec, term)
+        if written is not None:
+            self._waits.planned(name, written, spec.pods, came)
+            # The watch may have told of the agent's answer before the API server answered the write.
+            self._waits.observed(name, self._known.state_of(name))
+            if written is not row:
+                self._warn(name, row, spec)
         await self._write_labels(name)
         await self._write_taint(name)
         if self._extended_resource:
@@ -116,13 +125,13 @@ class Reconciler:
 
     async def _write_state(
         self, node: nodes.NodeRow, row: rows.StateRow | None, spec: state.StateSpec, term: int
-    ) -> bool:
-        """Make the node's state say `spec`, where `row` is what it was; whether that was a write, and was done."""
+    ) -> rows.StateRow | None:
+        """Make the node's state say `spec`, where `row` is what it was; what it is now, None where that failed."""
         if row is None:
             return await self._create(node, spec, term)
         patch = state_patch(row, node, spec, term)
         if patch is None:
-            return False
+            return row
         path, body = f"{STATES}/{node.name}", msgspec.json.encode(patch)
         try:
             answer = await self._counted(
@@ -138,11 +147,10 @@ class Reconciler:
             elif error.status != 409 or not await self._look(node.name):
                 raise
             self._again(node.name, 0.0)
-            return False
-        self._known.wrote(rows.decode(answer))
-        return True
+            return None
+        return self._wrote(answer)
 
-    async def _create(self, node: nodes.NodeRow, spec: state.StateSpec, term: int) -> bool:
+    async def _create(self, node: nodes.NodeRow, spec: state.StateSpec, term: int) -> rows.StateRow | None:
         body = {
             "apiVersion": names.API_VERSION,
             "kind": names.STATE_KIND,
@@ -157,9 +165,13 @@ class Reconciler:
             if error.status != 409 or not await self._look(node.name):
                 raise
             self._again(node.name, 0.0)
-            return False
-        self._known.wrote(rows.decode(answer))
-        return True
+            return None
+        return self._wrote(answer)
+
+    def _wrote(self, answer: bytes) -> rows.StateRow:
+        row = rows.decode(answer)
+        self._known.wrote(row)
+        return row
 
     async def _look(self, name: str) -> bool:
         """Read a node's state past the watch; whether it is another one than was known."""

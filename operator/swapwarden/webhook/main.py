@@ -11,7 +11,7 @@ import pathlib
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 
-from swapwarden.telemetry import exposition, logs
+from swapwarden.telemetry import build, exposition, logs
 from swapwarden.telemetry import server as health
 from swapwarden.webhook import certificates, server
 
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     except certificates.CertificateError as error:
         log.error("no usable certificate (--tls-cert, --tls-key): %s", error)  # noqa: TRY400 the text says all
         return 1
+    build.publish("webhook")
     exposition.register()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:

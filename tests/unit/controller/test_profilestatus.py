@@ -289,3 +289,20 @@ def test_a_status_of_an_older_controller_is_no_news_but_for_what_it_could_not_sa
     del status["appliedGeneration"]
     after = build(entry(status=status), nodes(1, degraded="Polling: no"), [], NOW)
     assert [reason for _, reason, _ in told(status, after)] == ["Applied"]
+
+
+def test_nodes_are_counted_by_state() -> None:
+    nodes = [
+        cluster.Governed("a", applied=True, degraded=""),
+        cluster.Governed("b", applied=False, degraded="WriteFailed: x", pending="later"),
+        cluster.Governed("c", applied=False, degraded="", incompatible="NoSwap: x", unmet="encrypted: no"),
+        cluster.Governed("d", applied=False, degraded="", has_agent=False),
+    ]
+    assert profilestatus.counted(nodes) == {
+        ("applied",): 1,
+        ("pending",): 1,
+        ("incompatible",): 1,
+        ("without_agent",): 1,
+        ("degraded",): 1,
+        ("requirements_unmet",): 1,
+    }

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, features, reconciler, rows, throttle
+from swapwarden.controller import cluster, enforcement, features, reconciler, rows, throttle
 from swapwarden.kube import client, events
 from swapwarden.policy import profiles
 
@@ -52,6 +52,7 @@ class Bench:
         self.told = Told()
         self.writes = throttle.Throttle(RATE, lambda: 0.0)
         self.known = cluster.Cluster(lambda name, _, **__: self.dirty.append(name), lambda: None)
+        self.waits = enforcement.Enforcement(lambda: 0.0)
         self.features = features.Features(api, "ns", names.Publisher.DIRECT, changed=lambda _: None)
         self.reconciler = reconciler.Reconciler(
             api,
@@ -61,6 +62,7 @@ class Bench:
             recorder=self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
             published=self.features,
             writes=self.writes,
+            waits=self.waits,
             label_grace=600,
             extended_resource=True,
             vouched={TRUSTED: "yes"},
@@ -621,3 +623,23 @@ async def test_a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_
     with pytest.raises(client.ApiError, match="later"):
         await bench.reconcile()
     assert bench.writes.wait() == pytest.approx(seconds + 1 / RATE)
+
+
+async def test_a_new_pods_wait_ends_with_the_agents_answer(bench: Bench) -> None:
+    before = enforcement.ENFORCED.count()
+    bench.pod_comes("a")
+    bench.waits.pod_changed(None, next(iter(bench.known.pods_on("node-1"))))
+    bench.server.answer(answer(5, generation=2))
+    await bench.reconcile()
+    assert (enforcement.AWAITING.value(), enforcement.ENFORCED.count()) == (0, before)
+    bench.waits.observed("node-1", state_row(version=6, generation=2, observed=2))
+    assert enforcement.ENFORCED.count() == before + 1
+
+
+async def test_an_answer_that_was_faster_than_the_write_counts(bench: Bench) -> None:
+    before = enforcement.ENFORCED.count()
+    bench.pod_comes("a")
+    bench.planned(generation=2, observed=2)
+    bench.waits.pod_changed(None, next(iter(bench.known.pods_on("node-1"))))
+    await bench.reconcile()
+    assert enforcement.ENFORCED.count() == before + 1

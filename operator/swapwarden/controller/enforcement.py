@@ -1,0 +1,98 @@
+"""How long pods that come to a node wait until their limits hold, as far as the controller can see it.
+
+Pure but for the metrics. Only the leader plans, so only pods that came while this instance leads are followed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container
+
+import msgspec
+
+from swapwarden.controller import rows
+from swapwarden.policy import pods
+from swapwarden.telemetry import metrics
+
+ENFORCED = metrics.histogram(
+    "swapwarden_pod_bind_to_enforced_seconds",
+    "From when the controller saw a new pod on its node to when it saw that the node's agent acted on the state that"
+    " says what the pod gets. Agents gather these answers for up to 5 seconds, so this is an upper bound:"
+    " swapwarden_agent_pod_enforced_seconds is what the agent measured. Only the leader has it.",
+    buckets=(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 300.0),
+)
+AWAITING = metrics.gauge(
+    "swapwarden_pods_awaiting_state",
+    "Pods that came to a node while this instance leads, and that no state it wrote says anything about yet.",
+)
+
+
+class _Wait(msgspec.Struct):
+    since: float
+    written: tuple[str, int] | None = None
+    """UID and generation of the first state that says what the pod gets."""
+
+
+class Enforcement:
+    """Follows each new pod until its node's agent has answered. Times in seconds of `clock`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.now = clock
+        self._waits: dict[str, dict[str, _Wait]] = {}
+        self._awaiting = 0
+
+    def clear(self) -> None:
+        """Follow none of those that are known: this instance begins to lead, or ends."""
+        self._waits.clear()
+        self._count(-self._awaiting)
+
+    def pod_changed(self, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
+        """A pod is another now, came (from None) or went (to None), while this instance leads."""
+        if old is not None and old.node and (new is None or new.terminal or new.node != old.node):
+            self._drop(old.node, old.key)
+        if new is not None and new.node and not new.terminal and (old is None or old.node != new.node):
+            self._waits.setdefault(new.node, {})[new.key] = _Wait(self.now())
+            self._count(1)
+
+    def planned(self, node: str, row: rows.StateRow | None, named: Container[str], came: float) -> None:
+        """The node's state is `row` now, and says what the pods `named` get; the plan has those that came by `came`.
+
+        Of one that came by then and is not named, the state has nothing to say.
+        """
+        for key, wait in list(self._waits.get(node, {}).items()):
+            if wait.written is not None or wait.since > came:
+                continue
+            if key in named and row is not None:
+                wait.written = row.uid, row.generation
+                self._count(-1)
+            else:
+                self._drop(node, key)
+
+    def observed(self, name: str, row: rows.StateRow | None) -> None:
+        """The node's agent answered, maybe; None: the state is gone."""
+        for key, wait in list(self._waits.get(name, {}).items()):
+            if wait.written is None:
+                continue
+            uid, generation = wait.written
+            if row is None or row.uid != uid:
+                self._drop(name, key)
+            elif row.observed >= generation:
+                self._drop(name, key)
+                ENFORCED.observe(self.now() - wait.since)
+
+    def node_went(self, name: str) -> None:
+        """The Node is gone, and nobody will answer."""
+        for key in list(self._waits.get(name, ())):
+            self._drop(name, key)
+
+    def _drop(self, node: str, key: str) -> None:
+        waits = self._waits.get(node, {})
+        wait = waits.pop(key, None)
+        if wait is not None and wait.written is None:
+            self._count(-1)
+        if not waits:
+            self._waits.pop(node, None)
+
+    def _count(self, change: int) -> None:
+        self._awaiting += change
+        AWAITING.set(self._awaiting)
