@@ -38,6 +38,8 @@ class Write(NamedTuple):
     found: int
     high_below_max: bool
     """Whether the cgroup's memory.high is below its memory.max."""
+    unit: bool = False
+    """Whether it is what systemd holds for the cgroup, and may have written."""
 
 
 def is_crio(path: str) -> bool:
@@ -61,12 +63,12 @@ class Signs:
     """What was seen lately. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._traces: dict[tuple[str, str], _Trace] = {}
+        self._traces: dict[tuple[str, str, bool], _Trace] = {}
 
     def note(self, write: Write, now: float) -> None:
         """Another writer wrote."""
         value = limits.render(write.found) if write.found in {0, limits.NO_LIMIT} else "a number of bytes"
-        key = write.kind, value
+        key = write.kind, value, write.unit
         trace = self._traces.get(key)
         if trace is None or now - trace.last > RECENT_SECONDS:
             trace = self._traces[key] = _Trace()
@@ -80,14 +82,17 @@ class Signs:
     def told(self, now: float) -> str:
         """A sentence for each way in which others wrote lately; empty where nobody did."""
         recent = {key: trace for key, trace in self._traces.items() if now - trace.last <= RECENT_SECONDS}
-        return "; ".join(_sentence(*key, recent[key]) for key in sorted(recent))
+        said = (_sentence(*key, recent[key]) for key in sorted(recent))
+        return "; ".join(dict.fromkeys(sentence for sentence in said if sentence))
 
 
-def _sentence(kind: str, value: str, trace: _Trace) -> str:
+def _sentence(kind: str, value: str, unit: bool, trace: _Trace) -> str:  # noqa: FBT001 a part of the key
+    """What is to be said of one way to write; nothing of systemd's own value where no other tool is known to."""
     beat = _rhythm(trace.beats)
     rhythm = f" every {beat:.0f} s" if beat else ""
     place = kind if kind == "kubepods" else f"{kind}s"
-    return f"another writer gives {value} to {place}{rhythm}{_who(kind, value, trace, beat)}"
+    who = _who(kind, value, trace, beat)
+    return "" if unit and not who else f"another writer gives {value} to {place}{rhythm}{who}"
 
 
 def _who(kind: str, value: str, trace: _Trace, beat: float) -> str:

@@ -165,8 +165,12 @@ class Rewrites:
             seen = Evidence(note.age, knob.container != "", unit, note.resized, together, len(running))
             cause = cause_of(seen)
             high = self._fs.is_high_below_max(knob.path)
-            if cause is names.Cause.OTHER_WRITER or (cause in _ASIDE and knob.container and high and found == _MAX):
+            other = cause is names.Cause.OTHER_WRITER
+            if other or (cause in _ASIDE and knob.container and high and found == _MAX):
                 self._signs.note(drift.Write(knob.kind, knob.path, found, high), note.noticed)
+            elif cause is names.Cause.UNIT_VALUE and knob.container and found != _MAX:
+                # Of a container systemd holds the kubelet's number: tools that write it past systemd have a beat.
+                self._signs.note(drift.Write(knob.kind, knob.path, found, high, unit=True), note.noticed)
             if knob.container and cause in {names.Cause.START, names.Cause.RESIZE}:
                 # The runtime tells systemd, which from now on writes this one.
                 knob.unit = found

@@ -14,7 +14,7 @@ from swapwarden.api import names
 from swapwarden.api import state as state_api
 
 from tests.unit.agent.agent_node import MIB, Node, state, until
-from tests.unit.agent.cgroup_tree import swap_max, write
+from tests.unit.agent.cgroup_tree import container_id, swap_max, write
 
 Cause = names.Cause
 ALONE = rewrites.Evidence(math.inf, container=False, unit=True, resized=False, together=1, running=30)
@@ -212,6 +212,23 @@ async def test_the_kubelets_number_is_what_a_containers_unit_holds(plain: Node) 
     await until(lambda: counted().get(Cause.RESIZE) == 1)
     write(app, "8192")
     await until(lambda: counted().get(Cause.UNIT_VALUE) == 2)
+
+
+async def test_wasp_agent_is_named_where_it_writes_the_number_that_systemd_holds(plain: Node) -> None:
+    """The kubelet's LimitedSwap number, which the runtime gave the container's unit, where the state wants less."""
+    pod = plain.tree.pod(1)
+    app = plain.tree.group(pod / f"crio-{container_id('app')}.scope", memory_swap_max="8192\n")
+    agent = plain.start()
+    agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(4096, cap=False)}}))
+    assert swap_max(app) == "4096"
+    plain.later += 3600
+    counted = Counted()
+    for times in range(1, 6):
+        write(app, "8192")
+        await until(lambda times=times: counted() == {Cause.UNIT_VALUE: times})  # type: ignore[misc] # mypy sees no type for the default
+        assert swap_max(app) == "4096"
+        plain.later += 20
+    assert "wasp-agent" in agent.standing().others
 
 
 async def test_what_was_written_over_while_no_agent_ran(plain: Node) -> None:
