@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from swapwarden.agent import blockdevices, cgroupfs, mounts
+from swapwarden.agent import blockdevices, cgroupfs, hostfiles, mounts
 from swapwarden.api import names, state
 
 TMPFS_NOSWAP_KERNEL: Final = (6, 4)
@@ -16,8 +16,6 @@ TMPFS_NOSWAP_KERNEL: Final = (6, 4)
 _SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
 """In KiB: as many digits as bytes have that fit into the status."""
 _PRIORITY = re.compile(r"-?[0-9]{1,9}", re.ASCII)
-_MAX_CHARACTERS: Final = 64 * 1024
-"""Read of a file; /proc/swaps is the longest, with some 32 lines."""
 
 
 def meminfo(text: str) -> dict[str, int]:
@@ -60,17 +58,9 @@ def noswap(release: str) -> bool:
     return match is not None and (int(match[1]), int(match[2])) >= TMPFS_NOSWAP_KERNEL
 
 
-def _text(file: pathlib.Path) -> str:
-    try:
-        with file.open(encoding="utf-8", errors="replace") as opened:
-            return opened.read(_MAX_CHARACTERS)
-    except OSError:
-        return ""
-
-
 def available(proc: pathlib.Path) -> int:
     """Memory in bytes that the node can still give without swapping (MemAvailable); 0 where it cannot be read."""
-    return meminfo(_text(proc / "meminfo")).get("MemAvailable", 0)
+    return meminfo(hostfiles.text(proc / "meminfo") or "").get("MemAvailable", 0)
 
 
 def read(
@@ -85,8 +75,8 @@ def read(
     `folders` are on file systems of the node, to find the disks that swap may share with them.
     Whether there is a swap controller is told by the cgroup above all pods; before that is found, by nothing.
     """
-    sizes = meminfo(_text(proc / "meminfo"))
-    release = _text(proc / "sys/kernel/osrelease").strip()
+    sizes = meminfo(hostfiles.text(proc / "meminfo") or "")
+    release = hostfiles.text(proc / "sys/kernel/osrelease") or ""
     mounted = mounts.read(proc)
     seen = mounts.noswap(mounted)
     unified = cgroups.has("", "cgroup.controllers")
@@ -98,5 +88,5 @@ def read(
         page_size=cgroups.page,
         kernel=release[:128],
         tmpfs_noswap=noswap(release) if seen is None else seen,
-        devices=devices(_text(proc / "swaps"), block, mounts.node_disks(mounted, block, folders)),
+        devices=devices(hostfiles.text(proc / "swaps") or "", block, mounts.node_disks(mounted, block, folders)),
     )

@@ -49,8 +49,9 @@ LOCK_SECONDS: Final = 0.02
 """Between tries while another agent runs on the node: the gap that a hand-over may leave."""
 FAULT_SECONDS: Final = 5.0
 """Before a part of the agent that failed unexpectedly starts anew."""
-FACTS_SECONDS: Final = 30.0
-"""Between looks at the facts; swapon and swapoff are told of by the kernel, but for the begin of a long swapoff."""
+ALIVE_SECONDS: Final = 30.0
+"""Between signs of life, all that an idle agent does but for full comparisons; they bound what is said of a time
+without an agent."""
 STUCK_RESYNCS: Final = 3
 """Full comparisons in a row that may fail to happen before the process counts as stuck."""
 
@@ -208,6 +209,8 @@ class Agent:
         self._looked_at: object = None
         """What was known when the node was looked at last; None: it is time to look again."""
         self._refused = ""
+        self._passing = False
+        """Whether the status tells of something that ends by the mere passage of time."""
         self._phase = "starting"
         self._stands_by = False
         self._enforcer: enforcer.Enforcer | None = None
@@ -308,7 +311,7 @@ class Agent:
             self._reporter = reporter.Reporter(api, self._node, self._status, self._stands)
             states = source.Source(api, self._node, accept=self._accept, fetched=self._fetched, refused=self._refuse)
             async with asyncio.TaskGroup() as group:
-                jobs = (states.run, self._reporter.run, self._cache.run, self._keep_facts, self._keep_synced)
+                jobs = (states.run, self._reporter.run, self._cache.run, self._keep_alive, self._keep_synced)
                 for job in (*jobs, self._drop_ins.run):
                     group.create_task(_unending(job))
 
@@ -383,6 +386,7 @@ class Agent:
 
     def _status(self, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
         standing = self._standing()
+        self._passing = standing.passing
         if standing.root is not None and not self._facts.swap_controller:
             self._read_facts()
         found = findings.conditions(self._facts, self._seen, standing.kubelet_swap, standing.lost)
@@ -401,11 +405,12 @@ class Agent:
             await asyncio.sleep(self._arguments.resync_interval)
             self._resync()
 
-    async def _keep_facts(self) -> None:
+    async def _keep_alive(self) -> None:
         while True:
             self._sign.give()
-            await asyncio.sleep(FACTS_SECONDS)
-            self._read_facts()
+            await asyncio.sleep(ALIVE_SECONDS)
+            if self._passing:
+                self._changed()
 
     # What the kubelet asks
 

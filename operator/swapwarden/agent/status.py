@@ -65,6 +65,12 @@ class Standing(NamedTuple):
     unmet: Mapping[str, str] | None = None
     """What the profile requires and the node does not have, as the state says; None where nothing is required."""
 
+    @property
+    def passing(self) -> bool:
+        """Whether something of it is only about the last minutes: nothing tells when these are over."""
+        exposed = any(violation.reason == "Exposed" for violation in self.violations)
+        return bool(exposed or self.drifting or self.others or self.lost)
+
 
 class _Verdict(NamedTuple):
     status: str

@@ -27,7 +27,9 @@ def following(file: pathlib.Path, changed: Callable[[], None]) -> Iterator[None]
             poller = stack.enter_context(select.epoll())
             poller.register(fd, select.EPOLLPRI)
         except OSError as error:
-            log.info("swap devices cannot be watched (%s); they are looked at from time to time", error.strerror)
+            log.info(
+                "swap devices cannot be watched (%s); they are looked at with each full comparison", error.strerror
+            )
         else:
             loop = asyncio.get_running_loop()
 

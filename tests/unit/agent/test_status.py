@@ -96,6 +96,13 @@ def test_degraded_and_drift() -> None:
     assert told == "2 running pods were above their value lately; repaired; somebody writes 0"
 
 
+def test_what_ends_by_itself_has_to_be_looked_at() -> None:
+    assert not GOOD.passing
+    assert not GOOD._replace(violations=[DRAINING, YIELDED]).passing, "their end is noticed"
+    for changes in ({"violations": [EXPOSED]}, {"drifting": 1}, {"others": "somebody"}, {"lost": 1}):
+        assert GOOD._replace(**changes).passing
+
+
 def test_what_the_profile_requires() -> None:
     assert "RequirementsMet" not in verdicts(GOOD)
     assert verdicts(GOOD._replace(unmet={}))["RequirementsMet"] == ("True", "AllMet")

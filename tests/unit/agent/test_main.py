@@ -1,0 +1,66 @@
+"""What the agent's process does by itself, with nothing to do."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import pathlib
+
+import pytest
+from swapwarden.agent import main
+
+from tests.unit.agent.agent_node import until
+
+
+class Sign:
+    def __init__(self) -> None:
+        self.given = 0
+
+    def give(self) -> None:
+        self.given += 1
+
+
+class Idle(main.Agent):
+    """Counts what would be work."""
+
+    looks = changes = 0
+
+    def _read_facts(self) -> None:
+        self.looks += 1
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+
+@pytest.fixture
+def agent(tmp_path: pathlib.Path) -> Idle:
+    kubeconfig = {
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
+    parser = argparse.ArgumentParser()
+    main.add_arguments(parser)
+    folders = [f"--{name}={tmp_path / name}" for name in ("run-dir", "state-dir", "kubeconfig")]
+    return Idle(parser.parse_args(["--node-name=n1", *folders]))
+
+
+async def test_an_idle_agent_gives_signs_of_life_and_does_nothing_else(
+    agent: Idle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "ALIVE_SECONDS", 0.001)
+    sign = Sign()
+    monkeypatch.setattr(agent, "_sign", sign, raising=False)
+    task = asyncio.create_task(agent._keep_alive())
+    await until(lambda: sign.given > 3)
+    assert (agent.looks, agent.changes) == (0, 0)
+    agent._passing = True
+    await until(lambda: agent.changes > 0)
+    assert agent.looks == 0
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
