@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from swapwarden.agent import cgroupfs, enforcer, journal, wanted
+from swapwarden.agent import cgroupfs, enforcer, journal, originals, wanted
 from swapwarden.api import names
 
 from testbed import hog
@@ -127,7 +127,12 @@ async def reconcile(count: int) -> None:
         cgroups = cgroupfs.Cgroups(str(ROOT), os.sysconf("SC_PAGE_SIZE"))
         pods = {uid: wanted.Pod(LIMIT, {}) for uid in uids(count)}
         state = wanted.State("", 1, names.Mode.ENFORCE, names.UnknownPod.DENY, None, pods)
-        agent = enforcer.Enforcer(cgroups, journal.Journal(Path(folder, "journal.jsonl")), proc=Path("/proc"))
+        agent = enforcer.Enforcer(
+            cgroups,
+            journal.Journal(Path(folder, "journal.jsonl")),
+            originals.Originals(Path(folder)),
+            proc=Path("/proc"),
+        )
         begun, used = time.perf_counter(), time.process_time()
         agent.start(state)
         print(time.perf_counter() - begun, time.process_time() - used, resident(os.getpid()))

@@ -114,7 +114,17 @@ BAD_PROFILES: list[tuple[dict[str, Any], str, str]] = [
     ({"kernel": {"overcommitMemory": 2}}, "spec.kernel.overcommitMemory", "unknown field"),
     ({"kernel": {"zswap": {"compressor": "bzip2"}}}, "spec.kernel.zswap.compressor", f'{SUPPORTED}"lzo"'),
     ({"kernel": {"zswap": {"maxPoolPercent": 51}}}, "spec.kernel.zswap.maxPoolPercent", "less than or equal to 50"),
-    ({"system": {"disableSwap": True}}, "spec.system", "disableSwap needs slices or services"),
+    ({"system": {"disableSwap": True}}, "spec.system", "ioLatencyTarget and ioWeight need slices or services"),
+    ({"system": {"ioWeight": 1}}, "spec.system", "ioLatencyTarget and ioWeight need slices or services"),
+    (system(slices=["a.slice"], ioWeight=10001), "spec.system.ioWeight", "less than or equal to 10000"),
+    *(
+        (
+            {"system": {"slices": ["a.slice"], "ioLatencyTarget": target}},
+            "spec.system.ioLatencyTarget",
+            "must be whole milliseconds or seconds, from 1ms to 10s",
+        )
+        for target in ("0ms", "10001ms", "11s", "25", "500us")
+    ),
     ({"system": {"services": ["a.service"]}}, "spec.system", "no effect without disableSwap: true"),
     (system(slices=["-.slice"]), "spec.system.slices[0]", "must be the name of a systemd slice"),
     (system(slices=["a/b.slice"]), "spec.system.slices[0]", "without a path"),
@@ -208,6 +218,12 @@ GOOD_PROFILES: list[dict[str, Any]] = [
     override(policy="NoPreference", swapLimit="1.5Gi"),
     system(slices=["system.slice", "a-b.slice", r"a-b\x2dc.slice"], services=["kubelet.service", "x@1.service"]),
     {"system": {"disableSwap": False}},
+    system(slices=["a.slice"], ioLatencyTarget="25ms", ioWeight=800),
+    *(
+        {"system": {"slices": ["a.slice"], "ioLatencyTarget": target}}
+        for target in ("1ms", "999ms", "10000ms", "1s", "10s")
+    ),
+    {"system": {"services": ["a.service"], "ioWeight": 10000}},
     {"kernel": {"swappiness": 0, "minFreeKbytes": 1024, "watermarkScaleFactor": 1000, "pageCluster": 0}},
     {"kernel": {"zswap": {"enabled": False, "compressor": "842", "maxPoolPercent": 50}}},
     {"overrides": [{"namespaceSelector": expression(), "podSelector": expression(), "policy": "Disabled"}] * 32},
@@ -278,7 +294,13 @@ KERNEL_VALUE = "should match '^(max|0|[1-9][0-9]{0,18})$'"
 BAD_STATES: list[tuple[dict[str, Any], str, str]] = [
     ({"profile": None}, "spec.profile", "null"),
     ({"systems": {}}, "spec.systems", "unknown field"),
-    ({"system": {"units": ["a.slice"]}}, "spec.system.swapMax", "Required value"),
+    ({"system": {"swapMax": "0"}}, "spec.system.units", "Required value"),
+    (
+        {"system": {"units": ["a.slice"], "ioLatencyMicroseconds": 999}},
+        "spec.system.ioLatencyMicroseconds",
+        "greater than or equal to 1000",
+    ),
+    ({"system": {"units": ["a.slice"], "ioWeight": 0}}, "spec.system.ioWeight", "greater than or equal to 1"),
     ({"kernel": {"vm.swappiness": "a b"}}, "spec.kernel.vm.swappiness", "should match"),
     ({"mode": "Off"}, "spec.mode", f'{SUPPORTED}"Audit", "Enforce", "Restore"'),
     ({"epoch": -1}, "spec.epoch", "greater than or equal to 0"),

@@ -35,6 +35,7 @@ _DEPTH: Final = 16
 """Of a stack of devices; the kernel itself allows for fewer."""
 _MAX_CHARACTERS: Final = 4096
 """Read of a file: the kernel gives a page."""
+_NUMBER: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
 _DELETED: Final = " (deleted)"
 
 
@@ -89,6 +90,31 @@ def disks_of_btrfs(block: pathlib.Path, source: str) -> frozenset[str] | None:
         if name in devices:
             return _all(_disks_below(block, each, _DEPTH) for each in devices)
     return None
+
+
+def only_disk(block: pathlib.Path) -> frozenset[str] | None:
+    """The disk of a node that has just one, on which its files are then; None elsewhere.
+
+    Disks are what a driver made for some hardware; drives whose medium can be taken out (CD-ROMs) do not count.
+    """
+    try:
+        found = [
+            each for each in block.iterdir() if (each / "device").exists() and _NUMBER.fullmatch(_text(each / "dev"))
+        ]
+    except OSError:
+        return None
+    fixed = [each.name for each in found if _text(each / "removable") != "1"]
+    return frozenset(fixed) if len(fixed) == 1 else None
+
+
+def queue(block: pathlib.Path, disk: str) -> str | None:
+    """The number (major:minor) of a disk for which the kernel queues requests; None where it does not, or is gone.
+
+    Only these have io.latency and io.weight: what takes bios as they come (zram, drbd, the head of several NVMe paths)
+    has no queue in which one could go before another (queue_is_mq).
+    """
+    number = _text(block / disk / "dev")
+    return number if _NUMBER.fullmatch(number) and (block / disk / "mq").is_dir() else None
 
 
 def _name(block: pathlib.Path, path: str) -> str | None:

@@ -21,6 +21,7 @@ MEMORY_HIGH: Final = "memory.high"
 MEMORY_STAT: Final = "memory.stat"
 MEMORY_EVENTS: Final = "memory.events"
 SWAP_EVENTS: Final = "memory.swap.events"
+CONTROLLERS: Final = "cgroup.controllers"
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -29,6 +30,8 @@ _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP}
 _NUMBER: Final = re.compile(r"[0-9]{1,19}\Z")
 _LIMIT_BYTES: Final = 64
 _STAT_BYTES: Final = 16384
+_DEVICES_BYTES: Final = 65536
+"""Of a file with a line for each block device that something is set for."""
 _RESOURCES: Final = (MEMORY_MAX, "cpu.max", "cpu.weight")
 """What a change of a pod's requests or limits changes."""
 
@@ -54,6 +57,10 @@ class DeniedError(CgroupError):
     """The agent may not: a matter of the mount, the user, or delegation (a cgroup's own namespace root)."""
 
 
+class UnsupportedError(CgroupError):
+    """The kernel does not do that for this block device now."""
+
+
 class TransientError(CgroupError):
     """The file holds no value at this moment."""
 
@@ -70,6 +77,8 @@ def _typed(error: OSError, path: str) -> CgroupError:
         message += ", mount the node's /sys/fs/cgroup read-write"
     if error.errno in _GONE:
         return GoneError(message)
+    if error.errno == errno.EOPNOTSUPP:
+        return UnsupportedError(message)
     return DeniedError(message) if error.errno in _DENIED else CgroupError(message)
 
 
@@ -175,10 +184,31 @@ class Cgroups:
         except CgroupError:
             return False
 
+    def controllers(self, path: str) -> frozenset[str]:
+        """The controllers that a cgroup has, as far as that can be read."""
+        try:
+            return frozenset(self._read(tree.join(path, CONTROLLERS), _STAT_BYTES).split())
+        except CgroupError:
+            return frozenset()
+
+    def of_device(self, path: str, file: str, device: str) -> str:
+        """What a file with a line for each block device says of one (major:minor); empty where that is nothing."""
+        for line in self._read(tree.join(path, file), _DEVICES_BYTES).splitlines():
+            name, _, value = line.partition(" ")
+            if name == device:
+                return value.strip()
+        return ""
+
+    def set_of_device(self, path: str, file: str, device: str, value: str) -> None:
+        """Write what is to hold for one block device (major:minor). GoneError also where there is no such disk."""
+        self._write(tree.join(path, file), f"{device} {value}")
+
     def set_limit(self, path: str, limit: int) -> None:
         """Write memory.swap.max. What the file then holds is for the caller to read: others write there too."""
-        name = tree.join(path, SWAP_MAX)
-        data = f"{limits.render(limit)}\n".encode("ascii")
+        self._write(tree.join(path, SWAP_MAX), limits.render(limit))
+
+    def _write(self, name: str, value: str) -> None:
+        data = f"{value}\n".encode("ascii")
         try:
             fd = os.open(name, _WRITE, dir_fd=self._fd)
             try:

@@ -22,14 +22,17 @@ from swapwarden.agent import (
     inotify,
     journal,
     mirror,
+    originals,
     pods,
     rewrites,
     room,
     settler,
     status,
     strict,
+    swapdisks,
     targets,
     tree,
+    unitio,
     units,
     wanted,
     watches,
@@ -73,6 +76,7 @@ class Enforcer:
         self,
         cgroups: cgroupfs.Cgroups,
         book: journal.Journal,
+        kept: originals.Originals,
         *,
         proc: pathlib.Path,
         own_uid: str = "",
@@ -83,6 +87,7 @@ class Enforcer:
     ) -> None:
         """`changed` is called, often, when `standing` may have become another.
 
+        `book` is of limits of swap, `kept` of other values.
         `away` is since when no agent can have been at work on the node, where that is known.
         """
         self._fs = cgroups
@@ -107,7 +112,8 @@ class Enforcer:
         self._evidence = strict.Evidence(cgroups, book, clock)
         self._read_until = 0
         """So many of the settler's writes have been told of by inotify for certain."""
-        self._units = units.Units(cgroups, book, self._watches, self._settler)
+        io = unitio.UnitIo(cgroups, kept, again=lambda: self._guarded(self._bring_units))
+        self._units = units.Units(cgroups, book, self._watches, self._settler, io)
         self._state: wanted.State | None = None
         self._problem: tree.TreeError | None = None
         self._away = away
@@ -161,6 +167,7 @@ class Enforcer:
         """End; what files hold stays."""
         for knob in (*self._mirror.knobs(), *self._units.knobs()):
             self._settler.cancel(knob)
+        self._units.io.close()
         self._rewrites.close()
         ripening = [container.ripe for pod in self._mirror.pods.values() for container in pod.containers.values()]
         for timer in (self._poll, self._search, *ripening):
@@ -187,6 +194,13 @@ class Enforcer:
             self._bring_units()
         APPLY_SECONDS.observe(self._clock() - begun)
         self._changed()
+
+    def swap_on(self, disks: swapdisks.Disks) -> None:
+        """What the node swaps to, whenever that may have become another."""
+        if disks != self._units.io.disks:
+            self._units.io.disks = disks
+            self._guarded(self._bring_units)
+            self._changed()
 
     def resync(self) -> None:
         """Compare everything with what is wanted, and with what is there."""
@@ -231,7 +245,7 @@ class Enforcer:
                 # What has no container runs nothing: what is left of a deleted pod is nobody's concern.
                 if pod.containers and now - pod.since >= AWAIT_SECONDS:
                     violations.append(deviations.of_silence(pod))
-        pending += sum(map(self._settler.is_to_put_back, self._units.knobs()))
+        pending += self._units.to_put_back
         AWAITING.set(awaiting)
         return status.Standing(
             root=self.root,

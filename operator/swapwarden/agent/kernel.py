@@ -12,23 +12,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from swapwarden.agent import originals, settingfiles, shortfall, wanted
+from swapwarden.agent import held, originals, settingfiles, shortfall, wanted
 from swapwarden.api import names
 from swapwarden.kube import backoff
-from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
-
-WRITES = metrics.counter(
-    "swapwarden_agent_setting_writes_total",
-    "Writes to settings of the node (vm.swappiness and the like): ok or error.",
-    labels=("setting", "result"),
-)
-REPAIRS = metrics.counter(
-    "swapwarden_agent_setting_repairs_total",
-    "Settings of the node that another writer changed, and that were written again.",
-    labels=("setting",),
-)
 
 RETRY_SECONDS: Final = (2.0, 120.0)
 """First and longest bound of the wait before trying a refused write again."""
@@ -87,17 +75,18 @@ class Kernel:
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         """`roots`: where the folders that the agent was given are. `changed` is called when `shortfalls` is another."""
-        self._originals = book
+        self._held = held.Held(book, self)
         self._roots = roots
         self._changed = changed
         self._state: wanted.State | None = None
         self._backoff = backoff.Backoff(*RETRY_SECONDS)
         self._retry: asyncio.TimerHandle | None = None
-        self._in_force: dict[str, str] = {}
-        """What settings were seen to hold, as they should. What others give them then is repaired, the original too."""
         self.shortfalls: tuple[shortfall.Shortfall, ...] = ()
-        self.to_put_back = 0
+
+    @property
+    def to_put_back(self) -> int:
         """Settings that hold a value of ours and should not."""
+        return self._held.to_put_back
 
     @property
     def concerned(self) -> bool:
@@ -140,62 +129,26 @@ class Kernel:
             for name in state.kernel
             if name not in SETTINGS
         ]
-        self.to_put_back = 0
+        self._held.to_put_back = 0
         for name in SETTINGS:
             value = state.kernel.get(name)
             try:
                 if value is None or state.mode is not names.Mode.ENFORCE:
-                    self._put_back(name)
+                    self._held.put_back(name)
                     if value is not None and state.mode is names.Mode.AUDIT:
-                        self._compare(name, value)
+                        self._check(name, value)
+                        self._held.compare(name, value)
                 else:
-                    self._bring(name, value)
+                    self._check(name, value)
+                    self._held.bring(name, value)
             except shortfall.ShortError as short:
                 found.append(shortfall.Shortfall(name, short.reason, str(short)))
         return found
 
-    def _bring(self, name: str, value: str) -> None:
-        held = self._read(name, value)
-        if held == value:
-            self._in_force[name] = value
-            return
-        entry = self._originals.get(name)
-        if self._in_force.get(name) == value or (entry is not None and held not in {entry.found, *entry.wrote}):
-            REPAIRS.inc(name)
-            log.info("another writer changed a setting", extra={"setting": name, "found": held, "wrote": value})
-        try:
-            self._originals.writing(name, held, value)
-        except OSError as error:
-            raise shortfall.ShortError(
-                names.Shortfall.WRITE_FAILED, f"what it holds now cannot be kept in --run-dir ({error.strerror})"
-            ) from None
-        self._write(name, value)
-        self._in_force[name] = value
-
-    def _put_back(self, name: str) -> None:
-        """Give a setting what others gave it last, if it still holds what the agent wrote."""
-        self._in_force.pop(name, None)
-        entry = self._originals.get(name)
-        if entry is None:
-            return
-        self.to_put_back += 1
-        held = self._read(name)
-        if held in entry.wrote:
-            self._write(name, entry.found)
-        elif held != entry.found:
-            log.info("a value of another writer is left as it is", extra={"setting": name, "found": held})
-        try:
-            self._originals.forget(name)
-        except OSError as error:
-            raise shortfall.ShortError(
-                names.Shortfall.WRITE_FAILED, f"was put back, which cannot be noted in --run-dir ({error.strerror})"
-            ) from None
-        self.to_put_back -= 1
-
-    def _compare(self, name: str, value: str) -> None:
-        held = self._read(name, value)
-        if held != value:
-            raise shortfall.ShortError(names.Shortfall.AUDIT, f"{value} would be written over {held}")
+    def _check(self, name: str, value: str) -> None:
+        self._file(name)
+        if not SETTINGS[name].values.fullmatch(value):
+            raise shortfall.ShortError(names.Shortfall.NOT_SUPPORTED, f"this agent does not write {value!r}: update it")
 
     def _file(self, name: str) -> pathlib.Path:
         setting = SETTINGS[name]
@@ -208,11 +161,9 @@ class Kernel:
             )
         return root / setting.file
 
-    def _read(self, name: str, value: str = "") -> str:
-        """What a setting holds; fails where `value` is none for it."""
+    def read(self, name: str) -> str:
+        """As held.Files."""
         file, setting = self._file(name), SETTINGS[name]
-        if value and not setting.values.fullmatch(value):
-            raise shortfall.ShortError(names.Shortfall.NOT_SUPPORTED, f"this agent does not write {value!r}: update it")
         try:
             return settingfiles.read(file)
         except settingfiles.AbsentError:
@@ -221,18 +172,23 @@ class Kernel:
         except settingfiles.SettingError as error:
             raise shortfall.ShortError(names.Shortfall.WRITE_FAILED, f"cannot be read: {error}") from None
 
-    def _write(self, name: str, value: str) -> None:
+    def write(self, name: str, value: str) -> None:
+        """As held.Files."""
         setting = SETTINGS[name]
         try:
             settingfiles.write(self._file(name), value)
         except settingfiles.SettingError as error:
-            WRITES.inc(name, "error")
+            held.WRITES.inc(name, "error")
             message = f"the kernel refuses {value} ({error}){setting.hint}"
             raise shortfall.ShortError(names.Shortfall.WRITE_FAILED, message) from None
-        held = self._read(name)
-        if held != value:
-            WRITES.inc(name, "error")
+        found = self.read(name)
+        if found != value:
+            held.WRITES.inc(name, "error")
             raise shortfall.ShortError(
-                names.Shortfall.WRITE_FAILED, f"holds {held} after {value} was written{setting.hint}"
+                names.Shortfall.WRITE_FAILED, f"holds {found} after {value} was written{setting.hint}"
             )
-        WRITES.inc(name, "ok")
+        held.WRITES.inc(name, "ok")
+
+    def label(self, name: str) -> str:
+        """As held.Files."""
+        return name

@@ -35,6 +35,7 @@ from swapwarden.agent import (
     status,
     strict,
     survey,
+    swapdisks,
     swaps,
     usage,
     wanted,
@@ -250,6 +251,7 @@ class Agent:
             self._enforcer = enforcer.Enforcer(
                 cgroups,
                 book,
+                self._originals,
                 proc=self._proc,
                 own_uid=os.environ.get("POD_UID", ""),
                 anchor=self._arguments.cgroup_anchor.strip("/"),
@@ -360,6 +362,8 @@ class Agent:
         if self._looked_at != (root, self._facts.devices):
             self._looked_at = root, self._facts.devices
             self._look(root)
+            if self._enforcer is not None:
+                self._enforcer.swap_on(swapdisks.find(self._sys / "block", self._facts.devices))
         self._changed()
 
     def _look(self, root: str | None) -> None:

@@ -28,7 +28,8 @@ ENTRIES = metrics.gauge(
 
 FILE: Final = "originals.json"
 NEW: Final = ".new"
-MAX_BYTES: Final = 64 * 1024
+MAX_BYTES: Final = 1 << 20
+"""More than all units of a state need for all disks of a node."""
 KEPT_VALUES: Final = 2
 """Of the values written to one file: the last, and the one before, should the last not have got there."""
 

@@ -20,7 +20,9 @@ REQUIREMENTS_MET: Final = "RequirementsMet"
 
 _ORDER: Final = ("WriteFailed", "Draining", "Yielded", "Audit", "AwaitingState", "Exposed")
 """Of violations, where there is not room for all: what is wrong now before what was."""
-_PASSING: Final = frozenset({names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, names.Shortfall.AUDIT})
+_MEANT: Final = frozenset({names.Shortfall.AUDIT, names.Shortfall.NO_EFFECT})
+"""Shortfalls of settings that are as whoever wrote the profile must have meant it."""
+_PASSING: Final = frozenset({names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, *_MEANT})
 """Shortfalls of settings with which a node is as good as others."""
 _COUNTERS: Final = frozenset({"wanted", "found", "swapBytes", "exposures", "exposedMilliseconds", "message"})
 """Fields of a violation whose change alone is not worth a write at once."""
@@ -147,9 +149,9 @@ def _settings(shortfalls: Sequence[shortfall.Shortfall]) -> _Verdict:
         return _Verdict("True", "AsSpecified", "the node's settings are as the spec says")
     order = list(names.Shortfall)
     worst = sorted(shortfalls, key=lambda short: order.index(short.reason))
-    audit = worst[0].reason is names.Shortfall.AUDIT
+    meant = worst[0].reason in _MEANT
     message = "; ".join(f"{short.name}: {short.message}" for short in worst)
-    return _Verdict("True" if audit else "False", worst[0].reason, message)
+    return _Verdict("True" if meant else "False", worst[0].reason, message)
 
 
 def _requirements(unmet: Mapping[str, str]) -> _Verdict:

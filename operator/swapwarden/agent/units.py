@@ -1,15 +1,29 @@
 """Slices and services of the node that a profile names: their memory.swap.max, raw and watched as that of pods.
 
+How their I/O fares on disks with swap is seen to by unitio, for the cgroups that are found here.
+
 What is to be written is said by the state, which names units as systemd does. A name is looked for among the cgroups
 that are there; no path is made of it. The cgroups of pods are never among these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from swapwarden.agent import cgroupfs, inotify, journal, pods, settler, shortfall, targets, tree, wanted, watches
+from swapwarden.agent import (
+    cgroupfs,
+    inotify,
+    journal,
+    pods,
+    settler,
+    shortfall,
+    targets,
+    tree,
+    unitio,
+    wanted,
+    watches,
+)
 from swapwarden.api import names
 
 _SLICE: Final = ".slice"
@@ -45,8 +59,14 @@ class Units:
     """Not thread-safe: everything runs in the event loop of the enforcer, which settles what is written to."""
 
     def __init__(
-        self, cgroups: cgroupfs.Cgroups, book: journal.Journal, watching: watches.Watches, settles: settler.Settler
+        self,
+        cgroups: cgroupfs.Cgroups,
+        book: journal.Journal,
+        watching: watches.Watches,
+        settles: settler.Settler,
+        io: unitio.UnitIo,
     ) -> None:
+        self.io = io
         self._fs = cgroups
         self._journal = book
         self._watches = watching
@@ -63,7 +83,7 @@ class Units:
 
         To be called again whenever units may have come or gone.
         """
-        wants = state.system or wanted.System(0, ())
+        wants = state.system or wanted.System(None, ())
         self._names = frozenset(wants.units)
         self._audit = state.mode is names.Mode.AUDIT
         self._lacking = []
@@ -74,6 +94,10 @@ class Units:
             except shortfall.ShortError as short:
                 self._lacking.append(shortfall.Shortfall(name, short.reason, str(short)))
         self._watch_homes(found, root)
+        self._bring_limits(found if wants.limit is not None else {}, wants.limit or 0, state.mode, noticed)
+        self.io.bring(wants, state.mode, found)
+
+    def _bring_limits(self, found: Mapping[str, str], limit: int, mode: names.Mode, noticed: float) -> None:
         left = {path: path.rpartition("/")[2] for path in self._journal.paths() if not _is_of_pods(path)}
         for path in [path for path, unit in self._units.items() if self._fs.inode(path) != unit.inode]:
             self._drop(path)
@@ -82,8 +106,8 @@ class Units:
             unit = self._known(path, name)
             if unit is None:
                 continue
-            unit.shadow = wants.limit if path in found else targets.Hold.PUT_BACK
-            unit.target = unit.shadow if state.mode is names.Mode.ENFORCE else targets.Hold.PUT_BACK
+            unit.shadow = limit if path in found else targets.Hold.PUT_BACK
+            unit.target = unit.shadow if mode is names.Mode.ENFORCE else targets.Hold.PUT_BACK
             self._settler.settle(unit, noticed)
             if path not in found and not unit.failed and not self._settler.is_to_put_back(unit):
                 self._drop(path)
@@ -99,11 +123,17 @@ class Units:
     @property
     def concerned(self) -> bool:
         """Whether there is anything to tell of."""
-        return bool(self._names or self._units)
+        return bool(self._names or self._units or self.io.shortfalls)
+
+    @property
+    def to_put_back(self) -> int:
+        """Files that hold a value of ours and should not."""
+        return sum(map(self._settler.is_to_put_back, self._units.values())) + self.io.to_put_back
 
     def shortfalls(self) -> Iterator[shortfall.Shortfall]:
         """What is not as the state says."""
         yield from self._lacking
+        yield from self.io.shortfalls
         for unit in self._units.values():
             short = self._short(unit)
             if short is not None:

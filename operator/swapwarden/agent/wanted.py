@@ -49,8 +49,10 @@ class WireProposal(msgspec.Struct, frozen=True, rename="camel"):
 class WireSystem(msgspec.Struct, frozen=True, rename="camel"):
     """As swapwarden.api.state.SystemState."""
 
-    swap_max: str
     units: list[str]
+    swap_max: str | None = None
+    io_latency_microseconds: int | None = None
+    io_weight: int | None = None
 
 
 class WireSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -111,11 +113,16 @@ class Proposal(NamedTuple):
 
 
 class System(NamedTuple):
-    """What the cgroups of the node's own units are to hold, in bytes."""
+    """What the cgroups of the node's own units are to hold; None: what they held before."""
 
-    limit: int
+    limit: int | None
+    """Of swap, in bytes."""
     units: tuple[str, ...]
     """Slices and services, by name."""
+    latency: int | None = None
+    """io.latency's target on disks with swap, in microseconds."""
+    weight: int | None = None
+    """io.weight on such disks."""
 
 
 class State(NamedTuple):
@@ -159,7 +166,8 @@ def _proposal(wire: WireProposal, page: int) -> Proposal:
 
 
 def _system(wire: WireSystem, page: int) -> System:
-    return System(limits.parse(wire.swap_max, page), tuple(wire.units))
+    limit = None if wire.swap_max is None else limits.parse(wire.swap_max, page)
+    return System(limit, tuple(wire.units), wire.io_latency_microseconds, wire.io_weight)
 
 
 def compile_state(wire: WireState, page: int) -> State:

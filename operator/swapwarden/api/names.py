@@ -207,6 +207,9 @@ class Shortfall(enum.StrEnum):
     """A slice or service has more swap in use than it is to have."""
     AUDIT = "Audit"
     """It would be written in Enforce."""
+    NO_EFFECT = "NoEffect"
+    """It is about disks that are swapped to, and the node has none; or the kernel lacks one of two files, and has the
+    other."""
 
 
 class Reason(enum.StrEnum):

@@ -388,8 +388,16 @@ SLICE_REFUSAL = "must be the name of a systemd slice, such as system.slice: with
 SERVICE_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_:.@\\-]*[.]service$"
 SERVICE_REFUSAL = "must be the name of a systemd service, such as kubelet.service, without a path"
 PODS_REFUSAL = "must not be a slice of pods: swap.behavior says what these get"
-SYSTEM_LACKS_REFUSAL = "disableSwap needs slices or services: name what is to have no swap (slices: [system.slice])"
-SYSTEM_IDLE_REFUSAL = "slices and services have no effect without disableSwap: true"
+SYSTEM_LACKS_REFUSAL = (
+    "disableSwap, ioLatencyTarget and ioWeight need slices or services: name those that are meant (slices:"
+    " [system.slice])"
+)
+SYSTEM_IDLE_REFUSAL = (
+    "slices and services have no effect without disableSwap: true, ioLatencyTarget or ioWeight: say what is to be so of"
+    " them, or remove them"
+)
+LATENCY_PATTERN = r"([1-9][0-9]{0,3}|10000)ms|([1-9]|10)s"
+LATENCY_REFUSAL = "must be whole milliseconds or seconds, from 1ms to 10s (25ms)"
 
 
 def _unit(pattern: str, refusal: str) -> tuple[pydantic.AfterValidator, pydantic.WithJsonSchema]:
@@ -411,24 +419,46 @@ def _unit(pattern: str, refusal: str) -> tuple[pydantic.AfterValidator, pydantic
     )
 
 
+def _latency(text: str) -> str:
+    if not re.fullmatch(LATENCY_PATTERN, text):
+        raise ValueError(LATENCY_REFUSAL)
+    return text
+
+
+Latency = Annotated[
+    str,
+    pydantic.AfterValidator(_latency),
+    pydantic.WithJsonSchema(
+        {
+            "type": "string",
+            "maxLength": 7,
+            # A rule instead of `pattern`, as above.
+            "x-kubernetes-validations": [
+                {"rule": f"self.matches('^({LATENCY_PATTERN})$')", "message": LATENCY_REFUSAL}
+            ],
+        }
+    ),
+]
+"""A time that an I/O may take: 25ms."""
 Slice = Annotated[str, *_unit(SLICE_PATTERN, SLICE_REFUSAL)]
 Service = Annotated[str, *_unit(SERVICE_PATTERN, SERVICE_REFUSAL)]
 
 
+_ASKS = "self.?disableSwap.orValue(false) || has(self.ioLatencyTarget) || has(self.ioWeight)"
+
+
 class System(Model):
-    """What of the node, besides pods, may swap."""
+    """What of the node, besides pods, may swap, and how its I/O fares on the disk that is swapped to."""
 
     model_config = pydantic.ConfigDict(
         json_schema_extra={
             "x-kubernetes-validations": [
                 {
-                    "rule": "!self.?disableSwap.orValue(false)"
-                    " || size(self.?slices.orValue([])) + size(self.?services.orValue([])) > 0",
+                    "rule": f"!({_ASKS}) || size(self.?slices.orValue([])) + size(self.?services.orValue([])) > 0",
                     "message": SYSTEM_LACKS_REFUSAL,
                 },
                 {
-                    "rule": "self.?disableSwap.orValue(false)"
-                    " || size(self.?slices.orValue([])) + size(self.?services.orValue([])) == 0",
+                    "rule": f"{_ASKS} || size(self.?slices.orValue([])) + size(self.?services.orValue([])) == 0",
                     "message": SYSTEM_IDLE_REFUSAL,
                 },
             ]
@@ -437,6 +467,21 @@ class System(Model):
 
     disable_swap: bool = pydantic.Field(
         default=False, description="No swap (memory.swap.max 0) for the slices and services that are named."
+    )
+    io_latency_target: Latency | None = pydantic.Field(
+        default=None,
+        description=(
+            "What an I/O of the slices and services that are named should take at most on the disks that the node swaps"
+            " to, from 1ms to 10s: where it takes longer, the kernel holds back the I/O of others beside them"
+            " (io.latency). Absent: as it is."
+        ),
+    )
+    io_weight: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
+        default=None,
+        description=(
+            "Their share of these disks' time, to the 100 that others beside them have (io.weight); only where the"
+            " node's administrator has turned on iocost for the disk. Absent: as it is."
+        ),
     )
     slices: Annotated[list[Slice], pydantic.Field(max_length=MAX_UNITS)] = pydantic.Field(
         default=[],
@@ -455,8 +500,9 @@ class System(Model):
 
     @pydantic.model_validator(mode="after")
     def _says_what(self) -> System:
-        if self.disable_swap != bool(self.slices or self.services):
-            raise ValueError(SYSTEM_LACKS_REFUSAL if self.disable_swap else SYSTEM_IDLE_REFUSAL)
+        asks = self.disable_swap or self.io_latency_target is not None or self.io_weight is not None
+        if asks != bool(self.slices or self.services):
+            raise ValueError(SYSTEM_LACKS_REFUSAL if asks else SYSTEM_IDLE_REFUSAL)
         return self
 
 

@@ -91,11 +91,23 @@ class KubepodsState(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
 class SystemState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What cgroups of the node's own units must hold."""
 
-    swap_max: Annotated[SwapMax, msgspec.Meta(description="Value for each of units.")]
     units: Annotated[
         list[Annotated[str, msgspec.Meta(max_length=128)]],
         msgspec.Meta(max_length=MAX_UNITS, description="systemd slices and services, by name."),
     ]
+    swap_max: Annotated[
+        SwapMax | None, msgspec.Meta(description="memory.swap.max of each. Absent: not written, or put back.")
+    ] = None
+    io_latency_microseconds: Annotated[
+        Annotated[int, msgspec.Meta(ge=1000, le=10_000_000)] | None,
+        msgspec.Meta(
+            description="Target in io.latency of each, for each disk that the node swaps to. Absent: as above."
+        ),
+    ] = None
+    io_weight: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None,
+        msgspec.Meta(description="io.weight of each, for each disk that the node swaps to. Absent: as above."),
+    ] = None
 
 
 class Proposal(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

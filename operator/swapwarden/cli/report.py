@@ -83,8 +83,8 @@ def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
     yield node, "(all pods)", _NOTHING, _NOTHING, governed, kubepods
     if explanation.extended_resource is not None:
         yield node, f"({names.SWAP_RESOURCE})", _NOTHING, _NOTHING, governed, str(explanation.extended_resource)
-    for unit in header.system.units if header.system else ():
-        yield node, f"({unit})", _NOTHING, _NOTHING, governed, header.system.swap_max if header.system else _NOTHING
+    for unit, value in plan.of_units(header):
+        yield node, f"({unit})", _NOTHING, _NOTHING, governed, value
     for setting, value in header.kernel.items():
         yield node, f"({setting})", _NOTHING, _NOTHING, governed, value
     for setting, why in header.refused.items():

@@ -147,6 +147,18 @@ def trace_pod(
     return Trace((*steps, swap.Step(decision.reason, matched=True, decision=decision)), place, left)
 
 
+def of_units(header: state.StateSpec) -> Iterator[tuple[str, str]]:
+    """What the node's own units are to hold, for people: of swap by their names, else with the name of the file."""
+    system = header.system or state.SystemState([])
+    for unit in system.units:
+        if system.swap_max is not None:
+            yield unit, system.swap_max
+        if system.io_latency_microseconds is not None:
+            yield f"{unit} io.latency", f"{system.io_latency_microseconds} us"
+        if system.io_weight is not None:
+            yield f"{unit} io.weight", str(system.io_weight)
+
+
 def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.StateSpec) -> dict[str, Any] | None:
     """The JSON merge patch (RFC 7386) for .spec that turns `old` into `new`; None where they say the same.
 
@@ -181,11 +193,22 @@ def _header(profile: profiles.Profile, facts: nodes.NodeFacts) -> state.StateSpe
         # Where no pod may have swap there is nothing to wait for.
         on_unknown_pod=names.UnknownPod.DENY if unmet else profile.on_unknown_pod,
         kubepods=kubepods,
-        system=state.SystemState(swap_max="0", units=list(profile.units)) if profile.units else None,
+        system=_system(profile),
         kernel=settings.values,
         refused=settings.refused,
         kubelet_swap_bytes=facts.kubelet_swap_bytes,
         unmet=unmet,
+    )
+
+
+def _system(profile: profiles.Profile) -> state.SystemState | None:
+    if not profile.units:
+        return None
+    return state.SystemState(
+        units=list(profile.units),
+        swap_max="0" if profile.units_without_swap else None,
+        io_latency_microseconds=profile.io_latency_microseconds,
+        io_weight=profile.io_weight,
     )
 
 

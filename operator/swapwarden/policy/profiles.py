@@ -93,7 +93,12 @@ class Profile(msgspec.Struct, frozen=True):
     kernel: tuple[tuple[str, str], ...] = ()
     """Settings of the kernel, by name, as their files take them."""
     units: tuple[str, ...] = ()
-    """Slices and services of the nodes that are to have no swap."""
+    """Slices and services of the nodes that it says something of."""
+    units_without_swap: bool = False
+    io_latency_microseconds: int | None = None
+    """What an I/O of these units may take on disks with swap."""
+    io_weight: int | None = None
+    """Of these units on such disks."""
     require: Require | None = None
 
     def selects(self, labels: Mapping[str, str]) -> bool:
@@ -155,8 +160,18 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         kernel=kernel.settings(spec.kernel),
         # Once each: a name in both lists cannot be, one twice in a list can.
         units=tuple(dict.fromkeys((*spec.system.slices, *spec.system.services))),
+        units_without_swap=spec.system.disable_swap,
+        io_latency_microseconds=_microseconds(spec.system.io_latency_target),
+        io_weight=spec.system.io_weight,
         require=_require(spec.swap.require),
     )
+
+
+def _microseconds(latency: str | None) -> int | None:
+    """Of a time as api.LATENCY_PATTERN has it."""
+    if latency is None:
+        return None
+    return int(latency[:-2]) * 1000 if latency.endswith("ms") else int(latency[:-1]) * 1_000_000
 
 
 def _selector(model: api.LabelSelector | None) -> Selector:

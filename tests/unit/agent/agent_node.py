@@ -6,7 +6,7 @@ import asyncio
 import pathlib
 from collections.abc import Callable
 
-from swapwarden.agent import cgroupfs, enforcer, journal, pods, wanted
+from swapwarden.agent import cgroupfs, enforcer, journal, originals, pods, wanted
 from swapwarden.api import names
 
 from tests.unit.agent.cgroup_tree import PAGE, CgroupTree, container_id, uid
@@ -56,6 +56,7 @@ class Node:
         self.enforcer = enforcer.Enforcer(
             self.cgroups,
             self.journal,
+            originals.Originals(self.folder),
             proc=self.tree.proc,
             own_uid=own_uid,
             away=away,

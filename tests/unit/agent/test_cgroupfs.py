@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import pathlib
 from collections.abc import Iterator
 
@@ -28,6 +30,44 @@ def test_a_shorter_value_replaces_a_longer_one(tree: CgroupTree, cgroups: cgroup
     assert (tree.kubepods / "memory.swap.max").read_text().strip() == "0"
     cgroups.set_limit("kubepods.slice", limits.NO_LIMIT)
     assert swap_max(tree.kubepods) == "max"
+
+
+def test_lines_of_block_devices(tree: CgroupTree, cgroups: cgroupfs.Cgroups) -> None:
+    file = tree.kubepods / "io.weight"
+    file.write_text("default 100\n8:0 7\n8:16 900\n")
+    assert [cgroups.of_device("kubepods.slice", "io.weight", disk) for disk in ("8:16", "8:1", "8:0")] == [
+        "900",
+        "",
+        "7",
+    ]
+    cgroups.set_of_device("kubepods.slice", "io.weight", "8:0", "800")
+    assert file.read_text().strip() == "8:0 800"
+
+
+def test_controllers(cgroups: cgroupfs.Cgroups) -> None:
+    assert cgroups.controllers("") == {"cpu", "io", "memory", "pids"}
+    assert cgroups.controllers("nowhere") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EOPNOTSUPP, cgroupfs.UnsupportedError),
+        (errno.ENODEV, cgroupfs.GoneError),
+        (errno.EINVAL, cgroupfs.CgroupError),
+    ],
+)
+def test_what_the_kernel_says_of_a_disk(
+    tree: CgroupTree, cgroups: cgroupfs.Cgroups, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    def refused(_fd: int, _data: bytes) -> int:
+        raise OSError(number, os.strerror(number))
+
+    (tree.kubepods / "io.latency").write_text("")
+    monkeypatch.setattr("swapwarden.agent.cgroupfs.os.write", refused)
+    with pytest.raises(cgroupfs.CgroupError, match=os.strerror(number)) as raised:
+        cgroups.set_of_device("kubepods.slice", "io.latency", "8:1", "target=1000")
+    assert type(raised.value) is kind
 
 
 def test_a_cgroup_that_is_gone(cgroups: cgroupfs.Cgroups) -> None:

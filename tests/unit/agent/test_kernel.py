@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from swapwarden.agent import kernel, originals, wanted
+from swapwarden.agent import held, kernel, originals, wanted
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import state, until
@@ -117,11 +117,11 @@ async def test_one_that_is_left_out_is_put_back_and_the_others_stay(host: Node) 
 async def test_another_writers_value_is_repaired_and_is_what_is_put_back(host: Node) -> None:
     agent = host.start()
     agent.apply(asking())
-    before = kernel.REPAIRS.value("vm.swappiness")
+    before = held.REPAIRS.value("vm.swappiness")
     host["vm.swappiness"] = "33"
     agent.resync()
     assert host["vm.swappiness"] == "10"
-    assert kernel.REPAIRS.value("vm.swappiness") == before + 1
+    assert held.REPAIRS.value("vm.swappiness") == before + 1
     agent.apply(asking(mode=names.Mode.RESTORE))
     assert host["vm.swappiness"] == "33"
 
@@ -129,12 +129,12 @@ async def test_another_writers_value_is_repaired_and_is_what_is_put_back(host: N
 async def test_the_value_from_before_is_another_writers_when_it_comes_back(host: Node) -> None:
     agent = host.start()
     agent.apply(asking())
-    before = kernel.REPAIRS.value("vm.swappiness")
+    before = held.REPAIRS.value("vm.swappiness")
     host["vm.swappiness"] = BEFORE["vm.swappiness"]  # as sysctl --system does it
     agent.resync()
-    assert (host["vm.swappiness"], kernel.REPAIRS.value("vm.swappiness")) == ("10", before + 1)
+    assert (host["vm.swappiness"], held.REPAIRS.value("vm.swappiness")) == ("10", before + 1)
     agent.apply(asking({"vm.swappiness": "20"}))
-    assert (host["vm.swappiness"], kernel.REPAIRS.value("vm.swappiness")) == ("20", before + 1)
+    assert (host["vm.swappiness"], held.REPAIRS.value("vm.swappiness")) == ("20", before + 1)
     agent.apply(asking(mode=names.Mode.RESTORE))
     assert host["vm.swappiness"] == BEFORE["vm.swappiness"]
 

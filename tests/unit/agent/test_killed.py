@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
-from swapwarden.agent import cgroupfs, journal, limits, wanted
+from swapwarden.agent import cgroupfs, journal, limits, originals, swapdisks, wanted
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import MIB, Node, state
@@ -81,20 +82,32 @@ LIFE = (
 """States in turn; None is where another writer comes in between."""
 
 
-def live(node: Node, files: list[pathlib.Path], killer: Killer) -> int:
+NAMED = wanted.System(0, ("system.slice",), 25_000, 800)
+UNITS_LIFE = (
+    state()._replace(system=NAMED),
+    state(generation=2)._replace(system=NAMED._replace(limit=None, latency=50_000, weight=None)),
+    None,
+    state(mode=names.Mode.RESTORE, generation=3),
+)
+"""The same of a slice of the node, and its I/O."""
+DISK = "254:0"
+
+
+def live(node: Node, killer: Killer, life: tuple[wanted.State | None, ...], another: Callable[[], None]) -> int:
     """Play the life, with a new agent after each death; gives how many there were."""
     deaths = 0
     cached: wanted.State | None = None
-    steps = list(LIFE)
+    steps = list(life)
     running = False
     while steps:
         try:
             if not running:
                 agent = node.start(cached)
                 running = True
+                agent.swap_on(swapdisks.Disks((DISK,)))
             if steps[0] is None:
                 # What is put back from now on. Only the agent dies, the other writer does not.
-                write(files[2], "4096")
+                another()
                 agent.resync()
             else:
                 cached = steps[0]
@@ -124,7 +137,7 @@ async def test_killed_at_each_write(tmp_path: pathlib.Path, monkeypatch: pytest.
         app = node.tree.container(pods[0], "app", memory_swap_max="0\n")
         files = [node.tree.kubepods, *pods, app]
         killer.calls, killer.at, killer.torn, killer.can_tear = 0, at, torn, []
-        deaths = live(node, files, killer)
+        deaths = live(node, killer, LIFE, lambda: write(files[2], "4096"))
         assert [swap_max(path) for path in files] == ["max", str(8 * MIB), "4096", "0"], (at, torn)
         return deaths
 
@@ -136,3 +149,30 @@ async def test_killed_at_each_write(tmp_path: pathlib.Path, monkeypatch: pytest.
         assert lived(at) == 1
     for at in lines:
         assert lived(at, torn=True) == 1
+
+
+async def test_units_and_their_io_killed_at_each_write(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killer = Killer(monkeypatch)
+
+    def lived(at: int) -> int:
+        folder = tmp_path / f"{at}"
+        folder.mkdir()
+        node = Node(folder)
+        shutil.rmtree(node.tree.root / "system.slice")
+        system = node.tree.group(node.tree.root / "system.slice", memory_swap_max=f"{8 * MIB}\n")
+        (system / "io.latency").write_text(f"{DISK} target=70000\n")
+        (system / "io.weight").write_text("default 100\n")
+        killer.calls, killer.at = 0, at
+        deaths = live(node, killer, UNITS_LIFE, lambda: write(system, f"{DISK} target=90", "io.latency"))
+        held = [(system / name).read_text().strip() for name in ("memory.swap.max", "io.latency")]
+        assert held == [str(8 * MIB), f"{DISK} target=90"], at
+        # The kernel shows no line for a disk of which this was written.
+        assert (system / "io.weight").read_text().strip() in {f"{DISK} default", "default 100"}, at
+        assert originals.Originals(folder).names() == [], at
+        return deaths
+
+    assert lived(-1) == 0
+    calls = killer.calls
+    assert calls > 12
+    for at in range(calls):
+        assert lived(at) == 1

@@ -44,6 +44,14 @@ def test_what_an_older_controller_does_not_say_has_its_default() -> None:
     assert found.pods == {"x": wanted.Pod(None, {})}
 
 
+def test_units_may_be_named_for_one_thing_or_another() -> None:
+    def units(**fields: Any) -> wanted.System | None:
+        return taken({**SPEC, "system": {"units": ["a.slice"], **fields}}).system
+
+    assert units(swapMax="0") == wanted.System(0, ("a.slice",))
+    assert units(ioLatencyMicroseconds=25_000, ioWeight=800) == wanted.System(None, ("a.slice",), 25_000, 800)
+
+
 @pytest.mark.parametrize("field", ["mode", "guarantee", "onUnknownPod"])
 def test_an_order_that_is_not_known_is_not_guessed_at(field: str) -> None:
     # The one before stays in force, and the agent says why (source.Source).

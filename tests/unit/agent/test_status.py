@@ -170,6 +170,12 @@ def test_settings_of_the_node_are_told_where_there_are_any() -> None:
     assert told["Applied"].status == "True"
 
 
+def test_what_has_no_effect_is_told_and_nothing_is_wrong() -> None:
+    idle = shortfall.Shortfall("system.ioWeight", names.Shortfall.NO_EFFECT, "the node has no swap")
+    found = verdicts(GOOD._replace(settings=[idle]))
+    assert (found["NodeSettings"], found["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
+
+
 def test_findings_are_conditions_while_they_are_true() -> None:
     found = findings.Finding(names.Finding.SECRETS_ON_DISK, "NoTmpfsNoswap", "they can", "encrypt it")
     first = status.build(GOOD, FACTS, [], "2026-01-01T00:00:00Z", [found])

@@ -173,10 +173,25 @@ def test_units_that_are_to_have_no_swap() -> None:
     assert not spec(system={"disableSwap": False}).system.disable_swap
 
 
+@pytest.mark.parametrize("target", ["1ms", "25ms", "10000ms", "1s", "10s"])
+def test_units_whose_io_is_to_go_first(target: str) -> None:
+    made = spec(system={"ioLatencyTarget": target, "ioWeight": 800, "services": ["kubelet.service"]})
+    assert (made.system.io_latency_target, made.system.io_weight) == (target, 800)
+    assert not made.system.disable_swap
+
+
 @pytest.mark.parametrize(
     ("system", "says"),
     [
-        ({"disableSwap": True}, "disableSwap needs slices or services"),
+        ({"disableSwap": True}, "disableSwap, ioLatencyTarget and ioWeight need slices or services"),
+        ({"ioLatencyTarget": "25ms"}, "need slices or services"),
+        ({"ioWeight": 800}, "need slices or services"),
+        *(
+            ({"ioLatencyTarget": target, "slices": ["system.slice"]}, "must be whole milliseconds or seconds, from 1ms")
+            for target in ("0ms", "0.5ms", "10001ms", "11s", "25", "25000us", "1m", "", "-1s", "1s\n")
+        ),
+        ({"ioWeight": 0, "slices": ["system.slice"]}, "greater than or equal to 1"),
+        ({"ioWeight": 10001, "slices": ["system.slice"]}, "less than or equal to 10000"),
         ({"slices": ["system.slice"]}, "no effect without disableSwap: true"),
         ({"disableSwap": True, "slices": ["kubepods.slice"]}, "must not be a slice of pods"),
         *(

@@ -609,16 +609,24 @@ def test_settings_of_the_node_are_shown_with_what_is_refused(
 ) -> None:
     asks = OFFERING.replace(
         "scheduling: {extendedResource: true}",
-        "kernel: {swappiness: 10, minFreeKbytes: 999999}\n  system: {disableSwap: true, slices: [system.slice]}",
+        "kernel: {swappiness: 10, minFreeKbytes: 999999}\n  system: {disableSwap: true, slices: [system.slice],"
+        " ioLatencyTarget: 25ms, ioWeight: 800}",
     )
     assert run(asks, monkeypatch) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["n", "(system.slice)", "-", "-", "profile", "p", "0"]
-    assert lines[3].split() == ["n", "(vm.swappiness)", "-", "-", "profile", "p", "10"]
-    assert lines[4].startswith("n      (vm.min_free_kbytes)")
-    assert "999999 KiB are more than 5 % of the node's memory" in lines[4]
+    assert lines[3].split() == ["n", "(system.slice", "io.latency)", "-", "-", "profile", "p", "25000", "us"]
+    assert lines[4].split() == ["n", "(system.slice", "io.weight)", "-", "-", "profile", "p", "800"]
+    assert lines[5].split() == ["n", "(vm.swappiness)", "-", "-", "profile", "p", "10"]
+    assert lines[6].startswith("n      (vm.min_free_kbytes)")
+    assert "999999 KiB are more than 5 % of the node's memory" in lines[6]
     assert run(asks, monkeypatch, "-o", "json") == 0
     [state] = json.loads(capsys.readouterr().out)["items"]
-    assert state["spec"]["system"] == {"swapMax": "0", "units": ["system.slice"]}
+    assert state["spec"]["system"] == {
+        "units": ["system.slice"],
+        "swapMax": "0",
+        "ioLatencyMicroseconds": 25000,
+        "ioWeight": 800,
+    }
     assert state["spec"]["kernel"] == {"vm.swappiness": "10"}
     assert list(state["spec"]["refused"]) == ["vm.min_free_kbytes"]

@@ -262,8 +262,11 @@ def test_a_patch_holds_only_what_differs() -> None:
 
 
 def test_units_of_the_profile_are_to_have_no_swap() -> None:
-    made = profile(KUBELET, units=("system.slice", "kubelet.service"))
-    assert plan.plan_node(made, facts(), []).system == state.SystemState("0", ["system.slice", "kubelet.service"])
+    named = ["system.slice", "kubelet.service"]
+    made = profile(KUBELET, units=tuple(named), units_without_swap=True)
+    assert plan.plan_node(made, facts(), []).system == state.SystemState(named, "0")
+    made = profile(KUBELET, units=tuple(named), io_latency_microseconds=25_000, io_weight=800)
+    assert plan.plan_node(made, facts(), []).system == state.SystemState(named, None, 25_000, 800)
     assert plan.plan_node(profile(KUBELET), facts(), []).system is None
     assert plan.restore_node(made).system is None
 

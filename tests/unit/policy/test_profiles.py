@@ -55,6 +55,13 @@ def test_all_fields() -> None:
     )
 
 
+@pytest.mark.parametrize(("target", "wanted"), [("1ms", 1000), ("25ms", 25_000), ("2s", 2_000_000)])
+def test_a_target_of_latency_is_taken_to_microseconds(target: str, wanted: int) -> None:
+    found = compiled({"system": {"slices": ["a.slice"], "ioLatencyTarget": target, "ioWeight": 7}})
+    assert (found.units, found.units_without_swap) == (("a.slice",), False)
+    assert (found.io_latency_microseconds, found.io_weight) == (wanted, 7)
+
+
 @pytest.mark.parametrize(
     ("reserved", "swap_bytes", "kept"),
     [

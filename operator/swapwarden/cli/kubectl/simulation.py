@@ -326,8 +326,7 @@ def _flat(explained: plan.Explanation) -> dict[str, str]:
     found = {"mode": str(header.mode), "guarantee": str(header.guarantee), "onUnknownPod": str(header.on_unknown_pod)}
     if header.kubepods is not None:
         found["kubepods"] = header.kubepods.swap_max
-    if header.system is not None:
-        found |= dict.fromkeys(header.system.units, header.system.swap_max)
+    found |= dict(plan.of_units(header))
     found |= header.kernel
     found |= {f"refused: {key}": why for key, why in header.refused.items()}
     found |= {f"unmet: {key}": why for key, why in (header.unmet or {}).items()}
