@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 from swapwarden.__main__ import COMMANDS
+from swapwarden.cli.kubectl import main as kubectl
 
 from testbed import matrix
 
@@ -17,13 +19,14 @@ DOCS = Path(__file__).parent.parent / "docs"
 CONCEPTS = "concepts.md"
 BEGIN = "<!-- Made from the planning code by `make generate`; do not edit. -->"
 END = "<!-- end -->"
+_TABLE = ("| option | meaning |", "|---|---|")
 _HEAD = """\
 # Command line
 
 Made from the code by `make generate`; do not edit.
 
-`swapwarden` is the program of all parts, in the image and in the Python package. `swapwarden COMMAND --help` says the
-same as this page.
+`swapwarden` is the program of all parts, in the image and in the Python package; `kubectl swap` is kubectl's plugin, of
+which [kubectl-swap.md](kubectl-swap.md) says more. `--help` of each command says the same as this page.
 """
 
 
@@ -53,8 +56,22 @@ def command_line() -> str:
         parser = argparse.ArgumentParser(add_help=False)
         importlib.import_module(module).add_arguments(parser)
         lines += [f"## swapwarden {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
-        lines += ["| option | meaning |", "|---|---|", *_rows(parser), ""]
+        lines += [*_TABLE, *_rows(parser), ""]
+    for name, (module, summary) in kubectl.COMMANDS.items():
+        lines += [f"## kubectl swap {name}", "", summary, ""]
+        lines += _plugin_command(importlib.import_module(module).command, f"kubectl swap {name}")
     return "\n".join(lines)
+
+
+def _plugin_command(command: click.Command, path: str) -> Iterator[str]:
+    """How one is called, and its options, as its own help has them."""
+    context = click.Context(command, info_name=path)
+    yield from ("```text", " ".join([path, *command.collect_usage_pieces(context)]), "```", "", *_TABLE)
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record and record[1] and "--help" not in parameter.opts:
+            yield f"| {_cell(f'`{record[0]}`')} | {_cell(' '.join(record[1].split()))} |"
+    yield ""
 
 
 def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:

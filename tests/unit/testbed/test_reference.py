@@ -8,6 +8,7 @@ import importlib
 import pytest
 from swapwarden.__main__ import COMMANDS
 from swapwarden.api import names
+from swapwarden.cli.kubectl import main as kubectl
 
 from testbed import matrix, reference
 
@@ -73,3 +74,13 @@ def test_each_option_is_in_the_reference(command: str) -> None:
     assert flags
     assert [flag for flag in flags if f"`{flag}" not in section] == []
     assert "%(" not in section
+
+
+@pytest.mark.parametrize("command", kubectl.COMMANDS)
+def test_each_option_of_the_plugin_is_in_the_reference(command: str) -> None:
+    section = reference.command_line().partition(f"## kubectl swap {command}\n")[2].partition("\n## ")[0]
+    command_of = importlib.import_module(kubectl.COMMANDS[command][0]).command
+    flags = [flag for each in command_of.params if each.param_type_name == "option" for flag in each.opts]
+    assert flags
+    assert [flag for flag in flags if flag not in section] == []
+    assert f"kubectl swap {command} [OPTIONS]" in section
