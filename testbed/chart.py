@@ -14,6 +14,8 @@ import yaml
 from swapwarden.api import names
 from swapwarden.policy import cel
 
+from testbed import alerts
+
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "deploy" / "helm" / "swapwarden"
 CRDS = ROOT / "crds"
@@ -116,10 +118,11 @@ def json_schema(structural: Json) -> Json:
 
 
 def values_schema(text: str, crd: Json) -> str:
-    """values.schema.json with its definition of a profile made anew from the CRD of profiles."""
+    """values.schema.json with its definitions of a profile, from the CRD of profiles, and of an alert made anew."""
     schema = json.loads(text)
     (version,) = crd["spec"]["versions"]
     schema["definitions"]["profile"] = json_schema(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    schema["definitions"]["alert"] = {"enum": [alert.name for alert in alerts.ALERTS]}
     return json.dumps(schema, indent=2) + "\n"
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from swapwarden.agent import kernel
 
-from testbed import chart, helm, manifests, process
+from testbed import alerts, chart, helm, manifests, monitoring, process
 from testbed.controlplane import ControlPlane
 
 Json = dict[str, Any]
@@ -55,6 +55,13 @@ SETS: dict[str, Json] = {
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
         },
         "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {
+            "enabled": True,
+            "labels": {"release": "prometheus"},
+            "runbookUrl": "https://runbooks.example.com/{alert}.html",
+            "disabled": ["SwapwardenSwapNearlyFull"],
+            "thresholds": {"memoryStalledRatio": 0.05, "hiddenMebibytes": 1048576},
+        },
         "controller": {
             **PLACEMENT,
             "labelPublisher": "Auto",
@@ -75,6 +82,7 @@ SETS: dict[str, Json] = {
         "admission": {"mode": "Policy", "objectSelector": {"matchLabels": {"tier": "batch"}}},
         "certificates": {"source": "CertManager"},
         "podMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True},
     },
     "cert-manager": {"fullnameOverride": "sw", "certificates": {"source": "CertManager"}},
     "own issuer": {
@@ -240,6 +248,52 @@ def test_crds_are_those_of_the_repository(tmp_path: Path) -> None:
 def test_upgrades_bring_crds_first_then_agents_then_the_controller(tmp_path: Path) -> None:
     kinds = [document["kind"] for document in rendered(tmp_path, {})]
     assert kinds.index("CustomResourceDefinition") < kinds.index("DaemonSet") < kinds.index("Deployment")
+
+
+def rules(documents: list[Json]) -> dict[str, Json]:
+    """The alerting rules by name."""
+    (rule,) = named(documents, "PrometheusRule").values()
+    (group,) = rule["spec"]["groups"]
+    return {each["alert"]: each for each in group["rules"]}
+
+
+def test_the_rules_are_those_of_the_repository(tmp_path: Path) -> None:
+    (group,) = yaml.safe_load(monitoring.RULES.read_text(encoding="utf-8"))["groups"]
+    found = rules(rendered(tmp_path, {"prometheusRule": {"enabled": True}}))
+    assert found == {each["alert"]: each for each in group["rules"]}
+    assert not named(rendered(tmp_path, {}), "PrometheusRule")
+
+
+def test_values_reach_the_rules(tmp_path: Path) -> None:
+    documents = rendered(tmp_path, SETS["all"])
+    found = rules(documents)
+    assert "SwapwardenSwapNearlyFull" not in found
+    thrashing = found["SwapwardenNodeThrashing"]
+    assert thrashing["expr"].endswith("> 0.05")
+    assert "a share of 0.05 of the time" in thrashing["annotations"]["description"]
+    url = "https://runbooks.example.com/SwapwardenNodeThrashing.html"
+    assert thrashing["annotations"]["runbook_url"] == url
+    # As Helm writes a large number, which Prometheus reads as well.
+    assert "1.048576e+06 * 1024 * 1024" in found["SwapwardenSwapHidesMemoryLimit"]["expr"]
+    (rule,) = named(documents, "PrometheusRule").values()
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_without_a_webhook_there_are_no_alerts_about_it(tmp_path: Path) -> None:
+    found = rules(rendered(tmp_path, SETS["without webhook"]))
+    about = {alert.name for alert in alerts.ALERTS if alert.webhook}
+    assert len(about) == 3
+    assert found.keys() == {alert.name for alert in alerts.ALERTS} - about
+
+
+def test_metrics_of_agents_say_of_which_node_they_are(tmp_path: Path) -> None:
+    found = named(rendered(tmp_path, {"podMonitor": {"enabled": True}}), "PodMonitor")
+    targets = {
+        name: [label["targetLabel"] for label in monitor["spec"]["podMetricsEndpoints"][0].get("relabelings", ())]
+        for name, monitor in found.items()
+    }
+    # Metrics of the controller have a label of that name themselves.
+    assert targets == {"swapwarden-agent": ["node"], "swapwarden-controller": [], "swapwarden-webhook": []}
 
 
 def test_the_image_is_named_once(tmp_path: Path) -> None:
@@ -452,7 +506,8 @@ def test_pod_monitors_are_made_when_asked_for(tmp_path: Path) -> None:
     assert len(monitors) == 3
     for monitor in monitors.values():
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
-        assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "metrics", "interval": "30s"}]
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert (endpoint["port"], endpoint["interval"]) == ("metrics", "30s")
 
 
 def test_the_constraints_for_openshift_allow_what_the_agent_has_and_no_more(tmp_path: Path) -> None:
@@ -571,6 +626,9 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
         ({"agent": {"podLabels": {"app.kubernetes.io/component": "x"}}}, "app.kubernetes.io/"),
         ({"commonLabels": {"app.kubernetes.io/instance": "x"}}, "app.kubernetes.io/"),
         ({"podMonitor": {"labels": {"app.kubernetes.io/name": "x"}}}, "app.kubernetes.io/"),
+        ({"prometheusRule": {"disabled": ["SwapwardenNoSuchAlert"]}}, "disabled"),
+        ({"prometheusRule": {"thresholds": {"swapFullRatio": 90}}}, "swapFullRatio"),
+        ({"prometheusRule": {"thresholds": {"swapFull": 0.9}}}, "swapFull"),
         ({"agent": {"resources": {"limits": {"cpu": "a lot"}}}}, "cpu"),
         ({"agent": {"dropIns": {"mount": "yes"}}}, "mount"),
         ({"agent": {"dropIns": {"prefix": "../kubepods"}}}, "prefix"),

@@ -248,6 +248,12 @@ spec:
   podMetricsEndpoints:
   - port: metrics
     interval: {{ $root.Values.podMonitor.interval }}
+    {{- if eq (index . 1) "agent" }}
+    relabelings:
+    # Alerts and dashboards are about nodes, whichever pod tells of them.
+    - sourceLabels: [__meta_kubernetes_pod_node_name]
+      targetLabel: node
+    {{- end }}
 {{- end }}
 {{- end -}}
 

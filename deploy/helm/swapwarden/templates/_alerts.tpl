@@ -1,0 +1,163 @@
+{{/* Made by `make generate`; do not edit. */}}
+{{- define "swapwarden.alerts" -}}
+{{- if not (has "SwapwardenDisabledPodUsesSwap" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenDisabledPodUsesSwap
+  expr: max by (cluster, node) (swapwarden_controller_disabled_pods_swap_bytes) > {{ $.Values.prometheusRule.thresholds.disabledMebibytes }} * 1024 * 1024
+  for: 15m
+  labels:
+    severity: warning
+  annotations:
+    summary: Pods that must not swap have swap in use.
+    description: On node {{`{{`}} $labels.node }}, pods whose policy is Disabled have {{`{{`}} $value | humanize1024 }}B in swap, and have had some for 15 minutes. They cannot take more, and what they have leaves swap only as it is used.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenDisabledPodUsesSwap" | quote }}
+{{- end }}
+{{- if not (has "SwapwardenDriftFight" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenDriftFight
+  expr: |-
+    sum by (cluster, node) (increase(swapwarden_agent_rewrites_total{cause="OtherWriter"}[15m])) > {{ $.Values.prometheusRule.thresholds.driftRewrites }}
+    or
+    sum by (cluster, node) (increase(swapwarden_agent_rewrites_total{cause="OtherWriter"}[75m]))
+      and on (cluster, node) swapwarden_agent_condition{type="Drift",reason="Yielded"} == 1
+  for: 5m
+  labels:
+    severity: warning
+  annotations:
+    summary: Another writer fights over swap limits.
+    description: On node {{`{{`}} $labels.node }}, something else has written over Swapwarden's swap limits {{`{{`}} $value | printf "%.0f" }} times lately. Values that it raised were lowered again each time; a value that it keeps lowering is left to it for an hour.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenDriftFight" | quote }}
+{{- end }}
+{{- if not (has "SwapwardenNoLeader" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenNoLeader
+  expr: absent(swapwarden_leader == 1)
+  for: 10m
+  labels:
+    severity: warning
+  annotations:
+    summary: No controller leads.
+    description: No instance of Swapwarden's controller has led for 10 minutes, or its metrics are not collected. Agents go on with what they have; pods that start now get no swap, or as onUnknownPod of their node's profile says.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenNoLeader" | quote }}
+{{- end }}
+{{- if and (eq .Values.admission.mode "Webhook") (not (has "SwapwardenWebhookFailing" .Values.prometheusRule.disabled)) }}
+- alert: SwapwardenWebhookFailing
+  expr: |-
+    sum by (cluster, name) (
+      increase(apiserver_admission_webhook_rejection_count{name=~"(.+\\.)?pods\\.swapwarden\\.dev",error_type!="no_error"}[5m])
+      or
+      increase(apiserver_admission_webhook_fail_open_count{name=~"(.+\\.)?pods\\.swapwarden\\.dev"}[5m])
+    )
+      > 0
+  for: 10m
+  labels:
+    severity: critical
+  annotations:
+    summary: API servers cannot call the webhook.
+    description: API servers have failed {{`{{`}} $value | printf "%.0f" }} times in 5 minutes to call the webhook {{`{{`}} $labels.name }}. Pods that count on it are refused, or with failurePolicy Ignore admitted without their namespace's default.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenWebhookFailing" | quote }}
+{{- end }}
+{{- if and (eq .Values.admission.mode "Webhook") (not (has "SwapwardenWebhookDown" .Values.prometheusRule.disabled)) }}
+- alert: SwapwardenWebhookDown
+  expr: absent(swapwarden_webhook_certificate_expiry_timestamp_seconds)
+  for: 10m
+  labels:
+    severity: critical
+  annotations:
+    summary: No instance of the webhook runs.
+    description: No instance of Swapwarden's webhook has been seen for 10 minutes, or their metrics are not collected. Pods that count on it are refused, or with failurePolicy Ignore admitted without their namespace's default.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenWebhookDown" | quote }}
+{{- end }}
+{{- if and (eq .Values.admission.mode "Webhook") (not (has "SwapwardenCertificateNearExpiry" .Values.prometheusRule.disabled)) }}
+- alert: SwapwardenCertificateNearExpiry
+  expr: |-
+    min by (cluster) (swapwarden_webhook_certificate_expiry_timestamp_seconds > 0) - time()
+      < {{ $.Values.prometheusRule.thresholds.certificateDays }} * 24 * 3600
+  for: 1h
+  labels:
+    severity: warning
+  annotations:
+    summary: The webhook's certificate expires soon.
+    description: The certificate that Swapwarden's webhook serves expires in {{`{{`}} $value | humanizeDuration }}; it should have been renewed before. When it has expired, API servers cannot call the webhook any more.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenCertificateNearExpiry" | quote }}
+{{- end }}
+{{- if not (has "SwapwardenNodeThrashing" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenNodeThrashing
+  expr: |-
+    max by (cluster, node) (rate(swapwarden_node_swap_in_bytes_total[5m])) > {{ $.Values.prometheusRule.thresholds.swapTrafficMebibytesPerSecond }} * 1024 * 1024
+      and on (cluster, node)
+    max by (cluster, node) (rate(swapwarden_node_swap_out_bytes_total[5m])) > {{ $.Values.prometheusRule.thresholds.swapTrafficMebibytesPerSecond }} * 1024 * 1024
+      and on (cluster, node)
+    max by (cluster, node) (rate(swapwarden_node_pressure_stalled_seconds_total{resource="memory",kind="full"}[5m]))
+      > {{ $.Values.prometheusRule.thresholds.memoryStalledRatio }}
+  for: 5m
+  labels:
+    severity: warning
+  annotations:
+    summary: A node moves memory to swap and back instead of working.
+    description: Node {{`{{`}} $labels.node }} reads {{`{{`}} $value | humanize1024 }}B/s back from swap while it writes more out, and for more than a share of {{ $.Values.prometheusRule.thresholds.memoryStalledRatio }} of the time nothing runs because all wait for memory.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenNodeThrashing" | quote }}
+{{- end }}
+{{- if not (has "SwapwardenSwapNearlyFull" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenSwapNearlyFull
+  expr: |-
+    max by (cluster, node) (swapwarden_node_swap_usage_bytes)
+      / on (cluster, node)
+    max by (cluster, node) (swapwarden_node_swap_total_bytes)
+      > {{ $.Values.prometheusRule.thresholds.swapFullRatio }}
+  for: 15m
+  labels:
+    severity: warning
+  annotations:
+    summary: A node's swap is nearly full.
+    description: '{{`{{`}} $value | humanizePercentage }} of the swap of node {{`{{`}} $labels.node }} is in use. What does not fit is a matter for the OOM killer, and pods that reach their memory limit are killed instead of swapped.'
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenSwapNearlyFull" | quote }}
+{{- end }}
+{{- if not (has "SwapwardenLimitedSwapNotEngaging" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenLimitedSwapNotEngaging
+  expr: max by (cluster, node) (swapwarden_agent_condition{type="KubeletSetsNoLimits",status="True"}) == 1
+  for: 15m
+  labels:
+    severity: warning
+  annotations:
+    summary: A kubelet that is to give LimitedSwap sets no limits.
+    description: 'The kubelet of node {{`{{`}} $labels.node }} is configured with LimitedSwap, but the containers of its Burstable pods have no swap limit at all: they can take all of the node''s swap.'
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenLimitedSwapNotEngaging" | quote }}
+{{- end }}
+{{- if not (has "SwapwardenSwapHidesMemoryLimit" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenSwapHidesMemoryLimit
+  expr: |-
+    (
+      max by (cluster, node, pod_uid) (swapwarden_pod_swap_usage_bytes) > {{ $.Values.prometheusRule.thresholds.hiddenMebibytes }} * 1024 * 1024
+        and on (cluster, node, pod_uid)
+      max by (cluster, node, pod_uid) (rate(swapwarden_pod_memory_events_total{event="max"}[10m])) > {{ $.Values.prometheusRule.thresholds.limitHitsPerSecond }}
+    )
+    * on (cluster, pod_uid) group_left (namespace, pod)
+      max by (cluster, pod_uid, namespace, pod) (label_replace(kube_pod_info, "pod_uid", "$1", "uid", "(.+)"))
+    or on (cluster, pod_uid)
+    (
+      max by (cluster, node, pod_uid) (swapwarden_pod_swap_usage_bytes) > {{ $.Values.prometheusRule.thresholds.hiddenMebibytes }} * 1024 * 1024
+        and on (cluster, node, pod_uid)
+      max by (cluster, node, pod_uid) (rate(swapwarden_pod_memory_events_total{event="max"}[10m])) > {{ $.Values.prometheusRule.thresholds.limitHitsPerSecond }}
+    )
+  for: 30m
+  labels:
+    severity: info
+  annotations:
+    summary: A container is at its memory limit, and swap hides it.
+    description: '{{`{{`}} if $labels.pod }}Pod {{`{{`}} $labels.namespace }}/{{`{{`}} $labels.pod }}{{`{{`}} else }}The pod with UID {{`{{`}} $labels.pod_uid }}{{`{{`}} end }} on node {{`{{`}} $labels.node }} has hit a memory limit more than {{ $.Values.prometheusRule.thresholds.limitHitsPerSecond }} times a second for half an hour and goes on only because {{`{{`}} $value | humanize1024 }}B of it are in swap. It is slower than it need be, and is killed when its swap is used up.'
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenSwapHidesMemoryLimit" | quote }}
+{{- end }}
+{{- if not (has "SwapwardenSwapStallsSystem" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenSwapStallsSystem
+  expr: |-
+    max by (cluster, node) (rate(swapwarden_node_swap_in_bytes_total[5m]) + rate(swapwarden_node_swap_out_bytes_total[5m])) > {{ $.Values.prometheusRule.thresholds.swapTrafficMebibytesPerSecond }} * 1024 * 1024
+      and on (cluster, node)
+    max by (cluster, node) (rate(swapwarden_node_pressure_stalled_seconds_total{resource="io",kind="full"}[5m]))
+      > {{ $.Values.prometheusRule.thresholds.ioStalledRatio }}
+  for: 10m
+  labels:
+    severity: warning
+  annotations:
+    summary: Swap traffic keeps a node's disks, and so its system daemons, from working.
+    description: 'Node {{`{{`}} $labels.node }} moves {{`{{`}} $value | humanize1024 }}B/s to and from swap, and for more than a share of {{ $.Values.prometheusRule.thresholds.ioStalledRatio }} of the time nothing runs because all wait for disks: kubelet, container runtime and sshd wait with them.'
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenSwapStallsSystem" | quote }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,214 @@
+"""The alerts: what each is about, when it fires, and which runbook it leads to.
+
+The one source of the chart's PrometheusRule, of deploy/prometheus/rules.yaml and of docs/alerts.md, which
+testbed.monitoring makes. Numbers that clusters differ in stand as <name>, and have their defaults in the chart's values
+(`prometheusRule.thresholds`).
+
+What expressions take care of:
+
+- Series of an agent have the agent's pod among their labels, and an update replaces it. So each is about a node
+  (label `node` of the target), never about an instance: an alert outlives the pod that told of it.
+- During an update with a surge two agents of a node tell of the same counters of the kernel: max, not sum.
+- Counters of the kernel go on when an agent restarts, those of the agent begin anew: rate and increase know both.
+- A node that is gone takes its series with it: nothing fires, and nothing waits, for what is not there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final, Literal
+
+TRAFFIC: Final = "<swapTrafficMebibytesPerSecond> * 1024 * 1024"
+ADMISSION: Final = r'name=~"(.+\\.)?pods\\.swapwarden\\.dev"'
+
+
+@dataclasses.dataclass(frozen=True)
+class Alert:
+    """One alerting rule."""
+
+    name: str
+    severity: Literal["critical", "warning", "info"]
+    lasting: str
+    """How long the expression must have held, as Prometheus writes durations."""
+    expression: str
+    summary: str
+    description: str
+    webhook: bool = False
+    """Whether it is about the webhook, which not every installation has."""
+
+
+def of_node(metric: str, *, how: str = "{}") -> str:
+    """One value for each node, whichever of its agents tells it; `how` is what is done to the series before."""
+    return f"max by (cluster, node) ({how.format(metric)})"
+
+
+def _rate(metric: str) -> str:
+    return of_node(f"{metric}[5m]", how="rate({})")
+
+
+def _with_names(expression: str) -> str:
+    """An expression by pod_uid with the pods' namespaces and names, where kube-state-metrics tells them."""
+    names = 'label_replace(kube_pod_info, "pod_uid", "$1", "uid", "(.+)")'
+    return f"""\
+(
+{_indented(expression)}
+)
+* on (cluster, pod_uid) group_left (namespace, pod)
+  max by (cluster, pod_uid, namespace, pod) ({names})
+or on (cluster, pod_uid)
+(
+{_indented(expression)}
+)"""
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+_SWAP_IN: Final = "swapwarden_node_swap_in_bytes_total"
+_SWAP_OUT: Final = "swapwarden_node_swap_out_bytes_total"
+_OTHER_WRITERS: Final = 'swapwarden_agent_rewrites_total{cause="OtherWriter"}'
+
+ALERTS: Final = (
+    Alert(
+        "SwapwardenDisabledPodUsesSwap",
+        "warning",
+        "15m",
+        "max by (cluster, node) (swapwarden_controller_disabled_pods_swap_bytes) > <disabledMebibytes> * 1024 * 1024",
+        "Pods that must not swap have swap in use.",
+        "On node {{ $labels.node }}, pods whose policy is Disabled have {{ $value | humanize1024 }}B in swap,"
+        " and have had some for 15 minutes. They cannot take more, and what they have leaves swap only as it is"
+        " used.",
+    ),
+    Alert(
+        "SwapwardenDriftFight",
+        "warning",
+        "5m",
+        f"""\
+sum by (cluster, node) (increase({_OTHER_WRITERS}[15m])) > <driftRewrites>
+or
+sum by (cluster, node) (increase({_OTHER_WRITERS}[75m]))
+  and on (cluster, node) swapwarden_agent_condition{{type="Drift",reason="Yielded"}} == 1""",
+        "Another writer fights over swap limits.",
+        "On node {{ $labels.node }}, something else has written over Swapwarden's swap limits {{ $value | printf"
+        ' "%.0f" }} times lately. Values that it raised were lowered again each time; a value that it keeps'
+        " lowering is left to it for an hour.",
+    ),
+    Alert(
+        "SwapwardenNoLeader",
+        "warning",
+        "10m",
+        "absent(swapwarden_leader == 1)",
+        "No controller leads.",
+        "No instance of Swapwarden's controller has led for 10 minutes, or its metrics are not collected. Agents"
+        " go on with what they have; pods that start now get no swap, or as onUnknownPod of their node's profile"
+        " says.",
+    ),
+    Alert(
+        "SwapwardenWebhookFailing",
+        "critical",
+        "10m",
+        f"""\
+sum by (cluster, name) (
+  increase(apiserver_admission_webhook_rejection_count{{{ADMISSION},error_type!="no_error"}}[5m])
+  or
+  increase(apiserver_admission_webhook_fail_open_count{{{ADMISSION}}}[5m])
+)
+  > 0""",
+        "API servers cannot call the webhook.",
+        'API servers have failed {{ $value | printf "%.0f" }} times in 5 minutes to call the webhook {{'
+        " $labels.name }}. Pods that count on it are refused, or with failurePolicy Ignore admitted without their"
+        " namespace's default.",
+        webhook=True,
+    ),
+    Alert(
+        "SwapwardenWebhookDown",
+        "critical",
+        "10m",
+        "absent(swapwarden_webhook_certificate_expiry_timestamp_seconds)",
+        "No instance of the webhook runs.",
+        "No instance of Swapwarden's webhook has been seen for 10 minutes, or their metrics are not collected."
+        " Pods that count on it are refused, or with failurePolicy Ignore admitted without their namespace's"
+        " default.",
+        webhook=True,
+    ),
+    Alert(
+        "SwapwardenCertificateNearExpiry",
+        "warning",
+        "1h",
+        """\
+min by (cluster) (swapwarden_webhook_certificate_expiry_timestamp_seconds > 0) - time()
+  < <certificateDays> * 24 * 3600""",
+        "The webhook's certificate expires soon.",
+        "The certificate that Swapwarden's webhook serves expires in {{ $value | humanizeDuration }}; it should"
+        " have been renewed before. When it has expired, API servers cannot call the webhook any more.",
+        webhook=True,
+    ),
+    Alert(
+        "SwapwardenNodeThrashing",
+        "warning",
+        "5m",
+        f"""\
+{_rate(_SWAP_IN)} > {TRAFFIC}
+  and on (cluster, node)
+{_rate(_SWAP_OUT)} > {TRAFFIC}
+  and on (cluster, node)
+{_rate('swapwarden_node_pressure_stalled_seconds_total{resource="memory",kind="full"}')}
+  > <memoryStalledRatio>""",
+        "A node moves memory to swap and back instead of working.",
+        "Node {{ $labels.node }} reads {{ $value | humanize1024 }}B/s back from swap while it writes more out,"
+        " and for more than a share of <memoryStalledRatio> of the time nothing runs because all wait for memory.",
+    ),
+    Alert(
+        "SwapwardenSwapNearlyFull",
+        "warning",
+        "15m",
+        f"""\
+{of_node("swapwarden_node_swap_usage_bytes")}
+  / on (cluster, node)
+{of_node("swapwarden_node_swap_total_bytes")}
+  > <swapFullRatio>""",
+        "A node's swap is nearly full.",
+        "{{ $value | humanizePercentage }} of the swap of node {{ $labels.node }} is in use. What does not fit"
+        " is a matter for the OOM killer, and pods that reach their memory limit are killed instead of swapped.",
+    ),
+    Alert(
+        "SwapwardenLimitedSwapNotEngaging",
+        "warning",
+        "15m",
+        'max by (cluster, node) (swapwarden_agent_condition{type="KubeletSetsNoLimits",status="True"}) == 1',
+        "A kubelet that is to give LimitedSwap sets no limits.",
+        "The kubelet of node {{ $labels.node }} is configured with LimitedSwap, but the containers of its"
+        " Burstable pods have no swap limit at all: they can take all of the node's swap.",
+    ),
+    Alert(
+        "SwapwardenSwapHidesMemoryLimit",
+        "info",
+        "30m",
+        _with_names(
+            """\
+max by (cluster, node, pod_uid) (swapwarden_pod_swap_usage_bytes) > <hiddenMebibytes> * 1024 * 1024
+  and on (cluster, node, pod_uid)
+max by (cluster, node, pod_uid) (rate(swapwarden_pod_memory_events_total{event="max"}[10m])) > <limitHitsPerSecond>"""
+        ),
+        "A container is at its memory limit, and swap hides it.",
+        "{{ if $labels.pod }}Pod {{ $labels.namespace }}/{{ $labels.pod }}{{ else }}The pod with UID {{"
+        " $labels.pod_uid }}{{ end }} on node {{ $labels.node }} has hit a memory limit more than"
+        " <limitHitsPerSecond> times a second for half an hour and goes on only because {{ $value | humanize1024"
+        " }}B of it are in swap. It is slower than it need be, and is killed when its swap is used up.",
+    ),
+    Alert(
+        "SwapwardenSwapStallsSystem",
+        "warning",
+        "10m",
+        f"""\
+{of_node(f"rate({_SWAP_IN}[5m]) + rate({_SWAP_OUT}[5m])")} > {TRAFFIC}
+  and on (cluster, node)
+{_rate('swapwarden_node_pressure_stalled_seconds_total{resource="io",kind="full"}')}
+  > <ioStalledRatio>""",
+        "Swap traffic keeps a node's disks, and so its system daemons, from working.",
+        "Node {{ $labels.node }} moves {{ $value | humanize1024 }}B/s to and from swap, and for more than a"
+        " share of <ioStalledRatio> of the time nothing runs because all wait for disks: kubelet, container"
+        " runtime and sshd wait with them.",
+    ),
+)

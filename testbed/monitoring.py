@@ -1,0 +1,188 @@
+"""What is made from the alerts of testbed.alerts: the chart's template, a plain file of rules, and their page.
+
+Run as `python -m testbed.monitoring write` (`make generate`) or `check` (`make lint`).
+"""
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed import alerts, chart
+
+TEMPLATE = chart.FOLDER / "templates" / "_alerts.tpl"
+RULES = chart.ROOT / "deploy" / "prometheus" / "rules.yaml"
+PAGE = chart.ROOT / "docs" / "alerts.md"
+RUNBOOKS = chart.ROOT / "docs" / "runbooks"
+GROUP = "swapwarden"
+
+_MADE = "Made by `make generate`; do not edit."
+_THRESHOLD = re.compile(r"<([a-zA-Z]+)>")
+_RUNBOOK = "(runbook)"
+Json = Any
+
+
+class MonitoringError(Exception):
+    """The alerts do not fit the chart's values; the text says where."""
+
+
+def values() -> Json:
+    """The chart's values about alerts, as they are by default; MonitoringError where a threshold is not used."""
+    found = yaml.safe_load((chart.FOLDER / "values.yaml").read_text(encoding="utf-8"))["prometheusRule"]
+    named = {name for alert in alerts.ALERTS for name in _THRESHOLD.findall(alert.expression + alert.description)}
+    if differing := named ^ found["thresholds"].keys():
+        raise MonitoringError(f"in alerts or in prometheusRule.thresholds, and not in both: {sorted(differing)}")
+    return found
+
+
+def rule(alert: alerts.Alert) -> dict[str, Json]:
+    """An alerting rule of Prometheus, with thresholds and the runbook's address still to be filled in."""
+    return {
+        "alert": alert.name,
+        "expr": alert.expression,
+        "for": alert.lasting,
+        "labels": {"severity": alert.severity},
+        "annotations": {"summary": alert.summary, "description": alert.description, "runbook_url": _RUNBOOK},
+    }
+
+
+def filled(text: str, thresholds: Mapping[str, object]) -> str:
+    """Text with numbers in the place of thresholds."""
+    return _THRESHOLD.sub(lambda name: str(thresholds[name[1]]), text)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as such, and lists below their key as deep as it."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def dumped(content: Json) -> str:
+    """YAML as it is read best."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
+
+
+def rules() -> str:
+    """The rules as a file that Prometheus reads, with the chart's defaults."""
+    given = values()
+    found = [rule(alert) for alert in alerts.ALERTS]
+    for each in found:
+        each["annotations"]["runbook_url"] = given["runbookUrl"].replace("{alert}", each["alert"])
+    text = dumped({"groups": [{"name": GROUP, "rules": found}]})
+    return f"# {_MADE} The chart's prometheusRule is the same for the Prometheus operator.\n" + filled(
+        text, given["thresholds"]
+    )
+
+
+def template() -> str:
+    """The rules as a named template of the chart."""
+    values()
+    parts = [f'{{{{/* {_MADE} */}}}}\n{{{{- define "swapwarden.alerts" -}}}}\n']
+    for alert in alerts.ALERTS:
+        # What Prometheus is to fill in looks to Helm like its own.
+        text = dumped([rule(alert)]).replace("{{", "{{`{{`}}")
+        text = _THRESHOLD.sub(r"{{ $.Values.prometheusRule.thresholds.\1 }}", text)
+        address = f'{{{{ $.Values.prometheusRule.runbookUrl | replace "{{alert}}" "{alert.name}" | quote }}}}'
+        wanted = f'not (has "{alert.name}" .Values.prometheusRule.disabled)'
+        if alert.webhook:
+            wanted = f'and (eq .Values.admission.mode "Webhook") ({wanted})'
+        parts.append(f"{{{{- if {wanted} }}}}\n{text.replace(_RUNBOOK, address)}{{{{- end }}}}\n")
+    return "".join([*parts, "{{- end -}}\n"])
+
+
+_HEAD = f"""\
+<!-- {_MADE} -->
+# Alerts
+
+With the Prometheus operator, `prometheusRule.enabled: true` in the chart makes a PrometheusRule of them, and
+`podMonitor.enabled: true` has the metrics collected that they rest on. Without it, give Prometheus
+[deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml), which is the same with the chart's defaults.
+
+| value of the chart | default | |
+|---|---|---|
+"""
+
+_FOOT = """
+## What they rest on
+
+- The label `node` on the metrics of agents, with the node's name: without it an alert is about some node, and does
+  not say which. The chart's PodMonitor sets it. In a configuration of Prometheus of your own:
+
+```yml
+scrape_configs:
+- job_name: swapwarden
+  kubernetes_sd_configs: [{role: pod}]
+  relabel_configs:
+  - {source_labels: [__meta_kubernetes_pod_label_app_kubernetes_io_name], regex: swapwarden, action: keep}
+  - {source_labels: [__meta_kubernetes_pod_container_port_name], regex: metrics, action: keep}
+  - {source_labels: [__meta_kubernetes_namespace], target_label: namespace}
+  - {source_labels: [__meta_kubernetes_pod_name], target_label: pod}
+  # Of agents only: metrics of the controller have a label of that name themselves.
+  - source_labels: [__meta_kubernetes_pod_label_app_kubernetes_io_component, __meta_kubernetes_pod_node_name]
+    regex: agent;(.+)
+    target_label: node
+```
+
+- Pressure (PSI): a kernel without it, or with `psi=0`, has no series, and the alerts that need it stay silent.
+- Metrics of others, where they are collected. Without `apiserver_admission_webhook_*` of the API servers,
+  `SwapwardenWebhookFailing` stays silent; without `kube_pod_info` of kube-state-metrics,
+  `SwapwardenSwapHidesMemoryLimit` names a pod by its UID.
+
+`cluster` is kept where a Prometheus has series of several clusters with that label. Each rule is tested with
+`promtool test rules`: that it fires, and that it does not on what looks like it (an update of agents, a full swap in
+which nothing moves, and the like).
+"""
+
+
+def page() -> str:
+    """The page about all alerts."""
+    given = values()
+    text = (chart.FOLDER / "values.yaml").read_text(encoding="utf-8")
+    parts = [_HEAD]
+    for path, default, comment in chart.entries(text):
+        if path.startswith("prometheusRule."):
+            parts.append(f"| `{path}` | `{json.dumps(default)}` | {comment} |\n")
+    parts.append("\n| alert | severity | for | |\n|---|---|---|---|\n")
+    for alert in alerts.ALERTS:
+        link = f"[{alert.name}](runbooks/{alert.name}.md)"
+        parts.append(f"| {link} | {alert.severity} | {alert.lasting} | {alert.summary} |\n")
+    parts.append("\n## Expressions\n\nWith the chart's defaults.\n")
+    parts += [
+        f"\n### {alert.name}\n\n```promql\n{filled(alert.expression, given['thresholds'])}\n```\n"
+        for alert in alerts.ALERTS
+    ]
+    return "".join([*parts, _FOOT])
+
+
+def generated() -> dict[Path, str]:
+    """All that is made: contents by path."""
+    return {TEMPLATE: template(), RULES: rules(), PAGE: page()}
+
+
+def main() -> int:
+    """`write` makes the files; `check` says which are out of date, with exit status 1."""
+    if sys.argv[1:] not in (["write"], ["check"]):
+        print("python -m testbed.monitoring write | check", file=sys.stderr)
+        return 2
+    found = 0
+    for path, content in generated().items():
+        if sys.argv[1] == "write":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != content:
+            print(f"{path.relative_to(chart.ROOT)} is out of date: run make generate and commit the result")
+            found = 1
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

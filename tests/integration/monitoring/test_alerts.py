@@ -1,0 +1,54 @@
+"""The alerts as Prometheus evaluates them: on what they fire, and on what that looks like it they do not.
+
+Each file beside this one is about one alert, and can be given to `promtool test rules` by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed import alerts, commands, monitoring, process, programs
+
+FOLDER = Path(__file__).parent / "alerts"
+NAMES = [alert.name for alert in alerts.ALERTS]
+
+
+@pytest.fixture(scope="module")
+def promtool() -> Path:
+    return programs.promtool()
+
+
+def cases(name: str) -> Iterator[dict[str, Any]]:
+    for test in yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))["tests"]:
+        yield from test["alert_rule_test"]
+
+
+def test_prometheus_takes_the_rules(promtool: Path) -> None:
+    said = process.run([str(promtool), "check", "rules", str(monitoring.RULES)], timeout=60).stdout
+    assert f"{len(NAMES)} rules found" in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_fires_on_what_it_is_about_and_on_nothing_that_looks_like_it(name: str, promtool: Path) -> None:
+    process.run([str(promtool), "test", "rules", f"{name}.yaml"], cwd=FOLDER, timeout=60)
+    expected = [bool(case["exp_alerts"]) for case in cases(name)]
+    assert {case["alertname"] for case in cases(name)} == {name}
+    assert {True, False} == set(expected)
+
+
+def test_each_file_of_tests_is_about_an_alert() -> None:
+    assert sorted(path.stem for path in FOLDER.iterdir()) == sorted(NAMES)
+
+
+def test_prometheus_takes_the_queries_of_runbooks(promtool: Path, tmp_path: Path) -> None:
+    queries = [block.text for page in commands.pages() for block in commands.blocks(page) if block.language == "promql"]
+    assert len(queries) > 3
+    rules = [{"record": f"x{number}", "expr": query} for number, query in enumerate(queries)]
+    made = tmp_path / "rules.yaml"
+    made.write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}), encoding="utf-8")
+    process.run([str(promtool), "check", "rules", str(made)], timeout=60)

@@ -1,0 +1,101 @@
+"""The commands of the runbooks, on a release with a node and a pod."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from testbed import assets, chart, commands, helm, pki, process
+from testbed.controlplane import ControlPlane
+
+ME = "tests/integration/monitoring/test_runbooks.py"
+Json = dict[str, Any]
+PAGES = (
+    "docs/runbooks/SwapwardenCertificateNearExpiry.md",
+    "docs/runbooks/SwapwardenDisabledPodUsesSwap.md",
+    "docs/runbooks/SwapwardenDriftFight.md",
+    "docs/runbooks/SwapwardenLimitedSwapNotEngaging.md",
+    "docs/runbooks/SwapwardenNoLeader.md",
+    "docs/runbooks/SwapwardenNodeThrashing.md",
+    "docs/runbooks/SwapwardenSwapHidesMemoryLimit.md",
+    "docs/runbooks/SwapwardenSwapNearlyFull.md",
+    "docs/runbooks/SwapwardenSwapStallsSystem.md",
+    "docs/runbooks/SwapwardenWebhookDown.md",
+    "docs/runbooks/SwapwardenWebhookFailing.md",
+)
+NODE = "worker-1"
+STATES = "/apis/swapwarden.dev/v1alpha1/nodeswapstates"
+SECRET = f"/api/v1/namespaces/{helm.NAMESPACE}/secrets/swapwarden-webhook-tls"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPlane, dict[str, str]]]:
+    """A release whose node has a pod that must not swap and did, and what a shell needs to look at it."""
+    with ControlPlane() as cp:
+        namespace, kubeconfig = f"--namespace={helm.NAMESPACE}", f"--kubeconfig={cp.kubeconfig}"
+        helm.run("install", helm.RELEASE, str(chart.FOLDER), namespace, kubeconfig, "--create-namespace", "--no-hooks")
+        cp.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
+        pod: Json = {
+            "metadata": {"name": "ledger"},
+            "spec": {"nodeName": NODE, "containers": [{"name": "app", "image": "ledger"}]},
+        }
+        uid = cp.request("POST", "/api/v1/namespaces/default/pods", pod)[1]["metadata"]["uid"]
+        state: Json = {
+            "apiVersion": "swapwarden.dev/v1alpha1",
+            "kind": "NodeSwapState",
+            "metadata": {"name": NODE},
+            "spec": {
+                "epoch": 1,
+                "profile": {"name": "batch"},
+                "kubepods": {"swapMax": "1073741824"},
+                "pods": {uid: {"swapMax": "0", "reason": "PolicyDisabled"}},
+            },
+        }
+        cp.request("POST", STATES, state)
+        device = {"name": "/dev/sdb", "type": "partition", "sizeBytes": 1 << 30, "priority": -2, "backing": "ssd"}
+        facts = {"cgroupVersion": 2, "swapController": True, "swapBytes": 1 << 30, "memoryBytes": 1 << 32}
+        status: Json = {
+            "facts": {**facts, "devices": [device]},
+            "conditions": [{"type": "Drift", "status": "True", "reason": "Yielded", "message": "somebody writes"}],
+            "violations": [{"pod": uid, "reason": "Draining", "wanted": "0", "found": "4096", "swapBytes": 4096}],
+        }
+        said = cp.request("PATCH", f"{STATES}/{NODE}/status", {"status": status})
+        assert said[0] == 200, said
+        authority = pki.Authority(tmp_path_factory.mktemp("pki"))
+        certificate = authority.issue("webhook", "webhook").certificate.read_bytes()
+        cp.request("PATCH", SECRET, {"data": {"tls.crt": base64.b64encode(certificate).decode()}})
+        path = f"{assets.ensure().kubectl.parent}:{os.environ['PATH']}"
+        yield cp, {"PATH": path, "KUBECONFIG": str(cp.kubeconfig), "HOME": str(cp.folder), "NODE": NODE, "POD_UID": uid}
+
+
+def run(page: str, environment: tuple[ControlPlane, dict[str, str]]) -> list[str]:
+    """What each block of the page's commands prints."""
+    cp, variables = environment
+    said = []
+    for block in commands.run_by(ME, page):
+        argv = cp.command(["sh", "-euc", block.text])
+        said.append(process.run(argv, env=variables, timeout=120).stdout)
+    return said
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_its_commands_work(page: str, environment: tuple[ControlPlane, dict[str, str]]) -> None:
+    assert any(said.strip() for said in run(page, environment))
+
+
+def test_they_show_what_the_runbooks_say_they_show(environment: tuple[ControlPlane, dict[str, str]]) -> None:
+    _, variables = environment
+    violations = run("docs/runbooks/SwapwardenDisabledPodUsesSwap.md", environment)[0]
+    assert f"Draining {variables['POD_UID']} wanted=0 found=4096 swap=4096" in violations
+    assert "ledger" in violations
+    assert "Drift=True Yielded: somebody writes" in run("docs/runbooks/SwapwardenDriftFight.md", environment)[0]
+    assert "notAfter=" in run("docs/runbooks/SwapwardenCertificateNearExpiry.md", environment)[0]
+    assert "ledger" in run("docs/runbooks/SwapwardenSwapHidesMemoryLimit.md", environment)[0]
+    assert (
+        "pods.swapwarden.dev Fail swapwarden-system/" in run("docs/runbooks/SwapwardenWebhookDown.md", environment)[0]
+    )
+    assert "ssd" in run("docs/runbooks/SwapwardenSwapStallsSystem.md", environment)[0]
