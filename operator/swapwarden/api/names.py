@@ -25,6 +25,8 @@ POLICY_SOURCE_ANNOTATION: Final = "swapwarden.dev/policy-source"
 
 # On namespaces (a label, so that webhook selectors can see it).
 DEFAULT_POLICY_LABEL: Final = "swapwarden.dev/default-swap-policy"
+ENFORCED_CONDITION: Final = "swapwarden.dev/SwapPolicyEnforced"
+"""Type of a condition of pods, which a pod may name as a readiness gate."""
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 """Every Namespace has it, with its name: the API server sets it."""
 

@@ -24,6 +24,7 @@ from swapwarden.controller import (
     exposures,
     features,
     namespacewatch,
+    podconditions,
     profilereporter,
     profilestore,
     profilewatch,
@@ -127,6 +128,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--extended-resource",
         action="store_true",
         help=f"offer {names.SWAP_RESOURCE} in the status of nodes whose profile says so; needs the right to patch that",
+    )
+    parser.add_argument(
+        "--pod-conditions",
+        action="store_true",
+        help=f"give pods with a policy the condition {names.ENFORCED_CONDITION}; needs the right to patch their status",
     )
     parser.add_argument(
         "--webhook-service",
@@ -266,6 +272,11 @@ class Controller:
             untaint=arguments.remove_startup_taint,
             extended_resource=arguments.extended_resource,
         )
+        self._conditions = None
+        if arguments.pod_conditions:
+            self._conditions = podconditions.PodConditions(
+                api, self._known, leads=lambda: self._term() is not None, writes=self._writes
+            )
         self._informers = (
             informer.Informer(
                 api,
@@ -324,6 +335,7 @@ class Controller:
                 jobs += [self._work() for _ in range(WORKERS)]
                 jobs += [self._order.run(), self._namespaces.run(), self._features.run()]
                 jobs += [self._keeper.run()] if self._keeper.service else []
+                jobs += [self._conditions.run()] if self._conditions is not None else []
                 tasks = [group.create_task(job) for job in jobs]
                 await stop.wait()
                 log.info("stopping; what the states say stays in force")
@@ -387,6 +399,8 @@ class Controller:
             if row is not None:
                 self._tell_exposures(row)
         self._reporter.nudge()
+        if self._conditions is not None:
+            self._conditions.nudge(*self._known.nodes)
 
     def _term(self) -> int | None:
         return self._epoch if self._elector.is_leading() else None
@@ -397,6 +411,8 @@ class Controller:
         self._known.pod_changed(key, old, new)
         if self._term() is not None:
             self._enforcement.pod_changed(old, new)
+        if self._conditions is not None and new is not None and new.policy is not None:
+            self._conditions.nudge(new.node)
 
     def _node_changed(self, name: str, old: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
         self._known.node_changed(name, old, new)
@@ -407,6 +423,8 @@ class Controller:
         self._known.state_changed(name, old, new)
         exposures.measure(name, new)
         self._enforcement.observed(name, new)
+        if self._conditions is not None:
+            self._conditions.nudge(name)
         if new is None:
             self._exposures.forget(name)
         elif self._term() is not None:

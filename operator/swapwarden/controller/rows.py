@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -31,6 +31,7 @@ class WireStatus(msgspec.Struct, frozen=True, rename="camel"):
     conditions: list[state.Condition] = []
     proposal: state.Cost | None = None
     violations: list[WireViolation] = []
+    violations_omitted: int = 0
 
 
 class WireState(msgspec.Struct, frozen=True):
@@ -77,6 +78,10 @@ class StateRow(msgspec.Struct, frozen=True):
     """Pods that took swap above their limit while it was undone, as far as the agent knows why."""
     holding: tuple[WireViolation, ...] = ()
     """Pods that are to have no swap, and have some in use."""
+    deviating: tuple[WireViolation, ...] = ()
+    """Cgroups that are not as the state says now."""
+    unlisted: bool = False
+    """Whether there may be more of them, for which the agent had no room."""
 
 
 class _ProposalHead(msgspec.Struct):
@@ -89,19 +94,29 @@ class _Head(msgspec.Struct):
     proposal: _ProposalHead | None = None
 
 
-class _ToldPod(msgspec.Struct):
+class ToldPod(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod in a state's spec, also where another version wrote it."""
+
     reason: str = ""
+    swap_max: str = ""
 
 
-class _Told(msgspec.Struct):
-    pods: dict[str, _ToldPod] = {}
+class Told(msgspec.Struct, frozen=True):
+    """A state's spec as far as pods are told of it, also where another version wrote it."""
+
+    profile: state.ProfileRef = state.ProfileRef(name="")
+    mode: str = ""
+    pods: dict[str, ToldPod] = {}
 
 
-_TOLD = msgspec.json.Decoder(_Told)
+_TOLD = msgspec.json.Decoder(Told)
 _HEADS = msgspec.json.Decoder(_Head)
 _STATES = msgspec.json.Decoder(WireState)
 _STATUSES = msgspec.json.Decoder(WireStatus)
 _SPECS = msgspec.json.Decoder(state.StateSpec)
+
+PRESENT: Final = ("WriteFailed", "Draining", "Yielded", "Audit")
+"""Reasons of violations that tell of a limit that is not as planned now; what counts more comes first."""
 
 
 def project(wire: WireState) -> StateRow:
@@ -145,6 +160,9 @@ def project(wire: WireState) -> StateRow:
             for each in status.violations
             if each.reason == "Draining" and each.wanted == "0" and each.swap_bytes and not each.container
         ),
+        deviating=tuple(each for each in status.violations if each.reason in PRESENT),
+        # What is wrong now comes before what was.
+        unlisted=status.violations_omitted > 0 and any(each.reason in PRESENT for each in status.violations[-1:]),
     )
 
 
@@ -167,6 +185,11 @@ def spec(row: StateRow) -> state.StateSpec | dict[str, Any]:
         return plain
 
 
+def told(row: StateRow) -> Told:
+    """What the row says of pods, also where another version wrote it."""
+    return _TOLD.decode(row.spec)
+
+
 def reasons(row: StateRow) -> dict[str, str]:
     """The reason that the row gives for each pod, also where another version wrote it."""
-    return {key: pod.reason for key, pod in _TOLD.decode(row.spec).pods.items()}
+    return {key: pod.reason for key, pod in told(row).pods.items()}

@@ -39,6 +39,7 @@ READ_BYTES = 64 * 1024
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 
 REQUESTS = metrics.counter(
     "swapwarden_api_requests_total",

@@ -138,6 +138,8 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     """Whether the policy is the default of its namespace, and not the pod's own."""
     labels: str = ""
     """As parse_labels() reads them."""
+    enforced: str | None = None
+    """The status of its condition names.ENFORCED_CONDITION; None where it has none."""
 
     def limited(self) -> bool:
         """Whether the pod, or a container of it, states a swap limit."""
@@ -172,6 +174,7 @@ def project(wire: WirePod) -> PodRow:
         agent=names.AGENT_LABELS.items() <= meta.labels.items() and _is_ready(status),
         defaulted=annotations.get(names.POLICY_SOURCE_ANNOTATION) == vocabulary.SOURCE_NAMESPACE,
         labels=_shared(",".join(f"{key}={value}" for key, value in meta.labels.items())),
+        enforced=next((each.status for each in status.conditions if each.type == names.ENFORCED_CONDITION), None),
     )
 
 
@@ -182,7 +185,7 @@ def only_started(old: PodRow, new: PodRow) -> bool:
 
 def _not_started(row: PodRow) -> PodRow:
     containers = tuple(msgspec.structs.replace(container, id="") for container in row.containers)
-    return msgspec.structs.replace(row, started="", agent=False, containers=containers)
+    return msgspec.structs.replace(row, started="", agent=False, enforced=None, containers=containers)
 
 
 def parse_labels(text: str) -> dict[str, str]:

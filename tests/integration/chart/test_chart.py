@@ -45,6 +45,7 @@ SETS: dict[str, Json] = {
         "profiles": PROFILES,
         "startupTaint": True,
         "extendedResource": True,
+        "podConditions": True,
         "admission": {
             "failurePolicy": "Ignore",
             "objectSelector": {"matchLabels": {"tier": "batch"}},
@@ -387,6 +388,21 @@ def test_the_right_to_write_the_status_of_nodes_comes_with_the_resource_that_nee
     ]
     [container] = deployment["spec"]["template"]["spec"]["containers"]
     assert "--extended-resource" in container["args"]
+
+
+def test_the_right_to_write_the_status_of_pods_comes_with_the_condition_and_what_holds_it_to_that(
+    tmp_path: Path,
+) -> None:
+    def found(values: Json) -> tuple[set[str], bool, bool]:
+        documents = rendered(tmp_path, values)
+        roles = named(documents, "ClusterRole").items()
+        may = {name for name, role in roles for rule in role["rules"] if "pods/status" in rule["resources"]}
+        [container] = named(documents, "Deployment")["swapwarden-controller"]["spec"]["template"]["spec"]["containers"]
+        held = "swapwarden-controller-pods" in named(documents, "ValidatingAdmissionPolicyBinding")
+        return may, held, "--pod-conditions" in container["args"]
+
+    assert found({}) == (set(), False, False)
+    assert found({"podConditions": True}) == ({"swapwarden-controller"}, True, True)
 
 
 def test_who_sets_labels_needs_rights_for_it_and_no_others(tmp_path: Path) -> None:

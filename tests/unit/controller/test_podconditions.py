@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+from typing import Any, cast
+
+import msgspec
+import pytest
+from swapwarden.api import names, state
+from swapwarden.controller import cluster, podconditions, rows, throttle
+from swapwarden.kube import client
+from swapwarden.policy import nodes, pods
+
+from tests.unit.policy.rows import container, pod
+
+X = pod(container(), key="x", name="pod-x", node="n", policy="Disabled")
+PLANNED = {"x": state.PodState(names.Reason.POLICY_DISABLED, "0")}
+OBSERVED = 3
+NODE = nodes.NodeRow(name="n", uid="node-uid", labels={}, swap_bytes=2**30, memory_bytes=2**32)
+
+
+def told(*violations: dict[str, Any], omitted: int = 0, observed: int = OBSERVED, **spec: Any) -> rows.StateRow:
+    """The state of node n in generation 3, which its agent has observed."""
+    body = {
+        "metadata": {"name": "n", "uid": "u", "resourceVersion": "1", "generation": OBSERVED},
+        "spec": {"profile": {"name": "p"}, "pods": PLANNED, **spec},
+        "status": {"observedGeneration": observed, "violations": violations, "violationsOmitted": omitted},
+    }
+    return rows.decode(msgspec.json.encode(body))
+
+
+def judged(row: rows.StateRow, generation: int = OBSERVED) -> tuple[str, str]:
+    said = rows.told(row)
+    verdict = podconditions.judge(X, row, said, podconditions.Pending(said.pods["x"], generation))
+    return verdict.status, verdict.reason
+
+
+def violation(reason: str, pod: str = "x", **more: Any) -> dict[str, Any]:
+    return {"pod": pod, "reason": reason, **more}
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"),
+    [
+        (told(), ("True", "PolicyDisabled")),
+        (told(observed=OBSERVED - 1), ("Unknown", "AwaitingAgent")),
+        (told(mode="Audit"), ("False", "Audit")),
+        (told(mode="Restore"), ("False", "Restore")),
+        (told(violation("Audit")), ("False", "Audit")),
+        (told(violation("Draining", swapBytes=4096)), ("False", "Draining")),
+        (told(violation("Draining", container="app")), ("False", "Draining")),
+        (told(violation("Draining"), violation("WriteFailed")), ("False", "WriteFailed")),
+        (told(violation("Yielded")), ("False", "Yielded")),
+        (told(violation("Draining", pod="y")), ("True", "PolicyDisabled")),
+        (told(violation("Exposed", swapBytes=5)), ("True", "PolicyDisabled")),
+        (told(violation("Draining", pod="y"), omitted=1), ("Unknown", "NotListed")),
+        (told(violation("Draining", pod="y"), violation("Exposed", pod="y"), omitted=1), ("True", "PolicyDisabled")),
+        (told(pods={"x": {"reason": "NodeIncompatible"}}), ("False", "NodeIncompatible")),
+    ],
+)
+def test_what_the_agent_says_decides(row: rows.StateRow, wanted: tuple[str, str]) -> None:
+    assert judged(row) == wanted
+
+
+def test_later_generations_are_about_other_pods() -> None:
+    assert judged(told(observed=OBSERVED - 1), generation=OBSERVED - 1) == ("True", "PolicyDisabled")
+
+
+def test_a_message_says_where_and_how_much() -> None:
+    row = told(violation("Draining", swapBytes=4096))
+    said = rows.told(row)
+    verdict = podconditions.judge(X, row, said, podconditions.Pending(said.pods["x"], OBSERVED))
+    assert verdict.message.startswith("4096 bytes of swap are in use")
+
+
+class Api:
+    """Takes patches of pods' status; `refuse` is what it answers the next one with."""
+
+    def __init__(self) -> None:
+        self.patches: list[tuple[str, str, str]] = []
+        self.refuse: list[Exception] = []
+
+    async def request(self, method: str, path: str, *, body: bytes, content_type: str, **_: Any) -> bytes:
+        if self.refuse:
+            raise self.refuse.pop()
+        [condition] = json.loads(body)["status"]["conditions"]
+        assert (method, content_type) == ("PATCH", client.STRATEGIC_MERGE_PATCH)
+        assert condition["type"] == names.ENFORCED_CONDITION
+        self.patches.append((path, condition["status"], condition["reason"]))
+        return b"{}"
+
+
+class Bench:
+    """Pod conditions at work on one node, for which nothing is waited."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.api, self.leads = Api(), True
+        self.known = cluster.Cluster(lambda *_, **__: None, lambda: None)
+        self.known.node_changed("n", None, NODE)
+        self.made = podconditions.PodConditions(
+            cast("client.Client", self.api),
+            self.known,
+            leads=lambda: self.leads,
+            writes=throttle.Throttle(1000.0, lambda: 0.0),
+            gather=0.0,
+        )
+        self.slept: list[float] = []
+        real = asyncio.sleep
+
+        async def sleep(seconds: float) -> None:
+            self.slept.append(seconds)
+            await real(0)
+
+        monkeypatch.setattr("swapwarden.controller.podconditions.asyncio.sleep", sleep)
+
+    def has(self, row: rows.StateRow | None, *found: pods.PodRow) -> None:
+        self.known.state_changed("n", self.known.state_of("n"), row)
+        for each in found:
+            self.known.pod_changed(f"{each.namespace}/{each.name}", None, each)
+
+    def look(self) -> list[tuple[str, str, str]]:
+        """What is written once all is done that there is to do."""
+
+        async def run() -> None:
+            self.made.nudge("n")
+            running = asyncio.ensure_future(self.made.run())
+            for _ in range(30):
+                await asyncio.sleep(0)
+            running.cancel()
+
+        self.api.patches.clear()
+        asyncio.run(run())
+        return list(self.api.patches)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
+
+
+PATH = "/api/v1/namespaces/default/pods/pod-x/status"
+
+
+def with_enforced(status: str | None, **more: Any) -> pods.PodRow:
+    return msgspec.structs.replace(X, enforced=status, uid="x", **more)
+
+
+def newer(row: rows.StateRow, **changes: Any) -> rows.StateRow:
+    return msgspec.structs.replace(row, **changes)
+
+
+def test_it_is_written_once(bench: Bench) -> None:
+    bench.has(told(), with_enforced(None))
+    assert bench.look() == [(PATH, "True", "PolicyDisabled")]
+    bench.has(None, with_enforced("True"))
+    bench.has(newer(told(), version=9))
+    assert bench.look() == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"policy": None}, {"terminal": True}, {"key": "hash"}],
+    ids=["without policy", "ended", "mirror of a static pod"],
+)
+def test_others_have_none(bench: Bench, other: dict[str, Any]) -> None:
+    bench.has(told(), with_enforced(None, **other))
+    assert bench.look() == []
+
+
+def test_what_is_in_force_is_not_taken_back_while_nothing_is_known(bench: Bench) -> None:
+    bench.has(told(observed=OBSERVED - 1), with_enforced("True"))
+    assert bench.look() == []
+    bench.has(newer(told(violation("WriteFailed")), version=2))
+    assert bench.look() == [(PATH, "False", "WriteFailed")]
+
+
+def test_a_change_of_the_plan_waits_for_its_own_generation(bench: Bench) -> None:
+    bench.has(told(), with_enforced(None))
+    bench.look()
+    changed = {"x": state.PodState(names.Reason.POLICY_DISABLED, "max")}
+    bench.has(newer(told(pods=changed), version=2, generation=5))
+    assert bench.look() == [(PATH, "Unknown", "AwaitingAgent")]
+    # Generations after that are about others.
+    bench.has(newer(told(pods=changed), version=3, generation=7, observed=5))
+    assert bench.look() == [(PATH, "True", "PolicyDisabled")]
+
+
+def test_who_does_not_lead_writes_nothing_and_begins_anew_with_all(bench: Bench) -> None:
+    bench.leads = False
+    bench.has(told(), with_enforced(None))
+    assert bench.look() == []
+    bench.leads = True
+    assert bench.look() == [(PATH, "True", "PolicyDisabled")]
+
+
+@pytest.mark.parametrize(
+    "error", [client.Unreachable("cut"), client.ApiError(500, "", "broken")], ids=["unreachable", "broken"]
+)
+def test_what_fails_is_tried_again_after_a_while(bench: Bench, error: Exception) -> None:
+    bench.has(told(), with_enforced(None))
+    bench.api.refuse = [error]
+    assert bench.look() == [(PATH, "True", "PolicyDisabled")]
+    assert max(bench.slept) > 0
+
+
+@pytest.mark.parametrize("status", [404, 409])
+def test_a_pod_that_is_gone_is_no_failure(bench: Bench, status: int) -> None:
+    bench.has(told(), with_enforced(None))
+    bench.api.refuse = [client.ApiError(status, "", "gone")]
+    assert bench.look() == []
+    assert max(bench.slept) == 0.0
+
+
+def test_the_patch_names_the_pod_for_which_it_is() -> None:
+    verdict = podconditions.Verdict("True", "PolicyDisabled", "it holds")
+    when = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+    assert podconditions.body(with_enforced(None), verdict, when) == {
+        "metadata": {"uid": "x"},
+        "status": {
+            "conditions": [
+                {
+                    "type": "swapwarden.dev/SwapPolicyEnforced",
+                    "status": "True",
+                    "reason": "PolicyDisabled",
+                    "message": "it holds",
+                    "lastTransitionTime": "2026-01-02T03:04:05Z",
+                }
+            ]
+        },
+    }
