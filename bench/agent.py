@@ -21,6 +21,7 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import statistics
 import subprocess
 import sys
@@ -33,11 +34,14 @@ from typing import IO, Any, Final, cast
 
 from swapwarden.agent import cgroupfs, enforcer, journal, originals, wanted
 from swapwarden.api import names
+from swapwarden.kube import config
 
-from testbed import hog
+from testbed import hog, pki
 from testbed.kernelvm import CGROUPS, WORK_TREE, KernelVM
 
 NODE: Final = "bench"
+SERVER: Final = "apiserver"
+ADDRESS: Final = "127.0.0.1"
 ROOT: Final = CGROUPS / "bench"
 LEVEL: Final = ROOT / "kubepods.slice" / "kubepods-burstable.slice"
 PRESSED: Final = CGROUPS / "bench-pressure"
@@ -167,8 +171,10 @@ def cold(program: str, count: int) -> Json:
 # --- inside: an agent at work, at an API server that is played ---
 
 
-async def serve(count: int) -> None:
+async def serve(count: int, folder: Path) -> None:
     """One state, which each line on standard input replaces, told to every watch; every write is fine."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / f"{SERVER}.crt", folder / f"{SERVER}.key")
     generation = 0
     watchers: list[asyncio.StreamWriter] = []
 
@@ -192,7 +198,7 @@ async def serve(count: int) -> None:
                     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
                 await writer.drain()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(answer, ADDRESS, 0, ssl=context)
     print(server.sockets[0].getsockname()[1], flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -203,27 +209,27 @@ async def serve(count: int) -> None:
 
 
 @contextlib.contextmanager
-def agent_at_work(count: int) -> Iterator[tuple[int, Callable[[int], None]]]:
-    """Its PID, and what gives all pods another limit."""
-    serving = subprocess.Popen(role("serve", count), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def agent_at_work(count: int, folder: Path) -> Iterator[tuple[int, Callable[[int], None]]]:
+    """Its PID, and what gives all pods another limit. It finds the API server as in a pod, by its service account."""
+    serving = subprocess.Popen(role("serve", count, folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with tempfile.TemporaryDirectory() as name, serving as server:
         told, said = cast("IO[str]", server.stdin), cast("IO[str]", server.stdout)
-        kubeconfig = {
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{int(said.readline())}"}}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "c",
+        environment = os.environ | {
+            "KUBERNETES_SERVICE_HOST": ADDRESS,
+            "KUBERNETES_SERVICE_PORT": said.readline().strip(),
         }
-        Path(name, "kubeconfig").write_text(json.dumps(kubeconfig), encoding="ascii")
+        config.SERVICE_ACCOUNT.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / "ca.crt", config.SERVICE_ACCOUNT / "ca.crt")
+        (config.SERVICE_ACCOUNT / "token").write_text("token", encoding="ascii")
         argv = [sys.executable, "-m", "swapwarden", "agent", "--node-name", NODE, "--cgroup-root", str(ROOT)]
         argv += ["--run-dir", f"{name}/run", "--state-dir", f"{name}/state", "--log-level", "error"]
-        argv += ["--kubeconfig", f"{name}/kubeconfig", "--metrics-address", "127.0.0.1:0"]
+        argv += ["--metrics-address", f"{ADDRESS}:0"]
 
         def give(limit: int) -> None:
             told.write(f"{limit}\n")
             told.flush()
 
-        with subprocess.Popen(argv) as agent:
+        with subprocess.Popen(argv, env=environment) as agent:
             try:
                 for uid in uids(count):
                     reach(limit_file(uid), LIMIT)
@@ -339,7 +345,7 @@ def inside(program: str, report: Path) -> None:
     found: Json = {"cold": {count: cold(program, count) for count in COLD_PODS}}
     pods = uids(LIVE_PODS)
     make_pods(pods)
-    with agent_at_work(LIVE_PODS) as (pid, give):
+    with agent_at_work(LIVE_PODS, report.parent) as (pid, give):
         found["repair"], found["creation"] = repairs(pods), creations()
         found["arrival"] = arrivals(pods, give)
         with pressure():
@@ -414,6 +420,7 @@ def outside() -> int:
     with KernelVM() as vm:
         program, report = vm.shared / "floor", vm.shared / "report.json"
         subprocess.run([compiler, "-O2", "-o", str(program), str(FLOOR)], check=True)
+        pki.Authority(vm.shared).issue(SERVER, SERVER, [ADDRESS])
         environment = {"PYTHONPATH": f"{WORK_TREE / 'operator'}:{WORK_TREE}"}
         vm.run(role("inside", program, report), timeout=1500, env=environment)
         found = json.loads(report.read_text(encoding="ascii"))
@@ -434,7 +441,7 @@ def main() -> None:
         case "reconcile":
             asyncio.run(reconcile(int(options.arguments[0])))
         case "serve":
-            asyncio.run(serve(int(options.arguments[0])))
+            asyncio.run(serve(int(options.arguments[0]), Path(options.arguments[1])))
         case _:
             sys.exit(outside())
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import datetime
 import fcntl
+import gc
 import logging
 import os
 import pathlib
@@ -143,6 +144,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     logs.configure(arguments.log_level, arguments.log_format)
     build.publish("agent")
+    # All modules are there now, and stay. Each full collection would go through them, for as long as ten repairs take.
+    gc.collect()
+    gc.freeze()
     try:
         asyncio.run(_main(arguments))
     except (StartError, config.ConfigError) as error:

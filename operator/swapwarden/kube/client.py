@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import email.utils
 import json
 import logging
 import socket
@@ -86,13 +85,16 @@ def _retry_after(value: str | None) -> float | None:
     if value is None:
         return None
     with contextlib.suppress(ValueError):
-        seconds = (
-            float(value)
-            if value.strip().isdecimal()
-            else email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        )
+        seconds = float(value) if value.strip().isdecimal() else _date(value) - time.time()
         return min(max(0.0, seconds), MAX_RETRY_AFTER_SECONDS)
     return None
+
+
+def _date(value: str) -> float:
+    """Seconds since the epoch; ValueError where it is no date."""
+    import email.utils  # noqa: PLC0415 0.7 MB, for what API servers do not send, but servers before them may
+
+    return email.utils.parsedate_to_datetime(value).timestamp()
 
 
 class _Answer:

@@ -10,7 +10,6 @@ import importlib
 import os
 import pathlib
 import ssl
-import tempfile
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
@@ -135,6 +134,8 @@ class Config:
 
 
 def _load_pair(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
+    import tempfile  # noqa: PLC0415 0.7 MB, for what no pod needs: its proof is a token
+
     # The ssl module takes certificates from files only; this one is gone before the function returns.
     with tempfile.NamedTemporaryFile(suffix=".pem") as file:
         file.write(cert + b"\n" + key)
