@@ -3,6 +3,9 @@
 A folder `a-b-.slice.d` holds for every slice whose name begins with `a-b-` (systemd.unit(5)), so that two folders cover
 the pods of both classes, and not the slices of the classes themselves, which the kubelet writes to. Slices that are
 made once the files are there have the value from the start; older ones from systemd's next daemon-reload on.
+
+Slices of the node's own that a profile names can have such a file, too, in a folder by their whole name. There are none
+for services: who may write a service's drop-ins says what it runs.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ import contextlib
 import logging
 import os
 import pathlib
-from collections.abc import Callable
-from typing import Final
+import re
+from collections.abc import Callable, Collection
+from typing import Final, Generic, TypeVar
 
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
@@ -35,9 +39,14 @@ CLASSES: Final = ("burstable", "besteffort")
 BACKOFF_SECONDS: Final = (2.0, 300.0)
 """First and longest bound of the wait after a failure."""
 
+_SLICE: Final = re.compile(r"[A-Za-z0-9_:.\\]+(-[A-Za-z0-9_:.\\]+)*[.]slice")
+"""A slice that is not the root of all. A name with a dash at its end would stand for all that begin with it."""
 _NEW: Final = f".{FILE}.new"
 """systemd reads no file that does not end in .conf."""
+_FOLDER: Final = ".d"
 _MAX_BYTES: Final = 4096
+Wanted = TypeVar("Wanted", str, tuple[str, ...])
+"""What says which files are to be there; an empty one: none."""
 
 
 def folders(prefix: str) -> list[str]:
@@ -59,22 +68,55 @@ def install(directory: pathlib.Path, prefix: str) -> None:
         folder = directory / name
         if not folder.is_dir():
             raise FileNotFoundError(f"{UNITS}/{name} is not mounted: set agent.dropIns.prefix to {prefix}")
-        if _content(folder / FILE) != CONTENT:
-            _replace(folder)
-            log.info("installed a drop-in of systemd's", extra={"file": f"{UNITS}/{name}/{FILE}"})
+        _install(folder)
 
 
 def remove(directory: pathlib.Path) -> None:
     """Remove the files of any prefix that hold what `install` writes. OSError where that fails."""
     endings = tuple(folders(PREFIX))
     for folder in sorted(directory.iterdir()):
-        if not folder.name.endswith(endings):
+        if folder.name.endswith(endings):
+            _remove(folder)
+
+
+def slices(units: Collection[str], root: str) -> tuple[str, ...]:
+    """Of these units, the slices that may have a drop-in: none with pods in it. `root` is the cgroup above all pods."""
+    above = root.split("/")
+    return tuple(name for name in units if _SLICE.fullmatch(name) and name not in above and PREFIX not in name)
+
+
+def bring_slices(directory: pathlib.Path, wanted: tuple[str, ...]) -> None:
+    """Write the files of the slices that are `wanted` and whose folders are in `directory`, and remove those of others.
+
+    OSError where that fails.
+    """
+    for folder in sorted(directory.iterdir()):
+        name = folder.name.removesuffix(_FOLDER)
+        if name == folder.name or not _SLICE.fullmatch(name) or not folder.is_dir():
             continue
-        file = folder / FILE
-        if _content(file) == CONTENT:
-            file.unlink()
-            log.info("removed a drop-in of systemd's", extra={"file": f"{UNITS}/{folder.name}/{FILE}"})
-        (folder / _NEW).unlink(missing_ok=True)
+        if name in wanted:
+            _install(folder)
+        else:
+            _remove(folder)
+
+
+def is_installed(directory: pathlib.Path, name: str) -> bool:
+    """Whether the file of a slice is there, as `bring_slices` writes it."""
+    return bool(_SLICE.fullmatch(name)) and _content(directory / f"{name}{_FOLDER}" / FILE) == CONTENT
+
+
+def _install(folder: pathlib.Path) -> None:
+    if _content(folder / FILE) != CONTENT:
+        _replace(folder)
+        log.info("installed a drop-in of systemd's", extra={"file": f"{UNITS}/{folder.name}/{FILE}"})
+
+
+def _remove(folder: pathlib.Path) -> None:
+    file = folder / FILE
+    if _content(file) == CONTENT:
+        file.unlink()
+        log.info("removed a drop-in of systemd's", extra={"file": f"{UNITS}/{folder.name}/{FILE}"})
+    (folder / _NEW).unlink(missing_ok=True)
 
 
 def _content(file: pathlib.Path) -> bytes | None:
@@ -113,14 +155,21 @@ def _replace(folder: pathlib.Path) -> None:
         os.close(directory)
 
 
-class Keeper:
+class Keeper(Generic[Wanted]):
     """Has the files there, or not, in the background: a disk that is busy with swapping takes seconds."""
 
-    def __init__(self, directory: pathlib.Path | None, *, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        directory: pathlib.Path | None,
+        bring: Callable[[pathlib.Path, Wanted], None],
+        *,
+        changed: Callable[[], None],
+    ) -> None:
         """`directory` None: the folders are not mounted, and nothing is done. `changed` when `failed` or `left` is."""
         self._directory = directory
+        self._bring: Callable[[pathlib.Path, Wanted], None] = bring
         self._changed = changed
-        self._wanted: str | None = None
+        self._wanted: Wanted | None = None
         self._due = asyncio.Event()
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
         self.failed = ""
@@ -133,12 +182,12 @@ class Keeper:
         """Whether this agent installs the files, and no one else has to."""
         return self._directory is not None
 
-    def want(self, prefix: str | None) -> None:
-        """Files for slices with this prefix; empty: none. None: not known yet, so all stays as it is."""
-        if self._directory is None or prefix is None or prefix == self._wanted:
+    def want(self, wanted: Wanted | None) -> None:
+        """Files by what `bring` takes; empty: none. None: not known yet, so all stays as it is."""
+        if self._directory is None or wanted is None or wanted == self._wanted:
             return
-        self._wanted = prefix
-        self.left = not prefix
+        self._wanted = wanted
+        self.left = not wanted
         self._due.set()
 
     def check(self) -> None:
@@ -155,7 +204,7 @@ class Keeper:
                 continue
             wanted, before = self._wanted, (self.failed, self.left)
             try:
-                await asyncio.to_thread(_bring, self._directory, wanted)
+                await asyncio.to_thread(self._bring, self._directory, wanted)
             except OSError as error:
                 wait = self._failed(error)
                 self._changed()
@@ -179,7 +228,8 @@ class Keeper:
         return wait
 
 
-def _bring(directory: pathlib.Path, prefix: str) -> None:
+def bring(directory: pathlib.Path, prefix: str) -> None:
+    """Install both files for slices that begin with `prefix`; where that is empty, remove them. OSError as these."""
     if prefix:
         install(directory, prefix)
     else:

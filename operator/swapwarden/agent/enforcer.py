@@ -18,6 +18,7 @@ from typing import Any, Final
 from swapwarden.agent import (
     cgroupfs,
     deviations,
+    dropins,
     exposure,
     inotify,
     journal,
@@ -83,11 +84,13 @@ class Enforcer:
         anchor: str = "",
         away: float | None = None,
         changed: Callable[[], None] = lambda: None,
+        held_at_zero: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`changed` is called, often, when `standing` may have become another.
 
         `book` is of limits of swap, `kept` of other values.
+        `held_at_zero` tells of the node's units which ones systemd holds at 0 by the agent's doing.
         `away` is since when no agent can have been at work on the node, where that is known.
         """
         self._fs = cgroups
@@ -113,7 +116,7 @@ class Enforcer:
         self._read_until = 0
         """So many of the settler's writes have been told of by inotify for certain."""
         io = unitio.UnitIo(cgroups, kept, again=lambda: self._guarded(self._bring_units))
-        self._units = units.Units(cgroups, book, self._watches, self._settler, io)
+        self._units = units.Units(cgroups, book, self._watches, self._settler, io, held_at_zero=held_at_zero)
         self._state: wanted.State | None = None
         self._problem: tree.TreeError | None = None
         self._away = away
@@ -154,6 +157,16 @@ class Enforcer:
         if self._state is None or (self._evidence.wanted and self.root is None):
             return None
         return (strict.prefix(self.root) or "") if self._evidence.wanted and self.root is not None else ""
+
+    @property
+    def drop_in_slices(self) -> tuple[str, ...] | None:
+        """The node's slices that are to have drop-ins; None: not known yet."""
+        current = self._state
+        if current is None or (current.system is not None and self.root is None):
+            return None
+        if current.system is None or current.system.limit != 0 or current.mode is not names.Mode.ENFORCE:
+            return ()
+        return dropins.slices(current.system.units, self.root or "")
 
     def start(self, cached: wanted.State | None) -> None:
         """Begin, with the state of an earlier run in force, if there is one. Call it in the running event loop."""

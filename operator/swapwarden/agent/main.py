@@ -32,6 +32,7 @@ from swapwarden.agent import (
     kernel,
     originals,
     reporter,
+    shortfall,
     source,
     status,
     strict,
@@ -91,6 +92,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="PATH",
         help="holds the two folders of systemd's drop-ins for guarantee Strict (default: others install the files)",
+    )
+    parser.add_argument(
+        "--slice-drop-in-dir",
+        default="",
+        metavar="PATH",
+        help="holds folders of systemd's drop-ins by the names of slices, for those that profiles take swap from"
+        " (default: others install the files)",
     )
     parser.add_argument(
         "--print-drop-ins",
@@ -206,7 +214,10 @@ class Agent:
         self._run_dir = _directory("--run-dir", arguments.run_dir)
         self._state_dir = _directory("--state-dir", arguments.state_dir)
         drop_ins = pathlib.Path(arguments.drop_in_dir) if arguments.drop_in_dir else None
-        self._drop_ins = dropins.Keeper(drop_ins, changed=self._changed)
+        self._drop_ins = dropins.Keeper(drop_ins, dropins.bring, changed=self._changed)
+        slices = pathlib.Path(arguments.slice_drop_in_dir) if arguments.slice_drop_in_dir else None
+        self._slice_drop_ins = dropins.Keeper(slices, dropins.bring_slices, changed=self._changed)
+        self._slices = slices
         self._config = config.load(arguments.kubeconfig)
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._kubelet = check.configuration_files(arguments)
@@ -261,6 +272,7 @@ class Agent:
                 anchor=self._arguments.cgroup_anchor.strip("/"),
                 away=self._sign.last,
                 changed=self._changed,
+                held_at_zero=self._is_held_at_zero,
             )
             stack.callback(self._enforcer.close)
             stack.callback(self._leave, book)
@@ -318,7 +330,7 @@ class Agent:
             states = source.Source(api, self._node, accept=self._accept, fetched=self._fetched, refused=self._refuse)
             async with asyncio.TaskGroup() as group:
                 jobs = (states.run, self._reporter.run, self._cache.run, self._keep_alive, self._keep_synced)
-                for job in (*jobs, self._drop_ins.run):
+                for job in (*jobs, self._drop_ins.run, self._slice_drop_ins.run):
                     group.create_task(_unending(job))
 
     # What the parts tell each other
@@ -347,14 +359,20 @@ class Agent:
     def _changed(self) -> None:
         if self._enforcer is not None:
             self._drop_ins.want(self._enforcer.drop_in_prefix)
+            self._slice_drop_ins.want(self._enforcer.drop_in_slices)
         if self._reporter is not None:
             self._reporter.nudge()
+
+    def _is_held_at_zero(self, unit: str) -> bool:
+        """Whether a file that the agent installed has systemd hold a slice at 0, once it has read it."""
+        return self._slices is not None and dropins.is_installed(self._slices, unit)
 
     def _resync(self) -> None:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.resync()
             self._kernel.resync()
             self._drop_ins.check()
+            self._slice_drop_ins.check()
         self._looked_at = None
         self._read_facts()
 
@@ -384,8 +402,15 @@ class Agent:
         settings = standing.settings
         if self._kernel.concerned:
             settings = (*(settings or ()), *self._kernel.shortfalls)
+        if self._slice_drop_ins.failed:
+            message = f"systemd's drop-in files are not as they should be: {self._slice_drop_ins.failed}"
+            short = shortfall.Shortfall("system.slices", names.Shortfall.WRITE_FAILED, message)
+            settings = (*(settings or ()), short)
         return standing._replace(
-            to_put_back=standing.to_put_back + self._kernel.to_put_back + self._drop_ins.left,
+            to_put_back=standing.to_put_back
+            + self._kernel.to_put_back
+            + self._drop_ins.left
+            + self._slice_drop_ins.left,
             settings=settings,
             guarantee=strict.verdict(
                 self._enforcer.evidence, mounted=self._drop_ins.mounted, failed=self._drop_ins.failed

@@ -8,7 +8,7 @@ that are there; no path is made of it. The cgroups of pods are never among these
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from swapwarden.agent import (
@@ -65,8 +65,12 @@ class Units:
         watching: watches.Watches,
         settles: settler.Settler,
         io: unitio.UnitIo,
+        *,
+        held_at_zero: Callable[[str], bool],
     ) -> None:
+        """`held_at_zero` tells which units systemd holds at 0 by the agent's doing (dropins)."""
         self.io = io
+        self._held_at_zero = held_at_zero
         self._fs = cgroups
         self._journal = book
         self._watches = watching
@@ -190,6 +194,9 @@ class Units:
         if unit is None and inode is not None:
             unit = self._units[path] = Unit(name, path, inode)
             entry = self._journal.get(path, inode)
+            if entry is None and self._held_at_zero(name):
+                # After a boot it was made so. What is put back is no limit, which systemd would have given it else.
+                self._journal.cover(path, inode, covered=True)
             if entry is not None and entry.wrote:
                 unit.holds = entry.wrote[-1]
         if unit is not None:

@@ -75,7 +75,7 @@ SETS: dict[str, Json] = {
         "agent": {
             **PLACEMENT,
             "seLinuxOptions": {"type": "spc_t"},
-            "dropIns": {"mount": True, "prefix": r"my\x2droot-kubepods"},
+            "dropIns": {"mount": True, "prefix": r"my\x2droot-kubepods", "slices": ["system.slice", r"a-b\x2dc.slice"]},
         },
         "openshift": {"securityContextConstraints": True},
     },
@@ -554,6 +554,10 @@ def test_drop_ins_are_mounted_on_request_only_and_nothing_beside_them(tmp_path: 
         assert more - usual == {"--drop-in-dir=/host/drop-ins"}
         folders = [f"{prefix}-{name}-.slice.d" for name in ("burstable", "besteffort")]
         assert mounts == few | {f"/host/drop-ins/{each}": f"/etc/systemd/system/{each}" for each in folders}
+    more, mounts = found({"slices": ["system.slice", "a-b.slice"]})
+    assert more - usual == {"--slice-drop-in-dir=/host/slice-drop-ins"}
+    folders = ["system.slice.d", "a-b.slice.d"]
+    assert mounts == few | {f"/host/slice-drop-ins/{each}": f"/etc/systemd/system/{each}" for each in folders}
 
 
 def test_openshift_chooses_users_and_groups_but_the_agents(tmp_path: Path) -> None:
@@ -649,6 +653,10 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
         ({"agent": {"dropIns": {"mount": "yes"}}}, "mount"),
         ({"agent": {"dropIns": {"prefix": "../kubepods"}}}, "prefix"),
         ({"agent": {"dropIns": {"prefix": "system"}}}, "prefix"),
+        *(
+            ({"agent": {"dropIns": {"slices": [name]}}}, "slices")
+            for name in ("kubelet.service", "kubepods.slice", "-.slice", "a-.slice", "../x.slice", "a/b.slice", "")
+        ),
         ({"startupTaint": "yes"}, "startupTaint"),
         ({"agent": {"kernel": {"vm": "yes"}}}, "vm"),
         ({"agent": {"kubeletConfig": "kubelet/config.yaml"}}, "kubeletConfig"),

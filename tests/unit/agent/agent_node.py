@@ -48,7 +48,11 @@ class Node:
         """Seconds by which the agent's clock is ahead."""
 
     def start(
-        self, cached: wanted.State | None = None, own_uid: str = "", away: float | None = None
+        self,
+        cached: wanted.State | None = None,
+        own_uid: str = "",
+        away: float | None = None,
+        held_at_zero: Callable[[str], bool] = lambda _: False,
     ) -> enforcer.Enforcer:
         loop = asyncio.get_running_loop()
         self.cgroups = cgroupfs.Cgroups(str(self.tree.root), PAGE)
@@ -60,6 +64,7 @@ class Node:
             proc=self.tree.proc,
             own_uid=own_uid,
             away=away,
+            held_at_zero=held_at_zero,
             clock=lambda: loop.time() + self.later,
         )
         self.enforcer.start(cached)

@@ -107,7 +107,7 @@ def test_a_folder_that_is_not_mounted_is_named_with_the_remedy(units: pathlib.Pa
 class Kept:
     def __init__(self, units: pathlib.Path | None) -> None:
         self.told = 0
-        self.keeper = dropins.Keeper(units, changed=self._changed)
+        self.keeper = dropins.Keeper(units, dropins.bring, changed=self._changed)
         self.task = asyncio.create_task(self.keeper.run())
 
     def _changed(self) -> None:
@@ -157,7 +157,91 @@ async def test_a_failure_is_told_and_tried_again(
 
 
 async def test_without_a_mount_there_is_nothing_to_do() -> None:
-    keeper = dropins.Keeper(None, changed=lambda: None)
+    keeper = dropins.Keeper(None, dropins.bring, changed=lambda: None)
     keeper.want("")
     assert not keeper.left
     assert not keeper.mounted
+
+
+def of_slices(units: pathlib.Path, *names: str) -> list[pathlib.Path]:
+    """Where the files of these slices are, whose folders the kubelet makes."""
+    files = [units / f"{name}.d" / dropins.FILE for name in names]
+    for file in files:
+        file.parent.mkdir()
+    return files
+
+
+def test_slices_that_are_named_and_mounted_have_a_file(units: pathlib.Path) -> None:
+    system, user = of_slices(units, "system.slice", r"a\x2db-c.slice")
+    dropins.bring_slices(units, ("system.slice", "other.slice"))
+    assert [file.exists() for file in (system, user)] == [True, False]
+    assert system.read_text() == "[Slice]\nMemorySwapMax=0\n"
+    assert [dropins.is_installed(units, name) for name in ("system.slice", "other.slice", "../x")] == [
+        True,
+        False,
+        False,
+    ]
+    assert not (units / "other.slice.d").exists()
+    dropins.bring_slices(units, (r"a\x2db-c.slice",))
+    assert [file.exists() for file in (system, user)] == [False, True]
+    dropins.bring_slices(units, ())
+    assert not user.exists()
+    assert user.parent.is_dir()
+
+
+@pytest.mark.parametrize("name", ["kubelet.service", "-.slice", "a-.slice", "slice", ".slice"])
+def test_no_folder_of_a_service_or_of_many_slices_is_written_to(units: pathlib.Path, name: str) -> None:
+    """Were it mounted: who writes a service's drop-ins says what it runs."""
+    [file] = of_slices(units, name)
+    dropins.bring_slices(units, (name,))
+    assert list(file.parent.iterdir()) == []
+    file.write_bytes(dropins.CONTENT)
+    dropins.bring_slices(units, ())
+    assert file.exists()
+    assert not dropins.is_installed(units, name)
+
+
+def test_files_of_others_are_left_alone_when_a_slice_is_no_longer_named(units: pathlib.Path) -> None:
+    [file] = of_slices(units, "system.slice")
+    file.write_text("[Slice]\nMemorySwapMax=1G\n")
+    dropins.bring_slices(units, ())
+    assert file.read_text() == "[Slice]\nMemorySwapMax=1G\n"
+    assert not dropins.is_installed(units, "system.slice")
+    dropins.bring_slices(units, ("system.slice",))
+    assert file.read_bytes() == dropins.CONTENT
+
+
+@pytest.mark.parametrize(
+    ("root", "slices"),
+    [
+        ("kubepods.slice", ("system.slice", "kubelet.slice")),
+        ("kubelet.slice/kubelet-kubepods.slice", ("system.slice",)),
+        ("kubepods", ("system.slice", "kubelet.slice")),
+    ],
+)
+def test_slices_with_pods_and_services_have_none(root: str, slices: tuple[str, ...]) -> None:
+    named = (
+        "system.slice",
+        "kubelet.slice",
+        "kubelet.service",
+        "kubepods.slice",
+        "kubelet-kubepods.slice",
+        "-.slice",
+        "a/b.slice",
+    )
+    assert dropins.slices(named, root) == slices
+
+
+async def test_a_slice_has_its_file_while_it_is_named(units: pathlib.Path) -> None:
+    system, user = of_slices(units, "system.slice", "user.slice")
+    keeper = dropins.Keeper(units, dropins.bring_slices, changed=lambda: None)
+    task = asyncio.create_task(keeper.run())
+    keeper.want(("system.slice", "user.slice"))
+    await until(lambda: system.exists() and user.exists())
+    keeper.want(("user.slice",))
+    await until(lambda: not system.exists())
+    keeper.want(())
+    await until(lambda: not keeper.left)
+    assert not user.exists()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
-from swapwarden.agent import cgroupfs, journal, limits, originals, swapdisks, wanted
+from swapwarden.agent import cgroupfs, dropins, journal, limits, originals, swapdisks, wanted
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import MIB, Node, state
@@ -33,7 +33,7 @@ class Killer:
         self.can_tear: list[int] = []
         """Calls that were written to a file."""
         self._journal_fds: set[int] = set()
-        for module in (journal, cgroupfs):
+        for module in (journal, cgroupfs, dropins):
             monkeypatch.setattr(module, "os", self)
         for name in ("replace", "unlink"):
             monkeypatch.setattr(pathlib.Path, name, self._on_path(getattr(pathlib.Path, name)))
@@ -169,6 +169,47 @@ async def test_units_and_their_io_killed_at_each_write(tmp_path: pathlib.Path, m
         # The kernel shows no line for a disk of which this was written.
         assert (system / "io.weight").read_text().strip() in {f"{DISK} default", "default 100"}, at
         assert originals.Originals(folder).names() == [], at
+        return deaths
+
+    assert lived(-1) == 0
+    calls = killer.calls
+    assert calls > 12
+    for at in range(calls):
+        assert lived(at) == 1
+
+
+def test_drop_ins_killed_at_each_write(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd may read them at any moment: each is whole, the old one or the new one."""
+    killer = Killer(monkeypatch)
+    other = b"[Slice]\nMemorySwapMax=1G\n"
+
+    def lived(at: int) -> int:
+        folder = tmp_path / f"{at}"
+        names = [*dropins.folders("kubepods"), "system.slice.d"]
+        for name in names:
+            (folder / name).mkdir(parents=True)
+        files = [folder / name / dropins.FILE for name in names]
+        files[0].write_bytes(other)
+        killer.calls, killer.at = 0, at
+        steps: list[Callable[[], None]] = [
+            lambda: dropins.install(folder, "kubepods"),
+            lambda: dropins.bring_slices(folder, ("system.slice",)),
+            lambda: dropins.remove(folder),
+            lambda: dropins.bring_slices(folder, ()),
+        ]
+        deaths = 0
+        while steps:
+            try:
+                steps[0]()
+            except Killed:
+                deaths += 1
+                killer.at = -1
+                assert {file.read_bytes() for file in files if file.exists()} <= {dropins.CONTENT, other}, at
+                continue
+            steps.pop(0)
+            if len(steps) == 2:
+                assert [file.read_bytes() for file in files] == [dropins.CONTENT] * 3, at
+        assert not [file for name in names for file in (folder / name).iterdir()], at
         return deaths
 
     assert lived(-1) == 0

@@ -180,3 +180,38 @@ async def test_slices_come_and_the_tree_of_pods_goes_though_both_are_in_one_cgro
     node.tree.remove(node.tree.kubepods)
     await until(lambda: agent.root is None)
     node.stop()
+
+
+async def test_slices_have_drop_ins_while_they_are_to_have_no_swap(units: Units) -> None:
+    agent = units.node.start()
+    assert agent.drop_in_slices is None
+    agent.apply(asking(*ALL, "kubepods.slice", "-.slice", "late.slice"))
+    assert agent.drop_in_slices == ("system.slice", "a-b.slice", "late.slice")
+    agent.apply(asking(*ALL, mode=names.Mode.AUDIT))
+    assert agent.drop_in_slices == ()
+    agent.apply(state()._replace(system=wanted.System(None, ALL, 25_000)))
+    assert agent.drop_in_slices == ()
+    agent.apply(state())
+    assert agent.drop_in_slices == ()
+
+
+async def test_where_pods_are_not_known_no_drop_in_comes_or_goes(tmp_path: pathlib.Path) -> None:
+    node = Node(tmp_path)
+    node.tree.remove(node.tree.kubepods)
+    agent = node.start(asking("system.slice"))
+    assert agent.drop_in_slices is None
+    agent.apply(state())
+    assert agent.drop_in_slices == ()
+    node.stop()
+
+
+@pytest.mark.parametrize("installed", [True, False])
+async def test_a_limit_that_came_from_the_drop_in_is_taken_away_with_it(units: Units, *, installed: bool) -> None:
+    """After a boot, of which systemd makes the slice so: nothing was ever written to it."""
+    write(units.system, "0")
+    agent = units.node.start(held_at_zero=lambda name: installed and name == "system.slice")
+    agent.apply(asking("system.slice", "kubelet.service"))
+    assert units.values[:2] == ["0", "0"]
+    agent.apply(state(mode=names.Mode.RESTORE))
+    assert units.values[:2] == ["max" if installed else "0", "max"]
+    assert agent.standing().to_put_back == 0

@@ -408,6 +408,15 @@ subjects:
 {{- end }}
 {{- end }}
 
+{{/* The folders of systemd's drop-ins for slices of the node, as JSON. */}}
+{{- define "swapwarden.sliceDropIns" -}}
+{{- $mounts := list }}
+{{- range $place, $slice := (.Values.agent.dropIns).slices }}
+{{- $mounts = append $mounts (dict "volume" (printf "slice-drop-ins-%d" $place) "folder" (printf "%s.d" $slice)) }}
+{{- end }}
+{{- toJson $mounts }}
+{{- end }}
+
 {{/* The folders of systemd's drop-ins that the agent installs, as JSON. */}}
 {{- define "swapwarden.dropIns" -}}
 {{- $mounts := list }}
