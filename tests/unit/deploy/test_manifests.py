@@ -408,7 +408,7 @@ def test_network_policies_admit_metrics_and_calls_only() -> None:
 
 def test_the_image_is_renamed_as_the_docs_say() -> None:
     docs = (manifests.FOLDER.parents[1] / "docs" / "install.md").read_text(encoding="utf-8")
-    line = re.search(r"^ +sed -i 's\|(.*)\|(.*)\|' deploy/manifests/\*\.yaml$", docs, re.MULTILINE)
+    line = re.search(r"^sed -i 's\|(.*)\|(.*)\|' deploy/manifests/\*\.yaml$", docs, re.MULTILINE)
     assert line
     texts = [path.read_text(encoding="utf-8").replace(line[1], line[2]) for path in manifests.FOLDER.glob("*.yaml")]
     images = re.findall(r"^ +image: (.*)$", "".join(texts), re.MULTILINE)
