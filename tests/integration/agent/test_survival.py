@@ -54,7 +54,8 @@ def test_10_000_pods_come_and_go_and_leave_nothing(tree: CgroupTree, api: FakeAp
     come_and_go(tree, 0, 2000)
     before, memory = settled(), agent.rss
     come_and_go(tree, 2000, 8000)
-    assert settled() == before
+    # Questions for metrics take a descriptor each, which may be there a moment longer.
+    until(lambda: all(now <= then for now, then in zip(settled(), before, strict=True)), "no more than before")
     assert agent.rss < memory + 2 * MIB
     assert agent.metric('swapwarden_agent_writes_total{kind="pod",result="ok"}') > 0
     assert (agent.run_dir / "journal.jsonl").stat().st_size < MIB
