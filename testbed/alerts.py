@@ -95,6 +95,26 @@ sum by (cluster, node) (increase({_OTHER_WRITERS}[75m]))
         " lowering is left to it for an hour.",
     ),
     Alert(
+        "SwapwardenAgentSilent",
+        "warning",
+        "15m",
+        """\
+max by (cluster) (swapwarden_controller_nodes_silent)
+  - on (cluster)
+  (
+    sum by (cluster) (kube_node_status_condition{condition="Ready",status="true"} == bool 0)
+    or on (cluster)
+    0 * max by (cluster) (swapwarden_controller_nodes_silent)
+  )
+  > 0
+or on (cluster)
+count by (cluster) (max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0)""",
+        "Nodes have no agent that answers.",
+        "On {{ $value }} nodes that are up, Swapwarden's agent has not been at work, or has not reached the API server,"
+        " for 15 minutes. Without one, new pods get whatever the kubelet gives them, and limits that others undo are"
+        " not repaired.",
+    ),
+    Alert(
         "SwapwardenNoLeader",
         "warning",
         "10m",

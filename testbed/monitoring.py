@@ -134,7 +134,8 @@ scrape_configs:
 
 - Pressure (PSI): a kernel without it, or with `psi=0`, has no series, and the alerts that need it stay silent.
 - Metrics of others, where they are collected. Without `apiserver_admission_webhook_*` of the API servers,
-  `SwapwardenWebhookFailing` stays silent; without `kube_pod_info` of kube-state-metrics,
+  `SwapwardenWebhookFailing` stays silent; without `kube_node_status_condition` of kube-state-metrics,
+  `SwapwardenAgentSilent` counts nodes that are down, too; without its `kube_pod_info`,
   `SwapwardenSwapHidesMemoryLimit` names a pod by its UID.
 
 `cluster` is kept where a Prometheus has series of several clusters with that label. Each rule is tested with

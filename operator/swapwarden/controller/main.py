@@ -31,6 +31,7 @@ from swapwarden.controller import (
     reconciler,
     restoring,
     rows,
+    silence,
     throttle,
     workqueue,
 )
@@ -334,6 +335,7 @@ class Controller:
                 jobs += [self._profiles.run(), self._recorder.run(), self._reporter.run(), self._sync()]
                 jobs += [self._work() for _ in range(WORKERS)]
                 jobs += [self._order.run(), self._namespaces.run(), self._features.run()]
+                jobs += [silence.watch(self._known, lambda: self.unready() is None)]
                 jobs += [self._keeper.run()] if self._keeper.service else []
                 jobs += [self._conditions.run()] if self._conditions is not None else []
                 tasks = [group.create_task(job) for job in jobs]

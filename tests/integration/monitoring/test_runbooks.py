@@ -15,6 +15,7 @@ from testbed.controlplane import ControlPlane
 ME = "tests/integration/monitoring/test_runbooks.py"
 Json = dict[str, Any]
 PAGES = (
+    "docs/runbooks/SwapwardenAgentSilent.md",
     "docs/runbooks/SwapwardenCertificateNearExpiry.md",
     "docs/runbooks/SwapwardenDisabledPodUsesSwap.md",
     "docs/runbooks/SwapwardenDriftFight.md",

@@ -26,6 +26,27 @@
     description: On node {{`{{`}} $labels.node }}, something else has written over Swapwarden's swap limits {{`{{`}} $value | printf "%.0f" }} times lately. Values that it raised were lowered again each time; a value that it keeps lowering is left to it for an hour.
     runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenDriftFight" | quote }}
 {{- end }}
+{{- if not (has "SwapwardenAgentSilent" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenAgentSilent
+  expr: |-
+    max by (cluster) (swapwarden_controller_nodes_silent)
+      - on (cluster)
+      (
+        sum by (cluster) (kube_node_status_condition{condition="Ready",status="true"} == bool 0)
+        or on (cluster)
+        0 * max by (cluster) (swapwarden_controller_nodes_silent)
+      )
+      > 0
+    or on (cluster)
+    count by (cluster) (max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0)
+  for: 15m
+  labels:
+    severity: warning
+  annotations:
+    summary: Nodes have no agent that answers.
+    description: On {{`{{`}} $value }} nodes that are up, Swapwarden's agent has not been at work, or has not reached the API server, for 15 minutes. Without one, new pods get whatever the kubelet gives them, and limits that others undo are not repaired.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenAgentSilent" | quote }}
+{{- end }}
 {{- if not (has "SwapwardenNoLeader" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenNoLeader
   expr: absent(swapwarden_leader == 1)

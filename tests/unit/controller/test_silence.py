@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from swapwarden.controller import cluster, silence
+
+from tests.unit.controller.objects import node, state_row
+from tests.unit.policy.rows import container, pod
+
+NAMESPACE = "swapwarden-system"
+
+
+def known() -> cluster.Cluster:
+    """Three nodes: one with an agent that is Ready, one whose agent was there once, one that never had one."""
+    made = cluster.Cluster(lambda *_, **__: None, lambda: None, agent_pods=NAMESPACE)
+    for name in ("answers", "silent", "without"):
+        made.node_changed(name, None, node(name))
+    for name in ("answers", "silent"):
+        made.state_changed(name, None, state_row(name, observed=1))
+    made.state_changed("without", None, state_row("without"))
+    for name, ready in (("answers", True), ("silent", False)):
+        row = pod(container(), key=name, name=f"agent-{name}", namespace=NAMESPACE, node=name, agent=ready)
+        made.pod_changed(f"{NAMESPACE}/agent-{name}", None, row)
+    return made
+
+
+def test_a_node_is_silent_whose_agent_answered_and_is_not_ready_any_more() -> None:
+    assert silence.count(known()) == 1
+
+
+def test_one_that_is_gone_is_not() -> None:
+    made = known()
+    made.node_changed("silent", None, None)
+    assert silence.count(made) == 0
+
+
+async def test_nothing_is_said_before_all_is_known() -> None:
+    silence.SILENT.set(0)
+    said: list[float] = []
+
+    def ready() -> bool:
+        said.append(silence.SILENT.value())
+        if len(said) == 4:
+            raise asyncio.CancelledError
+        return len(said) == 3
+
+    with pytest.raises(asyncio.CancelledError):
+        await silence.watch(known(), ready, interval=0.0)
+    assert said == [0, 0, 0, 1]
