@@ -58,9 +58,21 @@ def command_line() -> str:
         lines += [f"## swapwarden {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
         lines += [*_TABLE, *_rows(parser), ""]
     for name, (module, summary) in kubectl.COMMANDS.items():
-        lines += [f"## kubectl swap {name}", "", summary, ""]
-        lines += _plugin_command(importlib.import_module(module).command, f"kubectl swap {name}")
+        lines += _plugin_section(importlib.import_module(module).command, f"kubectl swap {name}", summary)
     return "\n".join(lines)
+
+
+def _plugin_section(command: click.Command, path: str, summary: str) -> Iterator[str]:
+    """A command; of one that has commands of its own, these."""
+    yield from (f"## {path}", "", summary, "")
+    if not isinstance(command, click.Group):
+        yield from _plugin_command(command, path)
+        return
+    context = click.Context(command, info_name=path)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        if found is not None:
+            yield from _plugin_section(found, f"{path} {name}", found.get_short_help_str(limit=200))
 
 
 def _plugin_command(command: click.Command, path: str) -> Iterator[str]:

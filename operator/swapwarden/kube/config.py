@@ -5,6 +5,7 @@ TLS is always verified: `insecure-skip-tls-verify` is refused, and plain http is
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import importlib
 import os
@@ -144,6 +145,30 @@ def _load_pair(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
         context.load_cert_chain(file.name, password="")
 
 
+@dataclasses.dataclass(frozen=True)
+class Credentials:
+    """What a plugin gives: a token, or a certificate with its key in PEM form, or both."""
+
+    token: str | None = dataclasses.field(default=None, repr=False)
+    cert_data: bytes | None = dataclasses.field(default=None, repr=False)
+    key_data: bytes | None = dataclasses.field(default=None, repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plugin:
+    """A program that a kubeconfig's user has credentials from (exec)."""
+
+    origin: pathlib.Path
+    """The kubeconfig."""
+    settings: Any = dataclasses.field(repr=False)
+    """What stands under exec there, as it came."""
+    cluster: dict[str, Any] = dataclasses.field(repr=False)
+    """The cluster that it is for, as the kubeconfig has it, with the data of its authority."""
+
+
+Ask = Callable[[Plugin], Credentials]
+
+
 def load(kubeconfig: str | None = None, context: str | None = None) -> Config:
     """Find the configuration: `kubeconfig`, else the pod's service account, else $KUBECONFIG, else ~/.kube/config.
 
@@ -154,15 +179,23 @@ def load(kubeconfig: str | None = None, context: str | None = None) -> Config:
     return from_kubeconfigs(_files(kubeconfig), context)
 
 
-def load_for_person(kubeconfig: str | None = None, context: str | None = None) -> Config:
-    """Find the configuration as kubectl does: `kubeconfig`, $KUBECONFIG, ~/.kube/config, a pod's service account."""
+def load_for_person(kubeconfig: str | None = None, context: str | None = None, ask: Ask | None = None) -> Config:
+    """Find the configuration as kubectl does: `kubeconfig`, $KUBECONFIG, ~/.kube/config, a pod's service account.
+
+    `ask` gets credentials from a program, where the kubeconfig names one.
+    """
     try:
         files = _files(kubeconfig)
     except ConfigError:
         if kubeconfig or context or not _is_in_pod():
             raise
         return in_cluster(SERVICE_ACCOUNT)
-    return from_kubeconfigs(files, context)
+    return from_kubeconfigs(files, context, ask)
+
+
+def contexts(kubeconfig: str | None = None) -> list[str]:
+    """The names of all contexts in the kubeconfig files. ConfigError where there are none to read."""
+    return _Kubeconfig(_files(kubeconfig)).names("contexts")
 
 
 def _is_in_pod() -> bool:
@@ -208,6 +241,7 @@ class _Cluster(msgspec.Struct, rename="kebab"):
     tls_server_name: str | None = None
     insecure_skip_tls_verify: bool | None = None
     proxy_url: str | None = None
+    extensions: Any = None
 
 
 class _User(msgspec.Struct, rename="kebab"):
@@ -251,6 +285,13 @@ class _Kubeconfig:
                         raise ConfigError(f"{path}: {name!r} in {section}: {error}") from error
         raise ConfigError(f"{self._name} has {self._no()} entry {name!r} in {section}")
 
+    def names(self, section: str) -> list[str]:
+        """The names of all entries, each once."""
+        sections = [parsed.get(section) for _, parsed in self._files]
+        entries = [entry for found in sections if isinstance(found, list) for entry in found]
+        found = [entry["name"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
+        return list(dict.fromkeys(found))
+
     def current(self) -> str:
         """The name of the current context."""
         for _, parsed in self._files:
@@ -286,8 +327,11 @@ def from_kubeconfig(path: pathlib.Path, context: str | None = None) -> Config:
     return from_kubeconfigs([path], context)
 
 
-def from_kubeconfigs(paths: Sequence[pathlib.Path], context: str | None = None) -> Config:
-    """Read one context (by default the current one) of kubeconfig files, one at least; paths are relative to each."""
+def from_kubeconfigs(paths: Sequence[pathlib.Path], context: str | None = None, ask: Ask | None = None) -> Config:
+    """Read one context (by default the current one) of kubeconfig files, one at least; paths are relative to each.
+
+    Without `ask` programs that give credentials are refused.
+    """
     files = _Kubeconfig(paths)
     _, chosen = files.entry("contexts", context or files.current(), _Context)
     of_cluster, cluster = files.entry("clusters", chosen.cluster, _Cluster)
@@ -298,7 +342,7 @@ def from_kubeconfigs(paths: Sequence[pathlib.Path], context: str | None = None) 
         )
     if cluster.proxy_url:
         raise ConfigError(f"{of_cluster}: proxy-url is not supported; use an address that can be reached directly")
-    unsupported = {"exec": user.exec, "auth-provider": user.auth_provider, "username": user.username}
+    unsupported = {"exec": None if ask else user.exec, "auth-provider": user.auth_provider, "username": user.username}
     for name, value in {**unsupported, "as": user.impersonate}.items():
         if value:
             raise ConfigError(
@@ -306,15 +350,22 @@ def from_kubeconfigs(paths: Sequence[pathlib.Path], context: str | None = None) 
                 " for example from `kubectl create token`"
             )
     authority = _data(of_cluster, cluster.certificate_authority_data, cluster.certificate_authority)
+    asked = Credentials()
+    if ask and user.exec:
+        # No secret of the kubeconfig's; an authority in a file is given as data, as client-go does.
+        told = {key: value for key, value in msgspec.to_builtins(cluster).items() if value is not None}
+        if authority is not None:
+            told["certificate-authority-data"] = base64.b64encode(authority).decode()
+        asked = ask(Plugin(of_user, user.exec, told))
     return Config(
         server=cluster.server,
         namespace=chosen.namespace or "default",
         ca_data=None if authority is None else _pem(authority, of_cluster),
-        cert_data=_data(of_user, user.client_certificate_data, user.client_certificate),
-        key_data=_data(of_user, user.client_key_data, user.client_key),
+        cert_data=asked.cert_data or _data(of_user, user.client_certificate_data, user.client_certificate),
+        key_data=asked.key_data or _data(of_user, user.client_key_data, user.client_key),
         tls_server_name=cluster.tls_server_name or None,
-        static_token=user.token or None,
-        token_file=TokenFile(of_user.parent / user.token_file) if user.token_file else None,
+        static_token=asked.token or user.token or None,
+        token_file=TokenFile(of_user.parent / user.token_file) if user.token_file and not asked.token else None,
     )
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from swapwarden.api import names
 
 from testbed.controlplane import ControlPlane
+from tests.integration.cli.front import Front
 
 API = "/apis/swapwarden.dev/v1alpha1"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 GIB = 1 << 30
+RELEASE = "swapwarden-system"
+EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,19 +51,24 @@ class Plugin:
 class Cluster:
     """Objects in a real API server; each cluster's nodes have a label and a namespace of their own."""
 
-    def __init__(self, control_plane: ControlPlane) -> None:
+    def __init__(self, control_plane: ControlPlane, front: Front, name: str = "") -> None:
+        """NAME: of its namespace, where it has the API server to itself; names of nodes have nothing added then."""
         self.control_plane = control_plane
-        self.id = uuid.uuid4().hex[:8]
+        self.front = front
+        self.id = "" if name else uuid.uuid4().hex[:8]
         self.selector = f"test={self.id}"
-        self.namespace = f"test-{self.id}"
+        self.namespace = name or f"test-{self.id}"
         control_plane.create_namespace(self.namespace)
 
     @property
     def admin(self) -> Plugin:
         return Plugin(self.control_plane.kubeconfig)
 
+    def namespaced(self, namespace: str = "") -> str:
+        return f"/api/v1/namespaces/{namespace or self.namespace}"
+
     def name(self, short: str) -> str:
-        return f"{short}-{self.id}"
+        return f"{short}-{self.id}" if self.id else short
 
     def node(self, short: str, labels: dict[str, str] | None = None, swap: int = 0) -> None:
         name = self.name(short)
@@ -85,19 +96,64 @@ class Cluster:
         status, answer = self.control_plane.request("PATCH", path, body)
         assert status == 200, answer
 
+    def pod(
+        self,
+        short: str,
+        node: str,
+        *containers: str,
+        namespace: str = "",
+        labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+    ) -> str:
+        """A running pod on one of the nodes, and Ready; its UID. Its containers have their names as their ids."""
+        path = f"{self.namespaced(namespace)}/pods"
+        running = containers or ("app",)
+        made = self.control_plane.create(
+            path,
+            {
+                "metadata": {"name": short, "labels": labels or {}, "annotations": annotations or {}},
+                "spec": {
+                    "nodeName": self.name(node),
+                    "containers": [{"name": name, "image": "x"} for name in running],
+                },
+            },
+        )
+        statuses = [
+            {"name": name, "containerID": f"containerd://{name}", "state": {"running": {}}, "ready": True}
+            | {"restartCount": 0, "image": "x", "imageID": "x"}
+            for name in running
+        ]
+        status = {"phase": "Running", "containerStatuses": statuses}
+        status |= {"conditions": [{"type": "Ready", "status": "True"}]}
+        self.patch(f"{path}/{short}/status", {"status": status})
+        return str(made["metadata"]["uid"])
+
+    def agent(self, node: str, metrics: str | None = None) -> None:
+        """The agent of one of the nodes, which answers with these metrics."""
+        name = self.name(f"agent-{node}")
+        self.pod(name, node, "agent", namespace=RELEASE, labels=names.AGENT_LABELS)
+        if metrics is not None:
+            self.front.metrics[name] = metrics
+
     def user(self, rules: list[dict[str, Any]], *, everywhere: bool = False) -> Plugin:
-        """Somebody with these rights in the cluster's namespace, or everywhere."""
+        """Somebody with these rights in the cluster's namespace, which is the context's, or everywhere."""
         name = f"user-{uuid.uuid4().hex[:8]}"
+        self.control_plane.create(f"{self.namespaced()}/serviceaccounts", {"metadata": {"name": name}})
         kind = "ClusterRole" if everywhere else "Role"
         path = RBAC if everywhere else f"{RBAC}/namespaces/{self.namespace}"
         meta = {"metadata": {"name": name}}
         self.control_plane.create(f"{path}/{kind.lower()}s", {**meta, "rules": rules})
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
-        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}
+        subject = {"kind": "ServiceAccount", "namespace": self.namespace, "name": name}
         self.control_plane.create(
             f"{path}/{kind.lower()}bindings", {**meta, "roleRef": reference, "subjects": [subject]}
         )
-        return Plugin(self.control_plane.kubeconfig_as(name))
+        token = self.control_plane.token(self.namespace, name)
+        kubeconfig = self.control_plane.kubeconfig_for(token, name, server=self.front.url)
+        content = json.loads(kubeconfig.read_text())
+        content["contexts"][0]["context"]["namespace"] = self.namespace
+        kubeconfig.write_text(json.dumps(content))
+        return Plugin(kubeconfig)
 
 
 def healthy(profile: str, swap: int, *devices: dict[str, Any], **conditions: tuple[str, str, str]) -> dict[str, Any]:
@@ -125,7 +181,22 @@ def healthy(profile: str, swap: int, *devices: dict[str, Any], **conditions: tup
     }
 
 
+@pytest.fixture(scope="session")
+def release(crds: ControlPlane) -> ControlPlane:
+    """The session's control plane, with the namespace that agents are in."""
+    if crds.request("GET", f"/api/v1/namespaces/{RELEASE}/serviceaccounts/default")[0] != 200:
+        crds.request("POST", "/api/v1/namespaces", {"metadata": {"name": RELEASE}})
+        crds.create(f"/api/v1/namespaces/{RELEASE}/serviceaccounts", {"metadata": {"name": "default"}})
+    return crds
+
+
 @pytest.fixture
-def cluster(crds: ControlPlane) -> Cluster:
+def cluster(release: ControlPlane) -> Iterator[Cluster]:
     """A cluster of the test's own in the session's API server."""
-    return Cluster(crds)
+    with Front(release) as front:
+        made = Cluster(release, front)
+        yield made
+        # Agents are looked for everywhere, and the next test has some of its own.
+        path = f"/api/v1/namespaces/{RELEASE}/pods"
+        for pod in release.get(path)["items"]:
+            release.request("DELETE", f"{path}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})

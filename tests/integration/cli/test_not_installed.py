@@ -11,12 +11,12 @@ from tests.integration.cli.conftest import Plugin
 
 
 @pytest.fixture(scope="module")
-def bare() -> Iterator[ControlPlane]:
+def own() -> Iterator[ControlPlane]:
     with ControlPlane() as running:
         yield running
 
 
-def test_it_is_said(bare: ControlPlane) -> None:
-    done = Plugin(bare.kubeconfig)("nodes")
+def test_that_swapwarden_is_not_there_is_said(own: ControlPlane) -> None:
+    done = Plugin(own.kubeconfig)("nodes")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: Swapwarden is not installed in this cluster")

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from testbed import commands
-from testbed.controlplane import ControlPlane
 from tests.integration.cli.conftest import API, GIB, Cluster, healthy
 
 CONTROLLED: dict[str, Any] = {"behavior": "WorkloadControlled"}
@@ -163,11 +162,11 @@ class Example(Cluster):
         return short
 
 
-def test_what_the_documentation_shows(crds: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_documentation_shows(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(commands.ROOT)
     (block,) = commands.run_by("tests/integration/cli/test_simulate.py", "docs/kubectl-swap.md")
-    example = Example(crds)
-    crds.create_namespace("shop")
+    example = Example(cluster.control_plane, cluster.front)
+    cluster.control_plane.create_namespace("shop")
     for node, behavior in (("batch-1", "NoSwap"), ("batch-2", "LimitedSwap")):
         add_node(example, node, behavior, 4 * GIB, {"pool": "batch"})
     for pod, node in (("web", "batch-1"), ("queue", "batch-2"), ("cache", "batch-2")):

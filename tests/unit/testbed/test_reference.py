@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
+import click
 import pytest
 from swapwarden.__main__ import COMMANDS
 from swapwarden.api import names
@@ -78,9 +79,11 @@ def test_each_option_is_in_the_reference(command: str) -> None:
 
 @pytest.mark.parametrize("command", kubectl.COMMANDS)
 def test_each_option_of_the_plugin_is_in_the_reference(command: str) -> None:
-    section = reference.command_line().partition(f"## kubectl swap {command}\n")[2].partition("\n## ")[0]
-    command_of = importlib.import_module(kubectl.COMMANDS[command][0]).command
-    flags = [flag for each in command_of.params if each.param_type_name == "option" for flag in each.opts]
-    assert flags
-    assert [flag for flag in flags if flag not in section] == []
-    assert f"kubectl swap {command} [OPTIONS]" in section
+    found = importlib.import_module(kubectl.COMMANDS[command][0]).command
+    each = found.commands if isinstance(found, click.Group) else {"": found}
+    for name, one in each.items():
+        path = f"kubectl swap {command} {name}".strip()
+        section = reference.command_line().partition(f"## {path}\n")[2].partition("\n## ")[0]
+        flags = [flag for parameter in one.params if parameter.param_type_name == "option" for flag in parameter.opts]
+        assert [flag for flag in flags if flag not in section] == []
+        assert f"{path} [OPTIONS]" in section

@@ -14,11 +14,20 @@ EXTRA: Final = frozenset({"click", "kubernetes", "rich"})
 
 def main() -> int:
     """Run the command line; the exit status."""
+    return _run("main")
+
+
+def complete() -> int:
+    """Run kubectl_complete-swap, which kubectl asks how a command line may go on; the exit status."""
+    return _run("complete")
+
+
+def _run(function: str) -> int:
     try:
         # msgspec takes from typing_extensions, where that is there, what typing has as well: that costs start-up time.
         with lazily.without("typing_extensions"):
             importlib.import_module("msgspec")
-        return int(importlib.import_module("swapwarden.cli.kubectl.main").main())
+        return int(getattr(importlib.import_module("swapwarden.cli.kubectl.main"), function)())
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in EXTRA:

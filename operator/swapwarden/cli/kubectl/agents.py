@@ -103,25 +103,25 @@ def _agent(pod: WireAgent) -> Agent:
     )
 
 
-async def find(asked: session.Session) -> Found | None:
-    """The agents by node; None where the user may not see them, which is noted."""
+async def find(asked: session.Session) -> tuple[Found | None, str]:
+    """The agents by node, None where the user may not see them; and why not."""
     try:
-        return choose(await asked.collect("/api/v1/pods", WireAgent, selector=SELECTOR))
+        return choose(await asked.collect("/api/v1/pods", WireAgent, selector=SELECTOR)), ""
     except session.Forbidden:
         pass
     try:
         pods = await asked.collect(asked.namespaced("api/v1", "pods", NAMESPACE), WireAgent, selector=SELECTOR)
     except session.Forbidden as error:
-        asked.note(f"the agents cannot be seen: {error.message}")
-        return None
+        return None, f"the agents cannot be seen: {error.message}"
     # Where there are none, they may be in another namespace.
-    return choose(pods) or None
+    found = choose(pods)
+    return (found, "") if found else (None, f"no agents are in {NAMESPACE}, and other namespaces may not be seen")
 
 
 async def scrape(
     asked: session.Session, agents: Iterable[Agent], wanted: Collection[str]
-) -> dict[str, list[samples.Sample]]:
-    """What the metrics of Ready agents say, by node, as far as they answer in time; why they do not is noted."""
+) -> tuple[dict[str, list[samples.Sample]], str]:
+    """What the metrics of Ready agents say, by node, as far as they answer in time; and why others do not."""
     ready = [agent for agent in agents if agent.ready]
     found: dict[str, list[samples.Sample]] = {}
     failed: list[str] = []
@@ -144,7 +144,5 @@ async def scrape(
             await one(agent)
         await asyncio.gather(*(one(agent) for agent in ready[1:]))
     except session.Forbidden as error:
-        asked.note(f"usage is not known from the agents, whose metrics need get on pods/proxy: {error.message}")
-    if failed:
-        asked.note(f"the agents of {len(failed)} of {len(ready)} nodes gave no metrics: {min(failed)}")
-    return found
+        return found, f"the agents' metrics may not be read (get on pods/proxy): {error.message}"
+    return found, f"the agents of {len(failed)} of {len(ready)} nodes gave no metrics: {min(failed)}" if failed else ""

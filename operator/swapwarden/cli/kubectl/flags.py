@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from swapwarden.cli.kubectl import session, tables
+from swapwarden.cli.kubectl import candidates, session, tables
 
 Command = Callable[..., Any]
 
@@ -35,8 +35,18 @@ class Seconds(click.ParamType[float]):
 def cluster(function: Command) -> Command:
     """--kubeconfig, --context, --request-timeout, given to the command as `target`."""
 
-    @click.option("--kubeconfig", metavar="FILE", help="Kubeconfig to use instead of $KUBECONFIG or ~/.kube/config.")
-    @click.option("--context", metavar="NAME", help="Context of the kubeconfig to use instead of the current one.")
+    @click.option(
+        "--kubeconfig",
+        type=click.Path(),
+        metavar="FILE",
+        help="Kubeconfig to use instead of $KUBECONFIG or ~/.kube/config.",
+    )
+    @click.option(
+        "--context",
+        metavar="NAME",
+        shell_complete=candidates.contexts,
+        help="Context of the kubeconfig to use instead of the current one.",
+    )
     @click.option(
         "--request-timeout",
         type=Seconds(),
@@ -62,7 +72,13 @@ def cluster(function: Command) -> Command:
 
 def namespace(function: Command) -> Command:
     """-n and -A, which become part of `target`: put it above cluster()."""
-    alone = click.option("-n", "--namespace", metavar="NAME", help="Namespace instead of the context's.")
+    alone = click.option(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        shell_complete=candidates.namespaces,
+        help="Namespace instead of the context's.",
+    )
     every = click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
     return alone(every(function))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import click
 from click import shell_completion
 
 import swapwarden
+from swapwarden.cli.kubectl import completion
 
 COMMANDS: Final = {
     "nodes": ("swapwarden.cli.kubectl.nodes", "Show each node's swap, how pods get it, and whether that holds."),
@@ -17,6 +19,8 @@ COMMANDS: Final = {
         "swapwarden.cli.kubectl.simulate",
         "Show what profiles would do to this cluster before they are applied.",
     ),
+    "top": ("swapwarden.cli.kubectl.top", "Show who uses how much swap, and how much they may."),
+    "completion": ("swapwarden.cli.kubectl.completion", "Print the completion script of a shell."),
 }
 """Module and summary of each command; a module has a click command of the name `command`."""
 
@@ -59,13 +63,21 @@ def command() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status: 0, 1 where something cannot be shown, 2 where it is not understood."""
     try:
-        status: Any = command.main(arguments, prog_name="kubectl swap", standalone_mode=False)
+        status: Any = command.main(
+            arguments, prog_name="kubectl swap", complete_var=completion.VARIABLE, standalone_mode=False
+        )
     except click.ClickException as error:
         _show(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     return status if isinstance(status, int) else 0
+
+
+def complete(words: Sequence[str] | None = None) -> int:
+    """Run kubectl_complete-swap; the exit status."""
+    click.echo(completion.answer(command, sys.argv[1:] if words is None else words), nl=False)
+    return 0
 
 
 def _show(error: click.ClickException) -> None:

@@ -10,11 +10,9 @@ import click
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl import agents, flags, samples, session, standing, tables
+from swapwarden.cli.kubectl import agents, candidates, flags, samples, session, standing, tables, usage
 from swapwarden.cli.kubectl.standing import Standing
 from swapwarden.policy import nodes
-
-USAGE: Final = "swapwarden_node_swap_usage_bytes"
 
 
 class Row(msgspec.Struct, frozen=True, rename="camel"):
@@ -132,7 +130,7 @@ def used(scraped: Mapping[str, Iterable[samples.Sample]]) -> dict[str, int]:
         node: int(sample.value)
         for node, found in scraped.items()
         for sample in found
-        if sample.name == USAGE and sample.value < 2**63
+        if sample.name == usage.NODE_USED and sample.value < 2**63
     }
 
 
@@ -189,11 +187,13 @@ async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -
         _behaviors(asked),
         agents.find(asked),
     )
-    found, states, behaviors, running = await listed
+    found, states, behaviors, (running, unseen) = await listed
     wanted = {node.metadata.name for node in found}
-    scraped = await agents.scrape(
-        asked, (agent for name, agent in (running or {}).items() if name in wanted), frozenset({USAGE})
+    scraped, unread = await agents.scrape(
+        asked, (agent for name, agent in (running or {}).items() if name in wanted), frozenset({usage.NODE_USED})
     )
+    for why in filter(None, (unseen, unread)):
+        asked.note(f"what is used is not known everywhere: {why}")
     known = Known(states, running, used(scraped), behaviors)
     return [row(node, known) for node in found]
 
@@ -230,7 +230,7 @@ async def _behaviors(asked: session.Session) -> dict[str, str]:
 
 
 @click.command("nodes")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=candidates.nodes)
 @flags.selector
 @click.option("--sort-by", type=click.Choice(list(SORTS)), default="state", help="Default: state, the worst first.")
 @flags.printing

@@ -102,11 +102,11 @@ async def labelled(asked: session.Session, view: clusterview.View, selector: str
 
 async def used(asked: session.Session, on: Collection[str]) -> dict[str, int] | None:
     """Swap in use in bytes, by the pods' keys, on some nodes, as agents tell; None where none of them does."""
-    found = await agents.find(asked)
+    found, unseen = await agents.find(asked)
     chosen = [agent for name, agent in (found or {}).items() if name in on]
-    if not chosen:
-        return None
-    scraped = await agents.scrape(asked, chosen, frozenset({USAGE}))
+    scraped, unread = await agents.scrape(asked, chosen, frozenset({USAGE}))
+    for why in filter(None, (unseen, unread)):
+        asked.note(f"what pods use is not known everywhere: {why}")
     if not scraped:
         return None
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib
 import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
@@ -36,6 +37,8 @@ class Target:
     request_seconds: float = REQUEST_SECONDS
     namespace: str | None = None
     all_namespaces: bool = False
+    interactive: bool = True
+    """Whether a program that gives credentials may ask the user something."""
 
 
 class Failure(click.ClickException):
@@ -84,7 +87,9 @@ class Session:
         self._said: set[str] = set()
         # Not left to the client: the time in which a request waits for its turn there counts as its own.
         self._free = asyncio.Semaphore(client.MAX_CONNECTIONS)
-        self.namespace = "" if target.all_namespaces else target.namespace or namespace
+        self.own_namespace = target.namespace or namespace
+        """The one that the user named, or else the context's."""
+        self.namespace = "" if target.all_namespaces else self.own_namespace
         """The one that is asked about; empty for all."""
 
     def note(self, text: str) -> None:
@@ -178,10 +183,21 @@ def _failure(path: str, error: client.ApiError) -> Failure:
 def run(target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
     """Do what is asked with a session of its own. Failure where that cannot be done."""
     try:
-        cfg = config.load_for_person(target.kubeconfig, target.context)
+        cfg = config.load_for_person(target.kubeconfig, target.context, lambda plugin: _ask(target, plugin))
         return asyncio.run(_run(cfg, target, work))
     except config.ConfigError as error:
         raise Failure(str(error)) from error
+
+
+def _ask(target: Target, plugin: config.Plugin) -> config.Credentials:
+    # Most kubeconfigs name no program, and their users do not wait for the module.
+    credentials = importlib.import_module("swapwarden.cli.kubectl.credentials")
+    given: config.Credentials
+    if target.interactive:
+        given = credentials.ask(plugin)
+    else:
+        given = credentials.ask(plugin, interactive=False, seconds=target.request_seconds)
+    return given
 
 
 async def _run(cfg: config.Config, target: Target, work: Callable[[Session], Awaitable[T]]) -> T:

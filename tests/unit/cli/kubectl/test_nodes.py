@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from swapwarden.api import state
-from swapwarden.cli.kubectl import agents, nodes, samples, tables
+from swapwarden.cli.kubectl import agents, nodes, samples, tables, usage
 from swapwarden.cli.kubectl.standing import Standing
 from swapwarden.policy import nodes as policy
 
@@ -118,8 +118,8 @@ def test_the_built_in_profile_leaves_it_to_the_kubelet() -> None:
 
 def test_usage_by_node() -> None:
     found = {
-        "a": [samples.Sample(nodes.USAGE, {}, 5.0), samples.Sample("other", {}, 7.0)],
-        "b": [samples.Sample(nodes.USAGE, {}, float("inf"))],
+        "a": [samples.Sample(usage.NODE_USED, {}, 5.0), samples.Sample("other", {}, 7.0)],
+        "b": [samples.Sample(usage.NODE_USED, {}, float("inf"))],
         "c": [],
     }
     assert nodes.used(found) == {"a": 5}

@@ -1,0 +1,190 @@
+"""`kubectl swap top` against a real API server, by people with more and fewer rights."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.integration.cli.conftest import EVERYTHING, GIB, Cluster, Plugin, healthy
+
+MIB = 1 << 20
+READ_PODS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
+
+
+@pytest.fixture
+def shop(cluster: Cluster) -> Cluster:
+    """Two pods on a node with an agent, and one on a node without."""
+    cluster.node("one", swap=4 * GIB)
+    cluster.node("two", swap=2 * GIB)
+    queue = cluster.pod("queue", "one", "worker", "proxy", annotations={"swapwarden.dev/swap-policy": "NoPreference"})
+    cluster.pod("web", "one", annotations={"swapwarden.dev/swap-policy": "Disabled"})
+    db = cluster.pod("db", "two")
+    cluster.state(
+        "two",
+        {
+            "profile": {"name": "p", "generation": 1},
+            "pods": {db: {"reason": "PolicyDisabled", "swapMax": "0"}},
+        },
+        healthy("p", 2 * GIB),
+    )
+    cluster.agent(
+        "one",
+        f"""# HELP swapwarden_node_swap_usage_bytes Swap in use.
+swapwarden_node_swap_total_bytes {4 * GIB}
+swapwarden_node_swap_usage_bytes {GIB}
+swapwarden_node_swap_reserved_bytes {GIB}
+swapwarden_node_swap_accessible_bytes {3 * GIB}
+swapwarden_node_swap_unassigned_bytes {2 * GIB}
+swapwarden_pod_swap_usage_bytes{{pod_uid="{queue}"}} {600 * MIB}
+swapwarden_pod_swap_limit_bytes{{pod_uid="{queue}"}} {GIB}
+swapwarden_container_swap_usage_bytes{{pod_uid="{queue}",container_id="worker"}} {599 * MIB}
+swapwarden_container_swap_limit_bytes{{pod_uid="{queue}",container_id="worker"}} {GIB}
+""",
+    )
+    return cluster
+
+
+def test_pods(shop: Cluster) -> None:
+    admin = shop.user(EVERYTHING, everywhere=True)
+    done = admin("top", "pods")
+    assert done.returncode == 0
+    # The agent lists those that use most, and of the rest it says nothing, which is that they use nothing.
+    assert done.stdout == (
+        "POD          SWAP       LIMIT       SWAP%\n"
+        "queue       600Mi         1Gi         58%\n"
+        "web             0   <unknown>   <unknown>\n"
+        "db      <unknown>           0   <unknown>\n"
+    )
+    (note,) = done.stderr.splitlines()
+    assert note.startswith("note: what some pods use is not known: no agent is Ready on 1 of 2 nodes: two-")
+    assert note.endswith("the cluster has no metrics.k8s.io (metrics-server)")
+
+
+def test_containers_and_forms(shop: Cluster) -> None:
+    admin = shop.user(EVERYTHING, everywhere=True)
+    assert admin.rows("top", "po", "queue", "--containers", "-n", shop.namespace, "-o", "wide") == [
+        ["queue", "worker", "599Mi", "1Gi", "58%", "NoPreference", shop.name("one")],
+        ["queue", "proxy", *["<unknown>"] * 3, "NoPreference", shop.name("one")],
+    ]
+    (found,) = json.loads(admin("top", "pods", "queue", "-o", "json").stdout)["items"]
+    assert found["swapBytes"] == 600 * MIB
+    assert found["containers"][0] == {"name": "worker", "swapBytes": 599 * MIB, "limitBytes": GIB}
+    assert admin.rows("top", "pods", "queue", "web", "-o", "name", "--sort-by=name") == [["pod/queue"], ["pod/web"]]
+
+
+def test_the_metrics_server_tells_what_no_agent_does(shop: Cluster) -> None:
+    shop.front.measured["pods"] = [
+        {
+            "metadata": {"name": "db", "namespace": shop.namespace},
+            "containers": [{"name": "app", "usage": {"cpu": "1m", "memory": "1Mi", "swap": "20Mi"}}],
+        }
+    ]
+    admin = shop.user(EVERYTHING, everywhere=True)
+    assert admin.rows("top", "pods")[1] == ["db", "20Mi", "0", "over"]
+
+
+def test_namespaces(shop: Cluster) -> None:
+    admin = shop.user(EVERYTHING, everywhere=True)
+    done = admin("top", "ns", "--no-headers")
+    assert [shop.namespace, "3", ">=600Mi", "<unknown>"] in [line.split() for line in done.stdout.splitlines()]
+
+
+def test_nodes(shop: Cluster) -> None:
+    admin = shop.user(EVERYTHING, everywhere=True)
+    done = admin("top", "nodes", "-l", shop.selector, "--no-headers", "-o", "wide")
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        [shop.name("one"), "1Gi", "25%", "4Gi", "3Gi", "2Gi", "1Gi"],
+        [shop.name("two"), "<unknown>", "<unknown>", "2Gi", *["<unknown>"] * 3],
+    ]
+    assert "no agent is Ready on 1 of 2 nodes" in done.stderr
+    shop.front.measured["nodes"] = [{"metadata": {"name": shop.name("two")}, "usage": {"swap": "1Gi"}}]
+    assert admin.rows("top", "nodes", "-l", shop.selector)[1][:4] == [shop.name("two"), "1Gi", "50%", "2Gi"]
+
+
+def test_who_may_read_the_pods_of_a_namespace_only_sees_that_they_run(shop: Cluster) -> None:
+    user = shop.user(READ_PODS)
+    done = user("top", "pods", "--sort-by=name")
+    assert done.returncode == 0
+    assert done.stdout == (
+        "POD          SWAP       LIMIT       SWAP%\n"
+        "db      <unknown>   <unknown>   <unknown>\n"
+        "queue   <unknown>   <unknown>   <unknown>\n"
+        "web     <unknown>   <unknown>   <unknown>\n"
+    )
+    told = done.stderr.splitlines()
+    assert len(told) == 2
+    assert "limits that no agent tells are not known: nodeswapstates" in told[0]
+    assert "what some pods use is not known: the agents cannot be seen: pods is forbidden" in told[1]
+    assert "metrics.k8s.io: pods.metrics.k8s.io is forbidden" in told[1]
+    # Agents were not asked for what may not be seen.
+    assert not any("proxy" in path for path in shop.front.asked)
+
+
+def test_who_may_see_agents_and_not_ask_them(shop: Cluster) -> None:
+    user = shop.user(READ_PODS, everywhere=True)
+    done = user("top", "pods")
+    assert done.returncode == 0
+    assert "the agents' metrics may not be read (get on pods/proxy): pods" in done.stderr
+    # One was asked, to know that.
+    assert sum("proxy" in path for path in shop.front.asked) == 1
+
+
+def test_namespaces_where_only_one_may_be_seen(shop: Cluster) -> None:
+    done = shop.user(READ_PODS)("top", "namespaces", "--no-headers")
+    assert done.returncode == 0
+    assert done.stdout.split() == [shop.namespace, "3", "<unknown>", "<unknown>"]
+    assert f"only the namespace {shop.namespace} is shown: pods is forbidden" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["top", "nodes"], ["top", "pods", "-A"], ["top", "pods", "-n", "default"]])
+def test_what_was_asked_for_and_may_not_be_seen_at_all_is_an_error(shop: Cluster, arguments: list[str]) -> None:
+    done = shop.user(READ_PODS)(*arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: ")
+    assert "is forbidden: User" in done.stderr
+    assert "docs/kubectl-swap.md" in done.stderr
+
+
+def test_agents_that_do_not_answer(shop: Cluster) -> None:
+    shop.agent("two", None)
+    done = shop.user(EVERYTHING, everywhere=True)("top", "pods")
+    assert done.returncode == 0
+    assert "the agents of 1 of 2 nodes gave no metrics: two-" in done.stderr
+
+
+def test_following(shop: Cluster) -> None:
+    admin = shop.user(EVERYTHING, everywhere=True)
+    name = shop.name("agent-one")
+    with subprocess.Popen(
+        [sys.executable, "-m", "swapwarden.cli.kubectl", "top", "pods", "queue", "-w", "--interval=100ms"],
+        env=environment(admin),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert "600Mi" in shown(process.stdout)
+            shop.front.metrics[name] = shop.front.metrics[name].replace(str(600 * MIB), str(700 * MIB))
+            while "700Mi" not in shown(process.stdout):
+                pass
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
+
+
+def environment(plugin: Plugin) -> dict[str, str]:
+    return os.environ | {"KUBECONFIG": str(plugin.kubeconfig), "PYTHONUNBUFFERED": "1"}
+
+
+def shown(stdout: Any) -> str:
+    """The next table: a header and one row."""
+    header, row = stdout.readline(), stdout.readline()
+    assert header.startswith("POD")
+    return str(row)
