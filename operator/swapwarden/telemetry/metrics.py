@@ -189,21 +189,26 @@ class Registry:
 
 
 def _number(value: float) -> str:
+    if isinstance(value, int):
+        return str(value)
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) else repr(value)
 
 
 def _escape(text: str, *, quotes: bool) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quotes else text
+    # An agent writes some thousand label values, of which none needs it.
+    if "\\" in text or "\n" in text or '"' in text:
+        text = text.replace("\\", "\\\\").replace("\n", "\\n")
+        return text.replace('"', '\\"') if quotes else text
+    return text
 
 
 def _lines(metrics: Iterable[Metric]) -> Iterator[str]:
     for metric in metrics:
         yield f"# HELP {metric.name} {_escape(metric.help_text, quotes=False)}\n# TYPE {metric.name} {metric.kind}\n"
         for name, labels, value in metric.samples():
-            inner = ",".join(f'{key}="{_escape(text, quotes=True)}"' for key, text in labels)
+            inner = ",".join([f'{key}="{_escape(text, quotes=True)}"' for key, text in labels])
             yield f"{name}{{{inner}}} {_number(value)}\n" if inner else f"{name} {_number(value)}\n"
 
 

@@ -1,0 +1,52 @@
+"""What a controller publishes, in a form that Prometheus takes; how long a pod waits for its agent's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from testbed.controller import Controller
+from tests.integration import scrapes
+from tests.integration.controller.cluster import FAST, Cluster
+
+Eventually = Callable[[Callable[[], object], str], None]
+
+
+def scrape(controller: Controller) -> scrapes.Series:
+    status, text = controller.health("/metrics")
+    assert status == 200
+    return scrapes.check(text, "controller")
+
+
+def test_prometheus_takes_it_while_pods_come_and_go(cluster: Cluster, eventually: Eventually) -> None:
+    with Controller(cluster.cp, FAST) as running:
+        running.leads()
+        for name in ("m-applied", "m-pending"):
+            cluster.node(name, {"pool": "metrics"})
+        cluster.profile("metrics", {"pool": "metrics"}, swap={"behavior": "NoSwap"})
+        eventually(
+            lambda: all(
+                cluster.spec(name).get("profile", {}).get("name") == "metrics" for name in ("m-applied", "m-pending")
+            ),
+            "plans",
+        )
+        cluster.report("m-applied")
+        eventually(lambda: running.metric("swapwarden_nodes", state="applied") == 1, "one has applied its plan")
+        first = scrape(running)
+        states = {"applied": 1, "pending": 0, "without_agent": 1, "incompatible": 0, "degraded": 0}
+        assert scrapes.values(first, "swapwarden_nodes") == {
+            (state,): count for state, count in (states | {"requirements_unmet": 0}).items()
+        }
+        assert scrapes.values(first, "swapwarden_leader") == {(): 1}
+
+        pod = cluster.pod("m-applied", "waits")
+        eventually(lambda: cluster.swap_max("m-applied", pod) == "0", "the state names the pod")
+        eventually(lambda: running.metric("swapwarden_pods_awaiting_state") == 0, "nobody waits for a state")
+        assert running.metric("swapwarden_pod_bind_to_enforced_seconds_count") == 0
+        cluster.report("m-applied")
+        told = "swapwarden_pod_bind_to_enforced_seconds_count"
+        eventually(lambda: running.metric(told) == 1, "the wait ended with the agent's answer")
+        cluster.cp.request("DELETE", "/api/v1/namespaces/default/pods/waits?gracePeriodSeconds=0")
+        eventually(lambda: cluster.swap_max("m-applied", pod) is None, "the pod is gone")
+        second = scrape(running)
+        assert scrapes.growing(first, second) > 0
+        assert scrapes.values(second, told) == {(): 1}
