@@ -351,7 +351,7 @@ def _practices(node: Node) -> Iterator[Shortfall]:
         yield Shortfall(
             "io.latency",
             "system services wait for a disk that pods' swapping keeps busy",
-            f"IODeviceLatencyTargetSec= in a drop-in of {_SYSTEM}",
+            f"system.ioLatencyTarget in the profile, or IODeviceLatencyTargetSec= in a drop-in of {_SYSTEM}",
         )
     if not node.seen.pressure:
         yield Shortfall(

@@ -77,6 +77,8 @@ class Units:
         self._settler = settles
         self._names: frozenset[str] = frozenset()
         self._homes: dict[str, Home] = {}
+        self._home_names: frozenset[str] = frozenset()
+        """A slice that is made anew is to be watched anew."""
         self._lacking: list[shortfall.Shortfall] = []
         self._audit = False
         self._units: dict[str, Unit] = {}
@@ -118,7 +120,7 @@ class Units:
 
     def concerns(self, owner: pods.Watched, event: inotify.Event) -> bool:
         """Whether something happened to a unit that is named: `bring` then is to be called."""
-        return isinstance(owner, Home | pods.Parent) and event.name in self._names
+        return isinstance(owner, Home | pods.Parent) and (event.name in self._names or event.name in self._home_names)
 
     def knobs(self) -> Iterator[pods.Knob]:
         """The files that are in hand."""
@@ -215,6 +217,7 @@ class Units:
         """
         homes = {"", _SYSTEM, *(path.rpartition("/")[0] for path in found)} if self._names else set()
         homes.discard(root.rpartition("/")[0])
+        self._home_names = frozenset(path.rpartition("/")[2] for path in homes)
         there = {path: self._fs.inode(path) for path in homes}
         for path in [path for path, home in self._homes.items() if there.get(path) != home.inode]:
             self._watches.release(self._homes.pop(path))

@@ -104,6 +104,20 @@ async def test_a_service_that_starts_again_has_a_new_cgroup(units: Units) -> Non
     assert [swap_max(again), swap_max(late)] == ["max", "max"]
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_slice_that_is_made_anew_is_watched_anew(units: Units, *, at_once: bool) -> None:
+    agent = units.node.start()
+    agent.apply(asking("late.service"))
+    units.system.rename(units.node.folder / "kept")  # the watch stays with it, as with a cgroup that is removed
+    homes = agent._units._homes
+    if not at_once:
+        await until(lambda: "system.slice" not in homes)
+    units.node.tree.group(units.system)
+    await until(lambda: "system.slice" in homes and homes["system.slice"].inode == units.system.stat().st_ino)
+    late = units.node.tree.group(units.system / "late.service")
+    await until(lambda: swap_max(late) == "0")
+
+
 @pytest.mark.parametrize("naming", ["systemd", "cgroupfs", "kind"])
 async def test_what_pods_are_in_is_refused(naming: str, tmp_path: pathlib.Path) -> None:
     node = Node(tmp_path, naming)
