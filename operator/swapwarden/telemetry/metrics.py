@@ -117,8 +117,8 @@ class Histogram(Metric):
         super().__init__(name, help_text, labels)
         self.buckets = tuple(buckets)
         # Per label values: the count of each bucket and of those above the last, then the sum.
-        self._counts: dict[tuple[str, ...], list[int]] = {}
-        self._sums: dict[tuple[str, ...], float] = {}
+        self._counts: dict[tuple[str, ...], list[int]] = {} if labels else {(): [0] * (len(self.buckets) + 1)}
+        self._sums: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
 
     def observe(self, value: float, *labels: str) -> None:
         """Count one observation."""

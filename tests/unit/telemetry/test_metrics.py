@@ -73,6 +73,18 @@ def test_histogram_buckets_are_cumulative_and_inclusive(registry: metrics.Regist
     ]
 
 
+def test_a_histogram_without_labels_starts_with_empty_buckets(registry: metrics.Registry) -> None:
+    registry.add(metrics.Histogram("latency_seconds", "Latency.", (), (0.1,)))
+    registry.add(metrics.Histogram("other_seconds", "Other.", ("verb",), (0.1,)))
+    lines = [line for line in registry.render().splitlines() if not line.startswith("#")]
+    assert lines == [
+        'latency_seconds_bucket{le="0.1"} 0',
+        'latency_seconds_bucket{le="+Inf"} 0',
+        "latency_seconds_sum 0",
+        "latency_seconds_count 0",
+    ]
+
+
 def test_both_renderings_are_read_the_same_by_a_prometheus_parser(registry: metrics.Registry) -> None:
     registry.add(metrics.Counter("writes_total", 'With "quotes"\nand lines.', ("path",))).inc('a\\b"c\nd')
     registry.add(metrics.Gauge("ratio", "Ratio.", ())).set(0.25)
