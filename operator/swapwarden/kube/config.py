@@ -14,7 +14,7 @@ import ssl
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -156,14 +156,18 @@ class Credentials:
 
 @dataclasses.dataclass(frozen=True)
 class Plugin:
-    """A program that a kubeconfig's user has credentials from (exec)."""
+    """Where a kubeconfig's user has credentials from that do not stand in it: a program, or an issuer of tokens."""
 
+    kind: Literal["exec", "auth-provider"]
     origin: pathlib.Path
-    """The kubeconfig."""
+    """The kubeconfig that it stands in."""
     settings: Any = dataclasses.field(repr=False)
-    """What stands under exec there, as it came."""
+    """What stands there, as it came."""
     cluster: dict[str, Any] = dataclasses.field(repr=False)
     """The cluster that it is for, as the kubeconfig has it, with the data of its authority."""
+    paths: tuple[pathlib.Path, ...]
+    """All kubeconfigs."""
+    context: str
 
 
 Ask = Callable[[Plugin], Credentials]
@@ -182,7 +186,7 @@ def load(kubeconfig: str | None = None, context: str | None = None) -> Config:
 def load_for_person(kubeconfig: str | None = None, context: str | None = None, ask: Ask | None = None) -> Config:
     """Find the configuration as kubectl does: `kubeconfig`, $KUBECONFIG, ~/.kube/config, a pod's service account.
 
-    `ask` gets credentials from a program, where the kubeconfig names one.
+    `ask` gets credentials that do not stand in the kubeconfig.
     """
     try:
         files = _files(kubeconfig)
@@ -330,10 +334,11 @@ def from_kubeconfig(path: pathlib.Path, context: str | None = None) -> Config:
 def from_kubeconfigs(paths: Sequence[pathlib.Path], context: str | None = None, ask: Ask | None = None) -> Config:
     """Read one context (by default the current one) of kubeconfig files, one at least; paths are relative to each.
 
-    Without `ask` programs that give credentials are refused.
+    Without `ask` users whose credentials do not stand in the files are refused.
     """
     files = _Kubeconfig(paths)
-    _, chosen = files.entry("contexts", context or files.current(), _Context)
+    current = context or files.current()
+    _, chosen = files.entry("contexts", current, _Context)
     of_cluster, cluster = files.entry("clusters", chosen.cluster, _Cluster)
     of_user, user = files.entry("users", chosen.user, _User) if chosen.user else (paths[0], _User())
     if cluster.insecure_skip_tls_verify:
@@ -342,8 +347,9 @@ def from_kubeconfigs(paths: Sequence[pathlib.Path], context: str | None = None, 
         )
     if cluster.proxy_url:
         raise ConfigError(f"{of_cluster}: proxy-url is not supported; use an address that can be reached directly")
-    unsupported = {"exec": None if ask else user.exec, "auth-provider": user.auth_provider, "username": user.username}
-    for name, value in {**unsupported, "as": user.impersonate}.items():
+    plugins: dict[Literal["exec", "auth-provider"], Any] = {"exec": user.exec, "auth-provider": user.auth_provider}
+    refused: dict[str, Any] = {"username": user.username, "as": user.impersonate}
+    for name, value in [*(() if ask else plugins.items()), *refused.items()]:
         if value:
             raise ConfigError(
                 f"{of_user}: credentials by {name!r} are not supported here; use a token or a client certificate,"
@@ -351,12 +357,13 @@ def from_kubeconfigs(paths: Sequence[pathlib.Path], context: str | None = None, 
             )
     authority = _data(of_cluster, cluster.certificate_authority_data, cluster.certificate_authority)
     asked = Credentials()
-    if ask and user.exec:
+    plugin = next((kind for kind, settings in plugins.items() if settings), None)
+    if ask and plugin:
         # No secret of the kubeconfig's; an authority in a file is given as data, as client-go does.
         told = {key: value for key, value in msgspec.to_builtins(cluster).items() if value is not None}
         if authority is not None:
             told["certificate-authority-data"] = base64.b64encode(authority).decode()
-        asked = ask(Plugin(of_user, user.exec, told))
+        asked = ask(Plugin(plugin, of_user, plugins[plugin], told, tuple(paths), current))
     return Config(
         server=cluster.server,
         namespace=chosen.namespace or "default",

@@ -1,14 +1,18 @@
-"""Credentials from a program that the kubeconfig names (exec), as kubectl takes them: those of most cloud providers.
+"""Credentials that do not stand in the kubeconfig, as kubectl takes them.
 
-The protocol is that of k/k: staging/src/k8s.io/client-go/pkg/apis/clientauthentication/v1.
+Most cloud providers have a program for them (exec), by the protocol of k/k:
+staging/src/k8s.io/client-go/pkg/apis/clientauthentication/v1. Of auth-provider there is oidc alone, as in kubectl.
 """
 
 from __future__ import annotations
 
+import base64
+import importlib
 import json
 import os
 import subprocess
 import sys
+import time
 from typing import Any, Final, Literal
 
 import msgspec
@@ -17,6 +21,8 @@ from swapwarden.kube import config
 
 WAIT_SECONDS: Final = 300.0
 """For a program that may ask a person to log in."""
+LEEWAY_SECONDS: Final = 10.0
+"""A token that expires so soon is as good as none, as kubectl has it."""
 MAX_BYTES: Final = 1024 * 1024
 VERSIONS: Final = tuple(f"client.authentication.k8s.io/{version}" for version in ("v1", "v1beta1"))
 _CLUSTER_EXTENSION: Final = "client.authentication.k8s.io/exec"
@@ -51,11 +57,75 @@ class _Credential(msgspec.Struct, frozen=True, rename="camel"):
     status: _Status
 
 
-def ask(plugin: config.Plugin, *, interactive: bool = True, seconds: float = WAIT_SECONDS) -> config.Credentials:
-    """Run the program that the kubeconfig names. ConfigError with what it said where it gives no credentials.
+class _Oidc(msgspec.Struct, frozen=True, rename="kebab"):
+    """config of the auth-provider oidc, as far as it is read."""
 
-    Not `interactive`: it is not to ask anybody anything.
+    id_token: str
+    idp_certificate_authority: str = ""
+    idp_certificate_authority_data: str = ""
+
+
+class _Provider(msgspec.Struct, frozen=True):
+    name: str
+    config: dict[str, str] = {}
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    exp: float = 0
+
+
+def ask(plugin: config.Plugin, *, interactive: bool = True, seconds: float = WAIT_SECONDS) -> config.Credentials:
+    """Get the credentials of a kubeconfig's user. ConfigError where there are none, with the reason.
+
+    Not `interactive`: nobody is to be asked anything, nor anything to be renewed.
     """
+    if plugin.kind == "exec":
+        return _of_program(plugin, interactive=interactive, seconds=seconds)
+    return config.Credentials(token=_id_token(plugin, renew=interactive))
+
+
+def _id_token(plugin: config.Plugin, *, renew: bool) -> str:
+    try:
+        provider = msgspec.convert(plugin.settings, _Provider)
+        if provider.name != "oidc":
+            raise config.ConfigError(
+                f"{plugin.origin}: auth-provider {provider.name!r} is not supported, nor is it by kubectl since 1.26;"
+                " use the exec plugin of the provider"
+            )
+        oidc = msgspec.convert(provider.config, _Oidc)
+    except msgspec.ValidationError as error:
+        raise config.ConfigError(f"{plugin.origin}: auth-provider: {error}") from error
+    if not _has_expired(oidc.id_token):
+        return oidc.id_token
+    if not oidc.idp_certificate_authority and not oidc.idp_certificate_authority_data:
+        # The official client would not verify the issuer, to which it sends what tokens are renewed by.
+        raise config.ConfigError(
+            f"{plugin.origin}: the ID token has expired; run a command of kubectl, which renews it, or give"
+            " idp-certificate-authority"
+        )
+    if not renew:
+        raise config.ConfigError(f"{plugin.origin}: the ID token has expired")
+    renewed: str = importlib.import_module("swapwarden.cli.kubectl.officialclient").renewed(
+        plugin.paths, plugin.context
+    )
+    if _has_expired(renewed):
+        raise config.ConfigError(
+            f"{plugin.origin}: the ID token has expired, and its issuer gives no new one; log in again"
+        )
+    return renewed
+
+
+def _has_expired(token: str) -> bool:
+    """What is no token counts as one that has; one that does not say when it expires, as one that has not."""
+    claims = token.split(".")[1:2]
+    try:
+        expiry = msgspec.json.decode(base64.urlsafe_b64decode(f"{claims[0]}==="), type=_Claims).exp
+    except (IndexError, ValueError):
+        return True
+    return 0 < expiry <= time.time() + LEEWAY_SECONDS
+
+
+def _of_program(plugin: config.Plugin, *, interactive: bool, seconds: float) -> config.Credentials:
     try:
         settings = msgspec.convert(plugin.settings, _Exec)
     except msgspec.ValidationError as error:
