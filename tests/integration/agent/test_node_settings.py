@@ -6,6 +6,7 @@ import pathlib
 import shutil
 
 import pytest
+from swapwarden.agent import dropins
 
 from testbed.controlplane import ControlPlane
 from tests.integration.agent.agent_process import AgentProcess, until
@@ -86,3 +87,35 @@ def test_a_slice_is_kept_from_swap_and_put_back(host: Host) -> None:
         host.put({}, mode="Restore", system=None)
         until(lambda: host.condition("Applied")[:2] == ("True", "Restored"), "all is put back")
         assert [swap_max(path) for path in (system, host.tree.kubepods)] == ["max", "max"]
+
+
+def test_a_slice_has_its_drop_in_over_a_boot_and_goes_first_on_the_disk(host: Host) -> None:
+    shutil.rmtree(host.tree.root / "system.slice")
+    system = host.tree.group(host.tree.root / "system.slice")
+    (system / "io.latency").write_text("")
+    disk = host.folder / "sys/block/vda"
+    (disk / "mq").mkdir(parents=True)
+    (disk / "dev").write_text("254:0\n")
+    file = host.folder / "units/system.slice.d" / dropins.FILE
+    file.parent.mkdir(parents=True)
+    options = (f"--sys-root={host.folder / 'sys'}", f"--slice-drop-in-dir={file.parent.parent}")
+    units = {"swapMax": "0", "units": ["system.slice"], "ioLatencyMicroseconds": 25_000}
+    with host.given(*options) as agent:
+        host.applied(host.put({}, system=units))
+        until(file.exists, "it is installed")
+        until(lambda: (system / "io.latency").read_text().strip() == "254:0 target=25000", "the target is written")
+        until(lambda: host.condition("NodeSettings")[:2] == ("True", "AsSpecified"), "it is told")
+        agent.kill()
+    # A boot: systemd makes the slice so, and what the agent wrote down is gone.
+    for name in ("journal.jsonl", "originals.json"):
+        (host.folder / "run" / name).unlink()
+    assert swap_max(system) == "0"
+    (system / "io.latency").write_text("")
+    with host.given(*options):
+        until(
+            lambda: (system / "io.latency").read_text().strip() == "254:0 target=25000", "the target is written again"
+        )
+        host.put({}, mode="Restore", system=None)
+        until(lambda: host.condition("Applied")[:2] == ("True", "Restored"), "all is put back")
+        assert (file.exists(), swap_max(system)) == (False, "max")
+        assert (system / "io.latency").read_text().strip() == "254:0 target=max"
