@@ -33,6 +33,7 @@ from swapwarden.controller import (
     rows,
     silence,
     throttle,
+    troubles,
     workqueue,
 )
 from swapwarden.kube import backoff, client, config, events, informer, lease
@@ -400,6 +401,7 @@ class Controller:
             row = self._known.state_of(name)
             if row is not None:
                 self._tell_exposures(row)
+                self._tell_troubles(None, row)
         self._reporter.nudge()
         if self._conditions is not None:
             self._conditions.nudge(*self._known.nodes)
@@ -431,6 +433,7 @@ class Controller:
             self._exposures.forget(name)
         elif self._term() is not None:
             self._tell_exposures(new)
+            self._tell_troubles(old, new)
         if new is not None and self._epoch is not None and new.epoch > self._epoch:
             self._elector.step_down(
                 f"the state of node {name} was written in term {new.epoch}, this one's is {self._epoch}"
@@ -439,6 +442,15 @@ class Controller:
     def _tell_exposures(self, row: rows.StateRow) -> None:
         for regarding, message, key in self._exposures.news(row, self._known.pods_on(row.name)):
             self._recorder.event(regarding, "Warning", exposures.REASON, message, key=key)
+
+    def _tell_troubles(self, old: rows.StateRow | None, new: rows.StateRow) -> None:
+        node = self._known.nodes.get(new.name)
+        if node is None or self._known.report_of(new.name) is None:
+            return
+        found = list(troubles.of_node(old, new, node))
+        found += troubles.of_pods(old, new, self._known.pods_on(new.name)) if old is not None else []
+        for news in found:
+            self._recorder.event(news.regarding, news.type, news.reason, news.message, key=news.key)
 
     def _ordered(self) -> None:
         self._known.restoring = self._order.given

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.api import state
+from swapwarden.api import names, state
 
 
 class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
@@ -82,6 +82,8 @@ class StateRow(msgspec.Struct, frozen=True):
     """Cgroups that are not as the state says now."""
     unlisted: bool = False
     """Whether there may be more of them, for which the agent had no room."""
+    amiss: tuple[state.Condition, ...] = ()
+    """Conditions by which something is wrong on the node."""
 
 
 class _ProposalHead(msgspec.Struct):
@@ -114,6 +116,12 @@ _HEADS = msgspec.json.Decoder(_Head)
 _STATES = msgspec.json.Decoder(WireState)
 _STATUSES = msgspec.json.Decoder(WireStatus)
 _SPECS = msgspec.json.Decoder(state.StateSpec)
+
+_AMISS: Final = {
+    **dict.fromkeys(("Compatible", "NodeSettings", "RequirementsMet"), "False"),
+    **dict.fromkeys(("Degraded", *names.Finding), "True"),
+}
+"""With which status a condition says that something is wrong."""
 
 PRESENT: Final = ("WriteFailed", "Draining", "Yielded", "Audit")
 """Reasons of violations that tell of a limit that is not as planned now; what counts more comes first."""
@@ -161,9 +169,17 @@ def project(wire: WireState) -> StateRow:
             if each.reason == "Draining" and each.wanted == "0" and each.swap_bytes and not each.container
         ),
         deviating=tuple(each for each in status.violations if each.reason in PRESENT),
+        amiss=tuple(filter(_is_amiss, status.conditions)),
         # What is wrong now comes before what was.
         unlisted=status.violations_omitted > 0 and any(each.reason in PRESENT for each in status.violations[-1:]),
     )
+
+
+def _is_amiss(condition: state.Condition) -> bool:
+    if condition.type == "Drift":
+        # What is repaired is told of by metrics: systemd does it all the time.
+        return condition.reason == "Yielded"
+    return condition.status == _AMISS.get(condition.type)
 
 
 def _told(condition: state.Condition | None, *bad: str) -> str:
