@@ -31,7 +31,8 @@ Each part serves its metrics in the Prometheus text format at `/metrics` of its 
 the labels of the target.
 
 - Metrics that are called like the kubelet's (`node_swap_usage_bytes`, `container_swap_limit_bytes`, ...) with
-  `swapwarden_` in front mean the same.
+  `swapwarden_` in front mean the same. But limits are those in effect: the kubelet tells a container's own, which means
+  little below a pod that may have less.
 - What the kernel counts is read when somebody asks, at most once a second. Where a file is not there (an older
   kernel, no PSI), its metric is left out; it is never 0 instead.
 - An agent lists the pods that use most swap, 50 by default (`agent.metrics.topPods`, `--metrics-top-pods`), and sums
