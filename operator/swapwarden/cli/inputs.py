@@ -90,10 +90,21 @@ def refusals(inputs: Inputs, wire: pods.WirePod) -> Iterator[tuple[str, str]]:
         accepted = ", ".join(names.Policy)
         path = f"label {names.DEFAULT_POLICY_LABEL} of namespace {wire.metadata.namespace}"
         yield path, f"Unsupported value: {_shown(default)}: supported values: {accepted}"
-    request = review.Request("", review.Resource(), "CREATE", object=asked)
-    status = admission.admit(request, names.Policy(default) if default and understood else None).status
+    status = _answer(asked, default).status
     if status is not None:
         yield from ((cause.field, cause.message) for cause in status.details.causes)
+
+
+def warnings(inputs: Inputs, wire: pods.WirePod) -> Iterator[str]:
+    """What in an awaited pod, which is not refused, has no effect."""
+    asked = inputs.asked[f"{wire.metadata.namespace}/{wire.metadata.name}"]
+    yield from _answer(asked, _default(inputs, wire)).warnings if _is_sent(wire) else rules.warnings(asked)
+
+
+def _answer(asked: review.Pod, default: str | None) -> review.Response:
+    """The webhook's; a default that is not understood counts as none."""
+    request = review.Request("", review.Resource(), "CREATE", object=asked)
+    return admission.admit(request, names.Policy(default) if default in frozenset[str](names.Policy) else None)
 
 
 class _InvalidError(Exception):

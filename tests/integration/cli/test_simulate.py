@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,39 +12,16 @@ import pytest
 import yaml
 
 from testbed import commands
-from tests.integration.cli.conftest import API, GIB, Cluster, healthy
+from testbed.controlplane import ControlPlane
+from tests.integration.cli.conftest import API, GIB, Cluster
+from tests.integration.cli.front import Front
+from tests.integration.cli.objects import add_node, add_pod
 
 CONTROLLED: dict[str, Any] = {"behavior": "WorkloadControlled"}
 READS = [
     {"apiGroups": [""], "resources": ["nodes", "pods", "namespaces"], "verbs": ["get", "list"]},
     {"apiGroups": ["swapwarden.dev"], "resources": ["nodeswapprofiles"], "verbs": ["get", "list"]},
 ]
-
-
-def add_node(
-    cluster: Cluster, short: str, behavior: str = "NoSwap", swap: int = GIB, labels: dict[str, str] | None = None
-) -> str:
-    """A node with swap, whose agent follows the built-in profile and knows the kubelet's configuration."""
-    cluster.node(short, labels, swap=swap)
-    status = healthy("(built-in)", swap)
-    status["profile"]["generation"] = 0
-    status["facts"]["kubelet"] = {"swapBehavior": behavior}
-    cluster.state(short, {"profile": {"name": "(built-in)"}, "epoch": 1}, status)
-    return cluster.name(short)
-
-
-def add_pod(cluster: Cluster, name: str, node: str, limit: str = "", namespace: str = "") -> None:
-    resources = {"requests": {"memory": "1Gi"}}
-    annotations = {"swapwarden.dev/swap-limit": limit} if limit else {}
-    body = {
-        "metadata": {"name": name, "annotations": annotations, "labels": {"app": name}},
-        "spec": {
-            "nodeName": node,
-            "containers": [{"name": "app", "image": "none", "resources": resources}],
-            "automountServiceAccountToken": False,
-        },
-    }
-    cluster.control_plane.create(f"/api/v1/namespaces/{namespace or cluster.namespace}/pods", body)
 
 
 def profile(cluster: Cluster, **spec: Any) -> dict[str, Any]:
@@ -155,22 +133,21 @@ def test_somebody_who_sees_no_states_and_one_who_sees_their_pods_only(cluster: C
     assert tenant.stderr.splitlines()[-1].startswith("error: without the right to list nodes nothing can be said")
 
 
-class Example(Cluster):
-    """The cluster of the documentation, whose objects have plain names."""
+@pytest.fixture
+def example() -> Iterator[Cluster]:
+    """The cluster of the documentation, in a control plane of its own: what other tests leave behind would be noted."""
+    with ControlPlane() as running, Front(running) as front:
+        running.apply_crds(commands.ROOT / "crds")
+        yield Cluster(running, front, "shop")
 
-    def name(self, short: str) -> str:
-        return short
 
-
-def test_what_the_documentation_shows(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_documentation_shows(example: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(commands.ROOT)
     (block,) = commands.run_by("tests/integration/cli/test_simulate.py", "docs/kubectl-swap.md")
-    example = Example(cluster.control_plane, cluster.front)
-    cluster.control_plane.create_namespace("shop")
     for node, behavior in (("batch-1", "NoSwap"), ("batch-2", "LimitedSwap")):
         add_node(example, node, behavior, 4 * GIB, {"pool": "batch"})
     for pod, node in (("web", "batch-1"), ("queue", "batch-2"), ("cache", "batch-2")):
-        add_pod(example, pod, node, namespace="shop")
+        add_pod(example, pod, node)
     for command, shown in block.steps():
         done = example.admin(*shlex.split(command)[2:])
         assert (done.returncode, done.stderr) == (0, "")

@@ -15,6 +15,7 @@ from swapwarden.cli.kubectl import completion
 
 COMMANDS: Final = {
     "nodes": ("swapwarden.cli.kubectl.nodes", "Show each node's swap, how pods get it, and whether that holds."),
+    "check": ("swapwarden.cli.kubectl.check", "Find problems of the cluster, or of manifests, with their remedies."),
     "simulate": (
         "swapwarden.cli.kubectl.simulate",
         "Show what profiles would do to this cluster before they are applied.",

@@ -173,7 +173,7 @@ def simulate(view: clusterview.View, change: Change, used: Mapping[str, int] | N
     """
     store = view.store()
     valid, history = store.valid(), store.history()
-    coming = _apply(valid, change, [*store.entries])
+    coming = apply(valid, change, [*store.entries])
     before, after = view.cluster(valid, history), view.cluster(coming, history)
     found: list[PodChange] = []
     changed: list[NodeChange] = []
@@ -195,8 +195,10 @@ def only(
     result: Simulation, *, nodes: Collection[str] | None = None, pods: Collection[Place] | None = None
 ) -> Simulation:
     """What concerns these nodes and these pods; None for all."""
+    governing = {one.after.name for one in result.nodes if nodes is None or one.node in nodes}
     return msgspec.structs.replace(
         result,
+        rollouts=tuple(one for one in result.rollouts if one.profile in governing),
         pods=tuple(
             one
             for one in result.pods
@@ -210,10 +212,10 @@ def _number(swap_max: str | None) -> float:
     return math.inf if swap_max in {None, names.MAX_SWAP} else int(swap_max or 0)
 
 
-def _apply(
+def apply(
     valid: Mapping[str, profiles.Profile], change: Change, existing: Collection[str]
 ) -> dict[str, profiles.Profile]:
-    """The profiles as they would be, with what the API server would set on them."""
+    """The profiles as they would be, with what the API server would set on them. UnknownProfileError as in simulate."""
     for name in change.delete:
         if name not in existing:
             raise UnknownProfileError(name, existing)

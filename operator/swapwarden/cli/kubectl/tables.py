@@ -92,7 +92,7 @@ def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]], *, co
         lines.insert(0, [Cell(column.header, "bold") for column in columns])
     # Not rich's own table: it takes milliseconds for each line, and there may be thousands.
     measure = importlib.import_module("rich.cells").cell_len
-    paint = _painter() if coloured else lambda cell: cell.text
+    paint = _painter(coloured=coloured)
     widths = [max(measure(cell.text) for cell in column) for column in zip(*lines, strict=True)]
     gap, shown = " " * _GAP, []
     for line in lines:
@@ -109,7 +109,14 @@ def _cell(given: str | Cell) -> Cell:
     return Cell(clean(cell.text), cell.style)
 
 
-def _painter() -> Callable[[Cell], str]:
+def painted(cell: Cell, *, coloured: bool) -> str:
+    """A cell's text, in its style where that is wanted."""
+    return _painter(coloured=coloured)(_cell(cell))
+
+
+def _painter(*, coloured: bool) -> Callable[[Cell], str]:
+    if not coloured:
+        return lambda cell: cell.text
     styles, system = importlib.import_module("rich.style").Style, importlib.import_module("rich.color").ColorSystem
 
     def paint(cell: Cell) -> str:

@@ -1,0 +1,258 @@
+"""Problems of Swapwarden's own installation: its kinds, its admission, its certificate, its leader. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import datetime
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import swapwarden
+from swapwarden.api import crd, names
+from swapwarden.cli.kubectl import clusterview, problems, tables
+from swapwarden.cli.kubectl.problems import Check, Problem, Severity
+
+Json = dict[str, Any]
+
+LEASE: Final = "swapwarden-controller"
+ENTRIES: Final = "pods.swapwarden.dev"
+"""How the names of the webhook's entries end."""
+_OPTIONAL: Final = "warnings."
+"""How the name begins of the entry that only warns."""
+POLICIES: Final = ("pod-values", "pod-immutable", "binding-without-policy", "namespace-default")
+"""How the names of the policies inside the API server end that every installation has."""
+SOON: Final = datetime.timedelta(days=14)
+"""A certificate is renewed when a third of its 90 days is left; with so little left that did not work."""
+_LATE: Final = 3
+"""Lease durations without a renewal after which nobody leads."""
+_NAMED: Final = 5
+_INSTALL: Final = "install the chart or deploy/manifests again (docs/install.md)"
+
+
+@dataclasses.dataclass
+class Installed:
+    """What was read of the installation; None where it could not be."""
+
+    crds: list[Json] | None = None
+    webhooks: list[Json] | None = None
+    """MutatingWebhookConfigurations."""
+    mutating: list[Json] | None = None
+    """MutatingAdmissionPolicies, with which an installation may do without a webhook."""
+    policies: list[Json] | None = None
+    """ValidatingAdmissionPolicies."""
+    bindings: list[Json] | None = None
+    leases: list[Json] | None = None
+    """Those of the name LEASE."""
+
+
+def judge(found: Installed, view: clusterview.View, now: datetime.datetime) -> Iterator[Problem]:
+    """Yield what is wrong with it."""
+    if not view.installed:
+        yield Problem(
+            Severity.ERROR,
+            Check.NOT_INSTALLED,
+            Check.NOT_INSTALLED,
+            f"customresourcedefinition/{names.PROFILE_PLURAL}.{names.GROUP}",
+            f"this cluster does not know {names.API_VERSION}: Swapwarden is not installed, or is another version",
+            "install it (docs/install.md), or choose another cluster with --context",
+        )
+        return
+    if found.crds is not None:
+        yield from _kinds(found.crds)
+    if found.leases is not None:
+        yield from _leader(found.leases, now)
+    if found.webhooks is not None and found.mutating is not None:
+        yield from _webhooks(found.webhooks, found.mutating, view, now)
+    if found.policies is not None and found.bindings is not None:
+        yield from _policies(found.policies, found.bindings)
+
+
+def _kinds(crds: Iterable[Json]) -> Iterator[Problem]:
+    by_name = {one["metadata"]["name"]: one for one in crds}
+    for ours in (crd.profile_crd(), crd.state_crd()):
+        name = ours["metadata"]["name"]
+        theirs = by_name.get(name)
+        here = f"customresourcedefinition/{name}"
+        if theirs is None:
+            told = "does not exist"
+            yield Problem(Severity.ERROR, Check.NOT_INSTALLED, Check.NOT_INSTALLED, here, told, _INSTALL)
+            continue
+        known, there = set(_fields(_schema(ours))), set(_fields(_schema(theirs)))
+        if lacking := sorted(known - there):
+            yield _other_version(here, f"does not have {_some(lacking)}, which this kubectl swap knows")
+        if unknown := sorted(there - known):
+            yield _other_version(here, f"has {_some(unknown)}, which this kubectl swap does not know")
+
+
+def _other_version(here: str, told: str) -> Problem:
+    remedy = f"use the kubectl swap of the version that is installed (this one is {swapwarden.__version__}), or upgrade"
+    return Problem(Severity.WARNING, Check.OTHER_VERSION, Check.OTHER_VERSION, here, told, remedy)
+
+
+def _schema(definition: Json) -> Json:
+    for version in definition["spec"]["versions"]:
+        if version["name"] == names.VERSION and version.get("served"):
+            found: Json = version["schema"]["openAPIV3Schema"]
+            return found
+    return {}
+
+
+def _fields(schema: Json, path: str = "") -> Iterator[str]:
+    """The paths of all fields of a schema."""
+    for name, child in schema.get("properties", {}).items():
+        yield f"{path}{name}"
+        yield from _fields(child, f"{path}{name}.")
+    for part in ("items", "additionalProperties"):
+        if isinstance(schema.get(part), dict):
+            yield from _fields(schema[part], f"{path.removesuffix('.')}[].")
+
+
+def _leader(leases: Iterable[Json], now: datetime.datetime) -> Iterator[Problem]:
+    told = f"there is no Lease {LEASE}: no controller ever led"
+    for one in leases:
+        spec, namespace = one.get("spec") or {}, one["metadata"]["namespace"]
+        renewed, seconds = _time(spec.get("renewTime")), spec.get("leaseDurationSeconds") or 15
+        if not spec.get("holderIdentity") or renewed is None:
+            told = f"nobody holds the Lease {namespace}/{LEASE}"
+        elif now - renewed > datetime.timedelta(seconds=_LATE * seconds):
+            told = (
+                f"the Lease {namespace}/{LEASE} was not renewed since {renewed:%Y-%m-%dT%H:%M:%SZ}, by"
+                f" {spec['holderIdentity']}"
+            )
+        else:
+            return
+    yield Problem(
+        Severity.ERROR,
+        Check.NO_LEADER,
+        Check.NO_LEADER,
+        f"lease/{LEASE}",
+        f"{told}: nothing is planned, and new pods start without swap",
+        "see that the controller's pods run and what they log (app.kubernetes.io/component=controller)",
+    )
+
+
+def _time(text: str | None) -> datetime.datetime | None:
+    try:
+        return datetime.datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+
+
+def _webhooks(
+    webhooks: Iterable[Json], mutating: Iterable[Json], view: clusterview.View, now: datetime.datetime
+) -> Iterator[Problem]:
+    ours = {one["metadata"]["name"]: _entries(one) for one in webhooks if _entries(one)}
+    if not ours:
+        if not any(_is_ours(one) for one in mutating):
+            yield Problem(
+                Severity.ERROR,
+                Check.NO_ADMISSION,
+                Check.NO_ADMISSION,
+                "mutatingwebhookconfiguration/swapwarden",
+                "neither a webhook nor a policy completes new pods: defaults of namespaces have no effect, and policies"
+                " do not place pods",
+                _INSTALL,
+            )
+        return
+    for name, entries in ours.items():
+        here = f"mutatingwebhookconfiguration/{name}"
+        bundles = {each.get("clientConfig", {}).get("caBundle") or "" for each in entries}
+        yield from (one for bundle in sorted(bundles) for one in _certificate(here, bundle, now))
+        lenient = [
+            each["name"]
+            for each in entries
+            if each.get("failurePolicy") == "Ignore" and not each["name"].startswith(_OPTIONAL)
+        ]
+        if lenient:
+            yield Problem(
+                Severity.WARNING,
+                Check.FAILURE_POLICY,
+                Check.FAILURE_POLICY,
+                here,
+                f"failurePolicy is Ignore for {_some(lenient)}: while the webhook does not answer, pods start without"
+                " their namespace's default, and are not placed",
+                "install with admission.failurePolicy: Fail, unless that is meant",
+            )
+        if any(each.get("clientConfig", {}).get("service") for each in entries) and _sees_pods(view):
+            parts = [part for part in view.parts if part.component == "webhook"]
+            if not any(part.ready for part in parts):
+                yield Problem(
+                    Severity.ERROR,
+                    Check.WEBHOOK_NOT_READY,
+                    Check.WEBHOOK_NOT_READY,
+                    here,
+                    f"none of {tables.count(len(parts), 'pod')} of the webhook is Ready: new pods with a policy are"
+                    " refused, or not completed",
+                    "see why, by kubectl describe and the log of pods with app.kubernetes.io/component=webhook",
+                )
+
+
+def _sees_pods(view: clusterview.View) -> bool:
+    return "pods" not in view.unread and not view.pods_of
+
+
+def _entries(configuration: Json) -> list[Json]:
+    found: list[Json] = configuration.get("webhooks") or []
+    return [each for each in found if each["name"] == ENTRIES or each["name"].endswith(f".{ENTRIES}")]
+
+
+def _is_ours(one: Json) -> bool:
+    labels: Mapping[str, str] = one["metadata"].get("labels") or {}
+    return labels.get("app.kubernetes.io/name") == "swapwarden"
+
+
+def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[Problem]:
+    """Yield what is wrong with the authorities that vouch for the webhook: the controller's end when its own do."""
+    remedy = "see the controller's log, which makes and renews it, or cert-manager's (docs/admission.md)"
+    if not bundle:
+        told = "has no caBundle: API servers do not trust the webhook, and new pods with a policy are refused"
+        yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Untrusted", here, told, remedy)
+        return
+    ends = _expiries(bundle)
+    if ends is None:
+        told = "its caBundle holds no certificates"
+        yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Untrusted", here, told, remedy)
+    elif ends and max(ends) <= now:
+        told = f"its caBundle expired on {max(ends):%Y-%m-%d}: new pods with a policy are refused"
+        yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Expired", here, told, remedy)
+    elif ends and max(ends) - now < SOON:
+        told = f"the last authority of its caBundle expires on {max(ends):%Y-%m-%d}, and was not renewed"
+        yield Problem(Severity.WARNING, Check.WEBHOOK_CERTIFICATE, "ExpiresSoon", here, told, remedy)
+
+
+def _expiries(bundle: str) -> list[datetime.datetime] | None:
+    """When the authorities of a bundle (PEM in base64) end; None where it holds none that is understood."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode("ascii"))
+    except (binascii.Error, UnicodeDecodeError, ssl.SSLError, ValueError):
+        return None
+    # Certificates that are no authorities are trusted, but not listed here.
+    ends = (ssl.cert_time_to_seconds(str(one["notAfter"])) for one in context.get_ca_certs() if "notAfter" in one)
+    return [datetime.datetime.fromtimestamp(end, datetime.UTC) for end in ends]
+
+
+def _policies(policies: Iterable[Json], bindings: Iterable[Json]) -> Iterator[Problem]:
+    bound = {one.get("spec", {}).get("policyName") for one in bindings}
+    there = [one["metadata"]["name"] for one in policies if _is_ours(one)]
+    for suffix in POLICIES:
+        found = [name for name in there if name == suffix or name.endswith(f"-{suffix}")]
+        if suffix == "namespace-default":
+            found = [name for name in found if not name.endswith("unknown-namespace-default")]
+        if not found or not any(name in bound for name in found):
+            what = "does not exist" if not found else "has no binding, so that nobody asks it"
+            yield Problem(
+                Severity.ERROR,
+                Check.NO_ADMISSION,
+                Check.NO_ADMISSION,
+                f"validatingadmissionpolicy/{found[0] if found else f'swapwarden-{suffix}'}",
+                f"{what}: what it keeps from happening is not kept when the webhook is down, or at all",
+                _INSTALL,
+            )
+
+
+def _some(found: list[str]) -> str:
+    return problems.some(found, _NAMED)
