@@ -213,7 +213,6 @@ class Enforcer:
         if disks != self._units.io.disks:
             self._units.io.disks = disks
             self._guarded(self._bring_units)
-            self._changed()
 
     def resync(self) -> None:
         """Compare everything with what is wanted, and with what is there."""
@@ -339,6 +338,7 @@ class Enforcer:
         """Once there is a state, and it is known where pods are, which are no business of these."""
         if self._state is not None and self.root is not None:
             self._units.bring(self._state, self.root, self._clock())
+            self._changed()
 
     def _enter(self, noticed: float) -> None:
         """Take in the pods that are not known; what fails for want of resources is left to the next comparison."""

@@ -198,7 +198,10 @@ class _Lines:
             self._fs.set_of_device(line.path, line.file, line.disk, value)
         except cgroupfs.UnsupportedError:
             held.WRITES.inc(line.file, "error")
-            raise _off(line.disk) from None
+            if line.file == WEIGHT.name:
+                raise _off(line.disk) from None
+            message = f"the node's kernel does not do that for disk {line.disk}"
+            raise shortfall.ShortError(names.Shortfall.NOT_SUPPORTED, message) from None
         except cgroupfs.CgroupError as error:
             held.WRITES.inc(line.file, "error")
             raise shortfall.ShortError(names.Shortfall.WRITE_FAILED, f"{value} of disk {line.disk}: {error}") from None

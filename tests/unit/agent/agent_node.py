@@ -46,6 +46,8 @@ class Node:
         self.enforcer: enforcer.Enforcer | None = None
         self.later = 0.0
         """Seconds by which the agent's clock is ahead."""
+        self.told = 0
+        """So many times it was said that the status may have become another."""
 
     def start(
         self,
@@ -65,10 +67,14 @@ class Node:
             own_uid=own_uid,
             away=away,
             held_at_zero=held_at_zero,
+            changed=self._changed,
             clock=lambda: loop.time() + self.later,
         )
         self.enforcer.start(cached)
         return self.enforcer
+
+    def _changed(self) -> None:
+        self.told += 1
 
     def stop(self) -> None:
         if self.enforcer is not None:

@@ -224,6 +224,14 @@ async def test_weights_that_the_kernel_does_not_heed_are_not_written(machine: Ma
     assert (shorts(agent), machine.held()[1]) == ({}, BOTH[1])
 
 
+async def test_a_disk_without_latencies_is_told(machine: Machine) -> None:
+    machine.refuses = cgroupfs.UnsupportedError("system.slice/io.latency: Operation not supported")
+    agent = machine.start()
+    agent.apply(asking(weight=None))
+    told = f"the node's kernel does not do that for disk {DISK}"
+    assert shorts(agent) == {"system.slice io.latency": ("NotSupported", told)}
+
+
 async def test_what_is_refused_is_tried_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unitio, "RETRY_SECONDS", (0.001, 0.002))
     machine.refuses = cgroupfs.DeniedError("system.slice/io.latency: Permission denied")
@@ -231,9 +239,11 @@ async def test_what_is_refused_is_tried_again(machine: Machine, monkeypatch: pyt
     agent.apply(asking())
     told = "target=25000 of disk 254:0: system.slice/io.latency: Permission denied"
     assert shorts(agent)["system.slice io.latency"] == ("WriteFailed", told)
+    before = machine.node.told
     machine.refuses = None
     await until(lambda: machine.held() == BOTH)
     assert shorts(agent) == {}
+    assert machine.node.told > before
     machine.refuses = cgroupfs.DeniedError("system.slice/io.latency: Permission denied")
     agent.apply(state())
     assert agent.standing().to_put_back == 2

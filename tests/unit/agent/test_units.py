@@ -97,8 +97,10 @@ async def test_a_service_that_starts_again_has_a_new_cgroup(units: Units) -> Non
     kept = units.kubelet.rename(units.node.folder / "kept")  # its inode must not be given away again
     again = units.node.tree.group(units.kubelet)
     late = units.node.tree.group(units.system / "late.service")
+    told = units.node.told
     await until(lambda: [swap_max(again), swap_max(late)] == ["0", "0"])
     assert shorts(agent) == {}
+    assert units.node.told > told
     assert swap_max(kept) == "0"
     agent.apply(state())
     assert [swap_max(again), swap_max(late)] == ["max", "max"]
