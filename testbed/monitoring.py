@@ -1,4 +1,4 @@
-"""What is made from the alerts of testbed.alerts: the chart's template, a plain file of rules, and their page.
+"""What is made from the alerts and the dashboard: the chart's rules and dashboard, a plain file of rules, a page.
 
 Run as `python -m testbed.monitoring write` (`make generate`) or `check` (`make lint`).
 """
@@ -12,9 +12,10 @@ from typing import Any
 
 import yaml
 
-from testbed import alerts, chart
+from testbed import alerts, chart, dashboard
 
 TEMPLATE = chart.FOLDER / "templates" / "_alerts.tpl"
+DASHBOARD = chart.FOLDER / "files" / "grafana-dashboard.json"
 RULES = chart.ROOT / "deploy" / "prometheus" / "rules.yaml"
 PAGE = chart.ROOT / "docs" / "alerts.md"
 RUNBOOKS = chart.ROOT / "docs" / "runbooks"
@@ -166,7 +167,7 @@ def page() -> str:
 
 def generated() -> dict[Path, str]:
     """All that is made: contents by path."""
-    return {TEMPLATE: template(), RULES: rules(), PAGE: page()}
+    return {TEMPLATE: template(), RULES: rules(), PAGE: page(), DASHBOARD: dashboard.rendered()}
 
 
 def main() -> int:

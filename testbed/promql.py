@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-_SELECTOR = re.compile(r"\b((?:swapwarden|kube|apiserver|process|python)_[a-z0-9_]+)\s*(?:\{([^}]*)\})?")
+_SELECTOR = re.compile(r"\b(ALERTS|(?:swapwarden|kube|apiserver)_[a-z0-9_]+)\s*(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"')
 _GROUPING = re.compile(r"\b(?:by|on|without|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 

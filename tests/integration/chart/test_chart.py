@@ -77,6 +77,7 @@ SETS: dict[str, Json] = {
             "seLinuxOptions": {"type": "spc_t"},
             "dropIns": {"mount": True, "prefix": r"my\x2droot-kubepods", "slices": ["system.slice", r"a-b\x2dc.slice"]},
         },
+        "grafanaDashboard": {"enabled": True, "annotations": {"grafana_folder": "Nodes"}},
         "openshift": {"securityContextConstraints": True},
     },
     "without webhook": {
@@ -285,6 +286,14 @@ def test_without_a_webhook_there_are_no_alerts_about_it(tmp_path: Path) -> None:
     about = {alert.name for alert in alerts.ALERTS if alert.webhook}
     assert len(about) == 3
     assert found.keys() == {alert.name for alert in alerts.ALERTS} - about
+
+
+def test_the_dashboard_is_a_config_map_that_grafana_s_sidecar_finds(tmp_path: Path) -> None:
+    made = named(rendered(tmp_path, SETS["all"]), "ConfigMap")["swapwarden-limits-dashboard"]
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert made["metadata"]["annotations"] == {"grafana_folder": "Nodes"}
+    assert f"{made['data']['swapwarden.json']}\n" == monitoring.DASHBOARD.read_text(encoding="utf-8")
+    assert "swapwarden-dashboard" not in named(rendered(tmp_path, {}), "ConfigMap")
 
 
 def test_metrics_of_agents_say_of_which_node_they_are(tmp_path: Path) -> None:

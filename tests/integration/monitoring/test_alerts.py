@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed import alerts, commands, monitoring, process, programs
+from testbed import alerts, commands, dashboard, monitoring, process, programs
 
 FOLDER = Path(__file__).parent / "alerts"
 NAMES = [alert.name for alert in alerts.ALERTS]
@@ -52,3 +52,13 @@ def test_prometheus_takes_the_queries_of_runbooks(promtool: Path, tmp_path: Path
     made = tmp_path / "rules.yaml"
     made.write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}), encoding="utf-8")
     process.run([str(promtool), "check", "rules", str(made)], timeout=60)
+
+
+def test_prometheus_takes_the_queries_of_the_dashboard(promtool: Path, tmp_path: Path) -> None:
+    expressions = [dashboard.plain(query.expression) for query in dashboard.queries()]
+    assert len(expressions) > 30
+    rules = [{"record": f"x{number}", "expr": expression} for number, expression in enumerate(expressions)]
+    made = tmp_path / "rules.yaml"
+    made.write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}), encoding="utf-8")
+    said = process.run([str(promtool), "check", "rules", str(made)], timeout=60).stdout
+    assert f"{len(expressions)} rules found" in said

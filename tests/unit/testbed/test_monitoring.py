@@ -6,54 +6,13 @@ import re
 
 import pytest
 import yaml
-from swapwarden.agent import main as agent
 from swapwarden.api import names
-from swapwarden.controller import main as controller
-from swapwarden.telemetry import metrics
-from swapwarden.webhook import main as webhook
 
 from testbed import alerts, chart, commands, monitoring, promql
+from tests.unit.testbed.series import labels_of, unknown
 
-PARTS = (agent, controller, webhook)
-"""What imports all that counts."""
-TARGET = {"cluster", "namespace", "pod", "job", "instance", "node"}
-"""Labels that Prometheus gives to all series of a target."""
-OTHERS = {
-    "kube_node_status_condition": {"node", "condition", "status"},
-    "kube_pod_info": {"namespace", "pod", "uid", "node"},
-    "apiserver_admission_webhook_rejection_count": {"name", "operation", "type", "error_type", "rejection_code"},
-    "apiserver_admission_webhook_fail_open_count": {"name", "type"},
-}
-"""Metrics of kube-state-metrics and of the API server, with their labels."""
 SECTIONS = ["Meaning", "Impact", "How to look", "How to mend", "When it is a false alarm", "Silence"]
 RUNBOOKS = sorted(path.stem for path in monitoring.RUNBOOKS.glob("*.md"))
-
-
-def labels_of(metric: str) -> set[str] | None:
-    """The labels of a series that somebody makes; None where nobody does."""
-    if metric in OTHERS:
-        return OTHERS[metric]
-    for each in metrics.REGISTRY:
-        if each.kind == "histogram" and metric in {f"{each.name}_{part}" for part in ("bucket", "sum", "count")}:
-            return {*each.label_names, *({"le"} if metric.endswith("_bucket") else ())}
-        if each.kind != "histogram" and metric == each.name:
-            return set(each.label_names)
-    return None
-
-
-def unknown(expression: str) -> list[str]:
-    """What the expression reads that nobody makes."""
-    assert PARTS
-    found, every = [], set(TARGET)
-    for selector in promql.selectors(expression):
-        labels = labels_of(selector.metric)
-        if labels is None:
-            found.append(selector.metric)
-            continue
-        every |= labels
-        found += [f"{selector.metric}{{{label}}}" for label, _, _ in selector.matchers if label not in labels | TARGET]
-    made = set(re.findall(r'label_replace\([^"]*"([a-z_]+)"', expression))
-    return found + sorted(promql.grouped(expression) - every - made)
 
 
 @pytest.mark.parametrize("alert", alerts.ALERTS, ids=lambda alert: alert.name)
