@@ -22,9 +22,6 @@ Object = TypeVar("Object")
 
 DEFAULT_NAMESPACE = "default"
 
-UNDEFAULTED_NAMESPACES = frozenset({"kube-system", "swapwarden-system"})
-"""The webhook is not asked about pods of these, so that they start without it: no namespace default reaches them."""
-
 
 class _StateMeta(msgspec.Struct, frozen=True):
     name: str
@@ -75,7 +72,7 @@ def is_awaited(wire: pods.WirePod) -> bool:
 
 def _is_sent(wire: pods.WirePod) -> bool:
     """Whether the webhook is asked about new pods of the namespace, and not only the policies inside the API server."""
-    return wire.metadata.namespace not in UNDEFAULTED_NAMESPACES
+    return wire.metadata.namespace not in namespaces.UNDEFAULTED
 
 
 def refusals(inputs: Inputs, wire: pods.WirePod) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -10,6 +11,9 @@ from swapwarden.api import names
 
 Labels = Mapping[str, Mapping[str, str]]
 """Labels of Namespaces, by their names."""
+
+UNDEFAULTED: Final = frozenset({"kube-system", "swapwarden-system"})
+"""The webhook is not asked about pods of these, so that they start without it: no namespace default reaches them."""
 
 
 class WireMeta(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from swapwarden.api import state
 from swapwarden.cli import documents, inputs
+from swapwarden.policy import namespaces
 
 PROFILE = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile", "metadata": {"name": "p"}}
 POD: dict[str, Any] = {
@@ -232,8 +233,8 @@ def test_where_the_webhook_is_not_asked_no_default_counts() -> None:
     assert selectors
     for expression in selectors:
         assert expression["operator"] == "NotIn"
-        assert set(expression["values"]) == inputs.UNDEFAULTED_NAMESPACES
-    for name in inputs.UNDEFAULTED_NAMESPACES:
+        assert set(expression["values"]) == namespaces.UNDEFAULTED
+    for name in namespaces.UNDEFAULTED:
         read, _ = collect(pod({"namespace": name}), namespace(name, "Disabled"))
         assert [row.policy for row in inputs.pod_rows(read)] == [None]
 

@@ -15,6 +15,8 @@ from swapwarden.cli.kubectl import completion
 
 COMMANDS: Final = {
     "nodes": ("swapwarden.cli.kubectl.nodes", "Show each node's swap, how pods get it, and whether that holds."),
+    "explain": ("swapwarden.cli.kubectl.explain", "Say why a pod has its swap limit, and whether the kernel holds it."),
+    "policy": ("swapwarden.cli.kubectl.policy", "Give the pods of a workload, or of a namespace, another policy."),
     "check": ("swapwarden.cli.kubectl.check", "Find problems of the cluster, or of manifests, with their remedies."),
     "simulate": (
         "swapwarden.cli.kubectl.simulate",

@@ -105,11 +105,20 @@ class Session:
 
     async def body(self, path: str, params: Mapping[str, str] | None = None, seconds: float | None = None) -> bytes:
         """GET; the answer as it came. Failure where there is none."""
+        patience = min(seconds or self._seconds, self._seconds)
+        return await self._answered(f"GET {path}", self._api.get(path, params=params, timeout=patience))
+
+    async def patch(self, path: str, body: bytes, manager: str) -> None:
+        """Send a JSON merge patch (RFC 7386) under the name of a field manager. Failure where it is refused."""
+        asked = self._api.merge_patch(path, body, params={"fieldManager": manager}, timeout=self._seconds)
+        await self._answered(f"PATCH {path}", asked)
+
+    async def _answered(self, request: str, asked: Awaitable[bytes]) -> bytes:
         try:
             async with self._free:
-                return await self._api.get(path, params=params, timeout=min(seconds or self._seconds, self._seconds))
+                return await asked
         except client.ApiError as error:
-            raise _failure(path, error) from error
+            raise _failure(request, error) from error
         except client.Unreachable as error:
             raise Unreachable(
                 f"{error}; see that the context is the right one (kubectl config current-context) and the cluster is up"
@@ -162,7 +171,7 @@ def quote(name: str) -> str:
     return urllib.parse.quote(name, safe="")
 
 
-def _failure(path: str, error: client.ApiError) -> Failure:
+def _failure(request: str, error: client.ApiError) -> Failure:
     if error.status == 401:
         return Failure(
             f"the API server refused the credentials (401): {error.message}; log in again, or see what the context"
@@ -170,14 +179,14 @@ def _failure(path: str, error: client.ApiError) -> Failure:
         )
     if error.status == 403:
         return Forbidden(f"{error.message} (403); {RIGHTS}")
-    if error.status == 404 and f"/{names.GROUP}/" in path and error.reason != "NotFound":
+    if error.status == 404 and f"/{names.GROUP}/" in request and error.reason != "NotFound":
         return NotInstalled(
             f"Swapwarden is not installed in this cluster, or is another version: it does not know"
             f" {names.API_VERSION}; install it (docs/install.md), or choose another cluster with --context"
         )
     if error.status == 404:
         return NotFound(error.message)
-    return Failure(f"GET {path}: {error}")
+    return Failure(f"{request}: {error}")
 
 
 def run(target: Target, work: Callable[[Session], Awaitable[T]]) -> T:

@@ -1,0 +1,137 @@
+"""Who makes a pod: the workload whose template says what its pods say, as far as a pod's own object tells."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.policy import pods
+
+POD_TEMPLATE_HASH: Final = "pod-template-hash"
+"""A Deployment's ReplicaSets have it as label, and as the end of their names (k/k: pkg/controller/deployment)."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of workload."""
+
+    name: str
+    group: str
+    plural: str
+    template: tuple[str, ...] = ("spec", "template")
+    """Path of the pod template in it."""
+    immutable: bool = False
+    """Whether the template cannot be changed once the object exists."""
+
+    @property
+    def word(self) -> str:
+        """As kubectl takes it: deployment."""
+        return self.name.lower()
+
+    @property
+    def api(self) -> str:
+        """The start of its paths: apis/apps/v1."""
+        return f"apis/{self.group}/v1" if self.group else "api/v1"
+
+    @property
+    def version(self) -> str:
+        """Its apiVersion."""
+        return f"{self.group}/v1" if self.group else "v1"
+
+
+KINDS: Final = (
+    Kind("Deployment", "apps", "deployments"),
+    Kind("StatefulSet", "apps", "statefulsets"),
+    Kind("DaemonSet", "apps", "daemonsets"),
+    Kind("ReplicaSet", "apps", "replicasets"),
+    Kind("ReplicationController", "", "replicationcontrollers"),
+    Kind("Job", "batch", "jobs", immutable=True),
+    Kind("CronJob", "batch", "cronjobs", template=("spec", "jobTemplate", "spec", "template")),
+)
+_SHORT: Final = {
+    "deploy": "deployment",
+    "sts": "statefulset",
+    "ds": "daemonset",
+    "rs": "replicaset",
+    "rc": "replicationcontroller",
+    "cj": "cronjob",
+}
+_BY_WORD: Final = {
+    **{word: kind for kind in KINDS for word in (kind.word, kind.plural)},
+    **{short: next(kind for kind in KINDS if kind.word == word) for short, word in _SHORT.items()},
+}
+
+
+def kind_of(word: str) -> Kind | None:
+    """The kind that somebody means by deployment, deployments, deploy, deployment.apps or deployments.v1.apps."""
+    first, _, group = word.casefold().partition(".")
+    kind = _BY_WORD.get(first)
+    return kind if kind is not None and group in {"", kind.group, f"v1.{kind.group}"} else None
+
+
+def kind_of_owner(owner: Owner) -> Kind | None:
+    """The kind of an owner, if it is one of those that Kubernetes itself has."""
+    return next((kind for kind in KINDS if (kind.name, kind.version) == (owner.kind, owner.api_version)), None)
+
+
+class Owner(msgspec.Struct, frozen=True, rename="camel"):
+    """An owner reference: who made an object."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
+class Volume(msgspec.Struct, frozen=True):
+    """A volume of a pod, as far as it is read: whether what is in it is secret."""
+
+    name: str
+    secret: dict[str, object] | None = None
+    projected: dict[str, object] | None = None
+
+
+class Meta(pods.WirePodMeta, frozen=True, rename="camel"):
+    """Metadata of a pod, with what tells of its owner and its end."""
+
+    owner_references: list[Owner] = []  # noqa: RUF012 msgspec copies it, which ruff sees in direct subclasses only
+    deletion_timestamp: str = ""
+
+
+class Spec(pods.WirePodSpec, frozen=True, rename="camel"):
+    """Spec of a pod, with its volumes."""
+
+    volumes: list[Volume] = []  # noqa: RUF012 as above
+
+
+class Pod(pods.WirePod, frozen=True):
+    """A pod as it comes from the API server."""
+
+    metadata: Meta
+    spec: Spec
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether its kubelet has it from a file, and the API server only shows it."""
+        return names.CONFIG_MIRROR_ANNOTATION in self.metadata.annotations
+
+
+def controller(owners: list[Owner]) -> Owner | None:
+    """The owner that manages an object; None where nobody does."""
+    return next((owner for owner in owners if owner.controller), None)
+
+
+def guess(pod: Pod) -> str | None:
+    """The workload to change, as kubectl takes it, told by the pod alone; None where it has none that is known.
+
+    Of a ReplicaSet with a Deployment's label, the Deployment. A Job's CronJob is not seen in the pod.
+    """
+    owner = controller(pod.metadata.owner_references)
+    kind = kind_of_owner(owner) if owner is not None else None
+    if owner is None or kind is None:
+        return None
+    end = f"-{pod.metadata.labels.get(POD_TEMPLATE_HASH, '')}"
+    if kind.name == "ReplicaSet" and len(end) > 1 and owner.name.endswith(end):
+        return f"deployment/{owner.name.removesuffix(end)}"
+    return f"{kind.word}/{owner.name}"

@@ -1,0 +1,170 @@
+"""`kubectl swap explain` against a real API server, by people with more and fewer rights."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.integration.cli.conftest import API, GIB, Cluster, Plugin, healthy
+
+READ_PODS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
+
+
+def make_profile(cluster: Cluster, **swap: Any) -> str:
+    name = cluster.name("batch")
+    body = {
+        "apiVersion": "swapwarden.dev/v1alpha1",
+        "kind": "NodeSwapProfile",
+        "metadata": {"name": name},
+        "spec": {"nodeSelector": {"matchLabels": {"test": cluster.id}}, **swap},
+    }
+    cluster.control_plane.create(f"{API}/nodeswapprofiles", body)
+    return name
+
+
+def make_pod(cluster: Cluster, name: str, node: str | None = "batch", **fields: Any) -> str:
+    """Its UID."""
+    container = {"name": "app", "image": "none", "resources": {"requests": {"memory": "1Gi"}}}
+    container |= fields.pop("container", {})
+    spec = {"containers": [container], **({"nodeName": cluster.name(node)} if node else {})}
+    made = cluster.control_plane.create(
+        f"/api/v1/namespaces/{cluster.namespace}/pods",
+        {"metadata": {"name": name, **fields}, "spec": {"automountServiceAccountToken": False, **spec}},
+    )
+    return str(made["metadata"]["uid"])
+
+
+@pytest.fixture
+def planned(cluster: Cluster) -> Cluster:
+    """A node, a profile, a pod, and the state that a controller and an agent would have made of them."""
+    cluster.node("batch", swap=4 * GIB)
+    profile = make_profile(cluster, swap={"behavior": "LimitedSwap", "systemReserved": "25%"})
+    uid = make_pod(cluster, "report")
+    limit = {"swapMax": str(384 << 20), "reason": "LimitedSwap"}
+    cluster.state(
+        "batch",
+        {"profile": {"name": profile, "generation": 1}, "pods": {uid: limit}},
+        healthy(profile, 4 * GIB),
+    )
+    return cluster
+
+
+def told(plugin: Plugin, cluster: Cluster, pod: str) -> dict[str, Any]:
+    done = plugin("explain", pod, "-n", cluster.namespace, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_an_administrator(planned: Cluster) -> None:
+    done = planned.admin("explain", "report", "-n", planned.namespace)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"{planned.namespace}/report: up to 384Mi of swap  (LimitedSwap)"
+    profile = planned.name("batch")
+    assert f"PROFILE    {profile} generation 1, LimitedSwap: the only one that selects the node" in lines
+    # No agent's pod is there, so what it reported once may be undone by others.
+    assert "KERNEL     no agent is Ready: what it set holds, what others undo stays undone" in lines
+    assert any(line.endswith("= 384Mi (402653184)") and "request 1Gi / memory 8Gi" in line for line in lines)
+    found = told(planned.admin, planned, "pod/report")
+    assert found["wanted"]["swapMax"] == found["planned"]["swapMax"] == found["numbers"][-1]["result"] == "402653184"
+    assert [rule["reason"] for rule in found["rules"] if rule["matched"]] == ["LimitedSwap"]
+
+
+def test_a_terminal_that_knows_ascii_only(planned: Cluster) -> None:
+    done = planned.admin("explain", "report", "-n", planned.namespace, "--color=always", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "\x1b[" in done.stdout
+
+
+def test_who_may_read_pods_only(planned: Cluster) -> None:
+    user = planned.user(READ_PODS)
+    done = user("explain", "report", "-n", planned.namespace)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "what it gets depends on the profile of its node, which cannot be seen" in done.stdout
+    assert "LimitedSwap         a share, by the memory request of app" in done.stdout
+    assert "Not seen, for lack of rights: nodes, nodeswapprofiles, nodeswapstates" in done.stdout
+    found = told(user, planned, "report")
+    assert found["unseen"] == ["nodes", "nodeswapprofiles", "nodeswapstates"]
+    assert "rules" not in found
+
+
+def test_who_may_read_profiles_too_is_told_of_the_rules(planned: Cluster) -> None:
+    rules = [
+        *READ_PODS,
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+        {"apiGroups": ["swapwarden.dev"], "resources": ["nodeswapprofiles"], "verbs": ["list"]},
+    ]
+    found = told(planned.user(rules, everywhere=True), planned, "report")
+    assert found["unseen"] == ["nodeswapstates"]
+    # The node says nothing of its memory, and the agent's word may not be heard.
+    assert found["planned"] == {"swapMax": "0", "reason": "LimitedSwap", "containers": {"app": "0"}}
+    assert "kernel" not in found
+
+
+def test_who_may_not_read_the_pod(planned: Cluster) -> None:
+    user = planned.user([{"apiGroups": [""], "resources": ["services"], "verbs": ["get"]}])
+    done = user("explain", "report", "-n", planned.namespace)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith('error: pods "report" is forbidden: User')
+
+
+def test_a_pod_that_is_not_there(planned: Cluster) -> None:
+    done = planned.admin("explain", "absent", "-n", planned.namespace)
+    assert (done.returncode, done.stdout) == (1, "")
+    where = planned.namespace
+    assert done.stderr == f'error: pods "absent" not found in namespace {where}; see kubectl get pods -n {where}\n'
+    usage = planned.admin("explain", "deployment/report", "-n", planned.namespace)
+    assert usage.returncode == 2
+    assert "'deployment/report' is no pod" in usage.stderr
+
+
+def test_a_pod_that_waits_for_a_node(planned: Cluster) -> None:
+    make_pod(planned, "waits", node=None)
+    found = told(planned.admin, planned, "waits")
+    assert found["summary"] == "not on a node yet: what it gets depends on the node's profile"
+    assert [one["of"] for one in found["behaviors"]] == ["Kubelet", "NoSwap", "LimitedSwap", "WorkloadControlled"]
+
+
+def test_a_node_that_nobody_planned(cluster: Cluster) -> None:
+    cluster.node("new", swap=GIB)
+    make_pod(cluster, "early", node="new", annotations={"swapwarden.dev/swap-policy": "Disabled"})
+    found = told(cluster.admin, cluster, "early")
+    assert found["profile"]["name"] == "(built-in)"
+    assert found["planned"]["reason"] == "PolicyDisabled"
+    assert found["kernel"]["status"] == "Unknown"
+
+
+def test_what_others_leave_and_what_a_namespace_is_called(cluster: Cluster) -> None:
+    cluster.node("batch", swap=4 * GIB)
+    profile = make_profile(
+        cluster,
+        swap={"behavior": "WorkloadControlled", "workloadControlled": {"overcommitPercent": 50}},
+        overrides=[
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}, "policy": "Disabled"}
+        ],
+    )
+    limit = {"swapwarden.dev/swap-limit": "1536Mi"}
+    uids = [make_pod(cluster, name, annotations=limit) for name in ("first", "second")]
+    # Made within one second they are served by UID.
+    later = ("first", "second")[uids.index(max(uids))]
+    cluster.patch(
+        f"/api/v1/namespaces/{cluster.namespace}/pods/{later}/status", {"status": {"startTime": "2040-01-01T00:00:00Z"}}
+    )
+    earlier = ("first", "second")[uids.index(min(uids))]
+    cluster.patch(
+        f"/api/v1/namespaces/{cluster.namespace}/pods/{earlier}/status",
+        {"status": {"startTime": "2030-01-01T00:00:00Z"}},
+    )
+    found = told(cluster.admin, cluster, later)
+    assert found["profile"]["name"] == profile
+    assert found["profile"]["overrideText"] == "none of 1 selects the pod"
+    assert found["planned"] == {
+        "swapMax": str(512 << 20),
+        "reason": "OvercommitReached",
+        "containers": {"app": "max"},
+    }
+    assert told(cluster.admin, cluster, earlier)["planned"]["reason"] == "WorkloadLimit"
