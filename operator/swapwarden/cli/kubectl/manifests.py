@@ -13,6 +13,7 @@ from swapwarden.cli.kubectl import clusterview, problems, simulation, tables
 from swapwarden.cli.kubectl.problems import Check, Problem, Severity
 from swapwarden.controller import cluster
 from swapwarden.policy import labels, nodes, plan, pods, profiles
+from swapwarden.policy.namespaces import UNDEFAULTED
 
 Json = dict[str, Any]
 
@@ -107,7 +108,7 @@ def _namespace(one: documents.Found) -> Iterator[Problem]:
     yield from _logged(one, log)
     for name, found in read.namespaces.items():
         here = str(one.place.below("metadata.labels"))
-        exempt = name in inputs.UNDEFAULTED_NAMESPACES
+        exempt = name in UNDEFAULTED
         for problem in problems.namespace(here, found, exempt=exempt):
             yield msgspec.structs.replace(problem, message=f"Namespace {name}: {problem.message}")
 

@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli import inputs
 from swapwarden.cli.kubectl import clusterview, tables
 from swapwarden.controller import cluster, profilestore, warnings
 from swapwarden.policy import plan, pods, profiles, vocabulary
+from swapwarden.policy.namespaces import UNDEFAULTED
 from swapwarden.webhook import rules
 
 
@@ -287,7 +287,7 @@ def _told(entry: profilestore.Entry, here: str) -> Iterator[Problem]:
 
 def namespaces(view: clusterview.View) -> Iterator[Problem]:
     """Yield what is wrong with labels of namespaces."""
-    exempt = inputs.UNDEFAULTED_NAMESPACES | {view.agent_namespace()}
+    exempt = UNDEFAULTED | {view.agent_namespace()}
     for name, labels in view.namespaces.items():
         yield from namespace(f"namespace/{name}", labels, exempt=name in exempt)
 
