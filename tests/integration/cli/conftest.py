@@ -128,32 +128,43 @@ class Cluster:
         self.patch(f"{path}/{short}/status", {"status": status})
         return str(made["metadata"]["uid"])
 
-    def agent(self, node: str, metrics: str | None = None) -> None:
-        """The agent of one of the nodes, which answers with these metrics."""
+    def agent(self, node: str, metrics: str | None = None) -> str:
+        """The agent of one of the nodes, which answers with these metrics; its pod's UID."""
         name = self.name(f"agent-{node}")
-        self.pod(name, node, "agent", namespace=RELEASE, labels=names.AGENT_LABELS)
         if metrics is not None:
             self.front.metrics[name] = metrics
+        return self.pod(name, node, "agent", namespace=RELEASE, labels=names.AGENT_LABELS)
 
-    def user(self, rules: list[dict[str, Any]], *, everywhere: bool = False) -> Plugin:
-        """Somebody with these rights in the cluster's namespace, which is the context's, or everywhere."""
+    def user(
+        self, rules: list[dict[str, Any]], *, everywhere: bool = False, in_release: list[dict[str, Any]] | None = None
+    ) -> Plugin:
+        """Somebody with these rights in the cluster's namespace, which is the context's, or everywhere.
+
+        IN_RELEASE: rights in the namespace that agents are in.
+        """
         name = f"user-{uuid.uuid4().hex[:8]}"
         self.control_plane.create(f"{self.namespaced()}/serviceaccounts", {"metadata": {"name": name}})
-        kind = "ClusterRole" if everywhere else "Role"
-        path = RBAC if everywhere else f"{RBAC}/namespaces/{self.namespace}"
-        meta = {"metadata": {"name": name}}
-        self.control_plane.create(f"{path}/{kind.lower()}s", {**meta, "rules": rules})
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
-        subject = {"kind": "ServiceAccount", "namespace": self.namespace, "name": name}
-        self.control_plane.create(
-            f"{path}/{kind.lower()}bindings", {**meta, "roleRef": reference, "subjects": [subject]}
-        )
+        self._grant(name, "" if everywhere else self.namespace, rules)
+        if in_release:
+            self._grant(name, RELEASE, in_release)
         token = self.control_plane.token(self.namespace, name)
         kubeconfig = self.control_plane.kubeconfig_for(token, name, server=self.front.url)
         content = json.loads(kubeconfig.read_text())
         content["contexts"][0]["context"]["namespace"] = self.namespace
         kubeconfig.write_text(json.dumps(content))
         return Plugin(kubeconfig)
+
+    def _grant(self, account: str, namespace: str, rules: list[dict[str, Any]]) -> None:
+        """Rights for an account of the cluster's namespace, in NAMESPACE or everywhere ("")."""
+        kind = "Role" if namespace else "ClusterRole"
+        path = f"{RBAC}/namespaces/{namespace}" if namespace else RBAC
+        meta = {"metadata": {"name": account}}
+        self.control_plane.create(f"{path}/{kind.lower()}s", {**meta, "rules": rules})
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": account}
+        subject = {"kind": "ServiceAccount", "namespace": self.namespace, "name": account}
+        self.control_plane.create(
+            f"{path}/{kind.lower()}bindings", {**meta, "roleRef": reference, "subjects": [subject]}
+        )
 
 
 def healthy(profile: str, swap: int, *devices: dict[str, Any], **conditions: tuple[str, str, str]) -> dict[str, Any]:

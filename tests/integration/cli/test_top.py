@@ -126,6 +126,15 @@ def test_who_may_read_the_pods_of_a_namespace_only_sees_that_they_run(shop: Clus
     assert not any("proxy" in path for path in shop.front.asked)
 
 
+def test_rights_where_the_agents_are_are_enough_to_know_what_is_used(shop: Cluster) -> None:
+    in_release = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]},
+    ]
+    user = shop.user(READ_PODS, in_release=in_release)
+    assert user.rows("top", "pods", "queue") == [["queue", "600Mi", "1Gi", "58%"]]
+
+
 def test_who_may_see_agents_and_not_ask_them(shop: Cluster) -> None:
     user = shop.user(READ_PODS, everywhere=True)
     done = user("top", "pods")

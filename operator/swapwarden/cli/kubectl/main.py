@@ -11,7 +11,7 @@ import click
 from click import shell_completion
 
 import swapwarden
-from swapwarden.cli.kubectl import completion
+from swapwarden.cli.kubectl import completion, tables
 
 COMMANDS: Final = {
     "nodes": ("swapwarden.cli.kubectl.nodes", "Show each node's swap, how pods get it, and whether that holds."),
@@ -87,4 +87,5 @@ def _show(error: click.ClickException) -> None:
     if isinstance(error, click.UsageError):
         error.show()
     else:
-        click.echo(f"error: {error.format_message()}", err=True)
+        # It may have in it what some server said.
+        click.echo("\n".join(map(tables.clean, f"error: {error.format_message()}".splitlines())), err=True)

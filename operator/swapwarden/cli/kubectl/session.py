@@ -14,6 +14,7 @@ import msgspec
 
 import swapwarden
 from swapwarden.api import names
+from swapwarden.cli.kubectl import tables
 from swapwarden.kube import client, config
 
 T = TypeVar("T")
@@ -96,7 +97,7 @@ class Session:
         """Tell something once, on standard error."""
         if text not in self._said:
             self._said.add(text)
-            click.echo(f"note: {text}", err=True)
+            click.echo(f"note: {tables.clean(' '.join(text.split()))}", err=True)
 
     def namespaced(self, group: str, plural: str, namespace: str | None = None) -> str:
         """The collection's path in a namespace, by default the session's; group is api/v1 or apis/GROUP/VERSION."""

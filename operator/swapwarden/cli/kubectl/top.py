@@ -73,8 +73,11 @@ async def pods_of(asked: session.Session, chosen: Sequence[str], selector: str, 
     )
     if states or measured:
         uses = usage.of_pods(rows, scraped, states, {(m.metadata.namespace, m.metadata.name): m for m in measured})
-    if any(each.swap_bytes is None for each in uses):
-        asked.note(f"what some pods use is not known: {'; '.join(filter(None, (why, unmeasured)))}")
+    unknown = [each for each in uses if each.swap_bytes is None]
+    if unknown:
+        listed = any(each.node in scraped for each in unknown)
+        few = "agents list the pods that use most only (agent.metrics.topPods)" if listed else ""
+        asked.note(f"what some pods use is not known: {'; '.join(filter(None, (why, few, unmeasured)))}")
     return uses
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from swapwarden.agent import usage as agent_usage
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl import samples, usage
 from swapwarden.policy import pods
@@ -144,3 +145,9 @@ def test_nodes() -> None:
     assert usage.of_node("n", [], 0, None) == usage.NodeUse("n", 0, 0)
     body = {"metadata": {"name": "n"}, "usage": {"cpu": "1m", "swap": "8Ki"}}
     assert usage.of_node("n", [], 7, msgspec.convert(body, usage.WireNodeMetrics)).swap_bytes == 8192
+
+
+def test_the_agent_has_metrics_of_these_names() -> None:
+    registered = {metric.name for metric in agent_usage.READINGS}
+    assert registered >= usage.OF_PODS | usage.OF_NODES
+    assert agent_usage.OTHER == usage.OTHER
