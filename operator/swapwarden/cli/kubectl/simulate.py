@@ -12,7 +12,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli import documents, inputs
-from swapwarden.cli.kubectl import clusterview, flags, reading, session, simulation, tables
+from swapwarden.cli.kubectl import candidates, clusterview, flags, reading, session, simulation, tables
 from swapwarden.cli.kubectl.simulation import Direction
 
 BAD_INPUT: Final = 2
@@ -312,7 +312,14 @@ def _missing(chosen: Iterable[str], view: clusterview.View) -> str:
     help="File, directory or -: profiles to try. Repeatable.",
 )
 @click.option("--delete", multiple=True, metavar="NAME", help="Try the removal of this profile. Repeatable.")
-@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only what concerns this node. Repeatable.")
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=candidates.nodes,
+    help="Only what concerns this node. Repeatable.",
+)
 @click.option("--all", "everything", is_flag=True, help="List pods and nodes that stay as they are, too.")
 @flags.selector
 @flags.printing

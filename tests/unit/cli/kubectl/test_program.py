@@ -63,14 +63,15 @@ def test_it_says_what_to_install() -> None:
     )
 
 
-def test_before_its_first_request_it_imports_nothing_heavy(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("arguments", ["nodes", "top pods", "top nodes", "explain web", "policy web Disabled"])
+def test_before_its_first_request_it_imports_nothing_heavy(tmp_path: pathlib.Path, arguments: str) -> None:
     refused = tmp_path / "kubeconfig"
     # Port 9 (discard): nobody listens there.
     refused.write_text(
         """{"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}], "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c"}}]}"""
     )
-    done = run(IMPORTED, "nodes", KUBECONFIG=str(refused))
+    done = run(IMPORTED, *arguments.split(), KUBECONFIG=str(refused))
     assert "cannot connect to 127.0.0.1:9" in done.stderr
     loaded = done.stdout.split()
     assert "click" in loaded
