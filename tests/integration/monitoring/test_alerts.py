@@ -62,3 +62,15 @@ def test_prometheus_takes_the_queries_of_the_dashboard(promtool: Path, tmp_path:
     made.write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}), encoding="utf-8")
     said = process.run([str(promtool), "check", "rules", str(made)], timeout=60).stdout
     assert f"{len(expressions)} rules found" in said
+
+
+def test_prometheus_takes_the_configuration_that_is_shown(promtool: Path, tmp_path: Path) -> None:
+    (shown,) = [block.text for block in commands.blocks("docs/alerts.md") if block.language == "yml"]
+    # Debian builds Prometheus without the discovery of pods.
+    discovery = "kubernetes_sd_configs: [{role: pod}]"
+    assert discovery in shown
+    known = shown.replace(discovery, "static_configs: [{targets: [agent]}]")
+    made = tmp_path / "prometheus.yml"
+    made.write_text(f"rule_files: [{monitoring.RULES}]\n{known}", encoding="utf-8")
+    said = process.run([str(promtool), "check", "config", str(made)], timeout=60).stdout
+    assert f"{len(NAMES)} rules found" in said
