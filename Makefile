@@ -14,7 +14,7 @@ venv: ## Make the virtual environment in .venv from the lock file (does nothing 
 
 .PHONY: setup
 setup: venv ## Get all that the demo and the tests need: control plane binaries, kernel VM, helm, promtool
-	@$(PYTHON) -m testbed setup kernel controlplane helm nfd promtool
+	@$(PYTHON) -m testbed setup kernel controlplane managers helm nfd promtool
 
 .PHONY: demo
 demo: venv ## Run the main job on a real API server and a real kernel; exits 0 only if all of it held

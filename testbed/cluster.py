@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from testbed import controlplane, netns, nodeimage, nodevm, process, programs, term
+from testbed import managers, netns, nodeimage, nodevm, process, programs, term
 from testbed.controlplane import ControlPlane
 from testbed.nodevm import NodeVM
 
@@ -82,28 +82,10 @@ class Cluster:
         self._network = stack.enter_context(netns.NetworkNamespace())
         with term.step("starting the control plane"):
             self.control_plane = stack.enter_context(ControlPlane(self._network, nodevm.HOST))
-            self._start_program(stack, "kube-controller-manager", *self._controller_manager_options())
-            self._start_program(stack, "kube-scheduler")
+            self._programs += managers.start(stack, self.control_plane, self.folder)
         self.node = stack.enter_context(NodeVM(self._network, self._credentials(), images=self._images, **self._size))
         with term.step("waiting until the node is Ready"):
             self.wait_for(self.node_is_ready, "the node is Ready", _READY_TIMEOUT)
-
-    def _start_program(self, stack: contextlib.ExitStack, name: str, *options: str) -> None:
-        kubeconfig = self.control_plane.kubeconfig_as(f"system:{name}")
-        argv = [str(programs.kube_on_host(name)), "--leader-elect=false", "--bind-address=127.0.0.1", *options]
-        # Nobody asks these two for anything by way of the API server, whose certificates for that they would wait for.
-        argv.append("--authentication-skip-lookup=true")
-        argv += [f"--{kind}kubeconfig={kubeconfig}" for kind in ("", "authentication-", "authorization-")]
-        log = self.folder / f"{name}.log"
-        self._programs.append(stack.enter_context(process.Process(name, self.control_plane.command(argv), log=log)))
-
-    def _controller_manager_options(self) -> list[str]:
-        return [
-            f"--service-account-private-key-file={self.control_plane.token_key}",
-            f"--root-ca-file={self.control_plane.ca_file}",
-            f"--service-cluster-ip-range={controlplane.SERVICES}",
-            "--use-service-account-credentials=true",
-        ]
 
     def _credentials(self) -> dict[str, bytes]:
         url = f"https://{nodevm.HOST}:{self.control_plane.port}"

@@ -21,6 +21,7 @@ _OPENING = re.compile(r"( *)```(\S*)")
 _MARK = re.compile(
     r"<!-- (?:run by (?P<test>\S+)|run with other values by (?P<file>[^\s:]+): (?P<text>.+)|not run: .+) -->"
 )
+_ANYTHING = "..."
 _LIST_ITEM = re.compile(r" *([-*]|\d+\.) ")
 
 
@@ -111,3 +112,27 @@ def _unfounded(mark: re.Match[str], page: str) -> str | None:
     if mark["test"] and not ("run_by(" in source and f'"{page}"' in source):
         return f'{named} does not take commands from "{page}" with run_by'
     return None
+
+
+def fits(shown: list[str], printed: str) -> bool:
+    """Whether a program printed what is shown.
+
+    `...` stands for anything, a line of it for any lines, a number of several digits for any number. How many blanks
+    there are between words does not matter.
+    """
+    pattern = "".join(_line(line.strip()) for line in shown)
+    return re.fullmatch(pattern, "".join(f"{line.strip()}\n" for line in printed.splitlines())) is not None
+
+
+def _line(shown: str) -> str:
+    if shown == _ANYTHING:
+        return r"(?:.*\n)*?"
+    return "".join(map(_part, re.split(r"(\.\.\.|\d{2,}|\s+)", shown))) + r"\n"
+
+
+def _part(shown: str) -> str:
+    if shown == _ANYTHING:
+        return ".*?"
+    if shown.isspace():
+        return r"\s+"
+    return r"\d+" if shown.isdigit() and len(shown) > 1 else re.escape(shown)

@@ -35,7 +35,7 @@ class Tier:
 
 TIERS = {
     "unit": Tier(options=PARALLEL, is_timed=False),
-    "integration": Tier(("controlplane", "helm", "nfd", "promtool"), WAITING),
+    "integration": Tier(("controlplane", "managers", "helm", "nfd", "promtool"), WAITING),
     "kernel": Tier(("kernel",)),
     "e2e": Tier(("e2e",)),
 }

@@ -85,3 +85,22 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mark_is_held_against_what_it_names(language: str, mark: str, found: str | None) -> None:
     said = commands.problem(Block("docs/a.md", 7, language, "one", mark))
     assert said is None if found is None else said and found in said and said.startswith("docs/a.md:7: ")
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "fit"),
+    [
+        (["NAME   AGE", "...    Ready"], "NAME AGE\nnode-1  <none>  Ready\n", True),
+        (["NAME   AGE", "...    Ready"], "NAME AGE\nnode-1  <none>  NotReady\n", False),
+        (["one", "...", "two"], "one\ntwo\n", True),
+        (["one", "...", "two"], "one\nand\nmore\ntwo\n", True),
+        (["one", "...", "two"], "one\ntwo\nmore\n", False),
+        (["limit 10792960 of 0"], "limit 4096 of 0\n", True),
+        (["limit 10792960 of 0"], "limit 4096 of 1\n", False),
+        (["worker-..."], "worker-abc-1", True),
+        ([], "", True),
+        ([], "something\n", False),
+    ],
+)
+def test_what_is_shown_fits_what_was_printed(shown: list[str], printed: str, fit: bool) -> None:
+    assert commands.fits(shown, printed) is fit
