@@ -78,12 +78,13 @@ format: venv ## Format the code and apply safe fixes
 	$(PYTHON) -m ruff format .
 
 .PHONY: generate
-generate: venv ## Make crds/, the generated pages of docs/ and files of the chart from the code
+generate: venv ## Make crds/, the generated pages and pictures of docs/ and files of the chart from the code
 	$(PYTHON) -m swapwarden.api.crd crds docs/api-reference.md
 	$(PYTHON) -m testbed.chart write
 	$(PYTHON) -m testbed.monitoring write
 	$(PYTHON) -m testbed.reference write
 	$(PYTHON) -m testbed.metricspage write
+	$(PYTHON) -m testbed.pictures
 
 .PHONY: manifests
 manifests: venv ## Make deploy/manifests from the Helm chart (gets helm if it is not there)
