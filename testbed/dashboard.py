@@ -88,6 +88,7 @@ def _quantile(share: float, histogram: str, *labels: str, matchers: str = _AGENT
 
 
 _HITS: Final = _node_rate("swapwarden_pod_memory_events_total", "pod_uid", matchers='event="max"')
+_LIMITED: Final = f"({_node('swapwarden_pod_swap_limit_bytes', 'pod_uid')} < +Inf)"
 _POD: Final = "{{namespace}}/{{pod}} {{pod_uid}}"
 
 FLEET: Final = Row(
@@ -266,7 +267,7 @@ PODS: Final = Row(
             "Limits of pods",
             "What the pod may use: the least limit of its cgroup and those above. Pods without one are left out.",
             units.BytesIEC,
-            (Query(f"{_named(_node('swapwarden_pod_swap_limit_bytes', 'pod_uid'))} < +Inf", _POD),),
+            (Query(_named(_LIMITED), _POD),),
             width=12,
         ),
         Panel(

@@ -64,6 +64,32 @@ def test_prometheus_takes_the_queries_of_the_dashboard(promtool: Path, tmp_path:
     assert f"{len(expressions)} rules found" in said
 
 
+def test_pods_are_named_where_they_can_be_and_have_limits_only_where_there_are_any(
+    promtool: Path, tmp_path: Path
+) -> None:
+    (query,) = [each for each in dashboard.queries() if "swapwarden_pod_swap_limit_bytes" in each.expression]
+    limits = {"unlimited": "+Inf", "named": "5", "nameless": "7"}
+    series = [
+        {"series": f'swapwarden_pod_swap_limit_bytes{{namespace="x",node="node",pod_uid="{uid}"}}', "values": limit}
+        for uid, limit in limits.items()
+    ]
+    series += [
+        {"series": f'kube_pod_info{{namespace="shop",pod="cart",uid="{uid}"}}', "values": "1"}
+        for uid in ("unlimited", "named")
+    ]
+    expected = [
+        {"labels": '{namespace="shop",node="node",pod="cart",pod_uid="named"}', "value": 5},
+        {"labels": '{node="node",pod_uid="nameless"}', "value": 7},
+    ]
+    test = {"expr": dashboard.plain(query.expression), "eval_time": "0m", "exp_samples": expected}
+    made = tmp_path / "test.yaml"
+    made.write_text(
+        yaml.safe_dump({"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": [test]}]}),
+        encoding="utf-8",
+    )
+    process.run([str(promtool), "test", "rules", str(made)], timeout=60)
+
+
 def test_prometheus_takes_the_configuration_that_is_shown(promtool: Path, tmp_path: Path) -> None:
     (shown,) = [block.text for block in commands.blocks("docs/alerts.md") if block.language == "yml"]
     # Debian builds Prometheus without the discovery of pods.
