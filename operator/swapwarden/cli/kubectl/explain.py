@@ -76,7 +76,7 @@ async def read(asked: session.Session, name: str) -> explanation.Seen:
         others=others,
         has_agent=agent,
         used=used,
-        unseen=tuple(unseen),
+        unseen=tuple(sorted(unseen)),
     )
 
 

@@ -124,6 +124,14 @@ class Given(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     containers: dict[str, str | None] = {}
 
 
+class Enforced(msgspec.Struct, frozen=True, rename="camel"):
+    """What the pod's condition SwapPolicyEnforced says, for those who may not see the node's state."""
+
+    status: str
+    reason: str
+    message: str
+
+
 class Explanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """All that is said of one pod."""
 
@@ -145,6 +153,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     """What the rules give now."""
     wanted_text: str = ""
     kernel: kernelview.Kernel | None = None
+    enforced: Enforced | None = None
     used_bytes: int | None = None
     used_containers: dict[str, int] = {}
     secrets: str = ""
@@ -180,6 +189,7 @@ def explain(seen: Seen) -> Explanation:
         planned=_given(planned.trace.decision) if planned else None,
         wanted_text=waiting or _difference(seen, row, planned, wanted),
         kernel=kernel,
+        enforced=_enforced(pod) if names.STATE_PLURAL in seen.unseen and not row.terminal else None,
         used_bytes=seen.used.pod if seen.used else None,
         used_containers=dict(seen.used.containers) if seen.used else {},
         secrets=_secrets(seen),
@@ -469,6 +479,11 @@ def _behaviors(row: pods.PodRow) -> Iterator[Number]:
 
 
 _NOBODY_ASKS: Final = "no swap: no container has a memory request below its limit"
+
+
+def _enforced(pod: workloads.Pod) -> Enforced | None:
+    found = pod.enforced
+    return None if found is None else Enforced(found.status, found.reason, found.message)
 
 
 def _secrets(seen: Seen) -> str:

@@ -151,6 +151,8 @@ def _facts(told: explanation.Explanation, now: datetime.datetime) -> Iterator[_L
             yield "EXPOSED", _styled(told.kernel.exposed_text, "yellow")
         if told.kernel.drift:
             yield "DRIFT", _styled(f"on the node: {told.kernel.drift}", "yellow")
+    if told.enforced is not None:
+        yield "ENFORCED", _enforced(told.enforced)
     if told.secrets:
         yield "SECRETS", _styled(told.secrets, "yellow" if told.secrets.startswith("can ") else "")
 
@@ -160,6 +162,13 @@ def _kernel(kernel: kernelview.Kernel, now: datetime.datetime) -> rich.text.Text
     old = sizes.age(kernel.since, now) if kernel.since else ""
     if old:
         line.append_text(_styled(f", for {old} at least"))
+    return line
+
+
+def _enforced(told: explanation.Enforced) -> rich.text.Text:
+    style = {"True": "green", "False": "bold red"}.get(told.status, "yellow")
+    line = _styled(told.status, style)
+    line.append_text(_styled(f", {told.reason}: {told.message}"))
     return line
 
 

@@ -105,11 +105,30 @@ class Spec(pods.WirePodSpec, frozen=True, rename="camel"):
     volumes: list[Volume] = []  # noqa: RUF012 as above
 
 
+class Condition(pods.WirePodCondition, frozen=True):
+    """A condition of a pod, with what it says."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Status(pods.WirePodStatus, frozen=True, rename="camel"):
+    """Status of a pod, with what its conditions say."""
+
+    conditions: list[Condition] = []  # type: ignore[assignment]  # noqa: RUF012 read only, and copied by msgspec
+
+
 class Pod(pods.WirePod, frozen=True):
     """A pod as it comes from the API server."""
 
     metadata: Meta
     spec: Spec
+    status: Status = Status()
+
+    @property
+    def enforced(self) -> Condition | None:
+        """The controller's word on whether the policy is in force; None where it has given none."""
+        return next((each for each in self.status.conditions if each.type == names.ENFORCED_CONDITION), None)
 
     @property
     def is_mirror(self) -> bool:

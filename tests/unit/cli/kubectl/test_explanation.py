@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import msgspec
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl import explanation
+from swapwarden.cli.kubectl import explanation, screen
 from swapwarden.cli.kubectl.kernelview import Held
 from swapwarden.policy import nodes, plan, pods, profiles
 
@@ -358,6 +359,23 @@ class TestWhatIsNotThere:
         refusing = explanation.explain(explanation.Seen(pod(annotations={POLICY: "Disabled"}), unseen=unseen))
         assert refusing.summary == "no swap, on any node with an agent"
         assert [one.outcome for one in refusing.changes] == ["swap, where the node gives some"]
+
+    def test_the_condition_of_a_pod_is_for_those_who_may_not_see_the_state(self) -> None:
+        condition = {
+            "type": "swapwarden.dev/SwapPolicyEnforced",
+            "status": "True",
+            "reason": "PolicyDisabled",
+            "message": "memory.swap.max of the pod is 0 on node batch-1",
+        }
+        refusing = pod(
+            annotations={POLICY: "Disabled"}, status={"conditions": [{"type": "Ready", "status": "True"}, condition]}
+        )
+        told = explanation.explain(explanation.Seen(refusing, unseen=("nodes", "nodeswapstates")))
+        assert told.enforced == explanation.Enforced("True", condition["reason"], condition["message"])
+        lines = screen.text(told, datetime.datetime.now(datetime.UTC)).splitlines()
+        assert "ENFORCED   True, PolicyDisabled: memory.swap.max of the pod is 0 on node batch-1" in lines
+        assert explain(refusing).enforced is None
+        assert explanation.explain(explanation.Seen(pod(), unseen=("nodeswapstates",))).enforced is None
 
     def test_a_pod_that_has_ended(self) -> None:
         told = explain(pod(*REPORT, status={"phase": "Succeeded"}), profile())
