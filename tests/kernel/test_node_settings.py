@@ -10,7 +10,7 @@ import pytest
 
 from testbed import hog, manifests
 from testbed.controlplane import ControlPlane
-from testbed.kernelvm import KernelVM
+from testbed.kernelvm import CGROUPS, KernelVM
 from tests.kernel.test_agent import CRDS, MEMORY, PATIENCE, Node, until
 
 VM = pathlib.Path("/proc/sys/vm")
@@ -63,4 +63,43 @@ def test_a_slice_of_the_node_does_not_swap(node: Node) -> None:
         node.applied(node.put({"mode": "Restore", "system": None}), "Restored")
         assert node.vm.read(system / "memory.swap.max").strip() == "max"
     finally:
+        node.vm.rmdir(system)
+
+
+def test_the_io_of_a_slice_goes_first_on_the_disk_with_swap(node: Node) -> None:
+    """Debian's kernel has io.weight (iocost) and no io.latency."""
+    vda = node.vm.read(pathlib.Path("/sys/block/vda/dev")).strip()
+    for path in (CGROUPS, node.root):
+        node.vm.write(path / "cgroup.subtree_control", "+io")
+    system = node.root / "system.slice"
+    node.vm.mkdir(system)
+
+    def weights() -> list[str]:
+        return node.vm.read(system / "io.weight").splitlines()
+
+    def told() -> tuple[str, str]:
+        conditions = node.status.get("conditions", [])
+        found: dict[str, str] = next((each for each in conditions if each["type"] == "NodeSettings"), {})
+        return found.get("reason", ""), found.get("message", "")
+
+    try:
+        asked = {"units": ["system.slice"], "ioLatencyMicroseconds": 25_000, "ioWeight": 800}
+        node.put({"pods": {}, "system": asked})
+        agent = node.start("kubeconfig", "--resync-interval=1")
+        until(lambda: told()[0] == "NotSupported", "that the kernel heeds neither is told")
+        assert "CONFIG_BLK_CGROUP_IOLATENCY" in told()[1]
+        assert f"write `{vda} enable=1`" in told()[1]
+        assert weights() == ["default 100"]
+        node.vm.write(CGROUPS / "io.cost.qos", f"{vda} enable=1")
+        until(lambda: weights() == ["default 100", f"{vda} 800"], "the weight is written once iocost is on")
+        until(lambda: told()[0] == "NoEffect", "one of the two is there")
+        node.vm.write(system / "io.weight", f"{vda} 30")
+        until(lambda: weights() == ["default 100", f"{vda} 800"], "another writer's value is repaired")
+        # Killed, its successor knows what was there.
+        agent.stop()
+        node.start("kubeconfig")
+        node.applied(node.put({"mode": "Restore", "system": None}), "Restored")
+        assert weights() == ["default 100", f"{vda} 30"]
+    finally:
+        node.vm.write(CGROUPS / "io.cost.qos", f"{vda} enable=0")
         node.vm.rmdir(system)
