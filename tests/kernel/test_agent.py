@@ -244,6 +244,67 @@ def test_unknown_pods_are_denied_until_their_state_comes(node: Node) -> None:
     assert pod.swap_max == "max"
 
 
+# Runs in the guest: one scrape between two looks at the kernel's files.
+SCRAPE = """
+import json, pathlib, sys, urllib.request
+url, *files = sys.argv[1:]
+look = lambda: {file: pathlib.Path(file).read_text() for file in files}
+before = look()
+text = urllib.request.urlopen(url, timeout=30).read().decode()
+print(json.dumps([before, text, look()]))
+"""
+
+
+def test_what_a_pod_swaps_is_published_as_the_kernel_has_it(one: Node) -> None:
+    pod, free = one.pod("limited"), one.pod("free")
+    generation = one.want({pod: str(32 * MIB), free: "max"}, kubepods={"swapMax": str(128 * MIB)})
+    agent = one.start()
+    for each in (pod, free):
+        each.make()
+    one.applied(generation)
+    hogs = [each.hog(80) for each in (pod, free)]
+    until(lambda: all("round 1:" in each.output() for each in hogs), "both swap")
+    for each in (pod, free):
+        # What stands still can be compared.
+        one.vm.write(each.path / "cgroup.freeze", "1")
+    port = next(json.loads(line)["port"] for line in agent.output().splitlines() if '"serving health' in line)
+    counted = {"memory.swap.events": "swap_events", "memory.events": "memory_events"}
+    files = [str(each.path / name) for each in (pod, free) for name in ("memory.swap.current", *counted)]
+    argv = [sys.executable, "-c", SCRAPE, f"http://127.0.0.1:{port}/metrics", *files, "/proc/vmstat"]
+
+    def unmoved() -> tuple[dict[str, str], dict[str, float]]:
+        """What the kernel's files say, and what was published while they did not change."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            before, text, after = json.loads(one.vm.run(argv, timeout=60).stdout)
+            if all(before[file] == after[file] for file in files):
+                samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+                return before, {name: float(value) for name, _, value in samples}
+            assert time.monotonic() < deadline, "the pods never stand still"
+            time.sleep(1.5)
+
+    held, published = unmoved()
+    for each, limit in ((pod, 32 * MIB), (free, 128 * MIB)):
+        labels = f'{{pod_uid="{each.uid}"}}'
+        used = int(held[str(each.path / "memory.swap.current")])
+        assert used > 0
+        assert published[f"swapwarden_pod_swap_usage_bytes{labels}"] == used
+        assert published[f"swapwarden_pod_swap_limit_bytes{labels}"] == limit
+        inner = f'{{pod_uid="{each.uid}",container_id="{each.container_id}"}}'
+        assert published[f"swapwarden_container_swap_usage_bytes{inner}"] == used
+        for file, kind in counted.items():
+            events = dict(line.split() for line in held[str(each.path / file)].splitlines())
+            name = f'swapwarden_pod_{kind}_total{{pod_uid="{each.uid}",event="'
+            told = {sample: value for sample, value in published.items() if sample.startswith(name)}
+            assert told == {f'{name}{event}"}}': int(events[event]) for event in events if f'{name}{event}"}}' in told}
+            assert len(told) >= 3
+        assert published[f'swapwarden_pod_memory_events_total{{pod_uid="{each.uid}",event="max"}}'] > 0
+    pages = dict(line.split() for line in held["/proc/vmstat"].splitlines())
+    assert published["swapwarden_node_swap_out_bytes_total"] >= 4096 * int(pages["pswpout"]) > 0
+    assert published["swapwarden_node_swap_usage_bytes"] > 0
+    assert published['swapwarden_node_pressure_stalled_seconds_total{resource="memory",kind="some"}'] > 0
+
+
 # Runs in the guest: writes max as soon as the value is right again, and tells how long each repair took.
 REWRITE = """
 import sys, time
