@@ -2,15 +2,16 @@
 
     python churn.py PLAN REPORT
 
-PLAN is JSON: `folder` (the cgroup that pods are made in), `seconds`, `metrics` (the agent's URL), `device` (a block
+PLAN is JSON: `folder` (the cgroup that pods are made in), `seconds`, `device` (a block
 device to read from), and `pods`: by UID `slot`, `disabled`, `spared` and `full`. Of each slot one pod after the other
 lives for some seconds: made as kubelet, systemd and runc do it, with the limit set back to `max` before the first
 container. Then a process presses against the pod's memory limit: either with more memory than it may have, and is
 started again when the kernel has killed it; or, where the pod is `full`, with nearly as much, and files that it
 reads, so that the kernel has to choose all the time what to throw out. Every few seconds systemd reloads: all limits
 are `max` again, but for pods that are `spared`. REPORT gets what happened to each pod, and all samples of pods that
-are to have no swap in which they have some, or may have it: [seconds, UID, memory.swap.current, memory.swap.max].
-Standard library only.
+are to have no swap in which they have some, or may have it: [the seconds between which it was taken, the first of them
+before the sample before it, UID, memory.swap.current, memory.swap.max]. Times are monotonic; `clock` is what the clock
+of the node is ahead of that. Standard library only.
 """
 
 import contextlib
@@ -25,7 +26,6 @@ import random
 import signal
 import sys
 import time
-import urllib.request
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
@@ -60,7 +60,6 @@ class Pod:
     attacks: list[float] = dataclasses.field(default_factory=list)
     runs: int = 0
     limit_at_end: str = ""
-    exposures: float = 0.0
     child: int = 0
 
     @property
@@ -135,8 +134,9 @@ class Sampler:
     def _run(self, pipe: int) -> None:
         os.set_blocking(pipe, False)
         followed: dict[str, tuple[int, int]] = {}
-        samples: list[tuple[float, str, int, str]] = []
+        samples: list[tuple[float, float, str, int, str]] = []
         gaps: list[float] = []
+        before = began = time.monotonic()
         rest, last, due = b"", time.monotonic(), time.monotonic()
         while True:
             with contextlib.suppress(BlockingIOError):
@@ -155,12 +155,13 @@ class Sampler:
                         os.close(descriptor)
                     continue
                 if (used, may) != (b"0\n", b"0\n"):
-                    samples.append((time.monotonic(), uid, int(used), may.decode().strip()))
-            now = time.monotonic()
+                    samples.append((before, time.monotonic(), uid, int(used), may.decode().strip()))
+            before, now = began, time.monotonic()
             gaps.append(now - last)
             last = now
             due = max(due + SAMPLE_SECONDS, now)
             time.sleep(due - now)
+            began = time.monotonic()
         self.file.write_text(json.dumps([sorted(gaps), samples]), encoding="ascii")
 
 
@@ -169,7 +170,6 @@ class Churn:
 
     def __init__(self, plan: dict[str, Any], report: Path) -> None:
         self._seconds: float = plan["seconds"]
-        self._metrics: str = plan["metrics"]
         self._device: str = plan["device"]
         self._chance = random.Random(3)  # noqa: S311 it is no secret
         self._sampler = Sampler(report)
@@ -194,7 +194,7 @@ class Churn:
                 heapq.heappush(due, (time.monotonic() + next(steps), slot, steps))
         gaps, samples = self._sampler.end()
         pods = {pod.uid: {**dataclasses.asdict(pod), "folder": str(pod.folder)} for pod in self.ended}
-        return {"gaps": gaps, "samples": samples, "pods": pods}
+        return {"gaps": gaps, "samples": samples, "pods": pods, "clock": time.time() - time.monotonic()}
 
     def _reloads(self) -> Steps:
         while time.monotonic() < self._until:
@@ -233,7 +233,6 @@ class Churn:
         while pod.disabled and pod.limit_at_end != "0" and time.monotonic() < patience:
             yield 0.2
             pod.limit_at_end = (pod.folder / "memory.swap.max").read_text(encoding="ascii").strip()
-        pod.exposures = self._exposures(pod) if pod.disabled and not pod.spared else 0.0
         pod.scope.rmdir()
         pod.folder.rmdir()
         self.ended.append(pod)
@@ -241,13 +240,6 @@ class Churn:
     def _begin(self, pod: Pod) -> None:
         pod.child = hog(pod.scope, self._device, pod.slot, full=pod.full)
         pod.runs += 1
-
-    def _exposures(self, pod: Pod) -> float:
-        """As often as the agent says that the pod was exposed."""
-        with urllib.request.urlopen(self._metrics, timeout=PATIENCE) as answer:  # noqa: S310 its own agent's
-            text = answer.read().decode()
-        name = f'swapwarden_agent_pod_exposures_total{{pod_uid="{pod.uid}"}} '
-        return next((float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name)), 0.0)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import datetime
 import json
 import statistics
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from swapwarden.agent import exposure
 
 from testbed import churn, manifests
 from testbed.controlplane import ControlPlane
@@ -19,7 +21,6 @@ from testbed.kernelvm import KernelVM
 from tests.kernel import test_agent
 
 MIB = 1 << 20
-PORT = 18082
 SLOTS = 20
 """Of pods that are to have no swap, and as many of those that may have some."""
 SECONDS = 75
@@ -46,6 +47,24 @@ def plan_of(slots: int, lives: int) -> dict[str, dict[str, Any]]:
     return pods
 
 
+def exposures(
+    lines: list[dict[str, Any]], clock: float, attacks: dict[str, list[float]]
+) -> dict[str, list[tuple[float, float]]]:
+    """What an agent's log says of when pods were exposed, by UID: monotonic seconds of begin and end.
+
+    From its notice, says the agent: it cannot know when the other wrote. Who attacked does, so that is the begin.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
+    for line in lines:
+        if line["logger"] == exposure.__name__:
+            begin, end = (datetime.datetime.fromisoformat(line[key]).timestamp() - clock for key in ("from", "until"))
+            made = attacks.get(line["uid"], [])
+            attack = bisect.bisect(made, end)
+            assert attack, "exposed, and nobody had raised its limit"
+            found.setdefault(line["uid"], []).append((min(begin, made[attack - 1]), end))
+    return found
+
+
 def test_pods_without_swap_have_some_only_while_they_are_exposed_and_the_agent_says_so(
     node: test_agent.Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,11 +74,10 @@ def test_pods_without_swap_have_some_only_while_they_are_exposed_and_the_agent_s
         uid: {"swapMax": "0" if each["disabled"] else LIMIT, "reason": "LimitedSwap"} for uid, each in pods.items()
     }
     node.put({"pods": wanted})
-    agent = node.start("kubeconfig", "--metrics-address", f"127.0.0.1:{PORT}")
+    agent = node.start("kubeconfig", "--log-level", "debug")
     plan = {
         "folder": str(node.burstable),
         "seconds": SECONDS,
-        "metrics": f"http://127.0.0.1:{PORT}/metrics",
         "device": node.vm.read("/proc/swaps").splitlines()[1].split()[0],
         "pods": pods,
     }
@@ -70,10 +88,20 @@ def test_pods_without_swap_have_some_only_while_they_are_exposed_and_the_agent_s
 
     ended, samples = report["pods"], report["samples"]
     disabled = {uid: each for uid, each in ended.items() if each["disabled"]}
-    swapping: dict[str, list[float]] = {}
-    for when, uid, used, _ in samples:
-        if used:
-            swapping.setdefault(uid, []).append(when)
+    lines = [json.loads(line) for line in agent.output().splitlines()]
+    exposed = exposures(lines, report["clock"], {uid: each["attacks"] for uid, each in ended.items()})
+    most: dict[str, int] = {}
+    unexplained = []
+    for since, until, uid, used, may in samples:
+        if used <= most.get(uid, 0):
+            continue
+        most[uid] = used
+        periods = exposed.get(uid, [])
+        within = any(begin <= until and since <= end for begin, end in periods)
+        # What is in use when it is repaired keeps some room for pages on their way (docs/agent.md).
+        room = may.isdecimal() and used <= int(may) and any(end <= since for _, end in periods)
+        if not within and not room:
+            unexplained.append((since, until, uid, used, may, disabled[uid]["attacks"], periods))
     gaps = report["gaps"]
     attacks = sum(len(each["attacks"]) for each in ended.values())
     with capsys.disabled():
@@ -81,19 +109,15 @@ def test_pods_without_swap_have_some_only_while_they_are_exposed_and_the_agent_s
             f"\n{len(ended)} pods, {sum(each['runs'] for each in ended.values())} processes, {attacks} foreign writes;"
             f" {len(gaps)} samples, every {statistics.median(gaps) * 1000:.0f} ms, 99 of 100 within"
             f" {gaps[len(gaps) * 99 // 100] * 1000:.0f} ms;"
-            f" {len(swapping)} of {len(disabled)} pods had swap while exposed\n"
+            f" {len(most)} of {len(disabled)} pods took swap in {sum(map(len, exposed.values()))} exposures\n"
         )
     assert len(disabled) >= SLOTS + SLOTS // 2, "pods came and went"
     assert statistics.median(gaps) < 0.05
     assert {uid: each["limit_at_end"] for uid, each in disabled.items()} == dict.fromkeys(disabled, "0")
-    for uid, times in swapping.items():
-        pod = disabled[uid]
-        assert not pod["spared"], "nobody raised its limit while it ran"
-        assert bisect.bisect(pod["attacks"], times[0]) > 0, "it had swap before anybody raised its limit"
-        assert pod["exposures"] >= 1, "the agent did not tell of it"
-    assert any(each["exposures"] for each in disabled.values())
-    levels = {json.loads(line)["level"] for line in agent.output().splitlines()}
-    assert "error" not in levels
+    assert not unexplained, "pods took swap while the agent says that they were not exposed"
+    assert any(uid in disabled for uid in exposed), "none was exposed: this tells nothing"
+    assert not any(disabled[uid]["spared"] for uid in most), "nobody raised its limit while it ran"
+    assert "error" not in {line["level"] for line in lines}
 
 
 # Runs in the guest: so many pods with a container come and go, some of them at a time.
