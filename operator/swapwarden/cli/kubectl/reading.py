@@ -15,8 +15,6 @@ from swapwarden.controller import rows
 from swapwarden.policy import namespaces, nodes
 
 USAGE: Final = "swapwarden_pod_swap_usage_bytes"
-PODS: Final = "/api/v1/pods"
-NAMESPACES: Final = "/api/v1/namespaces"
 _PATIENCE: Final = 1.0
 """Seconds after which people are told what is waited for."""
 
@@ -57,7 +55,7 @@ async def _nodes(asked: session.Session, view: clusterview.View) -> None:
 
 
 async def _namespaces(asked: session.Session, view: clusterview.View) -> None:
-    for wire in await asked.collect(NAMESPACES, namespaces.WireNamespace):
+    for wire in await asked.collect(session.NAMESPACES, namespaces.WireNamespace):
         view.add_namespace(wire)
 
 
@@ -72,7 +70,7 @@ async def _states(asked: session.Session, view: clusterview.View) -> None:
 
 async def _pods(asked: session.Session, view: clusterview.View) -> None:
     try:
-        found = await asked.collect(PODS, msgspec.Raw)
+        found = await asked.collect(session.PODS, msgspec.Raw)
     except session.Forbidden:
         if not asked.namespace:
             raise

@@ -26,6 +26,8 @@ PAGE: Final = "500"
 STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 NODES: Final = "/api/v1/nodes"
+PODS: Final = "/api/v1/pods"
+NAMESPACES: Final = "/api/v1/namespaces"
 RIGHTS: Final = "docs/kubectl-swap.md lists the rights that each command needs"
 
 
@@ -88,6 +90,7 @@ class Session:
         self._said: set[str] = set()
         # Not left to the client: the time in which a request waits for its turn there counts as its own.
         self._free = asyncio.Semaphore(client.MAX_CONNECTIONS)
+        self._ahead: dict[str, asyncio.Future[bytes]] = {}
         self.own_namespace = target.namespace or namespace
         """The one that the user named, or else the context's."""
         self.namespace = "" if target.all_namespaces else self.own_namespace
@@ -134,6 +137,17 @@ class Session:
         except msgspec.MsgspecError as error:
             raise Failure(f"{path} is not understood: {error}; is this version of kubectl swap too old?") from error
 
+    def ahead(self, *paths: str) -> None:
+        """Ask for the first page of each of these collections now; collect() takes each once."""
+        for path in paths:
+            self._ahead[path] = asyncio.ensure_future(self.body(path, {"limit": PAGE}))
+
+    async def close(self) -> None:
+        """Leave what was asked for ahead, and not taken."""
+        for asking in self._ahead.values():
+            asking.cancel()
+        await asyncio.gather(*self._ahead.values(), return_exceptions=True)
+
     async def collect(
         self, path: str, kind: type[T], *, selector: str = "", fields: str = "", limit: int | None = None
     ) -> list[T]:
@@ -142,15 +156,16 @@ class Session:
         params |= {"labelSelector": selector} if selector else {}
         params |= {"fieldSelector": fields} if fields else {}
         found: list[T] = []
+        first = self._ahead.pop(path, None) if params == {"limit": PAGE} else None
         while True:
             try:
-                page = msgspec.json.decode(await self.body(path, params), type=_Page)
+                page = msgspec.json.decode(await (first or self.body(path, params)), type=_Page)
             except msgspec.MsgspecError as error:
                 raise Failure(f"the answer to GET {path} is no list: {error}") from error
             found += [one for item in page.items or () if (one := self._decode(path, item, kind)) is not None]
             if not page.metadata.continue_ or limit is not None:
                 return found
-            params = {**params, "continue": page.metadata.continue_}
+            params, first = {**params, "continue": page.metadata.continue_}, None
 
     def _decode(self, path: str, item: msgspec.Raw, kind: type[T]) -> T | None:
         try:
@@ -213,4 +228,8 @@ def _ask(target: Target, plugin: config.Plugin) -> config.Credentials:
 async def _run(cfg: config.Config, target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
     agent = f"kubectl-swap/{swapwarden.__version__}"
     async with client.Client(cfg, user_agent=agent) as api:
-        return await work(Session(api, cfg.namespace, target))
+        asked = Session(api, cfg.namespace, target)
+        try:
+            return await work(asked)
+        finally:
+            await asked.close()

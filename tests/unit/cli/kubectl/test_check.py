@@ -4,7 +4,8 @@ import json
 import pathlib
 
 import pytest
-from swapwarden.cli.kubectl import check, tables
+from swapwarden.cli.kubectl import checking, tables
+from swapwarden.cli.kubectl.check import command
 from swapwarden.cli.kubectl.problems import Check, Problem, Severity
 
 NODES = [
@@ -12,7 +13,7 @@ NODES = [
     for number in range(12)
 ]
 TYPO = Problem(Severity.WARNING, Check.NO_EFFECT, "Limit", "pod/a/b", "has no\x1b[2J effect", "correct it")
-REPORT = check.Report([*NODES, TYPO], {"leases": "forbidden"})
+REPORT = checking.Report([*NODES, TYPO], {"leases": "forbidden"})
 
 TEXT = """\
 12 errors, 1 warning.
@@ -39,16 +40,16 @@ Warning  NoEffect: Limit
 
 
 def test_problems_of_one_kind_are_told_together(capsys: pytest.CaptureFixture[str]) -> None:
-    check.show(tables.Form(), REPORT)
+    checking.show(tables.Form(), REPORT)
     assert capsys.readouterr().out == TEXT
-    check.show(tables.Form("wide"), REPORT)
+    checking.show(tables.Form("wide"), REPORT)
     assert "node/n11: no agent\n  -> see why" in capsys.readouterr().out
-    check.show(tables.Form(color="always"), REPORT)
+    checking.show(tables.Form(color="always"), REPORT)
     assert "\x1b[1;31mError\x1b[0m  NoAgent" in capsys.readouterr().out
 
 
 def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    check.show(tables.Form("json"), REPORT)
+    checking.show(tables.Form("json"), REPORT)
     found = json.loads(capsys.readouterr().out)
     assert found["summary"] == {"errors": 12, "warnings": 1, "notLookedAt": 1}
     assert found["problems"][0] == {
@@ -69,12 +70,12 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_the_exit_status(problems: list[Problem], unread: dict[str, str], on_error: int, on_warning: int) -> None:
-    report = check.Report(problems, unread)
+    report = checking.Report(problems, unread)
     assert (report.status(Severity.ERROR), report.status(Severity.WARNING)) == (on_error, on_warning)
 
 
 def run(*arguments: str) -> int:
-    status = check.command.main(list(arguments), standalone_mode=False)
+    status = command.main(list(arguments), standalone_mode=False)
     assert isinstance(status, int)
     return status
 

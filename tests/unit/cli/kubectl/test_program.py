@@ -35,6 +35,28 @@ status = program.main()
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
+ASKED = """
+import sys
+from swapwarden.cli.kubectl import __main__ as program, session
+def ahead(self, *paths):
+    print(len(paths), "pydantic" in sys.modules, "swapwarden.policy.plan" in sys.modules)
+    sys.exit()
+session.Session.ahead = ahead
+sys.argv[:] = ["kubectl-swap", *sys.argv[1:]]
+program.main()
+"""
+
+
+@pytest.fixture
+def refused(tmp_path: pathlib.Path) -> str:
+    """A kubeconfig of a server that is not there: nobody listens at port 9 (discard)."""
+    file = tmp_path / "kubeconfig"
+    file.write_text(
+        """{"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}], "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c"}}]}"""
+    )
+    return str(file)
+
 
 def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603 our own words
@@ -64,19 +86,19 @@ def test_it_says_what_to_install() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["nodes", "top pods", "top nodes", "explain web", "policy web Disabled"])
-def test_before_its_first_request_it_imports_nothing_heavy(tmp_path: pathlib.Path, arguments: str) -> None:
-    refused = tmp_path / "kubeconfig"
-    # Port 9 (discard): nobody listens there.
-    refused.write_text(
-        """{"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}], "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c"}}]}"""
-    )
-    done = run(IMPORTED, *arguments.split(), KUBECONFIG=str(refused))
+def test_before_its_first_request_it_imports_nothing_heavy(refused: str, arguments: str) -> None:
+    done = run(IMPORTED, *arguments.split(), KUBECONFIG=refused)
     assert "cannot connect to 127.0.0.1:9" in done.stderr
     loaded = done.stdout.split()
     assert "click" in loaded
     assert [name for name in (*HEAVY, "rich", "typing_extensions") if name in loaded] == []
     assert "swapwarden.policy.plan" not in done.stdout
+
+
+@pytest.mark.parametrize("arguments", ["check", "simulate --delete old"])
+def test_those_that_judge_a_cluster_ask_before_they_import_what_judges(refused: str, arguments: str) -> None:
+    done = run(ASKED, *arguments.split(), KUBECONFIG=refused)
+    assert done.stdout == "5 False False\n"
 
 
 def test_without_a_cluster(tmp_path: pathlib.Path) -> None:

@@ -8,7 +8,7 @@ import click
 import msgspec
 import pytest
 from swapwarden.api import names
-from swapwarden.cli.kubectl import simulate, simulation, tables
+from swapwarden.cli.kubectl import simulating, simulation, tables
 from swapwarden.policy import profiles
 
 from tests.unit.cli.kubectl.views import GI, facts, seen, view
@@ -37,7 +37,7 @@ def result(**change: Any) -> simulation.Simulation:
 def shown(
     found: simulation.Simulation, capsys: pytest.CaptureFixture[str], form: str = "", *, known: bool = True
 ) -> str:
-    simulate.show(tables.Form(form), found, simulate.summary(found, known=known))
+    simulating.show(tables.Form(form), found, simulating.summary(found, known=known))
     return capsys.readouterr().out
 
 
@@ -96,7 +96,7 @@ def test_what_agents_did_not_tell_is_said(capsys: pytest.CaptureFixture[str]) ->
 def test_long_rollouts_are_told_in_short() -> None:
     waves = tuple(simulation.Wave(tuple(f"n-{wave}-{each}" for each in range(7))) for wave in range(5))
     one = simulation.Rollout("p", 7, waves, ("lone",), ("held",), ("bad",), ("late",))
-    assert list(simulate.waves(one)) == [
+    assert list(simulating.waves(one)) == [
         "1 node without an agent at once, which does nothing there: lone",
         "35 nodes in 5 waves, at most 7 at a time",
         *(f"wave {n + 1}: n-{n}-0, n-{n}-1, n-{n}-2, n-{n}-3, n-{n}-4 and 2 more" for n in range(3)),
@@ -114,7 +114,7 @@ def test_other_kinds_are_passed_over(tmp_path: pathlib.Path, capsys: pytest.Capt
         {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile", "metadata": {"name": "p"},
          "spec": {"nodeSelector": {}}}]}"""
     )
-    assert [one.name for one in simulate.read_profiles([str(file)]).put] == ["p"]
+    assert [one.name for one in simulating.read_profiles([str(file)]).put] == ["p"]
     assert "v1 Service is passed over" in capsys.readouterr().err
 
 
@@ -122,6 +122,6 @@ def test_a_profile_that_is_wrong(tmp_path: pathlib.Path, capsys: pytest.CaptureF
     file = tmp_path / "p.yaml"
     file.write_text('{"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile", "metadata": {"name": "p"}}')
     with pytest.raises(click.exceptions.Exit) as ended:
-        simulate.read_profiles([str(file)])
+        simulating.read_profiles([str(file)])
     assert ended.value.exit_code == 2
     assert capsys.readouterr().err == f"error: {file}: document 1: spec: Required value\n"
