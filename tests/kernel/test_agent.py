@@ -231,7 +231,8 @@ def test_limits_hold_under_memory_stress(node: Node) -> None:
     assert facts["swapBytes"] > 0
     assert facts["devices"][0]["type"] == "partition"
     assert "memory" in facts["controllers"]
-    assert facts["runtime"] == "containerd"
+    # The cgroupfs driver names a container's cgroup by its id alone.
+    assert facts.get("runtime") == ("containerd" if node.systemd else None)
 
 
 def test_unknown_pods_are_denied_until_their_state_comes(node: Node) -> None:
