@@ -122,19 +122,28 @@ class PodConditions:
                     log.warning(
                         "cannot write the conditions of pods on node %s: %s; trying again in %.1f s", node, error, wait
                     )
-                    self.nudge(*looked[number:])
+                    # It comes last: what one node's pods are refused must not keep the others waiting.
+                    self.nudge(*looked[number + 1 :], node)
                     await asyncio.sleep(wait)
                     break
             else:
                 self._backoff.reset()
 
     async def _look(self, node: str) -> None:
-        """Bring the conditions of a node's pods up to date."""
+        """Bring the conditions of a node's pods up to date; what one is refused is raised after the others' turn."""
+        refused = None
         for pod, verdict in list(self._due(node)):
             await asyncio.sleep(self._writes.wait())
             if not self._leads():
                 return
-            await self._write(pod, verdict)
+            try:
+                await self._write(pod, verdict)
+            except client.ApiError as error:
+                if error.status == 429 or error.status >= 500:
+                    raise
+                refused = error
+        if refused is not None:
+            raise refused
 
     def _due(self, node: str) -> Iterator[tuple[pods.PodRow, Verdict]]:
         """Yield the pods whose condition is to become another."""

@@ -204,6 +204,29 @@ def test_what_fails_is_tried_again_after_a_while(bench: Bench, error: Exception)
     assert max(bench.slept) > 0
 
 
+def test_what_one_pod_is_refused_keeps_no_other_waiting(bench: Bench) -> None:
+    other = msgspec.structs.replace(X, key="y", uid="y", name="pod-y")
+    bench.has(told(pods={**PLANNED, "y": PLANNED["x"]}), with_enforced(None), other)
+    bench.api.refuse = [client.ApiError(403, "", "denied by somebody's policy")]
+    written = bench.look()
+    assert written[0][0] == "/api/v1/namespaces/default/pods/pod-y/status"
+    assert (PATH, "True", "PolicyDisabled") in written
+    assert max(bench.slept) > 0
+
+
+def test_a_node_that_fails_comes_after_the_others(bench: Bench) -> None:
+    row = told()
+    for node in ("a", "b"):
+        bench.known.node_changed(node, None, msgspec.structs.replace(NODE, name=node))
+        bench.known.state_changed(node, None, msgspec.structs.replace(row, name=node))
+        pod = msgspec.structs.replace(X, uid="x", name=f"pod-{node}", node=node)
+        bench.known.pod_changed(f"default/pod-{node}", None, pod)
+    bench.api.refuse = [client.ApiError(403, "", "denied by somebody's policy")]
+    bench.made.nudge("a", "b")
+    written = [path.split("/")[-2] for path, _, _ in bench.look()]
+    assert written[:2] == ["pod-b", "pod-a"]
+
+
 @pytest.mark.parametrize("status", [404, 409])
 def test_a_pod_that_is_gone_is_no_failure(bench: Bench, status: int) -> None:
     bench.has(told(), with_enforced(None))
