@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.controller import cluster, reconciler, rows, throttle
+from swapwarden.controller import cluster, deviations, reconciler, rows, throttle
 from swapwarden.kube import backoff, client, config
 from swapwarden.policy import pods
 
@@ -24,14 +24,6 @@ log = logging.getLogger(__name__)
 GATHER_SECONDS: Final = 0.2
 """How long changes gather before pods are looked at: of a pod's start come several at once."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
-
-_DEVIATIONS: Final = {
-    "WriteFailed": "the kernel refused the limit; the state of node {node} has its words",
-    "Draining": "{bytes} bytes of swap are in use, and more than the pod may have is left there until it is given back",
-    "Yielded": "another writer keeps lowering the limit on node {node}, and is left its value for a time",
-    "Audit": "profile {profile} is in mode Audit on node {node}: nothing is written",
-}
-"""What is said of a pod with such a violation."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -56,22 +48,18 @@ def judge(pod: pods.PodRow, row: rows.StateRow, told: rows.Told, pending: Pendin
     if entry.reason == names.Reason.NODE_INCOMPATIBLE:
         return Verdict("False", entry.reason, f"node {node} cannot limit the swap of pods (it needs cgroup v2)")
     if told.mode == names.Mode.AUDIT:
-        return Verdict("False", "Audit", _said("Audit", node, told))
+        return Verdict("False", "Audit", deviations.said("Audit", node, told.profile.name))
     if told.mode == names.Mode.RESTORE:
         return Verdict("False", "Restore", f"node {node} puts back what was there before Swapwarden")
     if row.observed < pending.generation:
         return Verdict("Unknown", "AwaitingAgent", f"the agent of node {node} has not told that the limit is in force")
-    found = {each.reason: each.swap_bytes for each in row.deviating if each.pod == pod.key}
-    for reason in rows.PRESENT:
+    found = {each.reason for each in row.deviating if each.pod == pod.key}
+    for reason in deviations.REASONS:
         if reason in found:
-            return Verdict("False", reason, _said(reason, node, told, found[reason]))
+            return Verdict("False", reason, deviations.said(reason, node, told.profile.name))
     if row.unlisted:
         return Verdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
     return Verdict("True", entry.reason, f"memory.swap.max of the pod is {entry.swap_max} on node {node}")
-
-
-def _said(reason: str, node: str, told: rows.Told, swap: int = 0) -> str:
-    return _DEVIATIONS[reason].format(node=node, profile=told.profile.name, bytes=swap)
 
 
 class PodConditions:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.controller import deviations
 
 
 class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
@@ -123,9 +124,6 @@ _AMISS: Final = {
 }
 """With which status a condition says that something is wrong."""
 
-PRESENT: Final = ("WriteFailed", "Draining", "Yielded", "Audit")
-"""Reasons of violations that tell of a limit that is not as planned now; what counts more comes first."""
-
 
 def project(wire: WireState) -> StateRow:
     """Reduce a state to its row.
@@ -168,10 +166,11 @@ def project(wire: WireState) -> StateRow:
             for each in status.violations
             if each.reason == "Draining" and each.wanted == "0" and each.swap_bytes and not each.container
         ),
-        deviating=tuple(each for each in status.violations if each.reason in PRESENT),
+        deviating=tuple(each for each in status.violations if each.reason in deviations.REASONS),
         amiss=tuple(filter(_is_amiss, status.conditions)),
         # What is wrong now comes before what was.
-        unlisted=status.violations_omitted > 0 and any(each.reason in PRESENT for each in status.violations[-1:]),
+        unlisted=status.violations_omitted > 0
+        and any(each.reason in deviations.REASONS for each in status.violations[-1:]),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.api import names
-from swapwarden.controller import rows
+from swapwarden.controller import deviations, rows
 from swapwarden.kube import events
 from swapwarden.policy import nodes, pods
 
@@ -20,26 +20,11 @@ _OF_NODES: Final = {
 """Reasons of events by the condition that they tell of; a finding's own type says enough."""
 
 _OF_PODS: Final = {
-    "Draining": (
-        "SwapDraining",
-        (
-            "this pod has more in swap than it may have on node {node}: nothing is taken from it by force, so it keeps"
-            " what it has there, gets no more, and gives back what it touches"
-        ),
-    ),
-    "WriteFailed": (
-        "SwapLimitNotWritten",
-        "the kernel of node {node} refuses this pod's swap limit; the node's NodeSwapState has its words",
-    ),
-    "Yielded": (
-        "SwapLimitContested",
-        (
-            "another writer on node {node} keeps lowering this pod's swap limit, and is left its value for a time; the"
-            " condition Drift of the node's NodeSwapState says what is known of it"
-        ),
-    ),
+    "Draining": "SwapDraining",
+    "WriteFailed": "SwapLimitNotWritten",
+    "Yielded": "SwapLimitContested",
 }
-"""Reasons and messages of events by the violation that they tell of."""
+"""Reasons of events by the violation that they tell of."""
 
 DRAINED: Final = "SwapDrained"
 
@@ -78,8 +63,7 @@ def of_pods(old: rows.StateRow, new: rows.StateRow, known: Iterable[pods.PodRow]
     for row in known:
         regarding = events.Regarding("v1", "Pod", row.namespace, row.name, row.uid)
         for reason in now.get(row.key, set()) - before.get(row.key, set()):
-            kind, message = _OF_PODS[reason]
-            yield News(regarding, "Warning", kind, message.format(node=row.node))
+            yield News(regarding, "Warning", _OF_PODS[reason], deviations.said(reason, row.node, new.profile.name))
         ended = before.get(row.key, set()) - now.get(row.key, set())
         # Of a list that is cut nothing can be told by what it lacks.
         if "Draining" in ended and not row.terminal and not new.unlisted and _enforces(new):

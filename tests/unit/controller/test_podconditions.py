@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, podconditions, rows, throttle
+from swapwarden.controller import cluster, deviations, podconditions, rows, throttle, troubles
 from swapwarden.kube import client
 from swapwarden.policy import nodes, pods
 
@@ -67,11 +67,15 @@ def test_later_generations_are_about_other_pods() -> None:
     assert judged(told(observed=OBSERVED - 1), generation=OBSERVED - 1) == ("True", "PolicyDisabled")
 
 
-def test_a_message_says_where_and_how_much() -> None:
-    row = told(violation("Draining", swapBytes=4096))
+@pytest.mark.parametrize("reason", deviations.REASONS)
+def test_a_pod_is_told_the_same_by_its_condition_and_by_events(reason: str) -> None:
+    row = told(violation(reason, swapBytes=4096))
     said = rows.told(row)
     verdict = podconditions.judge(X, row, said, podconditions.Pending(said.pods["x"], OBSERVED))
-    assert verdict.message.startswith("4096 bytes of swap are in use")
+    assert "node n" in verdict.message
+    # Mode Audit is the profile's word, which no event repeats.
+    told_of = [news.message for news in troubles.of_pods(told(), row, [X])]
+    assert told_of == ([] if reason == "Audit" else [verdict.message])
 
 
 class Api:

@@ -1,0 +1,26 @@
+"""What is said of a pod whose limit is not as planned, in its condition and in events, by the violation's reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SAID: Final = {
+    "WriteFailed": "the kernel of node {node} refuses this pod's swap limit; the node's NodeSwapState has its words",
+    "Draining": (
+        "this pod has more in swap than it may have on node {node}: nothing is taken from it by force, so it keeps what"
+        " it has there, gets no more, and gives back what it touches"
+    ),
+    "Yielded": (
+        "another writer on node {node} keeps lowering this pod's swap limit, and is left its value for a time; the"
+        " condition Drift of the node's NodeSwapState says what is known of it"
+    ),
+    "Audit": "profile {profile} is in mode Audit on node {node}: nothing is written",
+}
+
+REASONS: Final = tuple(_SAID)
+"""Reasons of violations that tell of a limit that is not as planned now; what counts more comes first."""
+
+
+def said(reason: str, node: str, profile: str) -> str:
+    """The sentence for one of REASONS, of a pod of `node`, whose state follows `profile`."""
+    return _SAID[reason].format(node=node, profile=profile)
