@@ -166,6 +166,13 @@ class Finding(enum.StrEnum):
     EVENTS_LOST = "EventsLost"
 
 
+AMISS: Final = {
+    **dict.fromkeys(("Compatible", "NodeSettings", "RequirementsMet", "Strict"), "False"),
+    **dict.fromkeys(("Degraded", "Drift", *Finding), "True"),
+}
+"""With which status a condition of a node's state says that something is wrong there."""
+
+
 class Requirement(enum.StrEnum):
     """What a profile may require of a node before its pods get swap, by its field there; in the order of report."""
 

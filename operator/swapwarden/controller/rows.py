@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -118,12 +118,6 @@ _STATES = msgspec.json.Decoder(WireState)
 _STATUSES = msgspec.json.Decoder(WireStatus)
 _SPECS = msgspec.json.Decoder(state.StateSpec)
 
-_AMISS: Final = {
-    **dict.fromkeys(("Compatible", "NodeSettings", "RequirementsMet"), "False"),
-    **dict.fromkeys(("Degraded", *names.Finding), "True"),
-}
-"""With which status a condition says that something is wrong."""
-
 
 def project(wire: WireState) -> StateRow:
     """Reduce a state to its row.
@@ -175,10 +169,9 @@ def project(wire: WireState) -> StateRow:
 
 
 def _is_amiss(condition: state.Condition) -> bool:
-    if condition.type == "Drift":
-        # What is repaired is told of by metrics: systemd does it all the time.
-        return condition.reason == "Yielded"
-    return condition.status == _AMISS.get(condition.type)
+    # Of what is repaired metrics tell: systemd does it all the time.
+    repaired = condition.type == "Drift" and condition.reason != "Yielded"
+    return condition.status == names.AMISS.get(condition.type) and not repaired
 
 
 def _told(condition: state.Condition | None, *bad: str) -> str:

@@ -16,6 +16,7 @@ _OF_NODES: Final = {
     "Drift": "SwapLimitsContested",
     "NodeSettings": "SwapSettingsNotAsSpecified",
     "RequirementsMet": "SwapRequirementUnmet",
+    "Strict": "SwapNotHeldBySystemd",
 }
 """Reasons of events by the condition that they tell of; a finding's own type says enough."""
 

@@ -48,6 +48,8 @@ def of_pods(old: rows.StateRow, new: rows.StateRow) -> list[tuple[str, str]]:
         ("Degraded", "False", "AsExpected", []),
         ("Drift", "True", "Yielded", ["SwapLimitsContested"]),
         ("Drift", "True", "Rewritten", []),
+        ("Strict", "False", "NotInForce", ["SwapNotHeldBySystemd"]),
+        ("Strict", "Unknown", "AwaitingEvidence", []),
         ("RequirementsMet", "False", "RequirementUnmet", ["SwapRequirementUnmet"]),
         ("NodeSettings", "False", "NotSupported", ["SwapSettingsNotAsSpecified"]),
         ("KubeletWillNotStart", "True", "FailSwapOn", ["KubeletWillNotStart"]),

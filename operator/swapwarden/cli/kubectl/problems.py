@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
@@ -111,52 +110,40 @@ def lagging(view: clusterview.View) -> dict[str, int]:
 # Nodes
 
 
-@dataclasses.dataclass(frozen=True)
-class _Bad:
-    """A condition of a node's state that tells of a problem."""
-
-    status: str
-    severity: Severity
-    remedy: str
-
-
 _CONDITIONS: Final = {
-    "Compatible": _Bad(
-        "False",
+    "Compatible": (
         Severity.ERROR,
-        "boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1) and a kernel with swap accounting, or keep"
-        " pods with a policy off it",
+        (
+            "boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1) and a kernel with swap accounting, or"
+            " keep pods with a policy off it"
+        ),
     ),
-    "Degraded": _Bad(
-        "True", Severity.ERROR, "kubectl swap nodes -o wide and the agent's log say more; docs/agent.md has the reasons"
+    "Degraded": (
+        Severity.ERROR,
+        "kubectl swap nodes -o wide and the agent's log say more; docs/agent.md has the reasons",
     ),
-    "Drift": _Bad(
-        "True", Severity.WARNING, "find who else writes memory.swap.max there; docs/agent.md has who it may be"
-    ),
-    "NodeSettings": _Bad("False", Severity.WARNING, "docs/node-settings.md has each reason and what to do"),
-    "RequirementsMet": _Bad(
-        "False", Severity.WARNING, "give the node what its profile requires, or require less (swap.require)"
-    ),
-    "Strict": _Bad("False", Severity.WARNING, "docs/strict.md has each reason and what to do"),
+    "Drift": (Severity.WARNING, "find who else writes memory.swap.max there; docs/agent.md has who it may be"),
+    "NodeSettings": (Severity.WARNING, "docs/node-settings.md has each reason and what to do"),
+    "RequirementsMet": (Severity.WARNING, "give the node what its profile requires, or require less (swap.require)"),
+    "Strict": (Severity.WARNING, "docs/strict.md has each reason and what to do"),
 }
+"""How bad a condition of a node's state is, and the remedy, where its message does not end with that."""
 _FINDINGS: Final = {names.Finding.KUBELET_WILL_NOT_START: Severity.ERROR}
 """The findings that are worse than a warning."""
 
 
 def condition(node: str, one: state.Condition) -> Problem | None:
     """The problem that a condition of a node's state tells of; None where it tells of none."""
+    if one.status != names.AMISS.get(one.type):
+        return None
     if one.type in frozenset[str](names.Finding):
-        if one.status != "True":
-            return None
         # The agent ends the message of these with the remedy.
         message, _, remedy = one.message.rpartition("; ")
         severity = _FINDINGS.get(names.Finding(one.type), Severity.WARNING)
         return Problem(severity, Check.NODE_CONDITION, one.type, f"node/{node}", message, remedy)
-    bad = _CONDITIONS.get(one.type)
-    if bad is None or one.status != bad.status:
-        return None
+    severity, remedy = _CONDITIONS[one.type]
     told = f"{one.reason}: {one.message}" if one.message else one.reason
-    return Problem(bad.severity, Check.NODE_CONDITION, one.type, f"node/{node}", told, bad.remedy)
+    return Problem(severity, Check.NODE_CONDITION, one.type, f"node/{node}", told, remedy)
 
 
 def _nodes(view: clusterview.View, known: cluster.Cluster, behind: Collection[str]) -> Iterator[Problem]:

@@ -108,6 +108,7 @@ def test_every_condition_of_an_agent_is_known() -> None:
         agent_status.REQUIREMENTS_MET,
     }
     assert kinds == problems._CONDITIONS.keys()
+    assert kinds | set(names.Finding) == names.AMISS.keys()
     assert problems.condition("n", state.Condition(agent_status.APPLIED, "False", "Draining")) is None
 
 
