@@ -86,9 +86,12 @@ def test_who_may_read_pods_only(planned: Cluster) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "what it gets depends on the profile of its node, which cannot be seen" in done.stdout
     assert "LimitedSwap         a share, by the memory request of app" in done.stdout
-    assert "Not seen, for lack of rights: nodes, nodeswapprofiles, nodeswapstates" in done.stdout
+    assert (
+        "Not seen, for lack of rights: mutatingwebhookconfigurations, nodes, nodeswapprofiles, nodeswapstates"
+        in done.stdout
+    )
     found = told(user, planned, "report")
-    assert found["unseen"] == ["nodes", "nodeswapprofiles", "nodeswapstates"]
+    assert found["unseen"] == ["mutatingwebhookconfigurations", "nodes", "nodeswapprofiles", "nodeswapstates"]
     assert "rules" not in found
 
 
@@ -99,7 +102,7 @@ def test_who_may_read_profiles_too_is_told_of_the_rules(planned: Cluster) -> Non
         {"apiGroups": ["swapwarden.dev"], "resources": ["nodeswapprofiles"], "verbs": ["list"]},
     ]
     found = told(planned.user(rules, everywhere=True), planned, "report")
-    assert found["unseen"] == ["nodeswapstates"]
+    assert found["unseen"] == ["mutatingwebhookconfigurations", "nodeswapstates"]
     # The node says nothing of its memory, and the agent's word may not be heard.
     assert found["planned"] == {"swapMax": "0", "reason": "LimitedSwap", "containers": {"app": "0"}}
     assert "kernel" not in found
@@ -136,6 +139,29 @@ def test_a_node_that_nobody_planned(cluster: Cluster) -> None:
     assert found["profile"]["name"] == "(built-in)"
     assert found["planned"]["reason"] == "PolicyDisabled"
     assert found["kernel"]["status"] == "Unknown"
+
+
+def test_a_pod_that_the_webhook_is_not_asked_about(cluster: Cluster) -> None:
+    labels = f"/api/v1/namespaces/{cluster.namespace}"
+    cluster.patch(labels, {"metadata": {"labels": {"swapwarden.dev/default-swap-policy": "Disabled"}}})
+    entry = {
+        "name": "disabled.default.pods.swapwarden.dev",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "clientConfig": {"url": "https://127.0.0.1:1/pods/disabled"},
+        "objectSelector": {"matchLabels": {"test": cluster.id}},
+    }
+    name = cluster.name("selective")
+    registrations = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    cluster.control_plane.create(registrations, {"metadata": {"name": name}, "webhooks": [entry]})
+    make_pod(cluster, "hidden", node=None)
+    make_pod(cluster, "sent", node=None, labels={"test": cluster.id})
+    assert told(cluster.admin, cluster, "hidden")["admission"] == (
+        "the webhook is not asked about pods like it: the objectSelector does not match its labels"
+        f" ({name}, disabled.default.pods.swapwarden.dev); the default Disabled of its namespace does not reach it"
+    )
+    assert "admission" not in told(cluster.admin, cluster, "sent")
+    cluster.control_plane.request("DELETE", f"{registrations}/{name}", None)
 
 
 def test_what_others_leave_and_what_a_namespace_is_called(cluster: Cluster) -> None:

@@ -33,7 +33,6 @@ SHOWN: Final = 10
 """Objects of one kind of problem that a table has; JSON and YAML have all."""
 
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
-_REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 _CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 Json = dict[str, Any]
@@ -133,7 +132,7 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
             return []
 
     def listed(plural: str) -> Awaitable[list[Json] | None]:
-        return read(plural, asked.collect(f"{_REGISTRATION}/{plural}", Json))
+        return read(plural, asked.collect(f"{session.REGISTRATION}/{plural}", Json))
 
     found = await asyncio.gather(
         read("customresourcedefinitions", _crds(asked)),

@@ -34,26 +34,28 @@ async def read(asked: session.Session, name: str) -> explanation.Seen:
     """Read what there is to see of a pod, and of what decides on its swap. Failure where the pod cannot be had."""
     pod = await _pod(asked, name)
     # Only now: they take longer to load than the cluster takes to answer, and who mistyped a name waits for neither.
-    from swapwarden.cli.kubectl import explanation  # noqa: PLC0415
+    from swapwarden.cli.kubectl import explanation, registration  # noqa: PLC0415
     from swapwarden.controller import profilestore  # noqa: PLC0415
 
     # It would tell of profiles that it does not understand in the controller's words.
     logging.getLogger(profilestore.__name__).setLevel(logging.CRITICAL)
     unseen: list[str] = []
     on = session.quote(pod.spec.node_name)
-    node, bodies, found = await asyncio.gather(
+    node, bodies, found, webhooks = await asyncio.gather(
         _seen(unseen, "nodes", asked.get(f"{session.NODES}/{on}", nodes.WireNode) if on else _nothing()),
         _seen(unseen, names.PROFILE_PLURAL, asked.collect(session.PROFILES, dict[str, Any])),
         _seen(
             unseen, names.STATE_PLURAL, asked.get(f"{session.STATES}/{on}", state.NodeSwapState) if on else _nothing()
         ),
+        _seen(unseen, "mutatingwebhookconfigurations", asked.collect(session.WEBHOOKS, registration.Registration)),
     )
     store = profilestore.ProfileStore(lambda: None)
     for body in bodies or ():
         store.offer(body)
     valid = store.valid()
     labels, others = None, None
-    if any(profile.needs_namespaces() for profile in valid.values()):
+    hidden = registration.hides_from_defaults(webhooks or (), pod)
+    if hidden or any(profile.needs_namespaces() for profile in valid.values()):
         path = f"/api/v1/namespaces/{session.quote(pod.metadata.namespace)}"
         space = await _seen(unseen, "namespaces", asked.get(path, namespaces.WireNamespace))
         labels = namespaces.project(space) if space else None
@@ -76,6 +78,7 @@ async def read(asked: session.Session, name: str) -> explanation.Seen:
         others=others,
         has_agent=agent,
         used=used,
+        registrations=tuple(webhooks or ()),
         unseen=tuple(sorted(unseen)),
     )
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl import kernelview, remedies, rulewords, workloads
+from swapwarden.cli.kubectl import kernelview, registration, remedies, rulewords, workloads
 from swapwarden.cli.kubectl.planned import Planned, own_limit
 from swapwarden.cli.kubectl.sizes import in_bytes, size
 from swapwarden.policy import (
@@ -66,6 +66,8 @@ class Seen(msgspec.Struct, frozen=True):
     """Whether a Ready agent is on the node; None where that is not known."""
     used: Usage | None = None
     """None where nobody could be asked."""
+    registrations: tuple[registration.Registration, ...] = ()
+    """MutatingWebhookConfigurations; none where they may not be seen."""
     unseen: tuple[str, ...] = ()
     """Kinds of what the user may not see, by plural."""
 
@@ -141,6 +143,8 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     qos: qos.Class
     node: str
     policy: Policy
+    admission: str = ""
+    """Why the webhook is not asked about such a pod; empty where it is, where it would not matter, or if not known."""
     node_text: str = ""
     profile: Governing | None = None
     rules: list[Rule] = []
@@ -180,6 +184,7 @@ def explain(seen: Seen) -> Explanation:
         qos=row.qos,
         node=row.node,
         policy=policy_of(row),
+        admission=registration.missed(seen.registrations, pod, seen.namespace),
         node_text=_node_text(seen, row),
         profile=_governing(row, planned) if planned else None,
         rules=_rules(planned) if planned else [],

@@ -12,16 +12,12 @@ from typing import Any, Final
 
 import swapwarden
 from swapwarden.api import crd, names
-from swapwarden.cli.kubectl import clusterview, problems, tables
+from swapwarden.cli.kubectl import clusterview, problems, registration, tables
 from swapwarden.cli.kubectl.problems import Check, Problem, Severity
 
 Json = dict[str, Any]
 
 LEASE: Final = "swapwarden-controller"
-ENTRIES: Final = "pods.swapwarden.dev"
-"""How the names of the webhook's entries end."""
-_OPTIONAL: Final = "warnings."
-"""How the name begins of the entry that only warns."""
 POLICIES: Final = ("pod-values", "pod-immutable", "binding-without-policy", "namespace-default")
 """How the names of the policies inside the API server end that every installation has."""
 SOON: Final = datetime.timedelta(days=14)
@@ -164,7 +160,7 @@ def _webhooks(
         lenient = [
             each["name"]
             for each in entries
-            if each.get("failurePolicy") == "Ignore" and not each["name"].startswith(_OPTIONAL)
+            if each.get("failurePolicy") == "Ignore" and not each["name"].startswith(registration.OPTIONAL)
         ]
         if lenient:
             yield Problem(
@@ -196,7 +192,9 @@ def _sees_pods(view: clusterview.View) -> bool:
 
 def _entries(configuration: Json) -> list[Json]:
     found: list[Json] = configuration.get("webhooks") or []
-    return [each for each in found if each["name"] == ENTRIES or each["name"].endswith(f".{ENTRIES}")]
+    return [
+        each for each in found if each["name"] == registration.ENTRY or each["name"].endswith(f".{registration.ENTRY}")
+    ]
 
 
 def _is_ours(one: Json) -> bool:

@@ -133,6 +133,8 @@ def _section(console: rich.console.Console, title: str, about: str, body: rich.t
 
 def _facts(told: explanation.Explanation, now: datetime.datetime) -> Iterator[_Line]:
     yield "POLICY", _styled(told.policy.text, "" if told.policy.valid else "red")
+    if told.admission:
+        yield "ADMISSION", _styled(told.admission, "yellow")
     yield "QOS", _styled(told.qos)
     yield "NODE", _styled(told.node_text)
     if told.profile is not None:

@@ -28,6 +28,8 @@ PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
 NAMESPACES: Final = "/api/v1/namespaces"
+REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
+WEBHOOKS: Final = f"{REGISTRATION}/mutatingwebhookconfigurations"
 RIGHTS: Final = "docs/kubectl-swap.md lists the rights that each command needs"
 
 

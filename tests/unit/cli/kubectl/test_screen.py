@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime
 import pathlib
 
+import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl import explanation, screen
+from swapwarden.cli.kubectl import explanation, registration, screen
 
 from tests.unit.cli.kubectl.explained import MI, container, planned, pod, profile, reported, seen
 
@@ -81,7 +82,7 @@ TO CHANGE IT
   no swap  the policy Disabled, for pods that are made from then on
            $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q Disabled
 
-Not seen, for lack of rights: nodes, nodeswapprofiles, nodeswapstates
+Not seen, for lack of rights: mutatingwebhookconfigurations, nodes, nodeswapprofiles, nodeswapstates
 """
 
 REFUSED = """\
@@ -110,8 +111,19 @@ def test_a_share() -> None:
 
 
 def test_without_rights() -> None:
-    told = explanation.explain(explanation.Seen(pod(*REPORT), unseen=("nodes", "nodeswapprofiles", "nodeswapstates")))
+    unseen = ("mutatingwebhookconfigurations", "nodes", "nodeswapprofiles", "nodeswapstates")
+    told = explanation.explain(explanation.Seen(pod(*REPORT), unseen=unseen))
     assert screen.text(told, NOW) == TENANT
+
+
+def test_a_pod_that_the_webhook_is_not_asked_about() -> None:
+    entry = registration.Entry("pods.swapwarden.dev", registration.Selector({"team": "shop"}))
+    found = msgspec.convert(
+        {"metadata": {"name": "swapwarden"}, "webhooks": [msgspec.to_builtins(entry)]}, registration.Registration
+    )
+    asking = pod(*REPORT, annotations={"swapwarden.dev/swap-limit": "1Gi"})
+    told = explanation.explain(seen(asking, profile(), registrations=(found,)))
+    assert "\nADMISSION  the webhook is not asked about pods like it: the objectSelector" in screen.text(told, NOW)
 
 
 def test_in_ascii() -> None:
