@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from testbed import managers, netns, nodeimage, nodevm, process, programs, term
+from testbed import managers, netns, nodevm, process, programs, term
 from testbed.controlplane import ControlPlane
 from testbed.nodevm import NodeVM
 
 _READY_TIMEOUT = 600.0
 _POLL = 0.2
+_FOLDERS = "swapwarden-*-*-*"
 
 Json = Any
 
@@ -28,12 +29,12 @@ def ensure(images: Sequence[Path] = ()) -> None:
     for name in programs.KUBE_ON_HOST:
         programs.kube_on_host(name)
     programs.helm()
-    nodeimage.ensure(images)
+    nodevm.ensure(images)
 
 
 def remove_leftovers() -> None:
     """Remove the folders of runs that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob("swapwarden-*-*-*"):
+    for folder in [*Path(tempfile.gettempdir()).glob(_FOLDERS), *nodevm.IN_MEMORY.glob(_FOLDERS)]:
         found = re.fullmatch(r"swapwarden-(?:node|cluster|controlplane|vm|kind)-(\d+)-\w+", folder.name)
         if found and not Path("/proc", found[1]).exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -89,6 +89,7 @@ class GuestLink:
         self.shared = shared
         self.console_file = console
         self._connection: socket.socket | None = None
+        self._receiver: threading.Thread | None = None
         self._lock = threading.Lock()
         self._answers: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._count = 0
@@ -112,8 +113,11 @@ class GuestLink:
                 if secrets.compare_digest(said.strip(), secret.encode()):
                     connection.settimeout(None)
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    self._connection = connection
-                    threading.Thread(target=self._receive, args=(connection,), name="testbed-vm", daemon=True).start()
+                    self._connection, self._gone = connection, False
+                    self._receiver = threading.Thread(
+                        target=self._receive, args=(connection,), name="testbed-vm", daemon=True
+                    )
+                    self._receiver.start()
                     return
                 connection.close()
         qemu.kill()
@@ -122,7 +126,11 @@ class GuestLink:
     def hang_up(self) -> None:
         """Close the connection; what still waits for an answer is told that the VM went away."""
         if self._connection:
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
             self._connection.close()
+        if self._receiver:
+            self._receiver.join(_ANSWER_GRACE)
 
     def console(self, lines: int = 30) -> str:
         """The end of what the guest's kernel wrote, indented."""

@@ -6,6 +6,7 @@ It joins DIR before it takes any memory. A line per round goes to stdout, so tha
 """
 
 import argparse
+import contextlib
 import mmap
 import os
 import sys
@@ -28,7 +29,8 @@ def main() -> None:
     if options.cgroup:
         Path(options.cgroup, "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
     memory = mmap.mmap(-1, options.mib * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_NOHUGEPAGE)  # page by page, as most programs' memory is
+    with contextlib.suppress(OSError):  # a kernel may have none
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # page by page, as most programs' memory is
     block = os.urandom(MIB)  # zswap and zram would make nothing of zeros
     due = time.monotonic()
     done = 0

@@ -3,6 +3,7 @@
 `shared` is the same folder at the same path on both sides; all else in the VM is its own and gone with it.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -15,12 +16,12 @@ import socket
 import tempfile
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from testbed import netns, nodeimage, process, qemu, term
-from testbed.guestlink import GuestLink, GuestProcess
+from testbed import host, netns, nodeimage, process, qemu, term, uml
+from testbed.guestlink import GuestLink, GuestProcess, VMError
 
 NAME = "node-1"
 HOST = "192.168.77.1"
@@ -28,12 +29,37 @@ ADDRESS = "192.168.77.2"
 PODS = "10.85.0.0/24"
 CGROUPS = Path("/sys/fs/cgroup")
 KUBEPODS = CGROUPS / "kubepods.slice"
-_TAP = "tap0"
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - not for files of a known name
+_TAP, _PEER = "tap0", "tap1"
 _GUEST_FILES = ("guest.py", "recorder.py")
-_BOOT_TIMEOUT = {"kvm": 90.0, "tcg": 600.0}
+_BOOT_TIMEOUT = {"kvm": 90.0, "uml": 90.0, "tcg": 600.0}
 _COMMAND_TIMEOUT = 300.0
 _MIB = 1 << 20
+_ROOM = 6 << 30
+_VIRTIO = {"DEVICE": "eth0", "SWAP": "/dev/vdb"}
+_DEVICES = {"kvm": _VIRTIO, "tcg": _VIRTIO, "uml": {"DEVICE": "vec0", "SWAP": "/dev/ubdb"}}
+# Only once the host has hung up: the connection of a machine that just goes would stay open.
+_REBOOT = "while systemctl --quiet is-active testbed-guest; do sleep 0.2; done; exec systemctl reboot --force --force"
 _NUMBERS = itertools.count(1)
+
+
+def ensure(images: Sequence[Path] = ()) -> None:
+    """Have all that a node VM with IMAGES on its disk needs; host.SetupError where that can't be."""
+    nodeimage.ensure(images)
+    if qemu.accelerators(user_mode=True)[0] == "uml":
+        try:
+            uml.ensure()
+        except (host.SetupError, process.ProcessError) as error:
+            qemu.give_up("uml", error)
+
+
+def _place() -> str | None:
+    """Where a VM's disks are best: in memory, if that is large enough, as the node often waits for its disk to sync."""
+    with contextlib.suppress(OSError):
+        found = os.statvfs(IN_MEMORY)
+        if found.f_bavail * found.f_frsize > _ROOM:
+            return str(IN_MEMORY)
+    return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,14 +137,15 @@ class NodeVM(GuestLink):
         self._swap_mib = swap_mib
         self._memory_mib = memory_mib
         self._cpus = cpus
-        self.folder = Path(tempfile.mkdtemp(prefix=f"swapwarden-node-{os.getpid()}-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"swapwarden-node-{os.getpid()}-", dir=_place()))
+        self._swap = self.folder / "swap.img"
         super().__init__(self.folder / "shared", self.folder / "console.log")
         kubernetes = self.shared / "kubernetes"
         kubernetes.mkdir(parents=True)
         for name, content in credentials.items():
             (kubernetes / name).touch(mode=0o600)
             (kubernetes / name).write_bytes(content)
-        self._qemu: process.Process | None = None
+        self._machine: process.Process | None = None
         self.accelerator = ""
         self.boot_seconds = 0.0
 
@@ -144,51 +171,101 @@ class NodeVM(GuestLink):
 
     def stop(self) -> None:
         """End the VM, as pulling the plug would, and remove its files."""
-        if self._qemu:
-            self._qemu.kill()
+        if self._machine:
+            self._machine.kill()
         self.hang_up()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _boot(self) -> None:
-        with (self.folder / "swap.img").open("wb") as disk:
+        with self._swap.open("wb") as disk:
             disk.truncate(self._swap_mib * _MIB)
         for name in _GUEST_FILES:
             shutil.copy2(Path(__file__).with_name(name), self.shared / name)
-        self._network.ip("tuntap", "add", "dev", _TAP, "mode", "tap")
-        self._network.ip("address", "add", f"{HOST}/24", "dev", _TAP)
-        self._network.ip("link", "set", _TAP, "up")
-        self._network.ip("route", "add", PODS, "via", ADDRESS)
+        with term.step("booting the node VM"):
+            self.accelerator = qemu.boot(self._start_with, user_mode=True)
+
+    @contextlib.contextmanager
+    def _awaited(self, accelerator: str) -> Iterator[tuple[socket.socket, str]]:
+        """Where the VM will call once it is up, and what it will say, which it is told."""
         secret = secrets.token_hex(16)
         with self._network.entered():
             listener = socket.create_server((HOST, 0))
-        with listener, term.step("booting the node VM"):
+        with listener:
             listener.settimeout(0.2)
-            self._write_settings(listener.getsockname()[1], secret)
-            self.accelerator = qemu.boot(lambda name: self._start_with(name, listener, secret))
+            self._write_settings(listener.getsockname()[1], secret, _DEVICES[accelerator])
+            yield listener, secret
 
-    def _write_settings(self, port: int, secret: str) -> None:
-        settings = {"NODE": NAME, "ADDRESS": ADDRESS, "HOST": HOST, "PORT": str(port), "SECRET": secret}
+    def _write_settings(self, port: int, secret: str, devices: Mapping[str, str]) -> None:
+        settings = {"NODE": NAME, "ADDRESS": ADDRESS, "HOST": HOST, "PORT": str(port), "SECRET": secret, **devices}
         file = self.shared / "node.conf"
         file.touch(mode=0o600)
         file.write_text("".join(f"{key}={shlex.quote(value)}\n" for key, value in settings.items()), encoding="ascii")
 
-    def _start_with(self, accelerator: str, listener: socket.socket, secret: str) -> None:
-        argv = qemu.machine(accelerator, cpus=self._cpus, memory_mib=self._memory_mib, console=self.console_file)
-        words = [*qemu.KERNEL_WORDS, f"testbed.shared={self.shared}"]
-        argv += ["-kernel", str(self._image.kernel), "-initrd", str(self._image.initramfs), "-append", " ".join(words)]
+    def _start_with(self, accelerator: str) -> None:
+        user_mode = accelerator == "uml"
+        argv = self._user_mode() if user_mode else self._emulation(accelerator)
+        self._plug(user_mode=user_mode)
+        self.console_file.unlink(missing_ok=True)
         # QEMU keeps what the VM writes in a nameless file in TMPDIR, on top of an image that it only reads.
+        environment = None if user_mode else os.environ | {"TMPDIR": str(self.folder)}
+        log = self.console_file if user_mode else self.folder / "qemu.log"
+        with self._awaited(accelerator) as (listener, secret):
+            self._machine = process.Process("the node VM", self._network.command(argv), log=log, env=environment)
+            self.accept(listener, secret, self._machine, _BOOT_TIMEOUT[accelerator])
+
+    def _plug(self, *, user_mode: bool) -> None:
+        """Make the host's end of the VM's network."""
+        with contextlib.suppress(process.ProcessError):
+            self._network.ip("link", "delete", _TAP)  # which another accelerator has left that did not work
+        if user_mode:
+            self._network.ip("link", "add", _TAP, "type", "veth", "peer", "name", _PEER)
+            self._network.ip("link", "set", _PEER, "up")
+        else:
+            self._network.ip("tuntap", "add", "dev", _TAP, "mode", "tap")
+        self._network.ip("address", "add", f"{HOST}/24", "dev", _TAP)
+        self._network.ip("link", "set", _TAP, "up")
+        self._network.ip("route", "add", PODS, "via", ADDRESS)
+
+    def _emulation(self, accelerator: str) -> list[str]:
+        argv = qemu.machine(
+            accelerator, cpus=self._cpus, memory_mib=self._memory_mib, console=self.console_file, reboots=True
+        )
+        words = [*qemu.KERNEL_WORDS, self._shared_word]
+        argv += ["-kernel", str(self._image.kernel), "-initrd", str(self._image.initramfs), "-append", " ".join(words)]
         argv += ["-drive", f"file={self._image.disk},if=virtio,format=raw,snapshot=on,cache=unsafe"]
-        argv += ["-drive", f"file={self.folder / 'swap.img'},if=virtio,format=raw,cache=unsafe"]
+        argv += ["-drive", f"file={self._swap},if=virtio,format=raw,cache=unsafe"]
         argv += ["-netdev", f"tap,id=net,ifname={_TAP},script=no,downscript=no"]
         argv += ["-device", "virtio-net-pci,netdev=net,romfile="]
-        argv += qemu.shared_folder("shared", self.shared)
-        self.console_file.unlink(missing_ok=True)
-        environment = os.environ | {"TMPDIR": str(self.folder)}
-        log = self.folder / "qemu.log"
-        self._qemu = process.Process("qemu", self._network.command(argv), log=log, env=environment)
-        self.accept(listener, secret, self._qemu, _BOOT_TIMEOUT[accelerator])
+        return argv + qemu.shared_folder("shared", self.shared)
+
+    def _user_mode(self) -> list[str]:
+        return uml.machine(
+            uml.ensure(),
+            self.folder,
+            memory_mib=self._memory_mib,
+            disks=[f"{self.folder / 'changes.img'},{self._image.disk}", str(self._swap)],
+            device=_PEER,
+            words=["quiet", self._shared_word],
+        )
+
+    @property
+    def _shared_word(self) -> str:
+        return f"testbed.shared={self.shared}"
 
     # --- what happens to nodes ---
+
+    def reboot(self) -> None:
+        """Boot the node anew, with the disk that it has; nothing in it is asked to end, and its swap device is new.
+
+        Returns when programs can be run in it again, its kubelet perhaps not up yet. ProcessError where it does not
+        come up.
+        """
+        if self._machine is None:
+            raise VMError("the VM was not started")
+        with self._awaited(self.accelerator) as (listener, secret):
+            self.spawn(["sh", "-c", _REBOOT], log="reboot")
+            self.hang_up()
+            self.accept(listener, secret, self._machine, _BOOT_TIMEOUT[self.accelerator])
 
     def systemctl(self, *arguments: str, timeout: float = _COMMAND_TIMEOUT) -> str:
         """Run systemctl in the VM; what it prints."""

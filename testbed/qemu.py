@@ -19,6 +19,7 @@ KERNEL_WORDS = (
 # QEMU emulates `rep stosb` byte by byte. Without these two features the kernel clears and copies pages by words: a page
 # fault takes a third of the time.
 EMULATED_CPU = "max,-erms,-fsrm"
+_INSTEAD = {"kvm": "KVM does not work here", "uml": "Linux does not run in user mode here"}
 _BROKEN: set[str] = set()  # accelerators that this process has seen fail
 
 
@@ -35,23 +36,46 @@ def ensure(purpose: str) -> None:
         host.apt_install(["qemu-system-x86"], purpose)
 
 
-def boot(start: Callable[[str], None]) -> str:
-    """START a VM with the accelerator `kvm` or, where that fails with a ProcessError, with `tcg`; says which it was."""
-    if "kvm" not in _BROKEN and host.kvm_works():
+def accelerators(*, user_mode: bool = False) -> list[str]:
+    """What a VM may run with, best first: `kvm`, with USER_MODE `uml` (testbed.uml), `tcg`.
+
+    $TESTBED_ACCELERATOR names one to use instead of those before it.
+    """
+    chosen = os.environ.get("TESTBED_ACCELERATOR", "")
+    order = ["kvm", "uml", "tcg"]
+    works = {"kvm": host.kvm_works(), "uml": user_mode, "tcg": True}
+    left = order[order.index(chosen) :] if chosen in order else order
+    return [name for name in left if works[name] and name not in _BROKEN]
+
+
+def give_up(accelerator: str, error: Exception) -> None:
+    """Use ACCELERATOR no more in this process, as it has failed with ERROR."""
+    _BROKEN.add(accelerator)
+    term.say(f"  {_INSTEAD[accelerator]}: {str(error).splitlines()[0]}")
+
+
+def boot(start: Callable[[str], None], *, user_mode: bool = False) -> str:
+    """START a VM with the first of the accelerators that does not fail with a ProcessError; says which it was."""
+    for name in accelerators(user_mode=user_mode):
+        if name == "tcg":
+            break
         try:
-            start("kvm")
-        except process.ProcessError:
+            start(name)
+        except (process.ProcessError, host.SetupError) as error:
             # A virtual machine may offer /dev/kvm and even make VMs, but be unable to run them.
-            _BROKEN.add("kvm")
+            give_up(name, error)
         else:
-            return "kvm"
+            return name
     term.say("  on an emulated CPU, some 30 times slower than hardware: KVM does not work here")
     start("tcg")
     return "tcg"
 
 
-def machine(accelerator: str, *, cpus: int, memory_mib: int, console: Path) -> list[str]:
-    """The command line of a VM without disks, network and kernel; its console goes to a file."""
+def machine(accelerator: str, *, cpus: int, memory_mib: int, console: Path, reboots: bool = False) -> list[str]:
+    """The command line of a VM without disks, network and kernel; its console goes to a file.
+
+    One that does not REBOOT ends where others would, after a kernel panic, too.
+    """
     kvm = accelerator == "kvm"
     argv = [
         PROGRAM,
@@ -62,7 +86,8 @@ def machine(accelerator: str, *, cpus: int, memory_mib: int, console: Path) -> l
         "-cpu",
         "host" if kvm else EMULATED_CPU,
     ]
-    argv += ["-smp", str(cpus), "-m", f"{memory_mib}M", "-nodefaults", "-no-user-config", "-no-reboot"]
+    argv += ["-smp", str(cpus), "-m", f"{memory_mib}M", "-nodefaults", "-no-user-config"]
+    argv += [] if reboots else ["-no-reboot"]
     argv += ["-display", "none", "-monitor", "none", "-serial", f"file:{console}", "-device", "virtio-rng-pci"]
     return argv
 

@@ -19,7 +19,7 @@ SWAP_LIMIT = 96 * MIB
 # When it is told to (SIGUSR2), fills more than its memory and keeps touching all of it, until it is told to let go of
 # everything (SIGUSR1).
 HOG = """
-import mmap, os, signal, sys, time
+import contextlib, mmap, os, signal, sys, time
 MIB = 1 << 20
 SIZE = 96 * MIB
 def let_go(*_):
@@ -29,7 +29,8 @@ signal.signal(signal.SIGUSR1, let_go)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
 signal.sigwait([signal.SIGUSR2])
 memory = mmap.mmap(-1, SIZE)
-memory.madvise(mmap.MADV_NOHUGEPAGE)
+with contextlib.suppress(OSError):  # a kernel may have none
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
 block = os.urandom(MIB)
 while True:
     for start in range(0, SIZE, MIB):
