@@ -44,6 +44,9 @@ class Node(Protocol):
     def daemon_reload(self) -> None:
         """Have systemd read its units again."""
 
+    def reboot(self) -> None:
+        """Boot the node anew; its kubelet may not be up yet when this returns."""
+
     def record(self) -> Recording:
         """Record every memory.swap.max below `kubepods` from now on."""
 

@@ -190,6 +190,9 @@ class KindNode:
     def daemon_reload(self) -> None:
         self.run(["systemctl", "daemon-reload"], timeout=_COMMAND_TIMEOUT)
 
+    def reboot(self) -> None:
+        process.run(["docker", "restart", self._container], timeout=_COMMAND_TIMEOUT)
+
     def record(self) -> HostRecording:
         """The recorder runs on this machine, which sees the container's cgroups; the node has no Python."""
         inspected = process.run(["docker", "inspect", "--format={{.State.Pid}}", self._container], timeout=60)

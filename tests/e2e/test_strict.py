@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,9 @@ FILES = [Path(dropins.UNITS) / folder / dropins.FILE for folder in dropins.folde
 COVERED = dropins.CLASSES
 RAISED = {"annotations": {"swapwarden.dev/swap-limit": str(LIMIT)}}
 RELOADS = 5
+RESIZES = ({"requests": {"cpu": "150m"}}, {"limits": {"memory": "80Mi"}})
+RAISED_SECONDS = 0.1
+"""From 0 to the limit again, on a node whose CPU may be emulated."""
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +73,21 @@ def above(recording: Recording, pod: Any) -> str:
 def major_faults(node: Node, folder: Path) -> int:
     stat = dict(line.split() for line in node.read(folder / "memory.stat").splitlines())
     return int(stat["pgmajfault"])
+
+
+def started(pod: Any) -> str:
+    """The id of the pod's container."""
+    return str(pod["status"]["containerStatuses"][0]["containerID"])
+
+
+def is_resized(namespace: Namespace, new: dict[str, dict[str, str]]) -> bool:
+    (status,) = namespace.pod("resized")["status"]["containerStatuses"]
+    has = status.get("resources", {})
+    return all(has.get(kind, {}).items() >= values.items() for kind, values in new.items())
+
+
+def has_repaired(swapwarden: Release, before: float) -> bool:
+    return swapwarden.total("agent", "swapwarden_agent_repairs_total") > before
 
 
 def is_gone(cluster: Provider) -> bool:
@@ -123,6 +143,41 @@ def test_pods_are_born_at_0_with_no_agent_there(
         assert cgroups.swap_max(node, node.kubepods / f"kubepods-{name}.slice") == "max"
 
 
+def test_pods_are_born_at_0_after_a_reboot_with_no_agent_there(
+    cluster: Provider,
+    node: Node,
+    swapwarden: Release,
+    strict: contextlib.ExitStack,
+    namespace: Namespace,
+    eventually: Wait,
+) -> None:
+    assert strict
+    for name in COVERED:
+        namespace.create_pod(f"old-{name}", metadata=DISABLED, resources=QOS[name])
+    before = {name: namespace.wait_ready(f"old-{name}") for name in COVERED}
+
+    def is_started_anew(name: str) -> bool:
+        status = namespace.pod(f"old-{name}")["status"]["containerStatuses"][0]
+        return "running" in status["state"] and status["containerID"] != started(before[name])
+
+    def is_created(name: str) -> bool:
+        namespace.create_pod(f"new-{name}", metadata=DISABLED, resources=QOS[name])
+        return True
+
+    with without_agent(cluster, eventually):
+        node.reboot()
+        eventually(lambda: all(map(is_started_anew, COVERED)), "the pods run again")
+        assert [cgroups.swap_max(node, cgroups.of_pod(node, before[name])) for name in COVERED] == ["0", "0"]
+        with node.record() as recording:
+            for name in COVERED:
+                eventually(lambda name=name: is_created(name), "the webhook answers again")  # type: ignore[misc]  # mypy infers no lambda with defaults
+            pods = [namespace.wait_ready(f"new-{name}") for name in COVERED]
+            assert [above(recording, pod) for pod in pods] == ["", ""]
+            assert [cgroups.swap_max(node, cgroups.of_pod(node, pod)) for pod in pods] == ["0", "0"]
+    # Every pod that is there was made since the files came.
+    eventually(lambda: verdict(swapwarden) == "True/InForce", "the agent finds that it holds")
+
+
 def test_daemon_reloads_while_pods_start(
     node: Node, swapwarden: Release, strict: contextlib.ExitStack, namespace: Namespace, eventually: Wait
 ) -> None:
@@ -170,6 +225,39 @@ def test_a_raised_pod_that_swaps_survives_a_rewrite(
         eventually(lambda: major_faults(node, folder) > faults + 1000, "it goes on, by pages from the swap device")
     assert restarts(namespace.pod("swaps")) == 0
     assert cgroups.events(node, folder)["oom_kill"] == 0
+
+
+def test_a_raised_pod_falls_to_0_when_it_is_resized_and_is_raised_again(
+    cluster: Provider,
+    node: Node,
+    swapwarden: Release,
+    strict: contextlib.ExitStack,
+    namespace: Namespace,
+    eventually: Wait,
+) -> None:
+    """The kubelet has systemd write all properties of the pod's slice then, the drop-in's 0 among them."""
+    assert strict
+    with node.record() as recording:
+        namespace.create_pod("resized", metadata=RAISED, resources=QOS["burstable"])
+        folder = cgroups.of_pod(node, namespace.wait_ready("resized"))
+        eventually(lambda: cgroups.swap_max(node, folder) == str(LIMIT), "it is raised")
+        eventually(lambda: verdict(swapwarden) == "True/InForce", "it is covered")
+        where = ["pod", "resized", f"--namespace={namespace.name}", "--subresource=resize"]
+        for new in RESIZES:
+            before, repairs = cgroups.now(node), swapwarden.total("agent", "swapwarden_agent_repairs_total")
+            patch = {"spec": {"containers": [{"name": "main", "resources": new}]}}
+            cluster.kubectl("patch", *where, f"--patch={json.dumps(patch)}")
+            eventually(functools.partial(is_resized, namespace, new), "the kubelet has resized it")
+            eventually(functools.partial(has_repaired, swapwarden, repairs), "systemd wrote, and it was undone")
+            eventually(lambda: cgroups.swap_max(node, folder) == str(LIMIT), "it is raised again")
+            samples = [each for each in recording.samples(folder.name) if each.path.endswith(folder.name)]
+            seen = [(each.at, each.max_bytes) for each in samples if each.at > before]
+            assert seen, "somebody wrote"
+            # The agent may be too quick for the recorder to read what there was in between.
+            assert {limit for _, limit in seen} <= {0, LIMIT}
+            fallen = [later - at for (at, limit), (later, _) in itertools.pairwise(seen) if limit == 0]
+            assert max(fallen, default=0.0) < RAISED_SECONDS
+    assert restarts(namespace.pod("resized")) == 0
 
 
 def test_back_at_standard_nothing_is_left_after_a_reload(
