@@ -153,10 +153,11 @@ def kubelet_facts(seen: Look, root: str | None) -> state.Kubelet | None:
 
 
 def behavior(tally: Containers) -> str:
-    """What the kubelet's swapBehavior must be, by what limits containers have; empty where that is not to be told."""
-    if tally.swapping:
-        return "LimitedSwap"
-    return "NoSwap" if tally.limited else ""
+    """What the kubelet's swapBehavior must be, by what limits containers have; empty where that is not to be told.
+
+    Zeros tell nothing: under LimitedSwap, too, critical pods and containers without a request get no swap.
+    """
+    return "LimitedSwap" if tally.swapping else ""
 
 
 def watermark_low(proc: pathlib.Path, page: int) -> int:

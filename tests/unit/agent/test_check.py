@@ -144,7 +144,7 @@ def test_without_a_configuration_the_behavior_is_inferred(node: HostTree, capsys
 
     assert behavior() == "unknown"
     node.burstable(1, "0")
-    assert behavior() == "NoSwap"
+    assert behavior() == "unknown", "LimitedSwap gives critical pods none, too"
     node.burstable(2, "4096")
     assert behavior() == "LimitedSwap"
 

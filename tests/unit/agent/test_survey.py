@@ -169,12 +169,15 @@ def test_the_share_of_disks(node: HostTree) -> None:
 
 
 def test_what_is_inferred_of_the_kubelet() -> None:
-    unlimited, none = survey.Look(containers=survey.Containers(without=1)), survey.Containers(limited=1)
+    unlimited, none = survey.Look(containers=survey.Containers(without=1)), survey.Containers(limited=2)
     assert survey.kubelet_facts(survey.Look(), None) is None
     assert survey.kubelet_facts(unlimited, "kubepods") == state.Kubelet(
         inferred=True, cgroup_driver="cgroupfs", cgroup_root="/"
     )
     nested = survey.kubelet_facts(survey.Look(containers=none), "kubelet.slice/kubelet-kubepods.slice")
-    assert nested == state.Kubelet(
-        inferred=True, swap_behavior="NoSwap", cgroup_driver="systemd", cgroup_root="/kubelet.slice"
+    assert nested == state.Kubelet(inferred=True, cgroup_driver="systemd", cgroup_root="/kubelet.slice"), (
+        "critical pods have none, whatever it does"
     )
+    some = survey.kubelet_facts(survey.Look(containers=survey.Containers(limited=2, swapping=1)), "kubepods")
+    assert some is not None
+    assert some.swap_behavior == "LimitedSwap"
