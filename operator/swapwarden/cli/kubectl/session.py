@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import importlib
 import urllib.parse
@@ -18,6 +19,8 @@ from swapwarden.cli.kubectl import tables
 from swapwarden.kube import client, config
 
 T = TypeVar("T")
+Renew = Callable[[], Awaitable[client.Client]]
+"""Gets other credentials, for those that were refused. ConfigError where there are none."""
 
 REQUEST_SECONDS: Final = 30.0
 PAGE: Final = "500"
@@ -86,8 +89,10 @@ class _Named(msgspec.Struct, frozen=True):
 class Session:
     """One user's requests to one API server. Use it within run()."""
 
-    def __init__(self, api: client.Client, namespace: str, target: Target) -> None:
+    def __init__(self, api: client.Client, namespace: str, target: Target, renew: Renew | None = None) -> None:
         self._api = api
+        self._renew = renew
+        self._renewing = asyncio.Lock()
         self._seconds = target.request_seconds
         self._said: set[str] = set()
         # Not left to the client: the time in which a request waits for its turn there counts as its own.
@@ -112,17 +117,25 @@ class Session:
     async def body(self, path: str, params: Mapping[str, str] | None = None, seconds: float | None = None) -> bytes:
         """GET; the answer as it came. Failure where there is none."""
         patience = min(seconds or self._seconds, self._seconds)
-        return await self._answered(f"GET {path}", self._api.get(path, params=params, timeout=patience))
+        return await self._answered(f"GET {path}", lambda api: api.get(path, params=params, timeout=patience))
 
     async def patch(self, path: str, body: bytes, manager: str) -> None:
         """Send a JSON merge patch (RFC 7386) under the name of a field manager. Failure where it is refused."""
-        asked = self._api.merge_patch(path, body, params={"fieldManager": manager}, timeout=self._seconds)
-        await self._answered(f"PATCH {path}", asked)
+        params = {"fieldManager": manager}
+        await self._answered(
+            f"PATCH {path}", lambda api: api.merge_patch(path, body, params=params, timeout=self._seconds)
+        )
 
-    async def _answered(self, request: str, asked: Awaitable[bytes]) -> bytes:
+    async def _answered(self, request: str, ask: Callable[[client.Client], Awaitable[bytes]]) -> bytes:
         try:
             async with self._free:
-                return await asked
+                api = self._api
+                try:
+                    return await ask(api)
+                except client.ApiError as error:
+                    if error.status != 401 or self._renew is None:
+                        raise
+                    return await ask(await self._renewed(api, self._renew))
         except client.ApiError as error:
             raise _failure(request, error) from error
         except client.Unreachable as error:
@@ -131,6 +144,13 @@ class Session:
             ) from error
         except config.ConfigError as error:
             raise Failure(str(error)) from error
+
+    async def _renewed(self, refused: client.Client, renew: Renew) -> client.Client:
+        """A client with other credentials than those that were refused; they are asked for once, whoever comes."""
+        async with self._renewing:
+            if self._api is refused:
+                self._api = await renew()
+            return self._api
 
     async def get(self, path: str, kind: type[T]) -> T:
         """GET one object. NotFound where it does not exist."""
@@ -210,10 +230,28 @@ def _failure(request: str, error: client.ApiError) -> Failure:
 def run(target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
     """Do what is asked with a session of its own. Failure where that cannot be done."""
     try:
-        cfg = config.load_for_person(target.kubeconfig, target.context, lambda plugin: _ask(target, plugin))
-        return asyncio.run(_run(cfg, target, work))
+        return asyncio.run(_run(_load(target), target, work))
     except config.ConfigError as error:
         raise Failure(str(error)) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class _Identity:
+    """Who asks whom, and whether a plugin gave the credentials, which expire."""
+
+    config: config.Config
+    expires: bool
+
+
+def _load(target: Target) -> _Identity:
+    plugins: list[config.Plugin] = []
+
+    def ask(plugin: config.Plugin) -> config.Credentials:
+        plugins.append(plugin)
+        return _ask(target, plugin)
+
+    cfg = config.load_for_person(target.kubeconfig, target.context, ask)
+    return _Identity(cfg, bool(plugins))
 
 
 def _ask(target: Target, plugin: config.Plugin) -> config.Credentials:
@@ -227,11 +265,17 @@ def _ask(target: Target, plugin: config.Plugin) -> config.Credentials:
     return given
 
 
-async def _run(cfg: config.Config, target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
+async def _run(identity: _Identity, target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
     agent = f"kubectl-swap/{swapwarden.__version__}"
-    async with client.Client(cfg, user_agent=agent) as api:
-        asked = Session(api, cfg.namespace, target)
-        try:
-            return await work(asked)
-        finally:
-            await asked.close()
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def connect(cfg: config.Config) -> client.Client:
+            return await stack.enter_async_context(client.Client(cfg, user_agent=agent))
+
+        async def renew() -> client.Client:
+            return await connect((await asyncio.to_thread(_load, target)).config)
+
+        api = await connect(identity.config)
+        asked = Session(api, identity.config.namespace, target, renew if identity.expires else None)
+        stack.push_async_callback(asked.close)
+        return await work(asked)

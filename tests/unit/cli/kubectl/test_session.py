@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import json
 import threading
@@ -19,12 +20,15 @@ class Server:
     def __init__(self) -> None:
         self.status, self.body = 200, b"{}"
         self.paths: list[str] = []
+        self.token: str | None = None
+        """The only one that it accepts, if it is not all the same."""
         server = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 server.paths.append(self.path)
-                self.send_response(server.status)
+                accepted = server.token is None or self.headers["Authorization"] == f"Bearer {server.token}"
+                self.send_response(server.status if accepted else 401)
                 self.send_header("Content-Length", str(len(server.body)))
                 self.end_headers()
                 self.wfile.write(server.body)
@@ -34,12 +38,13 @@ class Server:
 
         self.http = http.server.HTTPServer(("127.0.0.1", 0), Handler)
 
-    def kubeconfig(self, folder: Path) -> str:
+    def kubeconfig(self, folder: Path, user: dict[str, object] | None = None) -> str:
         path = folder / "kubeconfig"
         server = f"http://127.0.0.1:{self.http.server_address[1]}"
         content = {
             "clusters": [{"name": "c", "cluster": {"server": server}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "namespace": "shop"}}],
+            "users": [{"name": "u", "user": user or {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}],
             "current-context": "x",
         }
         path.write_text(json.dumps(content))
@@ -73,6 +78,58 @@ def test_what_the_server_says(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(said)
+
+
+class Issuer:
+    """A program that gives tokens: the first, then the second, and so on. It keeps count in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._count = folder / "count"
+        script = folder / "issuer"
+        credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+        status = json.dumps({**credential, "status": {"token": "token-NUMBER"}}).replace("NUMBER", "'$n'")
+        script.write_text(
+            f"#!/bin/sh\nn=$(($(cat '{self._count}' 2>/dev/null || echo 0) + 1))\necho $n > '{self._count}'\n"
+            f"echo '{status}'\n"
+        )
+        script.chmod(0o755)
+        self.user: dict[str, object] = {"exec": {"apiVersion": credential["apiVersion"], "command": str(script)}}
+
+    @property
+    def asked(self) -> int:
+        return int(self._count.read_text())
+
+
+def test_credentials_that_expire_meanwhile_are_asked_for_anew(server: Server, tmp_path: Path) -> None:
+    issuer = Issuer(tmp_path)
+    target = session.Target(kubeconfig=server.kubeconfig(tmp_path, issuer.user))
+    server.token = "token-1"
+
+    async def work(asked: session.Session) -> list[bytes]:
+        first = await asked.body("/1")
+        server.token = "token-2"
+        # Those that are under way at the same time make do with the same.
+        return [first, *await asyncio.gather(*(asked.body(f"/{number}") for number in range(2, 6)))]
+
+    assert session.run(target, work) == [b"{}"] * 5
+    assert issuer.asked == 2
+
+
+def test_credentials_that_are_refused_when_new_are_not_asked_for_again(server: Server, tmp_path: Path) -> None:
+    issuer = Issuer(tmp_path)
+    server.token = "another"
+    target = session.Target(kubeconfig=server.kubeconfig(tmp_path, issuer.user))
+    with pytest.raises(session.Failure, match=r"refused the credentials \(401\)"):
+        session.run(target, lambda asked: asked.body("/1"))
+    assert (issuer.asked, server.paths) == (2, ["/1", "/1"])
+
+
+def test_credentials_that_stand_in_the_kubeconfig_are_tried_once(server: Server, tmp_path: Path) -> None:
+    server.token = "another"
+    target = session.Target(kubeconfig=server.kubeconfig(tmp_path, {"token": "mine"}))
+    with pytest.raises(session.Failure, match=r"refused the credentials \(401\)"):
+        session.run(target, lambda asked: asked.body("/1"))
+    assert server.paths == ["/1"]
 
 
 def test_names_become_segments_of_paths(server: Server, tmp_path: Path) -> None:
