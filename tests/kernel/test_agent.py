@@ -57,8 +57,11 @@ class Pod:
         self.container = self.path / scope
         self.name = name
 
-    def make(self) -> None:
+    def make(self, held: str = "") -> None:
+        """With a container, which is made once the pod's limit is HELD, if that is given."""
         self.vm.mkdir(self.path)
+        if held:
+            self.vm.wait_for(self.path / "memory.swap.max", lambda text: text.strip() == held, PATIENCE)
         self.vm.write(self.path / "memory.max", str(MEMORY))
         self.vm.write(self.path / "cgroup.subtree_control", "+memory")
         self.vm.mkdir(self.container)
@@ -328,8 +331,7 @@ def test_every_rewrite_is_repaired_and_counted(one: Node, capsys: pytest.Capture
     pod = one.pod("rewritten")
     one.want({pod: "0"})
     one.start()
-    pod.make()
-    until(lambda: pod.swap_max == "0", "the limit is set")
+    pod.make(held="0")
     argv = [sys.executable, "-c", REWRITE, str(pod.path / "memory.swap.max"), "1000"]
     said = one.vm.run(argv, timeout=600).stdout
     with capsys.disabled():

@@ -132,6 +132,8 @@ class Enforcer:
         self._lost = 0
         """How often the kernel dropped events, each time soon after the one before; the last time at `_lost_at`."""
         self._lost_at = float("-inf")
+        self._caught_up = clock()
+        """All pods that ran before this time are known."""
         self.last_resync = clock()
 
     # What the rest of the agent uses
@@ -213,6 +215,10 @@ class Enforcer:
         if disks != self._units.io.disks:
             self._units.io.disks = disks
             self._guarded(self._bring_units)
+
+    def catch_up(self) -> None:
+        """Take in what inotify has to tell by now. It is done anyway: this is to know that there is nothing more."""
+        self._guarded(self._readable)
 
     def resync(self) -> None:
         """Compare everything with what is wanted, and with what is there."""
@@ -312,6 +318,7 @@ class Enforcer:
         if self._search is not None:
             self._search.cancel()
             self._search = None
+        begun = self._clock()
         try:
             self._mirror.find()
         except tree.TreeError as problem:
@@ -320,6 +327,8 @@ class Enforcer:
             self._problem = problem
             self._first = self._first and problem.reason != tree.NO_POD_TREE
             self._absent = self._absent and problem.reason != tree.NO_POD_TREE
+            if problem.reason == tree.NO_POD_TREE:
+                self._caught_up = begun
             self._changed()
             self._search = self._loop.call_later(self._waits.next(), self._guarded, self._find)
             return
@@ -327,7 +336,7 @@ class Enforcer:
         self._waits.reset()
         with self._settler.lowering_first():
             self._retarget_root()
-            self._enter(self._clock())
+            self._enter(begun)
         for path in self._journal.paths():
             if self._journal.get(path, self._fs.inode(path)) is None:
                 self._journal.forget(path)
@@ -351,10 +360,16 @@ class Enforcer:
         finally:
             self._taking_in = False
         self._absent = self._first = False
+        self._caught_up = noticed
         self._journal.begin()
 
     def pod_came(self, pod: pods.Pod, noticed: float) -> None:
-        """As mirror.Listener."""
+        """As mirror.Listener. A pod that has a container already ran before it was seen.
+
+        Since when, nothing tells: events have no time, and that of a cgroup's directory is when its inode came to
+        memory (set_default_inode_attr in the kernel's fs/kernfs/inode.c), which under memory pressure can be long after
+        it was made. So its exposure is counted from when the agent last knew all pods: it is at most that long.
+        """
         entry = self._journal.get(pod.path, pod.knob.inode)
         # Where systemd's 0 is all that was noted, the agent has not known the pod before.
         known = entry is not None and (entry.found is None or bool(entry.wrote))
@@ -365,11 +380,15 @@ class Enforcer:
         found = pod.origin is targets.Origin.FOUND
         pod.enforced = found or self._taking_in
         self._rewrites.look(pod.knob)
-        if not self._taking_in:
+        ran = None
+        if self._taking_in:
+            ran = names.Cause.AGENT_DOWN
+            noticed = noticed if self._away is None else self._away
+        else:
             pod.knob.came = noticed
-        elif self._away is not None:
-            noticed = self._away
-        self._retarget(pod, noticed)
+            if not found:
+                ran, noticed = names.Cause.AGENT_LATE, self._caught_up
+        self._retarget(pod, noticed, ran=ran)
         if found and self._journal.get(pod.path, pod.knob.inode) is None:
             self._journal.seen(pod.path, pod.knob.inode)
         if self._is_awaiting(pod):
@@ -391,10 +410,13 @@ class Enforcer:
 
     # What files are to hold
 
-    def _retarget(self, pod: pods.Pod, noticed: float, *, arrived: bool = False) -> None:
+    def _retarget(
+        self, pod: pods.Pod, noticed: float, *, ran: names.Cause | None = None, arrived: bool = False
+    ) -> None:
         """Work out anew what a pod's files are to hold, and bring them there: ancestors first.
 
-        `arrived` where a state arrived just now: a pod that it names for the first time ran without until then.
+        `ran` says why the pod may have run since `noticed` without a value of ours. `arrived` where a state
+        arrived just now: a pod that it names for the first time ran without until then.
         """
         current, mode = self._state, targets.mode_of(self._state)
         entry = None if current is None else current.pods.get(pod.uid)
@@ -407,10 +429,9 @@ class Enforcer:
         self._look(knob)
         knob.target = targets.of_pod(current, entry, mode=mode, origin=pod.origin, last=pod.last)
         knob.shadow = targets.of_pod(current, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=pod.last)
-        ran = None
-        if knob.holds is None and self._taking_in:
-            ran = names.Cause.AGENT_DOWN
-        elif knob.holds is None and arrived and entry is not None and not pod.stated:
+        if knob.holds is not None:
+            ran = None
+        elif arrived and entry is not None and not pod.stated:
             ran, noticed = names.Cause.STATE_LATE, pod.since
         if entry is not None:
             pod.stated = True
@@ -520,6 +541,9 @@ class Enforcer:
                     self._settler.settle(knob, noticed)
         if self._watches.drained:
             self._read_until = written
+            # While all is to be compared, there may be pods that events do not tell of.
+            if self._poll is None and self._mirror.root is not None:
+                self._caught_up = max(self._caught_up, noticed)
         if self._mirror.root is None and self._search is None:
             self._find()
 

@@ -441,6 +441,8 @@ class Agent:
     async def _keep_alive(self) -> None:
         while True:
             self._sign.give()
+            if self._enforcer is not None and self._facts.cgroup_version == 2:
+                self._enforcer.catch_up()
             await asyncio.sleep(ALIVE_SECONDS)
             if self._passing:
                 self._changed()

@@ -134,6 +134,8 @@ class Cause(enum.StrEnum):
     """A value that is not systemd's."""
     AGENT_DOWN = "AgentDown"
     """No agent ran: an agent that came up found it so."""
+    AGENT_LATE = "AgentLate"
+    """The pod ran before the agent saw it: the agent was starved of CPU, or events were lost."""
     STATE_LATE = "StateLate"
     """The pod ran before a state said what its limit is."""
 

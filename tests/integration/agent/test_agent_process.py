@@ -345,7 +345,9 @@ def test_a_cut_pod_is_no_success_while_more_is_in_use_than_wanted(tree: CgroupTr
 def test_a_pod_without_state_is_reported(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     api.put(pods({}))
     start().wait_ready()
-    tree.container(tree.pod(1), "app")
+    pod = tree.pod(1)
+    holds(pod, "0")
+    tree.container(pod, "app")
     until(lambda: [v["reason"] for v in api.status.get("violations", [])] == ["AwaitingState"])
 
 

@@ -88,6 +88,16 @@ class Node:
         assert self.enforcer is not None
         list(self.enforcer._watches.read())
 
+    async def run(self, number: int, *containers: str) -> pathlib.Path:
+        """Make a pod, and its containers when the agent has seen it: how it is where the agent is not late."""
+        assert self.enforcer is not None
+        agent, pod = self.enforcer, self.tree.pod(number)
+        await until(lambda: pod.name in {known.path.rpartition("/")[2] for known in agent.known})
+        for name in containers:
+            self.tree.container(pod, name)
+        await until(lambda: len(self.known(pod).containers) == len(containers))
+        return pod
+
     def known(self, path: pathlib.Path) -> pods.Pod:
         """What the agent knows of the pod with the cgroup at `path`."""
         assert self.enforcer is not None

@@ -20,9 +20,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 async def started(node: Node, limit: int = 64 * MIB) -> pathlib.Path:
     """A pod at its limit."""
     node.start().apply(state({1: limit}))
-    pod = node.tree.pod(1)
-    node.tree.container(pod, "app")
-    await until(lambda: swap_max(pod) == limits.render(limit) and bool(node.known(pod).containers))
+    pod = await node.run(1, "app")
+    await until(lambda: swap_max(pod) == limits.render(limit))
     return pod
 
 

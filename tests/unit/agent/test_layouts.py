@@ -181,10 +181,9 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
 async def test_what_is_left_of_a_deleted_pod_gets_0_and_nobody_is_told(plain: Node) -> None:
     """The kubelet may leave a pod's cgroup behind; with no container in it, there is nothing that could swap."""
     plain.start().apply(wanted.State("u", 1, names.Mode.ENFORCE, names.UnknownPod.DENY, None, {}))
-    left, runs = plain.tree.pod(1), plain.tree.pod(2)
-    plain.tree.container(runs, "app")
+    left, runs = await plain.run(1), await plain.run(2, "app")
     assert plain.enforcer is not None
-    await until(lambda: [swap_max(pod) for pod in (left, runs)] == ["0", "0"] and plain.known(runs).containers != {})
+    await until(lambda: [swap_max(pod) for pod in (left, runs)] == ["0", "0"])
     plain.later = 60.0
     silent = [violation.pod for violation in plain.enforcer.standing().violations]
     assert silent == [plain.known(runs).uid]

@@ -10,6 +10,7 @@ import pathlib
 
 import pytest
 from swapwarden.agent import main
+from swapwarden.api import state
 
 from tests.unit.agent.agent_node import until
 
@@ -20,6 +21,14 @@ class Sign:
 
     def give(self) -> None:
         self.given += 1
+
+
+class Enforcer:
+    def __init__(self) -> None:
+        self.caught_up = 0
+
+    def catch_up(self) -> None:
+        self.caught_up += 1
 
 
 class Idle(main.Agent):
@@ -61,6 +70,26 @@ async def test_an_idle_agent_gives_signs_of_life_and_does_nothing_else(
     agent._passing = True
     await until(lambda: agent.changes > 0)
     assert agent.looks == 0
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_with_each_sign_of_life_what_there_is_to_know_is_known(
+    agent: Idle, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """Where nothing is enforced, there is nothing to know."""
+    monkeypatch.setattr(main, "ALIVE_SECONDS", 0.001)
+    sign, known = Sign(), Enforcer()
+    monkeypatch.setattr(agent, "_sign", sign, raising=False)
+    monkeypatch.setattr(
+        agent, "_facts", state.Facts(version, swap_controller=True, swap_bytes=0, memory_bytes=0), raising=False
+    )
+    monkeypatch.setattr(agent, "_enforcer", known)
+    task = asyncio.create_task(agent._keep_alive())
+    await until(lambda: sign.given > 3)
+    assert known.caught_up == (sign.given if version == 2 else 0)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

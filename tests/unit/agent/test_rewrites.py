@@ -9,7 +9,7 @@ import re
 import time
 
 import pytest
-from swapwarden.agent import enforcer, exposure, limits, pods, rewrites, wanted
+from swapwarden.agent import enforcer, exposure, limits, pods, rewrites, wanted, watches
 from swapwarden.api import names
 from swapwarden.api import state as state_api
 
@@ -82,10 +82,8 @@ async def running(node: Node, count: int, limit: int = 0) -> list[pathlib.Path]:
     """So many pods with a container each, which are at their limit, and no longer young."""
     agent = node.enforcer or node.start()
     agent.apply(state(dict.fromkeys(range(count), limit)))
-    made = [node.tree.pod(number) for number in range(count)]
-    for pod in made:
-        node.tree.container(pod, f"app of {pod.name}")
-    await until(lambda: all(swap_max(pod) == limits.render(limit) and node.known(pod).containers for pod in made))
+    made = [await node.run(number, f"app of {number}") for number in range(count)]
+    await until(lambda: all(swap_max(pod) == limits.render(limit) for pod in made))
     node.later += 3600
     return made
 
@@ -318,15 +316,97 @@ async def test_what_drains_while_no_agent_runs_was_not_exposed(plain: Node) -> N
     assert agent.standing().violations == []
 
 
-async def test_pods_that_come_with_their_tree_were_not_missed(plain: Node) -> None:
+async def test_pods_that_come_with_their_tree_ran_since_there_was_none_at_most(plain: Node) -> None:
     plain.tree.remove(plain.tree.kubepods)
     agent = plain.start(away=0.0)
+    plain.later += 1000
+    agent._find()
+    plain.later += 5
     plain.tree.group(plain.tree.kubepods)
     pod = plain.tree.pod(1, "guaranteed")
     plain.tree.container(pod, "app")
     agent._find()
     assert swap_max(pod) == "0"
-    assert agent.standing().violations == []
+    assert late(agent) == [plain.known(pod).uid]
+
+
+def late(agent: enforcer.Enforcer) -> list[str]:
+    """The UIDs of pods that ran before the agent saw them: some 5 seconds long, or longer by as much as tests take."""
+    found = exposed(agent)
+    assert all(each.causes == [Cause.AGENT_LATE] and each.exposures == 1 for each in found)
+    assert all(5000 <= each.exposed_milliseconds < 500_000 for each in found)
+    return [each.pod for each in found]
+
+
+async def test_a_pod_that_ran_before_the_agent_saw_it(node: Node) -> None:
+    """What the agent has not known can be no older than its last look at what there is to know."""
+    agent = node.start()
+    agent.apply(state({1: 0}))
+    node.later += 1000
+    agent.catch_up()
+    node.later += 5
+    before = exposure.EXPOSURES.value(Cause.AGENT_LATE), exposure.GROWN.value(Cause.AGENT_LATE)
+    pod = node.tree.pod(1, memory_swap_current=f"{3 * MIB}\n")
+    node.tree.container(pod, "app")
+    await until(lambda: swap_max(pod) == "0")
+    assert late(agent) == [node.known(pod).uid]
+    assert exposed(agent)[0].swap_bytes == 3 * MIB
+    after = exposure.EXPOSURES.value(Cause.AGENT_LATE), exposure.GROWN.value(Cause.AGENT_LATE)
+    assert after == (before[0] + 1, before[1] + 3 * MIB)
+
+
+async def test_each_event_says_that_nothing_else_came(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state({1: 0, 2: 0}))
+    plain.later += 1000
+    await plain.run(1)
+    plain.later += 5
+    pod = plain.tree.pod(2)
+    plain.tree.container(pod, "app")
+    await until(lambda: swap_max(pod) == "0")
+    assert late(agent) == [plain.known(pod).uid]
+
+
+async def test_a_pod_whose_events_were_lost_ran_unseen(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state({1: 0, 2: 0}))
+    plain.later += 1000
+    agent.resync()
+    plain.later += 5
+    pod, empty = plain.tree.pod(1), plain.tree.pod(2)
+    plain.tree.container(pod, "app")
+    plain.lose_events()
+    agent.resync()
+    assert (swap_max(pod), swap_max(empty)) == ("0", "0")
+    assert late(agent) == [plain.known(pod).uid]
+
+
+async def test_events_say_nothing_of_what_cannot_be_watched(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    agent._watches.fall_short(watches.Shortfall.WATCHES, "not everything can be watched")
+    pod = plain.tree.pod(1)
+    plain.tree.container(pod, "app")
+    plain.lose_events()
+    plain.later += 5
+    agent.catch_up()
+    agent.resync()
+    assert late(agent) == [plain.known(pod).uid]
+
+
+async def test_who_may_have_as_much_was_not_exposed_before_it_was_seen(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state({1: limits.NO_LIMIT, 2: MIB}))
+    free, strict = plain.tree.pod(1), plain.tree.pod(2, memory_swap_max="0\n")
+    for pod in (free, strict):
+        plain.tree.container(pod, f"app of {pod.name}")
+    await until(lambda: len(agent.known) == 2 and swap_max(strict) == str(MIB))
+    agent.apply(state({1: limits.NO_LIMIT, 2: MIB}, unknown=names.UnknownPod.ALLOW, generation=2))
+    unknown = plain.tree.pod(3)
+    plain.tree.container(unknown, "app")
+    await until(lambda: len(agent.known) == 3)
+    assert [swap_max(pod) for pod in (free, strict, unknown)] == ["max", str(MIB), "max"]
+    assert exposed(agent) == []
 
 
 async def test_many_rewrites_are_one_line_of_the_log(plain: Node, caplog: pytest.LogCaptureFixture) -> None:

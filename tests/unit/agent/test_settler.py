@@ -47,10 +47,9 @@ async def test_what_was_there_is_on_record_before_it_is_overwritten(
 
 async def test_each_of_1000_exposures_is_counted(plain: Node) -> None:
     agent = plain.start()
-    pod = plain.tree.pod(1)
     agent.apply(state({1: 0}))
-    plain.tree.container(pod, "app")
-    await until(lambda: swap_max(pod) == "0" and len(plain.known(pod).containers) == 1)
+    pod = await plain.run(1, "app")
+    await until(lambda: swap_max(pod) == "0")
     for _ in range(1000):
         write(pod, "max")
         await until(lambda: swap_max(pod) == "0")
