@@ -85,13 +85,14 @@ def choose(pods: Iterable[WireAgent]) -> dict[str, Agent]:
     chosen = max(by_namespace, key=lambda name: (name == NAMESPACE, len(by_namespace[name]), name))
     found: dict[str, Agent] = {}
     for pod in by_namespace[chosen]:
-        agent = _agent(pod)
+        agent = project(pod)
         if agent.node not in found or (agent.ready and not found[agent.node].ready):
             found[agent.node] = agent
     return found
 
 
-def _agent(pod: WireAgent) -> Agent:
+def project(pod: WireAgent) -> Agent:
+    """Reduce a pod with metrics to what is needed to read them."""
     ports = [port for container in pod.spec.containers for port in container.ports if port.name == PORT_NAME]
     ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
     return Agent(
@@ -118,6 +119,13 @@ async def find(asked: session.Session) -> tuple[Found | None, str]:
     return (found, "") if found else (None, f"no agents are in {NAMESPACE}, and other namespaces may not be seen")
 
 
+async def metrics(asked: session.Session, pod: Agent, wanted: Collection[str]) -> list[samples.Sample]:
+    """What the metrics of one pod say. session.Failure where they cannot be read."""
+    name = f"http:{session.quote(pod.name)}:{pod.port}"
+    path = f"/api/v1/namespaces/{session.quote(pod.namespace)}/pods/{name}/proxy/metrics"
+    return samples.parse(await asked.body(path, seconds=SCRAPE_SECONDS), wanted)
+
+
 async def scrape(
     asked: session.Session, agents: Iterable[Agent], wanted: Collection[str]
 ) -> tuple[dict[str, list[samples.Sample]], str]:
@@ -127,12 +135,8 @@ async def scrape(
     failed: list[str] = []
 
     async def one(agent: Agent) -> None:
-        path = (
-            f"/api/v1/namespaces/{session.quote(agent.namespace)}/pods/http:{session.quote(agent.name)}:{agent.port}"
-            "/proxy/metrics"
-        )
         try:
-            found[agent.node] = samples.parse(await asked.body(path, seconds=SCRAPE_SECONDS), wanted)
+            found[agent.node] = await metrics(asked, agent, wanted)
         except session.Forbidden:
             raise
         except session.Failure as error:

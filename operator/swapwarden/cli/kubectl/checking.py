@@ -21,6 +21,7 @@ from swapwarden.cli.kubectl import (
     manifests,
     problems,
     reading,
+    serving,
     session,
     tables,
 )
@@ -142,7 +143,10 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
         listed("validatingadmissionpolicybindings"),
         read("leases", _leases(asked)),
     )
-    return installation.Installed(*found)
+    made = installation.Installed(*found)
+    where = installation.webhook_namespaces(made.webhooks or ())
+    made.served = [one for each in where for one in await serving.read(asked, each)]
+    return made
 
 
 async def _crds(asked: session.Session) -> list[Json]:

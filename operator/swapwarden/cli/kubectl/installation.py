@@ -8,11 +8,11 @@ import dataclasses
 import datetime
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import swapwarden
 from swapwarden.api import crd, names
-from swapwarden.cli.kubectl import clusterview, problems, registration, tables
+from swapwarden.cli.kubectl import clusterview, problems, registration, serving, tables
 from swapwarden.cli.kubectl.problems import Check, Problem, Severity
 
 Json = dict[str, Any]
@@ -20,6 +20,10 @@ Json = dict[str, Any]
 LEASE: Final = "swapwarden-controller"
 POLICIES: Final = ("pod-values", "pod-immutable", "binding-without-policy", "namespace-default")
 """How the names of the policies inside the API server end that every installation has."""
+_ORGANIZATION: Final = "swapwarden"
+"""In the subject of authorities that the controller makes."""
+_FAR: Final = 253402300799.0
+"""The end of the year 9999, the last that a certificate can name (RFC 5280, 4.1.2.5)."""
 SOON: Final = datetime.timedelta(days=14)
 """A certificate is renewed when a third of its 90 days is left; with so little left that did not work."""
 _LATE: Final = 3
@@ -42,6 +46,8 @@ class Installed:
     bindings: list[Json] | None = None
     leases: list[Json] | None = None
     """Those of the name LEASE."""
+    served: list[serving.Served] = dataclasses.field(default_factory=list)
+    """What replicas of the webhook serve, as far as they could be asked."""
 
 
 def judge(found: Installed, view: clusterview.View, now: datetime.datetime) -> Iterator[Problem]:
@@ -62,6 +68,7 @@ def judge(found: Installed, view: clusterview.View, now: datetime.datetime) -> I
         yield from _leader(found.leases, now)
     if found.webhooks is not None and found.mutating is not None:
         yield from _webhooks(found.webhooks, found.mutating, view, now)
+    yield from _served(found, now)
     if found.policies is not None and found.bindings is not None:
         yield from _policies(found.policies, found.bindings)
 
@@ -209,8 +216,9 @@ def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[Pro
         told = "has no caBundle: API servers do not trust the webhook, and new pods with a policy are refused"
         yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Untrusted", here, told, remedy)
         return
-    ends = _expiries(bundle)
-    if ends is None:
+    authorities = _authorities(bundle)
+    ends = [one.ends for one in authorities or ()]
+    if authorities is None:
         told = "its caBundle holds no certificates"
         yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Untrusted", here, told, remedy)
     elif ends and max(ends) <= now:
@@ -221,16 +229,73 @@ def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[Pro
         yield Problem(Severity.WARNING, Check.WEBHOOK_CERTIFICATE, "ExpiresSoon", here, told, remedy)
 
 
-def _expiries(bundle: str) -> list[datetime.datetime] | None:
-    """When the authorities of a bundle (PEM in base64) end; None where it holds none that is understood."""
+class _Authority(NamedTuple):
+    ends: datetime.datetime
+    ours: bool
+    """Whether the controller made it."""
+
+
+def _authorities(bundle: str) -> list[_Authority] | None:
+    """The authorities of a bundle (PEM in base64); None where it holds no certificates that are understood."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode("ascii"))
     except (binascii.Error, UnicodeDecodeError, ssl.SSLError, ValueError):
         return None
     # Certificates that are no authorities are trusted, but not listed here.
-    ends = (ssl.cert_time_to_seconds(str(one["notAfter"])) for one in context.get_ca_certs() if "notAfter" in one)
-    return [datetime.datetime.fromtimestamp(end, datetime.UTC) for end in ends]
+    return [
+        _Authority(
+            datetime.datetime.fromtimestamp(ssl.cert_time_to_seconds(str(one["notAfter"])), datetime.UTC),
+            (("organizationName", _ORGANIZATION),) in one.get("subject", ()),
+        )
+        for one in context.get_ca_certs()
+        if "notAfter" in one
+    ]
+
+
+def webhook_namespaces(webhooks: Iterable[Json]) -> set[str]:
+    """Where the Services are that stand for our webhook."""
+    configs = (entry.get("clientConfig") or {} for one in webhooks for entry in _entries(one))
+    return {str(config["service"]["namespace"]) for config in configs if config.get("service")}
+
+
+def _served(found: Installed, now: datetime.datetime) -> Iterator[Problem]:
+    """Yield what is wrong with the certificates that replicas serve."""
+    bundles = {
+        each.get("clientConfig", {}).get("caBundle") or "" for one in found.webhooks or () for each in _entries(one)
+    }
+    for one in found.served:
+        ends = datetime.datetime.fromtimestamp(min(one.expires, _FAR), datetime.UTC)
+        untrusted = any(_lacks(bundle, ends) for bundle in bundles)
+        if ends > now + SOON and not untrusted:
+            continue
+        severity, reason = Severity.ERROR, "Untrusted"
+        told = "serves a certificate of whose authority the caBundle of the webhook configuration has none"
+        if ends <= now:
+            reason, told = "Expired", f"serves a certificate that expired on {ends:%Y-%m-%d}"
+        elif not untrusted:
+            severity, reason = Severity.WARNING, "ExpiresSoon"
+            told = f"serves a certificate that expires on {ends:%Y-%m-%d}, and was not renewed"
+        if severity is Severity.ERROR:
+            told += ": new pods with a policy are refused"
+        yield Problem(
+            severity,
+            Check.WEBHOOK_CERTIFICATE,
+            reason,
+            f"pod/{one.namespace}/{one.pod}",
+            told,
+            "docs/runbooks/SwapwardenCertificateNearExpiry.md has how to look for the cause",
+        )
+
+
+def _lacks(bundle: str, ends: datetime.datetime) -> bool:
+    """Whether a bundle of the controller's has no authority for the certificate that ends then.
+
+    The controller gives each certificate an authority of its own, that ends with it (controller.pairs.issue). Of other
+    authorities nothing can be told by that.
+    """
+    found = _authorities(bundle) or []
+    return all(one.ours for one in found) and bool(found) and ends not in {one.ends for one in found}
 
 
 def _policies(policies: Iterable[Json], bindings: Iterable[Json]) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import crd
-from swapwarden.cli.kubectl import clusterview, installation
+from swapwarden.cli.kubectl import clusterview, installation, serving
 from swapwarden.cli.kubectl.installation import Installed
 from swapwarden.controller import pairs
 
@@ -19,9 +19,13 @@ DAY = datetime.timedelta(days=1)
 OURS = {"app.kubernetes.io/name": "swapwarden"}
 
 
-def bundle(days: float) -> str:
-    _, authority = pairs.issue("swapwarden-webhook.swapwarden-system.svc", NOW - 90 * DAY, (90 + days) * DAY)
-    return base64.b64encode(authority).decode("ascii")
+def bundle(*days: float, organization: str = pairs.ORGANIZATION) -> str:
+    """Authorities as the controller makes them, which end so many days from now."""
+    host, begin = "swapwarden-webhook.swapwarden-system.svc", NOW - 90 * DAY
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs, "ORGANIZATION", organization)
+        found = [pairs.issue(host, begin, (90 + each) * DAY)[1] for each in days]
+    return base64.b64encode(b"".join(found)).decode("ascii")
 
 
 GOOD = bundle(60)
@@ -135,6 +139,38 @@ def test_a_certificate_that_is_not_trusted_for_long(ca: str, expected: str) -> N
     ((check, text),) = told(installed(webhooks=[webhook(ca)]))
     assert check == "WebhookCertificate"
     assert expected in text
+
+
+def served(days: float) -> list[serving.Served]:
+    return [serving.Served("swapwarden-system", "webhook-1", (NOW + days * DAY).timestamp())]
+
+
+@pytest.mark.parametrize(
+    ("days", "ca", "expected"),
+    [
+        (-1, GOOD, ("Expired", "expired on 2026-05-31: new pods with a policy are refused")),
+        (13, bundle(13, 60), ("ExpiresSoon", "expires on 2026-06-14, and was not renewed")),
+        (59, GOOD, ("Untrusted", "has none: new pods with a policy are refused")),
+    ],
+)
+def test_what_a_replica_serves(days: float, ca: str, expected: tuple[str, str]) -> None:
+    (problem,) = installation.judge(installed(webhooks=[webhook(ca)], served=served(days)), read(), NOW)
+    assert (problem.check, problem.object) == ("WebhookCertificate", "pod/swapwarden-system/webhook-1")
+    assert problem.reason == expected[0]
+    assert problem.message.endswith(expected[1])
+
+
+@pytest.mark.parametrize("ca", [GOOD, bundle(60, 80), bundle(70, organization="corporation")])
+def test_a_certificate_that_can_be_trusted(ca: str) -> None:
+    assert told(installed(webhooks=[webhook(ca)], served=served(60))) == []
+
+
+def test_where_the_webhook_is() -> None:
+    service = {"clientConfig": {"service": {"namespace": "elsewhere", "name": "w"}}, "name": "pods.swapwarden.dev"}
+    by_url = {"clientConfig": {"url": "https://10.0.0.1/pods"}, "name": "warnings.pods.swapwarden.dev"}
+    others = {"clientConfig": {"service": {"namespace": "shop", "name": "w"}}, "name": "pods.example.com"}
+    found = [{"metadata": {"name": "x"}, "webhooks": [service, by_url, others]}]
+    assert installation.webhook_namespaces(found) == {"elsewhere"}
 
 
 def test_of_several_authorities_the_last_one_counts() -> None:
