@@ -59,7 +59,9 @@ def judge(pod: pods.PodRow, row: rows.StateRow, told: rows.Told, pending: Pendin
             return Verdict("False", reason, deviations.said(reason, node, told.profile.name))
     if row.unlisted:
         return Verdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
-    return Verdict("True", entry.reason, f"memory.swap.max of the pod is {entry.swap_max} on node {node}")
+    return Verdict(
+        "True", entry.reason, f"memory.swap.max of the pod is {entry.swap_max or 'as planned'} on node {node}"
+    )
 
 
 class PodConditions:

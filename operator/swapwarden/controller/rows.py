@@ -112,7 +112,14 @@ class Told(msgspec.Struct, frozen=True):
     pods: dict[str, ToldPod] = {}
 
 
+class _WireTold(msgspec.Struct, frozen=True):
+    profile: state.ProfileRef = state.ProfileRef(name="")
+    mode: str = ""
+    pods: dict[str, dict[str, msgspec.Raw]] = {}
+
+
 _TOLD = msgspec.json.Decoder(Told)
+_WIRE_TOLD = msgspec.json.Decoder(_WireTold)
 _HEADS = msgspec.json.Decoder(_Head)
 _STATES = msgspec.json.Decoder(WireState)
 _STATUSES = msgspec.json.Decoder(WireStatus)
@@ -194,8 +201,24 @@ def spec(row: StateRow) -> state.StateSpec | dict[str, Any]:
 
 
 def told(row: StateRow) -> Told:
-    """What the row says of pods, also where another version wrote it."""
-    return _TOLD.decode(row.spec)
+    """What the row says of pods; of what another version wrote, what is understood."""
+    try:
+        return _TOLD.decode(row.spec)
+    except msgspec.ValidationError:
+        wire = _WIRE_TOLD.decode(row.spec)
+        return Told(
+            wire.profile,
+            wire.mode,
+            {key: ToldPod(_text(pod.get("reason")), _text(pod.get("swapMax"))) for key, pod in wire.pods.items()},
+        )
+
+
+def _text(found: msgspec.Raw | None) -> str:
+    """A text; empty for what is none."""
+    try:
+        return msgspec.json.decode(found, type=str) if found is not None else ""
+    except msgspec.ValidationError:
+        return ""
 
 
 def reasons(row: StateRow) -> dict[str, str]:

@@ -81,6 +81,28 @@ def test_a_spec_of_another_version_stays_comparable() -> None:
     assert rows.spec(rows.decode(msgspec.json.encode({**BODY, "spec": spec}))) == spec
 
 
+@pytest.mark.parametrize(
+    ("pod", "wanted"),
+    [
+        ({"reason": "PolicyDisabled", "swapMax": 0}, rows.ToldPod("PolicyDisabled")),
+        ({"reason": {"rule": "New"}, "swapMax": "0"}, rows.ToldPod("", "0")),
+        ({"reason": "Bounded", "swapMax": "5", "x": [1]}, rows.ToldPod("Bounded", "5")),
+        ({"reason": None}, rows.ToldPod()),
+        ({}, rows.ToldPod()),
+    ],
+)
+def test_what_another_version_says_of_pods_is_read_as_far_as_it_is_known(
+    pod: dict[str, Any], wanted: rows.ToldPod
+) -> None:
+    known = {"reason": "LimitedSwap", "swapMax": "4096"}
+    spec = {"profile": {"name": "p"}, "mode": "Audit", "pods": {"x": pod, "y": known}}
+    row = rows.decode(msgspec.json.encode({**BODY, "spec": spec}))
+    said = rows.told(row)
+    assert said.pods == {"x": wanted, "y": rows.ToldPod("LimitedSwap", "4096")}
+    assert (said.profile.name, said.mode) == ("p", "Audit")
+    assert rows.reasons(row)["y"] == "LimitedSwap"
+
+
 def test_a_status_of_a_newer_agent_is_read_as_far_as_it_is_known() -> None:
     status = {
         **BODY["status"],
