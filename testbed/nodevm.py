@@ -245,7 +245,7 @@ class NodeVM(GuestLink):
             memory_mib=self._memory_mib,
             disks=[f"{self.folder / 'changes.img'},{self._image.disk}", str(self._swap)],
             device=_PEER,
-            words=["quiet", self._shared_word],
+            words=["quiet", "rootflags=noinit_itable", self._shared_word],
         )
 
     @property

@@ -22,6 +22,7 @@ from tests.e2e.test_disabled import DISABLED, LIMIT, QOS, greedy, restarts
 
 AGENTS = f"/api/v1/namespaces/{release.NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=agent"
 FILES = [Path(dropins.UNITS) / folder / dropins.FILE for folder in dropins.folders(dropins.PREFIX)]
+SLICE = "system.slice"
 COVERED = dropins.CLASSES
 RAISED = {"annotations": {"swapwarden.dev/swap-limit": str(LIMIT)}}
 RELOADS = 5
@@ -37,7 +38,7 @@ def strict(node: Node, swapwarden: Release) -> Iterator[contextlib.ExitStack]:
     with contextlib.ExitStack() as stack:
         # Values that are not given have their default again.
         stack.callback(swapwarden.upgrade)
-        swapwarden.upgrade(**{"agent.dropIns.mount": "true"})
+        swapwarden.upgrade(**{"agent.dropIns.mount": "true", "agent.dropIns.slices": f"{{{SLICE}}}"})
         with contextlib.ExitStack() as profile:
             profile.enter_context(swapwarden.profile("strict", guarantee="Strict"))(behavior="WorkloadControlled")
             yield profile
@@ -272,4 +273,25 @@ def test_back_at_standard_nothing_is_left_after_a_reload(
     eventually(lambda: verdict(swapwarden) == "False/ReloadNeeded", "what systemd still holds is named")
     node.daemon_reload()
     eventually(lambda: verdict(swapwarden) == "", "nothing is left to say")
+    assert cgroups.swap_max(node, folder) == "max"
+
+
+def test_systemd_itself_holds_a_slice_of_the_node_at_0(
+    cluster: Provider, node: Node, swapwarden: Release, strict: contextlib.ExitStack, eventually: Wait
+) -> None:
+    assert strict
+    folder, file = Path("/sys/fs/cgroup", SLICE), Path(dropins.UNITS, f"{SLICE}.d", dropins.FILE)
+
+    def is_there() -> bool:
+        return node.run(["test", "-e", str(file)], timeout=TIMEOUT, check=False).rc == 0
+
+    with swapwarden.profile("e2e-slice", system={"disableSwap": True, "slices": [SLICE]}) as apply:
+        apply(behavior="Kubelet")
+        eventually(is_there, "the agent installs the file")
+        with without_agent(cluster, eventually):
+            node.write(folder / "memory.swap.max", "max")
+            node.daemon_reload()
+            assert cgroups.swap_max(node, folder) == "0"
+    eventually(lambda: not is_there(), "the file is gone with the profile")
+    node.daemon_reload()
     assert cgroups.swap_max(node, folder) == "max"
