@@ -74,7 +74,13 @@ def test_containers_and_forms(shop: Cluster) -> None:
     ]
     (found,) = json.loads(admin("top", "pods", "queue", "-o", "json").stdout)["items"]
     assert found["swapBytes"] == 600 * MIB
-    assert found["containers"][0] == {"name": "worker", "swapBytes": 599 * MIB, "limitBytes": GIB}
+    assert found["containers"][0] == {
+        "name": "worker",
+        "swapBytes": 599 * MIB,
+        "limitBytes": GIB,
+        "cpuMillicores": None,
+        "memoryBytes": None,
+    }
     assert admin.rows("top", "pods", "queue", "web", "-o", "name", "--sort-by=name") == [["pod/queue"], ["pod/web"]]
 
 
@@ -86,7 +92,15 @@ def test_the_metrics_server_tells_what_no_agent_does(shop: Cluster) -> None:
         }
     ]
     admin = shop.user(EVERYTHING, everywhere=True)
-    assert admin.rows("top", "pods")[1] == ["db", "20Mi", "0", "over"]
+    assert admin.rows("top", "pods")[1] == ["db", "1m", "1Mi", "20Mi", "0", "over"]
+    # The others stay as their agents tell them.
+    assert admin.rows("top", "pods", "--sort-by=cpu")[:2] == [
+        ["db", "1m", "1Mi", "20Mi", "0", "over"],
+        ["queue", "<unknown>", "<unknown>", "600Mi", "1Gi", "58%"],
+    ]
+    assert admin.rows("top", "pods", "db", "--containers")[0] == ["db", "app", "1m", "1Mi", "20Mi", "0", "over"]
+    lines = admin("top", "ns", "--no-headers").stdout.splitlines()
+    assert [shop.namespace, "3", "1m", "1Mi", "620Mi", "<unknown>"] in [line.split() for line in lines]
 
 
 def test_namespaces(shop: Cluster) -> None:
@@ -105,6 +119,8 @@ def test_nodes(shop: Cluster) -> None:
     assert "no agent is Ready on 1 of 2 nodes" in done.stderr
     shop.front.measured["nodes"] = [{"metadata": {"name": shop.name("two")}, "usage": {"swap": "1Gi"}}]
     assert admin.rows("top", "nodes", "-l", shop.selector)[1][:4] == [shop.name("two"), "1Gi", "50%", "2Gi"]
+    shop.front.measured["nodes"][0]["usage"] |= {"cpu": "1500123n", "memory": "3Gi"}
+    assert admin.rows("top", "nodes", "-l", shop.selector)[1][:5] == [shop.name("two"), "2m", "3Gi", "1Gi", "50%"]
 
 
 def test_who_may_read_the_pods_of_a_namespace_only_sees_that_they_run(shop: Cluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
@@ -43,6 +43,14 @@ class _Listed(msgspec.Struct, frozen=True):
         return self.pod.swap_bytes if self.container is None else self.container.swap_bytes
 
     @property
+    def cpu(self) -> int | None:
+        return self.pod.cpu_millicores if self.container is None else self.container.cpu_millicores
+
+    @property
+    def memory(self) -> int | None:
+        return self.pod.memory_bytes if self.container is None else self.container.memory_bytes
+
+    @property
     def limit(self) -> usage.Limit:
         return self.pod.limit_bytes if self.container is None else self.container.limit_bytes
 
@@ -64,15 +72,15 @@ async def pods_of(asked: session.Session, chosen: Sequence[str], selector: str, 
     found = await asked.objects(path, pods.WirePod, chosen, selector=selector)
     rows = [row for row in map(pods.project, found) if row.node and not row.terminal]
     wanted = {row.node for row in rows}
-    scraped, why = await _scrape(asked, wanted, usage.OF_PODS)
-    uses = usage.of_pods(rows, scraped, {}, {})
-    lacking = {each.node for each in uses if each.limit_bytes is None}
-    measure = any(each.swap_bytes is None for each in uses)
-    states, (measured, unmeasured) = await asyncio.gather(
-        _specs(asked, lacking), _measured_pods(asked, selector, namespace) if measure else _nothing()
+    (scraped, why), (measured, unmeasured) = await asyncio.gather(
+        _scrape(asked, wanted, usage.OF_PODS),
+        _measured(asked, asked.namespaced(METRICS, "pods", namespace), usage.WirePodMetrics, selector),
     )
-    if states or measured:
-        uses = usage.of_pods(rows, scraped, states, {(m.metadata.namespace, m.metadata.name): m for m in measured})
+    by_name = {(each.metadata.namespace, each.metadata.name): each for each in measured}
+    uses = usage.of_pods(rows, scraped, {}, by_name)
+    states = await _specs(asked, {each.node for each in uses if each.limit_bytes is None})
+    if states:
+        uses = usage.of_pods(rows, scraped, states, by_name)
     unknown = [each for each in uses if each.swap_bytes is None]
     if unknown:
         listed = any(each.node in scraped for each in unknown)
@@ -95,11 +103,11 @@ async def nodes_of(asked: session.Session, chosen: Sequence[str], selector: str)
     """What is used of each node's swap."""
     found = await asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector)
     names = [node.metadata.name for node in found]
-    scraped, why = await _scrape(asked, names, usage.OF_NODES)
-    unmeasured, by_name = "", dict[str, usage.WireNodeMetrics]()
-    if len(scraped) < len(found):
-        measured, unmeasured = await _measured(asked, f"/{METRICS}/nodes", usage.WireNodeMetrics, selector)
-        by_name = {each.metadata.name: each for each in measured}
+    (scraped, why), (measured, unmeasured) = await asyncio.gather(
+        _scrape(asked, names, usage.OF_NODES),
+        _measured(asked, f"/{METRICS}/nodes", usage.WireNodeMetrics, selector),
+    )
+    by_name = {each.metadata.name: each for each in measured}
     uses = []
     for node in found:
         row = nodes.project(node)
@@ -142,16 +150,6 @@ async def _spec(asked: session.Session, name: str) -> state.StateSpec | None:
         return (await asked.get(f"{session.STATES}/{session.quote(name)}", _State)).spec
     except session.NotFound:
         return None
-
-
-async def _measured_pods(
-    asked: session.Session, selector: str, namespace: str
-) -> tuple[list[usage.WirePodMetrics], str]:
-    return await _measured(asked, asked.namespaced(METRICS, "pods", namespace), usage.WirePodMetrics, selector)
-
-
-async def _nothing() -> tuple[list[usage.WirePodMetrics], str]:
-    return [], ""
 
 
 async def _measured(asked: session.Session, path: str, kind: type[Row], selector: str) -> tuple[list[Row], str]:
@@ -198,11 +196,29 @@ def _at_least(row: usage.NamespaceUse) -> str:
     return f">={text}" if row.swap_bytes is not None and row.pods_unknown else text
 
 
+def _cores(millicores: int | None) -> str:
+    return tables.UNKNOWN if millicores is None else f"{millicores}m"
+
+
+def _measures(
+    rows: Iterable[Row], cpu: Callable[[Row], int | None], memory: Callable[[Row], int | None]
+) -> list[tables.Column[Row]]:
+    """The columns of kubectl top; none where nobody tells them."""
+    if all(cpu(row) is None and memory(row) is None for row in rows):
+        return []
+    return [
+        tables.Column("CPU", lambda row: _cores(cpu(row)), right=True),
+        tables.Column("MEMORY", lambda row: tables.amount(memory(row)), right=True),
+    ]
+
+
 def _name(row: _Listed) -> tuple[str, str, str]:
     return row.pod.namespace, row.pod.name, row.container.name if row.container else ""
 
 
-def _pod_columns(asked_containers: bool, all_namespaces: bool) -> list[tables.Column[_Listed]]:  # noqa: FBT001 two flags
+def _pod_columns(
+    rows: Sequence[_Listed], *, asked_containers: bool, all_namespaces: bool
+) -> list[tables.Column[_Listed]]:
     columns: list[tables.Column[_Listed]] = []
     if all_namespaces:
         columns.append(tables.Column("NAMESPACE", lambda row: row.pod.namespace))
@@ -211,6 +227,7 @@ def _pod_columns(asked_containers: bool, all_namespaces: bool) -> list[tables.Co
         columns.append(tables.Column("CONTAINER", lambda row: row.container.name if row.container else tables.NONE))
     return [
         *columns,
+        *_measures(rows, lambda row: row.cpu, lambda row: row.memory),
         tables.Column("SWAP", lambda row: tables.amount(row.used), right=True),
         tables.Column("LIMIT", lambda row: _limit(row.limit), right=True),
         tables.Column("SWAP%", lambda row: _share(row.used, row.limit), right=True),
@@ -219,16 +236,18 @@ def _pod_columns(asked_containers: bool, all_namespaces: bool) -> list[tables.Co
     ]
 
 
-NAMESPACE_COLUMNS: Final[tuple[tables.Column[usage.NamespaceUse], ...]] = (
+NAMESPACE_NAME: Final[tuple[tables.Column[usage.NamespaceUse], ...]] = (
     tables.Column("NAMESPACE", lambda row: row.name),
     tables.Column("PODS", lambda row: str(row.pods), right=True),
+)
+NAMESPACE_COLUMNS: Final[tuple[tables.Column[usage.NamespaceUse], ...]] = (
     tables.Column("SWAP", _at_least, right=True),
     tables.Column("LIMIT", lambda row: _limit(row.limit_bytes), right=True),
     tables.Column("UNKNOWN", lambda row: str(row.pods_unknown), wide=True, right=True),
 )
 
+NODE_NAME: Final[tuple[tables.Column[usage.NodeUse], ...]] = (tables.Column("NAME", lambda row: row.name),)
 NODE_COLUMNS: Final[tuple[tables.Column[usage.NodeUse], ...]] = (
-    tables.Column("NAME", lambda row: row.name),
     tables.Column("SWAP", lambda row: tables.amount(row.swap_bytes), right=True),
     tables.Column("SWAP%", lambda row: _share(row.swap_bytes, row.total_bytes), right=True),
     tables.Column("TOTAL", lambda row: tables.amount(row.total_bytes), right=True),
@@ -238,19 +257,33 @@ NODE_COLUMNS: Final[tuple[tables.Column[usage.NodeUse], ...]] = (
 )
 
 
+def _cpu(row: usage.NamespaceUse | usage.NodeUse) -> int | None:
+    return row.cpu_millicores
+
+
+def _memory(row: usage.NamespaceUse | usage.NodeUse) -> int | None:
+    return row.memory_bytes
+
+
 POD_SORTS: Final[dict[str, Callable[[_Listed], Any]]] = {
     "usage": lambda row: (_by_use(row.used), _name(row)),
     "limit": lambda row: (_by_limit(row.limit), _name(row)),
+    "cpu": lambda row: (_by_use(row.cpu), _name(row)),
+    "memory": lambda row: (_by_use(row.memory), _name(row)),
     "name": _name,
 }
 NAMESPACE_SORTS: Final[dict[str, Callable[[usage.NamespaceUse], Any]]] = {
     "usage": lambda row: (_by_use(row.swap_bytes), row.name),
     "limit": lambda row: (_by_limit(row.limit_bytes), row.name),
+    "cpu": lambda row: (_by_use(row.cpu_millicores), row.name),
+    "memory": lambda row: (_by_use(row.memory_bytes), row.name),
     "name": lambda row: row.name,
 }
 NODE_SORTS: Final[dict[str, Callable[[usage.NodeUse], Any]]] = {
     "usage": lambda row: (_by_use(row.swap_bytes), row.name),
     "total": lambda row: (_by_use(row.total_bytes), row.name),
+    "cpu": lambda row: (_by_use(row.cpu_millicores), row.name),
+    "memory": lambda row: (_by_use(row.memory_bytes), row.name),
     "name": lambda row: row.name,
 }
 
@@ -352,7 +385,7 @@ def pods_command(
         rows = sorted(_listed(uses, containers=containers), key=POD_SORTS[sort_by])
         if not rows:
             click.echo("No running pods found.", err=True)
-        columns = _pod_columns(containers, target.all_namespaces)
+        columns = _pod_columns(rows, asked_containers=containers, all_namespaces=target.all_namespaces)
         tables.show(form, rows, columns, name=lambda row: f"pod/{row.pod.name}", plain=_plain)
 
     _follow(target, lambda asked: pods_of(asked, names, selector, asked.namespace), show, interval)
@@ -368,7 +401,8 @@ def namespaces_command(
 
     def show(uses: Sequence[usage.NamespaceUse]) -> None:
         rows = sorted(uses, key=NAMESPACE_SORTS[sort_by])
-        tables.show(form, rows, NAMESPACE_COLUMNS, name=lambda row: f"namespace/{row.name}")
+        columns = [*NAMESPACE_NAME, *_measures(rows, _cpu, _memory), *NAMESPACE_COLUMNS]
+        tables.show(form, rows, columns, name=lambda row: f"namespace/{row.name}")
 
     _follow(target, lambda asked: namespaces_of(asked, selector), show, interval)
 
@@ -390,6 +424,8 @@ def nodes_command(
     _refuse_both(names, selector)
 
     def show(uses: Sequence[usage.NodeUse]) -> None:
-        tables.show(form, sorted(uses, key=NODE_SORTS[sort_by]), NODE_COLUMNS, name=lambda row: f"node/{row.name}")
+        rows = sorted(uses, key=NODE_SORTS[sort_by])
+        columns = [*NODE_NAME, *_measures(rows, _cpu, _memory), *NODE_COLUMNS]
+        tables.show(form, rows, columns, name=lambda row: f"node/{row.name}")
 
     _follow(target, lambda asked: nodes_of(asked, names, selector), show, interval)

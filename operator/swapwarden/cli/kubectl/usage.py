@@ -38,6 +38,9 @@ class ContainerUse(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     swap_bytes: int | None = None
     limit_bytes: Limit = None
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = None
+    """Working set, as that of all others that metrics.k8s.io tells."""
 
 
 class PodUse(msgspec.Struct, frozen=True, rename="camel"):
@@ -50,6 +53,8 @@ class PodUse(msgspec.Struct, frozen=True, rename="camel"):
     swap_bytes: int | None = None
     limit_bytes: Limit = None
     containers: list[ContainerUse] = []
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = None
 
 
 class NamespaceUse(msgspec.Struct, frozen=True, rename="camel"):
@@ -63,6 +68,9 @@ class NamespaceUse(msgspec.Struct, frozen=True, rename="camel"):
     """Of all pods; None where one is not known, unless another has none."""
     pods_unknown: int = 0
     """Pods of which it is not known what they use."""
+    cpu_millicores: int | None = None
+    """As swap_bytes: of the pods of which it is known. Of one that just started it is not yet."""
+    memory_bytes: int | None = None
 
 
 class NodeUse(msgspec.Struct, frozen=True, rename="camel"):
@@ -76,10 +84,14 @@ class NodeUse(msgspec.Struct, frozen=True, rename="camel"):
     reserved_bytes: int | None = None
     unassigned_bytes: int | None = None
     """Accessible, less the limits of pods."""
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = None
 
 
 class _Usage(msgspec.Struct, frozen=True):
     swap: str = ""
+    cpu: str = ""
+    memory: str = ""
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -137,6 +149,7 @@ def of_pods(
 ) -> list[PodUse]:
     """What each pod uses and may use: as its node's agent says, else metrics.k8s.io for usage and the state for limits.
 
+    CPU and memory are what metrics.k8s.io says.
     `scraped` and `states` are by node, `measured` is by namespace and name.
     """
     told = {node: _OfAgent(found) for node, found in scraped.items()}
@@ -161,6 +174,8 @@ def _of_pod(row: pods.PodRow, agent: _OfAgent, spec: state.StateSpec | None, mea
                 one.name,
                 _bytes(usage[one.name].swap) if used is None and one.name in usage else used,
                 _planned_container(planned, one.id) if limit is None else limit,
+                _millicores(usage[one.name].cpu) if one.name in usage else None,
+                _bytes(usage[one.name].memory) if one.name in usage else None,
             )
         )
     used, limit = agent.used(row.key), agent.limit(row.key)
@@ -172,6 +187,8 @@ def _of_pod(row: pods.PodRow, agent: _OfAgent, spec: state.StateSpec | None, mea
         _sum(_bytes(each.swap) for each in usage.values()) if used is None and usage else used,
         _planned_limit(planned) if limit is None else limit,
         containers,
+        _sum(_millicores(each.cpu) for each in usage.values()) if usage else None,
+        _sum(_bytes(each.memory) for each in usage.values()) if usage else None,
     )
 
 
@@ -235,6 +252,14 @@ def _bytes(text: str) -> int | None:
         return None
 
 
+def _millicores(text: str) -> int | None:
+    """Rounded up, as kubectl top has it."""
+    try:
+        return -(-quantity.nano(text) // 10**6) if text else None
+    except quantity.QuantityError:
+        return None
+
+
 def of_namespaces(found: Iterable[PodUse]) -> list[NamespaceUse]:
     """What the pods of each namespace use and may use."""
     by_namespace: dict[str, list[PodUse]] = collections.defaultdict(list)
@@ -245,6 +270,8 @@ def of_namespaces(found: Iterable[PodUse]) -> list[NamespaceUse]:
 
 def _of_namespace(name: str, uses: Sequence[PodUse]) -> NamespaceUse:
     known = [each.swap_bytes for each in uses if each.swap_bytes is not None]
+    cpu = [each.cpu_millicores for each in uses if each.cpu_millicores is not None]
+    memory = [each.memory_bytes for each in uses if each.memory_bytes is not None]
     limits = [each.limit_bytes for each in uses]
     limit: Limit = "max" if "max" in limits else _sum(each for each in limits if each != "max")
     return NamespaceUse(
@@ -253,6 +280,8 @@ def _of_namespace(name: str, uses: Sequence[PodUse]) -> NamespaceUse:
         swap_bytes=sum(known) if known else None,
         limit_bytes=limit,
         pods_unknown=len(uses) - len(known),
+        cpu_millicores=sum(cpu) if cpu else None,
+        memory_bytes=sum(memory) if memory else None,
     )
 
 
@@ -269,4 +298,6 @@ def of_node(name: str, found: Iterable[samples.Sample], total: int | None, measu
         accessible_bytes=told.get(NODE_ACCESSIBLE),
         reserved_bytes=told.get(NODE_RESERVED),
         unassigned_bytes=told.get(NODE_UNASSIGNED),
+        cpu_millicores=_millicores(measured.usage.cpu) if measured else None,
+        memory_bytes=_bytes(measured.usage.memory) if measured else None,
     )

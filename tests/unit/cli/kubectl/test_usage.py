@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from swapwarden.agent import usage as agent_usage
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl import samples, usage
@@ -67,8 +68,8 @@ def test_the_agent_counts() -> None:
     found = one(pod("web", "u1", app="c1", side="c2"), scraped={"n": AGENT}, measured=measured(app="1Ki", side="1Ki"))
     assert (found.swap_bytes, found.limit_bytes) == (20 * MIB, 64 * MIB)
     assert found.containers == [
-        usage.ContainerUse("app", 19 * MIB, "max"),
-        usage.ContainerUse("side", 1024, None),
+        usage.ContainerUse("app", 19 * MIB, "max", None, MIB),
+        usage.ContainerUse("side", 1024, None, None, MIB),
     ]
 
 
@@ -89,6 +90,26 @@ def test_metrics_of_the_metrics_server() -> None:
     assert one(row, measured=measured(app=None, side=None)).swap_bytes is None
     assert one(row, measured=measured(app="1Mi", side=None)).swap_bytes is None
     assert one(row, measured=measured(app="-1")).swap_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("cpu", "millicores"), [("250m", 250), ("1500001n", 2), ("2", 2000), ("0", 0), ("", None), ("?", None)]
+)
+def test_cpu_and_memory(cpu: str, millicores: int | None) -> None:
+    """Swap is the agent's word, these are the metrics server's."""
+    usages = {"app": {"cpu": cpu, "memory": "3Ki"}, "side": {"cpu": "1m", "memory": "1Ki"}}
+    body = {
+        "metadata": {"name": "web", "namespace": "shop"},
+        "containers": [{"name": name, "usage": each} for name, each in usages.items()],
+    }
+    known = {("shop", "web"): msgspec.convert(body, usage.WirePodMetrics)}
+    found = one(pod("web", "u1", app="c1", side="c2"), scraped={"n": AGENT}, measured=known)
+    assert (found.swap_bytes, found.memory_bytes) == (20 * MIB, 4096)
+    assert found.cpu_millicores == (None if millicores is None else millicores + 1)
+    assert [(each.cpu_millicores, each.memory_bytes) for each in found.containers] == [(millicores, 3072), (1, 1024)]
+    node = msgspec.convert({"metadata": {"name": "n"}, "usage": usages["app"]}, usage.WireNodeMetrics)
+    of_node = usage.of_node("n", [], 7, node)
+    assert (of_node.cpu_millicores, of_node.memory_bytes, of_node.swap_bytes) == (millicores, 3072, None)
 
 
 def test_limits_of_the_plan() -> None:
@@ -116,14 +137,14 @@ def test_what_is_not_enforced_is_no_limit() -> None:
 
 def test_namespaces() -> None:
     uses = [
-        usage.PodUse("a", "1", "n", swap_bytes=5, limit_bytes=7),
+        usage.PodUse("a", "1", "n", swap_bytes=5, limit_bytes=7, cpu_millicores=3, memory_bytes=9),
         usage.PodUse("a", "2", "n", swap_bytes=None, limit_bytes=1),
         usage.PodUse("b", "1", "n", limit_bytes="max"),
         usage.PodUse("b", "2", "n"),
         usage.PodUse("c", "1", "n", swap_bytes=0),
     ]
     assert usage.of_namespaces(uses) == [
-        usage.NamespaceUse("a", 2, 5, 8, 1),
+        usage.NamespaceUse("a", 2, 5, 8, 1, 3, 9),
         usage.NamespaceUse("b", 2, None, "max", 2),
         usage.NamespaceUse("c", 1, 0, None, 0),
     ]
