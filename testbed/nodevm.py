@@ -54,7 +54,7 @@ def ensure(images: Sequence[Path] = ()) -> None:
 
 
 def _place() -> str | None:
-    """Where a VM's disks are best: in memory, if that is large enough, as the node often waits for its disk to sync."""
+    """Where a VM's files are best: in memory, if there is room; None for the usual place."""
     with contextlib.suppress(OSError):
         found = os.statvfs(IN_MEMORY)
         if found.f_bavail * found.f_frsize > _ROOM:
@@ -206,8 +206,9 @@ class NodeVM(GuestLink):
         argv = self._user_mode() if user_mode else self._emulation(accelerator)
         self._plug(user_mode=user_mode)
         self.console_file.unlink(missing_ok=True)
-        # QEMU keeps what the VM writes in a nameless file in TMPDIR, on top of an image that it only reads.
-        environment = None if user_mode else os.environ | {"TMPDIR": str(self.folder)}
+        # Nameless files are kept in TMPDIR: by QEMU what the VM writes on top of an image that it only reads, by Linux
+        # in user mode its memory.
+        environment = os.environ | {"TMPDIR": str(self.folder)}
         log = self.console_file if user_mode else self.folder / "qemu.log"
         with self._awaited(accelerator) as (listener, secret):
             self._machine = process.Process("the node VM", self._network.command(argv), log=log, env=environment)
