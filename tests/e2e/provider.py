@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -79,6 +80,9 @@ class Provider(Protocol):
     def helm(self, *args: str, timeout: float = 900.0) -> subprocess.CompletedProcess[str]:
         """Run helm as administrator; process.ProcessError with its stderr when it fails."""
 
+    def swap(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Run `kubectl swap` as administrator; process.ProcessError with its stderr when it fails."""
+
     def get(self, path: str) -> Any:
         """What the API server has at PATH; ProviderError when there is nothing, or no answer."""
 
@@ -101,6 +105,10 @@ class Provider(Protocol):
         """The end of what each part of the cluster wrote."""
 
 
+PLUGIN_TIMEOUT = 120.0
+PLUGIN = str(Path(sys.executable).with_name("kubectl-swap"))
+
+
 class ByKubeconfig:
     """kubectl and helm with one context of one kubeconfig, and no other."""
 
@@ -116,6 +124,10 @@ class ByKubeconfig:
         options = [f"--kubeconfig={self._kubeconfig}", f"--kube-context={self._context}"]
         argv = [str(programs.helm()), *options, *args]
         return process.run(argv, timeout=timeout, env=programs.helm_environment())
+
+    def swap(self, *args: str) -> subprocess.CompletedProcess[str]:
+        options = [f"--kubeconfig={self._kubeconfig}", f"--context={self._context}"]
+        return process.run([PLUGIN, *args, *options], timeout=PLUGIN_TIMEOUT)
 
     def get(self, path: str) -> Any:
         try:

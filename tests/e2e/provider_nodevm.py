@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from testbed import nodevm, ociimage
+from testbed import nodevm, ociimage, process
 from testbed.cluster import Cluster
 from testbed.controlplane import ControlPlaneError
 from testbed.image import REFERENCE
 from testbed.nodevm import NodeVM
-from tests.e2e.provider import ProviderError
+from tests.e2e.provider import PLUGIN, PLUGIN_TIMEOUT, ProviderError
 
 
 class NodeVMProvider:
@@ -50,6 +50,11 @@ class NodeVMProvider:
 
     def helm(self, *args: str, timeout: float = 900.0) -> subprocess.CompletedProcess[str]:
         return self.cluster.helm(*args, timeout=timeout)
+
+    def swap(self, *args: str) -> subprocess.CompletedProcess[str]:
+        control_plane = self.cluster.control_plane
+        argv = control_plane.command([PLUGIN, *args, f"--kubeconfig={control_plane.kubeconfig}"])
+        return process.run(argv, timeout=PLUGIN_TIMEOUT)
 
     def get(self, path: str) -> Any:
         try:

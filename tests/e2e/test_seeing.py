@@ -1,0 +1,48 @@
+"""What people see of a pod that swaps: `kubectl swap`, by what live agents and the kernel say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.e2e import cgroups
+from tests.e2e.cgroups import MIB, TIMEOUT
+from tests.e2e.conftest import Namespace, Wait
+from tests.e2e.provider import Node, Provider
+from tests.e2e.release import Release
+from tests.e2e.test_disabled import LIMIT, greedy
+
+MEMORY = {"requests": {"memory": "32Mi"}, "limits": {"memory": "64Mi"}}
+WANTED_MIB = 72
+ALLOWED = {"annotations": {"swapwarden.dev/swap-limit": str(LIMIT)}}
+
+
+def test_a_pod_that_swaps(
+    cluster: Provider, node: Node, swapwarden: Release, namespace: Namespace, eventually: Wait
+) -> None:
+    def shown() -> Any:
+        said = cluster.swap("top", "pods", f"--namespace={namespace.name}", "--output=json")
+        (found,) = json.loads(said.stdout)["items"]
+        return found
+
+    with swapwarden.profile("e2e-seen") as apply:
+        apply(behavior="WorkloadControlled")
+        namespace.create_pod("queue", metadata=ALLOWED, containers=[greedy(WANTED_MIB, MEMORY, 64)])
+        folder = cgroups.of_pod(node, namespace.wait_ready("queue"))
+        eventually(lambda: int(node.read(folder / "memory.swap.current")) > MIB, "it swaps")
+        eventually(lambda: (shown()["swapBytes"] or 0) > MIB, "its agent says so")
+        assert shown()["limitBytes"] == LIMIT
+        table = cluster.swap("top", "pods", f"--namespace={namespace.name}", "--no-headers").stdout.split()
+        assert (table[0], table[-2]) == ("queue", f"{LIMIT // MIB}Mi")
+        explained = cluster.swap("explain", "queue", f"--namespace={namespace.name}").stdout
+        assert "e2e-seen" in explained
+        assert f"{LIMIT // MIB}Mi" in explained
+        assert cluster.node_name in cluster.swap("nodes", "--no-headers").stdout
+        used = cluster.swap("top", "nodes", cluster.node_name, "--output=json").stdout
+        assert json.loads(used)["items"][0]["swapBytes"] > MIB
+
+
+def test_the_agent_tells_of_the_nodes_pressure(node: Node, swapwarden: Release) -> None:
+    text = swapwarden.metrics(swapwarden.agent()["metadata"]["name"], "agent")
+    has_pressure = node.run(["test", "-e", "/proc/pressure/memory"], timeout=TIMEOUT, check=False).rc == 0
+    assert ("swapwarden_node_pressure_stalled_seconds_total{" in text) is has_pressure
