@@ -59,7 +59,7 @@ def test_10_000_pods_come_and_go_and_leave_nothing(tree: CgroupTree, api: FakeAp
     assert agent.rss < memory + 2 * MIB
     assert agent.metric('swapwarden_agent_writes_total{kind="pod",result="ok"}') > 0
     assert (agent.run_dir / "journal.jsonl").stat().st_size < MIB
-    assert not api.status.get("violations")
+    until(lambda: not api.status.get("violations"), "pods that are gone are in the status no more")
 
 
 def test_a_state_with_1000_pods(tree: CgroupTree, api: FakeApi, start: Start) -> None:
