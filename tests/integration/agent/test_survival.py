@@ -56,7 +56,8 @@ def test_10_000_pods_come_and_go_and_leave_nothing(tree: CgroupTree, api: FakeAp
     come_and_go(tree, 2000, 8000)
     # Questions for metrics take a descriptor each, which may be there a moment longer.
     until(lambda: all(now <= then for now, then in zip(settled(), before, strict=True)), "no more than before")
-    assert agent.rss < memory + 2 * MIB
+    # How many are exposed at a time, and so the largest status, differs. A leak of half a kilobyte a pod would show.
+    assert agent.rss < memory + 4 * MIB
     assert agent.metric('swapwarden_agent_writes_total{kind="pod",result="ok"}') > 0
     assert (agent.run_dir / "journal.jsonl").stat().st_size < MIB
     until(lambda: not api.status.get("violations"), "pods that are gone are in the status no more")
