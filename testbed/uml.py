@@ -16,8 +16,8 @@ from pathlib import Path
 from testbed import cache, host, process, term
 
 SUITE = "forky"
-"""Of Debian, whose kernel is new enough: several processors came with Linux 6.19, and system calls without ptrace(2)
-with 6.16. Before 6.13 it knew no processor whose registers take more than 2.7 kB, as those with AMX do."""
+"""Of Debian, whose kernel (7.2) is new enough: it catches system calls without ptrace(2), and knows processors with
+large registers. That of Debian 12 (6.1) panics at its first program on one with AMX."""
 _CONFIG = Path(__file__).with_name("uml.config")
 _PURPOSE = "a kernel in user mode"
 _PROGRAMS = ("build-essential", "flex", "bison", "bc", "xz-utils")
