@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import compileall
 import contextlib
 import itertools
 import json
@@ -52,6 +53,8 @@ COLD_PODS: Final = (10, 110, 250, 500)
 LIVE_PODS: Final = 110
 RUNS: Final = 3
 TRIES: Final = 100
+ROUNDS: Final = 5
+"""Of repairs. Of their p99 the median counts: a machine that is shared stands still for a moment now and then."""
 IDLE_SECONDS: Final = 60
 QUIET_SECONDS: Final = 1.0
 """System calls further apart than this belong to different awakenings."""
@@ -62,9 +65,11 @@ MOST_MEMORY: Final = 30_000_000
 MOST_COLD: Final = 60.0
 """250 pods from cold, in times of the C loop: 250 ms on hardware."""
 MOST_REPAIR: Final = 5.0
-"""99 of 100 repairs, in times of the C loop's."""
+"""99 of 100 repairs, from no limit and from 0, in times of the C loop's."""
 MOST_IDLE: Final = 200.0
 """CPU time of an idle minute, in times of the C loop over the same pods' files: 5 millicores on hardware."""
+MOST_CALLS: Final = 30
+"""In an idle minute: two signs of life and one full comparison, by which most of them are made."""
 MOST_AWAKENINGS: Final = 4
 """In an idle minute: two signs of life, one full comparison, and the one that strace itself causes."""
 
@@ -172,16 +177,19 @@ def cold(program: str, count: int) -> Json:
 
 
 async def serve(count: int, folder: Path) -> None:
-    """One state, which each line on standard input replaces, told to every watch; every write is fine."""
+    """One state, told to every watch; each line on standard input gives limit and guarantee of the next one.
+
+    Every write is fine.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(folder / f"{SERVER}.crt", folder / f"{SERVER}.key")
     generation = 0
     watchers: list[asyncio.StreamWriter] = []
 
-    def item(limit: int) -> Json:
+    def item(limit: int, guarantee: str = "Standard") -> Json:
         pods = {uid: {"swapMax": str(limit), "reason": "LimitedSwap"} for uid in uids(count)}
         metadata = {"name": NODE, "uid": "u", "resourceVersion": str(generation + 1), "generation": generation}
-        return {"metadata": metadata, "spec": {"profile": {"name": "p"}, "pods": pods}}
+        return {"metadata": metadata, "spec": {"profile": {"name": "p"}, "guarantee": guarantee, "pods": pods}}
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -203,14 +211,18 @@ async def serve(count: int, folder: Path) -> None:
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         generation += 1
-        event = json.dumps({"type": "MODIFIED", "object": item(int(line))}).encode() + b"\n"
+        limit, guarantee = line.split()
+        event = json.dumps({"type": "MODIFIED", "object": item(int(limit), guarantee)}).encode() + b"\n"
         for writer in watchers:
             writer.write(b"%x\r\n" % len(event) + event + b"\r\n")
 
 
 @contextlib.contextmanager
-def agent_at_work(count: int, folder: Path) -> Iterator[tuple[int, Callable[[int], None]]]:
-    """Its PID, and what gives all pods another limit. It finds the API server as in a pod, by its service account."""
+def agent_at_work(count: int, folder: Path) -> Iterator[tuple[int, Callable[..., None]]]:
+    """Its PID, and what gives all pods another limit, under a guarantee.
+
+    It finds the API server as in a pod, by its service account.
+    """
     serving = subprocess.Popen(role("serve", count, folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with tempfile.TemporaryDirectory() as name, serving as server:
         told, said = cast("IO[str]", server.stdin), cast("IO[str]", server.stdout)
@@ -225,8 +237,8 @@ def agent_at_work(count: int, folder: Path) -> Iterator[tuple[int, Callable[[int
         argv += ["--run-dir", f"{name}/run", "--state-dir", f"{name}/state", "--log-level", "error"]
         argv += ["--metrics-address", f"{ADDRESS}:0"]
 
-        def give(limit: int) -> None:
-            told.write(f"{limit}\n")
+        def give(limit: int, guarantee: str = "Standard") -> None:
+            told.write(f"{limit} {guarantee}\n")
             told.flush()
 
         with subprocess.Popen(argv, env=environment) as agent:
@@ -257,15 +269,27 @@ def reach(file: Path, limit: int, begun: float | None = None) -> float:
         time.sleep(0)
 
 
-def repairs(pods: Sequence[str]) -> list[float]:
+def repairs(pods: Sequence[str], foreign: str) -> list[float]:
+    """Of limits that another writer replaces by `foreign`: `max` or, as systemd under guarantee Strict, `0`."""
     found = []
-    for number in range(2 * TRIES):
+    for number in range(ROUNDS * 2 * TRIES):
         file = limit_file(pods[number % len(pods)])
         begun = time.perf_counter()
-        put(file, "max")
+        put(file, foreign)
         found.append(reach(file, LIMIT, begun))
         time.sleep(0.005)
     return found
+
+
+def covered(pods: Sequence[str], give: Callable[..., None]) -> None:
+    """Have the agent know that systemd holds all pods at 0: to another writer it would leave that after a while."""
+    for limit in (2 * LIMIT, LIMIT):
+        give(limit, "Strict")
+        for uid in pods:
+            reach(limit_file(uid), limit)
+    for uid in pods:
+        put(limit_file(uid), "0")
+        reach(limit_file(uid), LIMIT)
 
 
 def creations() -> list[float]:
@@ -346,11 +370,16 @@ def inside(program: str, report: Path) -> None:
     pods = uids(LIVE_PODS)
     make_pods(pods)
     with agent_at_work(LIVE_PODS, report.parent) as (pid, give):
-        found["repair"], found["creation"] = repairs(pods), creations()
+        found["repair"], found["creation"] = repairs(pods, "max"), creations()
         found["arrival"] = arrivals(pods, give)
         with pressure():
-            found["repair, pressed"], found["creation, pressed"] = repairs(pods), creations()
+            found["repair, pressed"], found["creation, pressed"] = repairs(pods, "max"), creations()
             found["arrival, pressed"] = arrivals(pods, give)
+        covered(pods, give)
+        found["raise"] = repairs(pods, "0")
+        with pressure():
+            found["raise, pressed"] = repairs(pods, "0")
+        give(LIMIT)
         time.sleep(30)  # for the last status to be written
         found["idle"] = idle(pid)
     make_pods(pods)
@@ -358,9 +387,9 @@ def inside(program: str, report: Path) -> None:
         found["floor"] = float(cast("IO[str]", loop.stdout).read())
     with floor(program, "keep", pods, str(LIMIT)) as loop:
         cast("IO[str]", loop.stdout).readline()
-        found["floor repair"] = repairs(pods)
+        found["floor repair"], found["floor raise"] = repairs(pods, "max"), repairs(pods, "0")
         with pressure():
-            found["floor repair, pressed"] = repairs(pods)
+            found["floor repair, pressed"], found["floor raise, pressed"] = repairs(pods, "max"), repairs(pods, "0")
         loop.kill()
     report.write_text(json.dumps(found), encoding="ascii")
 
@@ -372,8 +401,11 @@ def role(name: str, *arguments: object) -> list[str]:
     return [sys.executable, __file__, name, *(str(argument) for argument in arguments)]
 
 
-def percentile(found: Sequence[float], percent: int) -> float:
-    return sorted(found)[min(len(found) - 1, len(found) * percent // 100)]
+def p99(found: Sequence[float]) -> float:
+    """99 of 100 were no slower; of what was done in rounds, the median of theirs."""
+    rounds = ROUNDS if len(found) >= ROUNDS * TRIES else 1
+    size = len(found) // rounds
+    return statistics.median(sorted(found[at : at + size])[size * 99 // 100] for at in range(0, rounds * size, size))
 
 
 def tell(found: Json) -> list[str]:
@@ -388,10 +420,9 @@ def tell(found: Json) -> list[str]:
     print(f"  system calls a pod {(many['calls'] - few['calls']) / (250 - COLD_PODS[0]):12.1f}")
     print(f"  memory a pod, kB   {(many['memory'] - few['memory']) / (250 - COLD_PODS[0]) / 1000:12.1f}")
     print(f"with {LIVE_PODS} pods, ms              p50       p99")
-    for what in ("arrival", "arrival, pressed", "creation", "creation, pressed", "repair", "repair, pressed"):
-        print(f"  {what:<24} {percentile(found[what], 50) * 1000:9.2f} {percentile(found[what], 99) * 1000:9.2f}")
-    for what in ("floor repair", "floor repair, pressed"):
-        print(f"  {what:<24} {percentile(found[what], 50) * 1000:9.2f} {percentile(found[what], 99) * 1000:9.2f}")
+    for what in ("arrival", "creation", "repair", "raise", "floor repair", "floor raise"):
+        for each in (what, f"{what}, pressed"):
+            print(f"  {each:<24} {statistics.median(found[each]) * 1000:9.2f} {p99(found[each]) * 1000:9.2f}")
     rest = found["idle"]
     print(f"idle for a minute: {rest['cpu'] * 1000:.1f} ms of CPU, {rest['memory'] / 1e6:.1f} MB", end="")
     print(f", {rest['calls']} system calls in {rest['awakenings']} awakenings")
@@ -399,10 +430,15 @@ def tell(found: Json) -> list[str]:
         "MB of memory": (rest["memory"] / 1e6, MOST_MEMORY / 1e6),
         "x the C loop for 250 pods from cold": (many["agent"] / many["floor"], MOST_COLD),
         "x the C loop at p99 of repairs": (
-            percentile(found["repair"], 99) / percentile(found["floor repair"], 99),
+            p99(found["repair"]) / p99(found["floor repair"]),
+            MOST_REPAIR,
+        ),
+        "x the C loop at p99 of raises from 0": (
+            p99(found["raise"]) / p99(found["floor raise"]),
             MOST_REPAIR,
         ),
         "C loops of CPU in an idle minute": (rest["cpu"] / found["floor"], MOST_IDLE),
+        "system calls in an idle minute": (float(rest["calls"]), float(MOST_CALLS)),
         "awakenings in an idle minute": (float(rest["awakenings"]), float(MOST_AWAKENINGS)),
     }
     for what, (is_now, most) in ratios.items():
@@ -417,6 +453,8 @@ def outside() -> int:
         sys.exit("the floor is a program in C: install gcc")
     if shutil.which("strace") is None:
         sys.exit("strace counts system calls and awakenings, which have a budget: install strace")
+    # As in the image: what compiles its modules itself is larger for it, for as long as it runs.
+    compileall.compile_dir(str(WORK_TREE / "operator"), quiet=1)
     with KernelVM() as vm:
         program, report = vm.shared / "floor", vm.shared / "report.json"
         subprocess.run([compiler, "-O2", "-o", str(program), str(FLOOR)], check=True)

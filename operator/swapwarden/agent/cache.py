@@ -12,7 +12,7 @@ import logging
 import os
 import pathlib
 import zlib
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -46,11 +46,21 @@ class Cached(msgspec.Struct, frozen=True):
     uid: str
     generation: int
     spec: wanted.WireSpec
+    boot: str = ""
+    """The kernel's boot_id when an agent had this state."""
 
 
-def store(directory: pathlib.Path, node: str, state: wanted.WireState) -> None:
+class Loaded(NamedTuple):
+    """What was in force when an agent was there last."""
+
+    state: wanted.WireState
+    boot: str
+    """The kernel's boot_id at that time; empty where that is not known."""
+
+
+def store(directory: pathlib.Path, node: str, state: wanted.WireState, boot: str) -> None:
     """Replace what is cached, and wait for the disk; a crash leaves the old or the new. OSError where it fails."""
-    cached = Cached(node, state.metadata.uid, state.metadata.generation, state.spec)
+    cached = Cached(node, state.metadata.uid, state.metadata.generation, state.spec, boot)
     new = directory / f"{FILE}{NEW}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:  # noqa: PTH123 pathlib opens no descriptors
@@ -77,16 +87,17 @@ def _sealed(body: bytes) -> bytes:
 
 def _opened(file: pathlib.Path) -> bytes:
     """The body. ValueError where it is not what was written."""
-    if file.stat().st_size > MAX_BYTES:
+    with file.open("rb") as opened:
+        data = opened.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-    data = file.read_bytes()
     body = data.partition(b"\n")[2]
     if data != _sealed(body):
         raise ValueError("its checksum is not that of its content")
     return body
 
 
-def load(directory: pathlib.Path, node: str, page: int) -> wanted.WireState | None:
+def load(directory: pathlib.Path, node: str, page: int) -> Loaded | None:
     """What is cached for this node; None where there is nothing, or nothing fit for use (it is then moved aside)."""
     file = directory / FILE
     try:
@@ -110,15 +121,17 @@ def load(directory: pathlib.Path, node: str, page: int) -> wanted.WireState | No
     if cached.node != node:
         log.warning("the cached state is another node's and is not used", extra={"file": str(file), "of": cached.node})
         return None
-    return state
+    return Loaded(state, cached.boot)
 
 
 class Keeper:
     """Caches the newest state that it was given, in the background: a disk that is busy with swapping takes seconds."""
 
-    def __init__(self, directory: pathlib.Path, node: str) -> None:
+    def __init__(self, directory: pathlib.Path, node: str, boot: str) -> None:
+        """`boot`: the kernel's boot_id."""
         self._directory = directory
         self._node = node
+        self._boot = boot
         self._newest: wanted.WireState | None = None
         self._due = asyncio.Event()
 
@@ -137,7 +150,7 @@ class Keeper:
             await asyncio.sleep(MIN_SECONDS)
 
     async def _store(self, state: wanted.WireState) -> None:
-        writing = asyncio.create_task(asyncio.to_thread(store, self._directory, self._node, state))
+        writing = asyncio.create_task(asyncio.to_thread(store, self._directory, self._node, state, self._boot))
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:

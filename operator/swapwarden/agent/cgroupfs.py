@@ -167,6 +167,10 @@ class Cgroups:
         """What a file with a name and a number on each line counts; CgroupError where it cannot be read."""
         return counts(self._read(tree.join(path, file), _STAT_BYTES))
 
+    def pressure(self, path: str, resource: str) -> str:
+        """What the pressure file of a resource says, memory or io; CgroupError where it cannot be read."""
+        return self._read(tree.join(path, f"{resource}.pressure"), _STAT_BYTES)
+
     def resources(self, path: str) -> tuple[str, ...]:
         """Memory limit, CPU limit and CPU weight, as the kernel shows them; empty where there is no such file."""
         return tuple(self._resource(tree.join(path, file)) for file in _RESOURCES)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from swapwarden.agent import cgroupfs, facts, findings, hostfiles, kubelet, survey, tree
+from swapwarden.agent import cgroupfs, facts, findings, hostfiles, kubelet, survey, tree, unitio
 from swapwarden.api import names, state
 
 COMPATIBLE: Final = 0
@@ -55,7 +55,9 @@ class Node(NamedTuple):
     system_swaps: bool | None
     """Whether system.slice may swap."""
     io_latency: str | None
-    """What system.slice has of io.latency; None where the kernel has none."""
+    """What system.slice has of io.latency; None where it has none."""
+    system_io: bool | None
+    """Whether it has the io controller; None where there is no such slice."""
     io_weight: str | None
     """What it has of io.weight, or the like; None as above."""
 
@@ -101,6 +103,7 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
         sysctls={name: survey.sysctl(proc, name) for name in _SYSCTLS},
         system_swaps=survey.may_swap(cgroups, _SYSTEM),
         io_latency=hostfiles.text(pathlib.Path(arguments.cgroup_root) / _SYSTEM / "io.latency"),
+        system_io=None if cgroups.inode(_SYSTEM) is None else unitio.CONTROLLER in cgroups.controllers(_SYSTEM),
         io_weight=survey.io_weight(pathlib.Path(arguments.cgroup_root) / _SYSTEM),
     )
 
@@ -347,15 +350,32 @@ def _practices(node: Node) -> Iterator[Shortfall]:
             "system services may swap, and are slow when the node is short of memory",
             f"MemorySwapMax=0 in a drop-in of {_SYSTEM}",
         )
-    if node.io_latency == "":
-        yield Shortfall(
-            "io.latency",
-            "system services wait for a disk that pods' swapping keeps busy",
-            f"system.ioLatencyTarget in the profile, or IODeviceLatencyTargetSec= in a drop-in of {_SYSTEM}",
-        )
+    yield from _io_shortfalls(node)
     if not node.seen.pressure:
         yield Shortfall(
             "memory pressure (PSI)", "the kernel does not tell of it", "boot with psi=1, a kernel with CONFIG_PSI"
+        )
+
+
+def _io_shortfalls(node: Node) -> Iterator[Shortfall]:
+    harm = "system services wait for a disk that pods' swapping keeps busy"
+    if node.io_latency == "":
+        yield Shortfall(
+            "io.latency",
+            harm,
+            f"system.ioLatencyTarget in the profile, or IODeviceLatencyTargetSec= in a drop-in of {_SYSTEM}",
+        )
+    elif node.io_latency is None and node.system_io:
+        yield Shortfall(
+            "io.latency",
+            f"{harm}, and the node's kernel has no io.latency",
+            f"a kernel with {unitio.LATENCY.option}; or system.ioWeight in the profile, where there is io.weight",
+        )
+    elif node.io_latency is None and node.system_io is False:
+        yield Shortfall(
+            "io.latency",
+            f"{harm}, and {_SYSTEM} has no io controller",
+            f"`systemctl set-property {_SYSTEM} IOAccounting=yes`, and then system.ioLatencyTarget in the profile",
         )
 
 

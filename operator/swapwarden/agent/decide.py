@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from swapwarden.agent import limits
+
 FIT_PERCENT: Final = 90
 """Memory and swap in use together fit well under a memory limit when they fill no more of it than this.
 
@@ -57,7 +59,9 @@ def decide(
     usages: Callable[[], Iterable[Usage]],
     *,
     cap: bool = False,
-    held: bool = False,
+    held: int | None = None,
+    units: bool = False,
+    above: Callable[[], int] = lambda: limits.NO_LIMIT,
     page: int = 4096,
 ) -> Action:
     """How to get a file that holds `found` to `limit`, with `swap` bytes in use; all floored to the page (bytes).
@@ -68,14 +72,26 @@ def decide(
     use and some room, and never up.
 
     With `cap` a smaller value that the file holds already is as good.
-    `held` says that the file held `limit` before another writer raised it: the pod could live with the limit, so it has
-    it back at once if no more is in use, and room only for what it took meanwhile.
+    `held` is what the file held as the agent left it, None where it did not yet; what it holds above that, another
+    writer gave it. The pod could live with that value, be it the limit or, while it drains, more: so it has it back if
+    no more is in use, and beyond it room only for what it took meanwhile. Were the room measured anew each time, each
+    rewrite would raise the limit of a pod that uses what it is let.
+    `units`: `found` is what systemd holds for the cgroup, and writes without regard to what is in use. Where that is
+    less than what it held while it drained, that is a cut like any other, and undone where it could get it killed.
+    `above` gives the least limit of the cgroups above, asked for only where swap would be cut. What is to hold more
+    than that, or as much, binds nothing yet: down to it a file can be lowered whatever is in use, and has to be, for
+    what is above may be raised next.
     """
-    if found <= limit:
+    undone = units and not cap and held is not None and max(found, limit) < held and swap > limit
+    if found <= limit and not undone:
         return Action(None if cap or found == limit else limit, swap > limit)
-    eased = swap <= limit if held else swap + swap // EASE_SHARE <= limit
-    if eased or all(usage.fits for usage in usages()):
-        return Action(limit, swap > limit)
-    room = (swap - limit) // ROOM_SHARE if held else max(swap // ROOM_SHARE, ROOM_BYTES)
-    goal = max(limit, (swap + room) // page * page)
-    return Action(goal if goal < found else None, draining=True)
+    lived = held is not None and held <= limit
+    eased = swap <= limit if lived else swap + swap // EASE_SHARE <= limit
+    if eased or (bound := above()) <= limit or all(usage.fits for usage in usages()):
+        return Action(None if found == limit else limit, swap > limit)
+    goal = swap + max(swap // ROOM_SHARE, ROOM_BYTES)
+    if held is not None:
+        known = max(limit, held)
+        goal = min(goal, known if swap <= known else swap + (swap - known) // ROOM_SHARE)
+    goal = max(limit, min(bound, goal) // page * page)
+    return Action(goal if goal < found or (undone and goal > found) else None, draining=True)

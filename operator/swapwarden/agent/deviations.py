@@ -36,7 +36,7 @@ def of_file(knob: pods.Knob, *, audit: bool) -> Iterator[state.Violation]:
 
 def _draining(knob: pods.Knob) -> str:
     left = knob.swap - (knob.found if knob.limit is None else knob.limit)
-    return f"{max(0, left)} bytes more than wanted are in use; they may not grow, and fall as pages are touched"
+    return f"{max(0, left)} bytes more than wanted are in use; they can grow little, and fall as pages are touched"
 
 
 def of_exposure(pod: pods.Pod) -> state.Violation:
@@ -47,7 +47,7 @@ def of_exposure(pod: pods.Pod) -> state.Violation:
         reason="Exposed",
         wanted=limits.render(tally.wanted),
         found=limits.render(tally.found),
-        swap_bytes=tally.grown,
+        swap_bytes=tally.explained,
         exposures=tally.count,
         exposed_milliseconds=round(tally.milliseconds),
         causes=tally.causes,

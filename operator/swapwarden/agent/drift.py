@@ -27,13 +27,20 @@ TOLERANCE: Final = 0.15
 WASP_SECONDS: Final = 20.0
 
 _CRIO: Final = "crio-"
+_PLACES: Final = {
+    "pod": "pods",
+    "container": "containers",
+    "kubepods": "kubepods",
+    "system": "slices and services of the node",
+}
+"""Words for kinds."""
 
 
 class Write(NamedTuple):
     """One value of another writer."""
 
     kind: str
-    """pod, container or kubepods."""
+    """pod, container, kubepods or system."""
     path: str
     found: int
     high_below_max: bool
@@ -90,9 +97,8 @@ def _sentence(kind: str, value: str, unit: bool, trace: _Trace) -> str:  # noqa:
     """What is to be said of one way to write; nothing of systemd's own value where no other tool is known to."""
     beat = _rhythm(trace.beats)
     rhythm = f" every {beat:.0f} s" if beat else ""
-    place = kind if kind == "kubepods" else f"{kind}s"
     who = _who(kind, value, trace, beat)
-    return "" if unit and not who else f"another writer gives {value} to {place}{rhythm}{who}"
+    return "" if unit and not who else f"another writer gives {value} to {_PLACES[kind]}{rhythm}{who}"
 
 
 def _who(kind: str, value: str, trace: _Trace, beat: float) -> str:

@@ -188,11 +188,13 @@ class Keeper(Generic[Wanted]):
             return
         self._wanted = wanted
         self.left = not wanted
+        # What failed was something else: nobody who waits for this one waits for that.
+        self._backoff.reset()
         self._due.set()
 
     def check(self) -> None:
-        """Look whether the files are as wanted still."""
-        if self._wanted is not None:
+        """Look whether the files are as wanted still; after a failure that comes by itself."""
+        if self._wanted is not None and not self.failed:
             self._due.set()
 
     async def run(self) -> None:
@@ -208,7 +210,9 @@ class Keeper(Generic[Wanted]):
             except OSError as error:
                 wait = self._failed(error)
                 self._changed()
-                await asyncio.sleep(wait)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._due.wait()
                 self._due.set()
                 continue
             self._backoff.reset()

@@ -19,7 +19,6 @@ from swapwarden.agent import (
     cgroupfs,
     deviations,
     dropins,
-    exposure,
     inotify,
     journal,
     mirror,
@@ -33,6 +32,7 @@ from swapwarden.agent import (
     swapdisks,
     targets,
     tree,
+    turns,
     unitio,
     units,
     wanted,
@@ -65,6 +65,8 @@ LOST_SECONDS: Final = 600.0
 """How long it is told of that the kernel dropped events."""
 AWAIT_SECONDS: Final = 5.0
 """How long a pod without state is normal."""
+PODS_A_TURN: Final = 20
+"""Looked at for the status before other work has its turn: for about as long as one repair takes."""
 YOUNG_SECONDS: Final = 3.0
 """How long runtimes and systemd normally take to write to a new container's files: a value of the agent's would be
 written over, and be repaired, at every start. The pod's own limit holds from the start."""
@@ -112,6 +114,8 @@ class Enforcer:
             changed=changed,
             clock=clock,
         )
+        if away is not None and not book.begun:
+            book.doubt()
         self._evidence = strict.Evidence(cgroups, book, clock)
         self._read_until = 0
         """So many of the settler's writes have been told of by inotify for certain."""
@@ -142,6 +146,11 @@ class Enforcer:
     def root(self) -> str | None:
         """The cgroup above all pods, once found."""
         return None if self._mirror.root is None else self._mirror.root.path
+
+    @property
+    def problem(self) -> tree.TreeError | None:
+        """Why there is no such cgroup yet."""
+        return self._problem
 
     @property
     def known(self) -> list[pods.Pod]:
@@ -228,6 +237,7 @@ class Enforcer:
         RESYNCS.inc()
         now = self.last_resync = self._clock()
         self._watches.retry()
+        self._journal.retry()
         if not self._mirror.is_there():
             self._mirror.lose()
             self._find()
@@ -244,16 +254,27 @@ class Enforcer:
 
     def standing(self, refused: str = "") -> status.Standing:
         """How things stand now, for the status. `refused`: why the newest state was not taken."""
+        return turns.finish(self.looking(refused))
+
+    def looking(self, refused: str = "") -> turns.Steps[status.Standing]:
+        """As `standing`, some pods at a time."""
         now = self._clock()
         current = self._state
         audit = current is not None and current.mode is names.Mode.AUDIT
         violations: list[state.Violation] = []
         untold: list[str] = []
         pending = awaiting = drifting = 0
-        for knob in self._mirror.knobs():
-            pending += self._settler.is_to_put_back(knob)
-            violations += deviations.of_file(knob, audit=audit)
-        for pod in self._mirror.pods.values():
+        if self._mirror.root is not None:
+            pending += self._settler.is_to_put_back(self._mirror.root)
+            violations += deviations.of_file(self._mirror.root, audit=audit)
+        for number, pod in enumerate(list(self._mirror.pods.values())):
+            if number % PODS_A_TURN == PODS_A_TURN - 1:
+                yield
+            if self._mirror.pods.get(pod.path) is not pod:
+                continue
+            for knob in pod.knobs():
+                pending += self._settler.is_to_put_back(knob)
+                violations += deviations.of_file(knob, audit=audit)
             drifting += pod.tally.drifting(now)
             if pod.tally.recent(now) or pod.tally.untold:
                 untold += [pod.uid] * pod.tally.untold
@@ -395,9 +416,8 @@ class Enforcer:
             self._loop.call_later(AWAIT_SECONDS, self._changed)
         self._changed()
 
-    def pod_went(self, pod: pods.Pod) -> None:
+    def pod_went(self, pod: pods.Pod) -> None:  # noqa: ARG002 the listener's signature
         """As mirror.Listener."""
-        exposure.forget(pod.uid)
         self._changed()
 
     def container_came(self, container: pods.Container, noticed: float) -> None:
@@ -457,11 +477,11 @@ class Enforcer:
         entry = own = None if of_pod is None else of_pod.containers.get(container.id)
         if of_pod is not None and own is None:
             entry = of_pod.each
-        if not container.knobs:
-            if entry is not own and self._is_young(container):
-                return
-            if entry is not None or self._was_written(container):
-                self._open(container)
+        if not container.knobs and entry is not own and self._is_young(container):
+            return
+        if entry is not None or self._was_written(container):
+            # Each time: where it cannot be watched, nothing else tells of crun's cgroup inside.
+            self._open(container)
         for knob in container.knobs:
             self._mirror.watch(knob)
             if entry is not None:
@@ -487,8 +507,7 @@ class Enforcer:
         return any(path in self._journal for path in self._mirror.paths(container))
 
     def _open(self, container: pods.Container) -> None:
-        self._mirror.open(container)
-        for knob in container.knobs:
+        for knob in self._mirror.open(container):
             knob.came = container.since
             self._rewrites.look(knob)
             entry = self._journal.get(knob.path, knob.inode)
@@ -536,8 +555,8 @@ class Enforcer:
             for knob in touched:
                 if knob.watch is not None:
                     # What the agent wrote itself is told of, too.
-                    if knob.number <= self._read_until and self._evidence.rewritten(self.root, knob):
-                        self._changed()
+                    if knob.number <= self._read_until:
+                        self._rewritten(knob)
                     self._settler.settle(knob, noticed)
         if self._watches.drained:
             self._read_until = written
@@ -546,6 +565,13 @@ class Enforcer:
                 self._caught_up = max(self._caught_up, noticed)
         if self._mirror.root is None and self._search is None:
             self._find()
+
+    def _rewritten(self, knob: pods.Knob) -> None:
+        """Another writer gave a file what it holds now: that may say what systemd holds."""
+        if self._evidence.rewritten(self.root, knob):
+            self._changed()
+        elif self._units.rewritten(knob):
+            self._bring_units()
 
     def _look(self, knob: pods.Knob) -> None:
         """See who gave a pod's file what it holds, unless the agent did. One just made may not be there yet."""

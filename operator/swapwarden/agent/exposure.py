@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -15,34 +16,48 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
+_CAUSES: Final = [(cause.value,) for cause in names.Cause]
+
 EXPOSURES = metrics.counter(
     "swapwarden_agent_exposures_total",
     "Times that a running pod was found above its limit, by cause (docs/agent.md).",
     labels=("cause",),
+    known=_CAUSES,
 )
 EXPOSED = metrics.counter(
     "swapwarden_agent_exposed_seconds_total",
     "Time that running pods were above their limit, from notice to verified repair, by cause.",
     labels=("cause",),
+    known=_CAUSES,
 )
 GROWN = metrics.counter(
     "swapwarden_agent_exposed_swap_bytes_total",
     "Swap that running pods took beyond their limit while they were above it, by cause.",
     labels=("cause",),
+    known=_CAUSES,
 )
-POD_EXPOSURES = metrics.counter(
+POD_EXPOSURES = metrics.reading(
+    "counter",
     "swapwarden_agent_pod_exposures_total",
-    "Times that this pod was found above its limit; only pods that were, until they are gone.",
+    "Times that this pod was found above its limit; only of the pods that took most swap meanwhile.",
     labels=("pod_uid",),
 )
-POD_EXPOSED = metrics.counter(
+POD_EXPOSED = metrics.reading(
+    "counter",
     "swapwarden_agent_pod_exposed_seconds_total",
-    "Time that this pod was above its limit, from notice to verified repair; only pods that were.",
+    "Time that this pod was above its limit, from notice to verified repair; of the same pods.",
     labels=("pod_uid",),
 )
-POD_GROWN = metrics.counter(
+POD_EXPOSED_BY_CAUSE = metrics.reading(
+    "counter",
+    "swapwarden_agent_pod_exposed_cause_seconds_total",
+    "Of that time, how much was by which cause, which is told a second after the repair; of the same pods.",
+    labels=("pod_uid", "cause"),
+)
+POD_GROWN = metrics.reading(
+    "counter",
     "swapwarden_agent_pod_exposed_swap_bytes_total",
-    "Swap that this pod took beyond its limit while it was above it; only pods that were.",
+    "Swap that this pod took beyond its limit while it was above it; of the same pods.",
     labels=("pod_uid",),
 )
 
@@ -64,26 +79,42 @@ class Exposure(msgspec.Struct, frozen=True):
 
 
 NONE: Final = Exposure(0, 0.0, 0)
+_NO_CAUSES: Final[Mapping[names.Cause, float]] = {}
 
 
 class Tally:
     """The exposures of one pod. Times are monotonic seconds, but for `since`."""
 
-    __slots__ = ("_causes", "count", "found", "grown", "last", "milliseconds", "rewritten", "since", "told", "wanted")
+    __slots__ = (
+        "count",
+        "explained",
+        "found",
+        "grown",
+        "last",
+        "milliseconds",
+        "milliseconds_of",
+        "rewritten",
+        "since",
+        "told",
+        "wanted",
+    )
 
     def __init__(self) -> None:
         self.since = time.time()
         """Seconds of the node's clock when the sums began: its cgroup was made, or the agent started."""
         self.told = 0
-        """Of `grown`, so much has stood in a status that was written."""
+        """Of `explained`, so much has stood in a status that was written."""
         self.count = 0
         self.milliseconds = 0.0
         self.grown = 0
+        self.explained = 0
+        """Of `grown`, for so much the cause is known."""
         self.last = float("-inf")
+        """When the last one ended."""
         self.rewritten = float("-inf")
         self.found = 0
         self.wanted = 0
-        self._causes: dict[names.Cause, float] | None = None
+        self.milliseconds_of: Mapping[names.Cause, float] = _NO_CAUSES
 
     def add(self, uid: str, one: Exposure, *, wanted: int, found: int, ended: float, rewritten: bool) -> None:
         """Count one that `ended`: the file held `found` in place of `wanted` (bytes). Its cause is told later.
@@ -96,9 +127,6 @@ class Tally:
         self.last, self.found, self.wanted = ended, found, wanted
         if rewritten:
             self.rewritten = ended
-        POD_EXPOSURES.inc(uid)
-        POD_EXPOSED.inc(uid, by=one.milliseconds / 1000)
-        POD_GROWN.inc(uid, by=one.grown)
         self._log(uid, one)
 
     def _log(self, uid: str, one: Exposure) -> None:
@@ -121,8 +149,9 @@ class Tally:
 
     def attribute(self, cause: names.Cause, some: Exposure) -> None:
         """The cause of exposures that were added."""
-        causes = self._causes = self._causes or {}
-        causes[cause] = causes.get(cause, 0.0) + some.milliseconds
+        before = self.milliseconds_of
+        self.milliseconds_of = {**before, cause: before.get(cause, 0.0) + some.milliseconds}
+        self.explained += some.grown
         EXPOSURES.inc(cause.value, by=some.count)
         EXPOSED.inc(cause.value, by=some.milliseconds / 1000)
         GROWN.inc(cause.value, by=some.grown)
@@ -130,8 +159,7 @@ class Tally:
     @property
     def causes(self) -> list[names.Cause]:
         """The longest first."""
-        causes = self._causes or {}
-        return sorted(causes, key=lambda cause: -causes[cause])
+        return sorted(self.milliseconds_of, key=lambda cause: -self.milliseconds_of[cause])
 
     def recent(self, now: float) -> bool:
         """Whether there was one lately."""
@@ -139,8 +167,8 @@ class Tally:
 
     @property
     def untold(self) -> bool:
-        """Whether it took swap that no status has told of."""
-        return self.grown > self.told
+        """Whether it took swap, by a known cause, that no status has told of."""
+        return self.explained > self.told
 
     def drifting(self, now: float) -> bool:
         """Whether there was one lately that was another writer's doing."""
@@ -150,10 +178,3 @@ class Tally:
 def moment(seconds: float) -> str:
     """A time of the node's clock as metav1.MicroTime has it."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="microseconds")[:-6] + "Z"
-
-
-def forget(uid: str) -> None:
-    """The pod is gone: drop its series."""
-    POD_EXPOSURES.remove(uid)
-    POD_EXPOSED.remove(uid)
-    POD_GROWN.remove(uid)

@@ -20,6 +20,7 @@ YIELDS = metrics.counter(
     "Times that a lower value was left to another writer, who kept writing it, by kind of cgroup (pod,"
     " container, kubepods, system).",
     labels=("kind",),
+    known=[("pod",), ("container",)],
 )
 
 ROUNDS: Final = 10

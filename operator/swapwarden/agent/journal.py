@@ -10,7 +10,8 @@ import errno
 import logging
 import os
 import pathlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -29,6 +30,10 @@ COMPACT_BYTES: Final = 256 * 1024
 """Size beyond which the file is written anew, unless what it must hold is itself as large."""
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Read of the file at most: far above what the agent ever leaves there."""
+RETRY_SECONDS: Final = 1.0
+"""Between tries to write the file anew while that fails: there may be a line for each repair."""
+LOG_SECONDS: Final = 60.0
+"""Between lines of the log about failures."""
 KEPT_VALUES: Final = 2
 """Of the values written to one file: the last, and the one before, should the last not have got there."""
 
@@ -50,13 +55,17 @@ class Entry(msgspec.Struct, omit_defaults=True):
 
 
 class Line(msgspec.Struct, omit_defaults=True):
-    """One line: an entry as a whole, one more value for it, its end, or that an agent has taken in the tree of pods."""
+    """One line: an entry as a whole, one more value for it, its end, or something of the journal itself.
+
+    That is that an agent has taken in the tree of pods, or that lines were lost.
+    """
 
     entry: Entry | None = None
     path: str = ""
     wrote: Limit | None = None
     gone: bool = False
     begun: bool = False
+    lost: bool = False
 
 
 class Content(NamedTuple):
@@ -65,6 +74,8 @@ class Content(NamedTuple):
     entries: dict[str, Entry]
     """By path."""
     begun: bool
+    lost: bool
+    """Whether an earlier reader found that lines are missing."""
     bad: int
     """Lines that could not be read, a torn last one among them."""
 
@@ -76,7 +87,7 @@ _encoder = msgspec.json.Encoder()
 def replay(data: bytes) -> Content:
     """Read a journal. Lines that cannot be read are passed over."""
     entries: dict[str, Entry] = {}
-    begun = False
+    begun = lost = False
     bad = 0
     for text in data.split(b"\n"):
         if not text:
@@ -86,14 +97,14 @@ def replay(data: bytes) -> Content:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             bad += 1
             continue
-        begun = begun or line.begun
+        begun, lost = begun or line.begun, lost or line.lost
         if line.entry is not None:
             entries[line.entry.path] = line.entry
         elif line.gone:
             entries.pop(line.path, None)
         elif line.wrote is not None and line.path in entries:
             _keep(entries[line.path], line.wrote)
-    return Content(entries, begun, bad)
+    return Content(entries, begun, lost, bad)
 
 
 def _keep(entry: Entry, value: int) -> None:
@@ -103,15 +114,21 @@ def _keep(entry: Entry, value: int) -> None:
 class Journal:
     """The journal of one node."""
 
-    def __init__(self, file: pathlib.Path) -> None:
+    def __init__(self, file: pathlib.Path, clock: Callable[[], float] = time.monotonic) -> None:
         """Read `file`, or begin it. A full disk stops nothing, here as later. OSError where it is unreadable."""
         self._file = file
+        self._new = file.with_suffix(".new")
+        self._clock = clock
+        self._logged = float("-inf")
+        self._is_new = False
         try:
             with file.open("rb") as opened:
                 data = opened.read(MAX_BYTES)
         except FileNotFoundError:
-            data = b""
-        self._entries, self._begun, bad = replay(data)
+            self._is_new, data = True, b""
+        self._entries, self._begun, lost, bad = replay(data)
+        # One that is begun to be written anew, and not there, could not be written.
+        self._lost = lost or bad > 0 or self._new.exists()
         if bad:
             BAD_LINES.inc(by=bad)
             log.warning("unreadable lines in the journal were passed over", extra={"file": str(file), "lines": bad})
@@ -120,22 +137,41 @@ class Journal:
         self._floor = 0
         self._behind = False
         """Whether the file lacks something that could not be written: it is then written anew."""
-        try:
-            self._compact()
-        except OSError as error:
-            self._fail(error)
-            self._behind = True
+        self._tried = float("-inf")
+        """When that last failed."""
+        self._catch_up()
+
+    @property
+    def new(self) -> bool:
+        """Whether there was none: no agent ran since the last boot, or what it wrote down is gone."""
+        return self._is_new
 
     @property
     def begun(self) -> bool:
         """Whether an agent has taken in the tree of pods since the last boot."""
         return self._begun
 
+    @property
+    def whole(self) -> bool:
+        """Whether it tells of all that agents wrote since the last boot, as far as can be known."""
+        return not self._lost
+
+    def doubt(self) -> None:
+        """Something that it should tell of is known to have been: lines of it were lost."""
+        if not self._lost:
+            self._lost = True
+            self._append(Line(lost=True))
+
     def begin(self) -> None:
         """The tree of pods has been taken in: what is not known from now on came later."""
         if not self._begun:
             self._begun = True
             self._append(Line(begun=True))
+
+    def retry(self) -> None:
+        """Write what could not be written before, if there is anything."""
+        if self._behind:
+            self._catch_up()
 
     def get(self, path: str, inode: int | None) -> Entry | None:
         """What is known of the cgroup at `path`; an entry of an earlier cgroup of that name is none."""
@@ -209,10 +245,13 @@ class Journal:
 
     def _append(self, line: Line) -> None:
         data = _encoder.encode(line) + b"\n"
+        if self._behind:
+            if self._clock() - self._tried < RETRY_SECONDS:
+                FAILURES.inc()
+            else:
+                self._catch_up()
+            return
         try:
-            if self._behind:
-                self._compact()
-                return
             self._behind = True
             _write(self._fd, data)
             self._behind = False
@@ -222,22 +261,35 @@ class Journal:
                 self._floor = self._size
                 self._compact()
         except OSError as error:
-            self._fail(error)
+            if self._behind:
+                # Nothing tells a later run that this line is missing, but a new file that could not be written.
+                self._catch_up()
+            else:
+                self._fail(error)
 
     def _fail(self, error: OSError) -> None:
         # To hold the limits matters more than to put back what was there; memory still knows it.
         FAILURES.inc()
-        log.error("the journal cannot be written", extra={"file": str(self._file), "error": str(error)})
+        now = self._clock()
+        if now - self._logged >= LOG_SECONDS:
+            self._logged = now
+            log.error("the journal cannot be written", extra={"file": str(self._file), "error": str(error)})
+
+    def _catch_up(self) -> None:
+        try:
+            self._compact()
+        except OSError as error:
+            self._fail(error)
+            self._behind, self._tried = True, self._clock()
 
     def _compact(self) -> None:
-        lines = [Line(begun=True)] if self._begun else []
+        lines = [Line(begun=self._begun, lost=self._lost)] if self._begun or self._lost else []
         lines += [Line(entry=entry) for entry in self._entries.values()]
         data = b"".join(_encoder.encode(line) + b"\n" for line in lines)
-        new = self._file.with_suffix(".new")
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             _write(fd, data)
-            new.replace(self._file)
+            self._new.replace(self._file)
         except OSError:
             os.close(fd)
             raise

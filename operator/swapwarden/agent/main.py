@@ -7,13 +7,16 @@ import asyncio
 import contextlib
 import datetime
 import fcntl
+import functools
 import gc
 import logging
+import math
 import os
 import pathlib
 import signal
 import sys
 import time
+from asyncio import sslproto
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
@@ -28,6 +31,7 @@ from swapwarden.agent import (
     enforcer,
     facts,
     findings,
+    hostfiles,
     journal,
     kernel,
     originals,
@@ -39,6 +43,7 @@ from swapwarden.agent import (
     survey,
     swapdisks,
     swaps,
+    turns,
     usage,
     wanted,
 )
@@ -55,6 +60,10 @@ FAULT_SECONDS: Final = 5.0
 ALIVE_SECONDS: Final = 30.0
 """Between signs of life, all that an idle agent does but for full comparisons; they bound what is said of a time
 without an agent."""
+PASSING_SECONDS: Final = 120.0
+"""Between looks whether what the status tells of the last minutes is over."""
+TLS_BYTES: Final = 32 << 10
+"""What a connection can take in at once, and holds memory for: asyncio has 256 KiB, and the agent two connections."""
 STUCK_RESYNCS: Final = 3
 """Full comparisons in a row that may fail to happen before the process counts as stuck."""
 
@@ -152,6 +161,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     logs.configure(arguments.log_level, arguments.log_format)
     build.publish("agent")
+    sslproto.SSLProtocol.max_size = TLS_BYTES
     # All modules are there now, and stay. Each full collection would go through them, for as long as ten repairs take.
     gc.collect()
     gc.freeze()
@@ -225,15 +235,16 @@ class Agent:
         self._looked_at: object = None
         """What was known when the node was looked at last; None: it is time to look again."""
         self._refused = ""
-        self._passing = False
-        """Whether the status tells of something that ends by the mere passage of time."""
+        self._look_again = math.inf
+        """Monotonic time at which to see whether what the status tells of the last minutes is over."""
         self._phase = "starting"
         self._stands_by = False
         self._enforcer: enforcer.Enforcer | None = None
         self._reporter: reporter.Reporter | None = None
         self._conditions = conditions.Conditions()
         self._usage: usage.Usage | None = None
-        self._cache = cache.Keeper(self._state_dir, self._node)
+        self._boot = hostfiles.text(self._proc / "sys/kernel/random/boot_id") or ""
+        self._cache = cache.Keeper(self._state_dir, self._node, self._boot)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -275,21 +286,21 @@ class Agent:
                 held_at_zero=self._is_held_at_zero,
             )
             stack.callback(self._enforcer.close)
-            stack.callback(self._leave, book)
+            stack.callback(self._leave, self._enforcer, book)
             self._cgroups = cgroups
             self._journal = book
             self._usage = self._reading(cgroups, self._enforcer)
             self._read_facts()
             stack.enter_context(swaps.following(self._proc / "swaps", self._read_facts))
             if self._facts.cgroup_version == 2:
-                cached = self._cached()
+                cached = self._cached(book)
                 self._enforcer.start(cached)
                 if cached is not None:
                     self._kernel.apply(cached)
             else:
                 log.error("%s is no cgroup v2 file system: nothing will be written", cgroups.root)
             self._phase = ""
-            await self._follow()
+            await self._follow(self._enforcer)
 
     def _reading(self, cgroups: cgroupfs.Cgroups, knows: enforcer.Enforcer) -> usage.Usage:
         top: int = self._arguments.metrics_top_pods
@@ -300,12 +311,12 @@ class Agent:
         if self._usage is not None:
             await self._usage.refresh()
 
-    def _leave(self, book: journal.Journal) -> None:
+    def _leave(self, agent: enforcer.Enforcer, book: journal.Journal) -> None:
         """Take one's own files along where everything was put back: the product is about to be removed.
 
         Without them the next agent is as one that comes up first: it leaves pods alone until a state says otherwise.
         """
-        standing = self._standing()
+        standing = self._whole(agent, agent.standing(self._refused))
         if standing.mode is names.Mode.RESTORE and standing.root is not None and not standing.to_put_back:
             try:
                 book.remove()
@@ -315,18 +326,22 @@ class Agent:
             except OSError as error:
                 log.warning("files of this agent are left: %s", error)
 
-    def _cached(self) -> wanted.State | None:
+    def _cached(self, book: journal.Journal) -> wanted.State | None:
         """The last state, in force at once: the API server may be long in coming."""
-        wire = cache.load(self._state_dir, self._node, self._page)
-        if wire is None:
+        found = cache.load(self._state_dir, self._node, self._page)
+        if found is None:
             return None
-        log.info("the cached state is in force", extra={"generation": wire.metadata.generation})
-        return wanted.compile_state(wire, self._page)
+        if self._boot and found.boot == self._boot and book.new:
+            log.warning("the journal of this boot is gone: was --run-dir cleared?", extra={"dir": str(self._run_dir)})
+            book.doubt()
+        log.info("the cached state is in force", extra={"generation": found.state.metadata.generation})
+        source.GENERATION.set(found.state.metadata.generation)
+        return wanted.compile_state(found.state, self._page)
 
-    async def _follow(self) -> None:
-        agent = f"swapwarden-agent/{swapwarden.__version__}"
-        async with client.Client(self._config, user_agent=agent) as api:
-            self._reporter = reporter.Reporter(api, self._node, self._status, self._stands)
+    async def _follow(self, agent: enforcer.Enforcer) -> None:
+        name = f"swapwarden-agent/{swapwarden.__version__}"
+        async with client.Client(self._config, user_agent=name) as api:
+            self._reporter = reporter.Reporter(api, self._node, functools.partial(self._status, agent), self._stands)
             states = source.Source(api, self._node, accept=self._accept, fetched=self._fetched, refused=self._refuse)
             async with asyncio.TaskGroup() as group:
                 jobs = (states.run, self._reporter.run, self._cache.run, self._keep_alive, self._keep_synced)
@@ -345,6 +360,8 @@ class Agent:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.apply(compiled)
             self._kernel.apply(compiled)
+            source.GENERATION.set(compiled.generation)
+            source.ACCEPTED.set(time.time())
         self._cache.keep(wire)
 
     def _fetched(self, wire: wanted.WireState | None) -> None:
@@ -395,10 +412,8 @@ class Agent:
         if self._seen.unreadable not in {"", before}:
             log.warning("the kubelet's configuration is not known: %s", self._seen.unreadable)
 
-    def _standing(self) -> status.Standing:
-        if self._enforcer is None:
-            raise RuntimeError("the enforcer comes first")
-        standing = self._enforcer.standing(self._refused)
+    def _whole(self, agent: enforcer.Enforcer, standing: status.Standing) -> status.Standing:
+        """With what the other parts have to tell."""
         settings = standing.settings
         if self._kernel.concerned:
             settings = (*(settings or ()), *self._kernel.shortfalls)
@@ -412,20 +427,21 @@ class Agent:
             + self._drop_ins.left
             + self._slice_drop_ins.left,
             settings=settings,
-            guarantee=strict.verdict(
-                self._enforcer.evidence, mounted=self._drop_ins.mounted, failed=self._drop_ins.failed
-            ),
+            guarantee=strict.verdict(agent.evidence, mounted=self._drop_ins.mounted, failed=self._drop_ins.failed),
         )
 
-    def _status(self, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
-        standing = self._standing()
-        self._passing = standing.passing
+    async def _status(self, agent: enforcer.Enforcer, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
+        """In several turns of the event loop: repairs may be due meanwhile."""
+        standing = self._whole(agent, await turns.share(agent.looking(self._refused)))
+        await asyncio.sleep(0)
+        self._look_again = time.monotonic() + PASSING_SECONDS if standing.passing else math.inf
         if standing.root is not None and not self._facts.swap_controller:
             self._read_facts()
         found = findings.conditions(self._facts, self._seen, standing.kubelet_swap, standing.lost)
         told = survey.told(self._facts, self._seen, standing.root)
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         built = status.build(standing, told, previous, now, found)
+        await asyncio.sleep(0)
         self._conditions.tell(built.conditions)
         return status.as_json(built)
 
@@ -444,7 +460,7 @@ class Agent:
             if self._enforcer is not None and self._facts.cgroup_version == 2:
                 self._enforcer.catch_up()
             await asyncio.sleep(ALIVE_SECONDS)
-            if self._passing:
+            if time.monotonic() >= self._look_again:
                 self._changed()
 
     # What the kubelet asks
@@ -460,8 +476,7 @@ class Agent:
             return self._phase or "starting"
         if self._facts.cgroup_version != 2:
             return None
-        standing = self._standing()
-        return str(standing.problem) if standing.root is None else None
+        return str(self._enforcer.problem) if self._enforcer.root is None else None
 
     def stuck(self) -> str | None:
         """Why not alive. That this is answered says that the event loop turns."""

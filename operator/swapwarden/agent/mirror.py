@@ -117,13 +117,20 @@ class Mirror:
         """Have the file's changes told, if they are not yet."""
         self._watches.watch(knob, self._fs.absolute(knob.path, cgroupfs.SWAP_MAX), inotify.CONTENT)
 
-    def open(self, container: pods.Container) -> None:
-        """Take a container's files in hand: its cgroup's, and that of crun's cgroup inside, once there is one."""
+    def open(self, container: pods.Container) -> list[pods.Knob]:
+        """Take a container's files in hand: its cgroup's, and that of crun's cgroup inside, once there is one.
+
+        Gives those that are new. It may be called at any time: what could not be watched is tried again.
+        """
         self._watches.watch(container, self._fs.absolute(container.path), inotify.CHILDREN)
-        for path in self.paths(container):
-            inode = self._fs.inode(path)
-            if inode is not None and all(knob.path != path for knob in container.knobs):
-                container.knobs.append(pods.Knob(path, inode, container.pod, container.id))
+        known = {knob.path for knob in container.knobs}
+        new = [
+            pods.Knob(path, inode, container.pod, container.id)
+            for path in self.paths(container)
+            if path not in known and (inode := self._fs.inode(path)) is not None
+        ]
+        container.knobs += new
+        return new
 
     @staticmethod
     def paths(container: pods.Container) -> tuple[str, str]:
@@ -136,7 +143,6 @@ class Mirror:
             self._went(owner, event.name)
         elif isinstance(owner, pods.Container):
             if event.name == tree.INNER:
-                self.open(owner)
                 self._listener.container_came(owner, noticed)
         elif not event.mask & inotify.ISDIR:
             return
@@ -149,9 +155,13 @@ class Mirror:
 
     def _went(self, owner: pods.Watched, name: str) -> None:
         if isinstance(owner, pods.Level):
+            # Where a comparison was faster than the event, what is known is what has come in its place.
             path = tree.join(owner.path, name)
-            self._untrack(path)
-            if path in self._levels:
+            inode = self._fs.inode(path)
+            pod, level = self.pods.get(path), self._levels.get(path)
+            if pod is not None and pod.knob.inode != inode:
+                self._untrack(path)
+            if level is not None and level.inode != inode:
                 self._leave_level(path)
         elif isinstance(owner, pods.Pod):
             self._remove_container(owner, name)

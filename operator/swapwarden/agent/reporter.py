@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,10 @@ from swapwarden.telemetry import metrics
 log = logging.getLogger(__name__)
 
 PATCHES = metrics.counter(
-    "swapwarden_agent_status_patches_total", "Writes of the state's status: ok or failed.", labels=("result",)
+    "swapwarden_agent_status_patches_total",
+    "Writes of the state's status: ok or failed.",
+    labels=("result",),
+    known=[("ok",), ("failed",)],
 )
 
 PATCH_SECONDS: Final = 1.0
@@ -41,7 +44,7 @@ class Reporter:
         self,
         api: client.Client,
         node: str,
-        build: Callable[[list[Mapping[str, Any]]], dict[str, Any]],
+        build: Callable[[list[Mapping[str, Any]]], Awaitable[dict[str, Any]]],
         stands: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
         """`stands` is called with what was built once the API server has it."""
@@ -79,7 +82,7 @@ class Reporter:
             await asyncio.sleep(max(0.0, self._looked + PATCH_SECONDS - time.monotonic()))
             self._changed.clear()
             self._looked = time.monotonic()
-            wanted = self._next()
+            wanted = await self._next()
             if wanted is None:
                 continue
             findings = self._findings
@@ -90,18 +93,23 @@ class Reporter:
             else:
                 self._wrote_all(wanted, overtaken=findings != self._findings)
 
-    def _next(self) -> dict[str, Any] | None:
+    async def _next(self) -> dict[str, Any] | None:
         """The status to write now; None where there is nothing to write, or not yet."""
         if self._written is None:
             return None
-        wanted = self._build(self._written.get("conditions", []))
+        wanted = await self._build(self._written.get("conditions", []))
+        await asyncio.sleep(0)  # repairs may wait by now
+        essence = status.essence(wanted)
+        await asyncio.sleep(0)
+        if self._written is None:  # by now
+            return None
         if not self._certain:
             return wanted
         if wanted == self._written:
             self._passed = None
             self._stands(wanted)
             return None
-        wait = self._due(wanted) - time.monotonic()
+        wait = self._due(wanted, essence) - time.monotonic()
         if wait <= 0:
             return wanted
         if self._timer is not None:
@@ -109,10 +117,10 @@ class Reporter:
         self._timer = asyncio.get_running_loop().call_later(wait, self.nudge)
         return None
 
-    def _due(self, wanted: Mapping[str, Any]) -> float:
+    def _due(self, wanted: Mapping[str, Any], essence: Mapping[str, Any]) -> float:
         """When to write a status that is another than the one written."""
         before = self._written or {}
-        if status.essence(wanted) != status.essence(before):
+        if essence != status.essence(before):
             return -math.inf
         if wanted.get("observedGeneration", 0) == before.get("observedGeneration", 0):
             return self._wrote + COUNTERS_SECONDS

@@ -8,9 +8,10 @@ cause is told a moment later.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import collections
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from swapwarden.agent import cgroupfs, drift, exposure, limits, pods
@@ -19,11 +20,21 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
+_CAUSES: Final = (
+    names.Cause.START,
+    names.Cause.RELOAD,
+    names.Cause.RESIZE,
+    names.Cause.UNIT_VALUE,
+    names.Cause.OTHER_WRITER,
+)
+"""Those that a value can be written over for; what else there is are reasons of pods' exposures."""
+
 REWRITES = metrics.counter(
     "swapwarden_agent_rewrites_total",
     "Values of the agent's that another writer wrote over, and that were repaired, by kind of cgroup (pod, container,"
     " kubepods, system) and cause, as far as it can be told (docs/agent.md).",
     labels=("kind", "cause"),
+    known=[(kind, cause.value) for kind in ("pod", "container") for cause in _CAUSES],
 )
 
 MOMENT_SECONDS: Final = 1.0
@@ -104,7 +115,7 @@ class Rewrites:
         self._clock = clock
         self._signs = drift.Signs()
         self._notes: dict[tuple[pods.Knob, int], _Note] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._logged: dict[names.Cause, float] = {}
         self._unlogged: collections.Counter[names.Cause] = collections.Counter()
 
@@ -141,7 +152,7 @@ class Rewrites:
     ) -> None:
         """Another writer's `found` was repaired, and where that was an exposure, so long. `cause` where it is known."""
         if cause is not None:
-            self._tell(cause, knob, 1, exposed or exposure.NONE)
+            self._tell(cause, knob, 1, exposed or exposure.NONE, found)
             return
         knob.touched = noticed
         known = self._notes.get((knob, found))
@@ -156,30 +167,44 @@ class Rewrites:
 
     def _settle(self) -> None:
         """The moment is over: tell the causes of what happened in it."""
-        self._timer = None
         notes, self._notes = self._notes, {}
-        running = [pod.knob.touched for pod in self._everyone() if pod.containers]
-        for (knob, found), note in notes.items():
-            together = sum(touched >= note.noticed - MOMENT_SECONDS for touched in running)
-            unit = knob.is_units(found)
-            seen = Evidence(note.age, knob.container != "", unit, note.resized, together, len(running))
-            cause = cause_of(seen)
-            high = self._fs.is_high_below_max(knob.path)
-            other = cause is names.Cause.OTHER_WRITER
-            if other or (cause in _ASIDE and knob.container and high and found == _MAX):
-                self._signs.note(drift.Write(knob.kind, knob.path, found, high), note.noticed)
-            elif cause is names.Cause.UNIT_VALUE and knob.container and found != _MAX:
-                # Of a container systemd holds the kubelet's number: tools that write it past systemd have a beat.
-                self._signs.note(drift.Write(knob.kind, knob.path, found, high, unit=True), note.noticed)
-            if knob.container and cause in {names.Cause.START, names.Cause.RESIZE}:
-                # The runtime tells systemd, which from now on writes this one.
-                knob.unit = found
-            self._tell(cause, knob, note.count, note.exposed, found=found)
+        running = sorted(pod.knob.touched for pod in self._everyone() if pod.containers)
+        self._find_causes(collections.deque(notes.items()), running)
+
+    def _find_causes(
+        self, notes: collections.deque[tuple[tuple[pods.Knob, int], _Note]], running: Sequence[float]
+    ) -> None:
+        """One in each turn of the event loop: it may take some reading, and repairs are not to wait for all of them."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        (knob, found), note = notes.popleft()
+        self._find_cause(knob, found, note, running)
+        if notes:
+            self._timer = loop.call_soon(self._guarded, lambda: self._find_causes(notes, running))
+            return
+        if self._notes:
+            self._timer = loop.call_later(MOMENT_SECONDS, self._guarded, self._settle)
         self._changed()
 
-    def _tell(
-        self, cause: names.Cause, knob: pods.Knob, count: int, exposed: exposure.Exposure, found: int | None = None
-    ) -> None:
+    def _find_cause(self, knob: pods.Knob, found: int, note: _Note, running: Sequence[float]) -> None:
+        """`running` is when each of the running pods was last written to, sorted."""
+        together = len(running) - bisect.bisect_left(running, note.noticed - MOMENT_SECONDS)
+        unit = knob.is_units(found)
+        cause = cause_of(Evidence(note.age, knob.container != "", unit, note.resized, together, len(running)))
+        other = cause is names.Cause.OTHER_WRITER
+        aside = cause in _ASIDE and knob.container != "" and found == _MAX
+        # Of a container systemd holds the kubelet's number: tools that write it past systemd have a beat.
+        beat = cause is names.Cause.UNIT_VALUE and knob.container != "" and found != _MAX
+        if other or aside or beat:
+            high = self._fs.is_high_below_max(knob.path)
+            if other or high or beat:
+                self._signs.note(drift.Write(knob.kind, knob.path, found, high, unit=beat), note.noticed)
+        if knob.container and cause in {names.Cause.START, names.Cause.RESIZE}:
+            # The runtime tells systemd, which from now on writes this one.
+            knob.unit = found
+        self._tell(cause, knob, note.count, note.exposed, found)
+
+    def _tell(self, cause: names.Cause, knob: pods.Knob, count: int, exposed: exposure.Exposure, found: int) -> None:
         REWRITES.inc(knob.kind, cause.value, by=count)
         if exposed.count and knob.pod is not None:
             knob.pod.tally.attribute(cause, exposed)
@@ -194,7 +219,7 @@ class Rewrites:
             extra={
                 "cause": cause.value,
                 "cgroup": f"/{knob.path}",
-                "found": "" if found is None else limits.render(found),
+                "found": limits.render(found),
                 "rewrites": self._unlogged.pop(cause),
             },
         )

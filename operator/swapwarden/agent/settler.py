@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -17,17 +18,20 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
+_KINDS: Final = ("pod", "container", "kubepods")
 WRITES = metrics.counter(
     "swapwarden_agent_writes_total",
     "Writes to memory.swap.max, by kind of cgroup (pod, container, kubepods, system) and result: ok, overwritten (by"
     " another at the same moment), gone (with its cgroup), denied, error.",
     labels=("kind", "result"),
+    known=itertools.product(_KINDS, ("ok", "overwritten", "gone", "denied", "error")),
 )
 REPAIRS = metrics.counter(
     "swapwarden_agent_repairs_total",
     "Values of memory.swap.max that another writer undid and the agent wrote again, by kind of cgroup (pod, container,"
     " kubepods, system) and by whether they were above or below what was wanted.",
     labels=("kind", "direction"),
+    known=itertools.product(_KINDS, ("above", "below")),
 )
 REPAIR_SECONDS = metrics.histogram(
     "swapwarden_agent_repair_seconds",
@@ -102,6 +106,10 @@ class Settler:
         self._fights = fights.Fights(clock)
         self._raises: list[_Raise] | None = None
         """What waits while other files are lowered; None where nothing has to."""
+        self._unlowered: set[pods.Knob] = set()
+        """What is to be lowered, and was not seen to be."""
+        self._barred: set[pods.Knob] = set()
+        """What waits for one of these."""
 
     @contextlib.contextmanager
     def lowering_first(self) -> Iterator[None]:
@@ -132,6 +140,7 @@ class Settler:
         try:
             wait = self._bring(knob, noticed, ran=ran)
         except _LaterError:
+            self._lowered(knob)
             return
         except cgroupfs.GoneError as error:
             wait = self._gone(knob, error)
@@ -145,6 +154,7 @@ class Settler:
         else:
             knob.failed = ""
             knob.backoff = None
+            self._lowered(knob)
             self._time_enforcement(knob)
         if wait is not None:
             knob.retry = asyncio.get_running_loop().call_later(wait, self._again, knob)
@@ -162,6 +172,8 @@ class Settler:
         self.cancel(knob)
         self._room.forget(knob.path)
         self._journal.forget(knob.path)
+        self._barred.discard(knob)
+        self._lowered(knob)
 
     def is_to_put_back(self, knob: pods.Knob) -> bool:
         """Whether the file holds a value of ours and should not."""
@@ -181,11 +193,14 @@ class Settler:
                 return self._settled(knob, found)
             swap = 0 if limit >= limits.NO_LIMIT else self._fs.in_use(knob.path)
             usages = functools.partial(self._room.usages, knob.path)
-            held = knob.holds == limit
             if knob.cap:  # less is as good, so there is nothing to fight about
                 knob.fight = None
             cap = knob.cap or self._fights.yields(knob, limit)
-            action = decide.decide(limit, found, swap, usages, cap=cap, held=held, page=self._fs.page)
+            above = functools.partial(self._above, knob)
+            held, units = knob.holds, knob.is_units(found)
+            action = decide.decide(
+                limit, found, swap, usages, cap=cap, held=held, units=units, above=above, page=self._fs.page
+            )
             if action.write is None:
                 knob.holds = found
                 wait = self._settled(knob, found, swap, draining=action.draining, cut=found <= limit)
@@ -193,6 +208,10 @@ class Settler:
             if self._raises is not None and action.write > found:
                 self._raises.append(_Raise(knob, noticed, ran))
                 raise _LaterError
+            if action.write > found and self._is_barred(knob):
+                return self._settled(knob, found, swap)
+            if action.write < found:
+                self._unlowered.add(knob)
             self._write(knob, found, action.write)
             again = self._fs.limit(knob.path)
             self._account(knob, found, action.write, noticed, swap=swap, ran=ran, down=down)
@@ -203,6 +222,38 @@ class Settler:
             ran = down = None
             found = again
         raise ContestedError(f"{knob.path}: another writer changes it all the time")
+
+    def _above(self, knob: pods.Knob) -> int:
+        """The least limit of the cgroups above a file's; where others just lowered the pod's, what that is to be."""
+        least, path = limits.NO_LIMIT, knob.path.rpartition("/")[0]
+        while path:
+            with contextlib.suppress(cgroupfs.CgroupError):
+                found = self._fs.limit(path)
+                if knob.pod is not None and path == knob.pod.path:
+                    found = max(found, knob.pod.knob.holds or 0)
+                least = min(least, found)
+            path = path.rpartition("/")[0]
+        return least
+
+    def _is_barred(self, knob: pods.Knob) -> bool:
+        """Whether a file is not to be raised yet, because one below it cannot be written.
+
+        What is to hold less there would have what this one is given. It waits until the other is written, or gone, or
+        to hold something else: of too little swap no promise is broken, and the status tells of the other.
+        """
+        barred = any(each.path.startswith(f"{knob.path}/") for each in self._unlowered)
+        (self._barred.add if barred else self._barred.discard)(knob)
+        return barred
+
+    def _lowered(self, knob: pods.Knob) -> None:
+        """Let those go on that waited for it."""
+        if knob not in self._unlowered:
+            return
+        self._unlowered.remove(knob)
+        for each in [each for each in self._barred if knob.path.startswith(f"{each.path}/")]:
+            self._barred.remove(each)
+            self.cancel(each)
+            each.retry = asyncio.get_running_loop().call_later(0, self._again, each)
 
     def _limit(self, knob: pods.Knob, found: int) -> int | None:
         """The number that the file is to hold; None where it is no business of the agent's."""
@@ -271,9 +322,13 @@ class Settler:
         now = self._clock()
         exposed, pod = None, knob.pod
         if found > value and (foreign or ran) and pod is not None and pod.containers:
-            grown = max(swap, self._fs.in_use(knob.path)) - max(knob.swap, value)
-            exposed = exposure.Exposure(1, max(0.0, now - noticed) * 1000, max(0, grown))
-            pod.tally.add(pod.uid, exposed, wanted=value, found=found, ended=now, rewritten=foreign)
+            # Beyond what it is to have, not beyond what is written: while it drains, that leaves it room.
+            used, limit = max(swap, self._fs.in_use(knob.path)), value if knob.limit is None else knob.limit
+            # A pod that was above several of its limits at once was so for that time once.
+            lasted = max(0.0, now - max(noticed, pod.tally.last))
+            exposed = exposure.Exposure(1, lasted * 1000, max(0, used - max(knob.swap, limit)))
+            knob.swap = used  # what is counted once is not counted in the next write's turn
+            pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, rewritten=foreign)
             self._changed()
         if foreign:
             REPAIRS.inc(knob.kind, "above" if found > value else "below")
@@ -313,6 +368,7 @@ class Settler:
         WRITES.inc(knob.kind, "denied" if denied else "error")
         if denied and knob.container and knob.pod is not None and knob.pod.uid == self._own_uid:
             # With nsdelegate nobody may write to the cgroup that is the root of their own namespace.
+            self._lowered(knob)
             return None
         if not knob.failed:
             log.error(

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -26,6 +26,7 @@ ERRORS = metrics.counter(
     "swapwarden_agent_api_errors_total",
     "Requests to the API server that failed, by what for: state or status.",
     labels=("request",),
+    known=[("state",), ("status",)],
 )
 FOLLOWING = metrics.gauge(
     "swapwarden_agent_state_followed",
@@ -56,6 +57,20 @@ class _List(msgspec.Struct):
 
 
 _decode_list = msgspec.json.Decoder(_List).decode
+
+
+class _Reported(msgspec.Struct):
+    """What a state holds besides its spec."""
+
+    metadata: wanted.WireMeta
+    status: dict[str, Any] = {}
+
+
+class _Reports(msgspec.Struct):
+    items: list[_Reported]
+
+
+_decode_reports = msgspec.json.Decoder(_Reports).decode
 
 
 class Source:
@@ -132,16 +147,27 @@ class Source:
         The object's own version would not do: where nothing changed it for a while, it is too old to watch from.
         """
         try:
-            found = _decode_list(await self._api.get(COLLECTION, params=params, timeout=LIST_SECONDS))
+            answer = await self._api.get(COLLECTION, params=params, timeout=LIST_SECONDS)
         except client.ApiError as error:
             if error.status == 404:
                 self._missing()
+            raise
+        try:
+            found = _decode_list(answer)
+        except msgspec.MsgspecError:
+            self._report(answer)
             raise
         if found.items:
             self._take(found.items[0], fresh=True)
         else:
             self._missing()
         return found.metadata.resource_version
+
+    def _report(self, answer: bytes) -> None:
+        """Of a state that cannot be understood, tell all the same that it is there: its status is to say so."""
+        with contextlib.suppress(msgspec.MsgspecError):
+            for each in _decode_reports(answer).items[:1]:
+                self._fetched(wanted.WireState(each.metadata, status=each.status))
 
     def _missing(self) -> None:
         if self._uid:
@@ -160,5 +186,3 @@ class Source:
         self._uid, self._generation = state.metadata.uid, state.metadata.generation
         self._refused("")
         self._accept(state)
-        GENERATION.set(state.metadata.generation)
-        ACCEPTED.set(time.time())

@@ -22,7 +22,9 @@ _ORDER: Final = ("WriteFailed", "Draining", "Yielded", "Audit", "AwaitingState",
 """Of violations, where there is not room for all: what is wrong now before what was."""
 _MEANT: Final = frozenset({names.Shortfall.AUDIT, names.Shortfall.NO_EFFECT})
 """Shortfalls of settings that are as whoever wrote the profile must have meant it."""
-_PASSING: Final = frozenset({names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, *_MEANT})
+_PASSING: Final = frozenset(
+    {names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, names.Shortfall.RELOAD_NEEDED, *_MEANT}
+)
 """Shortfalls of settings with which a node is as good as others."""
 _COUNTERS: Final = frozenset({"wanted", "found", "swapBytes", "exposures", "exposedMilliseconds", "message"})
 """Fields of a violation whose change alone is not worth a write at once."""
@@ -134,11 +136,11 @@ def _drift(standing: Standing) -> _Verdict:
     yielded = sum(violation.reason == "Yielded" for violation in standing.violations)
     if yielded:
         reason, message = "Yielded", f"{yielded} cgroups are left to another writer, who keeps lowering them"
-    elif standing.drifting:
-        reason = "Rewritten"
-        message = f"{standing.drifting} running pods were above their value lately; repaired"
-    elif standing.others:
-        reason, message = "OtherWriter", "values were written over lately; repaired"
+    elif standing.drifting or standing.others:
+        # What systemd writes passes; who else writes does not go away by itself.
+        reason = "OtherWriter" if standing.others else "Rewritten"
+        drifting = f"{standing.drifting} running pods were above their value lately; repaired"
+        message = drifting if standing.drifting else "values were written over lately; repaired"
     else:
         return _Verdict("False", "Quiet", "")
     return _Verdict("True", reason, f"{message}; {standing.others}" if standing.others else message)
@@ -232,7 +234,11 @@ def essence(status: Mapping[str, Any]) -> dict[str, Any]:
     """A status less what grows all the time: where two of these are equal, a write can wait."""
     conditions = [{**condition, "message": "", "observedGeneration": 0} for condition in status.get("conditions", [])]
     violations = sorted(
-        tuple(sorted((key, str(value)) for key, value in violation.items() if key not in _COUNTERS))
+        (
+            # That a pod took swap while exposed is worth an event, which waits for this.
+            violation.get("reason") == "Exposed" and bool(violation.get("swapBytes")),
+            *sorted((key, str(value)) for key, value in violation.items() if key not in _COUNTERS),
+        )
         for violation in status.get("violations", [])
     )
     cost = {key: value for key, value in status.get("proposal", {}).items() if key != "bytes"}

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = (2.0, 120.0)
 """First and longest bound of the wait before trying a refused write again."""
-_IO: Final = "io"
+CONTROLLER: Final = "io"
 _QOS: Final = "io.cost.qos"
 _OFF: Final = "enable=0"
 
@@ -171,7 +171,7 @@ class UnitIo:
     def _require(self, name: str, path: str, file: File, disk: str) -> None:
         """ShortError where a cgroup has no such file, or the disk does not follow it."""
         if not self._fs.has(path, file.name):
-            if _IO in self._fs.controllers(path):
+            if CONTROLLER in self._fs.controllers(path):
                 lack = f"the node's kernel has none ({file.option})"
             else:
                 lack = f"it has no io controller: run `systemctl set-property {name} IOAccounting=yes` on the node"

@@ -48,6 +48,7 @@ class Unit(pods.Knob):
     def __init__(self, name: str, path: str, inode: int) -> None:
         super().__init__(path, inode, None)
         self.name = name
+        self.unit = None  # who runs the node may have given it a MemorySwapMax
 
     @property
     def kind(self) -> str:
@@ -115,12 +116,33 @@ class Units:
             unit.shadow = limit if path in found else targets.Hold.PUT_BACK
             unit.target = unit.shadow if mode is names.Mode.ENFORCE else targets.Hold.PUT_BACK
             self._settler.settle(unit, noticed)
-            if path not in found and not unit.failed and not self._settler.is_to_put_back(unit):
+            done = not unit.failed and not self._settler.is_to_put_back(unit) and not self._is_covered(unit)
+            if path not in found and done:
                 self._drop(path)
 
     def concerns(self, owner: pods.Watched, event: inotify.Event) -> bool:
         """Whether something happened to a unit that is named: `bring` then is to be called."""
         return isinstance(owner, Home | pods.Parent) and (event.name in self._names or event.name in self._home_names)
+
+    def rewritten(self, knob: pods.Knob) -> bool:
+        """Another writer gave a file the value that it holds now. Whether that says anything new of systemd's 0."""
+        if not isinstance(knob, Unit):
+            return False
+        before = self._is_covered(knob)
+        covered = self._is_at_zero(knob.path) and (before or self._held_at_zero(knob.name))
+        if covered != before:
+            self._journal.cover(knob.path, knob.inode, covered=covered)
+        return covered != before
+
+    def _is_covered(self, unit: Unit) -> bool:
+        entry = self._journal.get(unit.path, unit.inode)
+        return entry is not None and entry.covered
+
+    def _is_at_zero(self, path: str) -> bool:
+        try:
+            return self._fs.limit(path) == 0
+        except cgroupfs.CgroupError:  # settling the file fails, too, and says why
+            return False
 
     def knobs(self) -> Iterator[pods.Knob]:
         """The files that are in hand."""
@@ -150,8 +172,15 @@ class Units:
             return shortfall.Shortfall(unit.name, names.Shortfall.WRITE_FAILED, unit.failed)
         if unit.draining:
             # To the MiB: it moves all the time.
-            more = f"{unit.swap >> 20} MiB of swap are still in use; they may not grow, and fall as pages are touched"
+            more = (
+                f"{unit.swap >> 20} MiB of swap are still in use; they can grow little, and fall as pages are touched"
+            )
             return shortfall.Shortfall(unit.name, names.Shortfall.DRAINING, more)
+        if unit.target is targets.Hold.PUT_BACK and self._is_covered(unit):
+            more = (
+                "systemd takes it back to 0 until it reads its units again: run `systemctl daemon-reload` on the node"
+            )
+            return shortfall.Shortfall(unit.name, names.Shortfall.RELOAD_NEEDED, more)
         if self._audit and targets.differs(unit.shadow, unit.found, cap=False):
             return shortfall.Shortfall(unit.name, names.Shortfall.AUDIT, "memory.swap.max would be lowered")
         return None
@@ -196,11 +225,11 @@ class Units:
         if unit is None and inode is not None:
             unit = self._units[path] = Unit(name, path, inode)
             entry = self._journal.get(path, inode)
-            if entry is None and self._held_at_zero(name):
+            if entry is None and self._held_at_zero(name) and self._is_at_zero(path):
                 # After a boot it was made so. What is put back is no limit, which systemd would have given it else.
                 self._journal.cover(path, inode, covered=True)
             if entry is not None and entry.wrote:
-                unit.holds = entry.wrote[-1]
+                unit.holds, unit.unit = entry.wrote[-1], entry.found
         if unit is not None:
             self._watches.watch(unit, self._fs.absolute(path, cgroupfs.SWAP_MAX), inotify.CONTENT)
         return unit

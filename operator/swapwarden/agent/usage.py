@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from swapwarden.agent import cgroupfs, facts, hostfiles, limits, pods
+from swapwarden.agent import cgroupfs, exposure, facts, hostfiles, limits, pods
 from swapwarden.telemetry import metrics
 
 TOTAL = metrics.reading(
@@ -71,6 +71,13 @@ SLICE_USED = metrics.reading(
     "swapwarden_slice_swap_usage_bytes",
     "Swap in use by a top-level slice of systemd that holds no pods (memory.swap.current).",
     labels=("slice",),
+)
+SLICE_STALLED = metrics.reading(
+    "counter",
+    "swapwarden_slice_pressure_stalled_seconds_total",
+    "Time in which some or all (full) tasks of a top-level slice of systemd that holds no pods, and that had work to"
+    " do, waited for the resource, memory or io (total of memory.pressure and io.pressure).",
+    labels=("slice", "resource", "kind"),
 )
 POD_USED = metrics.reading(
     "gauge",
@@ -147,7 +154,7 @@ _Values = dict[tuple[str, ...], float]
 
 
 def stalls(text: str) -> dict[str, float]:
-    """Seconds in all, by kind (some, full), of a file of /proc/pressure (Documentation/accounting/psi.rst).
+    """Seconds in all, by kind (some, full), of a pressure file, of cgroup or node (Documentation/accounting/psi.rst).
 
     Its lines are `some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS`; odd ones are skipped.
     """
@@ -252,6 +259,9 @@ class Usage:
         used = [(self._bytes(name, cgroupfs.SWAP_CURRENT), name) for name in names]
         for size, name in heapq.nlargest(_SLICES, [(size, name) for size, name in used if size is not None]):
             found.put(SLICE_USED, size, name)
+            for resource in _RESOURCES:
+                for kind, seconds in stalls(self._pressure(name, resource)).items():
+                    found.put(SLICE_STALLED, seconds, name, resource, kind)
 
     # Pods
 
@@ -259,10 +269,10 @@ class Usage:
         above: dict[str, int] = {}
         users, given = [], 0
         for pod in self._known():
-            used = self._bytes(pod.path, cgroupfs.SWAP_CURRENT)
-            if used is not None:
+            used, limit = self._bytes(pod.path, cgroupfs.SWAP_CURRENT), self._bytes(pod.path, cgroupfs.SWAP_MAX)
+            if used is not None and limit is not None:
                 users.append(_Pod(used, pod.uid, pod))
-                given += self._limit(pod.path)
+                given += limit
             await self._pause()
         if total is not None:
             accessible = min(total, self._least(root, above))
@@ -277,21 +287,36 @@ class Usage:
             await self._pause()
         if rest := users[self._top :]:
             found.put(POD_USED, sum(each.used for each in rest), OTHER)
+        self._exposed(found)
+
+    def _exposed(self, found: _Found) -> None:
+        """Of the pods that were above their limit, those that took most, and then those that were so the longest."""
+        exposed = (pod for pod in self._known() if pod.tally.count)
+        for pod in heapq.nlargest(self._top, exposed, key=lambda each: (each.tally.grown, each.tally.milliseconds)):
+            found.put(exposure.POD_EXPOSURES, pod.tally.count, pod.uid)
+            found.put(exposure.POD_EXPOSED, pod.tally.milliseconds / 1000, pod.uid)
+            for cause, milliseconds in pod.tally.milliseconds_of.items():
+                found.put(exposure.POD_EXPOSED_BY_CAUSE, milliseconds / 1000, pod.uid, cause.value)
+            found.put(exposure.POD_GROWN, pod.tally.grown, pod.uid)
 
     def _pod(self, found: _Found, user: _Pod, above: dict[str, int]) -> None:
         uid, pod = user.uid, user.pod
-        limit = min(self._limit(pod.path), self._least(pod.path.rpartition("/")[0], above))
+        limit = self._bytes(pod.path, cgroupfs.SWAP_MAX)
+        if limit is None:  # gone since
+            return
+        limit = min(limit, self._least(pod.path.rpartition("/")[0], above))
         found.put(POD_USED, user.used, uid)
         found.put(POD_LIMIT, _shown(limit), uid)
         for metric, event, count in self._events(pod.path, POD_SWAP_EVENTS, POD_MEMORY_EVENTS):
             found.put(metric, count, uid, event)
         for container in itertools.islice(pod.containers.values(), _CONTAINERS):
             used = self._bytes(container.path, cgroupfs.SWAP_CURRENT)
-            if used is not None:
+            own = self._bytes(container.path, cgroupfs.SWAP_MAX)
+            if used is not None and own is not None:
                 # With crun the processes are in a cgroup of their own below.
-                own = min(self._limit(path) for path in (container.path, *(knob.path for knob in container.knobs)))
+                inner = (self._limit(knob.path) for knob in container.knobs)
                 found.put(CONTAINER_USED, used, uid, container.id)
-                found.put(CONTAINER_LIMIT, _shown(min(own, limit)), uid, container.id)
+                found.put(CONTAINER_LIMIT, _shown(min(own, limit, *inner)), uid, container.id)
 
     def _events(
         self, path: str, swap: metrics.Reading, memory: metrics.Reading
@@ -322,6 +347,12 @@ class Usage:
         except cgroupfs.CgroupError:
             return None
 
+    def _pressure(self, path: str, resource: str) -> str:
+        try:
+            return self._fs.pressure(path, resource)
+        except cgroupfs.CgroupError:
+            return ""
+
     def _counts(self, path: str, file: str) -> Mapping[str, int]:
         try:
             return self._fs.counts(path, file)
@@ -334,8 +365,10 @@ def _shown(limit: int) -> float:
 
 
 READINGS: Final = (
-    *(TOTAL, USED, ACCESSIBLE, RESERVED, UNASSIGNED, SWAPPED_IN, SWAPPED_OUT, REFAULTS, STALLED, SLICE_USED),
+    *(TOTAL, USED, ACCESSIBLE, RESERVED, UNASSIGNED, SWAPPED_IN, SWAPPED_OUT, REFAULTS, STALLED),
+    *(SLICE_USED, SLICE_STALLED),
     *(POD_USED, POD_LIMIT, POD_SWAP_EVENTS, POD_MEMORY_EVENTS, CONTAINER_USED, CONTAINER_LIMIT),
     *(PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS),
+    *(exposure.POD_EXPOSURES, exposure.POD_EXPOSED, exposure.POD_EXPOSED_BY_CAUSE, exposure.POD_GROWN),
 )
 """All that one look gives."""

@@ -17,12 +17,6 @@ log = logging.getLogger(__name__)
 WATCHES = metrics.gauge(
     "swapwarden_agent_watches", "inotify watches in use, one for each cgroup and each file that is followed."
 )
-SHORTFALLS = metrics.counter(
-    "swapwarden_agent_watch_shortfalls_total",
-    "Times that something could not be watched, by reason: instances, watches (limits of inotify), refused, unreadable."
-    " Comparing takes the place of events.",
-    labels=("reason",),
-)
 
 POLL_SECONDS: Final = 1.0
 """Between full comparisons while inotify cannot watch everything."""
@@ -41,6 +35,15 @@ class Shortfall(enum.StrEnum):
     """One watch was refused for another reason."""
     UNREADABLE = "unreadable"
     """A directory of the tree could not be read."""
+
+
+SHORTFALLS = metrics.counter(
+    "swapwarden_agent_watch_shortfalls_total",
+    "Times that something could not be watched, by reason: instances, watches (limits of inotify), refused, unreadable."
+    " Comparing takes the place of events.",
+    labels=("reason",),
+    known=[(each.value,) for each in Shortfall],
+)
 
 
 class Watches:

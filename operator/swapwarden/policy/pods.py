@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -62,6 +63,7 @@ class WirePodCondition(msgspec.Struct, frozen=True):
 
     type: str
     status: str
+    reason: str = ""
 
 
 class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -111,6 +113,13 @@ class ContainerRow(msgspec.Struct, frozen=True, gc=False):
     """The runtime's id, without its prefix (containerd://); empty unless the container runs."""
 
 
+class Enforced(NamedTuple):
+    """A pod's condition names.ENFORCED_CONDITION, as far as it is kept."""
+
+    status: str
+    reason: str
+
+
 class PodRow(msgspec.Struct, frozen=True, gc=False):
     """A pod in the form in which it is kept."""
 
@@ -138,8 +147,8 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     """Whether the policy is the default of its namespace, and not the pod's own."""
     labels: str = ""
     """As parse_labels() reads them."""
-    enforced: str | None = None
-    """The status of its condition names.ENFORCED_CONDITION; None where it has none."""
+    enforced: Enforced | None = None
+    """None where it has no such condition."""
 
     def limited(self) -> bool:
         """Whether the pod, or a container of it, states a swap limit."""
@@ -174,7 +183,14 @@ def project(wire: WirePod) -> PodRow:
         agent=names.AGENT_LABELS.items() <= meta.labels.items() and _is_ready(status),
         defaulted=annotations.get(names.POLICY_SOURCE_ANNOTATION) == vocabulary.SOURCE_NAMESPACE,
         labels=_shared(",".join(f"{key}={value}" for key, value in meta.labels.items())),
-        enforced=next((each.status for each in status.conditions if each.type == names.ENFORCED_CONDITION), None),
+        enforced=next(
+            (
+                _enforced(each.status, each.reason)
+                for each in status.conditions
+                if each.type == names.ENFORCED_CONDITION
+            ),
+            None,
+        ),
     )
 
 
@@ -191,6 +207,12 @@ def _not_started(row: PodRow) -> PodRow:
 def parse_labels(text: str) -> dict[str, str]:
     """Labels as a row keeps them: key=value, joined by commas, neither of which a label can have in it."""
     return dict(each.split("=", 1) for each in text.split(",")) if text else {}
+
+
+@functools.lru_cache(maxsize=256)
+def _enforced(status: str, reason: str) -> Enforced:
+    """One object for all pods of which the same is said."""
+    return Enforced(status, reason)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
+import shutil
 import signal
 import time
 
@@ -150,14 +152,30 @@ def test_an_expired_watch_is_followed_by_a_fresh_list(tree: CgroupTree, api: Fak
 def test_a_state_that_cannot_be_understood_changes_nothing(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     pod = tree.pod(1)
     api.put(pods({1: str(MIB)}))
-    start().wait_ready()
+    agent = start().wait_ready()
     holds(pod, str(MIB))
-    api.put(pods({1: "1G"}))
+    before = api.put(pods({1: "1G"})) - 1
     until(lambda: api.condition("Degraded") == ("True", "StateRefused"))
     assert swap_max(pod) == str(MIB)
+    assert agent.metric("swapwarden_agent_state_generation") == before
     generation = api.put(pods({1: "0"}))
     applied(api, generation)
+    assert agent.metric("swapwarden_agent_state_generation") == generation
     until(lambda: api.condition("Degraded")[0] == "False")
+
+
+def test_a_state_made_anew_that_cannot_be_read_says_so(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    pod = tree.pod(1)
+    api.put(pods({1: str(MIB)}))
+    start().wait_ready()
+    holds(pod, str(MIB))
+    applied(api, 1)
+    api.delete()
+    api.put({**pods({1: "0"}), "mode": "FromTheFuture"})
+    until(lambda: api.condition("Degraded") == ("True", "StateRefused"))
+    assert swap_max(pod) == str(MIB)
+    applied(api, api.put(pods({1: "0"})))
+    assert swap_max(pod) == "0"
 
 
 @pytest.mark.parametrize("api_up", [True, False])
@@ -200,6 +218,31 @@ def test_a_corrupt_cache_and_a_torn_journal_do_not_stop_it(tree: CgroupTree, api
     assert (first.state_dir / "state.json.corrupt").exists()
     api.put(pods({1: "0"}))
     holds(pod, "0")
+
+
+@pytest.mark.parametrize(
+    ("boot", "verdict"), [("one", ("Unknown", "NoEvidence")), ("two", ("True", "InForce"))], ids=["cleared", "booted"]
+)
+def test_a_run_dir_that_was_cleared_is_told_from_a_boot(
+    tree: CgroupTree, api: FakeApi, start: Start, boot: str, verdict: tuple[str, str]
+) -> None:
+    """What then stands at 0 is the agent's own; after a boot it is systemd's."""
+    boot_id = tree.proc / "sys/kernel/random/boot_id"
+    boot_id.parent.mkdir(parents=True)
+    boot_id.write_text("one\n")
+    pod = tree.pod(1)
+    api.put(pods({1: "0"}, guarantee="Strict"))
+    first = start().wait_ready()
+    holds(pod, "0")
+    until((first.state_dir / "state.json").exists)
+    until(lambda: api.condition("Strict") == ("Unknown", "NoEvidence"))
+    first.kill()
+    shutil.rmtree(first.run_dir)
+    boot_id.write_text(f"{boot}\n")
+    second = start().wait_ready()
+    applied(api, api.put(pods({1: "0", 2: "0"}, guarantee="Strict")))
+    assert api.condition("Strict") == verdict
+    assert ("the journal of this boot is gone" in second.log.read_text()) is (boot == "one")
 
 
 def test_sigterm_ends_it_and_leaves_the_values(tree: CgroupTree, api: FakeApi, start: Start) -> None:
@@ -387,6 +430,15 @@ def test_a_node_without_cgroup_v2_is_reported_and_left_alone(tree: CgroupTree, a
     start().wait_ready()
     until(lambda: api.condition("Compatible") == ("False", "NoCgroupV2"))
     assert swap_max(pod) == "max"
+
+
+def test_it_has_no_huge_pages(api: FakeApi, start: Start) -> None:
+    api.put(pods({}))
+    agent = start().wait_ready()
+    lines = pathlib.Path(f"/proc/{agent.process.pid}/status").read_text().splitlines()
+    assert "THP_enabled:\t0" in lines
+    rollup = pathlib.Path(f"/proc/{agent.process.pid}/smaps_rollup").read_text()
+    assert re.search(r"^AnonHugePages: +0 kB$", rollup, re.MULTILINE)
 
 
 def test_no_secret_in_the_log(api: FakeApi, start: Start) -> None:

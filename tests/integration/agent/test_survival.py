@@ -126,7 +126,7 @@ def test_a_full_disk_under_its_directories(
         (tmp_path / file).symlink_to("/dev/full")
     pod = tree.pod(1)
     generation = api.put(pods({1: "0"}))
-    agent = start().wait_ready()
+    agent = start("--resync-interval", "1").wait_ready()
     applied(api, generation)
     assert swap_max(pod) == "0"
     until(lambda: agent.metric("swapwarden_agent_cache_failures_total") >= 1)
@@ -138,7 +138,8 @@ def test_a_full_disk_under_its_directories(
     second = tree.pod(2)
     applied(api, api.put(pods({1: "0", 2: str(MIB)})))
     assert swap_max(second) == str(MIB)
-    until((tmp_path / "state" / "state.json").exists, "there is room again")
+    for file in ("run/journal.jsonl", "state/state.json"):
+        until((tmp_path / file).exists, "there is room again")
     agent.kill()
     start().wait_ready()
     applied(api, api.put(pods({}, mode="Restore")), "Restored")

@@ -11,6 +11,7 @@ import pytest
 from swapwarden.agent import cache, wanted
 
 PAGE = 4096
+BOOT = "5b1c2f0e-0000-4000-8000-000000000001"
 
 
 def wire(value: str = "0") -> wanted.WireState:
@@ -19,11 +20,20 @@ def wire(value: str = "0") -> wanted.WireState:
 
 
 def test_what_is_stored_is_loaded(tmp_path: pathlib.Path) -> None:
-    cache.store(tmp_path, "n1", wire())
+    cache.store(tmp_path, "n1", wire(), BOOT)
     loaded = cache.load(tmp_path, "n1", PAGE)
     assert loaded is not None
-    assert wanted.compile_state(loaded, PAGE) == wanted.compile_state(wire(), PAGE)
+    assert wanted.compile_state(loaded.state, PAGE) == wanted.compile_state(wire(), PAGE)
+    assert loaded.boot == BOOT
     assert os.listdir(tmp_path) == [cache.FILE]  # noqa: PTH208 names are what is asked for
+
+
+def test_one_of_an_agent_that_knew_of_no_boots_is_loaded(tmp_path: pathlib.Path) -> None:
+    body = msgspec.json.encode({"node": "n1", "uid": "uid", "generation": 3, "spec": {"pods": {}}})
+    (tmp_path / cache.FILE).write_bytes(cache._sealed(body))
+    loaded = cache.load(tmp_path, "n1", PAGE)
+    assert loaded is not None
+    assert loaded.boot == ""
 
 
 def test_nothing_stored_is_nothing(tmp_path: pathlib.Path) -> None:
@@ -31,7 +41,7 @@ def test_nothing_stored_is_nothing(tmp_path: pathlib.Path) -> None:
 
 
 def test_another_nodes_state_is_not_used(tmp_path: pathlib.Path) -> None:
-    cache.store(tmp_path, "n2", wire())
+    cache.store(tmp_path, "n2", wire(), BOOT)
     assert cache.load(tmp_path, "n1", PAGE) is None
 
 
@@ -59,9 +69,18 @@ def test_a_corrupt_cache_is_moved_aside(tmp_path: pathlib.Path, content: bytes) 
     assert cache.CORRUPT.value() == before + 1
 
 
+def test_no_more_is_read_than_a_state_can_have_whatever_the_file_says_of_its_size(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cache, "MAX_BYTES", 100)
+    (tmp_path / cache.FILE).symlink_to("/proc/self/status")  # its size is 0
+    assert cache.load(tmp_path, "n1", PAGE) is None
+    assert [record.__dict__["error"] for record in caplog.records] == ["it is larger than 100 bytes"]
+
+
 @pytest.mark.parametrize("change", [1, 0x80])
 def test_a_byte_that_a_disk_changed_is_noticed_wherever_it_is(tmp_path: pathlib.Path, change: int) -> None:
-    cache.store(tmp_path, "n1", wire())
+    cache.store(tmp_path, "n1", wire(), BOOT)
     file = tmp_path / cache.FILE
     data = file.read_bytes()
     for at in range(len(data)):
@@ -74,17 +93,17 @@ def test_a_byte_that_a_disk_changed_is_noticed_wherever_it_is(tmp_path: pathlib.
 
 
 def test_a_crash_while_storing_leaves_the_old(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache.store(tmp_path, "n1", wire("4096"))
+    cache.store(tmp_path, "n1", wire("4096"), BOOT)
 
     def crash(_: int) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("swapwarden.agent.cache.os.fsync", crash)
     with pytest.raises(OSError, match="Input/output error"):
-        cache.store(tmp_path, "n1", wire("8192"))
+        cache.store(tmp_path, "n1", wire("8192"), BOOT)
     loaded = cache.load(tmp_path, "n1", PAGE)
     assert loaded is not None
-    assert loaded.spec.pods["a"].swap_max == "4096"
+    assert loaded.state.spec.pods["a"].swap_max == "4096"
 
 
 def test_nothing_is_left_of_what_is_removed(tmp_path: pathlib.Path) -> None:
@@ -106,7 +125,7 @@ async def test_a_write_under_way_is_done_when_the_keeper_has_ended(
         written.append(state)
 
     monkeypatch.setattr(cache, "store", slow)
-    keeper, state = cache.Keeper(tmp_path, "n1"), wire()
+    keeper, state = cache.Keeper(tmp_path, "n1", BOOT), wire()
     keeper.keep(state)
     running = asyncio.create_task(keeper.run())
     await begun.wait()
@@ -114,7 +133,7 @@ async def test_a_write_under_way_is_done_when_the_keeper_has_ended(
     loop.call_soon(disk.set)
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert written == [(tmp_path, "n1", state)]
+    assert written == [(tmp_path, "n1", state, BOOT)]
 
 
 async def test_the_keeper_tells_of_a_disk_that_takes_nothing_and_goes_on(
@@ -122,13 +141,13 @@ async def test_the_keeper_tells_of_a_disk_that_takes_nothing_and_goes_on(
 ) -> None:
     loop, stored = asyncio.get_running_loop(), asyncio.Event()
     before, full = cache.FAILURES.value(), wire()
-    keeper, fits = cache.Keeper(tmp_path, "n1"), wire("4096")
+    keeper, fits = cache.Keeper(tmp_path, "n1", BOOT), wire("4096")
 
-    def store(directory: pathlib.Path, node: str, state: wanted.WireState) -> None:
+    def store(directory: pathlib.Path, node: str, state: wanted.WireState, boot: str) -> None:
         if state is full:
             loop.call_soon_threadsafe(keeper.keep, fits)
             raise OSError(errno.ENOSPC, "No space left on device")
-        assert (directory, node, state) == (tmp_path, "n1", fits)
+        assert (directory, node, state, boot) == (tmp_path, "n1", fits, BOOT)
         loop.call_soon_threadsafe(stored.set)
 
     monkeypatch.setattr(cache, "MIN_SECONDS", 0)

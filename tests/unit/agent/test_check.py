@@ -96,6 +96,27 @@ def test_what_falls_short(node: HostTree, capsys: pytest.CaptureFixture[str]) ->
     ]
 
 
+@pytest.mark.parametrize(
+    ("controllers", "message", "remedy"),
+    [
+        ("cpu io memory", "the node's kernel has no io.latency", "CONFIG_BLK_CGROUP_IOLATENCY"),
+        ("cpu memory", "system.slice has no io controller", "`systemctl set-property system.slice IOAccounting=yes`"),
+    ],
+)
+def test_a_remedy_where_io_latency_is_missing(
+    node: HostTree, capsys: pytest.CaptureFixture[str], controllers: str, message: str, remedy: str
+) -> None:
+    (node.system / "io.latency").unlink()
+    (node.system / "cgroup.controllers").write_text(f"{controllers}\n")
+    assert "io.latency" in shortfalls(node, capsys)
+    run(node)
+    _, said = capsys.readouterr().out.split("io.latency: ")
+    assert message in said
+    assert remedy in said
+    shutil.rmtree(node.system)
+    assert "io.latency" not in shortfalls(node, capsys)
+
+
 def test_nothing_falls_short(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
     (node.system / "memory.swap.max").write_text("0\n")
     (node.system / "io.latency").write_text("254:0 target=25000\n")

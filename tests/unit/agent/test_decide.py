@@ -8,32 +8,42 @@ bytes_ = st.integers(0, 1 << 30).map(lambda number: number // PAGE * PAGE)
 limit_ = st.one_of(bytes_, st.just(limits.NO_LIMIT))
 usage_ = st.builds(decide.Usage, bytes_, bytes_, limit_)
 usages_ = st.lists(usage_, max_size=4)
+held_ = st.none() | limit_
 
 
-def settle(limit: int, found: int, swap: int, usages: list[decide.Usage], *, held: bool) -> tuple[int, decide.Action]:
-    action = decide.decide(limit, found, swap, lambda: usages, held=held, page=PAGE)
+def settle(
+    limit: int, found: int, swap: int, usages: list[decide.Usage], *, held: int | None, units: bool = False
+) -> tuple[int, decide.Action]:
+    action = decide.decide(limit, found, swap, lambda: usages, held=held, units=units, page=PAGE)
     return (found if action.write is None else action.write), action
 
 
-@given(limit_, limit_, bytes_, usages_, st.booleans())
+@given(limit_, limit_, bytes_, usages_, held_)
 def test_never_above_what_is_wanted_or_in_use_with_room(
-    limit: int, found: int, swap: int, usages: list[decide.Usage], held: bool
+    limit: int, found: int, swap: int, usages: list[decide.Usage], held: int | None
 ) -> None:
     after, action = settle(limit, found, swap, usages, held=held)
     assert after <= max(limit, swap + max(swap // decide.ROOM_SHARE, decide.ROOM_BYTES))
     assert action.write is None or action.write == limit or action.write < found
 
 
-@given(limit_, limit_, bytes_, usages_, st.booleans())
-def test_settled_is_settled(limit: int, found: int, swap: int, usages: list[decide.Usage], held: bool) -> None:
-    after, first = settle(limit, found, swap, usages, held=held)
-    again = decide.decide(limit, after, swap, lambda: usages, held=held, page=PAGE)
+@given(limit_, limit_, bytes_, usages_, held_, st.booleans())
+def test_settled_is_settled(
+    limit: int,
+    found: int,
+    swap: int,
+    usages: list[decide.Usage],
+    held: int | None,
+    units: bool,
+) -> None:
+    after, first = settle(limit, found, swap, usages, held=held, units=units)
+    _, again = settle(limit, after, swap, usages, held=held, units=units)
     assert again == decide.Action(None, first.draining)
 
 
-@given(limit_, limit_, bytes_, usages_, st.booleans())
+@given(limit_, limit_, bytes_, usages_, held_)
 def test_swap_in_use_is_cut_only_where_everything_fits(
-    limit: int, found: int, swap: int, usages: list[decide.Usage], held: bool
+    limit: int, found: int, swap: int, usages: list[decide.Usage], held: int | None
 ) -> None:
     after, _ = settle(limit, found, swap, usages, held=held)
     if after < found and after < swap:
@@ -45,14 +55,14 @@ def test_a_pod_at_its_memory_limit_keeps_room_to_swap_in(
     limit: int, found: int, swap: int, usages: list[decide.Usage]
 ) -> None:
     full = [*usages, decide.Usage(100 * PAGE, swap or PAGE, 100 * PAGE)]
-    after, _ = settle(limit, found, swap, full, held=False)
+    after, _ = settle(limit, found, swap, full, held=None)
     if after < found:
         assert after >= swap + swap // decide.EASE_SHARE
 
 
-@given(limit_, limit_, bytes_, usages_, st.booleans())
+@given(limit_, limit_, bytes_, usages_, held_)
 def test_success_means_the_limit_is_there_and_no_more_is_in_use(
-    limit: int, found: int, swap: int, usages: list[decide.Usage], held: bool
+    limit: int, found: int, swap: int, usages: list[decide.Usage], held: int | None
 ) -> None:
     after, action = settle(limit, found, swap, usages, held=held)
     assert action.draining == (after != limit or swap > limit)
@@ -64,7 +74,7 @@ def test_memory_is_looked_at_only_where_swap_would_be_cut(limit: int, swap: int)
         raise AssertionError("looked")
 
     decide.decide(max(limit, swap * 2), limits.NO_LIMIT, swap, looked)
-    decide.decide(max(limit, swap), limits.NO_LIMIT, swap, looked, held=True)
+    decide.decide(max(limit, swap), limits.NO_LIMIT, swap, looked, held=max(limit, swap))
     decide.decide(limit, limit, swap, looked)
 
 
@@ -84,11 +94,50 @@ def test_a_change_of_policy_leaves_room_for_peaks() -> None:
 
 def test_a_repair_leaves_room_only_for_what_was_taken_meanwhile() -> None:
     def repair(limit: int, swap: int) -> int | None:
-        return decide.decide(limit, limits.NO_LIMIT, swap, lambda: [FULL], held=True).write
+        return decide.decide(limit, limits.NO_LIMIT, swap, lambda: [FULL], held=limit).write
 
     assert repair(40 * MIB, 40 * MIB) == 40 * MIB
     assert repair(40 * MIB, 48 * MIB) == 50 * MIB
     assert repair(0, 4 * PAGE) == 5 * PAGE
+
+
+def test_a_repair_of_what_drains_leaves_no_more_than_it_held_or_what_was_taken_meanwhile() -> None:
+    def repair(swap: int) -> int | None:
+        return decide.decide(0, limits.NO_LIMIT, swap, lambda: [FULL], held=56 * MIB).write
+
+    assert repair(56 * MIB) == repair(48 * MIB) == 56 * MIB
+    assert repair(20 * MIB) == 36 * MIB, "it goes down all the same"
+    assert repair(64 * MIB) == 66 * MIB
+
+
+def test_what_systemd_takes_from_what_drains_it_gets_back_unless_it_needs_it_no_more() -> None:
+    def after(found: int, swap: int, *usages: decide.Usage, limit: int = 0, cap: bool = False) -> int | None:
+        return decide.decide(
+            limit, found, swap, lambda: usages or [FULL], held=56 * MIB, units=True, cap=cap, page=PAGE
+        ).write
+
+    assert after(0, 40 * MIB) == after(8 * MIB, 40 * MIB) == 56 * MIB
+    assert after(0, 20 * MIB) == 36 * MIB, "it goes down all the same"
+    assert after(0, 64 * MIB) == 66 * MIB
+    assert after(0, 40 * MIB, decide.Usage(0, 40 * MIB, 64 * MIB)) is None
+    assert after(8 * MIB, 40 * MIB, decide.Usage(0, 40 * MIB, 64 * MIB)) == 0
+    assert after(0, 40 * MIB, cap=True) is None
+    assert after(0, 40 * MIB, limit=64 * MIB) == 64 * MIB, "it has never held more than that"
+    assert after(0, 40 * MIB, limit=48 * MIB) == 48 * MIB, "no more is in use"
+    assert decide.decide(0, 0, 40 * MIB, lambda: [FULL], held=56 * MIB) == decide.Action(None, draining=True)
+
+
+@given(limit_, bytes_, bytes_, st.lists(bytes_, max_size=5))
+def test_rewrites_do_not_raise_the_limit_of_a_pod_that_uses_what_it_is_let(
+    limit: int, held: int, swap: int, taken: list[int]
+) -> None:
+    """Only what it takes while it is exposed does, with a quarter of that."""
+    for more in taken:
+        after, _ = settle(limit, limits.NO_LIMIT, swap + more, [FULL], held=held)
+        known = max(limit, held)
+        excess = max(0, swap + more - known)
+        assert after <= known + excess + excess // decide.ROOM_SHARE
+        held, swap = after, min(after, swap + more)
 
 
 def test_usage_fits_at_the_bound_and_not_above() -> None:
@@ -101,3 +150,13 @@ def test_a_cap_leaves_smaller_values_alone() -> None:
     assert decide.decide(8 * PAGE, 4 * PAGE, 9 * PAGE, list, cap=True) == decide.Action(None, draining=True)
     assert decide.decide(8 * PAGE, 9 * PAGE, 0, list, cap=True) == decide.Action(8 * PAGE, draining=False)
     assert decide.decide(8 * PAGE, 4 * PAGE, 0, list, cap=False) == decide.Action(8 * PAGE, draining=False)
+
+
+def test_what_is_above_holds_already_can_be_cut_whatever_is_in_use() -> None:
+    def cut(limit: int, above: int) -> decide.Action:
+        return decide.decide(limit, limits.NO_LIMIT, 40 * MIB, lambda: [FULL], above=lambda: above)
+
+    assert cut(0, above=0) == decide.Action(0, draining=True)
+    assert cut(8 * MIB, above=MIB) == decide.Action(8 * MIB, draining=True)
+    assert cut(0, above=48 * MIB) == decide.Action(48 * MIB, draining=True)
+    assert cut(0, above=80 * MIB) == decide.Action(56 * MIB, draining=True)

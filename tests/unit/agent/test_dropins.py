@@ -156,6 +156,29 @@ async def test_a_failure_is_told_and_tried_again(
     await until(lambda: not kept.keeper.failed and all(file.exists() for file in files))
 
 
+async def test_another_wish_does_not_wait_for_the_next_try_of_the_last(
+    units: pathlib.Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Restore must not wait while an installation that fails sits out its back-off."""
+    monkeypatch.setattr(kept.keeper._backoff, "next", lambda: 1e9)
+    file, _ = mounted(units)
+    file.write_bytes(dropins.CONTENT)
+    kept.keeper.want("kubelet-kubepods")
+    await until(lambda: "is not mounted" in kept.keeper.failed)
+    kept.keeper.want("")
+    await until(lambda: not kept.keeper.left and not kept.keeper.failed)
+    assert not file.exists()
+    assert kept.keeper._backoff.failures == 0
+
+
+async def test_a_look_does_not_cut_the_back_off_short(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept.keeper._backoff, "next", lambda: 1e9)
+    kept.keeper.want("kubepods")
+    await until(lambda: kept.keeper.failed != "")
+    kept.keeper.check()
+    assert not kept.keeper._due.is_set()
+
+
 async def test_without_a_mount_there_is_nothing_to_do() -> None:
     keeper = dropins.Keeper(None, dropins.bring, changed=lambda: None)
     keeper.want("")

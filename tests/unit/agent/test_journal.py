@@ -25,9 +25,9 @@ def reopened(book: journal.Journal, file: pathlib.Path) -> journal.Journal:
 
 def test_the_first_run_is_told_from_later_ones(file: pathlib.Path) -> None:
     book = journal.Journal(file)
-    assert not book.begun
+    assert (book.new, book.begun) == (True, False)
     book = reopened(book, file)
-    assert not book.begun
+    assert (book.new, book.begun) == (False, False)
     book.begin()
     book = reopened(book, file)
     assert book.begun
@@ -130,12 +130,66 @@ def test_a_full_disk_does_not_stop_the_agent(
     assert "the journal cannot be written" in caplog.text
 
 
-def test_a_line_that_did_not_fit_does_not_spoil_the_next(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_stays_full_is_tried_and_told_of_now_and_then(
+    file: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, tries, real = [0.0], 0, os.open
+    book = journal.Journal(file, lambda: now[0])
+
+    def full(*_: object) -> int:
+        nonlocal tries
+        tries += 1
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("swapwarden.agent.journal.os.write", full)
+    monkeypatch.setattr("swapwarden.agent.journal.os.open", full)
+    failures = journal.FAILURES.value()
+    for number in range(1000):
+        now[0] += 1 / 16
+        book.writing("pod", number, 5, 0)
+    assert journal.FAILURES.value() == failures + 1000
+    assert tries == 64
+    assert caplog.text.count("the journal cannot be written") == 2
+    monkeypatch.undo()
+    assert os.open is real
+    now[0] += journal.RETRY_SECONDS
+    book.retry()
+    assert reopened(book, file).get("pod", 999) == journal.Entry("pod", 999, 5, [0])
+
+
+def test_that_lines_were_lost_is_known_until_the_next_boot(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     book = journal.Journal(file)
+    book.begin()
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("swapwarden.agent.journal.os.write", full)
+        book.writing("pod", 7, 5, 0)
+    assert book.whole  # in memory
+    for _ in range(2):
+        book = reopened(book, file)
+        assert (book.whole, book.begun, book.get("pod", 7)) == (False, True, None)
+
+
+def test_a_doubt_is_kept(file: pathlib.Path) -> None:
+    book = journal.Journal(file)
+    assert book.whole
+    book.doubt()
+    book.doubt()
+    assert file.read_bytes() == b'{"lost":true}\n'
+    assert not reopened(book, file).whole
+
+
+def test_a_line_that_did_not_fit_does_not_spoil_the_next(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    book = journal.Journal(file, lambda: now)
     real = os.write
     with monkeypatch.context() as short:
         short.setattr("swapwarden.agent.journal.os.write", lambda fd, data: real(fd, data[:9]))
         book.writing("a", 1, 5, 0)
+    now += journal.RETRY_SECONDS
     book.writing("b", 2, 6, 0)
     content = journal.replay(file.read_bytes())
     assert (list(content.entries), content.bad) == (["a", "b"], 0)
@@ -227,17 +281,18 @@ def test_an_agent_that_starts_on_a_full_disk_holds_limits_and_keeps_what_it_know
     book = journal.Journal(file)
     book.writing("old", 1, 5, 0)
     book.close()
-    failures = journal.FAILURES.value()
+    failures, now = journal.FAILURES.value(), 0.0
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
         broken.setattr("swapwarden.agent.journal.os.write", full)
-        book = journal.Journal(file)
+        book = journal.Journal(file, lambda: now)
         book.writing("new", 2, 6, 0)
     assert journal.FAILURES.value() == failures + 2
     assert book.get("old", 1) == journal.Entry("old", 1, 5, [0])
+    now += journal.RETRY_SECONDS
     book.writing("newest", 3, 7, 0)
     again = reopened(book, file)
     assert list(again.paths()) == ["old", "new", "newest"]
@@ -247,17 +302,18 @@ def test_an_agent_that_starts_on_a_full_disk_holds_limits_and_keeps_what_it_know
 def test_a_disk_that_has_room_later_gets_all_that_was_not_written(
     file: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.open
+    real, now = os.open, 0.0
     with monkeypatch.context() as broken:
 
         def full(path: object, *arguments: int) -> int:
             raise OSError(28, "No space left on device", path, *arguments)
 
         broken.setattr("swapwarden.agent.journal.os.open", full)
-        book = journal.Journal(file)
+        book = journal.Journal(file, lambda: now)
         book.begin()
         book.writing("first", 1, 5, 0)
     assert os.open is real
+    now += journal.RETRY_SECONDS
     book.writing("second", 2, 6, 0)
     assert list(reopened(book, file).paths()) == ["first", "second"]
     assert reopened(book, file).begun

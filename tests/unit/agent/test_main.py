@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import pathlib
+import time
 
 import pytest
 from swapwarden.agent import main
@@ -67,7 +68,7 @@ async def test_an_idle_agent_gives_signs_of_life_and_does_nothing_else(
     task = asyncio.create_task(agent._keep_alive())
     await until(lambda: sign.given > 3)
     assert (agent.looks, agent.changes) == (0, 0)
-    agent._passing = True
+    agent._look_again = time.monotonic()
     await until(lambda: agent.changes > 0)
     assert agent.looks == 0
     task.cancel()

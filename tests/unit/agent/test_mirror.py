@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
-from swapwarden.agent import limits, wanted
+import pytest
+from swapwarden.agent import inotify, limits, pods, wanted
+from swapwarden.api import names
 
 from tests.unit.agent.agent_node import MIB, Node, state, until
 from tests.unit.agent.cgroup_tree import swap_max
@@ -16,6 +19,33 @@ async def test_cruns_inner_cgroup_gets_the_value_too(plain: Node) -> None:
     scope = plain.tree.container(pod, "app")
     agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=False)}}))
     await until(lambda: swap_max(scope) == str(MIB))
+    inner = plain.tree.group(scope / "container")
+    await until(lambda: swap_max(inner) == str(MIB))
+
+
+async def test_cruns_inner_cgroup_is_found_though_nothing_could_tell_of_it(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = plain.start()
+    pod = plain.tree.pod(1)
+    scope = plain.tree.container(pod, "app")
+    add = inotify.Inotify.add
+
+    def full(notify: inotify.Inotify, path: str, mask: int) -> int:
+        if path == str(scope):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return add(notify, path, mask)
+
+    with monkeypatch.context() as short:
+        short.setattr(inotify.Inotify, "add", full)
+        agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=False)}}))
+        await until(lambda: swap_max(scope) == str(MIB))
+        inner = plain.tree.group(scope / "container")
+        agent.resync()
+        assert swap_max(inner) == str(MIB)
+    plain.tree.remove(inner)
+    plain.known(pod).containers[scope.name].knobs.pop()
+    agent.resync()
     inner = plain.tree.group(scope / "container")
     await until(lambda: swap_max(inner) == str(MIB))
 
@@ -40,6 +70,37 @@ async def test_a_pod_that_goes_while_being_written_is_no_failure(plain: Node) ->
     await until(lambda: not agent._mirror.pods)
     agent.resync()
     assert agent.standing().violations == []
+
+
+@pytest.mark.parametrize("level", [False, True])
+async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_late(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, level: bool
+) -> None:
+    """As static pods are. Were it forgotten, so would be what its file held before."""
+    agent = plain.start(state({1: 0}))
+    pod = await plain.run(1, "app")
+    await until(lambda: swap_max(pod) == "0")
+    before = plain.known(pod).knob.inode
+    path = plain.tree.level("burstable") if level else pod
+    path.rename(plain.tree.root / "old")
+    if level:
+        plain.tree.group(path)
+    plain.tree.pod(1)
+    agent.resync()
+    anew = plain.known(pod)
+    assert anew.knob.inode != before
+    told: list[str] = []
+    real = agent._mirror.take
+
+    def take(owner: pods.Watched, event: inotify.Event, noticed: float) -> None:
+        told.append(event.name)
+        real(owner, event, noticed)
+
+    monkeypatch.setattr(agent._mirror, "take", take)
+    await until(lambda: told.count(path.name) == 2)  # its end, and its beginning
+    assert plain.known(pod) is anew
+    agent.apply(state({1: 0}, mode=names.Mode.RESTORE, generation=2))
+    assert swap_max(pod) == "max"
 
 
 async def test_a_level_made_anew_unseen_is_watched_again(plain: Node) -> None:

@@ -54,7 +54,7 @@ class Running:
         self.stood: list[Mapping[str, Any]] = []
         self.reporter = reporter.Reporter(cast("client.Client", self.api), "n1", self.build, self.stood.append)
 
-    def build(self, _previous: list[Mapping[str, Any]]) -> Json:
+    async def build(self, _previous: list[Mapping[str, Any]]) -> Json:
         self.looks += 1
         return dict(self.wanted)
 
@@ -70,6 +70,7 @@ class Running:
 async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     monkeypatch.setattr(reporter, "PATCH_SECONDS", 0.0)
     monkeypatch.setattr(reporter, "BACKOFF_SECONDS", (0.001, 0.001))
+    monkeypatch.setattr(reporter, "GENERATION_SECONDS", 0.0)
     made = Running()
     task = asyncio.create_task(made.reporter.run())
     yield made

@@ -229,7 +229,8 @@ async def test_wasp_agent_is_named_where_it_writes_the_number_that_systemd_holds
     assert "wasp-agent" in agent.standing().others
 
 
-async def test_what_was_written_over_while_no_agent_ran(plain: Node) -> None:
+async def test_what_was_written_over_while_no_agent_ran(plain: Node, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger=rewrites.__name__)
     (pod,) = await running(plain, 1)
     plain.stop()
     write(pod, "max")
@@ -242,6 +243,8 @@ async def test_what_was_written_over_while_no_agent_ran(plain: Node) -> None:
     agent = plain.start(away=10.0)
     assert [swap_max(each) for each in (appeared, empty)] == ["0", "0"]
     assert counted() == {Cause.AGENT_DOWN: 1}
+    (line,) = (vars(each) for each in caplog.records if each.name == rewrites.__name__)
+    assert (line["cause"], line["cgroup"], line["found"]) == ("AgentDown", f"/{plain.known(pod).knob.path}", "max")
     listed = {each.pod: each for each in agent.standing().violations if each.reason == "Exposed"}
     exposed = [listed[plain.known(each).uid] for each in (pod, appeared)]
     assert len(listed) == 2
@@ -251,18 +254,25 @@ async def test_what_was_written_over_while_no_agent_ran(plain: Node) -> None:
     assert exposure.GROWN.value(Cause.AGENT_DOWN) - before[Cause.AGENT_DOWN] == 3 * MIB
 
 
-async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node) -> None:
+@pytest.mark.parametrize("full", [False, True])
+async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node, full: bool) -> None:
+    """Also of a pod at its memory limit, which is one that swaps, and of which what it took cannot be cut at once."""
     pod, other = await running(plain, 2)
     agent = plain.enforcer
     assert agent is not None
+    if full:
+        write(pod, str(64 * MIB), "memory.max")
+        write(pod, str(63 * MIB), "memory.current")
     for each, used in ((pod, MIB), (other, 0)):
         write(each, str(used), "memory.swap.current")
         write(each, "max")
     await until(lambda: all(causes(plain, each) for each in (pod, other)))
     uid = plain.known(pod).uid
     assert agent.standing().untold == {uid}
+    assert (swap_max(pod) != "0") == full
     plain.later += exposure.RECENT_SECONDS
     (violation,) = exposed(agent)
+    assert (violation.swap_bytes, violation.wanted) == (MIB, "0")
     told = [{"pod": uid, "swapBytes": MIB, "causes": ["UnitValue"], "since": violation.since}]
     for incomplete in ([], [{**told[0], "causes": []}], [{**told[0], "swapBytes": MIB - 1}]):
         agent.told(incomplete)
@@ -270,6 +280,51 @@ async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node) ->
     agent.told(told)
     assert agent.standing().untold == set()
     assert exposed(agent) == []
+
+
+async def test_what_was_taken_is_told_by_its_own_cause(plain: Node) -> None:
+    """And not for a second by those of earlier exposures: an event tells of each growth once."""
+    (pod,) = await running(plain, 1)
+    agent = plain.enforcer
+    assert agent is not None
+    write(pod, "max")
+    await until(lambda: causes(plain, pod) == [Cause.UNIT_VALUE])
+    plain.later += 60
+    write(pod, str(MIB), "memory.swap.current")
+    write(pod, str(5 * MIB))
+    await until(lambda: plain.known(pod).tally.grown == MIB)
+    (before,) = exposed(agent)
+    assert (before.exposures, before.causes, before.swap_bytes) == (2, [Cause.UNIT_VALUE], 0)
+    assert agent.standing().untold == set()
+    await until(lambda: Cause.OTHER_WRITER in causes(plain, pod))
+    (after,) = exposed(agent)
+    assert after.swap_bytes == MIB
+    assert agent.standing().untold == {after.pod}
+
+
+async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = plain.start()
+    inner = {name: wanted.Container(MIB, cap=False) for name in ("app", "sidecar")}
+    agent.apply(state({1: 5 * MIB}, containers={1: inner}))
+    pod = await plain.run(1, *inner)
+    files = [pod, *(plain.tree.container_path(pod, name) for name in inner)]
+    held = [str(5 * MIB), str(MIB), str(MIB)]
+    await until(lambda: [swap_max(path) for path in files] == held)
+    real = plain.cgroups.set_limit
+
+    def slow(path: str, limit: int) -> None:
+        plain.later += 60
+        real(path, limit)
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", slow)
+    for path in files:
+        write(path, "max")
+    agent.catch_up()
+    assert [swap_max(path) for path in files] == held
+    tally = plain.known(pod).tally
+    assert (tally.count, round(tally.milliseconds / 60_000)) == (3, 3)
 
 
 async def test_sums_say_since_when_they_count(plain: Node) -> None:

@@ -88,6 +88,18 @@ def test_what_is_about_to_come_back_elsewhere_needs_room_too(tree: CgroupTree, s
     assert [usage.back for usage in space.usages(name(tree, second))] == [100 * MIB, 100 * MIB]
 
 
+def test_what_comes_back_to_a_pod_and_its_containers_comes_once(tree: CgroupTree, space: room.Room) -> None:
+    """Both are cut where a plan gives less to each."""
+    first, second = (tree.pod(number, memory_swap_current=mib(100)) for number in (1, 2))
+    inner = [tree.container(first, each, memory_swap_current=mib(50)) for each in ("app", "sidecar")]
+    for cut in (*inner, first):
+        space.expect(name(tree, cut))
+    assert [usage.back for usage in space.usages(name(tree, second))] == [200 * MIB]
+    assert [usage.back for usage in space.usages(name(tree, inner[0]))] == [100 * MIB]
+    space.forget(name(tree, first))
+    assert [usage.back for usage in space.usages(name(tree, second))] == [200 * MIB]
+
+
 def test_a_cgroup_that_goes_meanwhile_needs_no_room(tree: CgroupTree, space: room.Room) -> None:
     pod = tree.pod(1, memory_swap_current=mib(30), memory_max=mib(64))
     usages = space.usages(name(tree, pod))

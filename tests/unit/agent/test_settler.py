@@ -175,6 +175,22 @@ async def test_swap_in_use_is_not_cut_where_memory_is_short(plain: Node) -> None
     assert (swap_max(pod), reasons(agent)) == ("0", [])
 
 
+async def test_rewrites_do_not_raise_the_limit_of_a_draining_pod(plain: Node) -> None:
+    """Which uses what it is let: it has what it held, and room only for what it took while it was exposed."""
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    pod = await plain.run(1, "app")
+    write(pod, str(64 * MIB), "memory.max")
+    write(pod, str(63 * MIB), "memory.current")
+    write(pod, str(40 * MIB), "memory.swap.current")
+    for used, held in ((40, 50), (50, 50), (50, 50), (58, 60), (20, 36)):
+        write(pod, str(used * MIB), "memory.swap.current")
+        write(pod, "max")
+        await until(lambda held=held: swap_max(pod) == str(held * MIB))  # type: ignore[misc]
+    tally = plain.known(pod).tally
+    assert (tally.count, tally.wanted, tally.grown) == (5, 0, 58 * MIB)
+
+
 async def test_a_value_that_the_pod_could_live_with_is_repaired_at_once(plain: Node) -> None:
     """Though nearly as much is in use, and its memory is full: only a change of policy leaves room."""
     pod = plain.tree.pod(1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n")
@@ -183,6 +199,32 @@ async def test_a_value_that_the_pod_could_live_with_is_repaired_at_once(plain: N
     write(pod, str(60 * MIB), "memory.swap.current")
     write(pod, "max")
     await until(lambda: swap_max(pod) == str(64 * MIB))
+    assert reasons(agent) == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_systemds_0_does_not_kill_a_pod_that_drains(plain: Node, restarted: bool) -> None:
+    """Under guarantee Strict it writes 0 at each reload; another writer's 0 is its own affair."""
+    plain.start(state()._replace(guarantee=names.Guarantee.STRICT))
+    pod = plain.tree.pod(1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_max="0\n")
+    assert plain.enforcer is not None
+    await until(lambda: bool(plain.enforcer and plain.enforcer.known))
+    plain.enforcer.apply(state({1: 100 * MIB})._replace(guarantee=names.Guarantee.STRICT))
+    write(pod, str(40 * MIB), "memory.swap.current")
+    wished = state({1: 0})._replace(guarantee=names.Guarantee.STRICT)
+    plain.enforcer.apply(wished)
+    assert swap_max(pod) == str(56 * MIB)
+    if restarted:
+        plain.stop()
+    write(pod, "0")
+    agent = plain.start(wished) if restarted else plain.enforcer
+    await until(lambda: swap_max(pod) == str(56 * MIB))
+    write(pod, "4096")
+    agent.catch_up()
+    assert swap_max(pod) == "4096"
+    write(pod, "0", "memory.swap.current")
+    write(pod, str(56 * MIB))
+    await until(lambda: swap_max(pod) == "0")
     assert reasons(agent) == []
 
 
@@ -363,3 +405,104 @@ async def test_a_writer_that_is_as_fast_is_a_failure(plain: Node, monkeypatch: p
         agent.apply(state({1: 0}))
         assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
     await until(lambda: swap_max(pod) == "0" and reasons(agent) == [])
+
+
+async def test_growth_is_counted_once_where_one_repair_takes_several_writes(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    pod = await plain.run(1, "app")
+    write(pod, str(3 * MIB), "memory.swap.current")
+    real = plain.cgroups.set_limit
+    writes = []
+
+    def contested(path: str, limit: int) -> None:
+        real(path, limit)
+        writes.append(limit)
+        if len(writes) < settler.ATTEMPTS:
+            write(pod, "max")
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", contested)
+    write(pod, "max")
+    await until(lambda: len(writes) == settler.ATTEMPTS)
+    tally = plain.known(pod).tally
+    assert (tally.count, tally.grown) == (settler.ATTEMPTS, 3 * MIB)
+
+
+async def test_a_full_container_gets_no_room_by_its_pods_raise(plain: Node) -> None:
+    """Its pod held 0: what it has in swap came back, or did not, before the plan changed as well as after."""
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    pod = await plain.run(1, "app")
+    app = plain.tree.container_path(pod, "app")
+    for path in (pod, app):
+        for file, value in (("max", 64), ("current", 63), ("swap.current", 10)):
+            write(path, str(value * MIB), f"memory.{file}")
+    agent.apply(state({1: 1024 * MIB}, containers={1: {"app": wanted.Container(0, cap=False)}}, generation=2))
+    assert (swap_max(pod), swap_max(app)) == (str(1024 * MIB), "0")
+
+
+async def test_what_others_cut_for_a_moment_is_no_reason_to_cut_what_is_below(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state({1: 1024 * MIB}))
+    pod = await plain.run(1, "app")
+    app = plain.tree.container_path(pod, "app")
+    for file, value in (("max", 64), ("current", 63), ("swap.current", 40)):
+        write(app, str(value * MIB), f"memory.{file}")
+    await until(lambda: swap_max(pod) == str(1024 * MIB))
+    write(pod, "0")
+    agent.apply(state({1: 1024 * MIB}, containers={1: {"app": wanted.Container(0, cap=False)}}, generation=2))
+    assert swap_max(app) == str(56 * MIB)
+
+
+@pytest.mark.parametrize("ends", ["written", "gone", "wished"])
+async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(settler, "FAILED_SECONDS", (0.01, 0.01))
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    pod = await plain.run(1, "app")
+    app = plain.tree.container_path(pod, "app")
+    real = plain.cgroups.set_limit
+
+    def deny(path: str, limit: int) -> None:
+        if "cri-containerd" in path:
+            raise cgroupfs.DeniedError(f"{path}: Permission denied")
+        real(path, limit)
+
+    def raised(limit: int) -> wanted.State:
+        return state({1: MIB}, containers={1: {"app": wanted.Container(limit, cap=False)}})
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(plain.cgroups, "set_limit", deny)
+        agent.apply(raised(0))
+        agent.resync()
+        assert (swap_max(pod), reasons(agent)) == ("0", ["WriteFailed"])
+        if ends == "gone":
+            plain.tree.remove(app)
+        elif ends == "wished":
+            agent.apply(raised(limits.NO_LIMIT))
+        if ends != "written":
+            await until(lambda: swap_max(pod) == str(MIB) and reasons(agent) == [])
+    await until(lambda: swap_max(pod) == str(MIB) and reasons(agent) == [])
+
+
+async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = plain.tree.pod(1, memory_swap_max="0\n")
+    plain.tree.container(pod, "app", memory_swap_max="0\n")
+    agent = plain.start()
+    real = plain.cgroups.set_limit
+
+    def deny(path: str, limit: int) -> None:
+        if "cri-containerd" in path:
+            raise cgroupfs.DeniedError(f"{path}: Permission denied")
+        real(path, limit)
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", deny)
+    agent.apply(state({1: MIB}, containers={1: {"app": wanted.Container(MIB, cap=False)}}))
+    agent.resync()
+    assert (swap_max(pod), reasons(agent)) == (str(MIB), ["WriteFailed"])

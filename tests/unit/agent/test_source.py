@@ -186,6 +186,17 @@ async def test_a_state_that_cannot_be_read_is_refused_until_one_can(api: Api, fo
     assert [bool(reason) for reason in follower.refused] == [False, True, True, False]
 
 
+async def test_a_state_that_cannot_be_read_is_there_to_be_told_so(api: Api, follow: Follow) -> None:
+    """Also where an agent has not read one before, or it was made anew."""
+    odd = {**made("b", 1), "spec": {"mode": "FromTheFuture"}}
+    api.lists = [odd, made("a", 5), odd, made("b", 2)]
+    api.watches = [[event("DELETED", "a", 5), msgspec.ValidationError("Invalid enum value 'FromTheFuture'")]]
+    follower = follow()
+    await until(lambda: api.watched == 2)
+    assert follower.found == ["b", "a", "", "b", "b"]
+    assert follower.accepted == [("a", 5), ("b", 2)]
+
+
 async def test_an_api_server_that_is_gone_for_an_hour_is_asked_seldom_and_found_at_once_when_it_is_back(
     api: Api, follow: Follow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

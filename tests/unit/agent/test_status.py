@@ -92,8 +92,9 @@ def test_degraded_and_drift() -> None:
     assert verdicts(GOOD._replace(drifting=2))["Drift"] == ("True", "Rewritten")
     assert verdicts(GOOD._replace(others="somebody"))["Drift"] == ("True", "OtherWriter")
     assert verdicts(GOOD._replace(drifting=2, violations=[YIELDED]))["Drift"] == ("True", "Yielded")
-    told = status.build(GOOD._replace(drifting=2, others="somebody writes 0"), FACTS, [], "t").conditions[3].message
-    assert told == "2 running pods were above their value lately; repaired; somebody writes 0"
+    told = status.build(GOOD._replace(drifting=2, others="somebody writes 0"), FACTS, [], "t").conditions[3]
+    assert told.reason == "OtherWriter"
+    assert told.message == "2 running pods were above their value lately; repaired; somebody writes 0"
 
 
 def test_what_ends_by_itself_has_to_be_looked_at() -> None:
@@ -141,6 +142,9 @@ def test_counters_alone_are_not_the_essence() -> None:
     other = state.Violation("q", "Exposed", exposures=1)
     assert built(EXPOSED) == built(more, drifting=2)
     assert built(EXPOSED) != built(EXPOSED, other)
+    took = [msgspec.structs.replace(EXPOSED, swap_bytes=size) for size in (4096, 8192)]
+    assert built(EXPOSED) != built(took[0]), "an event waits for it"
+    assert built(took[0]) == built(took[1])
     assert built(EXPOSED) != built(DRAINING)
 
 
@@ -189,7 +193,7 @@ def test_findings_are_conditions_while_they_are_true() -> None:
 
 
 def test_a_unit_that_drains_or_is_not_there_is_told_and_stops_nothing() -> None:
-    for reason in (names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING):
+    for reason in (names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, names.Shortfall.RELOAD_NEEDED):
         found = verdicts(GOOD._replace(settings=[shortfall.Shortfall("x.service", reason, "so it is")]))
         assert found["NodeSettings"] == ("False", reason)
         assert found["Degraded"] == ("False", "AsExpected")

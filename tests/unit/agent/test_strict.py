@@ -141,6 +141,48 @@ async def test_a_pod_that_was_born_while_no_agent_ran_is_evidence(plain: Node) -
     assert told(plain) == ("True", "InForce")
 
 
+@pytest.mark.parametrize("strict_before", [True, False])
+@pytest.mark.parametrize("loss", ["gone", "garbage", "full"])
+async def test_a_0_that_may_be_the_agents_own_is_no_evidence_when_its_journal_was_lost(
+    plain: Node, loss: str, *, strict_before: bool
+) -> None:
+    file = plain.folder / "journal.jsonl"
+    before = asked({1: 0}) if strict_before else state({1: 0})
+    pod = plain.tree.pod(1)
+    plain.start(before)
+    assert swap_max(pod) == "0"
+    plain.stop()
+    if loss == "gone":
+        file.unlink()
+    elif loss == "garbage":
+        file.write_bytes(b"\0garbage\n")
+    else:
+        file.write_bytes(b'{"begun":true}\n')
+        file.with_suffix(".new").touch()
+    plain.start(before, away=0.0)
+    for _ in range(2):  # it is not forgotten with a restart
+        assert plain.enforcer is not None
+        plain.enforcer.apply(asked({1: 0}))
+        assert told(plain) == ("Unknown", "NoEvidence")
+        plain.stop()
+        plain.start(before, away=0.0)
+    agent = plain.enforcer
+    assert agent is not None
+    agent.apply(asked({1: 0}))
+    write(pod, "0")  # as systemd does, if it holds that
+    await until(lambda: told(plain) == ("True", "InForce"))
+    write(pod, "max")
+    await until(lambda: told(plain) == ("False", "NotInForce"))
+    agent.apply(state(mode=names.Mode.RESTORE, generation=2))
+    assert swap_max(pod) == "max"
+
+
+async def test_a_birth_is_evidence_also_when_the_journal_was_lost(plain: Node) -> None:
+    plain.start(asked(), away=0.0)
+    born(plain, 1)
+    await until(lambda: told(plain) == ("True", "InForce"))
+
+
 async def test_what_was_seen_is_known_after_a_restart(plain: Node) -> None:
     pod, older = born(plain, 1), plain.tree.pod(2)
     for _ in range(2):

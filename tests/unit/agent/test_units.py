@@ -6,7 +6,7 @@ import pathlib
 import shutil
 
 import pytest
-from swapwarden.agent import enforcer, wanted
+from swapwarden.agent import enforcer, rewrites, wanted
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import MIB, Node, state, until
@@ -88,6 +88,30 @@ async def test_what_systemd_writes_back_is_repaired_at_once(units: Units) -> Non
     write(units.kubelet, "max")
     write(units.system, "max")
     await until(lambda: units.values[:2] == ["0", "0"])
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("value", [str(1 << 30), "max"])
+async def test_a_value_that_systemd_holds_for_a_unit_is_no_other_writers(
+    units: Units, value: str, *, again: bool
+) -> None:
+    before = rewrites.REWRITES.value("system", "UnitValue")
+    write(units.system, value)
+    agent = units.node.start()
+    agent.apply(asking("system.slice"))
+    if again:
+        units.node.stop()
+        agent = units.node.start()
+        agent.apply(asking("system.slice"))
+    write(units.system, value)
+    await until(lambda: units.values[0] == "0")
+    agent._rewrites._settle()
+    assert rewrites.REWRITES.value("system", "UnitValue") == before + 1
+    assert agent.standing().others == ""
+    write(units.system, "4096")
+    await until(lambda: units.values[0] == "0")
+    agent._rewrites._settle()
+    assert agent.standing().others == "another writer gives a number of bytes to slices and services of the node"
 
 
 async def test_a_service_that_starts_again_has_a_new_cgroup(units: Units) -> None:
@@ -209,6 +233,46 @@ async def test_slices_have_drop_ins_while_they_are_to_have_no_swap(units: Units)
     assert agent.drop_in_slices == ()
     agent.apply(state())
     assert agent.drop_in_slices == ()
+
+
+@pytest.mark.parametrize("born", [True, False])
+@pytest.mark.parametrize(
+    "after", [state(), state(mode=names.Mode.RESTORE), asking("system.slice", mode=names.Mode.AUDIT)]
+)
+async def test_a_slice_that_systemd_still_holds_at_0_is_named_until_it_is_reloaded(
+    units: Units, after: wanted.State, *, born: bool
+) -> None:
+    def installed(name: str) -> bool:
+        return name == "system.slice"
+
+    write(units.system, "0" if born else "max")
+    agent = units.node.start(held_at_zero=installed)
+    agent.apply(asking("system.slice", "kubelet.service"))
+    if not born:  # systemd reads the file later
+        await until(lambda: agent._read_until == agent._settler.writes)
+        write(units.system, "0")
+        write(units.kubelet, "0")
+        await until(lambda: agent._units._is_covered(agent._units._units["system.slice"]))
+    assert shorts(agent) == {}
+    for _ in range(2):
+        agent.apply(after)
+        assert (units.values[:2], agent.standing().to_put_back) == (["max", "max"], 0)
+        assert shorts(agent) == {"system.slice": "ReloadNeeded"}
+        units.node.stop()
+        agent = units.node.start()
+    agent.apply(after)
+    write(units.system, "max")
+    await until(lambda: "ReloadNeeded" not in shorts(agent).values())
+
+
+async def test_a_file_that_systemd_has_not_read_leaves_nothing_to_reload(units: Units) -> None:
+    agent = units.node.start(held_at_zero=lambda _: True)
+    agent.apply(asking("system.slice"))
+    await until(lambda: agent._read_until == agent._settler.writes)
+    write(units.system, "max")
+    await until(lambda: units.values[0] == "0")
+    agent.apply(state())
+    assert agent.standing().settings is None
 
 
 async def test_where_pods_are_not_known_no_drop_in_comes_or_goes(tmp_path: pathlib.Path) -> None:

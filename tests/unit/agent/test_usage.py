@@ -8,11 +8,12 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
-from swapwarden.agent import usage
+from swapwarden.agent import cgroupfs, exposure, usage
+from swapwarden.api.names import Cause
 from swapwarden.telemetry import metrics
 
 from tests.unit.agent.agent_node import MIB, Node
-from tests.unit.agent.cgroup_tree import PAGE, container_id, uid
+from tests.unit.agent.cgroup_tree import PAGE, container_id, uid, write
 
 GIB = 1 << 30
 SWAP_EVENTS = "high 0\nmax {0}\nfail {0}\n"
@@ -172,6 +173,25 @@ async def test_the_largest_users_are_listed_and_the_rest_summed(plain: Node) -> 
     assert set(values(usage.CONTAINER_USED)) == {(uid(5), container_id("app")), (uid(4), container_id("app"))}
 
 
+async def test_of_exposed_pods_as_many_are_listed(plain: Node) -> None:
+    found = {number: plain.tree.pod(number) for number in range(1, 5)}
+    reader = Reader(plain, top=2)
+    await reader.read()
+    assert values(exposure.POD_EXPOSURES) == {}
+    for number, milliseconds, grown in ((1, 9000.0, 0), (2, 1.0, PAGE), (3, 5.0, 0)):
+        tally = plain.known(found[number]).tally
+        one = exposure.Exposure(number, milliseconds, grown)
+        tally.add(uid(number), one, wanted=0, found=PAGE, ended=0.0, rewritten=False)
+    tally = plain.known(found[1]).tally
+    for cause, milliseconds in ((Cause.START, 1500.0), (Cause.RELOAD, 7000.0), (Cause.START, 500.0)):
+        tally.attribute(cause, exposure.Exposure(1, milliseconds, 0))
+    await reader.read()
+    assert values(exposure.POD_EXPOSURES) == {(uid(2),): 2, (uid(1),): 1}
+    assert values(exposure.POD_EXPOSED) == {(uid(2),): 0.001, (uid(1),): 9}
+    assert values(exposure.POD_EXPOSED_BY_CAUSE) == {(uid(1), "Start"): 2, (uid(1), "Reload"): 7}
+    assert values(exposure.POD_GROWN) == {(uid(2),): PAGE, (uid(1),): 0}
+
+
 async def test_a_pod_that_is_gone_leaves_nothing(plain: Node) -> None:
     pods = [using(plain.tree.pod(number), number * PAGE) for number in (1, 2)]
     reader = Reader(plain)
@@ -182,11 +202,41 @@ async def test_a_pod_that_is_gone_leaves_nothing(plain: Node) -> None:
     assert set(values(usage.POD_USED)) == set(values(usage.POD_LIMIT)) == {(uid(2),)}
 
 
+@pytest.mark.parametrize("reads", range(4))
+async def test_of_what_goes_while_it_is_read_nothing_is_claimed(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, reads: int
+) -> None:
+    """Neither that it had no limit, nor that nothing is left for others."""
+    for number in (1, 2):
+        write(using(plain.tree.pod(number), number * PAGE), str(2 * PAGE))
+    going = using(plain.tree.container(plain.tree.pod_path(2), "app"), PAGE)
+    reader = Reader(plain)
+    real = plain.cgroups.limit
+    left = [reads]
+
+    def limit(path: str, file: str = cgroupfs.SWAP_MAX) -> int:
+        if path.startswith(str(plain.tree.pod_path(2).relative_to(plain.tree.root))):
+            if not left[0] and going.exists():
+                plain.tree.remove(plain.tree.pod_path(2))
+            left[0] -= 1
+        return real(path, file)
+
+    monkeypatch.setattr(plain.cgroups, "limit", limit)
+    await reader.read()
+    assert not going.exists()
+    assert values(usage.POD_LIMIT)[(uid(1),)] == 2 * PAGE
+    assert math.inf not in values(usage.POD_LIMIT).values()
+    assert values(usage.CONTAINER_LIMIT) == {}
+    assert values(usage.UNASSIGNED)[()] > 0
+
+
 async def test_slices_without_the_pods(node: Node) -> None:
     for name, used in (("system.slice", 5), ("user.slice", 3)):
         (node.tree.root / name).mkdir(exist_ok=True)
         (node.tree.root / name / "memory.swap.current").write_text(f"{used * PAGE}\n")
+    (node.tree.root / "system.slice" / "io.pressure").write_text(PRESSURE)
     await Reader(node).read()
+    assert values(usage.SLICE_STALLED) == {("system.slice", "io", "some"): 2.5, ("system.slice", "io", "full"): 1.25}
     assert values(usage.SLICE_USED) == {("system.slice",): 5 * PAGE, ("user.slice",): 3 * PAGE}
 
 
