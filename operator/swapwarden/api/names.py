@@ -140,6 +140,10 @@ class Cause(enum.StrEnum):
     """The pod ran before a state said what its limit is."""
 
 
+UNWATCHED: Final = frozenset({Cause.AGENT_DOWN, Cause.STATE_LATE})
+"""With one of these an agent does not know what was in use before: what it says was taken is an upper bound."""
+
+
 class Backing(enum.StrEnum):
     """What is under a swap device, as far as the kernel tells."""
 
@@ -216,6 +220,8 @@ class Shortfall(enum.StrEnum):
     """The node has no slice or service of that name now."""
     DRAINING = "Draining"
     """A slice or service has more swap in use than it is to have."""
+    RELOAD_NEEDED = "ReloadNeeded"
+    """systemd still holds a slice at 0 by a drop-in file of the agent's that is gone."""
     AUDIT = "Audit"
     """It would be written in Enforce."""
     NO_EFFECT = "NoEffect"

@@ -39,6 +39,7 @@ STEPS = metrics.counter(
     "swapwarden_controller_webhook_certificate_steps_total",
     "Steps of renewing the webhook's certificate: issue, publish, promote.",
     labels=("step",),
+    known=[(step.value,) for step in rotation.Step if step is not rotation.Step.NOTHING],
 )
 FAILURES = metrics.counter(
     "swapwarden_controller_webhook_certificate_failures_total",

@@ -8,13 +8,16 @@ _SAID: Final = {
     "WriteFailed": "the kernel of node {node} refuses this pod's swap limit; the node's NodeSwapState has its words",
     "Draining": (
         "this pod has more in swap than it may have on node {node}: nothing is taken from it by force, so it keeps what"
-        " it has there, gets no more, and gives back what it touches"
+        " it has there, gets little more, and gives back what it touches"
     ),
     "Yielded": (
         "another writer on node {node} keeps lowering this pod's swap limit, and is left its value for a time; the"
         " condition Drift of the node's NodeSwapState says what is known of it"
     ),
-    "Audit": "profile {profile} is in mode Audit on node {node}: nothing is written",
+    "Audit": (
+        "profile {profile} is in mode Audit on node {node}: nothing is written, and what this pod says of swap is not"
+        " in force"
+    ),
 }
 
 REASONS: Final = tuple(_SAID)

@@ -67,15 +67,26 @@ class Exposures:
         reasons = rows.reasons(row) if grown else {}
         for found in grown:
             if reasons.get(found.pod) in _FORBID:
-                yield _news(there[found.pod], found)
+                yield _news(there[found.pod], found, _now(row, found.pod))
 
 
-def _news(pod: pods.PodRow, found: rows.WireViolation) -> News:
+def _now(row: rows.StateRow, key: str) -> str:
+    """How the limit of a pod that took swap stands by now, as far as that is known."""
+    held = next((each.swap_bytes for each in row.holding if each.pod == key), 0)
+    if held:
+        return f"; {held} bytes are still in use, and the limit is above 0 only where memory has no room for them"
+    if row.unlisted or any(each.pod == key for each in row.deviating):
+        return ""
+    return "; the limit is in force again"
+
+
+def _news(pod: pods.PodRow, found: rows.WireViolation, now: str) -> News:
     since = f" since {found.since}" if found.since else ""
+    most = "" if names.UNWATCHED.isdisjoint(found.causes) else "at most "
     message = (
-        f"{found.swap_bytes} bytes of this pod, which must not swap, went to swap on node {pod.node} while its"
+        f"{most}{found.swap_bytes} bytes of this pod, which must not swap, went to swap on node {pod.node} while its"
         f" limit was undone, or not there yet ({', '.join(found.causes)}), for {found.exposed_milliseconds} ms"
-        f" in all{since}; the limit is in force again"
+        f" in all{since}{now}"
     )
     regarding = events.Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)
     return News(regarding, message, f"{found.pod}/{found.since}/{found.swap_bytes}")

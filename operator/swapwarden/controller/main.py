@@ -49,6 +49,7 @@ FAILURES = metrics.counter(
     "swapwarden_controller_failures_total",
     "Looks at a node that failed and are tried again, by kind: request (to the API server) or internal.",
     labels=("kind",),
+    known=[("request",), ("internal",)],
 )
 
 LEASE: Final = "swapwarden-controller"
@@ -113,7 +114,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_rate,
         default=300.0,
         metavar="NUMBER",
-        help="most writes of states, labels and taints in the cluster; bursts of as many pass (default: %(default)s)",
+        help="most writes in the cluster: of states, of labels, taints and statuses of nodes, of statuses of profiles,"
+        " and of pods' conditions together; bursts of as many pass (default: %(default)s)",
     )
     parser.add_argument(
         "--remove-startup-taint",

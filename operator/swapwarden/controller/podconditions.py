@@ -1,7 +1,8 @@
 """Tells in the status of pods with a policy whether it is enforced, for those who may read no nodes and no states.
 
 The condition can be a pod's readiness gate. So it never goes back from True to what is not known: an agent that is
-silent, or a state that is made anew, takes no limit away.
+silent, or a state that is made anew, takes no limit away. It tells status and reason as they are now, and no numbers:
+those of a busy node change all the time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.controller import cluster, deviations, reconciler, rows, throttle
+from swapwarden.controller import cluster, deviations, reconciler, rows, throttle, workqueue
 from swapwarden.kube import backoff, client, config
 from swapwarden.policy import pods
 
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 GATHER_SECONDS: Final = 0.2
 """How long changes gather before pods are looked at: of a pod's start come several at once."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
+QUEUE: Final = "pod_conditions"
+"""Its name in the metric of queues."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -59,9 +62,8 @@ def judge(pod: pods.PodRow, row: rows.StateRow, told: rows.Told, pending: Pendin
             return Verdict("False", reason, deviations.said(reason, node, told.profile.name))
     if row.unlisted:
         return Verdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
-    return Verdict(
-        "True", entry.reason, f"memory.swap.max of the pod is {entry.swap_max or 'as planned'} on node {node}"
-    )
+    # Not the number: it may be another one with each pod that comes to the node, and be worth no write.
+    return Verdict("True", entry.reason, f"the kernel holds what is planned for this pod on node {node}")
 
 
 class PodConditions:
@@ -103,8 +105,10 @@ class PodConditions:
             if not self._leads():
                 # Its first look is at all nodes.
                 self._pending.clear()
+                self._measure()
                 continue
             for number, node in enumerate(looked):
+                self._measure(len(looked) - number)
                 try:
                     await self._look(node)
                 except (client.ApiError, client.Unreachable, config.ConfigError) as error:
@@ -118,6 +122,11 @@ class PodConditions:
                     break
             else:
                 self._backoff.reset()
+            self._measure()
+
+    def _measure(self, looked: int = 0) -> None:
+        """Publish how many nodes wait, of which `looked` are no longer in the queue."""
+        workqueue.DEPTH.set(looked + len(self._nodes), QUEUE)
 
     async def _look(self, node: str) -> None:
         """Bring the conditions of a node's pods up to date; what one is refused is raised after the others' turn."""
@@ -152,7 +161,7 @@ class PodConditions:
                 known = Pending(entry, row.generation)
             pending[pod.key] = known
             verdict = judge(pod, row, told, known)
-            if verdict.status != pod.enforced and (verdict.status != "Unknown" or pod.enforced is None):
+            if _is_news(pod.enforced, verdict):
                 yield pod, verdict
         self._pending[node] = pending
 
@@ -182,9 +191,18 @@ def body(pod: pods.PodRow, verdict: Verdict, now: datetime.datetime) -> dict[str
         "status": verdict.status,
         "reason": verdict.reason,
         "message": verdict.message,
-        "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
+    if pod.enforced is None or pod.enforced.status != verdict.status:
+        condition["lastTransitionTime"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+
+
+def _is_news(before: pods.Enforced | None, verdict: Verdict) -> bool:
+    """Whether a pod's condition is to become another one. What is in force, or is not, never becomes unknown again."""
+    if before is None:
+        return True
+    known = verdict.status != "Unknown" or before.status == "Unknown"
+    return known and (before.status, before.reason) != (verdict.status, verdict.reason)
 
 
 def _is_concerned(pod: pods.PodRow) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.controller import profilereporter, profilestore
-from swapwarden.kube import backoff, client, config
+from swapwarden.kube import backoff, client, config, informer
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ class ProfileWatch:
                 break
             params["continue"] = page.metadata["continue"]
         self._store.replace(found, int(page.metadata["resourceVersion"]))
+        informer.LAST_EVENT.set(time.time(), names.PROFILE_PLURAL)
 
     async def _keep_watching(self) -> None:
         wait = backoff.Backoff(*BACKOFF_SECONDS)
@@ -139,6 +141,7 @@ class ProfileWatch:
             await asyncio.to_thread(thread.join, STOP_SECONDS)
 
     def _take(self, kind: str | None, body: Mapping[str, Any]) -> None:
+        informer.LAST_EVENT.set(time.time(), names.PROFILE_PLURAL)
         if kind == "DELETED":
             self._store.remove(body["metadata"]["name"], body["metadata"]["uid"])
         else:

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 PLANS = metrics.histogram("swapwarden_controller_plan_seconds", "Time to compute the plan of one node.")
 WRITES = metrics.counter(
     "swapwarden_controller_writes_total",
-    "Writes to the API server by object (state, labels, feature, taint, resource, profile) and result (ok, unreachable,"
-    " or HTTP status).",
+    "Writes to the API server by object (state, labels, feature, taint, resource, profile, pod condition) and result"
+    " (ok, unreachable, or HTTP status).",
     labels=("object", "result"),
 )
 WRITE_SECONDS = metrics.histogram(
@@ -293,10 +293,13 @@ class Reconciler:
 
     def _warn(self, name: str, row: rows.StateRow | None, spec: state.StateSpec) -> None:
         """Tell the owners of pods, once for each pod and reason: what stood in the state before was told with it."""
-        told = rows.reasons(row) if row is not None else {}
+        before = rows.told(row) if row is not None else rows.Told()
+        if (before.mode == names.Mode.AUDIT) != (spec.mode is names.Mode.AUDIT):
+            before = rows.Told()  # in the other mode the same reason meant another message, or none
         for warning in warnings.about(self._known.pods_on(name), spec):
             pod = warning.pod
-            if told.get(pod.key) != warning.reason:
+            known = before.pods.get(pod.key)
+            if known is None or known.reason != spec.pods[pod.key].reason:
                 regarding = events.Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)
                 self._recorder.event(regarding, "Warning", warning.reason, warning.message)
 

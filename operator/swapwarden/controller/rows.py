@@ -176,9 +176,9 @@ def project(wire: WireState) -> StateRow:
 
 
 def _is_amiss(condition: state.Condition) -> bool:
-    # Of what is repaired metrics tell: systemd does it all the time.
-    repaired = condition.type == "Drift" and condition.reason != "Yielded"
-    return condition.status == names.AMISS.get(condition.type) and not repaired
+    # Of what systemd writes, and the agent repairs, metrics tell: it does it all the time.
+    systemds = condition.type == "Drift" and condition.reason == "Rewritten"
+    return condition.status == names.AMISS.get(condition.type) and not systemds
 
 
 def _told(condition: state.Condition | None, *bad: str) -> str:

@@ -13,14 +13,20 @@ SILENT = metrics.gauge(
     "swapwarden_controller_nodes_silent",
     "Nodes whose agent acted on a state once and that have no Ready agent now. Every instance has it.",
 )
+BY_NAME = metrics.reading(
+    "gauge",
+    "swapwarden_controller_node_silent",
+    "1 for each node that swapwarden_controller_nodes_silent counts, and nothing for others.",
+    labels=("node",),
+)
 
 INTERVAL_SECONDS: Final = 15.0
-"""Between two counts. Each looks at all pods, and alerts wait for minutes."""
+"""Between two looks. Each is at all pods, and alerts wait for minutes."""
 
 
-def count(known: cluster.Cluster) -> int:
-    """How many nodes are silent. One that never had an agent may be meant to have none."""
-    return sum(_reported(known, name) and not known.has_agent(name) for name in known.nodes)
+def silent(known: cluster.Cluster) -> list[str]:
+    """The names of nodes that are silent. One that never had an agent may be meant to have none."""
+    return [name for name in known.nodes if _reported(known, name) and not known.has_agent(name)]
 
 
 def _reported(known: cluster.Cluster, name: str) -> bool:
@@ -29,8 +35,10 @@ def _reported(known: cluster.Cluster, name: str) -> bool:
 
 
 async def watch(known: cluster.Cluster, ready: Callable[[], bool], interval: float = INTERVAL_SECONDS) -> None:
-    """Publish the count every `interval` seconds, for ever; nothing while not all is known (`ready`)."""
+    """Publish which are silent every `interval` seconds, for ever; nothing while not all is known (`ready`)."""
     while True:
         if ready():
-            SILENT.set(count(known))
+            names = silent(known)
+            SILENT.set(len(names))
+            BY_NAME.hold({(name,): 1.0 for name in names})
         await asyncio.sleep(interval)

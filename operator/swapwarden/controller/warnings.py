@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.controller import deviations
 from swapwarden.policy import pods
 
 
@@ -18,18 +20,30 @@ class Warning(msgspec.Struct, frozen=True):  # noqa: A001 the type of a Kubernet
     message: str
 
 
+_IN_ANY_MODE: Final = frozenset({names.Reason.NODE_INCOMPATIBLE, names.Reason.INVALID_POLICY})
+"""What is wrong with a node or a pod whether the plan is written or not."""
+
+
 def about(rows: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterator[Warning]:
-    """Yield a warning for each of a node's pods whose policy or limits cannot be honoured in its plan `spec`."""
+    """Yield a warning for each of a node's pods whose policy or limits cannot be honoured in its plan `spec`.
+
+    Under mode Audit nothing is written: what the plan would do to a pod is not said as if it were done.
+    """
+    audit = spec.mode is names.Mode.AUDIT
     for row in rows:
         planned = spec.pods.get(row.key)
         if planned is None or not (row.policy is not None or row.limited()):
             continue
-        message = _message(row, planned.reason, spec.profile.name, limited=row.limited())
+        if audit and planned.reason not in _IN_ANY_MODE:
+            if planned.reason is names.Reason.POLICY_DISABLED or row.limited():
+                yield Warning(row, names.Mode.AUDIT, deviations.said("Audit", row.node, spec.profile.name))
+            continue
+        message = _message(row, planned.reason, spec.profile.name, limited=row.limited(), audit=audit)
         if message:
             yield Warning(row, planned.reason.value, message)
 
 
-def _message(row: pods.PodRow, reason: names.Reason, profile: str, *, limited: bool) -> str:
+def _message(row: pods.PodRow, reason: names.Reason, profile: str, *, limited: bool, audit: bool) -> str:
     message = ""
     match reason:
         case names.Reason.NODE_INCOMPATIBLE:
@@ -39,8 +53,9 @@ def _message(row: pods.PodRow, reason: names.Reason, profile: str, *, limited: b
             )
         case names.Reason.INVALID_POLICY:
             accepted = ", ".join(names.Policy)
+            result = "would get no swap in mode Enforce" if audit else "gets no swap"
             message = (
-                f"a swap annotation of this pod is not understood, so it gets no swap: {names.POLICY_ANNOTATION} takes"
+                f"a swap annotation of this pod is not understood, so it {result}: {names.POLICY_ANNOTATION} takes"
                 f" {accepted}, and swap limits are quantities such as 512Mi"
             )
         case names.Reason.REQUIREMENT_UNMET if limited:
@@ -50,6 +65,16 @@ def _message(row: pods.PodRow, reason: names.Reason, profile: str, *, limited: b
             )
         case names.Reason.PROFILE_NO_SWAP if limited:
             message = f"profile {profile} gives no swap to pods on node {row.node}: this pod's swap limit has no effect"
+        case names.Reason.QOS_NOT_ELIGIBLE if limited:
+            message = (
+                f"profile {profile} gives swap to Burstable pods only on node {row.node} (behavior LimitedSwap), and"
+                f" this pod is {row.qos}: its swap limit has no effect"
+            )
+        case names.Reason.CRITICAL_POD if limited:
+            message = (
+                f"profile {profile} gives no swap to critical pods on node {row.node} (behavior LimitedSwap): this"
+                " pod's swap limit has no effect"
+            )
         case names.Reason.OVERRIDE_DISABLED if limited or not row.defaulted:
             message = f"an override of profile {profile}, which governs node {row.node}, gives no swap to this pod"
         case names.Reason.OVERRIDE_LIMIT if limited:

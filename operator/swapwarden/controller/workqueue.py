@@ -49,6 +49,7 @@ class WorkQueue:
         self, name: str, now: Callable[[], float] | None = None, *, hold: Callable[[], float] = lambda: 0.0
     ) -> None:
         self._name = name
+        WAIT.begin([(name,)])
         self._now = now
         self._hold = hold
         self._waiting: dict[str, _Wish] = {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import socket
 import time
@@ -17,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Self
 
 import httptools
+import msgspec
 
 from swapwarden.kube import config
 from swapwarden.telemetry import metrics
@@ -73,7 +73,7 @@ def api_error(status: int, body: bytes, headers: Mapping[str, str] | None = None
     """Make an error from an answer's status code and body, which is a metav1.Status or plain text."""
     reason, message = "", ""
     with contextlib.suppress(ValueError):
-        parsed = json.loads(body)
+        parsed = msgspec.json.decode(body)
         if isinstance(parsed, dict):
             reason, message = str(parsed.get("reason") or ""), str(parsed.get("message") or "")
     message = message or body[:512].decode("utf-8", "replace").strip() or "no message"

@@ -29,6 +29,11 @@ EVENTS = metrics.counter(
     "swapwarden_events_total",
     "Events: created, repeated (count raised), failed (not taken by the API server), dropped (too many at once).",
     labels=("result",),
+    known=[("created",), ("repeated",), ("failed",), ("dropped",)],
+)
+WAITING = metrics.gauge(
+    "swapwarden_events_waiting",
+    "Events that wait to be sent to the API server; where there are 1,000, more are dropped.",
 )
 
 EventType = Literal["Normal", "Warning"]
@@ -181,6 +186,7 @@ class Recorder:
         elif len(self._waiting) < MAX_WAITING:
             name = event_name(regarding.name, key)
             self._waiting[happening] = _Waiting(name, action, stamp, stamp, once=key != "")
+            WAITING.set(len(self._waiting))
             self._wanted.set()
         else:
             EVENTS.inc("dropped")
@@ -195,7 +201,9 @@ class Recorder:
             await self._sleep(self._bucket.take(self._now()))
             # Only now: what happened again during the wait is part of it.
             happening = next(iter(self._waiting))
-            await self._send(happening, self._waiting.pop(happening))
+            waiting = self._waiting.pop(happening)
+            WAITING.set(len(self._waiting))
+            await self._send(happening, waiting)
             if not self._waiting:
                 self._wanted.clear()
                 self._dropping = False

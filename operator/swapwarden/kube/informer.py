@@ -41,8 +41,9 @@ ERRORS = metrics.counter(
 )
 LAST_EVENT = metrics.gauge(
     "swapwarden_informer_last_event_timestamp_seconds",
-    "When the watch of a resource last said something, seconds since 1970. The API server sends a bookmark about once a"
-    " minute where nothing changes, so that what is long ago is lag.",
+    "When the watch of a resource last said something, or ended in good order, seconds since 1970. Where nothing"
+    " changes, the API server sends a bookmark about once a minute, but none to a watch that was renewed since the last"
+    " change: up to six minutes are no lag. Profiles are listed once a minute.",
     labels=("resource",),
 )
 
@@ -127,6 +128,8 @@ class Informer(Generic[W, R]):
         self._path = path
         self._project = project
         self.name = name
+        LISTS.begin((name, reason) for reason in ("start", "expired", "error"))
+        ERRORS.begin((name, kind) for kind in ("request", "object", "handler"))
         self._on_change = on_change
         self._page_size = page_size
         self._params = dict(params or {})
@@ -262,6 +265,7 @@ class Informer(Generic[W, R]):
         seconds = time.monotonic() - begun
         if seconds < QUICK_SECONDS:
             raise client.Unreachable(f"the watch ended after {seconds:.1f} s")
+        LAST_EVENT.set(time.time(), self.name)  # the server has said all that there was until then
         self._backoff.reset()
 
     def _take(self, event: watch.Event[tuple[str, W | None]]) -> None:

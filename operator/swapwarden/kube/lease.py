@@ -22,7 +22,6 @@ import dataclasses
 import datetime
 import logging
 import math
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -43,6 +42,7 @@ RENEWALS = metrics.counter(
     "swapwarden_lease_renewals_total",
     "Tries to take or renew the Lease: ok, conflict (another one changed it first), failed.",
     labels=("result",),
+    known=[("ok",), ("conflict",), ("failed",)],
 )
 TRANSITIONS = metrics.gauge("swapwarden_lease_transitions", "How often the Lease went from one holder to another.")
 
@@ -345,7 +345,7 @@ class Elector:
         Durations are in seconds; see Timing. ConfigError where `cfg` cannot be used.
         """
         timing = Timing(lease_duration, renew_deadline, retry_period)
-        self._claim = Claim(identity, timing, lambda: random.uniform(*SPREAD))  # noqa: S311 jitter is no secret
+        self._claim = Claim(identity, timing, lambda: backoff.between(*SPREAD))
         self._retry_period = retry_period
         self._backoff = backoff.Backoff(retry_period / 4, retry_period)
         self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"

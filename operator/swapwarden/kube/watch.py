@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from swapwarden.kube import client
+from swapwarden.kube import backoff, client
 
 T = TypeVar("T")
 
@@ -77,7 +76,7 @@ async def watch(
     events and refusals), client.Unreachable (no connection, silent for too long, or not a watch's answer), and what
     `decode` raises.
     """
-    seconds = random.randint(*WATCH_SECONDS)  # noqa: S311 jitter is no secret
+    seconds = round(backoff.between(*WATCH_SECONDS))
     query = {
         **(params or {}),
         "watch": "true",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import logging
 import sys
+
+import msgspec
 
 FORMATS = ("json", "text")
 LEVELS = ("debug", "info", "warning", "error")
@@ -27,6 +28,17 @@ def _time(record: logging.LogRecord) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def _encode(entry: dict[str, object]) -> bytes:
+    try:
+        return msgspec.json.encode(entry, enc_hook=str)
+    except ValueError:  # names of files may be no UTF-8
+        return msgspec.json.encode({key: _readable(str(value)) for key, value in entry.items()})
+
+
+def _readable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time (RFC 3339, UTC), level, logger, message, fields, and the exception, if any."""
 
@@ -41,7 +53,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str, ensure_ascii=False)
+        return msgspec.json.format(_encode(entry), indent=0).decode()
 
 
 class TextFormatter(logging.Formatter):

@@ -75,6 +75,13 @@ class Counter(_Scalar):
 
     kind: Kind = "counter"
 
+    def begin(self, known: Iterable[tuple[str, ...]]) -> None:
+        """Have these label values at 0 from now on: of what begins with its first event, rate() does not see that."""
+        for labels in known:
+            self._check(labels)
+            with self._lock:
+                self._values.setdefault(labels, 0.0)
+
     def inc(self, *labels: str, by: float = 1.0) -> None:
         """Add `by` (not negative) to the value of these label values."""
         self._check(labels)
@@ -119,6 +126,14 @@ class Histogram(Metric):
         # Per label values: the count of each bucket and of those above the last, then the sum.
         self._counts: dict[tuple[str, ...], list[int]] = {} if labels else {(): [0] * (len(self.buckets) + 1)}
         self._sums: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
+
+    def begin(self, known: Iterable[tuple[str, ...]]) -> None:
+        """Have these label values from now on, without an observation, as a counter does."""
+        for labels in known:
+            self._check(labels)
+            with self._lock:
+                self._counts.setdefault(labels, [0] * (len(self.buckets) + 1))
+                self._sums.setdefault(labels, 0.0)
 
     def observe(self, value: float, *labels: str) -> None:
         """Count one observation."""
@@ -215,9 +230,11 @@ def _lines(metrics: Iterable[Metric]) -> Iterator[str]:
 REGISTRY = Registry()
 
 
-def counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
-    """Make a counter in the registry of this process."""
-    return REGISTRY.add(Counter(name, help_text, labels))
+def counter(name: str, help_text: str, labels: Sequence[str] = (), known: Iterable[tuple[str, ...]] = ()) -> Counter:
+    """Make a counter in the registry of this process; label values that are KNOWN are there from the start, at 0."""
+    made = REGISTRY.add(Counter(name, help_text, labels))
+    made.begin(known)
+    return made
 
 
 def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
@@ -226,10 +243,19 @@ def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
 
 
 def histogram(
-    name: str, help_text: str, labels: Sequence[str] = (), buckets: Sequence[float] = DEFAULT_BUCKETS
+    name: str,
+    help_text: str,
+    labels: Sequence[str] = (),
+    buckets: Sequence[float] = DEFAULT_BUCKETS,
+    known: Iterable[tuple[str, ...]] = (),
 ) -> Histogram:
-    """Make a histogram in the registry of this process; `buckets` are upper bounds, in the unit of the name."""
-    return REGISTRY.add(Histogram(name, help_text, labels, buckets))
+    """Make a histogram in the registry of this process; `buckets` are upper bounds, in the unit of the name.
+
+    Label values that are KNOWN are there from the start.
+    """
+    made = REGISTRY.add(Histogram(name, help_text, labels, buckets))
+    made.begin(known)
+    return made
 
 
 def reading(kind: Literal["counter", "gauge"], name: str, help_text: str, labels: Sequence[str] = ()) -> Reading:

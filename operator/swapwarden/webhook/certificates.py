@@ -26,6 +26,7 @@ RELOADS = metrics.counter(
     "swapwarden_webhook_certificate_reloads_total",
     "Reads of a changed certificate: ok, or failed (the one before stays in use; it is tried again).",
     labels=("result",),
+    known=[("ok",), ("failed",)],
 )
 
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -44,17 +45,20 @@ REQUESTS = metrics.counter(
     "Admission requests that were answered, by path (own: pods with keys of Swapwarden's; default: pods that get their"
     " namespace's), operation, and verdict (allowed, patched, refused).",
     labels=("path", "operation", "verdict"),
+    known=itertools.product(("own", "default"), ("CREATE", "UPDATE"), ("allowed", "patched", "refused")),
 )
 SECONDS = metrics.histogram(
     "swapwarden_webhook_request_seconds",
     "Time from an admission request's head to its answer, by path.",
     labels=("path",),
+    known=[("own",), ("default",)],
     buckets=(0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0),
 )
 BAD_REQUESTS = metrics.counter(
     "swapwarden_webhook_bad_requests_total",
     "Requests that were no admission request for a pod, by HTTP status; 500 is a bug.",
     labels=("code",),
+    known=[(code,) for code in ("400", "404", "405", "408", "413", "415", "500", "503")],
 )
 
 _OPERATIONS = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})

@@ -88,7 +88,9 @@ def test_nfd_sets_the_labels_that_it_is_asked_for_and_takes_them_away(cluster: C
         eventually(lambda: asked(cluster) == BASE, "a NodeFeature")
         report(cluster, "one", NVME)
         eventually(lambda: asked(cluster) == ALL, "what the agent reports")
-        assert labels(cluster, "one") == {TRUSTED: "true"}, "of all labels this one is the controller's to set"
+        eventually(
+            lambda: labels(cluster, "one") == {TRUSTED: "true"}, "of all labels this one is the controller's to set"
+        )
         [owner] = cluster.cp.get(f"{OWN}/swapwarden-one")["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
         assert controller.metric("swapwarden_controller_node_features") == 1

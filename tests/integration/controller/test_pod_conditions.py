@@ -69,7 +69,7 @@ def test_pods_with_a_policy_tell_whether_it_is_in_force(allowed: Cluster, eventu
         eventually(lambda: said(allowed, "disabled") == ("True", "PolicyDisabled"), "the agent has it in force")
     found = conditions(allowed, "disabled")
     assert found["PodScheduled"] == {**KUBELETS, "lastProbeTime": None}
-    assert found[TYPE]["message"] == "memory.swap.max of the pod is 0 on node one"
+    assert found[TYPE]["message"] == "the kernel holds what is planned for this pod on node one"
     assert allowed.cp.get(f"{PODS}/disabled")["status"]["podIP"] == "192.0.2.7"
     assert said(allowed, "plain") is None
 
@@ -86,6 +86,11 @@ def test_what_the_agent_cannot_do_is_told_and_what_is_not_known_takes_nothing_ba
     status = {"status": {"violations": [violation]}}
     assert allowed.cp.request("PATCH", f"{STATES}/one/status", status)[0] == 200
     eventually(lambda: said(allowed, "disabled") == ("False", "Draining"), "swap is in use")
+    since = conditions(allowed, "disabled")[TYPE]["lastTransitionTime"]
+    status = {"status": {"violations": [{**violation, "reason": "WriteFailed"}]}}
+    assert allowed.cp.request("PATCH", f"{STATES}/one/status", status)[0] == 200
+    eventually(lambda: said(allowed, "disabled") == ("False", "WriteFailed"), "the limit is refused")
+    assert conditions(allowed, "disabled")[TYPE]["lastTransitionTime"] == since
     assert allowed.cp.request("PATCH", f"{STATES}/one/status", {"status": {"violations": None}})[0] == 200
     eventually(lambda: said(allowed, "disabled") == ("True", "PolicyDisabled"), "it is given back")
     before = allowed.state("one")["metadata"]["uid"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -53,6 +54,31 @@ def test_only_pods_that_must_not_swap_and_did_are_told_of() -> None:
     (news,) = tell.last
     assert news.message.startswith("4096 bytes of this pod")
     assert "(Reload, Resize), for 7 ms in all since boot;" in news.message
+
+
+def test_it_is_told_how_the_limit_stands() -> None:
+    def message(*others: dict[str, Any], causes: Sequence[str] = ("Reload",)) -> str:
+        violations = [
+            *({"pod": "x", **each} for each in others),
+            {"pod": "x", "reason": "Exposed", "swapBytes": 8192, "causes": causes},
+        ]
+        body = {
+            "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
+            "spec": {"profile": {"name": "p"}, "pods": PODS},
+            "status": {"violations": violations},
+        }
+        tell = Teller()
+        assert tell(rows.decode(msgspec.json.encode(body))) == ["pod-x"]
+        return tell.last[0].message
+
+    back = "; the limit is in force again"
+    assert message().startswith("8192 bytes")
+    assert message().endswith(back)
+    assert message(causes=["Reload", "AgentDown"]).startswith("at most 8192 bytes")
+    draining = {"reason": "Draining", "wanted": "0", "swapBytes": 4096}
+    assert "; 4096 bytes are still in use" in message(draining)
+    failed = {"reason": "WriteFailed", "wanted": "0"}
+    assert not any(back in said for said in (message(draining), message(failed)))
 
 
 def test_each_growth_is_told_once() -> None:

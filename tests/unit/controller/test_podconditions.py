@@ -3,12 +3,13 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, deviations, podconditions, rows, throttle, troubles
+from swapwarden.controller import cluster, deviations, podconditions, rows, throttle, troubles, warnings, workqueue
 from swapwarden.kube import client
 from swapwarden.policy import nodes, pods
 
@@ -16,6 +17,7 @@ from tests.unit.policy.rows import container, pod
 
 X = pod(container(), key="x", name="pod-x", node="n", policy="Disabled")
 PLANNED = {"x": state.PodState(names.Reason.POLICY_DISABLED, "0")}
+REF = state.ProfileRef("p")
 OBSERVED = 3
 NODE = nodes.NodeRow(name="n", uid="node-uid", labels={}, swap_bytes=2**30, memory_bytes=2**32)
 
@@ -73,9 +75,11 @@ def test_a_pod_is_told_the_same_by_its_condition_and_by_events(reason: str) -> N
     said = rows.told(row)
     verdict = podconditions.judge(X, row, said, podconditions.Pending(said.pods["x"], OBSERVED))
     assert "node n" in verdict.message
-    # Mode Audit is the profile's word, which no event repeats.
-    told_of = [news.message for news in troubles.of_pods(told(), row, [X])]
-    assert told_of == ([] if reason == "Audit" else [verdict.message])
+    if reason == "Audit":
+        told_of = [each.message for each in warnings.about([X], state.StateSpec(REF, names.Mode.AUDIT, pods=PLANNED))]
+    else:
+        told_of = [news.message for news in troubles.of_pods(told(), row, [X])]
+    assert told_of == [verdict.message]
 
 
 class Api:
@@ -84,8 +88,10 @@ class Api:
     def __init__(self) -> None:
         self.patches: list[tuple[str, str, str]] = []
         self.refuse: list[Exception] = []
+        self.on_write: Callable[[], object] = lambda: None
 
     async def request(self, method: str, path: str, *, body: bytes, content_type: str, **_: Any) -> bytes:
+        self.on_write()
         if self.refuse:
             raise self.refuse.pop()
         [condition] = json.loads(body)["status"]["conditions"]
@@ -146,8 +152,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 PATH = "/api/v1/namespaces/default/pods/pod-x/status"
 
 
-def with_enforced(status: str | None, **more: Any) -> pods.PodRow:
-    return msgspec.structs.replace(X, enforced=status, uid="x", **more)
+def with_enforced(status: str | None, reason: str = "PolicyDisabled", **more: Any) -> pods.PodRow:
+    enforced = None if status is None else pods.Enforced(status, reason)
+    return msgspec.structs.replace(X, enforced=enforced, uid="x", **more)
 
 
 def newer(row: rows.StateRow, **changes: Any) -> rows.StateRow:
@@ -177,6 +184,34 @@ def test_what_is_in_force_is_not_taken_back_while_nothing_is_known(bench: Bench)
     assert bench.look() == []
     bench.has(newer(told(violation("WriteFailed")), version=2))
     assert bench.look() == [(PATH, "False", "WriteFailed")]
+
+
+@pytest.mark.parametrize(
+    ("row", "before", "wanted"),
+    [
+        (
+            told(pods={"x": {"reason": "KubeletDecides", "swapMax": "max"}}),
+            ("True", "PolicyDisabled"),
+            "KubeletDecides",
+        ),
+        (told(violation("WriteFailed")), ("False", "Draining"), "WriteFailed"),
+        (told(violation("Draining", pod="y"), omitted=1), ("Unknown", "AwaitingAgent"), "NotListed"),
+        (told(pods={"x": {"reason": "PolicyDisabled", "swapMax": "4096"}}), ("True", "PolicyDisabled"), None),
+    ],
+    ids=["plan", "violation", "unknown", "number"],
+)
+def test_another_reason_is_told_and_another_number_is_not(
+    bench: Bench, row: rows.StateRow, before: tuple[str, str], wanted: str | None
+) -> None:
+    bench.has(row, with_enforced(*before))
+    assert [reason for _, _, reason in bench.look()] == ([wanted] if wanted else [])
+
+
+def test_the_time_of_a_transition_is_that_of_the_status() -> None:
+    verdict, now = podconditions.Verdict("False", "WriteFailed", "why"), datetime.datetime.now(datetime.UTC)
+    for before, is_new in ((None, True), ("True", True), ("False", False)):
+        [condition] = podconditions.body(with_enforced(before, "Draining"), verdict, now)["status"]["conditions"]
+        assert ("lastTransitionTime" in condition) == is_new
 
 
 def test_a_change_of_the_plan_waits_for_its_own_generation(bench: Bench) -> None:
@@ -227,8 +262,12 @@ def test_a_node_that_fails_comes_after_the_others(bench: Bench) -> None:
         bench.known.pod_changed(f"default/pod-{node}", None, pod)
     bench.api.refuse = [client.ApiError(403, "", "denied by somebody's policy")]
     bench.made.nudge("a", "b")
+    depths = []
+    bench.api.on_write = lambda: depths.append(workqueue.DEPTH.value(podconditions.QUEUE))
     written = [path.split("/")[-2] for path, _, _ in bench.look()]
     assert written[:2] == ["pod-b", "pod-a"]
+    assert depths[0] == 3, "a, b, and the n of each look"
+    assert workqueue.DEPTH.value(podconditions.QUEUE) == 0
 
 
 @pytest.mark.parametrize("status", [404, 409])

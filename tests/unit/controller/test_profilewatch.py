@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from swapwarden.controller import profilestore, profilewatch
-from swapwarden.kube import backoff, client, config
+from swapwarden.kube import backoff, client, config, informer
 
 from testbed import pki
 from tests.unit.controller.profileapi import NAME, ProfileApi
@@ -24,6 +24,7 @@ pytestmark = [
 ]
 
 WAIT = 20.0
+RESOURCE = "nodeswapprofiles"
 NEVER = 3600.0
 
 
@@ -73,8 +74,12 @@ async def test_what_is_there_is_listed_and_what_comes_is_watched(site: Site) -> 
         await asyncio.wait_for(watch.synced.wait(), WAIT)
         assert set(site.store.entries) == {"old"}
         await until(lambda: site.server.watches, WAIT)
+        heard = informer.LAST_EVENT
+        assert heard.value(RESOURCE) > 1e9, "a list tells, too"
+        heard.set(0, RESOURCE)
         site.server.set("new", priority=7)
         await site.knows("old", "new")
+        await until(lambda: heard.value(RESOURCE) > 1e9, WAIT)
         site.server.set("new", priority=8)
         await until(lambda: site.store.valid()["new"].priority == 8, WAIT)
         site.server.delete("old")

@@ -563,6 +563,25 @@ async def test_another_leader_does_not_tell_again(bench: Bench) -> None:
     assert bench.told.reasons == []
 
 
+async def test_what_was_told_in_audit_is_no_word_of_what_holds_in_enforce(bench: Bench) -> None:
+    bench.known.profiles_changed({"p": profile(behavior=names.Behavior.NO_SWAP, mode=names.Mode.AUDIT)})
+    bench.pod_comes("limited", swap_limit="1Gi")
+    bench.pod_comes("forbidden", policy="Disabled")
+    bench.server.answer(answer(2))
+    await bench.reconcile()
+    assert sorted(bench.told.reasons) == [("forbidden", "Audit"), ("limited", "Audit")]
+    bench.planned(version=3)
+    bench.pod_comes("plain")
+    bench.server.answer(answer(4))
+    await bench.reconcile()
+    assert len(bench.told.reasons) == 2, "they were told"
+    bench.planned(version=5)
+    bench.no_swap()
+    bench.server.answer(answer(6))
+    await bench.reconcile()
+    assert bench.told.reasons[2:] == [("limited", "ProfileNoSwap")]
+
+
 async def test_what_another_version_wrote_was_told_too(bench: Bench) -> None:
     bench.no_swap()
     bench.pod_comes("limited", swap_limit="1Gi")

@@ -26,25 +26,26 @@ def known() -> cluster.Cluster:
 
 
 def test_a_node_is_silent_whose_agent_answered_and_is_not_ready_any_more() -> None:
-    assert silence.count(known()) == 1
+    assert silence.silent(known()) == ["silent"]
 
 
 def test_one_that_is_gone_is_not() -> None:
     made = known()
     made.node_changed("silent", None, None)
-    assert silence.count(made) == 0
+    assert silence.silent(made) == []
 
 
 async def test_nothing_is_said_before_all_is_known() -> None:
     silence.SILENT.set(0)
-    said: list[float] = []
+    silence.BY_NAME.hold({})
+    said: list[tuple[float, list[tuple[tuple[str, str], ...]]]] = []
 
     def ready() -> bool:
-        said.append(silence.SILENT.value())
+        said.append((silence.SILENT.value(), [sample.labels for sample in silence.BY_NAME.samples()]))
         if len(said) == 4:
             raise asyncio.CancelledError
         return len(said) == 3
 
     with pytest.raises(asyncio.CancelledError):
         await silence.watch(known(), ready, interval=0.0)
-    assert said == [0, 0, 0, 1]
+    assert said == [(0, []), (0, []), (0, []), (1, [(("node", "silent"),)])]

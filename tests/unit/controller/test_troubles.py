@@ -47,6 +47,7 @@ def of_pods(old: rows.StateRow, new: rows.StateRow) -> list[tuple[str, str]]:
         ("Degraded", "True", "WriteFailed", ["SwapDegraded"]),
         ("Degraded", "False", "AsExpected", []),
         ("Drift", "True", "Yielded", ["SwapLimitsContested"]),
+        ("Drift", "True", "OtherWriter", ["SwapLimitsContested"]),
         ("Drift", "True", "Rewritten", []),
         ("Strict", "False", "NotInForce", ["SwapNotHeldBySystemd"]),
         ("Strict", "Unknown", "AwaitingEvidence", []),

@@ -1,19 +1,26 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from swapwarden.api import names
 from swapwarden.controller import warnings
-from swapwarden.policy import plan, pods, profiles
+from swapwarden.policy import plan, pods, profiles, qos
 
 from tests.unit.policy.rows import container, facts, pod, profile
 
 NO_SWAP, KUBELET, WORKLOAD = names.Behavior.NO_SWAP, names.Behavior.KUBELET, names.Behavior.WORKLOAD_CONTROLLED
 
 
-def reasons(row: pods.PodRow, behavior: names.Behavior, *, compatible: bool = True) -> list[str]:
+LIMITED = names.Behavior.LIMITED_SWAP
+
+
+def found(
+    row: pods.PodRow, behavior: names.Behavior, *, compatible: bool = True, **more: Any
+) -> list[warnings.Warning]:
     overcommit = 50 if row.swap_limit == "3Gi" else None
-    spec = plan.plan_node(profile(behavior, overcommit_percent=overcommit), facts(compatible=compatible), [row])
-    return [warning.reason for warning in warnings.about([row], spec)]
+    spec = plan.plan_node(profile(behavior, overcommit_percent=overcommit, **more), facts(compatible=compatible), [row])
+    return list(warnings.about([row], spec))
 
 
 @pytest.mark.parametrize(
@@ -33,10 +40,37 @@ def reasons(row: pods.PodRow, behavior: names.Behavior, *, compatible: bool = Tr
         (pod(container(), swap_limit="1Mi"), WORKLOAD, True, []),
         (pod(container(), swap_limit="5Gi"), WORKLOAD, True, ["Bounded"]),
         (pod(container(), swap_limit="3Gi"), WORKLOAD, True, ["OvercommitReached"]),
+        (pod(container(request=2**20), swap_limit="1Mi"), LIMITED, True, []),
+        (pod(container(), swap_limit="1Mi", qos=qos.Class.BEST_EFFORT), LIMITED, True, ["QoSNotEligible"]),
+        (pod(container(), policy="NoPreference", qos=qos.Class.GUARANTEED), LIMITED, True, []),
+        (pod(container(swap_limit="1Mi"), critical=True), LIMITED, True, ["CriticalPod"]),
     ],
 )
 def test_whom_it_concerns(row: pods.PodRow, behavior: names.Behavior, compatible: bool, expected: list[str]) -> None:
-    assert reasons(row, behavior, compatible=compatible) == expected
+    assert [warning.reason for warning in found(row, behavior, compatible=compatible)] == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "behavior", "compatible", "expected"),
+    [
+        (pod(container(), policy="Disabled"), KUBELET, True, ["Audit"]),
+        (pod(container(), swap_limit="1Mi"), NO_SWAP, True, ["Audit"]),
+        (pod(container(), swap_limit="5Gi"), WORKLOAD, True, ["Audit"]),
+        (pod(container(), swap_limit="1Mi"), WORKLOAD, True, ["Audit"]),
+        (pod(container(), policy="NoPreference"), NO_SWAP, True, []),
+        (pod(container()), NO_SWAP, True, []),
+        (pod(container(), policy="Sometimes"), KUBELET, True, ["InvalidPolicy"]),
+        (pod(container(), policy="Disabled"), KUBELET, False, ["NodeIncompatible"]),
+    ],
+)
+def test_under_audit_nothing_is_told_as_if_it_were_done(
+    row: pods.PodRow, behavior: names.Behavior, compatible: bool, expected: list[str]
+) -> None:
+    told = found(row, behavior, compatible=compatible, mode=names.Mode.AUDIT)
+    assert [warning.reason for warning in told] == expected
+    for warning in told:
+        assert " gets " not in warning.message
+        assert " gives " not in warning.message
 
 
 def test_a_limit_has_no_effect_where_something_required_is_missing() -> None:
@@ -73,6 +107,6 @@ DISABLED, LIMIT = profiles.Override(policy=names.Policy.DISABLED), profiles.Over
 )
 def test_who_is_told_of_an_override(row: pods.PodRow, override: profiles.Override, expected: list[str]) -> None:
     spec = plan.plan_node(profile(KUBELET, overrides=(override,)), facts(), [row])
-    found = list(warnings.about([row], spec))
-    assert [warning.reason for warning in found] == expected
-    assert all("an override of profile test" in warning.message for warning in found)
+    told = list(warnings.about([row], spec))
+    assert [warning.reason for warning in told] == expected
+    assert all("an override of profile test" in warning.message for warning in told)

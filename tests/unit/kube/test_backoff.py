@@ -9,7 +9,7 @@ from swapwarden.kube import backoff
 @pytest.fixture
 def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits are as long as they may be."""
-    monkeypatch.setattr("random.uniform", lambda _, longest: longest)
+    monkeypatch.setattr(backoff, "between", lambda _, longest: longest)
 
 
 @pytest.mark.usefixtures("bounds")

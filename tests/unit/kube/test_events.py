@@ -351,6 +351,7 @@ async def test_of_too_many_some_are_dropped(
         idle.event(POD, "Warning", "R", f"{at}")
     idle.event(POD, "Warning", "R", "0")
     assert counts("dropped") == 2, "a repeat takes no place"
+    assert events.WAITING.value() == 3
     assert [record.getMessage() for record in caplog.records] == [
         "too many events at once: more than 3 wait to be sent; others are dropped"
     ]
@@ -359,6 +360,7 @@ async def test_of_too_many_some_are_dropped(
     async with sending(idle):
         await all_sent(server, idle, 3)
     assert [sent(request)["message"] for request in server.requests] == ["0", "1", "2"]
+    assert events.WAITING.value() == 0
     # Told again when it begins again.
     for at in range(4):
         idle.event(POD, "Warning", "R", f"later {at}")

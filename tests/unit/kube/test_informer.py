@@ -356,6 +356,7 @@ async def test_a_long_watch_is_a_good_one(server: Scripted, running: Running, mo
     await server.seen(4)
     assert running.informer._backoff.failures == 0
     assert running.count(informer.ERRORS, "request") == 1
+    assert running.count(informer.LAST_EVENT) > 1e9, "the end in good order is a word of the server"
 
 
 async def test_a_token_that_is_not_there_yet(server: Scripted, tmp_path: Any) -> None:

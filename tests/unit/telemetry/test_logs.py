@@ -1,5 +1,6 @@
 import json
 import logging
+import pathlib
 import sys
 
 from swapwarden.telemetry import logs
@@ -33,6 +34,16 @@ def test_json_is_one_line_whatever_is_logged() -> None:
     line = logs.JsonFormatter().format(made)
     assert "\n" not in line
     assert "two\nlines" in json.loads(line)["exception"]
+
+
+def test_names_that_are_no_text_do_not_cost_the_line() -> None:
+    line = logs.JsonFormatter().format(record(cgroup="a\udcff", count=2, more={1, 2}))
+    assert json.loads(line)["cgroup"] == "a\\udcff"
+
+
+def test_what_json_does_not_know_is_told_as_text() -> None:
+    line = logs.JsonFormatter().format(record(error=OSError("no space"), path={"of": pathlib.Path("/etc")}))
+    assert line.endswith('"error": "no space", "path": {"of": "/etc"}}')
 
 
 def test_text_ends_with_the_fields() -> None:

@@ -60,6 +60,21 @@ def test_a_reading_has_what_was_read_last_and_nothing_before(registry: metrics.R
         limit.hold({(): 1})
 
 
+def test_label_values_that_are_known_are_there_before_the_first_event(registry: metrics.Registry) -> None:
+    counter = registry.add(metrics.Counter("repairs_total", "Repairs.", ("cause",)))
+    counter.begin([("Reload",), ("Start",)])
+    counter.inc("Start")
+    assert [(sample.labels, sample.value) for sample in counter.samples()] == [
+        ((("cause", "Reload"),), 0),
+        ((("cause", "Start"),), 1),
+    ]
+    histogram = registry.add(metrics.Histogram("latency_seconds", "Latency.", ("path",), (1,)))
+    histogram.begin([("own",)])
+    assert [sample.value for sample in histogram.samples()] == [0, 0, 0, 0]
+    with pytest.raises(ValueError, match="has labels"):
+        counter.begin([("Start", "pod")])
+
+
 def test_histogram_buckets_are_cumulative_and_inclusive(registry: metrics.Registry) -> None:
     histogram = registry.add(metrics.Histogram("latency_seconds", "Latency.", (), (0.1, 1)))
     for value in (0.05, 0.1, 0.5, 7):

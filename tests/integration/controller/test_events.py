@@ -1,0 +1,118 @@
+"""What nodes and pods are told by events, where people look: in what kubectl describes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from testbed.controller import Controller
+from tests.integration.controller.cluster import FAST, STATES, Cluster
+
+Eventually = Callable[[Callable[[], object], str], None]
+
+DISABLED = {"swapwarden.dev/swap-policy": "Disabled"}
+LIMIT = {"swapwarden.dev/swap-limit": "64Mi"}
+SAID = "so it is"
+
+
+@pytest.fixture(autouse=True)
+def controller(cluster: Cluster) -> Iterator[Controller]:
+    with Controller(cluster.cp, FAST) as running:
+        running.leads()
+        yield running
+
+
+def described(cluster: Cluster, kind: str, name: str) -> dict[str, str]:
+    """By reason, the rest of each line below Events that is the controller's: who tells, and what."""
+    text = cluster.cp.kubectl("describe", kind, name).stdout.partition("\nEvents:")[2]
+    lines = [line.split(maxsplit=3) for line in text.splitlines() if "swapwarden-controller" in line]
+    return {reason: f"{type_} {message}" for type_, reason, _, message in lines}
+
+
+def report(cluster: Cluster, node: str, *violations: dict[str, Any]) -> None:
+    """Be the node's agent, and report these in place of what was reported before."""
+    code, answer = cluster.cp.request("PATCH", f"{STATES}/{node}/status", {"status": {"violations": violations}})
+    assert code == 200, answer
+
+
+def condition(kind: str, status: str, reason: str) -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason, "message": SAID}
+
+
+def test_a_node_is_told_what_its_agent_finds_amiss(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("told")
+    eventually(lambda: cluster.state("told"), "its state")
+    cluster.report("told", condition("Drift", "False", "Quiet"), condition("Degraded", "False", "AsExpected"))
+    assert described(cluster, "node", "told") == {}
+    amiss = [
+        condition("Compatible", "False", "NoCgroupV2"),
+        condition("Degraded", "True", "Polling"),
+        condition("Drift", "True", "OtherWriter"),
+        condition("NodeSettings", "False", "NotSupported"),
+        condition("RequirementsMet", "False", "RequirementUnmet"),
+        condition("Strict", "False", "NotInForce"),
+        condition("KubeletWillNotStart", "True", "FailSwapOn"),
+    ]
+    cluster.report("told", *amiss)
+    expected = {
+        "SwapIncompatible": "NoCgroupV2",
+        "SwapDegraded": "Polling",
+        "SwapLimitsContested": "OtherWriter",
+        "SwapSettingsNotAsSpecified": "NotSupported",
+        "SwapRequirementUnmet": "RequirementUnmet",
+        "SwapNotHeldBySystemd": "NotInForce",
+        "KubeletWillNotStart": "FailSwapOn",
+    }
+    eventually(lambda: described(cluster, "node", "told").keys() == expected.keys(), "all of it")
+    for reason, line in described(cluster, "node", "told").items():
+        assert line.startswith("Warning swapwarden-controller")
+        assert line.endswith(f"{expected[reason]}: {SAID}")
+
+
+def test_a_pod_is_told_that_its_limit_does_not_hold_and_when_it_does(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("home")
+    uid = cluster.pod("home", "mine", DISABLED)["metadata"]["uid"]
+    cluster.pod("home", "another", DISABLED)
+    eventually(lambda: uid in cluster.spec("home").get("pods", {}), "the plan")
+    cluster.report("home")
+    for reason, event in (
+        ("Draining", "SwapDraining"),
+        ("WriteFailed", "SwapLimitNotWritten"),
+        ("Yielded", "SwapLimitContested"),
+    ):
+        report(cluster, "home", {"pod": uid, "reason": reason, "wanted": "0", "swapBytes": 4096})
+        eventually(lambda event=event: event in described(cluster, "pod", "mine"), event)  # type: ignore[misc]  # mypy knows no lambda with a default
+    exposed = {"pod": uid, "reason": "Exposed", "wanted": "0", "swapBytes": 4096, "exposedMilliseconds": 7}
+    report(cluster, "home", {**exposed, "causes": ["OtherWriter"], "since": "2026-01-01T00:00:00.000000Z"})
+    eventually(lambda: "SwappedAgainstPolicy" in described(cluster, "pod", "mine"), "that it swapped")
+    found = described(cluster, "pod", "mine")
+    assert found["SwapDrained"].startswith("Normal swapwarden-controller")
+    assert "4096 bytes of this pod, which must not swap, went to swap on node home" in found["SwappedAgainstPolicy"]
+    assert "(OtherWriter), for 7 ms" in found["SwappedAgainstPolicy"]
+    assert len(found) == 5
+    assert described(cluster, "pod", "another") == {}
+
+
+def test_a_pod_is_told_why_what_it_says_has_no_effect(cluster: Cluster, eventually: Eventually) -> None:
+    for node, spec in (("limited", {"behavior": "LimitedSwap"}), ("none", {"behavior": "NoSwap"})):
+        cluster.node(node)
+        cluster.profile(node, {"group": node}, swap=spec)
+    cluster.node("audited")
+    cluster.profile("audited", {"group": "audited"}, mode="Audit", swap={"behavior": "NoSwap"})
+    cluster.pod("limited", "besteffort", LIMIT)
+    cluster.pod("none", "without", LIMIT)
+    cluster.pod("audited", "disabled", DISABLED)
+    cluster.pod("audited", "asking", LIMIT)
+    cluster.pod("audited", "plain")
+    for pod, reason, message in (
+        ("besteffort", "QoSNotEligible", "this pod is BestEffort: its swap limit has no effect"),
+        ("without", "ProfileNoSwap", "profile none gives no swap to pods on node none"),
+        ("disabled", "Audit", "profile audited is in mode Audit on node audited: nothing is written"),
+        ("asking", "Audit", "what this pod says of swap is not in force"),
+    ):
+        eventually(lambda pod=pod: described(cluster, "pod", pod), pod)  # type: ignore[misc]  # mypy knows no lambda with a default
+        [(found, line)] = described(cluster, "pod", pod).items()
+        assert (found, message in line) == (reason, True)
+    assert described(cluster, "pod", "plain") == {}
