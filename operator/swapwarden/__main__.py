@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -27,19 +28,45 @@ LEAN: Final = "agent"
 """The command that runs on every node, where each megabyte counts."""
 
 
+class Formatter(argparse.HelpFormatter):
+    """As argparse's own, which loads shutil for the width of the terminal, and with it four compressors: 0.5 MB.
+
+    argparse makes one for each argument that is added.
+    """
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+def _columns() -> int:
+    """As shutil.get_terminal_size."""
+    with contextlib.suppress(KeyError, ValueError):
+        if (columns := int(os.environ["COLUMNS"])) > 0:
+            return columns
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # no standard output, or one that is no terminal
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]  # as above
+    return 80
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status. SystemExit where argparse says no or shows its help."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(
-        prog="swapwarden", description="A say in swap for every pod, and an enforced swap policy for every node."
+        prog="swapwarden",
+        description="A say in swap for every pod, and an enforced swap policy for every node.",
+        formatter_class=Formatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {swapwarden.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     module = None
     for name, (path, summary) in COMMANDS.items():
         chosen = given[:1] == [name]
-        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        command = commands.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", formatter_class=Formatter
+        )
         if chosen:
+            if name == LEAN:
+                importlib.import_module("swapwarden.agent.hugepages").refuse()
             # msgspec takes from typing_extensions, where that is there, what typing has as well: 3.5 MB, 90 ms.
             with lazily.without("typing_extensions") if name == LEAN else contextlib.nullcontext():
                 module = importlib.import_module(path)

@@ -164,6 +164,42 @@ def test_a_pod_that_the_webhook_is_not_asked_about(cluster: Cluster) -> None:
     cluster.control_plane.request("DELETE", f"{registrations}/{name}", None)
 
 
+def test_a_pod_that_the_policies_are_not_asked_about(cluster: Cluster) -> None:
+    """Where policies stand in for the webhook, and their binding leaves out the pod's namespace."""
+    name, label = f"{cluster.name('other')}-pod-completion", {"app.kubernetes.io/name": "swapwarden"}
+    registrations = "/apis/admissionregistration.k8s.io/v1"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    mutation = {
+        "patchType": "JSONPatch",
+        "jsonPatch": {"expression": '[JSONPatch{op: "test", path: "/kind", value: "Pod"}]'},
+    }
+    spec = {
+        "failurePolicy": "Ignore",
+        "reinvocationPolicy": "Never",
+        "matchConstraints": {"resourceRules": [rule]},
+        "mutations": [mutation],
+    }
+    policies = f"{registrations}/mutatingadmissionpolicies"
+    cluster.control_plane.create(policies, {"metadata": {"name": name, "labels": label}, "spec": spec})
+    here = {"matchExpressions": [{"key": "test", "operator": "In", "values": [cluster.id]}]}
+    bound = {"policyName": name, "matchResources": {"namespaceSelector": here}}
+    bindings = f"{registrations}/mutatingadmissionpolicybindings"
+    cluster.control_plane.create(bindings, {"metadata": {"name": name, "labels": label}, "spec": bound})
+    make_pod(cluster, "web", node=None, annotations={"swapwarden.dev/swap-policy": "Required"})
+    rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}]
+    for plugin in (cluster.admin, cluster.user(rules, everywhere=True)):
+        assert told(plugin, cluster, "web")["admission"] == (
+            "the API server's policies are not asked about pods like it: the namespaceSelector does not match"
+            f" namespace {cluster.namespace} ({name}); its policy places it nowhere"
+        )
+    rules[0]["resources"] = ["pods", "mutatingwebhookconfigurations", "mutatingadmissionpolicies"]
+    found = told(cluster.user(rules, everywhere=True), cluster, "web")
+    assert "admission" not in found
+    assert {"mutatingadmissionpolicybindings", "validatingadmissionpolicies"} <= set(found["unseen"])
+    for path in (bindings, policies):
+        cluster.control_plane.request("DELETE", f"{path}/{name}", None)
+
+
 def test_what_others_leave_and_what_a_namespace_is_called(cluster: Cluster) -> None:
     cluster.node("batch", swap=4 * GIB)
     profile = make_profile(

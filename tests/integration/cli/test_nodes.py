@@ -59,7 +59,7 @@ def test_a_node_that_is_not_there(two: Cluster) -> None:
 
 def test_no_node_at_all(two: Cluster) -> None:
     done = two.admin("nodes", "-l", "test=nobody")
-    assert (done.returncode, done.stderr) == (0, "No nodes found.\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "No nodes found.\n")
 
 
 def test_who_may_read_nodes_only_sees_what_they_say(two: Cluster) -> None:

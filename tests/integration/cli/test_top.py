@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import IO
 
 import pytest
 
@@ -109,6 +111,37 @@ def test_namespaces(shop: Cluster) -> None:
     assert [shop.namespace, "3", ">=600Mi", "<unknown>"] in [line.split() for line in done.stdout.splitlines()]
 
 
+def test_namespaces_by_name(shop: Cluster) -> None:
+    in_release = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]},
+    ]
+    user = shop.user(READ_PODS, in_release=in_release)
+    done = user("top", "ns", shop.namespace, "swapwarden-system", shop.namespace, "--no-headers")
+    assert [line.split()[:3] for line in done.stdout.splitlines()] == [
+        [shop.namespace, "3", ">=600Mi"],
+        ["swapwarden-system", "1", "0"],
+    ]
+    # Each agent was asked once.
+    assert sum("proxy" in path for path in shop.front.asked) == 1
+    done = user("top", "ns", "default")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert 'cannot list resource "pods" in API group "" in the namespace "default"' in done.stderr
+    done = shop.user(EVERYTHING, everywhere=True)("top", "ns", "none-of-that-name", shop.namespace, "--no-headers")
+    assert done.stdout.split()[:2] == [shop.namespace, "3"]
+    assert done.stderr.endswith("No running pods found in none-of-that-name.\n")
+
+
+def test_nothing_found_has_no_headers(shop: Cluster) -> None:
+    for kind, told in (
+        ("pods", "No running pods found."),
+        ("ns", "No running pods found."),
+        ("nodes", "No nodes found."),
+    ):
+        done = shop.admin("top", kind, "-l", "test=nobody")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{told}\n")
+
+
 def test_nodes(shop: Cluster) -> None:
     admin = shop.user(EVERYTHING, everywhere=True)
     done = admin("top", "nodes", "-l", shop.selector, "--no-headers", "-o", "wide")
@@ -184,20 +217,72 @@ def test_agents_that_do_not_answer(shop: Cluster) -> None:
 
 
 def test_following(shop: Cluster) -> None:
-    admin = shop.user(EVERYTHING, everywhere=True)
     name = shop.name("agent-one")
-    with subprocess.Popen(
-        [sys.executable, "-m", "swapwarden.cli.kubectl", "top", "pods", "queue", "-w", "--interval=100ms"],
-        env=environment(admin),
+    with following(shop, "pods", "queue") as stdout:
+        header, first = shown(stdout)
+        assert (header[-1], first[0], first[1], first[-1]) == ("CHANGE/S", "queue", "600Mi", "<unknown>")
+        while shown(stdout)[1][-1] != "0":
+            pass
+        shop.front.metrics[name] = shop.front.metrics[name].replace(str(600 * MIB), str(700 * MIB))
+        while (found := shown(stdout)[1])[1] != "700Mi":
+            assert found[-1] == "0"
+        assert found[-1].startswith("+")
+        shop.front.metrics[name] = shop.front.metrics[name].replace(str(700 * MIB), str(500 * MIB))
+        while (found := shown(stdout)[1])[1] != "500Mi":
+            pass
+        assert found[-1].startswith("-")
+
+
+def test_following_a_node_that_swaps(shop: Cluster) -> None:
+    name = shop.name("agent-one")
+
+    def swapped(taken: int, brought: int) -> None:
+        """What the agent counts from now on."""
+        told = f"swapwarden_node_swap_in_bytes_total {brought}\nswapwarden_node_swap_out_bytes_total {taken}\n"
+        shop.front.metrics[name] = shop.front.metrics[name].split("swapwarden_node_swap_in", 1)[0] + told
+
+    swapped(5 * GIB, 3 * GIB)
+    with following(shop, "nodes", shop.name("one")) as stdout:
+        header, first = shown(stdout)
+        assert header[-3:] == ["CHANGE/S", "IN/S", "OUT/S"]
+        assert first[-3:] == ["<unknown>"] * 3
+        while shown(stdout)[1][-3:] != ["0", "0", "0"]:
+            pass
+        swapped(6 * GIB, 3 * GIB)
+        while (found := shown(stdout)[1])[-1] == "0":
+            pass
+        assert found[-3:-1] == ["0", "0"]
+        assert as_bytes(found[-1]) > 100 * MIB
+        # The node was started anew.
+        swapped(1 * GIB, 0)
+        while (found := shown(stdout)[1])[-1] != "<unknown>":
+            pass
+        assert found[-3:] == ["0", "<unknown>", "<unknown>"]
+
+
+def test_programs_get_the_changes_when_they_follow(shop: Cluster) -> None:
+    key = "swapChangeBytesPerSecond"
+    admin = shop.user(EVERYTHING, everywhere=True)
+    for kind in ("nodes", "pods", "ns"):
+        assert all(key not in item for item in json.loads(admin("top", kind, "-o", "json").stdout)["items"])
+        with following(shop, kind, "-o", "json") as stdout:
+            for change in (None, 0):
+                assert change in [item[key] for item in json.loads(document(stdout))["items"]]
+
+
+@contextlib.contextmanager
+def following(cluster: Cluster, *arguments: str) -> Iterator[IO[str]]:
+    """What `kubectl swap top ... -w` prints, until Ctrl-C."""
+    with subprocess.Popen(  # noqa: S603 our own words
+        [sys.executable, "-m", "swapwarden.cli.kubectl", "top", *arguments, "-w", "--interval=100ms"],
+        env=environment(cluster.user(EVERYTHING, everywhere=True)),
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
     ) as process:
         try:
             assert process.stdout is not None
-            assert "600Mi" in shown(process.stdout)
-            shop.front.metrics[name] = shop.front.metrics[name].replace(str(600 * MIB), str(700 * MIB))
-            while "700Mi" not in shown(process.stdout):
-                pass
+            yield process.stdout
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 130
         finally:
@@ -208,8 +293,23 @@ def environment(plugin: Plugin) -> dict[str, str]:
     return os.environ | {"KUBECONFIG": str(plugin.kubeconfig), "PYTHONUNBUFFERED": "1"}
 
 
-def shown(stdout: Any) -> str:
-    """The next table: a header and one row."""
-    header, row = stdout.readline(), stdout.readline()
-    assert header.startswith("POD")
-    return str(row)
+def shown(stdout: IO[str]) -> tuple[list[str], list[str]]:
+    """The next table: a header and one row, in cells."""
+    header, row = stdout.readline().split(), stdout.readline().split()
+    assert header[0] in {"POD", "NAME"}
+    return header, row
+
+
+def document(stdout: IO[str]) -> str:
+    """The next one in JSON."""
+    lines = [stdout.readline()]
+    while lines[-1] != "}\n":
+        lines.append(stdout.readline())
+        assert lines[-1]
+    return "".join(lines)
+
+
+def as_bytes(cell: str) -> float:
+    """The bytes of a cell, as far as it says them."""
+    units = {"Mi": MIB, "Gi": GIB}
+    return float(cell[:-2]) * units[cell[-2:]]

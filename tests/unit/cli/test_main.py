@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import subprocess
 import sys
 import types
 
@@ -24,7 +25,7 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return status
 
         imported.append(path)
-        return types.SimpleNamespace(add_arguments=add_arguments, run=run)
+        return types.SimpleNamespace(add_arguments=add_arguments, run=run, refuse=lambda: None)
 
     monkeypatch.setattr(importlib, "import_module", stand_in)
     return imported
@@ -33,7 +34,8 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("name", list(program.COMMANDS))
 def test_only_the_chosen_part_is_imported(name: str, imports: list[str]) -> None:
     assert program.main([name, "--status", "7"]) == 7
-    assert imports == [program.COMMANDS[name][0]]
+    before = ["swapwarden.agent.hugepages"] if name == program.LEAN else []
+    assert imports == [*before, program.COMMANDS[name][0]]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
@@ -61,7 +63,9 @@ def test_the_agent_does_without_typing_extensions_unless_it_is_there_already(
 ) -> None:
     found: list[bool] = []
 
-    def stand_in(_: str) -> types.SimpleNamespace:
+    def stand_in(path: str) -> types.SimpleNamespace:
+        if path == "swapwarden.agent.hugepages":
+            return types.SimpleNamespace(refuse=lambda: None)
         try:
             __import__("typing_extensions")
         except ImportError:
@@ -77,3 +81,30 @@ def test_the_agent_does_without_typing_extensions_unless_it_is_there_already(
     program.main(["agent"])
     program.main(["controller"])
     assert found == [known, True]
+
+
+@pytest.mark.parametrize("columns", ["", "no number", "-1", "0", "44", "200"])
+def test_help_is_as_wide_as_argparse_would_have_it(
+    columns: str, imports: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+
+    def helped() -> str:
+        with pytest.raises(SystemExit):
+            program.main(["--help"])
+        return capsys.readouterr().out
+
+    ours = helped()
+    monkeypatch.setattr(program, "Formatter", argparse.HelpFormatter)
+    assert ours == helped()
+    assert imports == []
+
+
+def test_the_agents_flags_load_no_compressor() -> None:
+    code = (
+        "import sys; from swapwarden import __main__ as m; m.main(['agent', '--print-drop-ins']); print(*sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout  # noqa: S603 fixed words
+    loaded = set(said.splitlines()[-1].split())
+    assert "asyncio" in loaded
+    assert not {"shutil", "lzma", "bz2", "json", "random", "typing_extensions"} & loaded

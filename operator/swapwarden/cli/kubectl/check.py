@@ -23,10 +23,15 @@ from swapwarden.cli.kubectl import flags, session, tables, whole
 )
 @click.option(
     "--patience",
-    type=flags.Seconds(),
+    type=flags.Seconds(zero=0.0),
     default=10.0,
     metavar="TIME",
     help="How long agents may take to tell of the newest plan. Default: 10s.",
+)
+@click.option(
+    "--try-admission",
+    is_flag=True,
+    help="Also ask for a pod in the namespace, in a dry run that keeps nothing: whether admission answers.",
 )
 @flags.printing
 @flags.namespace
@@ -37,6 +42,7 @@ def command(
     offline: bool,
     fail_on: str,
     patience: float,
+    try_admission: bool,
     form: tables.Form,
     target: session.Target,
 ) -> int:
@@ -51,9 +57,11 @@ def command(
     """
     if offline and not files:
         raise click.UsageError("--offline needs manifests: give them with -f")
+    if try_admission and files:
+        raise click.UsageError("--try-admission is about the cluster as it is: leave -f away")
     if form.output == "name":
         raise click.UsageError("-o name says too little here: take wide, json or yaml")
-    wanted: dict[str, Any] = {"files": files, "fail_on": fail_on, "patience": patience}
+    wanted: dict[str, Any] = {"files": files, "fail_on": fail_on, "patience": patience, "try_admission": try_admission}
     # Manifests are judged by the cluster's profiles and nodes, not by its pods.
     ahead = [path for path in whole.EVERYTHING if not files or path != session.PODS]
     status: int = (

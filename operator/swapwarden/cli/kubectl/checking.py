@@ -15,6 +15,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.cli import documents, inputs
 from swapwarden.cli.kubectl import (
+    admissiontrial,
     agents,
     clusterview,
     installation,
@@ -34,6 +35,8 @@ SHOWN: Final = 10
 """Objects of one kind of problem that a table has; JSON and YAML have all."""
 
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
+_RIGHTS: Final = f"; {session.RIGHTS}"
+"""What is said once, and not of each."""
 _CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 Json = dict[str, Any]
@@ -80,7 +83,9 @@ def _lines(report: Report, *, coloured: bool, most: int | None) -> Iterator[str]
     counted = summary(report)
     yield f"{tables.count(counted['errors'], 'error')}, {tables.count(counted['warnings'], 'warning')}."
     for plural, why in sorted(report.unread.items()):
-        yield tables.clean(f"Not looked at: {plural}: {why}")
+        yield tables.clean(f"Not looked at: {plural}: {why.removesuffix(_RIGHTS)}")
+    if any(why.endswith(_RIGHTS) for why in report.unread.values()):
+        yield f"({session.RIGHTS})"
 
     def kind(one: Problem) -> tuple[Any, ...]:
         return one.severity, one.check, one.reason, one.remedy
@@ -101,7 +106,7 @@ def _lines(report: Report, *, coloured: bool, most: int | None) -> Iterator[str]
 # Reading
 
 
-async def _all(asked: session.Session, patience: float) -> Report:
+async def _all(asked: session.Session, patience: float, *, try_admission: bool) -> Report:
     view, found = clusterview.View(), installation.Installed()
     unread: dict[str, str] = {}
 
@@ -113,10 +118,16 @@ async def _all(asked: session.Session, patience: float) -> Report:
         nonlocal found
         found = await _installed(asked, unread)
 
-    await asyncio.gather(cluster(), installed())
+    async def tried() -> admissiontrial.Trial:
+        return await admissiontrial.attempt(asked, asked.own_namespace) if try_admission else admissiontrial.Trial()
+
+    _, _, trial = await asyncio.gather(cluster(), installed(), tried())
+    if trial.untried:
+        unread["admission"] = trial.untried
     now = datetime.datetime.now(datetime.UTC)
     behind = await _behind(asked, view, patience)
     every = [*installation.judge(found, view, now), *problems.live(view, behind)]
+    every += [trial.problem] if trial.problem else []
     if view.pods_of:
         unread["pods"] = f"only those of namespace {view.pods_of} may be read"
     return Report(problems.worst_first(every), {**view.unread, **unread})
@@ -196,7 +207,7 @@ def _of_namespace(report: Report, namespace: str) -> Report:
     """What concerns a namespace and its pods."""
     chosen = f"namespace/{namespace}"
     inside = [one for one in report.problems if one.object == chosen or one.object.startswith(f"pod/{namespace}/")]
-    relevant = {"pods", "namespaces", "nodes", names.PROFILE_PLURAL, names.STATE_PLURAL}
+    relevant = {"admission", "pods", "namespaces", "nodes", names.PROFILE_PLURAL, names.STATE_PLURAL}
     return Report(inside, {plural: why for plural, why in report.unread.items() if plural in relevant})
 
 
@@ -212,6 +223,7 @@ async def run(
     files: Sequence[str],
     fail_on: str,
     patience: float,
+    try_admission: bool,
 ) -> int:
     """Look at the cluster, or at manifests, and print the problems; the exit status. Without `asked`, no cluster is."""
     log = documents.Log()
@@ -221,7 +233,7 @@ async def run(
     elif files:
         report = await _for_manifests(asked, found)
     else:
-        report = await _all(asked, patience)
+        report = await _all(asked, patience, try_admission=try_admission)
         if target.namespace and not target.all_namespaces:
             report = _of_namespace(report, target.namespace)
     if log.problems:

@@ -18,7 +18,7 @@ from swapwarden.cli.kubectl import agents, candidates, flags, session, tables, u
 from swapwarden.policy import namespaces, nodes, pods
 
 if TYPE_CHECKING:
-    from swapwarden.cli.kubectl import explanation
+    from swapwarden.cli.kubectl import admissionpolicies, explanation
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ async def read(asked: session.Session, name: str) -> explanation.Seen:
     """Read what there is to see of a pod, and of what decides on its swap. Failure where the pod cannot be had."""
     pod = await _pod(asked, name)
     # Only now: they take longer to load than the cluster takes to answer, and who mistyped a name waits for neither.
-    from swapwarden.cli.kubectl import explanation, registration  # noqa: PLC0415
+    from swapwarden.cli.kubectl import admissionpolicies, explanation, registration  # noqa: PLC0415
     from swapwarden.controller import profilestore  # noqa: PLC0415
 
     # It would tell of profiles that it does not understand in the controller's words.
@@ -54,7 +54,8 @@ async def read(asked: session.Session, name: str) -> explanation.Seen:
         store.offer(body)
     valid = store.valid()
     labels, others = None, None
-    hidden = registration.hides_from_defaults(webhooks or (), pod)
+    policies = () if webhooks is None or registration.is_there(webhooks) else await _policies(asked, unseen)
+    hidden = registration.needs_namespace(webhooks or (), pod) or admissionpolicies.needs_namespace(policies, pod)
     if hidden or any(profile.needs_namespaces() for profile in valid.values()):
         path = f"/api/v1/namespaces/{session.quote(pod.metadata.namespace)}"
         space = await _seen(unseen, "namespaces", asked.get(path, namespaces.WireNamespace))
@@ -79,6 +80,7 @@ async def read(asked: session.Session, name: str) -> explanation.Seen:
         has_agent=agent,
         used=used,
         registrations=tuple(webhooks or ()),
+        policies=policies,
         unseen=tuple(sorted(unseen)),
     )
 
@@ -110,6 +112,25 @@ async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
     except session.NotFound:
         pass
     return None
+
+
+async def _policies(asked: session.Session, unseen: list[str]) -> tuple[admissionpolicies.Policy, ...]:
+    """The policies that stand in for the webhook; those of which the bindings may not be seen are left out."""
+    from swapwarden.cli.kubectl import admissionpolicies  # noqa: PLC0415 as above
+
+    async def listed(plural: str, kind: type[T]) -> list[T] | None:
+        path = f"{session.REGISTRATION}/{plural}"
+        return await _seen(unseen, plural, asked.collect(path, kind, selector=admissionpolicies.SELECTOR))
+
+    async def of(kind: str) -> tuple[admissionpolicies.Policy, ...]:
+        policies, bindings = await asyncio.gather(
+            listed(f"{kind}admissionpolicies", admissionpolicies.WirePolicy),
+            listed(f"{kind}admissionpolicybindings", admissionpolicies.WireBinding),
+        )
+        return () if policies is None or bindings is None else admissionpolicies.join(policies, bindings)
+
+    mutating, validating = await asyncio.gather(of("mutating"), of("validating"))
+    return mutating + validating
 
 
 async def _agent(asked: session.Session, pod: workloads.Pod) -> tuple[bool | None, explanation.Usage | None]:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl import kernelview, registration, remedies, rulewords, workloads
+from swapwarden.cli.kubectl import admissionpolicies, kernelview, registration, remedies, rulewords, workloads
 from swapwarden.cli.kubectl.planned import Planned, own_limit
 from swapwarden.cli.kubectl.sizes import in_bytes, size
 from swapwarden.policy import (
@@ -35,6 +35,7 @@ _Profile = profiles.Profile
 _ProfileRef = state.ProfileRef
 _State = state.NodeSwapState
 _PodRow = pods.PodRow
+_AdmissionPolicy = admissionpolicies.Policy
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -68,6 +69,8 @@ class Seen(msgspec.Struct, frozen=True):
     """None where nobody could be asked."""
     registrations: tuple[registration.Registration, ...] = ()
     """MutatingWebhookConfigurations; none where they may not be seen."""
+    policies: tuple[_AdmissionPolicy, ...] = ()
+    """Those that stand in for the webhook; none where there is one, or where they may not be seen."""
     unseen: tuple[str, ...] = ()
     """Kinds of what the user may not see, by plural."""
 
@@ -144,7 +147,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     node: str
     policy: Policy
     admission: str = ""
-    """Why the webhook is not asked about such a pod; empty where it is, where it would not matter, or if not known."""
+    """Why admission passes by such a pod; empty where it is, where it would not matter, or if not known."""
     node_text: str = ""
     profile: Governing | None = None
     rules: list[Rule] = []
@@ -184,7 +187,8 @@ def explain(seen: Seen) -> Explanation:
         qos=row.qos,
         node=row.node,
         policy=policy_of(row),
-        admission=registration.missed(seen.registrations, pod, seen.namespace),
+        admission=registration.missed(seen.registrations, pod, seen.namespace)
+        or admissionpolicies.missed(seen.policies, pod, seen.namespace),
         node_text=_node_text(seen, row),
         profile=_governing(row, planned) if planned else None,
         rules=_rules(planned) if planned else [],

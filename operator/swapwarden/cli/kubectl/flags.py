@@ -14,22 +14,30 @@ from swapwarden.cli.kubectl import candidates, session, tables
 Command = Callable[..., Any]
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-_FOREVER: Final = 24 * 3600.0
+FOREVER: Final = 24 * 3600.0
+"""A day: who says that there is no limit does not wait longer."""
 _DURATION: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(ms|s|m|h)?", re.ASCII)
 
 
 class Seconds(click.ParamType[float]):
-    """A time as kubectl takes it: 10s, 1m30s, 2 (seconds); 0 is for ever, which is a day here."""
+    """A time as kubectl takes it: 10s, 1m30s, 2 (seconds)."""
 
     name = "duration"
+
+    def __init__(self, zero: float | None = None) -> None:
+        """`zero` is what 0 stands for; None refuses it."""
+        self._zero = zero
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
         parts = _DURATION.findall(value)
         if not parts or "".join(number + unit for number, unit in parts) != value:
-            self.fail(f"{value!r} is no time such as 10s, 1m30s or 0 (no limit)", param, ctx)
-        return sum(float(number) * _UNITS[unit] for number, unit in parts) or _FOREVER
+            self.fail(f"{value!r} is no time such as 10s, 500ms or 1m30s", param, ctx)
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts) or self._zero
+        if seconds is None:
+            self.fail("0 is too short: give a time such as 10s or 500ms", param, ctx)
+        return seconds
 
 
 def cluster(function: Command) -> Command:
@@ -49,7 +57,7 @@ def cluster(function: Command) -> Command:
     )
     @click.option(
         "--request-timeout",
-        type=Seconds(),
+        type=Seconds(zero=FOREVER),
         default=session.REQUEST_SECONDS,
         metavar="TIME",
         help="How long to wait for each answer: 10s, 1m; 0 for no limit. Default: 30s.",

@@ -199,9 +199,7 @@ def _sees_pods(view: clusterview.View) -> bool:
 
 def _entries(configuration: Json) -> list[Json]:
     found: list[Json] = configuration.get("webhooks") or []
-    return [
-        each for each in found if each["name"] == registration.ENTRY or each["name"].endswith(f".{registration.ENTRY}")
-    ]
+    return [each for each in found if registration.is_ours(each["name"])]
 
 
 def _is_ours(one: Json) -> bool:

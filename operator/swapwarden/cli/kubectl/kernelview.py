@@ -62,11 +62,12 @@ _OF_NODE: Final = {
 """Standings of a node that say all there is to say of its pods."""
 _WRONG: Final = {
     "WriteFailed": (Held.WRITE_FAILED, "the kernel refuses the limit"),
-    "Draining": (Held.DRAINING, "more swap is in use than wanted; the limit follows it down"),
-    "Yielded": (Held.YIELDED, "another writer keeps lowering the limit, and is let"),
+    "Draining": (Held.DRAINING, ""),
+    "Yielded": (Held.YIELDED, ""),
     "Audit": (Held.NOT_WRITTEN, "mode Audit: the limit would be written"),
-    "AwaitingState": (Held.AWAITING_STATE, "the agent waits to be told what the pod's limit is"),
+    "AwaitingState": (Held.AWAITING_STATE, ""),
 }
+"""By the reason of a violation; and what is to be said before the agent's own message, where that is not a sentence."""
 
 
 def look(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: bool | None) -> Kernel:
@@ -107,8 +108,8 @@ def _of_pod(own: Sequence[state.Violation]) -> tuple[Held, str] | None:
     wrong = next((each for each in own if each.reason in _WRONG), None)
     if wrong is None:
         return None
-    held, text = _WRONG[wrong.reason]
-    return held, _told(wrong, text)
+    held, before = _WRONG[wrong.reason]
+    return held, _told(wrong, before)
 
 
 def _of_state(
@@ -135,11 +136,12 @@ def _unrepaired(has_agent: bool | None) -> tuple[Held, str] | None:  # noqa: FBT
     )
 
 
-def _told(wrong: state.Violation, text: str) -> str:
+def _told(wrong: state.Violation, before: str) -> str:
+    said = "; ".join(filter(None, (before, wrong.message))) or f"the agent says {wrong.reason}"
     values = f"wanted {sizes.in_bytes(wrong.wanted)}, found {sizes.in_bytes(wrong.found)}" if _are_values(wrong) else ""
     used = f"{sizes.size(wrong.swap_bytes)} in use" if wrong.swap_bytes else ""
     where = "a container" if wrong.container else ""
-    return "; ".join(filter(None, (text, where, values, used, wrong.message)))
+    return "; ".join(filter(None, (said, where, values, used)))
 
 
 def _are_values(wrong: state.Violation) -> bool:
@@ -155,7 +157,8 @@ def _exposed(own: Sequence[state.Violation]) -> Kernel:
     often = "once" if times.exposures == 1 else f"{times.exposures} times"
     text = f"above its limit {often}, {times.exposed_milliseconds} ms in all"
     text += f" ({', '.join(times.causes)})" if times.causes else ""
-    text += f"; swapped {sizes.size(times.swap_bytes)} meanwhile" if times.reason == "Exposed" else ""
+    most = "" if names.UNWATCHED.isdisjoint(times.causes) else "at most "
+    text += f"; swapped {most}{sizes.size(times.swap_bytes)} meanwhile" if times.reason == "Exposed" else ""
     return Kernel(
         Held.UNKNOWN,
         "",

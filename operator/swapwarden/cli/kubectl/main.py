@@ -26,6 +26,13 @@ COMMANDS: Final = {
     "completion": ("swapwarden.cli.kubectl.completion", "Print the completion script of a shell."),
 }
 """Module and summary of each command; a module has a click command of the name `command`."""
+ALIASES: Final = {"node": "nodes", "no": "nodes"}
+"""As kubectl takes them for the kind."""
+
+_VALUED: Final = frozenset({"-n", "--namespace", "--context", "--kubeconfig", "--request-timeout"})
+_BARE: Final = frozenset({"-A", "--all-namespaces"})
+"""Flags that also stand before the command, for who is used to `kubectl -n shop get pods`."""
+_NO_COMMAND: Final = frozenset({"-h", "--help", "--version"})
 
 INTERRUPTED: Final = 130
 """Exit status after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
@@ -38,9 +45,10 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 click's signature
-        if cmd_name not in COMMANDS:
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
             return None
-        found: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        found: click.Command = importlib.import_module(COMMANDS[name][0]).command
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 click's signature
@@ -63,11 +71,39 @@ def command() -> None:
     """Show which pods and nodes have swap, who uses it, and why."""
 
 
+def command_first(words: Sequence[str]) -> list[str]:
+    """The same words with kubectl's flags behind the command, which is where commands know of them."""
+    commands: list[str] = []
+    ahead: list[str] = []
+    rest = list(words)
+    while rest:
+        name, equals, _ = rest[0].partition("=")
+        if name in _VALUED and len(rest) > 1 and not equals:
+            taken = 2
+        elif name in _BARE or (name in _VALUED and equals) or (name[:2] == "-n" and name not in _VALUED):
+            taken = 1
+        elif rest[0] == "top" and not commands:
+            commands.append(rest.pop(0))
+            continue
+        else:
+            break
+        ahead += rest[:taken]
+        del rest[:taken]
+    if not rest or rest[0] in _NO_COMMAND:
+        return [*commands, *rest]
+    if rest[0].startswith("-"):
+        return list(words)
+    return [*commands, rest[0], *ahead, *rest[1:]]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status: 0, 1 where something cannot be shown, 2 where it is not understood."""
     try:
         status: Any = command.main(
-            arguments, prog_name="kubectl swap", complete_var=completion.VARIABLE, standalone_mode=False
+            command_first(sys.argv[1:] if arguments is None else arguments),
+            prog_name="kubectl swap",
+            complete_var=completion.VARIABLE,
+            standalone_mode=False,
         )
     except click.ClickException as error:
         _show(error)
@@ -79,7 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def complete(words: Sequence[str] | None = None) -> int:
     """Run kubectl_complete-swap; the exit status."""
-    click.echo(completion.answer(command, sys.argv[1:] if words is None else words), nl=False)
+    *before, incomplete = (sys.argv[1:] if words is None else words) or [""]
+    click.echo(completion.answer(command, [*command_first(before), incomplete]), nl=False)
     return 0
 
 

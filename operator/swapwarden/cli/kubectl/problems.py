@@ -32,6 +32,7 @@ class Check(enum.StrEnum):
     OTHER_VERSION = "OtherVersion"
     NO_LEADER = "NoLeader"
     NO_ADMISSION = "NoAdmission"
+    ADMISSION_FAILS = "AdmissionFails"
     WEBHOOK_CERTIFICATE = "WebhookCertificate"
     WEBHOOK_NOT_READY = "WebhookNotReady"
     FAILURE_POLICY = "FailurePolicy"
@@ -320,11 +321,14 @@ def namespace(here: str, labels: Mapping[str, str], *, exempt: bool) -> Iterator
 
 # Pods
 
-_POD_REMEDIES: Final = {
+_POD_REMEDIES: Final[dict[str, str]] = {
+    names.Mode.AUDIT: "set mode: Enforce in the profile when what it reports is as it should be",
     names.Reason.NODE_INCOMPATIBLE: "see the node's condition Compatible, or keep such pods off it",
     names.Reason.INVALID_POLICY: "correct the template of the workload that made it",
     names.Reason.REQUIREMENT_UNMET: "see the node's condition RequirementsMet, or have policy Required place the pod",
     names.Reason.PROFILE_NO_SWAP: "remove the limit, or have policy Required bring the pod onto nodes that give swap",
+    names.Reason.QOS_NOT_ELIGIBLE: "make the pod Burstable, or have a profile of behavior WorkloadControlled",
+    names.Reason.CRITICAL_POD: "remove the limit, or have a profile of behavior WorkloadControlled",
     names.Reason.OVERRIDE_DISABLED: "ask who keeps the profile, or remove what the pod says of swap",
     names.Reason.OVERRIDE_LIMIT: "lower the pod's limit, or raise swapLimit of the override",
     names.Reason.BOUNDED: "lower the pod's limit, or raise maxPerPod or maxPerContainer of the profile",
@@ -357,14 +361,13 @@ def _pods(view: clusterview.View, known: cluster.Cluster) -> Iterator[Problem]:
         governing = known.in_force(name)
         spec = plan.plan_node(governing, known.facts(name), rows, labels)
         for warning in warnings.about(rows, spec):
-            reason = names.Reason(warning.reason)
             yield Problem(
-                Severity.ERROR if reason in _SERIOUS else Severity.WARNING,
+                Severity.ERROR if warning.reason in _SERIOUS else Severity.WARNING,
                 Check.POD_NOT_ENFORCED,
-                reason,
+                warning.reason,
                 _pod(warning.pod),
                 warning.message,
-                _POD_REMEDIES[reason],
+                _POD_REMEDIES[warning.reason],
             )
         for row in rows:
             if row.policy is not None or row.limited():
@@ -384,16 +387,8 @@ def _unenforced(row: pods.PodRow, spec: state.StateSpec, *, has_agent: bool) -> 
             f"has a swap policy or limit, and no agent is at work on node {row.node}",
             "see the problem NoAgent of the node",
         )
-    elif spec.mode is names.Mode.AUDIT and disabled:
-        yield Problem(
-            Severity.WARNING,
-            Check.POD_NOT_ENFORCED,
-            names.Mode.AUDIT,
-            _pod(row),
-            f"may swap against its policy: profile {spec.profile.name} of node {row.node} only reports (mode Audit)",
-            "set mode: Enforce in the profile when what it reports is as it should be",
-        )
-    if row.policy == names.Policy.REQUIRED and planned is not None and planned.swap_max == "0":
+    requires = spec.mode is names.Mode.ENFORCE and row.policy == names.Policy.REQUIRED
+    if requires and planned is not None and planned.swap_max == "0":
         if planned.reason in _POD_REMEDIES and row.limited():
             return  # told already
         yield Problem(
@@ -429,9 +424,10 @@ def _held(view: clusterview.View) -> Iterator[Problem]:
                 continue
             amount = tables.amount(one.swap_bytes)
             causes = ", ".join(one.causes) or "cause not known"
+            most = "" if names.UNWATCHED.isdisjoint(one.causes) else "at most "
             told = {
-                "Draining": f"has {amount} of swap in use, and is to have none; it does not grow",
-                "Exposed": f"took {amount} of swap while its limit was undone ({causes})",
+                "Draining": f"has {amount} of swap in use, and is to have none; it can grow little",
+                "Exposed": f"took {most}{amount} of swap while its limit was undone ({causes})",
             }.get(one.reason)
             if told is not None:
                 yield Problem(

@@ -38,12 +38,10 @@ class Selector(msgspec.Struct, frozen=True, rename="camel"):
         for one in self.match_expressions:
             yield profiles.Requirement(one.key, one.operator, frozenset(one.values))
 
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether it selects an object with these labels."""
-        return profiles.selects(tuple(self.requirements()), labels)
 
+class MatchCondition(msgspec.Struct, frozen=True):
+    """A condition in CEL, of which only the name is read."""
 
-class _MatchCondition(msgspec.Struct, frozen=True):
     name: str
 
 
@@ -53,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     object_selector: Selector = Selector()
     namespace_selector: Selector = Selector()
-    match_conditions: list[_MatchCondition] = []
+    match_conditions: list[MatchCondition] = []
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -71,13 +69,32 @@ class Registration(msgspec.Struct, frozen=True):
         return next((one for one in self.webhooks if one.name == name), None)
 
 
-def hides_from_defaults(found: Iterable[Registration], pod: workloads.Pod) -> bool:
-    """Whether an object selector passes by a pod that has no policy, so that its namespace may have had one for it."""
-    entries = (one for each in found for one in each.webhooks if one.name.endswith(f".default.{ENTRY}"))
-    labels = pod.metadata.labels
-    return names.POLICY_ANNOTATION not in pod.metadata.annotations and any(
-        not one.object_selector.matches(labels) for one in entries
-    )
+def is_there(found: Iterable[Registration]) -> bool:
+    """Whether one of them is for our webhook."""
+    return any(is_ours(one.name) for each in found for one in each.webhooks)
+
+
+def is_ours(name: str) -> bool:
+    """Whether an entry of that name is for our webhook."""
+    return name == ENTRY or name.endswith(f".{ENTRY}")
+
+
+def needs_namespace(found: Iterable[Registration], pod: workloads.Pod) -> bool:
+    """Whether labels of the pod's namespace decide on what is missed: by selectors, or as its default is."""
+    entries = [one for each in found for one in each.webhooks if is_ours(one.name)]
+    defaults = (one for one in entries if one.name.endswith(f".default.{ENTRY}"))
+    hidden = not is_own(pod) and any(_passed_by(one, pod, None) for one in defaults)
+    return hidden or any(not is_known(one.namespace_selector.requirements()) for one in entries)
+
+
+def is_own(pod: workloads.Pod) -> bool:
+    """Whether the pod has a policy, so that its namespace's default does not matter."""
+    return names.POLICY_ANNOTATION in pod.metadata.annotations
+
+
+def is_known(requirements: Iterable[profiles.Requirement]) -> bool:
+    """Whether a namespaceSelector is by the chart's own labels, by which a namespace without a default is none."""
+    return all(one.key in {names.NAME_LABEL, names.DEFAULT_POLICY_LABEL} for one in requirements)
 
 
 def missed(found: Iterable[Registration], pod: workloads.Pod, namespace: Mapping[str, str] | None) -> str:
@@ -112,12 +129,25 @@ def missed(found: Iterable[Registration], pod: workloads.Pod, namespace: Mapping
 
 
 def _passed_by(entry: Entry, pod: workloads.Pod, namespace: Mapping[str, str] | None) -> str:
+    return passed_by(entry.object_selector.requirements(), entry.namespace_selector.requirements(), pod, namespace)
+
+
+def passed_by(
+    of_object: Iterable[profiles.Requirement],
+    of_namespace: Iterable[profiles.Requirement],
+    pod: workloads.Pod,
+    namespace: Mapping[str, str] | None,
+) -> str:
+    """Why selectors pass by a pod, by requirements on its labels and its namespace's; empty where they do not.
+
+    `namespace` is None where only its name is known.
+    """
     if pod.is_mirror:
         return "it is a static pod, of which the API server only has a mirror"
-    if not entry.object_selector.matches(pod.metadata.labels):
+    if not profiles.selects(tuple(of_object), pod.metadata.labels):
         return "the objectSelector does not match its labels"
     known = {names.NAME_LABEL: pod.metadata.namespace, **(namespace or {})}
-    told = [one for one in entry.namespace_selector.requirements() if namespace is not None or one.key in known]
+    told = [one for one in of_namespace if namespace is not None or one.key in known]
     if not profiles.selects(tuple(told), known):
         return f"the namespaceSelector does not match namespace {pod.metadata.namespace}"
     return ""

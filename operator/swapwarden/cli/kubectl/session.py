@@ -126,6 +126,13 @@ class Session:
             f"PATCH {path}", lambda api: api.merge_patch(path, body, params=params, timeout=self._seconds)
         )
 
+    async def dry_run(self, path: str, body: bytes, manager: str) -> bytes:
+        """POST an object that is not kept; the answer, as if it were. Failure where it is refused."""
+        params = {"dryRun": "All", "fieldManager": manager}
+        return await self._answered(
+            f"POST {path}", lambda api: api.post(path, body, params=params, timeout=self._seconds)
+        )
+
     async def _answered(self, request: str, ask: Callable[[client.Client], Awaitable[bytes]]) -> bytes:
         try:
             async with self._free:

@@ -138,7 +138,7 @@ def told(numbers: dict[str, Any]) -> Iterator[str]:
     elif above["pods"]:
         yield (
             f"{tables.count(above['pods'], 'pod uses', 'pods use')} {tables.amount(above['bytes'])} of swap more than"
-            " they would get: that stays until it is free, and does not grow."
+            " they would get: that stays until it is free, and can grow little."
         )
 
 
@@ -249,6 +249,9 @@ def read_profiles(files: list[str]) -> simulation.Change:
         click.echo(f"note: {note}", err=True)
     for problem in log.problems:
         click.echo(f"error: {problem}", err=True)
+    if files and not found and not log.problems:
+        click.echo(f"error: there is no {names.PROFILE_KIND} in {', '.join(files)}", err=True)
+        raise click.exceptions.Exit(BAD_INPUT)
     if log.problems:
         raise click.exceptions.Exit(BAD_INPUT)
     return simulation.Change(put=tuple(read.profiles.values()))

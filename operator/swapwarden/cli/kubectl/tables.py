@@ -88,6 +88,8 @@ def serialized(form: str, document: Any) -> str:
 def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]], *, coloured: bool) -> str:
     """The table as text: columns as wide as they must be, nothing cut off or wrapped, however narrow the terminal."""
     lines = [[_cell(column.cell(row)) for column in columns] for row in rows]
+    if not lines:
+        return ""  # as kubectl: headers of nothing would be taken for something
     if form.headers:
         lines.insert(0, [Cell(column.header, "bold") for column in columns])
     # Not rich's own table: it takes milliseconds for each line, and there may be thousands.

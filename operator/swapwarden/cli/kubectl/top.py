@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import click
 import msgspec
 
 from swapwarden.api import state
-from swapwarden.cli.kubectl import agents, candidates, flags, samples, session, tables, usage
+from swapwarden.cli.kubectl import agents, candidates, flags, rates, samples, session, tables, usage
 from swapwarden.policy import nodes, pods
 
 Row = TypeVar("Row")
+Key = TypeVar("Key", rates.OfPod, rates.OfNode)
+Clock = Callable[[], float]
 
 METRICS: Final = "apis/metrics.k8s.io/v1beta1"
 INTERVAL_SECONDS: Final = 5.0
@@ -63,72 +67,104 @@ class _State(msgspec.Struct, frozen=True):
     status: state.StateStatus = state.StateStatus()
 
 
+@dataclasses.dataclass(frozen=True)
+class Look(Generic[Row, Key]):
+    """What is known at one time, and the values of it that two looks can be compared by."""
+
+    rows: Sequence[Row]
+    points: Mapping[Key, rates.Point]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scraped:
+    """What agents said, by node."""
+
+    samples: Mapping[str, list[samples.Sample]]
+    times: Mapping[str, float]
+    """When they said it."""
+    why: str
+    """Why others did not."""
+
+
 # What is known
 
 
-async def pods_of(asked: session.Session, chosen: Sequence[str], selector: str, namespace: str) -> list[usage.PodUse]:
-    """What the running pods of a namespace, or of all (""), use and may use."""
-    path = asked.namespaced("api/v1", "pods", namespace)
-    found = await asked.objects(path, pods.WirePod, chosen, selector=selector)
-    rows = [row for row in map(pods.project, found) if row.node and not row.terminal]
+async def pods_of(
+    asked: session.Session, chosen: Sequence[str], selector: str, spaces: Sequence[str], clock: Clock
+) -> Look[usage.PodUse, rates.OfPod]:
+    """What the running pods of these namespaces ("": of all) use and may use."""
+    paths = [asked.namespaced("api/v1", "pods", space) for space in spaces]
+    found = await asyncio.gather(*(asked.objects(path, pods.WirePod, chosen, selector=selector) for path in paths))
+    rows = [row for each in found for row in map(pods.project, each) if row.node and not row.terminal]
     wanted = {row.node for row in rows}
-    (scraped, why), (measured, unmeasured) = await asyncio.gather(
-        _scrape(asked, wanted, usage.OF_PODS),
-        _measured(asked, asked.namespaced(METRICS, "pods", namespace), usage.WirePodMetrics, selector),
+    told, (measured, unmeasured) = await asyncio.gather(
+        _scrape(asked, wanted, usage.OF_PODS, clock),
+        _measured(
+            asked, [asked.namespaced(METRICS, "pods", space) for space in spaces], usage.WirePodMetrics, selector
+        ),
     )
     by_name = {(each.metadata.namespace, each.metadata.name): each for each in measured}
-    uses = usage.of_pods(rows, scraped, {}, by_name)
+    uses = usage.of_pods(rows, told.samples, {}, by_name)
     states = await _specs(asked, {each.node for each in uses if each.limit_bytes is None})
     if states:
-        uses = usage.of_pods(rows, scraped, states, by_name)
+        uses = usage.of_pods(rows, told.samples, states, by_name)
     unknown = [each for each in uses if each.swap_bytes is None]
     if unknown:
-        listed = any(each.node in scraped for each in unknown)
+        listed = any(each.node in told.samples for each in unknown)
         few = "agents list the pods that use most only (agent.metrics.topPods)" if listed else ""
-        asked.note(f"what some pods use is not known: {'; '.join(filter(None, (why, few, unmeasured)))}")
-    return uses
+        asked.note(f"what some pods use is not known: {'; '.join(filter(None, (told.why, few, unmeasured)))}")
+    return Look(uses, rates.of_pods(rows, told.samples, told.times))
 
 
-async def namespaces_of(asked: session.Session, selector: str) -> list[usage.NamespaceUse]:
+async def namespaces_of(
+    asked: session.Session, chosen: Sequence[str], selector: str, clock: Clock
+) -> Look[usage.NamespaceUse, rates.OfPod]:
     """What the running pods of each namespace use; of the user's own alone where pods of all may not be listed."""
     try:
-        uses = await pods_of(asked, (), selector, "")
+        found = await pods_of(asked, (), selector, tuple(dict.fromkeys(chosen)) or ("",), clock)
     except session.Forbidden as error:
+        if chosen:
+            raise
         asked.note(f"only the namespace {asked.own_namespace} is shown: {error.message}")
-        uses = await pods_of(asked, (), selector, asked.own_namespace)
-    return usage.of_namespaces(uses)
+        found = await pods_of(asked, (), selector, (asked.own_namespace,), clock)
+    return Look(usage.of_namespaces(found.rows), found.points)
 
 
-async def nodes_of(asked: session.Session, chosen: Sequence[str], selector: str) -> list[usage.NodeUse]:
+async def nodes_of(
+    asked: session.Session, chosen: Sequence[str], selector: str, clock: Clock
+) -> Look[usage.NodeUse, rates.OfNode]:
     """What is used of each node's swap."""
     found = await asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector)
-    names = [node.metadata.name for node in found]
-    (scraped, why), (measured, unmeasured) = await asyncio.gather(
-        _scrape(asked, names, usage.OF_NODES),
-        _measured(asked, f"/{METRICS}/nodes", usage.WireNodeMetrics, selector),
+    rows = [nodes.project(node) for node in found]
+    told, (measured, unmeasured) = await asyncio.gather(
+        _scrape(asked, [row.name for row in rows], usage.OF_NODES, clock),
+        _measured(asked, [f"/{METRICS}/nodes"], usage.WireNodeMetrics, selector),
     )
     by_name = {each.metadata.name: each for each in measured}
     uses = []
-    for node in found:
-        row = nodes.project(node)
+    for row in rows:
         total = row.swap_bytes if row.tells_swap else None
-        uses.append(usage.of_node(row.name, scraped.get(row.name, ()), total, by_name.get(row.name)))
+        uses.append(usage.of_node(row.name, told.samples.get(row.name, ()), total, by_name.get(row.name)))
     if any(each.swap_bytes is None for each in uses):
-        asked.note(f"what is used on some nodes is not known: {'; '.join(filter(None, (why, unmeasured)))}")
-    return uses
+        asked.note(f"what is used on some nodes is not known: {'; '.join(filter(None, (told.why, unmeasured)))}")
+    return Look(uses, rates.of_nodes(rows, told.samples, told.times))
 
 
 async def _scrape(
-    asked: session.Session, wanted: Sequence[str] | set[str], metrics: frozenset[str]
-) -> tuple[Mapping[str, list[samples.Sample]], str]:
-    """What the agents of these nodes say, and why others do not."""
+    asked: session.Session, wanted: Sequence[str] | set[str], metrics: frozenset[str], clock: Clock
+) -> _Scraped:
+    """What the agents of these nodes say."""
     running, unseen = await agents.find(asked)
     if running is None:
-        return {}, unseen
-    scraped, unread = await agents.scrape(asked, (running[name] for name in wanted if name in running), metrics)
+        return _Scraped({}, {}, unseen)
+    times: dict[str, float] = {}
+    chosen = (running[name] for name in wanted if name in running)
+    scraped, unread = await agents.scrape(
+        asked, chosen, metrics, answered=lambda node: times.__setitem__(node, clock())
+    )
     absent = [name for name in wanted if name not in running or not running[name].ready]
     missing = f"no agent is Ready on {len(absent)} of {len(wanted)} nodes: {min(absent)}" if absent else ""
-    return scraped, "; ".join(filter(None, (unread, missing)))
+    return _Scraped(scraped, times, "; ".join(filter(None, (unread, missing))))
 
 
 async def _specs(asked: session.Session, wanted: set[str]) -> dict[str, state.StateSpec]:
@@ -152,10 +188,13 @@ async def _spec(asked: session.Session, name: str) -> state.StateSpec | None:
         return None
 
 
-async def _measured(asked: session.Session, path: str, kind: type[Row], selector: str) -> tuple[list[Row], str]:
+async def _measured(
+    asked: session.Session, paths: Sequence[str], kind: type[Row], selector: str
+) -> tuple[list[Row], str]:
     """What metrics.k8s.io says, and why it does not."""
     try:
-        return await asked.collect(path, kind, selector=selector), "metrics.k8s.io does not tell all of it"
+        found = await asyncio.gather(*(asked.collect(path, kind, selector=selector) for path in paths))
+        return [each for some in found for each in some], "metrics.k8s.io does not tell all of it"
     except session.Unreachable:
         raise
     except session.NotFound:
@@ -196,6 +235,16 @@ def _at_least(row: usage.NamespaceUse) -> str:
     return f">={text}" if row.swap_bytes is not None and row.pods_unknown else text
 
 
+def _signed(change: float | None) -> str:
+    """Bytes per second: +1.2Mi, -300Ki, 0."""
+    text = tables.amount(None if change is None else round(abs(change)))
+    return text if change is None or text == "0" else f"{'+' if change > 0 else '-'}{text}"
+
+
+def _whole(change: float | None) -> int | None:
+    return None if change is None else round(change)
+
+
 def _cores(millicores: int | None) -> str:
     return tables.UNKNOWN if millicores is None else f"{millicores}m"
 
@@ -216,8 +265,17 @@ def _name(row: _Listed) -> tuple[str, str, str]:
     return row.pod.namespace, row.pod.name, row.container.name if row.container else ""
 
 
+def _change(header: str, of: Callable[[Row], float | None]) -> tables.Column[Row]:
+    """The column of what changed since the look before, in a second."""
+    return tables.Column(header, lambda row: _signed(of(row)), right=True)
+
+
 def _pod_columns(
-    rows: Sequence[_Listed], *, asked_containers: bool, all_namespaces: bool
+    rows: Sequence[_Listed],
+    changes: Mapping[tuple[str, str, str], float] | None,
+    *,
+    asked_containers: bool,
+    all_namespaces: bool,
 ) -> list[tables.Column[_Listed]]:
     columns: list[tables.Column[_Listed]] = []
     if all_namespaces:
@@ -231,6 +289,7 @@ def _pod_columns(
         tables.Column("SWAP", lambda row: tables.amount(row.used), right=True),
         tables.Column("LIMIT", lambda row: _limit(row.limit), right=True),
         tables.Column("SWAP%", lambda row: _share(row.used, row.limit), right=True),
+        *([] if changes is None else [_change("CHANGE/S", lambda row: changes.get(_name(row)))]),
         tables.Column("POLICY", lambda row: row.pod.policy or tables.NONE, wide=True),
         tables.Column("NODE", lambda row: row.pod.node, wide=True),
     ]
@@ -255,6 +314,14 @@ NODE_COLUMNS: Final[tuple[tables.Column[usage.NodeUse], ...]] = (
     tables.Column("UNASSIGNED", lambda row: tables.amount(row.unassigned_bytes), right=True),
     tables.Column("RESERVED", lambda row: tables.amount(row.reserved_bytes), wide=True, right=True),
 )
+
+
+NODE_CHANGES: Final = (
+    ("swapChangeBytesPerSecond", usage.NODE_USED),
+    ("swapInBytesPerSecond", usage.NODE_IN),
+    ("swapOutBytesPerSecond", usage.NODE_OUT),
+)
+"""Fields of JSON and YAML with -w, and the metrics that they are of."""
 
 
 def _cpu(row: usage.NamespaceUse | usage.NodeUse) -> int | None:
@@ -294,9 +361,15 @@ def _listed(uses: Sequence[usage.PodUse], *, containers: bool) -> list[_Listed]:
     return [_Listed(each, container) for each in uses for container in each.containers]
 
 
-def _plain(row: _Listed) -> Any:
+def _plain(row: _Listed, changes: Mapping[tuple[str, str, str], float] | None) -> Any:
     built = msgspec.to_builtins(row.pod)
-    return built if row.container is None else {**built, "containers": [msgspec.to_builtins(row.container)]}
+    if row.container is not None:
+        built["containers"] = [msgspec.to_builtins(row.container)]
+    if changes is not None:
+        for part, container in ((built, ""), *((each, each["name"]) for each in built["containers"])):
+            key = row.pod.namespace, row.pod.name, container
+            part["swapChangeBytesPerSecond"] = _whole(changes.get(key))
+    return built
 
 
 # The commands
@@ -304,24 +377,27 @@ def _plain(row: _Listed) -> Any:
 
 def _follow(
     target: session.Target,
-    gather: Callable[[session.Session], Awaitable[Sequence[Row]]],
-    show: Callable[[Sequence[Row]], None],
+    look: Callable[[session.Session], Awaitable[Look[Row, Key]]],
+    show: Callable[[Sequence[Row], Mapping[Key, float] | None], None],
     interval: float | None,
 ) -> None:
-    """Gather and show once, or again and again; an API server that is away for a while is noted then."""
+    """Look and show once, or again and again; an API server that is away for a while is noted then.
+
+    What is shown again comes with what changed since the look before, in bytes per second.
+    """
 
     async def work(asked: session.Session) -> None:
-        rows = await gather(asked)
-        show(rows)
+        seen = await look(asked)
+        show(seen.rows, None if interval is None else {})
         while interval is not None:
             await asyncio.sleep(interval)
             try:
-                rows = await gather(asked)
+                before, seen = seen, await look(asked)
             except session.Unreachable as error:
                 asked.note(error.message)
                 continue
             click.clear()
-            show(rows)
+            show(seen.rows, rates.per_second(before.points, seen.points))
 
     session.run(target, work)
 
@@ -381,33 +457,52 @@ def pods_command(
     if names and target.all_namespaces:
         raise click.UsageError("a pod of this name may be in several namespaces: give -n instead of -A")
 
-    def show(uses: Sequence[usage.PodUse]) -> None:
+    def show(uses: Sequence[usage.PodUse], changes: Mapping[rates.OfPod, float] | None) -> None:
         rows = sorted(_listed(uses, containers=containers), key=POD_SORTS[sort_by])
         if not rows:
             click.echo("No running pods found.", err=True)
-        columns = _pod_columns(rows, asked_containers=containers, all_namespaces=target.all_namespaces)
-        tables.show(form, rows, columns, name=lambda row: f"pod/{row.pod.name}", plain=_plain)
+        known = None if changes is None else {key[1:]: change for key, change in changes.items()}
+        columns = _pod_columns(rows, known, asked_containers=containers, all_namespaces=target.all_namespaces)
+        tables.show(form, rows, columns, name=lambda row: f"pod/{row.pod.name}", plain=lambda row: _plain(row, known))
 
-    _follow(target, lambda asked: pods_of(asked, names, selector, asked.namespace), show, interval)
+    _follow(target, lambda asked: pods_of(asked, names, selector, (asked.namespace,), time.monotonic), show, interval)
 
 
-@command.command("namespaces")
+@command.command("namespaces", short_help="Show the swap that the pods of namespaces use in all.")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=candidates.namespaces)
 @flags.selector
 @_common(NAMESPACE_SORTS)
 def namespaces_command(
-    *, selector: str, sort_by: str, interval: float | None, form: tables.Form, target: session.Target
+    *,
+    names: tuple[str, ...],
+    selector: str,
+    sort_by: str,
+    interval: float | None,
+    form: tables.Form,
+    target: session.Target,
 ) -> None:
     """Show the swap that the running pods of each namespace use, and may use, in all; -l selects pods."""
 
-    def show(uses: Sequence[usage.NamespaceUse]) -> None:
+    def show(uses: Sequence[usage.NamespaceUse], changes: Mapping[rates.OfPod, float] | None) -> None:
         rows = sorted(uses, key=NAMESPACE_SORTS[sort_by])
+        missing = sorted({*names} - {row.name for row in rows})
+        if missing or not rows:
+            click.echo(f"No running pods found{' in ' if missing else ''}{', '.join(missing)}.", err=True)
         columns = [*NAMESPACE_NAME, *_measures(rows, _cpu, _memory), *NAMESPACE_COLUMNS]
-        tables.show(form, rows, columns, name=lambda row: f"namespace/{row.name}")
+        known = None if changes is None else rates.by_namespace(changes)
+        if known is not None:
+            columns.append(_change("CHANGE/S", lambda row: known.get(row.name)))
 
-    _follow(target, lambda asked: namespaces_of(asked, selector), show, interval)
+        def plain(row: usage.NamespaceUse) -> Any:
+            told = {} if known is None else {"swapChangeBytesPerSecond": _whole(known.get(row.name))}
+            return {**msgspec.to_builtins(row), **told}
+
+        tables.show(form, rows, columns, name=lambda row: f"namespace/{row.name}", plain=plain)
+
+    _follow(target, lambda asked: namespaces_of(asked, names, selector, time.monotonic), show, interval)
 
 
-@command.command("nodes")
+@command.command("nodes", short_help="Show the swap that is used on nodes.")
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=candidates.nodes)
 @flags.selector
 @_common(NODE_SORTS)
@@ -423,9 +518,27 @@ def nodes_command(
     """Show the swap that is used on nodes, and what of it pods may have."""
     _refuse_both(names, selector)
 
-    def show(uses: Sequence[usage.NodeUse]) -> None:
+    def show(uses: Sequence[usage.NodeUse], changes: Mapping[rates.OfNode, float] | None) -> None:
         rows = sorted(uses, key=NODE_SORTS[sort_by])
+        if not rows:
+            click.echo("No nodes found.", err=True)
         columns = [*NODE_NAME, *_measures(rows, _cpu, _memory), *NODE_COLUMNS]
-        tables.show(form, rows, columns, name=lambda row: f"node/{row.name}")
+        known = None if changes is None else {(key.name, key.metric): change for key, change in changes.items()}
+        if known is not None:
+            columns += [
+                _change("CHANGE/S", lambda row: known.get((row.name, usage.NODE_USED))),
+                tables.Column(
+                    "IN/S", lambda row: tables.amount(_whole(known.get((row.name, usage.NODE_IN)))), right=True
+                ),
+                tables.Column(
+                    "OUT/S", lambda row: tables.amount(_whole(known.get((row.name, usage.NODE_OUT)))), right=True
+                ),
+            ]
 
-    _follow(target, lambda asked: nodes_of(asked, names, selector), show, interval)
+        def plain(row: usage.NodeUse) -> Any:
+            told = {} if known is None else {key: _whole(known.get((row.name, metric))) for key, metric in NODE_CHANGES}
+            return {**msgspec.to_builtins(row), **told}
+
+        tables.show(form, rows, columns, name=lambda row: f"node/{row.name}", plain=plain)
+
+    _follow(target, lambda asked: nodes_of(asked, names, selector, time.monotonic), show, interval)

@@ -26,7 +26,11 @@ NODE_USED: Final = "swapwarden_node_swap_usage_bytes"
 NODE_RESERVED: Final = "swapwarden_node_swap_reserved_bytes"
 NODE_ACCESSIBLE: Final = "swapwarden_node_swap_accessible_bytes"
 NODE_UNASSIGNED: Final = "swapwarden_node_swap_unassigned_bytes"
-OF_NODES: Final = frozenset({NODE_TOTAL, NODE_USED, NODE_RESERVED, NODE_ACCESSIBLE, NODE_UNASSIGNED})
+NODE_IN: Final = "swapwarden_node_swap_in_bytes_total"
+NODE_OUT: Final = "swapwarden_node_swap_out_bytes_total"
+COUNTERS: Final = frozenset({NODE_IN, NODE_OUT})
+"""The kernel's, since boot."""
+OF_NODES: Final = frozenset({NODE_TOTAL, NODE_USED, NODE_RESERVED, NODE_ACCESSIBLE, NODE_UNASSIGNED, *COUNTERS})
 
 Limit = int | Literal["max"] | None
 """In bytes, "max" where there is none, None where it is not known."""
@@ -118,7 +122,7 @@ class WireNodeMetrics(msgspec.Struct, frozen=True):
     usage: _Usage = _Usage()
 
 
-class _OfAgent:
+class OfAgent:
     """What one agent says of its node's pods."""
 
     def __init__(self, found: Iterable[samples.Sample]) -> None:
@@ -134,6 +138,10 @@ class _OfAgent:
         if value is None and not container and self._values and self._lists_all:
             return 0
         return None if value is None or value == math.inf else int(value)
+
+    def used_in(self, uid: str, container: str) -> int | None:
+        """What a container uses: nothing where its pod uses nothing."""
+        return 0 if self.used(uid) == 0 else self.used(uid, container)
 
     def limit(self, uid: str, container: str = "") -> Limit:
         """The least limit over all that are above."""
@@ -152,23 +160,23 @@ def of_pods(
     CPU and memory are what metrics.k8s.io says.
     `scraped` and `states` are by node, `measured` is by namespace and name.
     """
-    told = {node: _OfAgent(found) for node, found in scraped.items()}
-    nothing = _OfAgent(())
+    told = {node: OfAgent(found) for node, found in scraped.items()}
+    nothing = OfAgent(())
     return [
         _of_pod(row, told.get(row.node, nothing), states.get(row.node), measured.get((row.namespace, row.name)))
         for row in rows
     ]
 
 
-def _of_pod(row: pods.PodRow, agent: _OfAgent, spec: state.StateSpec | None, measured: WirePodMetrics | None) -> PodUse:
+def _of_pod(row: pods.PodRow, agent: OfAgent, spec: state.StateSpec | None, measured: WirePodMetrics | None) -> PodUse:
     usage = {each.name: each.usage for each in measured.containers} if measured else {}
     planned = _planned(spec, row.key)
     containers = []
     for one in row.containers:
         if not one.id:
             continue
-        used = 0 if agent.used(row.key) == 0 else agent.used(row.key, one.id)
-        limit = agent.limit(row.key, one.id)
+        used = agent.used_in(row.key, one.id)
+        limit = 0 if agent.limit(row.key) == 0 else agent.limit(row.key, one.id)
         containers.append(
             ContainerUse(
                 one.name,

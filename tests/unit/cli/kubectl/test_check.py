@@ -4,7 +4,7 @@ import json
 import pathlib
 
 import pytest
-from swapwarden.cli.kubectl import checking, tables
+from swapwarden.cli.kubectl import checking, session, tables
 from swapwarden.cli.kubectl.check import command
 from swapwarden.cli.kubectl.problems import Check, Problem, Severity
 
@@ -102,3 +102,12 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path, capsys: pytest.Captur
     out, err = capsys.readouterr()
     assert f"Not looked at: {file}: document 1: not YAML" in out
     assert err == ""
+
+
+def test_where_rights_are_listed_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    lacking = {plural: f"{plural} is forbidden (403); {session.RIGHTS}" for plural in ("leases", "nodes")}
+    checking.show(tables.Form(), checking.Report([], {**lacking, "a.yaml": "no YAML"}))
+    assert capsys.readouterr().out == (
+        "0 errors, 0 warnings.\nNot looked at: a.yaml: no YAML\nNot looked at: leases: leases is forbidden (403)\n"
+        f"Not looked at: nodes: nodes is forbidden (403)\n({session.RIGHTS})\n"
+    )

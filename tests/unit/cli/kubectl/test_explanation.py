@@ -365,7 +365,7 @@ class TestWhatIsNotThere:
             "type": "swapwarden.dev/SwapPolicyEnforced",
             "status": "True",
             "reason": "PolicyDisabled",
-            "message": "memory.swap.max of the pod is 0 on node batch-1",
+            "message": "the kernel holds what is planned for this pod on node batch-1",
         }
         refusing = pod(
             annotations={POLICY: "Disabled"}, status={"conditions": [{"type": "Ready", "status": "True"}, condition]}
@@ -373,7 +373,7 @@ class TestWhatIsNotThere:
         told = explanation.explain(explanation.Seen(refusing, unseen=("nodes", "nodeswapstates")))
         assert told.enforced == explanation.Enforced("True", condition["reason"], condition["message"])
         lines = screen.text(told, datetime.datetime.now(datetime.UTC)).splitlines()
-        assert "ENFORCED   True, PolicyDisabled: memory.swap.max of the pod is 0 on node batch-1" in lines
+        assert "ENFORCED   True, PolicyDisabled: the kernel holds what is planned for this pod on node batch-1" in lines
         assert explain(refusing).enforced is None
         assert explanation.explain(explanation.Seen(pod(), unseen=("nodeswapstates",))).enforced is None
 

@@ -47,9 +47,11 @@ def test_since_when() -> None:
     ("violation", "status", "text"),
     [
         (
-            state.Violation("uid-1", "Draining", wanted="0", found=str(64 * MI), swap_bytes=48 * MI),
+            state.Violation(
+                "uid-1", "Draining", wanted="0", found=str(64 * MI), swap_bytes=48 * MI, message="they can grow little"
+            ),
             Held.DRAINING,
-            "more swap is in use than wanted; the limit follows it down; wanted 0, found 67108864 (64Mi); 48Mi in use",
+            "they can grow little; wanted 0, found 67108864 (64Mi); 48Mi in use",
         ),
         (
             state.Violation("uid-1", "WriteFailed", wanted="0", found="\x1b[2J", message="memory.swap.max: read-only"),
@@ -57,9 +59,9 @@ def test_since_when() -> None:
             "the kernel refuses the limit; memory.swap.max: read-only",
         ),
         (
-            state.Violation("uid-1", "Yielded", container="id-app", wanted=str(GI), found="0"),
+            state.Violation("uid-1", "Yielded", container="id-app", wanted=str(GI), found="0", message="it is let"),
             Held.YIELDED,
-            "another writer keeps lowering the limit, and is let; a container; wanted 1073741824 (1Gi), found 0",
+            "it is let; a container; wanted 1073741824 (1Gi), found 0",
         ),
         (
             state.Violation("uid-1", "Audit", wanted="0", found="max"),
@@ -69,7 +71,7 @@ def test_since_when() -> None:
         (
             state.Violation("uid-1", "AwaitingState"),
             Held.AWAITING_STATE,
-            "the agent waits to be told what the pod's limit is",
+            "the agent says AwaitingState",
         ),
     ],
 )

@@ -190,6 +190,7 @@ def test_what_controllers_warn_of_has_a_remedy_each() -> None:
         planned = state.PodState(reason=reason, swap_max="0")
         spec = state.StateSpec(profile=state.ProfileRef("p"), pods={"uid-1": planned})
         assert (reason in covered) == bool(list(warnings.about([limited], spec))), reason
+    assert names.Mode.AUDIT in covered
 
 
 @pytest.mark.parametrize(

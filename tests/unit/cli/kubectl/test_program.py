@@ -77,6 +77,12 @@ def test_it_works_without_what_only_the_operator_needs(name: str) -> None:
     assert "--kubeconfig FILE" in done.stdout or "Commands:" in done.stdout or name == "completion"
 
 
+def test_a_kind_by_kubectls_other_names() -> None:
+    for name in ("node", "no"):
+        done = run(BLOCKED, "-", name, "--help")
+        assert "Show each node's swap" in done.stdout
+
+
 def test_it_says_what_to_install() -> None:
     done = run(BLOCKED, "click,rich,kubernetes", "nodes")
     assert (done.returncode, done.stderr) == (
@@ -113,3 +119,39 @@ def test_usage_errors(tmp_path: pathlib.Path) -> None:
         done = run(BLOCKED, "-", *arguments, KUBECONFIG=str(tmp_path / "absent"))
         assert (done.returncode, done.stdout) == (2, ""), arguments
         assert done.stderr.startswith("Usage: kubectl swap ")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("-n shop explain web -o json", "explain -n shop web -o json"),
+        ("--namespace=shop --context c explain web", "explain --namespace=shop --context c web"),
+        ("-nshop -A top pods web", "top pods -nshop -A web"),
+        ("top -n shop pods", "top pods -n shop"),
+        ("-n shop policy -- web", "policy -n shop -- web"),
+        ("nodes -l a=b", "nodes -l a=b"),
+        ("-n nodes", ""),
+        ("-n shop top", "top"),
+        ("-n shop --help", "--help"),
+        ("-n shop -- nodes", "-n shop -- nodes"),
+        ("--context", "--context"),
+        ("-x nodes", "-x nodes"),
+        ("", ""),
+    ],
+)
+def test_flags_before_the_command(words: str, expected: str) -> None:
+    assert main.command_first(words.split()) == expected.split()
+
+
+def test_completion_after_flags_before_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    main.complete(["-n", "shop", "top", "--context", "c", "na"])
+    assert capsys.readouterr().out.startswith("namespaces\t")
+    main.complete(["-n", "shop", "expl"])
+    assert capsys.readouterr().out.startswith("explain\t")
+
+
+def test_a_flag_before_the_command_counts(refused: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--kubeconfig", refused, "-n", "shop", "explain", "web"]) == 1
+    assert "cannot connect to 127.0.0.1:9" in capsys.readouterr().err
+    assert main.main(["-n", "shop"]) == 2
+    assert "Commands:" in capsys.readouterr().err

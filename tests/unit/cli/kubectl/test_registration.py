@@ -83,7 +83,11 @@ def test_expressions_of_others_are_not_judged() -> None:
 
 
 def test_when_the_namespace_has_to_be_looked_at() -> None:
-    assert registration.hides_from_defaults([registered(objectSelector=TEAM)], pod())
-    assert not registration.hides_from_defaults([registered(objectSelector=TEAM)], pod(labels={"team": "shop"}))
-    assert not registration.hides_from_defaults([registered(objectSelector=TEAM)], pod(annotations={POLICY: "Avoid"}))
-    assert not registration.hides_from_defaults([registered()], pod())
+    assert registration.needs_namespace([registered(objectSelector=TEAM)], pod())
+    assert not registration.needs_namespace([registered(objectSelector=TEAM)], pod(labels={"team": "shop"}))
+    assert not registration.needs_namespace([registered(objectSelector=TEAM)], pod(annotations={POLICY: "Avoid"}))
+    assert not registration.needs_namespace([registered()], pod())
+    assert registration.needs_namespace([registered()], pod(namespace="kube-system"))
+    by_label = registered(namespaceSelector={"matchLabels": {"swap": "on"}})
+    assert registration.needs_namespace([by_label], pod())
+    assert registration.needs_namespace([by_label], pod(annotations={POLICY: "Avoid"}))

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
-from swapwarden.cli.kubectl import main, session
+from swapwarden.cli.kubectl import flags, main, session
 
 
 class Server:
@@ -133,9 +134,9 @@ def test_credentials_that_stand_in_the_kubeconfig_are_tried_once(server: Server,
 
 
 def test_names_become_segments_of_paths(server: Server, tmp_path: Path) -> None:
-    server.status = 404
-    main.main(["nodes", "../../x?y#z", "--kubeconfig", server.kubeconfig(tmp_path)])
-    assert "/api/v1/nodes/..%2F..%2Fx%3Fy%23z" in server.paths
+    target = session.Target(kubeconfig=server.kubeconfig(tmp_path))
+    session.run(target, lambda asked: asked.objects(session.NODES, dict[str, str], ["../../x?y#z"]))
+    assert server.paths == ["/api/v1/nodes/..%2F..%2Fx%3Fy%23z"]
 
 
 class Named(msgspec.Struct):
@@ -163,6 +164,11 @@ def test_objects_that_are_not_understood_are_left_out(
     ("text", "seconds"), [("10s", 10), ("1m30s", 90), ("500ms", 0.5), ("2", 2), ("1.5h", 5400), ("0", 86400)]
 )
 def test_times(text: str, seconds: float) -> None:
-    from swapwarden.cli.kubectl import flags
+    assert flags.Seconds(zero=flags.FOREVER).convert(text, None, None) == seconds
 
-    assert flags.Seconds().convert(text, None, None) == seconds
+
+@pytest.mark.parametrize("text", ["0", "0s", "0m0.0s"])
+def test_no_time(text: str) -> None:
+    assert flags.Seconds(zero=0.0).convert(text, None, None) == 0
+    with pytest.raises(click.BadParameter, match="0 is too short"):
+        flags.Seconds().convert(text, None, None)

@@ -47,7 +47,7 @@ def test_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
         == """\
 Pods: 1 gain swap, 1 lose, 1 stay as they are.
 Nodes: 2 get another profile, 0 another version of theirs, 0 stay as they are.
-1 pod uses 480Mi of swap more than they would get: that stays until it is free, and does not grow.
+1 pod uses 480Mi of swap more than they would get: that stays until it is free, and can grow little.
 
 NAMESPACE   POD     NODE     CHANGE   SWAP            REASON                               USED       ABOVE
 default     big     node-2   Loses    128Mi -> 32Mi   KubeletDecides -> LimitedSwap       512Mi       480Mi
@@ -116,6 +116,16 @@ def test_other_kinds_are_passed_over(tmp_path: pathlib.Path, capsys: pytest.Capt
     )
     assert [one.name for one in simulating.read_profiles([str(file)]).put] == ["p"]
     assert "v1 Service is passed over" in capsys.readouterr().err
+
+
+def test_files_without_a_profile_are_no_trial(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "service.yaml"
+    file.write_text('{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}')
+    with pytest.raises(click.exceptions.Exit) as ended:
+        simulating.read_profiles([str(file)])
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err.endswith(f"error: there is no NodeSwapProfile in {file}\n")
+    assert simulating.read_profiles([]).put == ()
 
 
 def test_a_profile_that_is_wrong(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

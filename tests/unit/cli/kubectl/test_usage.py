@@ -73,6 +73,12 @@ def test_the_agent_counts() -> None:
     ]
 
 
+def test_containers_of_a_pod_that_may_have_none() -> None:
+    row = pod("web", "u1", app="c1", new="c2")
+    told = said((usage.POD_USED, 0, "u1", ""), (usage.POD_LIMIT, 0, "u1", ""), (usage.CONTAINER_LIMIT, INF, "u1", "c1"))
+    assert [each.limit_bytes for each in one(row, scraped={"n": told}).containers] == [0, 0]
+
+
 def test_pods_that_an_agent_does_not_list_use_nothing_where_the_rest_of_them_does_not() -> None:
     row = pod("web", "u2", app="c1")
     assert one(row, scraped={"n": AGENT}).swap_bytes == 0
