@@ -77,7 +77,7 @@ ALERTS: Final = (
         "max by (cluster, node) (swapwarden_controller_disabled_pods_swap_bytes) > <disabledMebibytes> * 1024 * 1024",
         "Pods that must not swap have swap in use.",
         "On node {{ $labels.node }}, pods whose policy is Disabled have {{ $value | humanize1024 }}B in swap,"
-        " and have had some for 15 minutes. They cannot take more, and what they have leaves swap only as it is"
+        " and have had some for 15 minutes. They can take little more, and what they have leaves swap only as it is"
         " used.",
     ),
     Alert(
@@ -99,20 +99,26 @@ sum by (cluster, node) (increase({_OTHER_WRITERS}[75m]))
         "warning",
         "15m",
         """\
-max by (cluster) (swapwarden_controller_nodes_silent)
-  - on (cluster)
-  (
-    sum by (cluster) (kube_node_status_condition{condition="Ready",status="true"} == bool 0)
-    or on (cluster)
-    0 * max by (cluster) (swapwarden_controller_nodes_silent)
-  )
-  > 0
-or on (cluster)
-count by (cluster) (max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0)""",
-        "Nodes have no agent that answers.",
-        "On {{ $value }} nodes that are up, Swapwarden's agent has not been at work, or has not reached the API server,"
-        " for 15 minutes. Without one, new pods get whatever the kubelet gives them, and limits that others undo are"
-        " not repaired.",
+max by (cluster, node) (swapwarden_controller_node_silent) == 1
+  unless on (cluster, node)
+max by (cluster, node) (kube_node_status_condition{condition="Ready",status="true"}) == 0
+or on (cluster, node)
+max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0""",
+        "A node has no agent that answers.",
+        "On node {{ $labels.node }}, which is up, Swapwarden's agent has not been at work, or has not reached the API"
+        " server, for 15 minutes. Without one, new pods get whatever the kubelet gives them, and limits that others"
+        " undo are not repaired.",
+    ),
+    Alert(
+        "SwapwardenAgentDegraded",
+        "warning",
+        "15m",
+        'max by (cluster, node) (swapwarden_agent_condition{type="Degraded",status="True"}) == 1',
+        "An agent cannot do all of its work.",
+        "On node {{ $labels.node }}, Swapwarden's agent has not been able to do all of its work for 15 minutes: the"
+        " kernel refuses limits, so that pods may take more swap than they should, or the newest plan cannot be"
+        " understood, or changes are seen late. The condition Degraded of the node's NodeSwapState says which, and"
+        " what to do.",
     ),
     Alert(
         "SwapwardenNoLeader",
@@ -211,11 +217,11 @@ max by (cluster, node, pod_uid) (swapwarden_pod_swap_usage_bytes) > <hiddenMebib
   and on (cluster, node, pod_uid)
 max by (cluster, node, pod_uid) (rate(swapwarden_pod_memory_events_total{event="max"}[10m])) > <limitHitsPerSecond>"""
         ),
-        "A container is at its memory limit, and swap hides it.",
+        "A container of a pod is at its memory limit, and swap hides it.",
         "{{ if $labels.pod }}Pod {{ $labels.namespace }}/{{ $labels.pod }}{{ else }}The pod with UID {{"
-        " $labels.pod_uid }}{{ end }} on node {{ $labels.node }} has hit a memory limit more than"
-        " <limitHitsPerSecond> times a second for half an hour and goes on only because {{ $value | humanize1024"
-        " }}B of it are in swap. It is slower than it need be, and is killed when its swap is used up.",
+        " $labels.pod_uid }}{{ end }} on node {{ $labels.node }}, or a container of it, has hit its memory limit more"
+        " than <limitHitsPerSecond> times a second for half an hour and goes on only because {{ $value | humanize1024"
+        " }}B of the pod are in swap. It is slower than it need be, and is killed when its swap is used up.",
     ),
     Alert(
         "SwapwardenSwapStallsSystem",
@@ -224,11 +230,11 @@ max by (cluster, node, pod_uid) (rate(swapwarden_pod_memory_events_total{event="
         f"""\
 {of_node(f"rate({_SWAP_IN}[5m]) + rate({_SWAP_OUT}[5m])")} > {TRAFFIC}
   and on (cluster, node)
-{_rate('swapwarden_node_pressure_stalled_seconds_total{resource="io",kind="full"}')}
-  > <ioStalledRatio>""",
-        "Swap traffic keeps a node's disks, and so its system daemons, from working.",
+{_rate('swapwarden_slice_pressure_stalled_seconds_total{slice="system.slice",kind="full"}')}
+  > <systemStalledRatio>""",
+        "A node's system daemons wait for disks or memory while it swaps.",
         "Node {{ $labels.node }} moves {{ $value | humanize1024 }}B/s to and from swap, and for more than a"
-        " share of <ioStalledRatio> of the time nothing runs because all wait for disks: kubelet, container"
-        " runtime and sshd wait with them.",
+        " share of <systemStalledRatio> of the time nothing in system.slice runs because all there wait for disks or"
+        " memory: kubelet, container runtime and sshd, as a rule.",
     ),
 )

@@ -77,9 +77,21 @@ def _node_rate(metric: str, *labels: str, matchers: str = "") -> str:
 
 
 def _named(expression: str) -> str:
-    """A series of pods of the chosen node, with their names where kube-state-metrics tells them."""
-    names = 'max by (pod_uid, namespace, pod) (label_replace(kube_pod_info, "pod_uid", "$1", "uid", "(.+)"))'
-    return f"{expression} * on (pod_uid) group_left (namespace, pod) {names} or on (pod_uid) {expression}"
+    """A series of pods of the chosen node, by name where kube-state-metrics tells it, else by UID.
+
+    A pod that is gone keeps its name for as long as something is told of it.
+    """
+    names = (
+        "max by (pod_uid, namespace, pod)"
+        f' (label_replace(last_over_time(kube_pod_info[{WINDOW}]), "pod_uid", "$1", "uid", "(.+)"))'
+    )
+    by_uid = f'label_replace(label_replace({expression}, "pod", "$1", "pod_uid", "(.+)"), "namespace", "uid", "", "")'
+    return f"{expression} * on (pod_uid) group_left (namespace, pod) {names} or on (pod_uid) {by_uid}"
+
+
+def _largest(expression: str) -> str:
+    """Of pods, the ten that have most, and none that has nothing."""
+    return f"topk(10, {_named(f'({expression} > 0)')})"
 
 
 def _quantile(share: float, histogram: str, *labels: str, matchers: str = _AGENTS) -> str:
@@ -89,7 +101,7 @@ def _quantile(share: float, histogram: str, *labels: str, matchers: str = _AGENT
 
 _HITS: Final = _node_rate("swapwarden_pod_memory_events_total", "pod_uid", matchers='event="max"')
 _LIMITED: Final = f"({_node('swapwarden_pod_swap_limit_bytes', 'pod_uid')} < +Inf)"
-_POD: Final = "{{namespace}}/{{pod}} {{pod_uid}}"
+_POD: Final = "{{namespace}}/{{pod}}"
 
 FLEET: Final = Row(
     "Fleet",
@@ -259,7 +271,7 @@ PODS: Final = Row(
             "Swap of pods",
             "The largest users.",
             units.BytesIEC,
-            (Query(f"topk(10, {_named(_node('swapwarden_pod_swap_usage_bytes', 'pod_uid'))})", _POD),),
+            (Query(_largest(_node("swapwarden_pod_swap_usage_bytes", "pod_uid")), _POD),),
             "stacked",
             12,
         ),
@@ -274,14 +286,14 @@ PODS: Final = Row(
             "Memory limits met by pods",
             "How often a second a limit of its memory was met. Pods with much in swap go on only because of that.",
             units.OpsPerSecond,
-            (Query(f"topk(10, {_named(_HITS)})", _POD),),
+            (Query(_largest(_HITS), _POD),),
             width=12,
         ),
         Panel(
             "Exposure of pods",
-            "Time a second for which the pod was above its value.",
+            "For how long the pod was above its value, in all.",
             units.Seconds,
-            (Query(f"topk(10, {_named(_node_rate('swapwarden_agent_pod_exposed_seconds_total', 'pod_uid'))})", _POD),),
+            (Query(_largest(_node("swapwarden_agent_pod_exposed_seconds_total", "pod_uid")), _POD),),
             width=12,
         ),
     ),
@@ -338,12 +350,26 @@ CONTROL: Final = Row(
             ),
         ),
         Panel(
-            "Queue",
-            "Nodes that wait to be looked at, and for how long they were due (99 of 100 less).",
+            "Queues",
+            "Nodes that wait to be looked at, for how long they were due (99 of 100 less), and events that wait to be"
+            " sent.",
             units.Short,
             (
                 Query(f"max by (queue) (swapwarden_queue_depth{{{_AGENTS}}})", "{{queue}}"),
                 Query(_quantile(0.99, "swapwarden_queue_wait_seconds", "queue"), "seconds that {{queue}} waited"),
+                Query(f"max(swapwarden_events_waiting{{{_AGENTS}}})", "events"),
+            ),
+        ),
+        Panel(
+            "Lag of watches",
+            "How long ago the API server last said something of a resource, to the controller that has heard least."
+            " A minute is usual where nothing changes, and up to six minutes where nothing has for long.",
+            units.Seconds,
+            (
+                Query(
+                    f"max by (resource) (time() - swapwarden_informer_last_event_timestamp_seconds{{{_AGENTS}}})",
+                    "{{resource}}",
+                ),
             ),
         ),
         Panel(
@@ -365,7 +391,7 @@ CONTROL: Final = Row(
                     "{{verdict}}",
                 ),
                 Query(
-                    f"sum by (code) (rate(swapwarden_webhook_bad_requests_total{{{_AGENTS}}}[{WINDOW}]))",
+                    f"sum by (code) (rate(swapwarden_webhook_bad_requests_total{{{_AGENTS}}}[{WINDOW}])) > 0",
                     "no request for a pod: {{code}}",
                 ),
             ),

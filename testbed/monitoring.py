@@ -100,25 +100,7 @@ def template() -> str:
     return "".join([*parts, "{{- end -}}\n"])
 
 
-_HEAD = f"""\
-<!-- {_MADE} -->
-# Alerts
-
-With the Prometheus operator, `prometheusRule.enabled: true` in the chart makes a PrometheusRule of them, and
-`podMonitor.enabled: true` has the metrics collected that they rest on. Without it, give Prometheus
-[deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml), which is the same with the chart's defaults.
-
-| value of the chart | default | |
-|---|---|---|
-"""
-
-_FOOT = """
-## What they rest on
-
-- The label `node` on the metrics of agents, with the node's name: without it an alert is about some node, and does
-  not say which. The chart's PodMonitor sets it. In a configuration of Prometheus of your own:
-
-```yml
+SCRAPING = """\
 scrape_configs:
 - job_name: swapwarden
   kubernetes_sd_configs: [{role: pod}]
@@ -131,12 +113,37 @@ scrape_configs:
   - source_labels: [__meta_kubernetes_pod_label_app_kubernetes_io_component, __meta_kubernetes_pod_node_name]
     regex: agent;(.+)
     target_label: node
-```
+"""
+"""A configuration of Prometheus that has our metrics with the labels that alerts and dashboard count on."""
 
+_HEAD = f"""\
+<!-- {_MADE} -->
+# Alerts
+
+With the Prometheus operator, `prometheusRule.enabled: true` in the chart makes a PrometheusRule of them, and
+`podMonitor.enabled: true` has the metrics collected that they rest on. Without it, give Prometheus
+[deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml), which is the same with the chart's defaults.
+
+| value of the chart | default | |
+|---|---|---|
+"""
+
+_FOOT = f"""
+## What they rest on
+
+- The label `node` on the metrics of agents, with the node's name: without it an alert is about some node, and does
+  not say which. The chart's PodMonitor sets it. In a configuration of Prometheus of your own:
+
+```yml
+{SCRAPING}```
+
+- The kubelet's configuration: only where the chart's `agent.kubeletConfig` names its file (by default it does not) do
+  agents know that a kubelet is to give LimitedSwap. Elsewhere `SwapwardenLimitedSwapNotEngaging` stays silent.
 - Pressure (PSI): a kernel without it, or with `psi=0`, has no series, and the alerts that need it stay silent.
+  `SwapwardenSwapStallsSystem` needs that of `system.slice`: on nodes without systemd it stays silent.
 - Metrics of others, where they are collected. Without `apiserver_admission_webhook_*` of the API servers,
   `SwapwardenWebhookFailing` stays silent; without `kube_node_status_condition` of kube-state-metrics,
-  `SwapwardenAgentSilent` counts nodes that are down, too; without its `kube_pod_info`,
+  `SwapwardenAgentSilent` fires for nodes that are down, too; without its `kube_pod_info`,
   `SwapwardenSwapHidesMemoryLimit` names a pod by its UID.
 
 `cluster` is kept where a Prometheus has series of several clusters with that label. Each rule is tested with

@@ -1,6 +1,6 @@
-"""python -m testbed.pictures: the pictures of the documentation, made anew from what the commands print.
+"""python -m testbed.pictures: the pictures of the documentation, made anew from the recording of a real run.
 
-They are of a made-up pod on a made-up node: what they show is what `kubectl swap explain` prints of such objects.
+They need no cluster: testbed.realrun makes the recording.
 """
 
 import datetime
@@ -8,40 +8,14 @@ import io
 import sys
 from pathlib import Path
 
-import msgspec
 import rich.console
 import rich.terminal_theme
-from swapwarden.api import names, state
-from swapwarden.cli.kubectl import explanation, screen, workloads
-from swapwarden.policy import nodes, plan, pods, profiles
+from swapwarden.cli.kubectl import explanation, screen
+
+from testbed import dashboard, panels, recording
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs/images"
-EXPLAIN = "explain.svg"
-COMMAND = "kubectl swap explain report-6d5f8b7c9-x2x4q -n batch"
 _COLUMNS = 110
-_GI = 1 << 30
-_NOW = datetime.datetime(2026, 1, 1, 2, tzinfo=datetime.UTC)
-
-_POD = {
-    "metadata": {
-        "name": "report-6d5f8b7c9-x2x4q",
-        "namespace": "batch",
-        "uid": "1",
-        "labels": {"pod-template-hash": "6d5f8b7c9"},
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-        "ownerReferences": [
-            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "report-6d5f8b7c9", "controller": True}
-        ],
-    },
-    "spec": {
-        "nodeName": "batch-1",
-        "containers": [
-            {"name": "app", "resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}},
-            {"name": "proxy", "resources": {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}},
-        ],
-    },
-    "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
-}
 
 # rich's own frame, without its window and its fonts, which would be fetched from elsewhere.
 _FRAME = """\
@@ -71,8 +45,8 @@ _FRAME = """\
 """
 
 
-def explain() -> str:
-    """An SVG of what `kubectl swap explain` says of a pod that has a share of its node's swap."""
+def explain(explained: recording.Explained) -> str:
+    """An SVG of what `kubectl swap explain` says of the pod of a recording."""
     console = rich.console.Console(
         file=io.StringIO(),
         record=True,
@@ -84,45 +58,27 @@ def explain() -> str:
         emoji=False,
         legacy_windows=False,
     )
-    console.print(f"$ {COMMAND}")
-    screen.draw(console, explanation.explain(_seen()), _NOW, screen.UNICODE)
+    console.print(f"$ kubectl swap explain {explained.pod} -n {explained.namespace}")
+    now = datetime.datetime.fromtimestamp(explained.at, datetime.UTC)
+    screen.draw(console, explanation.explain(recording.replayed(explained)), now, screen.UNICODE)
     return console.export_svg(theme=rich.terminal_theme.SVG_EXPORT_THEME, code_format=_FRAME, unique_id="explain")
 
 
-def _seen() -> explanation.Seen:
-    """A node with half as much swap as memory, a profile for it, and an agent on which all is well."""
-    pod = msgspec.convert(_POD, workloads.Pod)
-    node = nodes.NodeRow("batch-1", "2", {"pool": "batch"}, 4 * _GI, 8 * _GI)
-    selector = (profiles.Requirement("pool", "In", frozenset({"batch"})),)
-    batch = profiles.Profile(
-        "batch-nodes",
-        selector=selector,
-        generation=3,
-        priority=200,
-        behavior=names.Behavior.LIMITED_SWAP,
-        system_reserved="25%",
-    )
-    everywhere = profiles.Profile("all-nodes", priority=100)
-    disk = state.SwapDevice("/dev/dm-1", "partition", 4 * _GI, backing="nvme", encrypted=True)
-    facts = state.Facts(2, True, 4 * _GI, 8 * _GI, devices=[disk])  # noqa: FBT003 a field of the struct
-    spec = plan.plan_node(batch, nodes.facts(node, facts), [pods.project(pod)])
-    applied = state.Condition("Applied", "True", "AsSpecified", last_transition_time="2026-01-01T00:10:00Z")
-    status = state.StateStatus(observed_generation=1, profile=spec.profile, facts=facts, conditions=[applied])
-    return explanation.Seen(
-        pod,
-        node=node,
-        profiles={one.name: one for one in (batch, everywhere)},
-        state=state.NodeSwapState(state.ObjectMeta(name="batch-1", generation=1), spec, status),
-        others=(),
-        has_agent=True,
-        used=explanation.Usage(12 << 20, {"app": 12 << 20}),
-    )
+def drawn() -> dict[str, str]:
+    """All pictures: contents by name."""
+    made = recording.load()
+    return {"explain.svg": explain(made.explained), "dashboard.svg": panels.draw(dashboard.ROWS, made)}
 
 
 def main() -> int:
-    """Write the pictures to docs/images."""
+    """Write the pictures to docs/images, and say which panels are not on them."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / EXPLAIN).write_text(explain(), encoding="utf-8")
+    for name, content in drawn().items():
+        (FOLDER / name).write_text(content, encoding="utf-8")
+    made = recording.load()
+    for panel in (each for row in dashboard.ROWS for each in row.panels):
+        if not panels.was_recorded(panel, made):
+            print(f"the panel {panel.title!r} is not on the picture: it was not recorded; make recording")
     return 0
 
 

@@ -79,7 +79,7 @@ def test_pods_are_named_where_they_can_be_and_have_limits_only_where_there_are_a
     ]
     expected = [
         {"labels": '{namespace="shop",node="node",pod="cart",pod_uid="named"}', "value": 5},
-        {"labels": '{node="node",pod_uid="nameless"}', "value": 7},
+        {"labels": '{namespace="uid",node="node",pod="nameless",pod_uid="nameless"}', "value": 7},
     ]
     test = {"expr": dashboard.plain(query.expression), "eval_time": "0m", "exp_samples": expected}
     made = tmp_path / "test.yaml"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from testbed import assets, chart, commands, helm, pki, process
+from testbed import chart, commands, helm, pki, process
 from testbed.controlplane import ControlPlane
 
 ME = "tests/integration/monitoring/test_runbooks.py"
 Json = dict[str, Any]
 PAGES = (
+    "docs/runbooks/SwapwardenAgentDegraded.md",
     "docs/runbooks/SwapwardenAgentSilent.md",
     "docs/runbooks/SwapwardenCertificateNearExpiry.md",
     "docs/runbooks/SwapwardenDisabledPodUsesSwap.md",
@@ -69,8 +69,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cont
         authority = pki.Authority(tmp_path_factory.mktemp("pki"))
         certificate = authority.issue("webhook", "webhook").certificate.read_bytes()
         cp.request("PATCH", SECRET, {"data": {"tls.crt": base64.b64encode(certificate).decode()}})
-        path = f"{assets.ensure().kubectl.parent}:{os.environ['PATH']}"
-        yield cp, {"PATH": path, "KUBECONFIG": str(cp.kubeconfig), "HOME": str(cp.folder), "NODE": NODE, "POD_UID": uid}
+        yield cp, commands.environment(cp.kubeconfig, cp.folder) | {"NODE": NODE, "POD_UID": uid}
 
 
 def run(page: str, environment: tuple[ControlPlane, dict[str, str]]) -> list[str]:

@@ -32,7 +32,7 @@ def test_what_nobody_makes_is_noticed() -> None:
 def test_values_of_labels_are_words_that_the_code_has() -> None:
     known = {
         "cause": {cause.value for cause in names.Cause},
-        "type": {*(finding.value for finding in names.Finding), "Drift", "anon", "file"},
+        "type": {*(finding.value for finding in names.Finding), "Degraded", "Drift", "anon", "file"},
     }
     used = {
         (label, value)

@@ -8,7 +8,7 @@
     severity: warning
   annotations:
     summary: Pods that must not swap have swap in use.
-    description: On node {{`{{`}} $labels.node }}, pods whose policy is Disabled have {{`{{`}} $value | humanize1024 }}B in swap, and have had some for 15 minutes. They cannot take more, and what they have leaves swap only as it is used.
+    description: On node {{`{{`}} $labels.node }}, pods whose policy is Disabled have {{`{{`}} $value | humanize1024 }}B in swap, and have had some for 15 minutes. They can take little more, and what they have leaves swap only as it is used.
     runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenDisabledPodUsesSwap" | quote }}
 {{- end }}
 {{- if not (has "SwapwardenDriftFight" .Values.prometheusRule.disabled) }}
@@ -29,23 +29,29 @@
 {{- if not (has "SwapwardenAgentSilent" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenAgentSilent
   expr: |-
-    max by (cluster) (swapwarden_controller_nodes_silent)
-      - on (cluster)
-      (
-        sum by (cluster) (kube_node_status_condition{condition="Ready",status="true"} == bool 0)
-        or on (cluster)
-        0 * max by (cluster) (swapwarden_controller_nodes_silent)
-      )
-      > 0
-    or on (cluster)
-    count by (cluster) (max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0)
+    max by (cluster, node) (swapwarden_controller_node_silent) == 1
+      unless on (cluster, node)
+    max by (cluster, node) (kube_node_status_condition{condition="Ready",status="true"}) == 0
+    or on (cluster, node)
+    max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0
   for: 15m
   labels:
     severity: warning
   annotations:
-    summary: Nodes have no agent that answers.
-    description: On {{`{{`}} $value }} nodes that are up, Swapwarden's agent has not been at work, or has not reached the API server, for 15 minutes. Without one, new pods get whatever the kubelet gives them, and limits that others undo are not repaired.
+    summary: A node has no agent that answers.
+    description: On node {{`{{`}} $labels.node }}, which is up, Swapwarden's agent has not been at work, or has not reached the API server, for 15 minutes. Without one, new pods get whatever the kubelet gives them, and limits that others undo are not repaired.
     runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenAgentSilent" | quote }}
+{{- end }}
+{{- if not (has "SwapwardenAgentDegraded" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenAgentDegraded
+  expr: max by (cluster, node) (swapwarden_agent_condition{type="Degraded",status="True"}) == 1
+  for: 15m
+  labels:
+    severity: warning
+  annotations:
+    summary: An agent cannot do all of its work.
+    description: 'On node {{`{{`}} $labels.node }}, Swapwarden''s agent has not been able to do all of its work for 15 minutes: the kernel refuses limits, so that pods may take more swap than they should, or the newest plan cannot be understood, or changes are seen late. The condition Degraded of the node''s NodeSwapState says which, and what to do.'
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenAgentDegraded" | quote }}
 {{- end }}
 {{- if not (has "SwapwardenNoLeader" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenNoLeader
@@ -162,8 +168,8 @@
   labels:
     severity: info
   annotations:
-    summary: A container is at its memory limit, and swap hides it.
-    description: '{{`{{`}} if $labels.pod }}Pod {{`{{`}} $labels.namespace }}/{{`{{`}} $labels.pod }}{{`{{`}} else }}The pod with UID {{`{{`}} $labels.pod_uid }}{{`{{`}} end }} on node {{`{{`}} $labels.node }} has hit a memory limit more than {{ $.Values.prometheusRule.thresholds.limitHitsPerSecond }} times a second for half an hour and goes on only because {{`{{`}} $value | humanize1024 }}B of it are in swap. It is slower than it need be, and is killed when its swap is used up.'
+    summary: A container of a pod is at its memory limit, and swap hides it.
+    description: '{{`{{`}} if $labels.pod }}Pod {{`{{`}} $labels.namespace }}/{{`{{`}} $labels.pod }}{{`{{`}} else }}The pod with UID {{`{{`}} $labels.pod_uid }}{{`{{`}} end }} on node {{`{{`}} $labels.node }}, or a container of it, has hit its memory limit more than {{ $.Values.prometheusRule.thresholds.limitHitsPerSecond }} times a second for half an hour and goes on only because {{`{{`}} $value | humanize1024 }}B of the pod are in swap. It is slower than it need be, and is killed when its swap is used up.'
     runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenSwapHidesMemoryLimit" | quote }}
 {{- end }}
 {{- if not (has "SwapwardenSwapStallsSystem" .Values.prometheusRule.disabled) }}
@@ -171,14 +177,14 @@
   expr: |-
     max by (cluster, node) (rate(swapwarden_node_swap_in_bytes_total[5m]) + rate(swapwarden_node_swap_out_bytes_total[5m])) > {{ $.Values.prometheusRule.thresholds.swapTrafficMebibytesPerSecond }} * 1024 * 1024
       and on (cluster, node)
-    max by (cluster, node) (rate(swapwarden_node_pressure_stalled_seconds_total{resource="io",kind="full"}[5m]))
-      > {{ $.Values.prometheusRule.thresholds.ioStalledRatio }}
+    max by (cluster, node) (rate(swapwarden_slice_pressure_stalled_seconds_total{slice="system.slice",kind="full"}[5m]))
+      > {{ $.Values.prometheusRule.thresholds.systemStalledRatio }}
   for: 10m
   labels:
     severity: warning
   annotations:
-    summary: Swap traffic keeps a node's disks, and so its system daemons, from working.
-    description: 'Node {{`{{`}} $labels.node }} moves {{`{{`}} $value | humanize1024 }}B/s to and from swap, and for more than a share of {{ $.Values.prometheusRule.thresholds.ioStalledRatio }} of the time nothing runs because all wait for disks: kubelet, container runtime and sshd wait with them.'
+    summary: A node's system daemons wait for disks or memory while it swaps.
+    description: 'Node {{`{{`}} $labels.node }} moves {{`{{`}} $value | humanize1024 }}B/s to and from swap, and for more than a share of {{ $.Values.prometheusRule.thresholds.systemStalledRatio }} of the time nothing in system.slice runs because all there wait for disks or memory: kubelet, container runtime and sshd, as a rule.'
     runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenSwapStallsSystem" | quote }}
 {{- end }}
 {{- end -}}
