@@ -30,12 +30,6 @@ def _setup_cluster() -> None:
         cluster.ensure()
 
 
-def _setup_managers() -> None:
-    for name in programs.KUBE_ON_HOST:
-        with term.step(name):
-            term.say(f"  {programs.kube_on_host(name)}")
-
-
 def _setup_helm() -> None:
     with term.step("helm"):
         term.say(f"  {programs.helm()}")
@@ -57,7 +51,6 @@ PARTS = {
     "cluster": _setup_cluster,
     "controlplane": _setup_controlplane,
     "kubectl": _setup_kubectl,
-    "managers": _setup_managers,
     "helm": _setup_helm,
     "nfd": _setup_nfd,
     "promtool": _setup_promtool,

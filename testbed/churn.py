@@ -3,21 +3,26 @@
     python churn.py PLAN REPORT
 
 PLAN is JSON: `folder` (the cgroup that pods are made in), `seconds`, `device` (a block
-device to read from), and `pods`: by UID `slot`, `disabled`, `spared` and `full`. Of each slot one pod after the other
-lives for some seconds: made as kubelet, systemd and runc do it, with the limit set back to `max` before the first
-container. Then a process presses against the pod's memory limit: either with more memory than it may have, and is
-started again when the kernel has killed it; or, where the pod is `full`, with nearly as much, and files that it
-reads, so that the kernel has to choose all the time what to throw out. Every few seconds systemd reloads: all limits
-are `max` again, but for pods that are `spared`. REPORT gets what happened to each pod, and all samples of pods that
-are to have no swap in which they have some, or may have it: [the seconds between which it was taken, the first of them
-before the sample before it, UID, memory.swap.current, memory.swap.max]. Times are monotonic; `clock` is what the clock
-of the node is ahead of that. Standard library only.
+device to read from), `metrics` (the agent's address), and `pods`: by UID `slot`, `disabled`, `spared` and `full`. Of
+each slot one pod after the other lives for some seconds: made as kubelet, systemd and runc do it, with the limit set
+back to `max` before the first container. Then a process presses against the pod's memory limit: either with more
+memory than it may have, and is started again when the kernel has killed it; or, where the pod is `full`, with nearly
+as much, and files that it reads, so that the kernel has to choose all the time what to throw out. Every few seconds
+systemd reloads: all limits are `max` again, but for pods that are `spared`.
+
+REPORT gets what happened to each pod, with what the agent's metrics say of it (`published`) when its process is gone
+and its limit is back. REPORT with the suffix `.samples` gets in its first line the seconds between looks at the pods
+that are to have no swap, and then a line for each look at one that has some, or may have it: the seconds between which
+it was looked at, the UID, memory.swap.current, memory.swap.max. Times are monotonic; `clock` is what the clock of the
+node is ahead of that. Standard library only.
 """
 
+import array
 import contextlib
 import dataclasses
 import hashlib
 import heapq
+import http.client
 import itertools
 import json
 import mmap
@@ -25,7 +30,9 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
+import urllib.request
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +49,12 @@ RELOAD_SECONDS: Final = 6.0
 SAMPLE_SECONDS: Final = 0.01
 PATIENCE: Final = 60.0
 """For a limit to be what it is to be at the end of a pod."""
+
+PUBLISHED: Final = {
+    "exposures": "swapwarden_agent_pod_exposures_total",
+    "seconds": "swapwarden_agent_pod_exposed_seconds_total",
+    "bytes": "swapwarden_agent_pod_exposed_swap_bytes_total",
+}
 
 Steps = Generator[float, None, None]
 """Does one thing after the other; gives the seconds until the next."""
@@ -60,6 +73,7 @@ class Pod:
     attacks: list[float] = dataclasses.field(default_factory=list)
     runs: int = 0
     limit_at_end: str = ""
+    published: dict[str, float] = dataclasses.field(default_factory=dict)
     child: int = 0
 
     @property
@@ -124,19 +138,18 @@ class Sampler:
         """From now on."""
         os.write(self._pipe, f"{pod.uid} {pod.folder}\n".encode())
 
-    def end(self) -> list[Any]:
-        """The seconds between samples, sorted, and the samples."""
+    def end(self) -> None:
+        """All is written down on return."""
         os.close(self._pipe)
         os.waitpid(self._child, 0)
-        found: list[Any] = json.loads(self.file.read_text(encoding="ascii"))
-        return found
 
     def _run(self, pipe: int) -> None:
         os.set_blocking(pipe, False)
-        followed: dict[str, tuple[int, int]] = {}
-        samples: list[tuple[float, float, str, int, str]] = []
+        followed: dict[int, tuple[int, int]] = {}
+        uids: list[str] = []
+        samples = array.array("d")  # of five each: many, in a guest with little memory
         gaps: list[float] = []
-        before = began = time.monotonic()
+        began = time.monotonic()
         rest, last, due = b"", time.monotonic(), time.monotonic()
         while True:
             with contextlib.suppress(BlockingIOError):
@@ -146,23 +159,29 @@ class Sampler:
                 *lines, rest = (rest + told).split(b"\n")
                 for uid, folder in (line.decode().split() for line in lines):
                     files = (f"{folder}/memory.swap.current", f"{folder}/memory.swap.max")
-                    followed[uid] = (os.open(files[0], os.O_RDONLY), os.open(files[1], os.O_RDONLY))
-            for uid, (current, limit) in list(followed.items()):
+                    followed[len(uids)] = (os.open(files[0], os.O_RDONLY), os.open(files[1], os.O_RDONLY))
+                    uids.append(uid)
+            for number, (current, highest) in list(followed.items()):
                 try:
-                    used, may = os.pread(current, 32, 0), os.pread(limit, 32, 0)
+                    used, may = os.pread(current, 32, 0), os.pread(highest, 32, 0)
                 except OSError:  # the pod is gone
-                    for descriptor in followed.pop(uid):
+                    for descriptor in followed.pop(number):
                         os.close(descriptor)
                     continue
                 if (used, may) != (b"0\n", b"0\n"):
-                    samples.append((before, time.monotonic(), uid, int(used), may.decode().strip()))
-            before, now = began, time.monotonic()
+                    limit = float("inf") if may == b"max\n" else float(may)
+                    samples.extend((began, time.monotonic(), number, float(used), limit))
+            now = time.monotonic()
             gaps.append(now - last)
             last = now
             due = max(due + SAMPLE_SECONDS, now)
             time.sleep(due - now)
             began = time.monotonic()
-        self.file.write_text(json.dumps([sorted(gaps), samples]), encoding="ascii")
+        with self.file.open("w", encoding="ascii") as file:
+            file.write(json.dumps(sorted(gaps)) + "\n")
+            for at in range(0, len(samples), 5):
+                since, until, which, held, most = samples[at : at + 5]
+                file.write(f"{since} {until} {uids[int(which)]} {held:.0f} {most:.0f}\n")
 
 
 class Churn:
@@ -171,6 +190,7 @@ class Churn:
     def __init__(self, plan: dict[str, Any], report: Path) -> None:
         self._seconds: float = plan["seconds"]
         self._device: str = plan["device"]
+        self._metrics: str = plan["metrics"]
         self._chance = random.Random(3)  # noqa: S311 it is no secret
         self._sampler = Sampler(report)
         self._alive: dict[str, Pod] = {}
@@ -192,9 +212,9 @@ class Churn:
             time.sleep(max(0.0, when - time.monotonic()))
             with contextlib.suppress(StopIteration):
                 heapq.heappush(due, (time.monotonic() + next(steps), slot, steps))
-        gaps, samples = self._sampler.end()
+        self._sampler.end()
         pods = {pod.uid: {**dataclasses.asdict(pod), "folder": str(pod.folder)} for pod in self.ended}
-        return {"gaps": gaps, "samples": samples, "pods": pods, "clock": time.time() - time.monotonic()}
+        return {"pods": pods, "clock": time.time() - time.monotonic()}
 
     def _reloads(self) -> Steps:
         while time.monotonic() < self._until:
@@ -233,9 +253,30 @@ class Churn:
         while pod.disabled and pod.limit_at_end != "0" and time.monotonic() < patience:
             yield 0.2
             pod.limit_at_end = (pod.folder / "memory.swap.max").read_text(encoding="ascii").strip()
+        if pod.disabled:
+            asking = threading.Thread(target=self._ask, args=[pod])
+            asking.start()
+            while asking.is_alive():
+                yield 0.05
         pod.scope.rmdir()
         pod.folder.rmdir()
         self.ended.append(pod)
+
+    def _ask(self, pod: Pod) -> None:
+        """What the agent's metrics say of its exposures: once it is gone, they say nothing any more."""
+        patience = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=PATIENCE) as answer:
+                    lines = answer.read().decode().splitlines()
+                break
+            except (OSError, http.client.HTTPException):  # others ask, too, and there may be hardly any memory
+                if time.monotonic() > patience:
+                    raise
+                time.sleep(0.1)
+        found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        for key, name in PUBLISHED.items():
+            pod.published[key] = float(found.get(f'{name}{{pod_uid="{pod.uid}"}}', 0))
 
     def _begin(self, pod: Pod) -> None:
         pod.child = hog(pod.scope, self._device, pod.slot, full=pod.full)

@@ -11,9 +11,13 @@ in its own way, and what to look for in it.
 """
 
 import dataclasses
+import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from testbed import assets
 
 ROOT = Path(__file__).resolve().parents[1]
 LANGUAGES = ("sh", "console")
@@ -22,6 +26,9 @@ _MARK = re.compile(
     r"<!-- (?:run by (?P<test>\S+)|run with other values by (?P<file>[^\s:]+): (?P<text>.+)|not run: .+) -->"
 )
 _ANYTHING = "..."
+_SIZE_DIGITS = 5
+_SEVERAL_DIGITS = re.compile(r"\d+\.\d+|\d{2,}")
+_PARTS = re.compile(rf"(\.\.\.|{_SEVERAL_DIGITS.pattern}|\s+)")
 _LIST_ITEM = re.compile(r" *([-*]|\d+\.) ")
 
 
@@ -114,25 +121,52 @@ def _unfounded(mark: re.Match[str], page: str) -> str | None:
     return None
 
 
-def fits(shown: list[str], printed: str) -> bool:
+def environment(kubeconfig: Path, home: Path) -> dict[str, str]:
+    """Variables of a shell for the cluster of KUBECONFIG: `kubectl`, `kubectl swap` and `swapwarden` are those of here.
+
+    HOME is a folder of its own, for what they keep there.
+    """
+    folders = [str(assets.kubectl().parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return os.environ | {"PATH": os.pathsep.join(folders), "KUBECONFIG": str(kubeconfig), "HOME": str(home)}
+
+
+def fits(shown: list[str], printed: str, sizes: dict[str, str] | None = None) -> bool:
     """Whether a program printed what is shown.
 
-    `...` stands for anything, a line of it for any lines, a number of several digits for any number. How many blanks
-    there are between words does not matter.
+    `...` stands for anything, a line of it for any lines, a number of several digits (3.2, too) for any number. A large
+    one (from 10000 on) stands for the same number each time; SIZES has those of earlier commands, and gets those of
+    this one. How many blanks there are between words does not matter.
     """
-    pattern = "".join(_line(line.strip()) for line in shown)
-    return re.fullmatch(pattern, "".join(f"{line.strip()}\n" for line in printed.splitlines())) is not None
+    known = {} if sizes is None else sizes
+    named: set[str] = set()
+    pattern = "".join(_line(line.strip(), known, named) for line in shown)
+    found = re.fullmatch(pattern, "".join(f"{line.strip()}\n" for line in printed.splitlines()))
+    if found is None:
+        return False
+    known |= {name.removeprefix("n"): number for name, number in found.groupdict().items()}
+    return True
 
 
-def _line(shown: str) -> str:
+def _line(shown: str, known: Mapping[str, str], named: set[str]) -> str:
     if shown == _ANYTHING:
         return r"(?:.*\n)*?"
-    return "".join(map(_part, re.split(r"(\.\.\.|\d{2,}|\s+)", shown))) + r"\n"
+    return "".join(_part(each, known, named) for each in _PARTS.split(shown)) + r"\n"
 
 
-def _part(shown: str) -> str:
+def _part(shown: str, known: Mapping[str, str], named: set[str]) -> str:
     if shown == _ANYTHING:
         return ".*?"
     if shown.isspace():
         return r"\s+"
-    return r"\d+" if shown.isdigit() and len(shown) > 1 else re.escape(shown)
+    if shown.isdigit() and len(shown) >= _SIZE_DIGITS:
+        return _size(shown, known, named)
+    return r"\d+(?:\.\d+)?" if _SEVERAL_DIGITS.fullmatch(shown) else re.escape(shown)
+
+
+def _size(shown: str, known: Mapping[str, str], named: set[str]) -> str:
+    if shown in known:
+        return known[shown]
+    if shown in named:
+        return f"(?P=n{shown})"
+    named.add(shown)
+    return rf"(?P<n{shown}>\d+)"

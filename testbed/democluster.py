@@ -8,7 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from testbed import assets, cache, chart, cluster, helm, image, netns, ociimage, process, term
+from testbed import assets, cache, chart, cluster, helm, image, netns, process, term
+from testbed.controlplane import ControlPlane
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ("namespaces.yaml", "profile.yaml", "workloads.yaml")
@@ -31,7 +32,7 @@ def up() -> None:
         _follow()
     kubectl = os.path.relpath(FOLDER / "kubectl")
     term.say("the cluster is up, and stays until `make demo-down`. Talk to it with its own kubectl:")
-    for arguments in ("get nodes,pods -A", "get nsp,nss", "get nss -o yaml"):
+    for arguments in ("get nodes,pods -A", "get nsp,nss", "swap nodes"):
         term.say(f"  {kubectl} {arguments}")
 
 
@@ -63,16 +64,12 @@ def hold() -> None:
             made.helm("install", helm.RELEASE, str(chart.FOLDER), settings, *options, timeout=2 * _TIMEOUT)
         with term.step("applying the examples"):
             for name in EXAMPLES:
-                text = (ROOT / "examples" / name).read_text(encoding="utf-8")
-                # Nothing is pulled there: the node has this image.
-                made.kubectl("apply", "-f", "-", text=text.replace("image: busybox\n", f"image: {ociimage.BUSYBOX}\n"))
+                made.kubectl("apply", "-f", str(ROOT / "examples" / name))
             available = ["wait", "--for=condition=Available", "deployments", "--all", f"--timeout={_TIMEOUT:.0f}s"]
             for namespace in ("swap-examples", "swap-examples-strict"):
                 made.kubectl(*available, f"--namespace={namespace}", timeout=2 * _TIMEOUT)
         script = FOLDER / "kubectl"
-        options = [f"--kubeconfig={made.control_plane.kubeconfig}"]
-        command = shlex.join(made.control_plane.command([str(assets.ensure().kubectl), *options]))
-        script.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+        script.write_text(_kubectl(made.control_plane), encoding="utf-8")
         script.chmod(0o700)
         term.say(_READY)
         try:
@@ -80,6 +77,18 @@ def hold() -> None:
                 signal.pause()
         finally:
             script.unlink()
+
+
+def _kubectl(control_plane: ControlPlane) -> str:
+    """A kubectl for this cluster, whose plugin is the one of this Python."""
+    command = shlex.join(control_plane.command([str(assets.kubectl())]))
+    # Not by --kubeconfig: kubectl takes no flags before the name of a plugin.
+    return f"""\
+#!/bin/sh
+export KUBECONFIG={shlex.quote(str(control_plane.kubeconfig))}
+export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"
+exec {command} "$@"
+"""
 
 
 def _log() -> Path:

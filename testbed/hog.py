@@ -1,6 +1,6 @@
 """A memory hog: fills anonymous memory and touches all of it again and again. Standard library only; runs as a script.
 
-    python hog.py MIB [--cgroup DIR] [--pace MIB_PER_SECOND] [--rounds N]
+    python hog.py MIB [--cgroup DIR] [--pace MIB_PER_SECOND] [--then MIB_PER_SECOND] [--rounds N]
 
 It joins DIR before it takes any memory. A line per round goes to stdout, so that a reader can wait for `round 1`.
 """
@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("mib", type=int, help="how much to fill, in MiB")
     parser.add_argument("--cgroup", help="the folder of the cgroup to join first")
     parser.add_argument("--pace", type=float, default=64.0, help="MiB touched a second (default 64)")
+    parser.add_argument("--then", type=float, help="the same after the first round (default: the pace)")
     parser.add_argument(
         "--rounds", type=int, default=0, help="go idle after so many rounds, keeping the memory; 0: never"
     )
@@ -33,13 +34,13 @@ def main() -> None:
         memory.madvise(mmap.MADV_NOHUGEPAGE)  # page by page, as most programs' memory is
     block = os.urandom(MIB)  # zswap and zram would make nothing of zeros
     due = time.monotonic()
-    done = 0
+    done, pace = 0, options.pace
     while not options.rounds or done < options.rounds:
         for start in range(0, len(memory), MIB):
             memory[start : start + MIB] = block
-            due = max(due + 1 / options.pace, time.monotonic() - 1)
+            due = max(due + 1 / pace, time.monotonic() - 1)
             time.sleep(max(0.0, due - time.monotonic()))
-        done += 1
+        done, pace = done + 1, options.then or pace
         sys.stdout.write(f"round {done}: {options.mib} MiB\n")
         sys.stdout.flush()
     while True:

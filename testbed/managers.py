@@ -10,16 +10,13 @@ from testbed.controlplane import ControlPlane
 CONTROLLER_MANAGER, SCHEDULER = programs.KUBE_ON_HOST
 
 
-def start(
-    stack: contextlib.ExitStack, control_plane: ControlPlane, folder: Path, options: Sequence[str] = ()
-) -> list[process.Process]:
-    """Both, until STACK is left, with their logs in FOLDER; OPTIONS go to the controller manager."""
+def start(stack: contextlib.ExitStack, control_plane: ControlPlane, folder: Path) -> list[process.Process]:
+    """Both, until STACK is left, with their logs in FOLDER."""
     manager = [
         f"--service-account-private-key-file={control_plane.token_key}",
         f"--root-ca-file={control_plane.ca_file}",
         f"--service-cluster-ip-range={controlplane.SERVICES}",
         "--use-service-account-credentials=true",
-        *options,
     ]
     return [
         stack.enter_context(_program(control_plane, folder, name, given))

@@ -38,8 +38,14 @@ the labels of the target.
 - An agent lists the pods that use most swap, 50 by default (`agent.metrics.topPods`, `--metrics-top-pods`), and sums
   what the others use as `pod_uid="other"`. Limits and counters have no such sum: it would fall whenever a pod leaves
   it. The events of all pods together are metrics of their own. What is said of a pod ends with its cgroup.
+- Of the pods that were found above their limit (`swapwarden_agent_pod_exposures_total` and the like), it lists as many:
+  those that took most swap meanwhile, and then those that were so the longest. The sums by cause have all of them.
 - `pod_uid` is the UID that the pod's cgroup carries. Of a static pod that is not the UID of its mirror pod, but the
   mirror pod's annotation `kubernetes.io/config.hash`.
+- How long pods were above their limit has three sums: by pod, by pod and cause (a second later, when the cause is
+  told), and by cause over all pods of the node, also those that are gone. The node's status names each pod's causes,
+  the longest first, without their times: it is kept short, for it is written to etcd whenever one changes. The log of
+  the agent has each exposure with its beginning and end.
 - The controller and the webhook also publish what Prometheus' client for Python says of every process (`process_*`,
   `python_*`).
 """

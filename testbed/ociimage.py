@@ -14,8 +14,14 @@ from typing import Any
 
 PAUSE = "localhost/testbed-pause:1"
 BUSYBOX = "localhost/testbed-busybox:1"
+# What examples/ and pages name, so that they run here as they stand there.
+EXAMPLES_BUSYBOX = "docker.io/library/busybox:latest"
 # What each image runs by default. The sandbox's process only has to stay.
-COMMANDS: Mapping[str, Sequence[str]] = {PAUSE: ["/bin/sleep", "2147483647"], BUSYBOX: ["/bin/sh"]}
+COMMANDS: Mapping[str, Sequence[str]] = {
+    PAUSE: ["/bin/sleep", "2147483647"],
+    BUSYBOX: ["/bin/sh"],
+    EXAMPLES_BUSYBOX: ["/bin/sh"],
+}
 
 
 def write(target: Path, busybox: bytes, applets: Sequence[str]) -> None:

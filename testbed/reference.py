@@ -89,7 +89,7 @@ def _plugin_command(command: click.Command, path: str) -> Iterator[str]:
 def _rows(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:  # noqa: SLF001 argparse has no other way to ask what it knows
         value = str(action.metavar or _choices(action) or action.dest.upper())
-        value = {0: "", "?": f" [{value}]"}.get(action.nargs or "", f" {value}")
+        value = "" if action.nargs == 0 else f" [{value}]" if action.nargs == "?" else f" {value}"
         flags = ", ".join(f"`{flag}{value}`" for flag in action.option_strings)
         meaning = (action.help or "") % {**vars(action), "prog": parser.prog}
         if "default:" not in meaning and action.default not in (None, False, ""):

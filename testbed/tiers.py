@@ -1,13 +1,17 @@
 """python -m testbed.tiers TIER...: set up, run the tiers of tests one after the other, say what each took."""
 
 import argparse
+import contextlib
 import dataclasses
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import types
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,15 +35,22 @@ class Tier:
     """For pytest."""
     is_timed: bool = True
     """Whether its tests wait for other processes, which a busy machine delays: then a failure gets a second look."""
+    in_memory: bool = False
+    """Whether its temporary files are in memory where that has room. On a disk, a file that is written anew again and
+    again costs a write of the disk each time (ext4's auto_da_alloc), for which a test waits ten times as long as it
+    computes."""
 
 
 TIERS = {
-    "unit": Tier(options=PARALLEL, is_timed=False),
-    "integration": Tier(("controlplane", "managers", "helm", "nfd", "promtool"), WAITING),
+    "unit": Tier(options=PARALLEL, is_timed=False, in_memory=True),
+    "integration": Tier(("controlplane", "helm", "nfd", "promtool"), WAITING),
     "kernel": Tier(("kernel",)),
-    "e2e": Tier(("e2e",)),
+    "e2e": Tier(("e2e", "promtool")),
 }
 REPORTS = Path("build/tests")
+MEMORY = Path("/dev/shm")  # noqa: S108 in it is made a folder of a name of its own
+MEMORY_BYTES = 2**30
+"""What must be free there: in a container it is often a few MiB."""
 FEW = 2
 """So many failures of a tier may be the machine's; more of them are not run again."""
 
@@ -97,7 +108,27 @@ def _pytest(name: str, *options: str, again: bool = False) -> tuple[int, tuple[i
     report.unlink(missing_ok=True)
     coverage = ["--cov", "--cov-append", "--cov-report="]
     argv = [sys.executable, "-m", "pytest", *coverage, *options, f"--junitxml={report}", f"tests/{name}"]
-    return _call(argv), counts(report)
+    nothing: contextlib.AbstractContextManager[dict[str, str]] = contextlib.nullcontext({})
+    with files_in_memory() if TIERS[name].in_memory else nothing as environment:
+        return _call(argv, environment), counts(report)
+
+
+@contextlib.contextmanager
+def files_in_memory(memory: Path = MEMORY) -> Iterator[dict[str, str]]:
+    """What to add to the environment of who is to have its temporary files in memory; they are gone afterwards.
+
+    Nothing where no program in MEMORY may be run, or where it has no room.
+    """
+    try:
+        found = os.statvfs(memory)
+        fits = found.f_bavail * found.f_frsize >= MEMORY_BYTES and not found.f_flag & os.ST_NOEXEC
+    except OSError:
+        fits = False
+    if not fits or not os.access(memory, os.W_OK):
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="swapwarden-", dir=memory, ignore_cleanup_errors=True) as folder:
+        yield {"TMPDIR": folder}
 
 
 def table(shares: Sequence[Share]) -> list[str]:
@@ -115,12 +146,12 @@ def table(shares: Sequence[Share]) -> list[str]:
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
-def _call(argv: Sequence[str]) -> int:
-    """Run in the foreground, however long it takes; the exit status.
+def _call(argv: Sequence[str], environment: Mapping[str, str] = types.MappingProxyType({})) -> int:
+    """Run in the foreground, with ENVIRONMENT besides this one's, however long it takes; the exit status.
 
     Whoever stops this waits until the child has cleaned up; a kill takes the child along.
     """
-    with subprocess.Popen(process.dying_with_this(argv)) as child:
+    with subprocess.Popen(process.dying_with_this(argv), env=os.environ | environment) as child:
         try:
             return child.wait()
         except KeyboardInterrupt:  # the terminal has told the child, too

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from testbed import assets, e2e, image, process, programs
+from testbed import assets, commands, e2e, image, process, programs
 from testbed.guestlink import Completed
 from testbed.nodevm import Sample
 
@@ -83,6 +84,9 @@ class Provider(Protocol):
     def swap(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run `kubectl swap` as administrator; process.ProcessError with its stderr when it fails."""
 
+    def shell(self, script: str) -> subprocess.CompletedProcess[str]:
+        """Run a page's commands as administrator, in this repository; what a terminal shows of it is all in stdout."""
+
     def get(self, path: str) -> Any:
         """What the API server has at PATH; ProviderError when there is nothing, or no answer."""
 
@@ -106,6 +110,7 @@ class Provider(Protocol):
 
 
 PLUGIN_TIMEOUT = 120.0
+SHELL_TIMEOUT = 900.0
 PLUGIN = str(Path(sys.executable).with_name("kubectl-swap"))
 
 
@@ -129,6 +134,12 @@ class ByKubeconfig:
         options = [f"--kubeconfig={self._kubeconfig}", f"--context={self._context}"]
         return process.run([PLUGIN, *args, *options], timeout=PLUGIN_TIMEOUT)
 
+    def shell(self, script: str) -> subprocess.CompletedProcess[str]:
+        with tempfile.TemporaryDirectory() as home:
+            own = Path(home, "kubeconfig")
+            own.write_text(self.kubectl("config", "view", "--minify", "--flatten", "--raw").stdout, encoding="utf-8")
+            return shell([], own, script)
+
     def get(self, path: str) -> Any:
         try:
             return json.loads(self.kubectl("get", f"--raw={path}").stdout)
@@ -146,6 +157,13 @@ class ByKubeconfig:
             self.kubectl("create", f"--raw={path}", "-f", "-", text=json.dumps(body))
         except process.ProcessError as error:
             raise ProviderError(str(error)) from error
+
+
+def shell(prefix: Sequence[str], kubeconfig: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """As Provider.shell says, for the cluster of KUBECONFIG; the command PREFIX runs others where they reach it."""
+    argv = [*prefix, "sh", "-c", f"exec 2>&1\n{script}"]
+    environment = commands.environment(kubeconfig, kubeconfig.parent)
+    return process.run(argv, timeout=SHELL_TIMEOUT, check=False, cwd=commands.ROOT, env=environment)
 
 
 def public_busybox() -> str:

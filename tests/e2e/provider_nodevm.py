@@ -13,6 +13,7 @@ from testbed.cluster import Cluster
 from testbed.controlplane import ControlPlaneError
 from testbed.image import REFERENCE
 from testbed.nodevm import NodeVM
+from tests.e2e import provider
 from tests.e2e.provider import PLUGIN, PLUGIN_TIMEOUT, ProviderError
 
 
@@ -55,6 +56,10 @@ class NodeVMProvider:
         control_plane = self.cluster.control_plane
         argv = control_plane.command([PLUGIN, *args, f"--kubeconfig={control_plane.kubeconfig}"])
         return process.run(argv, timeout=PLUGIN_TIMEOUT)
+
+    def shell(self, script: str) -> subprocess.CompletedProcess[str]:
+        control_plane = self.cluster.control_plane
+        return provider.shell(control_plane.command([]), control_plane.kubeconfig, script)
 
     def get(self, path: str) -> Any:
         try:

@@ -102,6 +102,7 @@ class Release:
             **image_values(self._cluster.image),
             "controller.labelRemovalDelay": str(LABEL_REMOVAL_SECONDS),
             "extendedResource": "true",
+            "podConditions": "true",
             **values,
         }
         settings = [f"--set={key}={value}" for key, value in given.items()]

@@ -43,13 +43,14 @@ QOS: dict[str, Any] = {
 }
 
 
-def greedy(mib: int, resources: dict[str, Any], pace: int) -> dict[str, Any]:
-    """A container that wants MIB of memory, and touches all of it again and again, PACE MiB a second."""
+def greedy(mib: int, resources: dict[str, Any], pace: float, then: float | None = None) -> dict[str, Any]:
+    """A container that wants MIB of memory, and touches all of it again and again, PACE MiB a second, later THEN."""
+    paces = ["--pace", str(pace), "--then", str(then or pace)]
     return {
         "name": "main",
         "image": image.REFERENCE,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["python3", "-I", "-S", "-c", inspect.getsource(hog), str(mib), "--pace", str(pace)],
+        "command": ["python3", "-I", "-S", "-c", inspect.getsource(hog), str(mib), *paces],
         "resources": resources,
     }
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+from swapwarden.api import names
+
 from tests.e2e import cgroups
 from tests.e2e.cgroups import MIB, TIMEOUT
 from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider
 from tests.e2e.release import Release
 from tests.e2e.test_disabled import LIMIT, greedy
+from tests.integration import scrapes
 
 MEMORY = {"requests": {"memory": "32Mi"}, "limits": {"memory": "64Mi"}}
 WANTED_MIB = 72
@@ -38,8 +42,31 @@ def test_a_pod_that_swaps(
         assert "e2e-seen" in explained
         assert f"{LIMIT // MIB}Mi" in explained
         assert cluster.node_name in cluster.swap("nodes", "--no-headers").stdout
-        used = cluster.swap("top", "nodes", cluster.node_name, "--output=json").stdout
-        assert json.loads(used)["items"][0]["swapBytes"] > MIB
+
+        def used() -> int:
+            said = cluster.swap("top", "nodes", cluster.node_name, "--output=json").stdout
+            return int(json.loads(said)["items"][0]["swapBytes"] or 0)
+
+        # The kubelet's figure of the node is some seconds older than the agent's of the pod.
+        eventually(lambda: used() > MIB, "so does what is told of the node")
+
+
+@pytest.mark.usefixtures("swapwarden")
+def test_a_readiness_gate_opens_once_the_policy_is_in_force(namespace: Namespace) -> None:
+    gate = names.ENFORCED_CONDITION
+    refused = {"annotations": {"swapwarden.dev/swap-policy": "Disabled"}}
+    namespace.create_pod("gated", metadata=refused, readinessGates=[{"conditionType": gate}])
+    (found,) = (each for each in namespace.wait_ready("gated")["status"]["conditions"] if each["type"] == gate)
+    assert (found["status"], found["reason"]) == ("True", "PolicyDisabled")
+
+
+@pytest.mark.parametrize("component", ["controller", "webhook", "agent"])
+def test_metrics_of_a_real_run_are_as_prometheus_wants_them_and_as_documented(
+    swapwarden: Release, component: str
+) -> None:
+    for pod in swapwarden.pods(component):
+        series = scrapes.check(swapwarden.metrics(pod["metadata"]["name"], component), component)
+        assert len(series) > 10
 
 
 def test_the_agent_tells_of_the_nodes_pressure(node: Node, swapwarden: Release) -> None:

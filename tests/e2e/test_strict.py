@@ -17,7 +17,7 @@ from tests.e2e import cgroups, release
 from tests.e2e.cgroups import MIB, TIMEOUT
 from tests.e2e.conftest import Namespace, Wait
 from tests.e2e.provider import Node, Provider, Recording
-from tests.e2e.release import Release
+from tests.e2e.release import Release, series
 from tests.e2e.test_disabled import DISABLED, LIMIT, QOS, greedy, restarts
 
 AGENTS = f"/api/v1/namespaces/{release.NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=agent"
@@ -28,7 +28,8 @@ RAISED = {"annotations": {"swapwarden.dev/swap-limit": str(LIMIT)}}
 RELOADS = 5
 RESIZES = ({"requests": {"cpu": "150m"}}, {"limits": {"memory": "80Mi"}})
 RAISED_SECONDS = 0.1
-"""From 0 to the limit again, on a node whose CPU may be emulated."""
+"""From 0 to the limit again, on a node whose CPU may be emulated: a bound of the histogram of repairs."""
+REWRITES = 3
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +82,33 @@ def started(pod: Any) -> str:
     return str(pod["status"]["containerStatuses"][0]["containerID"])
 
 
-def is_resized(namespace: Namespace, new: dict[str, dict[str, str]]) -> bool:
-    (status,) = namespace.pod("resized")["status"]["containerStatuses"]
+def resize(cluster: Provider, namespace: Namespace, name: str, new: dict[str, dict[str, str]]) -> None:
+    where = ["pod", name, f"--namespace={namespace.name}", "--subresource=resize"]
+    patch = {"spec": {"containers": [{"name": "main", "resources": new}]}}
+    cluster.kubectl("patch", *where, f"--patch={json.dumps(patch)}")
+
+
+def is_resized(namespace: Namespace, name: str, new: dict[str, dict[str, str]]) -> bool:
+    (status,) = namespace.pod(name)["status"]["containerStatuses"]
     has = status.get("resources", {})
     return all(has.get(kind, {}).items() >= values.items() for kind, values in new.items())
 
 
 def has_repaired(swapwarden: Release, before: float) -> bool:
     return swapwarden.total("agent", "swapwarden_agent_repairs_total") > before
+
+
+def slow_repairs(swapwarden: Release) -> float:
+    """How many repairs the agent has counted that took longer than they may."""
+    text = swapwarden.metrics(swapwarden.agent()["metadata"]["name"], "agent")
+    found = series(text, "swapwarden_agent_repair_seconds_bucket")
+    return found['le="+Inf"'] - found[f'le="{RAISED_SECONDS}"']
+
+
+def written(recording: Recording, folder: Path, since: float) -> list[tuple[float, int | None]]:
+    """When somebody wrote to the limit of a cgroup, and what it held when the recorder looked."""
+    samples = [each for each in recording.samples(folder.name) if each.path.endswith(folder.name)]
+    return [(each.at, each.max_bytes) for each in samples if each.at > since]
 
 
 def is_gone(cluster: Provider) -> bool:
@@ -133,6 +153,11 @@ def test_pods_are_born_at_0_with_no_agent_there(
             for name in COVERED:
                 namespace.create_pod(name, metadata=DISABLED, resources=QOS[name])
             pods = [namespace.wait_ready(name) for name in COVERED]
+            folder, before = cgroups.of_pod(node, pods[0]), cgroups.now(node)
+            # A pod without requests and limits cannot be given any.
+            resize(cluster, namespace, COVERED[0], RESIZES[0])
+            eventually(lambda: is_resized(namespace, COVERED[0], RESIZES[0]), "the kubelet has resized it")
+            eventually(lambda: written(recording, folder, before), "systemd wrote to the pod's slice")
             node.daemon_reload()
             assert [above(recording, pod) for pod in pods] == ["", ""]
             assert [cgroups.swap_max(node, cgroups.of_pod(node, pod)) for pod in pods] == ["0", "0"]
@@ -152,6 +177,7 @@ def test_pods_are_born_at_0_after_a_reboot_with_no_agent_there(
     namespace: Namespace,
     eventually: Wait,
 ) -> None:
+    """Those that are there again were not recorded while they came: it is looked at what they have then."""
     assert strict
     for name in COVERED:
         namespace.create_pod(f"old-{name}", metadata=DISABLED, resources=QOS[name])
@@ -214,8 +240,7 @@ def test_a_raised_pod_that_swaps_survives_a_rewrite(
         node.daemon_reload()
 
         def values() -> list[int | None]:
-            samples = recording.samples(folder.name)
-            return [each.max_bytes for each in samples if each.path.endswith(folder.name) and each.at > before]
+            return [limit for _, limit in written(recording, folder, before)]
 
         # The agent may be too quick for the recorder to read what there was in between.
         eventually(lambda: values() and values()[-1] == LIMIT, "it is raised again")
@@ -225,6 +250,32 @@ def test_a_raised_pod_that_swaps_survives_a_rewrite(
         node.write(folder / "cgroup.freeze", "0")
         eventually(lambda: major_faults(node, folder) > faults + 1000, "it goes on, by pages from the swap device")
     assert restarts(namespace.pod("swaps")) == 0
+    assert cgroups.events(node, folder)["oom_kill"] == 0
+
+
+def test_a_raised_pod_that_swaps_is_at_work_all_through_rewrites(
+    node: Node, swapwarden: Release, strict: contextlib.ExitStack, namespace: Namespace, eventually: Wait
+) -> None:
+    """It touches a MiB every eight seconds, and is not stopped for the rewrites.
+
+    Where it does so within the milliseconds at 0, it can be OOM-killed (docs/strict.md): on a slow disk a MiB takes a
+    while to come back.
+    """
+    assert strict
+    hog = greedy(LIMIT // MIB + 24, QOS["burstable"], 8, then=0.125)
+    namespace.create_pod("works", metadata=RAISED, containers=[hog])
+    folder = cgroups.of_pod(node, namespace.wait_ready("works"))
+    eventually(lambda: cgroups.swap_max(node, folder) == str(LIMIT), "it is raised")
+    eventually(lambda: cgroups.swap_used(node, folder) > 22 * MIB, "it swaps, and has touched nearly all once")
+    for _ in range(REWRITES):
+        repairs = swapwarden.total("agent", "swapwarden_agent_repairs_total")
+        faults = major_faults(node, folder)
+        node.daemon_reload()
+        eventually(functools.partial(has_repaired, swapwarden, repairs), "systemd wrote, and it was undone")
+        assert cgroups.swap_max(node, folder) == str(LIMIT)
+        eventually(lambda: major_faults(node, folder) > faults + 100, "it goes on")  # noqa: B023 it is called here
+        assert cgroups.swap_used(node, folder) > 8 * MIB
+    assert restarts(namespace.pod("works")) == 0
     assert cgroups.events(node, folder)["oom_kill"] == 0
 
 
@@ -243,21 +294,20 @@ def test_a_raised_pod_falls_to_0_when_it_is_resized_and_is_raised_again(
         folder = cgroups.of_pod(node, namespace.wait_ready("resized"))
         eventually(lambda: cgroups.swap_max(node, folder) == str(LIMIT), "it is raised")
         eventually(lambda: verdict(swapwarden) == "True/InForce", "it is covered")
-        where = ["pod", "resized", f"--namespace={namespace.name}", "--subresource=resize"]
+        slow = slow_repairs(swapwarden)
         for new in RESIZES:
             before, repairs = cgroups.now(node), swapwarden.total("agent", "swapwarden_agent_repairs_total")
-            patch = {"spec": {"containers": [{"name": "main", "resources": new}]}}
-            cluster.kubectl("patch", *where, f"--patch={json.dumps(patch)}")
-            eventually(functools.partial(is_resized, namespace, new), "the kubelet has resized it")
+            resize(cluster, namespace, "resized", new)
+            eventually(functools.partial(is_resized, namespace, "resized", new), "the kubelet has resized it")
             eventually(functools.partial(has_repaired, swapwarden, repairs), "systemd wrote, and it was undone")
             eventually(lambda: cgroups.swap_max(node, folder) == str(LIMIT), "it is raised again")
-            samples = [each for each in recording.samples(folder.name) if each.path.endswith(folder.name)]
-            seen = [(each.at, each.max_bytes) for each in samples if each.at > before]
+            seen = written(recording, folder, before)
             assert seen, "somebody wrote"
-            # The agent may be too quick for the recorder to read what there was in between.
+            # The agent may be too quick for the recorder to read what there was in between, but counts it itself.
             assert {limit for _, limit in seen} <= {0, LIMIT}
             fallen = [later - at for (at, limit), (later, _) in itertools.pairwise(seen) if limit == 0]
-            assert max(fallen, default=0.0) < RAISED_SECONDS
+            assert [each for each in fallen if each >= RAISED_SECONDS] == []
+            assert slow_repairs(swapwarden) == slow
     assert restarts(namespace.pod("resized")) == 0
 
 
@@ -288,10 +338,14 @@ def test_systemd_itself_holds_a_slice_of_the_node_at_0(
     with swapwarden.profile("e2e-slice", system={"disableSwap": True, "slices": [SLICE]}) as apply:
         apply(behavior="Kubelet")
         eventually(is_there, "the agent installs the file")
+        node.daemon_reload()
         with without_agent(cluster, eventually):
             node.write(folder / "memory.swap.max", "max")
             node.daemon_reload()
             assert cgroups.swap_max(node, folder) == "0"
     eventually(lambda: not is_there(), "the file is gone with the profile")
+    assert cgroups.swap_max(node, folder) == "max"
+    eventually(lambda: swapwarden.condition("NodeSettings") == "False/ReloadNeeded", "systemd still holds it at 0")
     node.daemon_reload()
+    eventually(lambda: swapwarden.condition("NodeSettings") == "", "nothing is left to say")
     assert cgroups.swap_max(node, folder) == "max"

@@ -97,6 +97,11 @@ def test_a_mark_is_held_against_what_it_names(language: str, mark: str, found: s
         (["one", "...", "two"], "one\ntwo\nmore\n", False),
         (["limit 10792960 of 0"], "limit 4096 of 0\n", True),
         (["limit 10792960 of 0"], "limit 4096 of 1\n", False),
+        (["limit 10792960 of 10792960"], "limit 4096 of 4096\n", True),
+        (["limit 10792960 of 10792960"], "limit 4096 of 4097\n", False),
+        (["limit 1024 of 1024"], "limit 40 of 41\n", True),
+        (["~9.8Mi   32%"], "~12Mi 4%\n", True),
+        (["~9.8Mi   32%"], "~12Gi 4%\n", False),
         (["worker-..."], "worker-abc-1", True),
         ([], "", True),
         ([], "something\n", False),
@@ -104,3 +109,12 @@ def test_a_mark_is_held_against_what_it_names(language: str, mark: str, found: s
 )
 def test_what_is_shown_fits_what_was_printed(shown: list[str], printed: str, fit: bool) -> None:
     assert commands.fits(shown, printed) is fit
+
+
+def test_a_size_is_the_same_wherever_a_page_has_it() -> None:
+    sizes: dict[str, str] = {}
+    assert commands.fits(["10792960"], "4096", sizes)
+    assert commands.fits(["10792960", "20481024"], "4096\n8192", sizes)
+    assert not commands.fits(["10792960"], "8192", sizes)
+    assert not commands.fits(["20481024"], "4096", sizes)
+    assert sizes == {"10792960": "4096", "20481024": "8192"}

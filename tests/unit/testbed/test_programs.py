@@ -112,7 +112,7 @@ def test_a_program_on_path_must_have_the_right_version(
 
 @pytest.fixture
 def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """What the package of Prometheus holds, by path; no promtool is on PATH."""
+    """What the package of Prometheus holds, by path; no program of it is on PATH."""
     held: list[str] = ["usr/bin/prometheus", "usr/bin/promtool"]
 
     def unpack(names: list[str], into: Path, _purpose: str) -> None:
@@ -127,12 +127,13 @@ def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return held
 
 
-def test_promtool_comes_alone_out_of_its_package_and_is_kept(packages: list[str]) -> None:
-    program = programs.promtool()
-    assert program.read_text(encoding="ascii") == "usr/bin/promtool"
-    assert [path.name for path in program.parent.iterdir()] == ["promtool"]
+@pytest.mark.parametrize("name", ["promtool", "prometheus"])
+def test_a_program_of_prometheus_comes_alone_out_of_its_package_and_is_kept(packages: list[str], name: str) -> None:
+    program = getattr(programs, name)()
+    assert program.read_text(encoding="ascii") == f"usr/bin/{name}"
+    assert [path.name for path in program.parent.iterdir()] == [name]
     packages.clear()
-    assert programs.promtool() == program
+    assert getattr(programs, name)() == program
 
 
 def test_a_package_without_promtool_is_said_to_be_so(packages: list[str]) -> None:

@@ -77,6 +77,12 @@ def test_each_option_is_in_the_reference(command: str) -> None:
     assert "%(" not in section
 
 
+def test_only_options_that_take_a_value_show_one() -> None:
+    page = reference.command_line()
+    assert "| `--agent-pods` |" in page
+    assert "| `--writes-per-second NUMBER` |" in page
+
+
 @pytest.mark.parametrize("command", kubectl.COMMANDS)
 def test_each_option_of_the_plugin_is_in_the_reference(command: str) -> None:
     found = importlib.import_module(kubectl.COMMANDS[command][0]).command

@@ -4,7 +4,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,8 +50,11 @@ def test_says_what_each_took() -> None:
 def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int, int, int]]:
     """Exit status, tests and failures of each run of pytest that is to come."""
     planned: list[tuple[int, int, int]] = []
+    with tiers.files_in_memory() as found:
+        in_memory = bool(found)
 
-    def run(argv: Sequence[str]) -> int:
+    def run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+        assert ("TMPDIR" in environment) is (any(each.endswith("/unit") for each in argv) and in_memory)
         status, tests, failures = planned.pop(0)
         (report,) = [each.partition("=")[2] for each in argv if each.startswith("--junitxml=")]
         Path(report).write_text(f'<testsuites><testsuite tests="{tests}" failures="{failures}"/></testsuites>')
@@ -89,6 +92,22 @@ def test_few_failures_are_run_again_where_the_machine_may_be_why(
     share = tiers.run_tier(tier)
     assert (share.passed, share.failed, share.unsteady, share.is_good) == (passed, failed, unsteady, good)
     assert not runs
+
+
+def test_files_are_in_memory_where_it_has_room_and_are_gone_afterwards(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tiers, "MEMORY_BYTES", 1)
+    with tiers.files_in_memory(tmp_path) as environment:
+        folder = Path(environment["TMPDIR"])
+        assert folder.parent == tmp_path
+        (folder / "file").touch()
+    assert not folder.exists()
+    with tiers.files_in_memory(tmp_path / "none") as environment:
+        assert environment == {}
+    monkeypatch.setattr(tiers, "MEMORY_BYTES", 2**62)
+    with tiers.files_in_memory(tmp_path) as environment:
+        assert environment == {}
 
 
 def test_what_held_only_at_the_second_attempt_is_shown() -> None:

@@ -1,0 +1,48 @@
+"""docs/tutorial.md: its commands are run as they stand there, and what they print is held against what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from testbed import commands
+from tests.e2e.conftest import Wait
+from tests.e2e.provider import Provider
+from tests.e2e.release import Release
+
+ME = "tests/e2e/test_tutorial.py"
+PAGE = "docs/tutorial.md"
+EXAMPLES = "-f examples/workloads.yaml -f examples/profile.yaml -f examples/namespaces.yaml"
+
+
+@pytest.fixture
+def page(cluster: Provider, swapwarden: Release, eventually: Wait) -> Iterator[list[commands.Block]]:
+    """What there is to do; however far it is followed, the next test finds a node without a profile."""
+    if not cluster.owns_swap:
+        pytest.skip(f"{PAGE} shows a node of its own, with swap of a known size, and its one profile is for all nodes")
+    yield commands.run_by(ME, PAGE)
+    cluster.shell(f"kubectl delete --ignore-not-found {EXAMPLES}")
+    eventually(lambda: swapwarden.state()["spec"]["profile"]["name"] == "(built-in)", "no profile is left")
+
+
+def only_looks(command: str) -> bool:
+    """Whether a command changes nothing: who follows the page looks again, too."""
+    return command.startswith(("kubectl get ", "kubectl swap ")) or " -- cat " in command
+
+
+def test_the_tutorial(cluster: Provider, page: list[commands.Block], eventually: Wait) -> None:
+    sizes: dict[str, str] = {}
+    for block in page:
+        for command, shown in block.steps():
+            printed = ""
+
+            def is_as_shown(command: str = command, shown: list[str] = shown) -> bool:
+                nonlocal printed
+                printed = cluster.shell(command).stdout
+                return commands.fits(shown, printed, sizes)
+
+            try:
+                eventually(is_as_shown, command, timeout=120.0 if only_looks(command) else 0.0)
+            except AssertionError:
+                pytest.fail(f"{PAGE}:{block.line}: {command} printed\n{printed}")
