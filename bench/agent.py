@@ -191,6 +191,10 @@ async def serve(count: int, folder: Path) -> None:
         metadata = {"name": NODE, "uid": "u", "resourceVersion": str(generation + 1), "generation": generation}
         return {"metadata": metadata, "spec": {"profile": {"name": "p"}, "guarantee": guarantee, "pods": pods}}
 
+    # Ready before anything is measured: the real one is not on the node.
+    patched = json.dumps(item(LIMIT)).encode()
+    whole = json.dumps({"metadata": {"resourceVersion": "1"}, "items": [item(LIMIT)]}).encode()
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
@@ -201,8 +205,7 @@ async def serve(count: int, folder: Path) -> None:
                     watchers.append(writer)
                     writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
                 else:
-                    whole = {"metadata": {"resourceVersion": str(generation + 1)}, "items": [item(LIMIT)]}
-                    body = json.dumps(whole).encode()
+                    body = whole if head.startswith(b"GET") else patched
                     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
                 await writer.drain()
 

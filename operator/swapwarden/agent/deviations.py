@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from swapwarden.agent import exposure, limits, pods, targets
+from swapwarden.agent import limits, pods, targets
 from swapwarden.api import state
 
 
-def of_file(knob: pods.Knob, *, audit: bool) -> Iterator[state.Violation]:
-    """What is wrong with one file now; with `audit`, what would be written in Enforce."""
+def of_file(knob: pods.Knob, *, audit: bool) -> state.Violation | None:
+    """What is wrong with one file now; with `audit`, what would be written in Enforce. None where nothing is."""
     would_write = audit and targets.differs(knob.shadow, knob.found, cap=knob.cap)
     target = knob.shadow if would_write else knob.target
     wanted = target if isinstance(target, int) else knob.limit if knob.draining else None
@@ -22,8 +20,8 @@ def of_file(knob: pods.Knob, *, audit: bool) -> Iterator[state.Violation]:
     elif would_write:
         reason, message = "Audit", ""
     else:
-        return
-    yield state.Violation(
+        return None
+    return state.Violation(
         pod="kubepods" if knob.pod is None else knob.pod.uid,
         reason=reason,
         container=knob.container,
@@ -51,7 +49,7 @@ def of_exposure(pod: pods.Pod) -> state.Violation:
         exposures=tally.count,
         exposed_milliseconds=round(tally.milliseconds),
         causes=tally.causes,
-        since=exposure.moment(tally.since),
+        since=tally.since,
     )
 
 

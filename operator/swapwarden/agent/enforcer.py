@@ -261,12 +261,12 @@ class Enforcer:
         now = self._clock()
         current = self._state
         audit = current is not None and current.mode is names.Mode.AUDIT
-        violations: list[state.Violation] = []
+        found: list[state.Violation | None] = []
         untold: list[str] = []
         pending = awaiting = drifting = 0
         if self._mirror.root is not None:
             pending += self._settler.is_to_put_back(self._mirror.root)
-            violations += deviations.of_file(self._mirror.root, audit=audit)
+            found.append(deviations.of_file(self._mirror.root, audit=audit))
         for number, pod in enumerate(list(self._mirror.pods.values())):
             if number % PODS_A_TURN == PODS_A_TURN - 1:
                 yield
@@ -274,16 +274,16 @@ class Enforcer:
                 continue
             for knob in pod.knobs():
                 pending += self._settler.is_to_put_back(knob)
-                violations += deviations.of_file(knob, audit=audit)
+                found.append(deviations.of_file(knob, audit=audit))
             drifting += pod.tally.drifting(now)
             if pod.tally.recent(now) or pod.tally.untold:
                 untold += [pod.uid] * pod.tally.untold
-                violations.append(deviations.of_exposure(pod))
+                found.append(deviations.of_exposure(pod))
             if self._is_awaiting(pod):
                 awaiting += 1
                 # What has no container runs nothing: what is left of a deleted pod is nobody's concern.
                 if pod.containers and now - pod.since >= AWAIT_SECONDS:
-                    violations.append(deviations.of_silence(pod))
+                    found.append(deviations.of_silence(pod))
         pending += self._units.to_put_back
         AWAITING.set(awaiting)
         return status.Standing(
@@ -295,7 +295,7 @@ class Enforcer:
             generation=0 if current is None else current.generation,
             profile=None if current is None or not current.profile[0] else state.ProfileRef(*current.profile),
             stated=current is not None,
-            violations=violations,
+            violations=[each for each in found if each is not None],
             to_put_back=pending,
             drifting=drifting,
             untold=frozenset(untold),

@@ -83,7 +83,7 @@ _NO_CAUSES: Final[Mapping[names.Cause, float]] = {}
 
 
 class Tally:
-    """The exposures of one pod. Times are monotonic seconds, but for `since`."""
+    """The exposures of one pod. Times are monotonic seconds, but for `since`, which is metav1.MicroTime."""
 
     __slots__ = (
         "count",
@@ -100,8 +100,8 @@ class Tally:
     )
 
     def __init__(self) -> None:
-        self.since = time.time()
-        """Seconds of the node's clock when the sums began: its cgroup was made, or the agent started."""
+        self.since = moment(time.time())
+        """The node's time when the sums began: its cgroup was made, or the agent started."""
         self.told = 0
         """Of `explained`, so much has stood in a status that was written."""
         self.count = 0
@@ -159,7 +159,7 @@ class Tally:
     @property
     def causes(self) -> list[names.Cause]:
         """The longest first."""
-        return sorted(self.milliseconds_of, key=lambda cause: -self.milliseconds_of[cause])
+        return sorted(self.milliseconds_of, key=self.milliseconds_of.__getitem__, reverse=True)
 
     def recent(self, now: float) -> bool:
         """Whether there was one lately."""

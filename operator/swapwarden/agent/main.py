@@ -430,18 +430,18 @@ class Agent:
             guarantee=strict.verdict(agent.evidence, mounted=self._drop_ins.mounted, failed=self._drop_ins.failed),
         )
 
-    async def _status(self, agent: enforcer.Enforcer, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
-        """In several turns of the event loop: repairs may be due meanwhile."""
-        standing = self._whole(agent, await turns.share(agent.looking(self._refused)))
-        await asyncio.sleep(0)
+    def _status(self, agent: enforcer.Enforcer, previous: list[Mapping[str, Any]]) -> turns.Steps[dict[str, Any]]:
+        standing = self._whole(agent, (yield from agent.looking(self._refused)))
+        yield
         self._look_again = time.monotonic() + PASSING_SECONDS if standing.passing else math.inf
         if standing.root is not None and not self._facts.swap_controller:
             self._read_facts()
         found = findings.conditions(self._facts, self._seen, standing.kubelet_swap, standing.lost)
         told = survey.told(self._facts, self._seen, standing.root)
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        yield
         built = status.build(standing, told, previous, now, found)
-        await asyncio.sleep(0)
+        yield
         self._conditions.tell(built.conditions)
         return status.as_json(built)
 

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from swapwarden.agent import source, status
+from swapwarden.agent import source, status, turns
 from swapwarden.api import merge, state
 from swapwarden.kube import backoff, client, config
 from swapwarden.telemetry import metrics
@@ -44,7 +44,7 @@ class Reporter:
         self,
         api: client.Client,
         node: str,
-        build: Callable[[list[Mapping[str, Any]]], Awaitable[dict[str, Any]]],
+        build: Callable[[list[Mapping[str, Any]]], turns.Steps[dict[str, Any]]],
         stands: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
         """`stands` is called with what was built once the API server has it."""
@@ -97,10 +97,7 @@ class Reporter:
         """The status to write now; None where there is nothing to write, or not yet."""
         if self._written is None:
             return None
-        wanted = await self._build(self._written.get("conditions", []))
-        await asyncio.sleep(0)  # repairs may wait by now
-        essence = status.essence(wanted)
-        await asyncio.sleep(0)
+        wanted = await turns.share(self._build(self._written.get("conditions", [])))
         if self._written is None:  # by now
             return None
         if not self._certain:
@@ -109,7 +106,7 @@ class Reporter:
             self._passed = None
             self._stands(wanted)
             return None
-        wait = self._due(wanted, essence) - time.monotonic()
+        wait = self._due(wanted) - time.monotonic()
         if wait <= 0:
             return wanted
         if self._timer is not None:
@@ -117,10 +114,10 @@ class Reporter:
         self._timer = asyncio.get_running_loop().call_later(wait, self.nudge)
         return None
 
-    def _due(self, wanted: Mapping[str, Any], essence: Mapping[str, Any]) -> float:
+    def _due(self, wanted: Mapping[str, Any]) -> float:
         """When to write a status that is another than the one written."""
         before = self._written or {}
-        if essence != status.essence(before):
+        if status.essence(wanted) != status.essence(before):
             return -math.inf
         if wanted.get("observedGeneration", 0) == before.get("observedGeneration", 0):
             return self._wrote + COUNTERS_SECONDS

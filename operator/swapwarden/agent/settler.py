@@ -177,8 +177,10 @@ class Settler:
 
     def is_to_put_back(self, knob: pods.Knob) -> bool:
         """Whether the file holds a value of ours and should not."""
+        if knob.target is not targets.Hold.PUT_BACK:
+            return False
         entry = self._journal.get(knob.path, knob.inode)
-        return knob.target is targets.Hold.PUT_BACK and entry is not None and entry.found is not None
+        return entry is not None and entry.found is not None
 
     def _bring(self, knob: pods.Knob, noticed: float, *, ran: names.Cause | None) -> float | None:
         """As `settle`; gives the seconds after which to look again, None for never."""

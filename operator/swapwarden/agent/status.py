@@ -18,16 +18,17 @@ NODE_SETTINGS: Final = "NodeSettings"
 STRICT: Final = "Strict"
 REQUIREMENTS_MET: Final = "RequirementsMet"
 
-_ORDER: Final = ("WriteFailed", "Draining", "Yielded", "Audit", "AwaitingState", "Exposed")
+_REASONS: Final = ("WriteFailed", "Draining", "Yielded", "Audit", "AwaitingState", "Exposed")
 """Of violations, where there is not room for all: what is wrong now before what was."""
+_ORDER: Final = {reason: number for number, reason in enumerate(_REASONS)}
 _MEANT: Final = frozenset({names.Shortfall.AUDIT, names.Shortfall.NO_EFFECT})
 """Shortfalls of settings that are as whoever wrote the profile must have meant it."""
 _PASSING: Final = frozenset(
     {names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, names.Shortfall.RELOAD_NEEDED, *_MEANT}
 )
 """Shortfalls of settings with which a node is as good as others."""
-_COUNTERS: Final = frozenset({"wanted", "found", "swapBytes", "exposures", "exposedMilliseconds", "message"})
-"""Fields of a violation whose change alone is not worth a write at once."""
+_ESSENTIAL: Final = ("pod", "container", "reason", "since")
+"""Fields of a violation whose change is worth a write at once; so is that of its causes."""
 
 
 class Standing(NamedTuple):
@@ -163,7 +164,7 @@ def _requirements(unmet: Mapping[str, str]) -> _Verdict:
 
 
 def _rank(violation: state.Violation, untold: Container[str]) -> tuple[int, bool, int, str, str]:
-    order = _ORDER.index(violation.reason) if violation.reason in _ORDER else len(_ORDER)
+    order = _ORDER.get(violation.reason, len(_ORDER))
     if violation.reason == "Exposed" and violation.causes and violation.pod in untold:
         order = 0  # for one write only
     # A pod's own limit rules its containers, too.
@@ -237,7 +238,8 @@ def essence(status: Mapping[str, Any]) -> dict[str, Any]:
         (
             # That a pod took swap while exposed is worth an event, which waits for this.
             violation.get("reason") == "Exposed" and bool(violation.get("swapBytes")),
-            *sorted((key, str(value)) for key, value in violation.items() if key not in _COUNTERS),
+            *[violation.get(field, "") for field in _ESSENTIAL],
+            *violation.get("causes", ()),
         )
         for violation in status.get("violations", [])
     )

@@ -23,11 +23,30 @@ def finish(steps: Steps[T]) -> T:
 
 
 async def share(steps: Steps[T]) -> T:
-    """One step in each turn of the event loop."""
-    while True:
+    """One step in each turn of the event loop, after what the kernel had to tell by then.
+
+    A task that sleeps for no time goes on before that: what is told during a step would wait for two of them.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    timer: asyncio.Handle
+
+    def step() -> None:
+        nonlocal timer
+        if done.done():  # cancelled
+            return
         try:
             next(steps)
         except StopIteration as end:
-            result: T = end.value
-            return result
-        await asyncio.sleep(0)
+            done.set_result(end.value)
+        except Exception as error:  # noqa: BLE001 the caller's, to whom it is raised
+            done.set_exception(error)
+        else:
+            timer = loop.call_later(0, step)
+
+    timer = loop.call_soon(step)
+    try:
+        return await done
+    finally:
+        timer.cancel()
+        steps.close()

@@ -254,6 +254,11 @@ class _Connection:
         return self._answer.take()
 
 
+def _bare(name: str) -> str:
+    """The name of a server as bytes, where ASCII does: ssl encodes text by Python's IDNA tables, 0.5 MB of them."""
+    return name.encode() if name.isascii() else name  # type: ignore[return-value]  # ssl takes bytes, too
+
+
 class Client:
     """An API server as seen by one identity. Use it as an async context manager, within one event loop."""
 
@@ -462,7 +467,7 @@ class Client:
                     self._host,
                     self._port,
                     ssl=self._context,
-                    server_hostname=(self._config.tls_server_name or self._host) if self._context else None,
+                    server_hostname=_bare(self._config.tls_server_name or self._host) if self._context else None,
                 )
         except TimeoutError as error:
             raise Unreachable(f"cannot connect to {self._netloc} within {CONNECT_SECONDS:g} s") from error

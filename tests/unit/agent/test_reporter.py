@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 import pytest
-from swapwarden.agent import reporter
+from swapwarden.agent import reporter, turns
 from swapwarden.kube import client
 
 from tests.unit.agent.agent_node import until
@@ -54,8 +54,9 @@ class Running:
         self.stood: list[Mapping[str, Any]] = []
         self.reporter = reporter.Reporter(cast("client.Client", self.api), "n1", self.build, self.stood.append)
 
-    async def build(self, _previous: list[Mapping[str, Any]]) -> Json:
+    def build(self, _previous: list[Mapping[str, Any]]) -> turns.Steps[Json]:
         self.looks += 1
+        yield
         return dict(self.wanted)
 
     def want(self, **status: Any) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 from swapwarden.agent import enforcer, rewrites, turns
@@ -35,6 +36,50 @@ async def test_others_have_their_turn_between_any_two_steps() -> None:
     assert await turns.share(counting(5, done)) == "all"
     await beside
     assert set(seen) >= {1, 2, 3, 4}
+
+
+async def test_what_the_kernel_tells_during_a_step_goes_before_the_next_one() -> None:
+    done: list[int] = []
+    heard: list[int] = []
+    loop = asyncio.get_running_loop()
+    reading, writing = os.pipe()
+    loop.add_reader(reading, lambda: heard.append(len(done) * len(os.read(reading, 1))))
+
+    def telling() -> turns.Steps[None]:
+        for step in range(3):
+            done.append(step)
+            os.write(writing, b"x")
+            yield
+
+    try:
+        await turns.share(telling())
+        assert heard == [1, 2, 3]
+    finally:
+        loop.remove_reader(reading)
+        os.close(reading)
+        os.close(writing)
+
+
+async def test_an_error_in_a_step_is_the_callers() -> None:
+    def failing() -> turns.Steps[None]:
+        yield
+        raise LookupError("gone")
+
+    with pytest.raises(LookupError, match="gone"):
+        await turns.share(failing())
+
+
+async def test_who_is_cancelled_takes_no_further_step() -> None:
+    done: list[int] = []
+    sharing = asyncio.create_task(turns.share(counting(10**6, done)))
+    await until(lambda: len(done) > 2)
+    sharing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sharing
+    before = len(done)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(done) == before
 
 
 @pytest.mark.parametrize("goes", [False, True])
