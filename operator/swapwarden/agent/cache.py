@@ -134,11 +134,17 @@ class Keeper:
         self._boot = boot
         self._newest: wanted.WireState | None = None
         self._due = asyncio.Event()
+        self._failed = False
 
     def keep(self, state: wanted.WireState) -> None:
         """Cache it when the last write is done; what was waiting is left out."""
         self._newest = state
         self._due.set()
+
+    def retry(self) -> None:
+        """Try again what could not be written."""
+        if self._failed:
+            self._due.set()
 
     async def run(self) -> None:
         """Until cancelled. No write is under way once this has ended: who removes the file then removes it for good."""
@@ -158,5 +164,8 @@ class Keeper:
                 await writing
             raise
         except OSError as error:
+            self._failed = True
             FAILURES.inc()
             log.error("the state cannot be cached: %s", error)  # noqa: TRY400 the message has it all
+        else:
+            self._failed = False

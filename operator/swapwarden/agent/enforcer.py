@@ -102,7 +102,7 @@ class Enforcer:
         self._watches = watches.Watches(readable=lambda: self._guarded(self._readable), fell_short=self._poll_later)
         self._mirror = mirror.Mirror(cgroups, self._watches, self, own_uid=own_uid, anchor=anchor)
         self._rewrites = rewrites.Rewrites(
-            cgroups, self._mirror.pods.values, guarded=self._guarded, changed=changed, clock=clock
+            cgroups, book, self._mirror.pods.values, guarded=self._guarded, changed=changed, clock=clock
         )
         self._settler = settler.Settler(
             cgroups,
@@ -252,6 +252,11 @@ class Enforcer:
         self._watches.retried()
         self._changed()
 
+    def publish(self) -> None:
+        """Set what metrics tell of all pods, also where there is no status to be written."""
+        AWAITING.set(sum(self._is_awaiting(pod) for pod in self._mirror.pods.values()))
+        strict.publish(self.evidence)
+
     def standing(self, refused: str = "") -> status.Standing:
         """How things stand now, for the status. `refused`: why the newest state was not taken."""
         return turns.finish(self.looking(refused))
@@ -263,7 +268,7 @@ class Enforcer:
         audit = current is not None and current.mode is names.Mode.AUDIT
         found: list[state.Violation | None] = []
         untold: list[str] = []
-        pending = awaiting = drifting = 0
+        pending = drifting = 0
         if self._mirror.root is not None:
             pending += self._settler.is_to_put_back(self._mirror.root)
             found.append(deviations.of_file(self._mirror.root, audit=audit))
@@ -279,13 +284,10 @@ class Enforcer:
             if pod.tally.recent(now) or pod.tally.untold:
                 untold += [pod.uid] * pod.tally.untold
                 found.append(deviations.of_exposure(pod))
-            if self._is_awaiting(pod):
-                awaiting += 1
-                # What has no container runs nothing: what is left of a deleted pod is nobody's concern.
-                if pod.containers and now - pod.since >= AWAIT_SECONDS:
-                    found.append(deviations.of_silence(pod))
+            # What has no container runs nothing: what is left of a deleted pod is nobody's concern.
+            if self._is_awaiting(pod) and pod.containers and now - pod.since >= AWAIT_SECONDS:
+                found.append(deviations.of_silence(pod))
         pending += self._units.to_put_back
-        AWAITING.set(awaiting)
         return status.Standing(
             root=self.root,
             problem=self._problem,
@@ -513,6 +515,7 @@ class Enforcer:
             entry = self._journal.get(knob.path, knob.inode)
             if entry is not None and entry.wrote:
                 knob.shadow = knob.holds = entry.wrote[-1]
+                knob.unit = entry.units
 
     def _is_awaiting(self, pod: pods.Pod) -> bool:
         unknown = self._state is None or pod.uid not in self._state.pods

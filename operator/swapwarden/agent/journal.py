@@ -52,6 +52,13 @@ class Entry(msgspec.Struct, omit_defaults=True):
     wrote: list[Limit] = []
     covered: bool = False
     """Whether systemd holds it at 0 by the drop-ins of guarantee Strict: that 0 is ours, not what is to be put back."""
+    unit: Limit | None = None
+    """What systemd holds for its unit, where others wrote something else since; None: what they last gave it."""
+
+    @property
+    def units(self) -> int | None:
+        """What systemd holds for its unit, and writes at times; None where that is not known."""
+        return self.found if self.unit is None else self.unit
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -199,7 +206,7 @@ class Journal:
         """Note whether systemd holds a cgroup at 0. Without the drop-ins it would have no limit, which is put back."""
         entry = self.get(path, inode) or Entry(path, inode)
         found = limits.NO_LIMIT if covered and not entry.found else entry.found
-        self._put(Entry(path, inode, found, entry.wrote, covered))
+        self._put(Entry(path, inode, found, entry.wrote, covered, entry.unit))
 
     def _is_covered(self, path: str, inode: int) -> bool:
         entry = self.get(path, inode)
@@ -215,13 +222,22 @@ class Journal:
         covered = entry is not None and entry.covered
         if covered and found == 0:
             found = limits.NO_LIMIT
-        if entry is None or entry.found is None or found not in {entry.found, *entry.wrote}:
+        if entry is None or entry.found is None:
             self._put(Entry(path, inode, found, [value], covered))
+        elif found not in {entry.found, *entry.wrote}:
+            self._put(Entry(path, inode, found, [value], covered, None if found == entry.units else entry.units))
         elif found in entry.wrote[:-1]:  # the last value did not get there
-            self._put(Entry(path, inode, entry.found, [found, value], covered))
+            self._put(Entry(path, inode, entry.found, [found, value], covered, entry.unit))
         elif entry.wrote[-1:] != [value]:
             _keep(entry, value)
             self._append(Line(path=path, wrote=value))
+
+    def unit_holds(self, path: str, inode: int, value: int) -> None:
+        """Note what systemd holds for the cgroup's unit from now on."""
+        entry = self.get(path, inode)
+        if entry is not None and entry.units != value:
+            unit = None if value == entry.found else value
+            self._put(Entry(path, inode, entry.found, entry.wrote, entry.covered, unit))
 
     def forget(self, path: str) -> None:
         """The cgroup is gone."""
@@ -231,6 +247,7 @@ class Journal:
 
     def remove(self) -> None:
         """Leave no journal behind: nothing in it is of use any more. OSError where that fails."""
+        self._new.unlink(missing_ok=True)
         self._file.unlink(missing_ok=True)
 
     def close(self) -> None:

@@ -308,6 +308,8 @@ class Agent:
 
     async def _refresh(self) -> None:
         """What an agent that stands by would tell is told by the one at work."""
+        if self._enforcer is not None:
+            self._enforcer.publish()
         if self._usage is not None:
             await self._usage.refresh()
 
@@ -390,6 +392,7 @@ class Agent:
             self._kernel.resync()
             self._drop_ins.check()
             self._slice_drop_ins.check()
+        self._cache.retry()
         self._looked_at = None
         self._read_facts()
 

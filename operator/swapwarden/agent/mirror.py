@@ -172,7 +172,10 @@ class Mirror:
 
     def _enter_level(self, path: str, origin: targets.Origin, noticed: float) -> None:
         """Watch a level, then list it: what came before the watch is found, what comes after is told."""
-        level = self._levels.setdefault(path, pods.Level(path, self._fs.inode(path)))
+        inode = self._fs.inode(path)
+        if inode is None:  # gone again, and maybe to come anew
+            return
+        level = self._levels.setdefault(path, pods.Level(path, inode))
         self._watches.watch(level, self._fs.absolute(path), inotify.CHILDREN)
         for name in self._fs.children(path):
             self._appeared(path, name, origin, noticed)

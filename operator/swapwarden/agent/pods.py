@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from swapwarden.agent import exposure, limits, targets
+from swapwarden.api import names
 from swapwarden.kube import backoff
 
 _UNITS: Final = (".slice", ".scope", ".service")
@@ -35,10 +36,19 @@ class Fight:
         """Until when the lower value is left to the other; None while it is not."""
 
 
+class Above(NamedTuple):
+    """A file held more than it is to, and could not be written yet."""
+
+    noticed: float
+    ran: names.Cause | None
+    """Why its pod may have run before it held what it is to; None where another wrote over that."""
+
+
 class Knob(Watched):
     """One memory.swap.max: what it is to hold, and how that stands."""
 
     __slots__ = (
+        "above",
         "backoff",
         "came",
         "cap",
@@ -86,6 +96,7 @@ class Knob(Watched):
         """When its usage or its limit was last seen to be another than before, while it drains."""
         self.number = 0
         """Of the settler's last write to it."""
+        self.above: Above | None = None
         self.failed = ""
         self.backoff: backoff.Backoff | None = None
         self.retry: asyncio.TimerHandle | None = None
@@ -194,7 +205,7 @@ class Level(Watched):
 
     __slots__ = ("inode", "path")
 
-    def __init__(self, path: str, inode: int | None) -> None:
+    def __init__(self, path: str, inode: int) -> None:
         super().__init__()
         self.path = path
         self.inode = inode

@@ -82,7 +82,11 @@ class Reporter:
             await asyncio.sleep(max(0.0, self._looked + PATCH_SECONDS - time.monotonic()))
             self._changed.clear()
             self._looked = time.monotonic()
-            wanted = await self._next()
+            try:
+                wanted = await self._next()
+            except Exception:
+                self._changed.set()  # for who goes on after it
+                raise
             if wanted is None:
                 continue
             findings = self._findings

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from swapwarden.agent import cgroupfs, drift, exposure, limits, pods
+from swapwarden.agent import cgroupfs, drift, exposure, journal, limits, pods
 from swapwarden.api import names
 from swapwarden.telemetry import metrics
 
@@ -101,6 +101,7 @@ class Rewrites:
     def __init__(
         self,
         cgroups: cgroupfs.Cgroups,
+        book: journal.Journal,
         everyone: Callable[[], Iterable[pods.Pod]],
         *,
         guarded: Callable[[Callable[[], None]], None],
@@ -109,6 +110,7 @@ class Rewrites:
     ) -> None:
         """`everyone` gives the node's pods; `guarded` runs a step of the event loop; `changed` tells the status."""
         self._fs = cgroups
+        self._journal = book
         self._everyone = everyone
         self._guarded = guarded
         self._changed = changed
@@ -202,6 +204,7 @@ class Rewrites:
         if knob.container and cause in {names.Cause.START, names.Cause.RESIZE}:
             # The runtime tells systemd, which from now on writes this one.
             knob.unit = found
+            self._journal.unit_holds(knob.path, knob.inode, found)
         self._tell(cause, knob, note.count, note.exposed, found)
 
     def _tell(self, cause: names.Cause, knob: pods.Knob, count: int, exposed: exposure.Exposure, found: int) -> None:

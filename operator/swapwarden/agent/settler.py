@@ -200,8 +200,11 @@ class Settler:
             cap = knob.cap or self._fights.yields(knob, limit)
             above = functools.partial(self._above, knob)
             held, units = knob.holds, knob.is_units(found)
+            goal = limit
+            if held is not None and held < min(found, limit) and self._is_barred(knob):
+                goal = held  # another raised it; to its own limit it is raised when the others are lowered
             action = decide.decide(
-                limit, found, swap, usages, cap=cap, held=held, units=units, above=above, page=self._fs.page
+                goal, found, swap, usages, cap=cap, held=held, units=units, above=above, page=self._fs.page
             )
             if action.write is None:
                 knob.holds = found
@@ -214,9 +217,11 @@ class Settler:
                 return self._settled(knob, found, swap)
             if action.write < found:
                 self._unlowered.add(knob)
+                noticed, ran = self._since(knob, found, noticed, ran)
             self._write(knob, found, action.write)
             again = self._fs.limit(knob.path)
             self._account(knob, found, action.write, noticed, swap=swap, ran=ran, down=down)
+            knob.above = None
             WRITES.inc(knob.kind, "ok" if again == action.write else "overwritten")
             if again != action.write:
                 noticed = self._clock()
@@ -224,6 +229,17 @@ class Settler:
             ran = down = None
             found = again
         raise ContestedError(f"{knob.path}: another writer changes it all the time")
+
+    @staticmethod
+    def _since(
+        knob: pods.Knob, found: int, noticed: float, ran: names.Cause | None
+    ) -> tuple[float, names.Cause | None]:
+        """Since when a file that is about to be lowered is exposed, and why: it may not be the first try."""
+        if knob.above is not None:
+            noticed, ran = min(noticed, knob.above.noticed), ran or knob.above.ran
+        if ran is not None or (knob.holds is not None and found != knob.holds):
+            knob.above = pods.Above(noticed, ran)
+        return noticed, ran
 
     def _above(self, knob: pods.Knob) -> int:
         """The least limit of the cgroups above a file's; where others just lowered the pod's, what that is to be."""
@@ -278,6 +294,7 @@ class Settler:
         if not (draining and knob.draining) or (found, swap) != (knob.found, knob.swap):
             knob.moved = self._clock()
         knob.found, knob.swap, knob.draining = found, swap, draining
+        knob.above = None
         if draining and cut:
             self._room.expect(knob.path)
         else:
@@ -298,7 +315,7 @@ class Settler:
         self._journal.writing(knob.path, knob.inode, found, value)
         if knob.unit is None:
             entry = self._journal.get(knob.path, knob.inode)
-            knob.unit = None if entry is None else entry.found
+            knob.unit = None if entry is None else entry.units
         self._fs.set_limit(knob.path, value)
         knob.written = self._clock()
         self.writes += 1

@@ -135,8 +135,6 @@ class Evidence:
         mine = [pod for pod in known if (self.wanted or pod.covered) and covers(root, pod.path)]
         held = tuple(sorted(pod.uid for pod in mine if pod.covered))
         others = len(mine) - len(held)
-        PODS.set(len(held) if self.wanted else 0, "at_zero")
-        PODS.set(others, "not_yet")
         # Where none of those that are there is held at 0 (any more), what was seen of others says nothing.
         proved = self._proved is not None and (bool(held) or not mine)
         return View(self.wanted, root, proved, self._refuted, held, others)
@@ -168,6 +166,12 @@ class Evidence:
                 return
             self._proved = None
         self._refuted = True
+
+
+def publish(view: View) -> None:
+    """Set the metric of the pods that systemd holds, and does not hold yet."""
+    PODS.set(len(view.held) if view.wanted else 0, "at_zero")
+    PODS.set(view.others, "not_yet")
 
 
 def verdict(view: View, *, mounted: bool, failed: str) -> Verdict | None:

@@ -229,7 +229,7 @@ class Units:
                 # After a boot it was made so. What is put back is no limit, which systemd would have given it else.
                 self._journal.cover(path, inode, covered=True)
             if entry is not None and entry.wrote:
-                unit.holds, unit.unit = entry.wrote[-1], entry.found
+                unit.holds, unit.unit = entry.wrote[-1], entry.units
         if unit is not None:
             self._watches.watch(unit, self._fs.absolute(path, cgroupfs.SWAP_MAX), inotify.CONTENT)
         return unit

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 from swapwarden.agent import cache, wanted
 
+from tests.unit.agent.agent_node import until
+
 PAGE = 4096
 BOOT = "5b1c2f0e-0000-4000-8000-000000000001"
 
@@ -157,3 +159,35 @@ async def test_the_keeper_tells_of_a_disk_that_takes_nothing_and_goes_on(
     await stored.wait()
     running.cancel()
     assert cache.FAILURES.value() == before + 1
+
+
+async def test_what_a_full_disk_did_not_take_is_tried_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, tries, tried = asyncio.get_running_loop(), [OSError(errno.ENOSPC, "No space left on device"), None], 0
+    looked = asyncio.Event()
+    keeper, newest = cache.Keeper(tmp_path, "n1", BOOT), wire()
+
+    def store(_directory: pathlib.Path, _node: str, state: wanted.WireState, _boot: str) -> None:
+        nonlocal tried
+        assert state is newest
+        tried += 1
+        loop.call_soon_threadsafe(looked.set)
+        if (error := tries[tried - 1]) is not None:
+            raise error
+
+    monkeypatch.setattr(cache, "MIN_SECONDS", 0)
+    monkeypatch.setattr(cache, "store", store)
+    failed = cache.FAILURES.value()
+    running = asyncio.create_task(keeper.run())
+    keeper.keep(newest)
+    await until(lambda: cache.FAILURES.value() == failed + 1)
+    looked.clear()
+    keeper.retry()
+    await looked.wait()
+    await until(lambda: not keeper._failed)
+    keeper.retry()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    running.cancel()
+    assert tried == 2, "what was written is not written again"

@@ -371,3 +371,13 @@ async def test_what_is_not_enforced_is_not_timed(plain: Node) -> None:
     agent.apply(state({1: 0}))
     assert swap_max(pod) == "0"
     assert settler.ENFORCED_SECONDS.count() == before
+
+
+async def test_pods_that_wait_are_counted_also_where_no_status_is_written(plain: Node) -> None:
+    agent = plain.start()
+    await plain.run(1, "app")
+    agent.publish()
+    assert enforcer.AWAITING.value() == 1
+    agent.apply(state({1: 0}))
+    agent.publish()
+    assert enforcer.AWAITING.value() == 0

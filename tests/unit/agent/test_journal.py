@@ -46,7 +46,7 @@ def test_what_another_wrote_since_is_what_was_found(file: pathlib.Path) -> None:
     book = journal.Journal(file)
     for found, value in ((1 << 63, MIB), (5, MIB), (MIB, 2 * MIB)):
         book.writing("pod", 7, found, value)
-    assert reopened(book, file).get("pod", 7) == journal.Entry("pod", 7, 5, [MIB, 2 * MIB])
+    assert reopened(book, file).get("pod", 7) == journal.Entry("pod", 7, 5, [MIB, 2 * MIB], unit=1 << 63)
 
 
 def test_a_value_that_later_ones_failed_to_replace_is_not_anothers(file: pathlib.Path) -> None:
@@ -66,7 +66,7 @@ def test_a_0_of_systemds_that_is_ours_is_not_what_was_found(file: pathlib.Path) 
     book = reopened(book, file)
     assert book.get("pod", 7) == journal.Entry("pod", 7, 1 << 63, [MIB, 2 * MIB], covered=True)
     book.writing("pod", 7, 5, MIB)
-    assert book.get("pod", 7) == journal.Entry("pod", 7, 5, [MIB], covered=True)
+    assert book.get("pod", 7) == journal.Entry("pod", 7, 5, [MIB], covered=True, unit=1 << 63)
     book.seen("pod", 7)
     assert book.get("pod", 7) == journal.Entry("pod", 7, covered=True)
     book.cover("pod", 7, covered=False)
@@ -317,3 +317,36 @@ def test_a_disk_that_has_room_later_gets_all_that_was_not_written(
     book.writing("second", 2, 6, 0)
     assert list(reopened(book, file).paths()) == ["first", "second"]
     assert reopened(book, file).begun
+
+
+def test_removed_it_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "journal.jsonl"
+    book = journal.Journal(file)
+    book.writing("pod", 7, 5, 0)
+    (tmp_path / "journal.new").touch()
+    book.remove()
+    book.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_systemd_holds_outlasts_what_others_write(file: pathlib.Path) -> None:
+    book = journal.Journal(file)
+
+    def units() -> int | None:
+        nonlocal book
+        book = reopened(book, file)
+        entry = book.get("app", 7)
+        return None if entry is None else entry.units
+
+    book.unit_holds("app", 7, 4096)
+    assert units() is None, "nothing is known of it"
+    book.writing("app", 7, 4096, MIB)
+    assert units() == 4096
+    book.writing("app", 7, 0, MIB)
+    book.cover("app", 7, covered=False)
+    assert units() == 4096
+    book.unit_holds("app", 7, 8192)
+    assert units() == 8192
+    book.writing("app", 7, 8192, MIB)
+    book.unit_holds("app", 7, 8192)
+    assert units() == 8192

@@ -103,6 +103,23 @@ async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_l
     assert swap_max(pod) == "max"
 
 
+async def test_a_level_that_was_gone_before_it_was_seen_is_known_when_it_comes_again(plain: Node) -> None:
+    level = plain.tree.level("burstable")
+    plain.tree.remove(level)
+    agent = plain.start(state({1: 0}))
+    plain.tree.group(level)
+    plain.tree.remove(level)
+    agent.catch_up()
+    plain.tree.group(level)
+    pod = await plain.run(1, "app")
+    await until(lambda: swap_max(pod) == "0")
+    before = plain.known(pod)
+    agent.resync()
+    assert plain.known(pod) is before
+    agent.apply(state({1: 0}, mode=names.Mode.RESTORE, generation=2))
+    assert swap_max(pod) == "max"
+
+
 async def test_a_level_made_anew_unseen_is_watched_again(plain: Node) -> None:
     agent = plain.start()
     (plain.tree.root / "old").mkdir()

@@ -234,3 +234,24 @@ async def test_after_a_404_nothing_is_written_until_there_is_an_object_again(run
     assert len(running.api.patches) == 1
     running.reporter.found({})
     await running.written()
+
+
+async def test_a_look_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By who starts the reporter again after a fault, with nobody's word that there is something to tell."""
+    monkeypatch.setattr(reporter, "PATCH_SECONDS", 0.0)
+    made = Running()
+
+    def broken(_previous: list[Mapping[str, Any]]) -> turns.Steps[Json]:
+        yield
+        raise LookupError("a mistake")
+
+    monkeypatch.setattr(made.reporter, "_build", broken)
+    made.reporter.found({"observedGeneration": 0})
+    with pytest.raises(LookupError):
+        await made.reporter.run()
+    monkeypatch.setattr(made.reporter, "_build", made.build)
+    again = asyncio.create_task(made.reporter.run())
+    await made.written()
+    again.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await again

@@ -212,6 +212,28 @@ async def test_the_kubelets_number_is_what_a_containers_unit_holds(plain: Node) 
     await until(lambda: counted().get(Cause.UNIT_VALUE) == 2)
 
 
+@pytest.mark.parametrize("fought", [False, True])
+async def test_the_kubelets_number_is_known_to_the_next_agent(plain: Node, *, fought: bool) -> None:
+    pod = plain.tree.pod(1)
+    app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
+    wants = state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=False)}})
+    plain.start().apply(wants)
+    assert swap_max(app) == str(MIB)
+    counted = Counted()
+    before: dict[Cause, int] = {}
+    if fought:
+        write(app, "0")
+        before[Cause.OTHER_WRITER] = 1
+        await until(lambda: counted() == before)
+    plain.stop()
+    plain.start(wants)
+    plain.later += 3600
+    write(app, "0")
+    await until(lambda: counted() == before | {Cause.OTHER_WRITER: len(before) + 1})
+    write(app, "4096")
+    await until(lambda: counted().get(Cause.UNIT_VALUE) == 1)
+
+
 async def test_wasp_agent_is_named_where_it_writes_the_number_that_systemd_holds(plain: Node) -> None:
     """The kubelet's LimitedSwap number, which the runtime gave the container's unit, where the state wants less."""
     pod = plain.tree.pod(1)

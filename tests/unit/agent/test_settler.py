@@ -480,13 +480,51 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
         agent.apply(raised(0))
         agent.resync()
         assert (swap_max(pod), reasons(agent)) == ("0", ["WriteFailed"])
+        write(pod, "max")
+        await until(lambda: swap_max(pod) != "max")
+        assert swap_max(pod) == "0", "what another writer undoes goes back to what it held"
         if ends == "gone":
             plain.tree.remove(app)
         elif ends == "wished":
             agent.apply(raised(limits.NO_LIMIT))
         if ends != "written":
-            await until(lambda: swap_max(pod) == str(MIB) and reasons(agent) == [])
-    await until(lambda: swap_max(pod) == str(MIB) and reasons(agent) == [])
+            await until(lambda: swap_max(pod) == str(MIB) and "WriteFailed" not in reasons(agent))
+    await until(lambda: swap_max(pod) == str(MIB) and "WriteFailed" not in reasons(agent))
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_an_exposure_that_cannot_be_ended_at_once_counts_from_its_beginning(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, *, late: bool
+) -> None:
+    """By another writer, or because the pod ran before there was a state."""
+    monkeypatch.setattr(settler, "FAILED_SECONDS", (0.01, 0.01))
+    agent = plain.start(state())
+    if not late:
+        agent.apply(state({1: 0}))
+    else:
+        agent.apply(state(unknown=names.UnknownPod.ALLOW))
+    pod = await plain.run(1, "app")
+    real = plain.cgroups.set_limit
+
+    def deny(path: str, limit: int) -> None:
+        raise cgroupfs.DeniedError(f"{path}: Read-only file system, not {limit}")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(plain.cgroups, "set_limit", deny)
+        if late:
+            agent.apply(state({1: 0}))
+        else:
+            write(pod, "max")
+        await until(lambda: "WriteFailed" in reasons(agent))
+        plain.later += 90
+        agent.resync()
+    assert plain.cgroups.set_limit == real
+    await until(lambda: swap_max(pod) == "0")
+    tally = plain.known(pod).tally
+    assert tally.count == 1
+    assert tally.milliseconds >= 90_000
+    if late:
+        assert tally.causes == [names.Cause.STATE_LATE]
 
 
 async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(
