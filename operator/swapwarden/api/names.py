@@ -179,6 +179,14 @@ AMISS: Final = {
 """With which status a condition of a node's state says that something is wrong there."""
 
 
+def is_amiss(kind: str, status: str, reason: str) -> bool:
+    """Whether a condition of a node's state, by its fields, says that something is wrong that somebody can mend.
+
+    What systemd writes over at a reload, and the agent repairs, is none of that: it does so all the time.
+    """
+    return status == AMISS.get(kind) and (kind, reason) != ("Drift", "Rewritten")
+
+
 class Requirement(enum.StrEnum):
     """What a profile may require of a node before its pods get swap, by its field there; in the order of report."""
 

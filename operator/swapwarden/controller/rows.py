@@ -168,17 +168,11 @@ def project(wire: WireState) -> StateRow:
             if each.reason == "Draining" and each.wanted == "0" and each.swap_bytes and not each.container
         ),
         deviating=tuple(each for each in status.violations if each.reason in deviations.REASONS),
-        amiss=tuple(filter(_is_amiss, status.conditions)),
+        amiss=tuple(each for each in status.conditions if names.is_amiss(each.type, each.status, each.reason)),
         # What is wrong now comes before what was.
         unlisted=status.violations_omitted > 0
         and any(each.reason in deviations.REASONS for each in status.violations[-1:]),
     )
-
-
-def _is_amiss(condition: state.Condition) -> bool:
-    # Of what systemd writes, and the agent repairs, metrics tell: it does it all the time.
-    systemds = condition.type == "Drift" and condition.reason == "Rewritten"
-    return condition.status == names.AMISS.get(condition.type) and not systemds
 
 
 def _told(condition: state.Condition | None, *bad: str) -> str:

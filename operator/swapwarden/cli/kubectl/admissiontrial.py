@@ -57,12 +57,12 @@ class _Pod(msgspec.Struct, frozen=True):
 
 
 async def attempt(asked: session.Session, namespace: str) -> Trial:
-    """Ask for the pod in a namespace. Unreachable where the API server does not answer."""
+    """Ask for the pod in a namespace. Where that has no answer in time, what else is asked may have some."""
     path = asked.namespaced("api/v1", "pods", namespace)
     try:
         answer = await asked.dry_run(path, msgspec.json.encode(POD), MANAGER)
-    except session.Unreachable:
-        raise
+    except session.Unreachable as error:
+        return Trial(untried=f"the API server does not answer for the pod of the dry run: {error.message}")
     except session.Failure as error:
         return refused(namespace, error.message)
     return admitted(namespace, answer)
@@ -83,8 +83,8 @@ def admitted(namespace: str, answer: bytes) -> Trial:
             namespace,
             f"a new pod with the policy {names.Policy.REQUIRED} gets no place: admission passes by it, or does not"
             " answer, and its failurePolicy is Ignore",
-            "try another namespace with -n, and see the problems of admission and of the webhook; docs/admission.md"
-            " has which pods are passed by",
+            "try another namespace with -n, and without -n see the problems of admission and of the webhook;"
+            " docs/admission.md has which pods are passed by",
         )
     )
 

@@ -16,7 +16,9 @@ Command = Callable[..., Any]
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 FOREVER: Final = 24 * 3600.0
 """A day: who says that there is no limit does not wait longer."""
-_DURATION: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(ms|s|m|h)?", re.ASCII)
+_NUMBER: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
+_PART: Final = re.compile(f"({_NUMBER})(ms|s|m|h|)", re.ASCII)
+_DURATION: Final = re.compile(f"{_NUMBER}|(?:{_NUMBER}(?:ms|s|m|h))+", re.ASCII)
 
 
 class Seconds(click.ParamType[float]):
@@ -31,10 +33,9 @@ class Seconds(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        parts = _DURATION.findall(value)
-        if not parts or "".join(number + unit for number, unit in parts) != value:
+        if not _DURATION.fullmatch(value):
             self.fail(f"{value!r} is no time such as 10s, 500ms or 1m30s", param, ctx)
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts) or self._zero
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(value)) or self._zero
         if seconds is None:
             self.fail("0 is too short: give a time such as 10s or 500ms", param, ctx)
         return seconds
@@ -78,6 +79,11 @@ def cluster(function: Command) -> Command:
     return wrapped
 
 
+def _after_equals(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """A short flag's value also as in -n=shop, which kubectl takes."""
+    return value if value is None else value.removeprefix("=")
+
+
 def namespace(function: Command) -> Command:
     """-n and -A, which become part of `target`: put it above cluster()."""
     alone = click.option(
@@ -85,6 +91,7 @@ def namespace(function: Command) -> Command:
         "--namespace",
         metavar="NAME",
         shell_complete=candidates.namespaces,
+        callback=_after_equals,
         help="Namespace instead of the context's.",
     )
     every = click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")

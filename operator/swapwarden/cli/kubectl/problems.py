@@ -135,7 +135,7 @@ _FINDINGS: Final = {names.Finding.KUBELET_WILL_NOT_START: Severity.ERROR}
 
 def condition(node: str, one: state.Condition) -> Problem | None:
     """The problem that a condition of a node's state tells of; None where it tells of none."""
-    if one.status != names.AMISS.get(one.type):
+    if not names.is_amiss(one.type, one.status, one.reason):
         return None
     if one.type in frozenset[str](names.Finding):
         # The agent ends the message of these with the remedy.

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import importlib
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import click
@@ -95,6 +95,8 @@ class Session:
         self._renewing = asyncio.Lock()
         self._seconds = target.request_seconds
         self._said: set[str] = set()
+        self._held: list[str] | None = None
+        """What is noted, while that is to be told later."""
         # Not left to the client: the time in which a request waits for its turn there counts as its own.
         self._free = asyncio.Semaphore(client.MAX_CONNECTIONS)
         self._ahead: dict[str, asyncio.Future[bytes]] = {}
@@ -103,11 +105,27 @@ class Session:
         self.namespace = "" if target.all_namespaces else self.own_namespace
         """The one that is asked about; empty for all."""
 
-    def note(self, text: str) -> None:
-        """Tell something once, on standard error."""
-        if text not in self._said:
-            self._said.add(text)
+    def note(self, text: str, *, again: bool = False) -> None:
+        """Tell something on standard error, once, or again."""
+        if text in self._said and not again:
+            return
+        self._said.add(text)
+        if self._held is not None:
+            self._held.append(text)
+        else:
             click.echo(f"note: {tables.clean(' '.join(text.split()))}", err=True)
+
+    @contextlib.contextmanager
+    def noting_anew(self) -> Iterator[None]:
+        """What is noted meanwhile is told at the end, also what was told before."""
+        self._said.clear()
+        held = self._held = []
+        try:
+            yield
+        finally:
+            self._held = None
+            for text in held:
+                self.note(text, again=True)
 
     def namespaced(self, group: str, plural: str, namespace: str | None = None) -> str:
         """The collection's path in a namespace, by default the session's; group is api/v1 or apis/GROUP/VERSION."""

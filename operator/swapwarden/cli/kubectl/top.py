@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
@@ -64,7 +66,6 @@ class _State(msgspec.Struct, frozen=True):
 
     metadata: state.ObjectMeta = state.ObjectMeta()
     spec: state.StateSpec | None = None
-    status: state.StateStatus = state.StateStatus()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +186,11 @@ async def _spec(asked: session.Session, name: str) -> state.StateSpec | None:
     try:
         return (await asked.get(f"{session.STATES}/{session.quote(name)}", _State)).spec
     except session.NotFound:
+        return None
+    except (session.Forbidden, session.NotInstalled, session.Unreachable):
+        raise
+    except session.Failure as error:  # that of another version: the other nodes' may be understood
+        asked.note(f"limits on node {name} that no agent tells are not known: {error.message}")
         return None
 
 
@@ -389,15 +395,21 @@ def _follow(
     async def work(asked: session.Session) -> None:
         seen = await look(asked)
         show(seen.rows, None if interval is None else {})
+        away = False
         while interval is not None:
             await asyncio.sleep(interval)
             try:
-                before, seen = seen, await look(asked)
+                # With what was on the terminal goes what was noted before.
+                with asked.noting_anew() if sys.stdout.isatty() else contextlib.nullcontext():
+                    before, seen = seen, await look(asked)
+                    click.clear()
+                    show(seen.rows, rates.per_second(before.points, seen.points))
             except session.Unreachable as error:
-                asked.note(error.message)
-                continue
-            click.clear()
-            show(seen.rows, rates.per_second(before.points, seen.points))
+                if not away:
+                    asked.note(error.message, again=True)
+                away = True
+            else:
+                away = False
 
     session.run(target, work)
 
@@ -409,7 +421,11 @@ def _common(sorts: Mapping[str, Any]) -> Callable[[flags.Command], flags.Command
         @click.option("--sort-by", type=click.Choice(list(sorts)), default="usage", help="Default: usage, most first.")
         @click.option("-w", "--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
         @click.option(
-            "--interval", type=flags.Seconds(), default=INTERVAL_SECONDS, metavar="TIME", help="Of -w. Default: 5s."
+            "--interval",
+            type=flags.Seconds(),
+            default=INTERVAL_SECONDS,
+            metavar="TIME",
+            help="Of -w; agents look once a second at most. Default: 5s.",
         )
         @flags.printing
         @flags.cluster

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from swapwarden.cli.kubectl import admissiontrial
+from swapwarden.cli.kubectl import admissiontrial, session
 
 UNTRUSTED = 'failed to call webhook: Post "https://a.b.svc:443/pods": tls: failed to verify certificate: x509: unknown'
 
@@ -66,3 +66,19 @@ def test_a_pod_that_would_be_created(spec: dict[str, Any], reason: str | None) -
 
 def test_an_answer_that_is_none() -> None:
     assert "not understood" in admissiontrial.admitted("shop", b"<html>").untried
+
+
+class Slow:
+    """An API server that answers all but this."""
+
+    def namespaced(self, group: str, plural: str, namespace: str) -> str:
+        return f"/{group}/namespaces/{namespace}/{plural}"
+
+    async def dry_run(self, path: str, *_: object) -> bytes:
+        raise session.Unreachable(f"no answer from {path} within 30 s")
+
+
+async def test_admission_that_takes_too_long_hides_nothing_else() -> None:
+    problem, untried = await admissiontrial.attempt(cast("session.Session", Slow()), "shop")
+    assert problem is None
+    assert untried.endswith("no answer from /api/v1/namespaces/shop/pods within 30 s")

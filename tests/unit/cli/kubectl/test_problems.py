@@ -112,6 +112,15 @@ def test_every_condition_of_an_agent_is_known() -> None:
     assert problems.condition("n", state.Condition(agent_status.APPLIED, "False", "Draining")) is None
 
 
+def test_what_systemd_writes_over_is_no_problem() -> None:
+    """A daemon-reload; the agent repairs it."""
+    found = {
+        why: problems.condition("n", state.Condition("Drift", "True", why)) for why in ("Rewritten", "OtherWriter")
+    }
+    assert found["Rewritten"] is None
+    assert found["OtherWriter"] is not None
+
+
 @pytest.mark.parametrize("kind", list(names.Finding))
 def test_findings_end_with_their_remedy(kind: names.Finding) -> None:
     found = findings.Finding(kind, "Reason", "one thing; and another", "do this, or that")

@@ -161,10 +161,17 @@ def test_objects_that_are_not_understood_are_left_out(
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("10s", 10), ("1m30s", 90), ("500ms", 0.5), ("2", 2), ("1.5h", 5400), ("0", 86400)]
+    ("text", "seconds"),
+    [("10s", 10), ("1m30s", 90), ("500ms", 0.5), ("2", 2), ("1.5h", 5400), ("0", 86400), ("0.0001s", 0.0001)],
 )
 def test_times(text: str, seconds: float) -> None:
     assert flags.Seconds(zero=flags.FOREVER).convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["1m30", "s", "1.s", "-1s", "1d", "1234567890s", "", "1 s"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="no time such as"):
+        flags.Seconds().convert(text, None, None)
 
 
 @pytest.mark.parametrize("text", ["0", "0s", "0m0.0s"])
@@ -172,3 +179,36 @@ def test_no_time(text: str) -> None:
     assert flags.Seconds(zero=0.0).convert(text, None, None) == 0
     with pytest.raises(click.BadParameter, match="0 is too short"):
         flags.Seconds().convert(text, None, None)
+
+
+def test_a_namespace_after_an_equals_sign() -> None:
+    """As kubectl takes it."""
+    seen: list[str | None] = []
+
+    @click.command()
+    @flags.namespace
+    @flags.cluster
+    def shown(target: session.Target) -> None:
+        seen.append(target.namespace)
+
+    for words in (["-n=shop"], ["-nshop"], ["-n", "shop"], ["--namespace=shop"], []):
+        shown.main(words, standalone_mode=False)
+    assert seen == ["shop"] * 4 + [None]
+
+
+def test_notes_that_are_told_anew(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def work(asked: session.Session) -> None:
+        asked.note("a")
+        asked.note("a")
+        assert capsys.readouterr().err == "note: a\n"
+        with asked.noting_anew():
+            asked.note("a")
+            asked.note("a")
+            assert capsys.readouterr().err == ""
+        assert capsys.readouterr().err == "note: a\n"
+        asked.note("a")
+        assert capsys.readouterr().err == ""
+        asked.note("a", again=True)
+        assert capsys.readouterr().err == "note: a\n"
+
+    session.run(session.Target(server.kubeconfig(tmp_path)), work)
