@@ -117,8 +117,8 @@ max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0
         "An agent cannot do all of its work.",
         "On node {{ $labels.node }}, Swapwarden's agent has not been able to do all of its work for 15 minutes: the"
         " kernel refuses limits, so that pods may take more swap than they should, or the newest plan cannot be"
-        " understood, or changes are seen late. The condition Degraded of the node's NodeSwapState says which, and"
-        " what to do.",
+        " understood, or changes are seen late, or a setting of the node is not as its profile asks. The condition"
+        " Degraded of the node's NodeSwapState says which, and what to do.",
     ),
     Alert(
         "SwapwardenNoLeader",

@@ -6,6 +6,8 @@ import msgspec
 from swapwarden.agent import findings, shortfall, status, tree
 from swapwarden.api import names, state
 
+from testbed import commands
+
 FACTS = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
 GOOD = status.Standing(
     root="kubepods.slice",
@@ -95,6 +97,16 @@ def test_degraded_and_drift() -> None:
     told = status.build(GOOD._replace(drifting=2, others="somebody writes 0"), FACTS, [], "t").conditions[3]
     assert told.reason == "OtherWriter"
     assert told.message == "2 running pods were above their value lately; repaired; somebody writes 0"
+
+
+def test_the_runbook_of_the_alert_has_each_reason() -> None:
+    page = (commands.ROOT / "docs/runbooks/SwapwardenAgentDegraded.md").read_text(encoding="utf-8")
+    missing = shortfall.Shortfall("zswap.enabled", names.Shortfall.NOT_SUPPORTED, "no zswap")
+    changes = [{"refused": "bad"}, {"polling": "no watches"}, {"violations": [FAILED]}, {"settings": [missing]}]
+    reasons = [verdicts(GOOD._replace(**change))["Degraded"] for change in changes]  # type: ignore[arg-type]  # mixed
+    assert {status for status, _ in reasons} == {"True"}
+    for _, reason in reasons:
+        assert f"| `{reason}` |" in page
 
 
 def test_what_ends_by_itself_has_to_be_looked_at() -> None:

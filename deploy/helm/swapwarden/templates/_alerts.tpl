@@ -50,7 +50,7 @@
     severity: warning
   annotations:
     summary: An agent cannot do all of its work.
-    description: 'On node {{`{{`}} $labels.node }}, Swapwarden''s agent has not been able to do all of its work for 15 minutes: the kernel refuses limits, so that pods may take more swap than they should, or the newest plan cannot be understood, or changes are seen late. The condition Degraded of the node''s NodeSwapState says which, and what to do.'
+    description: 'On node {{`{{`}} $labels.node }}, Swapwarden''s agent has not been able to do all of its work for 15 minutes: the kernel refuses limits, so that pods may take more swap than they should, or the newest plan cannot be understood, or changes are seen late, or a setting of the node is not as its profile asks. The condition Degraded of the node''s NodeSwapState says which, and what to do.'
     runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenAgentDegraded" | quote }}
 {{- end }}
 {{- if not (has "SwapwardenNoLeader" .Values.prometheusRule.disabled) }}
