@@ -86,6 +86,7 @@ class Tally:
     """The exposures of one pod. Times are monotonic seconds, but for `since`, which is metav1.MicroTime."""
 
     __slots__ = (
+        "below",
         "count",
         "explained",
         "found",
@@ -93,6 +94,7 @@ class Tally:
         "last",
         "milliseconds",
         "milliseconds_of",
+        "own",
         "rewritten",
         "since",
         "told",
@@ -111,10 +113,27 @@ class Tally:
         """Of `grown`, for so much the cause is known."""
         self.last = float("-inf")
         """When the last one ended."""
+        self.own = self.below = 0
+        """Taken beyond the pod's own limit, and beyond those of its containers, at the last time of exposure."""
         self.rewritten = float("-inf")
         self.found = 0
         self.wanted = 0
         self.milliseconds_of: Mapping[names.Cause, float] = _NO_CAUSES
+
+    def taken(self, grown: int, *, own: bool, noticed: float) -> int:
+        """Of bytes taken beyond one limit since `noticed`, those that are not counted yet.
+
+        What a container takes its pod takes, too: where both were above their limits at once, it counts once. `own`:
+        the limit is the pod's.
+        """
+        if noticed >= self.last:
+            self.own = self.below = 0
+        before = max(self.own, self.below)
+        if own:
+            self.own += grown
+        else:
+            self.below += grown
+        return max(self.own, self.below) - before
 
     def add(self, uid: str, one: Exposure, *, wanted: int, found: int, ended: float, rewritten: bool) -> None:
         """Count one that `ended`: the file held `found` in place of `wanted` (bytes). Its cause is told later.

@@ -345,7 +345,9 @@ class Settler:
             used, limit = max(swap, self._fs.in_use(knob.path)), value if knob.limit is None else knob.limit
             # A pod that was above several of its limits at once was so for that time once.
             lasted = max(0.0, now - max(noticed, pod.tally.last))
-            exposed = exposure.Exposure(1, lasted * 1000, max(0, used - max(knob.swap, limit)))
+            grown = max(0, used - max(knob.swap, limit))
+            grown = pod.tally.taken(grown, own=knob is pod.knob, noticed=noticed)
+            exposed = exposure.Exposure(1, lasted * 1000, grown)
             knob.swap = used  # what is counted once is not counted in the next write's turn
             pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, rewritten=foreign)
             self._changed()

@@ -324,8 +324,9 @@ async def test_what_was_taken_is_told_by_its_own_cause(plain: Node) -> None:
     assert agent.standing().untold == {after.pod}
 
 
+@pytest.mark.parametrize("first", ["pod", "container"])
 async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
+    plain: Node, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     agent = plain.start()
     inner = {name: wanted.Container(MIB, cap=False) for name in ("app", "sidecar")}
@@ -341,12 +342,20 @@ async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(
         real(path, limit)
 
     monkeypatch.setattr(plain.cgroups, "set_limit", slow)
-    for path in files:
+    order = files if first == "pod" else files[::-1]
+    for path in order:
         write(path, "max")
+    for path, used in zip(files, (8, 3, 3), strict=True):
+        write(path, str(used * MIB), "memory.swap.current")
     agent.catch_up()
     assert [swap_max(path) for path in files] == held
     tally = plain.known(pod).tally
     assert (tally.count, round(tally.milliseconds / 60_000)) == (3, 3)
+    assert tally.grown == 4 * MIB, "3 beyond the pod's limit are among the 2 and 2 beyond those of its containers"
+    write(files[1], str(4 * MIB), "memory.swap.current")
+    write(files[1], "max")
+    agent.catch_up()
+    assert tally.grown == 5 * MIB, "at another time"
 
 
 async def test_sums_say_since_when_they_count(plain: Node) -> None:
