@@ -46,6 +46,8 @@ PACE: Final = 2 * MIB
 """Bytes that each process touches in a second."""
 LIFE_SECONDS: Final = (12.0, 24.0)
 RELOAD_SECONDS: Final = 6.0
+METRICS_SECONDS: Final = 1.1
+"""What the agent's metrics say may be nearly that old: FRESH_SECONDS in agent/usage.py."""
 SAMPLE_SECONDS: Final = 0.01
 PATIENCE: Final = 60.0
 """For a limit to be what it is to be at the end of a pod."""
@@ -254,6 +256,7 @@ class Churn:
             yield 0.2
             pod.limit_at_end = (pod.folder / "memory.swap.max").read_text(encoding="ascii").strip()
         if pod.disabled:
+            yield METRICS_SECONDS
             asking = threading.Thread(target=self._ask, args=[pod])
             asking.start()
             while asking.is_alive():
