@@ -5,7 +5,6 @@ import http.server
 import json
 import re
 import threading
-import types
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,12 +106,7 @@ class Prometheus:
         self._running = process.Process("prometheus", self._control_plane.command(argv), log=log)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._running.stop()
         self._names.shutdown()
         self._names.server_close()

@@ -47,9 +47,9 @@ class Room:
             other: size for other, size in self._coming.items() if not (_is_in(other, path) or _is_in(path, other))
         }
         # What comes back to a container comes back to its pod, where both were cut.
-        others = {other: size for other, size in others.items() if not any(map(others.__contains__, _above(other)))}
+        others = {other: size for other, size in others.items() if not any(map(others.__contains__, tree.above(other)))}
         yield decide.Usage(0, back + sum(others.values()), facts.available(self._proc))
-        for above in _above(path):
+        for above in tree.above(path):
             yield from self._usage(above, back + sum(size for other, size in others.items() if _is_in(other, above)))
         paths = [path]
         while paths:
@@ -74,12 +74,6 @@ class Room:
             return self._fs.limit(path, cgroupfs.MEMORY_HIGH)
         except cgroupfs.GoneError:
             return limits.NO_LIMIT
-
-
-def _above(path: str) -> Iterator[str]:
-    """The cgroups above one, but for the root of the file system: the nearest first."""
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def _is_in(path: str, other: str) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from swapwarden.agent import cgroupfs, decide, exposure, fights, journal, limits, pods, rewrites, room, targets
+from swapwarden.agent import cgroupfs, decide, exposure, fights, journal, limits, pods, rewrites, room, targets, tree
 from swapwarden.api import names
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
@@ -243,14 +243,13 @@ class Settler:
 
     def _above(self, knob: pods.Knob) -> int:
         """The least limit of the cgroups above a file's; where others just lowered the pod's, what that is to be."""
-        least, path = limits.NO_LIMIT, knob.path.rpartition("/")[0]
-        while path:
+        least = limits.NO_LIMIT
+        for path in tree.above(knob.path):
             with contextlib.suppress(cgroupfs.CgroupError):
                 found = self._fs.limit(path)
                 if knob.pod is not None and path == knob.pod.path:
                     found = max(found, knob.pod.knob.holds or 0)
                 least = min(least, found)
-            path = path.rpartition("/")[0]
         return least
 
     def _is_barred(self, knob: pods.Knob) -> bool:

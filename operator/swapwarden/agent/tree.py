@@ -58,6 +58,12 @@ def join(parent: str, name: str) -> str:
     return f"{parent}/{name}" if parent else name
 
 
+def above(path: str) -> Iterator[str]:
+    """The cgroups above one, but for the root of the file system: the nearest first."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
 def is_root(name: str) -> bool:
     """Whether a directory of this name is the cgroup above all pods of a node."""
     return _ROOT.fullmatch(name) is not None
