@@ -256,9 +256,9 @@ def test_a_state_is_stored_as_written(crds: ControlPlane, create: Create) -> Non
     written = planned(
         epoch=3,
         pods={
-            "u-1": {"reason": "PolicyDisabled", "swapMax": "0"},
-            "u-2": {"reason": "NodeIncompatible"},
-            "u-3": {
+            UID: {"reason": "PolicyDisabled", "swapMax": "0"},
+            UID.replace("a", "b"): {"reason": "NodeIncompatible"},
+            UID.replace("a", "c"): {
                 "reason": "KubeletDecides",
                 "swapMax": "max",
                 "containers": {"c" * 64: {"name": "app", "swapMax": "4096", "cap": True}},
@@ -282,8 +282,11 @@ def test_unknown_fields_are_dropped_where_a_client_does_not_ask_for_strictness(
     assert spec["swap"] == {"behavior": "Kubelet"}
 
 
+UID = "aaaaaaaa-0000-4000-8000-000000000000"
+
+
 def pod(**fields: Any) -> dict[str, Any]:
-    return {"pods": {"u-1": {"reason": "LimitedSwap", **fields}}}
+    return {"pods": {UID: {"reason": "LimitedSwap", **fields}}}
 
 
 def containers(**fields: Any) -> dict[str, Any]:
@@ -305,17 +308,24 @@ BAD_STATES: list[tuple[dict[str, Any], str, str]] = [
     ({"mode": "Off"}, "spec.mode", f'{SUPPORTED}"Audit", "Enforce", "Restore"'),
     ({"epoch": -1}, "spec.epoch", "greater than or equal to 0"),
     ({"kubepods": {"swapMax": "10%"}}, "spec.kubepods.swapMax", KERNEL_VALUE),
-    (pod(swapMax="1Gi"), "spec.pods.u-1.swapMax", KERNEL_VALUE),
-    (pod(swapMax="-1"), "spec.pods.u-1.swapMax", KERNEL_VALUE),
-    (pod(swapMax=0), "spec.pods.u-1.swapMax", "must be of type string"),
-    (pod(reason="Because"), "spec.pods.u-1.reason", f"{SUPPORTED}"),
+    (pod(swapMax="1Gi"), f"spec.pods.{UID}.swapMax", KERNEL_VALUE),
+    (pod(swapMax="-1"), f"spec.pods.{UID}.swapMax", KERNEL_VALUE),
+    (pod(swapMax=0), f"spec.pods.{UID}.swapMax", "must be of type string"),
+    (pod(reason="Because"), f"spec.pods.{UID}.reason", f"{SUPPORTED}"),
     ({"unmet": {"encrypted": "x" * 513}}, "spec.unmet.encrypted", "may not be more than 512"),
-    (containers(swapMax="MAX"), "spec.pods.u-1.containers.c-1.swapMax", KERNEL_VALUE),
-    (containers(cap="yes"), "spec.pods.u-1.containers.c-1.cap", "must be of type boolean"),
+    (containers(swapMax="MAX"), f"spec.pods.{UID}.containers.c-1.swapMax", KERNEL_VALUE),
+    ({"pods": {"u-1": {"reason": "LimitedSwap"}}}, "spec.pods", "keys are UIDs"),
+    ({"pods": {"0" * 129: {"reason": "LimitedSwap"}}}, "spec.pods", "keys are UIDs"),
+    ({"pods": {"0" * 255_000: {"reason": "LimitedSwap"}}}, "spec.pods", "keys are UIDs"),
+    (containers(cap="yes"), f"spec.pods.{UID}.containers.c-1.cap", "must be of type boolean"),
 ]
 
 
-@pytest.mark.parametrize(("spec", "field", "remedy"), BAD_STATES, ids=[field for _, field, _ in BAD_STATES])
+@pytest.mark.parametrize(
+    ("spec", "field", "remedy"),
+    BAD_STATES,
+    ids=[f"{field}-{number}" for number, (_, field, _) in enumerate(BAD_STATES)],
+)
 def test_a_state_is_refused_with_its_field_and_what_would_do(
     spec: dict[str, Any], field: str, remedy: str, crds: ControlPlane
 ) -> None:

@@ -27,11 +27,17 @@ EPOCH_REFUSAL = "epoch must not become smaller: a newer controller leads"
 Setting = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z-]{1,32}$")]
 """A value of one of the kernel's settings, as its file takes it."""
 
+POD_KEY = r"[0-9a-fA-F][0-9a-fA-F-]{6,126}[0-9a-fA-F]"
+"""A UID as the names of pods' cgroups carry it: what is in another form, no agent can find (agent/tree.py)."""
+
 MAX_SETTINGS = 16
 MAX_UNITS = 32
 """Slices and services together."""
 MAX_PODS = 2048
 MAX_CONTAINERS = 128
+MAX_PODS_BYTES = 768 * 1024
+"""Bytes of JSON that pods may take, with their part of a proposal. The whole object, with what a profile and an agent
+add at most, must stay well below what etcd takes (1.5 MiB) and what an API server sends it (2 MiB)."""
 MAX_VIOLATIONS = 32
 MAX_FOUND = 512
 """Characters of what is said of one requirement."""
@@ -153,6 +159,14 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         msgspec.Meta(
             max_length=MAX_PODS,
             description="By the UID that the pod's cgroup carries (for static pods the kubelet's config hash).",
+            extra_json_schema={
+                "x-kubernetes-validations": [
+                    {
+                        "rule": f"self.all(key, key.size() <= 128 && key.matches('^{POD_KEY}$'))",
+                        "message": "keys are UIDs: 8 to 128 hexadecimal digits and dashes",
+                    }
+                ]
+            },
         ),
     ] = {}
     system: Annotated[

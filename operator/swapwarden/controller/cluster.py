@@ -11,6 +11,7 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.controller import rows
 from swapwarden.policy import namespaces, nodes, overrides, plan, pods, profiles, requirements, rollout, swap
+from swapwarden.policy.plan import NodePlan
 
 COALESCE_SECONDS: Final = 0.025
 """How long changes of a node's pods gather before they are written: etcd stores the whole object with each write."""
@@ -60,6 +61,8 @@ class Cluster:
         self.nodes: dict[str, nodes.NodeRow] = {}
         self._pods: dict[str, dict[str, pods.PodRow]] = {}
         self._states: dict[str, rows.StateRow] = {}
+        # What agents found on nodes whose states do not say it any more, with the UID of the Node.
+        self._found: dict[str, tuple[str, state.Facts]] = {}
         self._written: dict[str, rows.StateRow] = {}
         self._profiles: dict[str, profiles.Profile] = {}
         self._history: Mapping[state.ProfileRef, profiles.Profile] = {}
@@ -73,11 +76,16 @@ class Cluster:
     def node_changed(self, name: str, _: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
         """A Node is another now, or gone (None)."""
         self._selections.pop(name, None)
+        before = self.nodes.get(name)
         if new is None:
             self.nodes.pop(name, None)
             self._turns.pop(name, None)
+            self._found.pop(name, None)
         else:
             self.nodes[name] = new
+            if before is None or before.uid != new.uid:
+                found = self._pods.get(name, {})
+                found.update({key: row.on(new.uid) for key, row in found.items()})
         # One that is gone, too: what was remembered of it must go with it.
         self._dirty(name, COALESCE_SECONDS)
         self._reported()
@@ -90,7 +98,8 @@ class Cluster:
                 del self._pods[old.node]
             self._dirty(old.node, PATIENT_SECONDS)
         if new is not None and new.node:
-            self._pods.setdefault(new.node, {})[key] = new
+            node = self.nodes.get(new.node)
+            self._pods.setdefault(new.node, {})[key] = new.on(node.uid) if node is not None else new
             if self._is_urgent(new) and (old is None or old.node != new.node):
                 self._dirty(new.node, 0.0, urgent=True)
             else:
@@ -129,7 +138,7 @@ class Cluster:
 
     def state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
         """A NodeSwapState is another now, or gone (None)."""
-        before = self.state_of(name)
+        before, found = self.state_of(name), self._facts(name)
         if new is None:
             if old is not None:
                 self.lost(name, old.uid)
@@ -138,6 +147,7 @@ class Cluster:
             if name in self._written and new.version >= self._written[name].version:
                 del self._written[name]
         after = self.state_of(name)
+        self._keep(name, found)
         self._note(name, after)
         awaited = after is not None and (
             (self.is_awaited(name) and after.settled) or (after.applied and self._waits_to_show(name))
@@ -165,10 +175,11 @@ class Cluster:
 
     def wrote(self, row: rows.StateRow) -> bool:
         """The API server's answer to a write, or to a GET; whether it is newer than what was known."""
-        before = self.state_of(row.name)
+        before, found = self.state_of(row.name), self._facts(row.name)
         if before is not None and row.version <= before.version:
             return False
         self._written[row.name] = row
+        self._keep(row.name, found)
         self._note(row.name, row)
         if row.facts != (before.facts if before else None):
             # The agent reported while the write was on its way: what was written was planned without that.
@@ -196,9 +207,27 @@ class Cluster:
 
     def lost(self, name: str, uid: str) -> None:
         """The node's state with this uid is gone. One that was made since, of which the watch is yet to tell, stays."""
+        found = self._facts(name)
         for known in (self._states, self._written):
             if name in known and known[name].uid == uid:
                 del known[name]
+        self._keep(name, found)
+
+    def _facts(self, name: str) -> state.Facts | None:
+        """What an agent found on a node, by its state; else what it found before that stopped saying it."""
+        row, node = self.report_of(name), self.nodes.get(name)
+        if row is not None and row.facts is not None:
+            return row.facts
+        uid, found = self._found.get(name, ("", None))
+        return found if node is not None and node.uid == uid else None
+
+    def _keep(self, name: str, found: state.Facts | None) -> None:
+        """Remember what was found on a node for as long as its state does not say it."""
+        row, node = self.report_of(name), self.nodes.get(name)
+        if found is None or node is None or (row is not None and row.facts is not None):
+            self._found.pop(name, None)
+        else:
+            self._found[name] = node.uid, found
 
     def _note(self, name: str, row: rows.StateRow | None) -> None:
         # A turn is for once: a node that leaves the profile and comes back has to wait for another.
@@ -247,9 +276,12 @@ class Cluster:
         return any(self._is_urgent(row) for row in self.pods_on(name))
 
     def facts(self, name: str) -> nodes.NodeFacts:
-        """What decisions about a known node are made from."""
-        row = self.report_of(name)
-        return nodes.facts(self.nodes[name], row.facts if row else None)
+        """What decisions about a known node are made from.
+
+        What its agent found counts as long as the Node is there, also where the state is deleted: another agent, or
+        none, does not make another machine of it.
+        """
+        return nodes.facts(self.nodes[name], self._facts(name))
 
     def selection(self, name: str) -> profiles.Selection:
         """The profile that governs a known node."""
@@ -339,15 +371,20 @@ class Cluster:
 
     def plan(self, name: str) -> state.StateSpec:
         """What a known node's state should say; the epoch is left at 0."""
+        return self.plan_all(name).spec
+
+    def plan_all(self, name: str) -> NodePlan:
+        """What a known node's state should say, and the pods for which it has no room."""
         profile = self.in_force(name)
         if self.restoring:
-            return plan.restore_node(profile)
-        spec = plan.plan_node(profile, self.facts(name), self.pods_on(name), self._namespaces or {})
+            return NodePlan(plan.restore_node(profile))
+        made = plan.plan_all(profile, self.facts(name), self.pods_on(name), self._namespaces or {})
         target = self.selection(name).profile
-        if spec.profile == plan.reference(target):
-            return spec
+        if made.spec.profile == plan.reference(target):
+            return made
         coming = plan.plan_node(target, self.facts(name), self.pods_on(name), self._namespaces or {})
-        return msgspec.structs.replace(spec, proposal=plan.proposal(spec, coming))
+        proposal = plan.proposal(made.spec, coming)
+        return made._replace(spec=msgspec.structs.replace(made.spec, proposal=proposal))
 
     def generations(self) -> dict[str, set[int]]:
         """Which generations of each profile the states name, by the profile's name."""

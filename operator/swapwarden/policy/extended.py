@@ -32,11 +32,15 @@ def desired(
 ) -> int | None:
     """What the node should offer now, in bytes; None for no such resource. `rows` are its pods.
 
-    It comes when the node has applied its profile, and then stays while plans change. It is not lowered below what pods
+    It comes when the node has applied its profile, and then stays while plans change, and as it is while what an agent
+    reported of the node is not known any more. It is not lowered below what pods
     there ask for: a kubelet that restarts fails running pods which do not fit any more. Where there is no such resource
     at all, it passes over what they ask of it (k/k: pkg/kubelet/lifecycle/predicate.go).
     """
     total, offered = capacity(profile, facts), node.swap_resource
+    asked = profile.extended_resource and profile.mode is names.Mode.ENFORCE
+    if asked and offered is not None and labels.is_unknown(profile, facts):
+        return max(offered, total or 0)
     if total is None or (offered is None and not applied):
         return None
     return total if offered is None else max(total, min(offered, _asked(rows)))

@@ -12,18 +12,19 @@ _RESTRICTED: Final = "node-restriction.kubernetes.io"
 """Kubelets may not write labels of this domain and those below it (k/k: plugin/pkg/admission/noderestriction)."""
 
 Labels = dict[str, str | None]
-"""By key; None for a label that should not be there."""
+"""By key; None for a label that should not be there. One that is not named is to stay as it is."""
 
 
 def desired(profile: profiles.Profile, facts: nodes.NodeFacts, *, vouched: bool | None) -> Labels:
     """All labels of a node that are Swapwarden's. `vouched`: see is_vouched.
 
     NFD's key says that swap is on; the own key says that pods can get some. When to take a label away is not decided
-    here: a kubelet that restarts fails running pods whose node selector no longer matches.
+    here: a kubelet that restarts fails running pods whose node selector no longer matches. For the same reason labels
+    are not named that only an agent's report can say, where there is none: its state may have been deleted.
     """
     on = facts.swap_bytes > 0
     encrypted = _is_encrypted(facts.devices) if on else None
-    return {
+    wanted: Labels = {
         names.NFD_SWAP_LABEL: "true" if on else None,
         names.SWAP_LABEL: "true" if gives_swap(profile, facts) else None,
         names.BEHAVIOR_LABEL: _behavior(profile, facts) if on else None,
@@ -32,6 +33,17 @@ def desired(profile: profiles.Profile, facts: nodes.NodeFacts, *, vouched: bool 
         names.UNMET_LABEL: requirements.first_unmet(profile, facts) if on else None,
         names.VOUCHED_LABEL: None if vouched is None or encrypted is None else _text(vouched and encrypted),
     }
+    if facts.reported:
+        return wanted
+    unknown = set() if vouched is None else {names.VOUCHED_LABEL}
+    unknown |= {names.BACKING_LABEL, names.ENCRYPTED_LABEL}
+    if not on:
+        unknown |= {names.NFD_SWAP_LABEL, names.BEHAVIOR_LABEL}
+    if profile.require is not None:
+        unknown |= {names.UNMET_LABEL, names.BEHAVIOR_LABEL}
+    if is_unknown(profile, facts):
+        unknown.add(names.SWAP_LABEL)
+    return {key: value for key, value in wanted.items() if key not in unknown}
 
 
 def gives_swap(profile: profiles.Profile, facts: nodes.NodeFacts) -> bool:
@@ -39,6 +51,13 @@ def gives_swap(profile: profiles.Profile, facts: nodes.NodeFacts) -> bool:
     if not facts.swap_bytes or not facts.compatible or profile.behavior is names.Behavior.NO_SWAP:
         return False
     return requirements.first_unmet(profile, facts) is None
+
+
+def is_unknown(profile: profiles.Profile, facts: nodes.NodeFacts) -> bool:
+    """Whether only an agent's report, which is not there, can say that pods on the node get swap."""
+    if facts.reported or profile.behavior is names.Behavior.NO_SWAP:
+        return False
+    return not gives_swap(profile, facts)
 
 
 def is_vouched(required: Mapping[str, str], node: nodes.NodeRow) -> bool | None:
@@ -66,7 +85,7 @@ def by_hand(wanted: Labels, node: nodes.NodeRow, *, features: bool) -> Labels:
 
 def by_feature(wanted: Labels) -> Labels:
     """What is to be written to the node's NodeFeature."""
-    return {key: wanted[key] for key in names.PUBLIC_LABELS}
+    return {key: wanted[key] for key in names.PUBLIC_LABELS if key in wanted}
 
 
 def _behavior(profile: profiles.Profile, facts: nodes.NodeFacts) -> str:

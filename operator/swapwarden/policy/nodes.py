@@ -110,6 +110,8 @@ class NodeFacts(msgspec.Struct, frozen=True):
     """Its release; empty where that is not known."""
     tmpfs_noswap: bool = False
     """Whether the kubelet is known to keep tmpfs volumes out of swap."""
+    reported: bool = True
+    """Whether an agent found this. What the Node alone does not say is not known, rather than missing."""
 
 
 def project(wire: WireNode) -> NodeRow:
@@ -157,7 +159,7 @@ def _labels(features: str) -> Iterator[str]:
 def facts(node: NodeRow, found: state.Facts | None = None) -> NodeFacts:
     """What the agent found, where it reported already; else what the Node says, taken for compatible."""
     if found is None:
-        return NodeFacts(compatible=True, swap_bytes=node.swap_bytes, memory_bytes=node.memory_bytes)
+        return NodeFacts(compatible=True, swap_bytes=node.swap_bytes, memory_bytes=node.memory_bytes, reported=False)
     return NodeFacts(
         compatible=found.cgroup_version == 2 and found.swap_controller,
         swap_bytes=found.swap_bytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -20,12 +20,25 @@ from swapwarden.policy import (
     pods,
     profiles,
     requirements,
+    room,
     swap,
 )
 
 _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
 _NONE: Final[namespaces.Labels] = {}
+_MAX_VALUE: Final = 32
+"""A value in quotes, and all that stands around it and around keys."""
+_MAX_KEYS: Final = 2 * 130 + _MAX_VALUE
+"""A pod's key twice, as its pattern allows, and what _MAX_VALUE is."""
+
+
+class NodePlan(NamedTuple):
+    """What a node's cgroups must hold, and which pods the plan has no room for."""
+
+    spec: state.StateSpec
+    """The epoch is left at 0."""
+    left_out: tuple[pods.PodRow, ...] = ()
 
 
 class ExplainedPod(msgspec.Struct, frozen=True):
@@ -76,24 +89,42 @@ def plan_node(
 
     `known` namespaces are only needed where profile.needs_namespaces(): a pod whose namespace is not among them waits.
 
-    At most MAX_PODS pods and MAX_CONTAINERS containers of each are planned, the oldest ones (a kubelet runs far fewer):
-    a larger object would be refused as a whole, and one tenant's pods must not leave all others without a plan.
+    See plan_all() for the pods that it has room for.
     """
-    spec = _header(profile, facts)
-    planned = {
-        explained.row.key: _pod_state(explained.decision)
-        for explained in _bounded(_decided(profile, facts, rows, known))
-    }
-    return msgspec.structs.replace(spec, pods=planned)
+    return plan_all(profile, facts, rows, known).spec
+
+
+def plan_all(
+    profile: profiles.Profile,
+    facts: nodes.NodeFacts,
+    rows: Iterable[pods.PodRow],
+    known: namespaces.Labels = _NONE,
+) -> NodePlan:
+    """Plan one node as plan_node does, and name the pods that are left out.
+
+    At most MAX_PODS pods are planned, of each MAX_CONTAINERS containers, and at most MAX_PODS_BYTES of JSON, which
+    includes what a proposal can have of them: a larger object would be refused as a whole. A kubelet runs far fewer.
+    """
+    owners = _owners(rows)
+    left: list[pods.PodRow] = []
+    if len(owners) > state.MAX_PODS:
+        owners, left = room.share(owners, state.MAX_PODS)
+    planned = {one.row.key: _pod_state(one.decision) for one in _decided(profile, facts, owners, known)}
+    if _size(planned.values()) + len(planned) * _MAX_KEYS > state.MAX_PODS_BYTES:
+        concerned = [row for row in owners if row.key in planned]
+        owners, large = room.share(concerned, state.MAX_PODS_BYTES, lambda row: cost(row.key, planned[row.key]))
+        planned = {row.key: planned[row.key] for row in owners}
+        left += large
+    return NodePlan(msgspec.structs.replace(_header(profile, facts), pods=planned), tuple(left))
 
 
 def proposal(now: state.StateSpec, coming: state.StateSpec) -> state.Proposal:
-    """What `coming` gives those pods that get more by `now`, which is in force. In Audit nothing is taken."""
+    """What `coming` gives those pods of `now`, which is in force, that get less by it. In Audit nothing is taken."""
     less = {}
     if coming.mode is names.Mode.ENFORCE:
-        for key, pod in coming.pods.items():
-            before = now.pods.get(key) if now.mode is names.Mode.ENFORCE else None
-            if pod.swap_max is not None and _number(pod) < _number(before):
+        for key, planned in now.pods.items():
+            before, pod = planned if now.mode is names.Mode.ENFORCE else None, coming.pods.get(key)
+            if pod is not None and pod.swap_max is not None and _number(pod) < _number(before):
                 less[key] = pod.swap_max
     return state.Proposal(coming.profile, less)
 
@@ -116,7 +147,7 @@ def explain_node(
     known: namespaces.Labels = _NONE,
 ) -> Explanation:
     """Plan one node as plan_node does, and keep every container's number and reason, running or not."""
-    decided = sorted(_decided(profile, facts, rows, known), key=lambda one: (one.row.namespace, one.row.name))
+    decided = sorted(_decided(profile, facts, _owners(rows), known), key=lambda one: (one.row.namespace, one.row.name))
     return Explanation(_header(profile, facts), tuple(decided), extended.capacity(profile, facts))
 
 
@@ -137,7 +168,7 @@ def trace_pod(
     total = overcommit.budget(profile, facts)
     if total is None:
         return Trace(steps, place)
-    served = _decided(profile, facts, (row, *others), known)
+    served = _decided(profile, facts, _owners((row, *others)), known)
     own = overcommit.rank(row)
     left = total - sum(int(one.decision.swap_max or 0) for one in served if overcommit.rank(one.row) < own)
     before = Trace(steps, place, left)
@@ -212,17 +243,32 @@ def _system(profile: profiles.Profile) -> state.SystemState | None:
     )
 
 
+def _owners(rows: Iterable[pods.PodRow]) -> list[pods.PodRow]:
+    """The pods that have not ended; of those that name one cgroup, the one that counts."""
+    by_key: dict[str, pods.PodRow] = {}
+    for row in rows:
+        if not row.terminal:
+            rival = by_key.get(row.key)
+            by_key[row.key] = row if rival is None else min(rival, row, key=_claim)
+    return list(by_key.values())
+
+
+def _claim(row: pods.PodRow) -> tuple[bool, bool, str, str, str]:
+    """Whose plan counts where several pods name one cgroup: its owner's, else that of what its kubelet runs, or older.
+
+    Anyone who can create pods can write the annotation that names a static pod's cgroup.
+    """
+    return row.key != row.uid, not row.started, row.created, row.namespace, row.name
+
+
 def _decided(
     profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow], known: namespaces.Labels
 ) -> Iterator[ExplainedPod]:
-    by_key: dict[str, ExplainedPod] = {}
-    for row in rows:
-        explained = None if row.terminal else _explained(profile, facts, row, known)
-        if explained is not None:
-            rival = by_key.get(row.key)
-            by_key[row.key] = explained if rival is None else min(rival, explained, key=_claim)
+    """Decide on pods that name a cgroup each."""
+    explained = (_explained(profile, facts, row, known) for row in rows)
+    found = (one for one in explained if one is not None)
     total = overcommit.budget(profile, facts)
-    return iter(by_key.values()) if total is None else _shared(by_key.values(), total, facts.page_size)
+    return found if total is None else _shared(found, total, facts.page_size)
 
 
 def _explained(
@@ -258,22 +304,13 @@ def _shared(decided: Iterable[ExplainedPod], left: int, page: int) -> Iterator[E
         yield ExplainedPod(one.row, decision, one.override)
 
 
-def _claim(explained: ExplainedPod) -> tuple[bool, int, str, str]:
-    """Whose decision counts where two pods name one cgroup: its owner's, else the one that gives less.
-
-    Anyone who may create pods can write the annotation that names a static pod's cgroup.
-    """
-    row, swap_max = explained.row, explained.decision.swap_max
-    number = swap.in_bytes(swap_max or names.MAX_SWAP)
-    return row.key != row.uid, number, row.namespace, row.name
+def cost(key: str, entry: state.PodState) -> int:
+    """Return the bytes of JSON that a pod takes in a plan, and at most in the proposal beside it."""
+    return _size([entry]) + 2 * len(msgspec.json.encode(key)) + _MAX_VALUE
 
 
-def _bounded(decided: Iterator[ExplainedPod]) -> Iterable[ExplainedPod]:
-    first = list(itertools.islice(decided, state.MAX_PODS))
-    rest = list(decided)
-    if not rest:
-        return first
-    return sorted(first + rest, key=lambda one: (one.row.created, one.row.key))[: state.MAX_PODS]
+def _size(entries: Iterable[state.PodState]) -> int:
+    return len(msgspec.json.encode(list(entries)))
 
 
 def _pod_state(decision: swap.PodDecision) -> state.PodState:

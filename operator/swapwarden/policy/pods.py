@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from swapwarden.api import names
+from swapwarden.api import names, state
 from swapwarden.policy import phases, qos, quantity, vocabulary
 
 CRITICAL_PRIORITY = 2_000_000_000
 """From this priority on the kubelet takes a pod for critical (k/k: pkg/kubelet/types/pod_update.go)."""
 
 CRITICAL_CLASSES = frozenset({"system-node-critical", "system-cluster-critical"})
+
+_POD_KEY = re.compile(state.POD_KEY)
+_CONTAINER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
+"""Runtimes give 64 hexadecimal digits. Anything else must at least not grow when it is written as JSON."""
 
 
 class WireContainer(msgspec.Struct, frozen=True, rename="camel"):
@@ -78,6 +83,16 @@ class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
     ephemeral_container_statuses: list[WireContainerStatus] = []
 
 
+class WireOwner(msgspec.Struct, frozen=True, rename="camel"):
+    """A reference to the owner of a pod, as far as it is read."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
 class WirePodMeta(msgspec.Struct, frozen=True, rename="camel"):
     """Metadata of a pod, as far as it is read."""
 
@@ -87,7 +102,9 @@ class WirePodMeta(msgspec.Struct, frozen=True, rename="camel"):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     creation_timestamp: str = ""
+    deletion_timestamp: str = ""
     resource_version: str = ""
+    owner_references: list[WireOwner] = []
 
 
 class WirePod(msgspec.Struct, frozen=True):
@@ -120,6 +137,15 @@ class Enforced(NamedTuple):
     reason: str
 
 
+class Mirror(NamedTuple):
+    """What a pod claims by which the mirror of a static pod is known. Anyone who can create pods can claim it."""
+
+    key: str
+    """The UID that the static pod's cgroup carries."""
+    node_uid: str
+    """UID of the Node that owns the mirror."""
+
+
 class PodRow(msgspec.Struct, frozen=True, gc=False):
     """A pod in the form in which it is kept."""
 
@@ -130,6 +156,7 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     name: str
     node: str
     terminal: bool
+    """Whether it has ended, or no kubelet will ever run it."""
     critical: bool
     qos: qos.Class
     policy: str | None
@@ -149,6 +176,18 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     """As parse_labels() reads them."""
     enforced: Enforced | None = None
     """None where it has no such condition."""
+    mirror: Mirror | None = None
+    """None for all but mirrors of static pods, and what pretends to be one."""
+
+    def on(self, node_uid: str) -> PodRow:
+        """Return the row as it counts on the Node with this UID.
+
+        A mirror that another Node owns, or none, does not say which cgroup is its own.
+        """
+        if self.mirror is None:
+            return self
+        key = self.mirror.key if self.mirror.node_uid == node_uid else self.uid
+        return self if key == self.key else msgspec.structs.replace(self, key=key)
 
     def limited(self) -> bool:
         """Whether the pod, or a container of it, states a swap limit."""
@@ -162,13 +201,14 @@ def project(wire: WirePod) -> PodRow:
     meta, spec, status = wire.metadata, wire.spec, wire.status
     annotations = meta.annotations
     policy = annotations.get(names.POLICY_ANNOTATION)
+    mirror = _mirror(wire)
     return PodRow(
-        key=_cgroup_uid(meta) or f"{meta.namespace}/{meta.name}",
+        key=(mirror.key if mirror else meta.uid) or f"{meta.namespace}/{meta.name}",
         uid=meta.uid,
         namespace=sys.intern(meta.namespace),
         name=meta.name,
         node=sys.intern(spec.node_name),
-        terminal=status.phase in {"Succeeded", "Failed"},
+        terminal=status.phase in {"Succeeded", "Failed"} or _is_left_behind(wire),
         critical=_is_critical(wire),
         qos=_qos_class(wire),
         policy=policy if policy is None else sys.intern(policy),
@@ -191,6 +231,7 @@ def project(wire: WirePod) -> PodRow:
             ),
             None,
         ),
+        mirror=mirror,
     )
 
 
@@ -238,15 +279,31 @@ def quantities(wire: WirePod) -> Iterator[tuple[str, str]]:
                 yield from entry.resources.quantities(f"{path}[{index}].resources")
 
 
-def _cgroup_uid(meta: WirePodMeta) -> str:
-    """The UID in the name of the pod's cgroup.
+def _mirror(wire: WirePod) -> Mirror | None:
+    """What the pod claims as the mirror of a static pod; None where it claims nothing that can count.
 
-    For a static pod that is the hash of its file; its mirror, which is what the API server has, has another UID. No
-    other pod's annotations count: the kubelet overwrites them for itself, whatever their author wrote.
+    The cgroup of a static pod carries the hash of its file; its mirror, which is what the API server has, has another
+    UID. Kubelets make mirrors that their own Node owns (k/k: pkg/kubelet/pod/mirror_client.go). No other pod's
+    annotations count: the kubelet overwrites them for itself, whatever their author wrote.
     """
-    if names.CONFIG_MIRROR_ANNOTATION in meta.annotations:
-        return meta.annotations.get(names.CONFIG_HASH_ANNOTATION) or meta.uid
-    return meta.uid
+    meta = wire.metadata
+    key = meta.annotations.get(names.CONFIG_HASH_ANNOTATION, "")
+    if names.CONFIG_MIRROR_ANNOTATION not in meta.annotations or _POD_KEY.fullmatch(key) is None:
+        return None
+    for owner in meta.owner_references:
+        if (owner.api_version, owner.kind, owner.name) == ("v1", "Node", wire.spec.node_name) and owner.uid:
+            return Mirror(key, sys.intern(owner.uid))
+    return None
+
+
+def _is_left_behind(wire: WirePod) -> bool:
+    """Whether the pod is a forged mirror that its kubelet deleted, and a finalizer keeps.
+
+    A kubelet reports on the mirrors of pods that it runs, and deletes all others.
+    """
+    meta = wire.metadata
+    forged = names.CONFIG_MIRROR_ANNOTATION in meta.annotations and not wire.status.start_time
+    return forged and bool(meta.deletion_timestamp)
 
 
 def _is_static(annotations: dict[str, str]) -> bool:
@@ -300,8 +357,14 @@ def _rows(
             limit=limit,
             swap_limit=annotations.get(names.CONTAINER_LIMIT_PREFIX + container.name) if annotations else None,
             swap_resource=None if asked is None else quantity.capped(str(asked)),
-            id=status.container_id.partition("://")[2] if status is not None and running else "",
+            id=_container_id(status.container_id) if status is not None and running else "",
         )
+
+
+def _container_id(text: str) -> str:
+    """The runtime's id, without its prefix; empty for what cannot be one."""
+    found = text.partition("://")[2]
+    return found if _CONTAINER_ID.fullmatch(found) else ""
 
 
 def _memory(resources: qos.Resources) -> tuple[int, int]:

@@ -19,9 +19,11 @@ def desired(
 ) -> names.TaintEffect | None:
     """The effect of the taint that the node should carry; None for no taint.
 
-    It comes when the node has applied its profile, and then stays while plans change.
+    It comes when the node has applied its profile, and then stays while plans change, and while what an agent reported
+    of the node is not known any more.
     """
-    if profile.mode is not names.Mode.ENFORCE or not labels.gives_swap(profile, facts):
+    gives = labels.gives_swap(profile, facts) or labels.is_unknown(profile, facts)
+    if profile.mode is not names.Mode.ENFORCE or not gives:
         return None
     return profile.taint_effect if applied or node.place(names.SWAP_TAINT) is not None else None
 

@@ -103,10 +103,10 @@ def test_a_deleted_or_altered_state_is_put_right(cluster: Cluster, eventually: E
     eventually(lambda: cluster.swap_max("n4", pod) == "0", "the plan")
     cluster.cp.request("DELETE", f"{STATES}/n4")
     eventually(lambda: cluster.swap_max("n4", pod) == "0", "the state is made anew")
-    other = {"spec": {"pods": {pod["metadata"]["uid"]: {"swapMax": "max"}, "stranger": {"reason": "LimitedSwap"}}}}
+    other = {"spec": {"pods": {pod["metadata"]["uid"]: {"swapMax": "max"}, "00000000-aaaa": {"reason": "LimitedSwap"}}}}
     assert cluster.cp.request("PATCH", f"{STATES}/n4", other)[0] == 200
     eventually(lambda: cluster.swap_max("n4", pod) == "0", "the value is put right")
-    eventually(lambda: "stranger" not in cluster.spec("n4")["pods"], "what nobody planned goes")
+    eventually(lambda: "00000000-aaaa" not in cluster.spec("n4")["pods"], "what nobody planned goes")
 
 
 @pytest.mark.usefixtures("controller")

@@ -58,6 +58,79 @@ def test_pods_are_found_by_their_node(seen: Seen) -> None:
     assert list(seen.cluster.pods_on("node-1")) == []
 
 
+def test_only_a_mirror_that_its_node_owns_names_a_static_pods_cgroup(seen: Seen) -> None:
+    def keys() -> set[str]:
+        return {row.key for row in seen.cluster.pods_on("node-1")}
+
+    claims = {"real": "uid-of-node-1", "forged": "uid-of-node-2"}
+    mirrors = {
+        name: pod(container(), uid=name, name=name, key="hash", mirror=pods.Mirror("hash", owner))
+        for name, owner in claims.items()
+    }
+    for name, row in mirrors.items():
+        seen.cluster.pod_changed(f"default/{name}", None, row)
+    assert keys() == {"hash", "forged"}
+    seen.cluster.node_changed("node-1", None, node(uid="another"))
+    assert keys() == {"real", "forged"}, "it was the mirror of another Node's pod"
+    seen.cluster.node_changed("node-1", None, None)
+    seen.cluster.node_changed("node-1", None, node())
+    assert keys() == {"hash", "forged"}
+
+
+def test_a_mirror_that_is_known_before_its_node_counts_once_the_node_is_known() -> None:
+    seen = Seen()
+    row = pod(container(), uid="real", key="hash", mirror=pods.Mirror("hash", "uid-of-node-1"))
+    seen.cluster.pod_changed("default/real", None, row)
+    seen.cluster.node_changed("node-1", None, node())
+    assert [row.key for row in seen.cluster.pods_on("node-1")] == ["hash"]
+
+
+FOUND = state.Facts(2, swap_controller=True, swap_bytes=2**31, memory_bytes=2**33)
+
+
+def test_what_an_agent_found_outlives_its_state(seen: Seen) -> None:
+    first = state_row(facts=FOUND, observed=1)
+
+    def known() -> tuple[int, bool]:
+        facts = seen.cluster.facts("node-1")
+        return facts.swap_bytes, facts.reported
+
+    assert known() == (2**30, False)
+    seen.cluster.state_changed("node-1", None, first)
+    assert known() == (2**31, True)
+    seen.cluster.state_changed("node-1", first, None)
+    assert known() == (2**31, True), "deleted"
+    assert not seen.cluster.has_agent("node-1")
+    made = state_row(version=5, uid="made anew")
+    seen.cluster.wrote(made)
+    seen.cluster.state_changed("node-1", None, made)
+    assert known() == (2**31, True), "made anew, and its agent is silent"
+    seen.cluster.state_changed("node-1", made, state_row(version=6, uid="made anew", facts=None))
+    assert known() == (2**31, True)
+    newer = state_row(version=7, uid="made anew", facts=msgspec.structs.replace(FOUND, swap_bytes=2**32))
+    seen.cluster.state_changed("node-1", made, newer)
+    assert known() == (2**32, True), "its agent is back"
+
+
+def test_what_an_agent_found_goes_with_its_node(seen: Seen) -> None:
+    row = state_row(facts=FOUND)
+    seen.cluster.state_changed("node-1", None, row)
+    seen.cluster.lost("node-1", row.uid)
+    seen.cluster.node_changed("node-1", None, node(uid="another"))
+    assert not seen.cluster.facts("node-1").reported, "another machine"
+    seen.cluster.node_changed("node-1", None, None)
+    seen.cluster.node_changed("node-1", None, node())
+    assert not seen.cluster.facts("node-1").reported
+    assert seen.cluster._found == {}
+
+
+def test_an_earlier_nodes_state_says_nothing_of_this_one(seen: Seen) -> None:
+    stale = state_row(facts=FOUND, owner="an earlier one")
+    seen.cluster.state_changed("node-1", None, stale)
+    seen.cluster.state_changed("node-1", stale, None)
+    assert not seen.cluster.facts("node-1").reported
+
+
 def test_a_pod_that_is_not_bound_yet_concerns_no_node(seen: Seen) -> None:
     waiting, bound = pod(container(), node=""), pod(container())
     seen.cluster.pod_changed("default/pod", None, waiting)

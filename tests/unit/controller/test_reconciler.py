@@ -25,6 +25,7 @@ RATE = 10.0
 STATE = f"{reconciler.STATES}/node-1"
 NODE = f"{reconciler.NODES}/node-1"
 LABELED = {names.NFD_SWAP_LABEL: "true", names.SWAP_LABEL: "true", names.BEHAVIOR_LABEL: "Kubelet"}
+OFF = state.Facts(2, swap_controller=True, swap_bytes=0, memory_bytes=2**33)
 TRUSTED = "node-restriction.kubernetes.io/trusted"
 NO_SWAP = profile(behavior=names.Behavior.NO_SWAP)
 
@@ -293,7 +294,7 @@ async def test_a_label_of_node_feature_discovery_is_left_to_it(bench: Bench, mon
     now = 1000.0
     monkeypatch.setattr(reconciler, "time", clock(lambda: now))
     bench.known.node_changed("node-1", None, node(labels=LABELED, swap_bytes=0, nfd=frozenset({names.NFD_SWAP_LABEL})))
-    bench.planned()
+    bench.planned(facts=OFF)
     assert await bench.reconcile() == []
     now += 600
     bench.server.answer(reply({}))
@@ -335,7 +336,7 @@ async def test_a_label_waits_for_its_time_anew_in_a_new_term_and_on_a_new_node(
     monkeypatch.setattr(reconciler, "time", clock(lambda: now))
     off = node(labels=LABELED, swap_bytes=0)
     bench.known.node_changed("node-1", None, off)
-    bench.planned()
+    bench.planned(facts=OFF)
     assert await bench.reconcile() == []
     assert bench.again == [("node-1", 600.0)]
     now += 590
@@ -463,6 +464,7 @@ async def test_labels_of_before_stay_on_the_node_until_nfd_has_them_and_go_in_ti
     asking.features.wrote(features.decode(json.dumps(feature(LABELED)).encode()))
     assert await asking.reconcile() == []
     asking.known.node_changed("node-1", None, node(labels=LABELED, swap_bytes=0, nfd=frozenset({names.SWAP_LABEL})))
+    asking.planned(version=2, facts=OFF)
     assert await asking.reconcile() == []
     now += 600
     asking.server.answer(reply(feature({}, 2)))

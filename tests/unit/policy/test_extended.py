@@ -58,6 +58,16 @@ def test_it_goes_with_what_it_came_for_whatever_pods_ask() -> None:
     assert extended.desired(offering(), facts(swap_bytes=0), node(4 * GI), rows, applied=True) is None
 
 
+def test_it_stays_as_it_is_while_no_agent_has_reported() -> None:
+    unknown = facts(swap_bytes=0, reported=False)
+    assert extended.desired(offering(), unknown, node(GI), [], applied=False) == GI
+    assert extended.desired(offering(), unknown, node(), [], applied=False) is None
+    assert extended.desired(profile(WORKLOAD), unknown, node(GI), [], applied=False) is None
+    assert extended.desired(offering(mode=names.Mode.AUDIT), unknown, node(GI), [], applied=False) is None
+    no_swap = profile(names.Behavior.NO_SWAP, extended_resource=True)
+    assert extended.desired(no_swap, unknown, node(GI), [], applied=False) is None
+
+
 def test_it_is_not_lowered_below_what_pods_there_ask_for() -> None:
     less = offering(overcommit_percent=25)
     rows = [

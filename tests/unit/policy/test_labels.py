@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
-from swapwarden.policy import labels, nodes
+from swapwarden.policy import labels, nodes, profiles
 
 from tests.unit.policy import rows
 
@@ -61,6 +61,22 @@ def test_a_profile_that_is_only_tried_leaves_the_kubelets_behavior_in_force() ->
 def test_a_node_without_swap_has_none(behavior: names.Behavior, vouched: bool | None) -> None:
     facts = rows.facts(swap_bytes=0, devices=(device(),))
     assert labels.desired(rows.profile(behavior), facts, vouched=vouched) == dict.fromkeys(names.NODE_LABELS)
+
+
+def test_what_only_an_agent_can_say_is_left_as_it_is_where_none_has_reported() -> None:
+    def said(behavior: names.Behavior, swap_bytes: int, **fields: Any) -> labels.Labels:
+        facts = rows.facts(swap_bytes=swap_bytes, reported=False)
+        return labels.desired(rows.profile(behavior, **fields), facts, vouched=True)
+
+    limited, no_swap = names.Behavior.LIMITED_SWAP, names.Behavior.NO_SWAP
+    assert said(limited, 4096) == {NFD: "true", OWN: "true", BEHAVIOR: limited, names.UNMET_LABEL: None}
+    assert said(limited, 0) == {names.UNMET_LABEL: None}, "older kubelets do not tell, and swap may be newer than they"
+    assert said(no_swap, 4096) == {NFD: "true", OWN: None, BEHAVIOR: no_swap, names.UNMET_LABEL: None}
+    assert said(no_swap, 0) == {OWN: None, names.UNMET_LABEL: None}
+    assert said(limited, 4096, require=profiles.Require(encrypted=True)) == {NFD: "true"}
+    facts = rows.facts(reported=False)
+    assert VOUCHED in labels.desired(KUBELET, facts, vouched=None), "nobody vouches for any node any more"
+    assert labels.by_feature({NFD: "true"}) == {NFD: "true"}
 
 
 @pytest.mark.parametrize(

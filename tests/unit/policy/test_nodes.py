@@ -18,7 +18,9 @@ def test_what_a_node_says() -> None:
     assert row == nodes.NodeRow(
         "n", "u", {"a": "b"}, swap_bytes=536866816, memory_bytes=2012100 * 1024, tells_swap=True
     )
-    assert nodes.facts(row) == nodes.NodeFacts(compatible=True, swap_bytes=536866816, memory_bytes=2012100 * 1024)
+    assert nodes.facts(row) == nodes.NodeFacts(
+        compatible=True, swap_bytes=536866816, memory_bytes=2012100 * 1024, reported=False
+    )
 
 
 def test_a_node_without_swap_says_nothing_of_it() -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
 import msgspec
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
-from swapwarden.policy import nodes, plan, pods, profiles, qos
+from swapwarden.policy import nodes, plan, pods, profiles, qos, room
 
 from tests.unit.policy.rows import GI, container, facts, pod, profile
 from tests.unit.policy.test_swap import FACTS, PODS, PROFILES
@@ -114,24 +117,157 @@ def test_whoever_names_another_pods_cgroup_takes_nothing_from_it() -> None:
         assert planned.pods == {"victim": state.PodState(swap_max="max", reason=names.Reason.KUBELET_DECIDES)}
 
 
-def test_of_several_mirrors_the_one_that_gives_less_counts() -> None:
-    mirrors = [
-        msgspec.structs.replace(pod(container(), uid=uid, policy=policy), key="hash")
-        for uid, policy in (("a", None), ("b", "Disabled"), ("c", "NoPreference"))
-    ]
-    for order in (mirrors, mirrors[::-1]):
-        assert plan.plan_node(profile(KUBELET), facts(), order).pods["hash"].swap_max == "0"
+def test_of_several_mirrors_the_one_that_the_kubelet_runs_counts_and_then_the_oldest() -> None:
+    def planned(*mirrors: pods.PodRow) -> set[str | None]:
+        orders = (mirrors, mirrors[::-1])
+        return {plan.plan_node(profile(KUBELET), facts(), order).pods["hash"].swap_max for order in orders}
+
+    def mirror(uid: str, **fields: Any) -> pods.PodRow:
+        return msgspec.structs.replace(pod(container(), uid=uid, **fields), key="hash")
+
+    real = mirror("a", created="2026-01-02T00:00:00Z")
+    forged = mirror("b", created="2026-01-01T00:00:00Z", policy="Disabled", namespace="tenant")
+    assert planned(real, forged) == {"0"}
+    assert planned(msgspec.structs.replace(real, started="2026-01-02T00:00:01Z"), forged) == {"max"}
+    assert planned(msgspec.structs.replace(real, created="2025-12-31T00:00:00Z"), forged) == {"max"}
 
 
-def test_more_than_fits_is_left_out_youngest_first() -> None:
-    crowd = [
-        pod(container(), uid=f"u{number}", created=f"2026-01-01T00:{number // 60:02d}:{number % 60:02d}Z")
-        for number in range(state.MAX_PODS + 2)
+def crowd(count: int, namespace: str, **fields: Any) -> list[pods.PodRow]:
+    """Pods of one namespace, a second after another."""
+    return [
+        pod(
+            container(),
+            uid=f"{namespace}-{number}",
+            namespace=namespace,
+            name=f"pod-{number}",
+            created=f"2026-01-01T{number // 3600:02d}:{number // 60 % 60:02d}:{number % 60:02d}Z",
+            **fields,
+        )
+        for number in range(count)
     ]
-    planned = plan.plan_node(profile(KUBELET), facts(), reversed(crowd))
-    assert set(planned.pods) == {row.uid for row in crowd[: state.MAX_PODS]}
+
+
+def test_of_too_many_pods_the_youngest_of_the_namespace_with_most_are_left_out() -> None:
+    many = crowd(state.MAX_PODS + 2, "a")
+    made = plan.plan_all(profile(KUBELET), facts(), reversed(many))
+    assert set(made.spec.pods) == {row.uid for row in many[: state.MAX_PODS]}
+    assert set(made.left_out) == set(many[state.MAX_PODS :])
+    few = crowd(3, "b", policy="Disabled") + crowd(3, "c")
+    late = [msgspec.structs.replace(row, created="2027-01-01T00:00:00Z") for row in few]
+    made = plan.plan_all(profile(KUBELET), facts(), [*many, *late])
+    assert {row.uid for row in late} <= set(made.spec.pods)
+    assert set(made.left_out) == set(many[state.MAX_PODS - 6 :])
+    assert plan.plan_all(profile(KUBELET), facts(), many[:10]).left_out == ()
+
+
+def test_of_one_namespace_pods_that_must_not_swap_are_planned_first() -> None:
+    plain, disabled = crowd(state.MAX_PODS, "a"), pod(uid="z", namespace="a", policy="Disabled", created="2027")
+    made = plan.plan_all(profile(KUBELET), facts(), [*plain, disabled])
+    assert made.left_out == (plain[-1],)
+
+
+def test_of_many_containers_the_first_are_planned() -> None:
     many = pod(*(container(f"c{number}", request=GI // (200 + number)) for number in range(state.MAX_CONTAINERS + 1)))
     assert len(plan.plan_node(profile(LIMITED), facts(), [many]).pods["uid-1"].containers) == state.MAX_CONTAINERS
+
+
+def fat(namespace: str, number: int, containers: int, *, started: bool) -> pods.PodRow:
+    """A pod whose entry takes about 150 bytes for each of its containers."""
+    rows = (container(f"c{each:062d}", request=GI // (200 + each), id=f"{each:0128d}") for each in range(containers))
+    return pod(
+        *rows,
+        uid=f"{namespace}{number:035d}",
+        namespace=namespace,
+        name=f"pod-{number}",
+        created=f"2026-01-01T00:00:{number % 60:02d}Z",
+        started="2026-01-01T00:01:00Z" if started else "",
+    )
+
+
+SMALL = 20_000
+"""Bytes of JSON, instead of MAX_PODS_BYTES."""
+CROWDS = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.sampled_from([0, 1, 4, 16, 128]), st.booleans()), max_size=40
+).map(lambda drawn: [fat(name, number, size, started=on) for number, (name, size, on) in enumerate(drawn)])
+
+
+def sizes(found: Iterable[pods.PodRow]) -> dict[str, int]:
+    """What the pods of each namespace take, in bytes of JSON."""
+    taken: dict[str, int] = collections.defaultdict(int)
+    for row in found:
+        entry = plan.plan_node(profile(LIMITED), facts(), [row]).pods[row.key]
+        taken[row.namespace] += plan.cost(row.key, entry)
+    return taken
+
+
+@given(CROWDS)
+def test_a_plan_and_its_proposal_never_outgrow_their_bytes(rows: list[pods.PodRow]) -> None:
+    needed = sum(sizes(rows).values())
+    with mock.patch.object(state, "MAX_PODS_BYTES", SMALL):
+        made = plan.plan_all(profile(LIMITED), facts(), rows)
+        proposal = plan.proposal(made.spec, plan.plan_node(profile(names.Behavior.NO_SWAP), facts(), rows))
+    assert len(msgspec.json.encode(made.spec.pods) + msgspec.json.encode(proposal.pods)) <= SMALL
+    assert {row.key for row in made.left_out} == {row.key for row in rows} - set(made.spec.pods)
+    assert bool(made.left_out) == (needed > SMALL)
+
+
+@given(CROWDS, st.integers(0, 100), st.booleans())
+def test_no_namespace_can_push_out_what_the_kubelet_runs_of_another(
+    rows: list[pods.PodRow],
+    more: int,
+    started: bool,
+) -> None:
+    """As long as the others need no more than half of the room, whatever one namespace asks for."""
+    running = [row for row in rows if row.started]
+    attack = [fat("e", 100 + number, 16, started=started) for number in range(more)]
+    largest = max(sizes(attack[:1]).values(), default=0)
+    needed = sizes(running)
+    assume(sum(needed.values()) + max(needed.values(), default=0) + largest <= SMALL)
+    with mock.patch.object(state, "MAX_PODS_BYTES", SMALL):
+        made = plan.plan_all(profile(LIMITED), facts(), [*attack, *rows])
+    assert {row.key for row in running} <= set(made.spec.pods)
+
+
+def test_a_plan_as_large_as_it_can_be_is_well_below_what_etcd_takes() -> None:
+    rows = [fat("a", number, 128, started=True) for number in range(60)] + crowd(state.MAX_PODS, "b")
+    made = plan.plan_all(profile(LIMITED), facts(), rows)
+    assert made.left_out
+    assert state.MAX_PODS_BYTES * 0.9 < len(msgspec.json.encode(made.spec)) < state.MAX_PODS_BYTES + 4096
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.booleans()), max_size=30),
+    st.integers(0, 40),
+    st.booleans(),
+    st.booleans(),
+)
+def test_no_namespace_can_push_out_another_by_its_number_of_pods(
+    drawn: list[tuple[str, bool, bool]],
+    more: int,
+    started: bool,
+    disabled: bool,
+) -> None:
+    def made(namespace: str, number: int, *, started: bool, disabled: bool) -> pods.PodRow:
+        return pod(
+            uid=f"{namespace}-{number}",
+            namespace=namespace,
+            policy="Disabled" if disabled else None,
+            started="2026-01-01T00:00:00Z" if started else "",
+            created=f"2026-01-02T00:00:{number:02d}Z",
+        )
+
+    rows = [made(name, number, started=on, disabled=off) for number, (name, on, off) in enumerate(drawn)]
+    attack = [made("z", number, started=started, disabled=disabled) for number in range(more)]
+    limit = 20
+    kept, left = room.share([*attack, *rows], limit)
+    assert len(kept) == min(limit, len(rows) + more)
+    assert sorted(row.uid for row in kept + left) == sorted(row.uid for row in [*attack, *rows])
+    running = collections.Counter(row.namespace for row in rows if row.started)
+    if running.total() + max(running.values(), default=0) <= limit:
+        assert {row.uid for row in rows if row.started} <= {row.uid for row in kept}
+    asked = collections.Counter(row.namespace for row in rows)
+    if not started and asked.total() + max(asked.values(), default=0) <= limit:
+        assert set(rows) <= set(kept), "what no kubelet has taken on takes nothing from anybody"
 
 
 def test_containers_that_are_alike_need_no_write_when_one_starts() -> None:

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.agent import tree
+from swapwarden.api import state
 from swapwarden.policy import phases, pods, qos, quantity
 
 from tests.unit.policy.rows import MI, Kind, container, pod
@@ -98,26 +103,73 @@ def test_an_agent_is_a_ready_pod_with_its_labels(labels: dict[str, str], ready: 
     assert project(status={"conditions": conditions}, labels=labels).agent is agent
 
 
+HASH = "0123456789abcdef0123456789abcdef"
+MIRROR = {"kubernetes.io/config.mirror": HASH, "kubernetes.io/config.hash": HASH, "kubernetes.io/config.source": "file"}
+OWNER = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "uid-of-node-1", "controller": True}
+
+
+def mirror(owner: dict[str, Any] | None = OWNER, annotations: dict[str, str] = MIRROR, **fields: Any) -> pods.PodRow:
+    owners = {"ownerReferences": [owner]} if owner else {}
+    return project({"nodeName": "node-1"}, fields.pop("status", {}), annotations=annotations, **owners, **fields)
+
+
+def test_the_mirror_of_a_static_pod_counts_for_the_cgroup_of_its_file_on_its_own_node() -> None:
+    row = mirror()
+    assert (row.key, row.uid) == (HASH, "u-1")
+    assert row.on("uid-of-node-1") is row
+    assert row.on("uid-of-another").key == "u-1"
+    assert row.on("uid-of-another").on("uid-of-node-1") == row
+
+
 @pytest.mark.parametrize(
-    ("annotations", "key"),
+    "owner",
     [
-        (
-            {
-                "kubernetes.io/config.mirror": "h",
-                "kubernetes.io/config.hash": "h",
-                "kubernetes.io/config.source": "file",
-            },
-            "h",
-        ),
-        ({"kubernetes.io/config.mirror": "h"}, "u-1"),
-        # No mirror: the annotations are just something that the pod's author wrote.
-        ({"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": "h"}, "u-1"),
-        ({"kubernetes.io/config.hash": "h"}, "u-1"),
-        ({"kubernetes.io/config.hash": "h", "kubernetes.io/config.source": "api"}, "u-1"),
+        None,
+        {**OWNER, "kind": "ReplicaSet"},
+        {**OWNER, "apiVersion": "example.com/v1"},
+        {**OWNER, "name": "node-2"},
+        {**OWNER, "uid": ""},
     ],
 )
-def test_key_is_the_uid_that_the_cgroup_carries(annotations: dict[str, str], key: str) -> None:
-    assert project(annotations=annotations).key == key
+def test_a_mirror_that_its_node_does_not_own_names_no_cgroup_but_its_own(owner: dict[str, Any] | None) -> None:
+    row = mirror(owner)
+    assert row.key == row.on("uid-of-node-1").key == "u-1"
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"kubernetes.io/config.mirror": HASH},
+        # No mirror: the annotations are just something that the pod's author wrote.
+        {"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": HASH},
+        {"kubernetes.io/config.hash": HASH},
+        {"kubernetes.io/config.hash": HASH, "kubernetes.io/config.source": "api"},
+    ],
+)
+def test_a_pod_that_is_no_mirror_names_no_cgroup_but_its_own(annotations: dict[str, str]) -> None:
+    assert mirror(annotations=annotations).on("uid-of-node-1").key == "u-1"
+
+
+@given(st.from_regex(re.compile(state.POD_KEY), fullmatch=True) | st.text(max_size=140))
+def test_a_mirrors_key_is_one_that_an_agent_can_find(key: str) -> None:
+    row = mirror(annotations={**MIRROR, "kubernetes.io/config.hash": key})
+    found = tree.pod_uid(f"pod{key}") == key and "\n" not in key
+    assert row.key == (key if found else "u-1")
+
+
+def test_a_forged_mirror_that_a_finalizer_keeps_has_ended() -> None:
+    deleted: dict[str, Any] = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert not mirror().terminal
+    for owner in (None, OWNER):
+        assert mirror(owner, **deleted).terminal
+    assert not mirror(**deleted, status={"startTime": "2026-01-01T00:00:00Z"}).terminal, "its kubelet runs it"
+    assert not project(**deleted).terminal, "it may run until its time is over"
+
+
+@pytest.mark.parametrize("text", ["", "containerd://", "containerd://a<b", "containerd://" + "a" * 129, "x"])
+def test_what_cannot_be_a_containers_id_is_none(text: str) -> None:
+    status = {"name": "app", "containerID": text, "state": {"running": {}}}
+    assert project(status={"containerStatuses": [status]}).containers[0].id == ""
 
 
 def test_a_pod_from_a_file_has_its_name_for_a_key() -> None:

@@ -31,6 +31,10 @@ def node(*found: nodes.WireTaint) -> nodes.NodeRow:
         ({"taint_effect": NO_SCHEDULE, "mode": names.Mode.AUDIT}, {}, (OWN,), True, None),
         ({"taint_effect": NO_SCHEDULE}, {"swap_bytes": 0}, (OWN,), True, None),
         ({"taint_effect": NO_SCHEDULE}, {"compatible": False}, (OWN,), True, None),
+        # No agent has reported, so nothing is known that could take it away, or bring it.
+        ({"taint_effect": NO_SCHEDULE}, {"swap_bytes": 0, "reported": False}, (OWN,), False, NO_SCHEDULE),
+        ({"taint_effect": NO_SCHEDULE}, {"swap_bytes": 0, "reported": False}, (), False, None),
+        ({}, {"swap_bytes": 0, "reported": False}, (OWN,), False, None),
     ],
 )
 def test_which_nodes_carry_it(

@@ -70,18 +70,13 @@ def kind_of(word: str) -> Kind | None:
     return kind if kind is not None and group in {"", kind.group, f"v1.{kind.group}"} else None
 
 
+Owner = pods.WireOwner
+"""An owner reference: who made an object."""
+
+
 def kind_of_owner(owner: Owner) -> Kind | None:
     """The kind of an owner, if it is one of those that Kubernetes itself has."""
     return next((kind for kind in KINDS if (kind.name, kind.version) == (owner.kind, owner.api_version)), None)
-
-
-class Owner(msgspec.Struct, frozen=True, rename="camel"):
-    """An owner reference: who made an object."""
-
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    controller: bool | None = None
 
 
 class Volume(msgspec.Struct, frozen=True):
@@ -92,17 +87,10 @@ class Volume(msgspec.Struct, frozen=True):
     projected: dict[str, object] | None = None
 
 
-class Meta(pods.WirePodMeta, frozen=True, rename="camel"):
-    """Metadata of a pod, with what tells of its owner and its end."""
-
-    owner_references: list[Owner] = []  # noqa: RUF012 msgspec copies it, which ruff sees in direct subclasses only
-    deletion_timestamp: str = ""
-
-
 class Spec(pods.WirePodSpec, frozen=True, rename="camel"):
     """Spec of a pod, with its volumes."""
 
-    volumes: list[Volume] = []  # noqa: RUF012 as above
+    volumes: list[Volume] = []  # noqa: RUF012 msgspec copies it, which ruff sees in direct subclasses only
 
 
 class Condition(pods.WirePodCondition, frozen=True):
@@ -121,7 +109,6 @@ class Status(pods.WirePodStatus, frozen=True, rename="camel"):
 class Pod(pods.WirePod, frozen=True):
     """A pod as it comes from the API server."""
 
-    metadata: Meta
     spec: Spec
     status: Status = Status()
 
