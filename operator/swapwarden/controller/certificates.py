@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from swapwarden.controller import pairs, rotation
+from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import backoff, client, config
 from swapwarden.telemetry import metrics
 
@@ -69,7 +70,7 @@ class Keeper:
         namespace: str,
         service: str,
         registration: str,
-        leads: Callable[[], bool],
+        term: Callable[[], Term | None],
         lifetime: datetime.timedelta = rotation.LIFETIME,
         overlap: datetime.timedelta = rotation.OVERLAP,
         interval: float = INTERVAL_SECONDS,
@@ -81,7 +82,7 @@ class Keeper:
         self._secret = f"/api/v1/namespaces/{namespace}/secrets/{self._name}"
         self._namespace = namespace
         self._registration = f"{REGISTRATIONS}/{registration}"
-        self._leads = leads
+        self._term = term
         self._lifetime = lifetime
         self._overlap = overlap
         self._interval = interval
@@ -91,13 +92,16 @@ class Keeper:
         """Until cancelled."""
         waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
-            if not self._leads():
+            term = self._term()
+            if term is None:
                 self._published = None
                 EXPIRY.set(0)
                 await asyncio.sleep(STANDBY_SECONDS)
                 continue
             try:
-                await self.look()
+                await self.look(term)
+            except TermOver:
+                continue
             except (client.ApiError, client.Unreachable, config.ConfigError) as error:
                 FAILURES.inc()
                 # Another one wrote first: no trouble, and the next look is about what it wrote.
@@ -113,13 +117,13 @@ class Keeper:
                 waits.reset()
                 await asyncio.sleep(self._interval)
 
-    async def look(self) -> None:
-        """Do all steps that are due. client.ApiError and client.Unreachable where it is to be tried again."""
+    async def look(self, term: Term) -> None:
+        """Do all steps that are due. client.ApiError and client.Unreachable where it is to be tried again; TermOver."""
         for _ in range(MAX_STEPS):
-            if not self._leads() or await self._step() is rotation.Step.NOTHING:
+            if await self._step(term) is rotation.Step.NOTHING:
                 return
 
-    async def _step(self) -> rotation.Step:
+    async def _step(self, term: Term) -> rotation.Step:
         now = datetime.datetime.now(datetime.UTC)
         secret = json.loads(await self._api.get(self._secret, timeout=TIMEOUT))
         registration = await self._registered()
@@ -139,12 +143,12 @@ class Keeper:
         if step is rotation.Step.ISSUE:
             made, authority = pairs.issue(host, now, self._lifetime)
             bundle = pairs.bundle([authorities, authority], now)
-            await self._store(secret, {"next.crt": made.certificate, "next.key": made.key, "ca.crt": bundle})
+            await self._store(term, secret, {"next.crt": made.certificate, "next.key": made.key, "ca.crt": bundle})
         elif step is rotation.Step.PUBLISH:
-            await self._publish(registration, authorities)
+            await self._publish(term, registration, authorities)
         elif step is rotation.Step.PROMOTE and coming is not None:
             changes = {"tls.crt": coming.certificate, "tls.key": coming.key, "ca.crt": authorities}
-            await self._store(secret, {**changes, "next.crt": None, "next.key": None})
+            await self._store(term, secret, {**changes, "next.crt": None, "next.key": None})
         if step is not rotation.Step.NOTHING:
             STEPS.inc(step.value)
             log.info("webhook's certificate: %s", step.value, extra={"secret": self._name})
@@ -169,18 +173,18 @@ class Keeper:
             raise
         return found
 
-    async def _store(self, secret: Json, changes: dict[str, bytes | None]) -> None:
+    async def _store(self, term: Term, secret: Json, changes: dict[str, bytes | None]) -> None:
         encoded = {key: value and base64.b64encode(value).decode("ascii") for key, value in changes.items()}
         data = {**(secret.get("data") or {}), **encoded}
         body = {**secret, "data": {key: value for key, value in data.items() if value is not None}}
-        await self._api.put(self._secret, json.dumps(body).encode(), params=FIELD_MANAGER, timeout=TIMEOUT)
+        await term.write(self._api.put(self._secret, json.dumps(body).encode(), params=FIELD_MANAGER, timeout=TIMEOUT))
 
-    async def _publish(self, registration: Json, authorities: bytes) -> None:
+    async def _publish(self, term: Term, registration: Json, authorities: bytes) -> None:
         encoded = base64.b64encode(authorities).decode("ascii")
         for entry in _entries(registration, self.service):
             entry["clientConfig"]["caBundle"] = encoded
         body = json.dumps(registration).encode()
-        await self._api.put(self._registration, body, params=FIELD_MANAGER, timeout=TIMEOUT)
+        await term.write(self._api.put(self._registration, body, params=FIELD_MANAGER, timeout=TIMEOUT))
 
 
 def _entries(registration: Json, service: str) -> list[Json]:

@@ -12,8 +12,9 @@ import re
 import secrets
 import signal
 import socket
-from collections.abc import Callable
-from typing import Final
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import swapwarden
 from swapwarden.api import names
@@ -32,16 +33,21 @@ from swapwarden.controller import (
     restoring,
     rows,
     silence,
+    supervise,
     throttle,
     troubles,
     workqueue,
 )
+from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import backoff, client, config, events, informer, lease
 from swapwarden.policy import labels, nodes, pods
 from swapwarden.telemetry import build, exposition, logs, metrics, server
 
 log = logging.getLogger(__name__)
 
+LEADER = metrics.gauge(
+    "swapwarden_leader", "1 while this instance of the controller leads: one at a time plans and writes."
+)
 EPOCH = metrics.gauge(
     "swapwarden_controller_epoch", "Leadership term in this process's writes; 0 while it does not lead."
 )
@@ -56,6 +62,10 @@ LEASE: Final = "swapwarden-controller"
 NAMESPACE: Final = "swapwarden-system"
 WORKERS: Final = 8
 BACKOFF_SECONDS: Final = (0.2, 60.0)
+SYNC_SECONDS: Final = 5.0
+"""Between two looks at whether all is in sync."""
+LAG_SECONDS: Final = 420.0
+"""A watch that nothing was heard of for so long does not work: one that does ends, at the latest, in six minutes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -238,9 +248,9 @@ class Controller:
         identity = arguments.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._writes = throttle.Throttle(arguments.writes_per_second, asyncio.get_running_loop().time)
         self._queue = workqueue.WorkQueue("nodes", hold=self._writes.wait)
-        self._backoffs: dict[str, backoff.Backoff] = {}
-        self._epoch: int | None = None
-        self._transitions: int | None = None
+        self._label_grace = arguments.label_removal_delay
+        self._leadership: lease.Leadership | None = None
+        self._led: Term | None = None
         self._known = cluster.Cluster(
             self._dirty, self._reported, agent_pods=arguments.namespace if arguments.agent_pods else None
         )
@@ -248,12 +258,11 @@ class Controller:
         self._namespaces = namespacewatch.NamespaceWatch(api, self._known)
         self._profiles = profilewatch.ProfileWatch(cfg, api, self._store)
         self._recorder = events.Recorder(api, "swapwarden-controller", identity)
-        self._exposures = exposures.Exposures()
         self._reporter = profilereporter.ProfileReporter(
             api,
             self._known,
             self._store,
-            leads=lambda: self._term() is not None,
+            term=self._term,
             extended_resource=arguments.extended_resource,
             recorder=self._recorder,
             writes=self._writes,
@@ -271,16 +280,13 @@ class Controller:
             published=self._features,
             writes=self._writes,
             waits=self._enforcement,
-            label_grace=arguments.label_removal_delay,
             vouched=arguments.vouched_nodes,
             untaint=arguments.remove_startup_taint,
             extended_resource=arguments.extended_resource,
         )
         self._conditions = None
         if arguments.pod_conditions:
-            self._conditions = podconditions.PodConditions(
-                api, self._known, leads=lambda: self._term() is not None, writes=self._writes
-            )
+            self._conditions = podconditions.PodConditions(api, self._known, term=self._term, writes=self._writes)
         self._informers = (
             informer.Informer(
                 api,
@@ -314,8 +320,8 @@ class Controller:
             namespace=arguments.namespace,
             name=LEASE,
             identity=identity,
-            on_started=lambda transitions: _tell(loop, self._elected, transitions),
-            on_stopped=lambda reason: _tell(loop, self._deposed, reason),
+            on_started=lambda leadership: _tell(loop, self._elected, leadership),
+            on_stopped=lambda leadership, reason: _tell(loop, self._deposed, leadership, reason),
             lease_duration=duration,
             renew_deadline=duration * 2 / 3,
             retry_period=duration * 2 / 15,
@@ -326,34 +332,60 @@ class Controller:
             namespace=arguments.namespace,
             service=arguments.webhook_service,
             registration=arguments.webhook_registration,
-            leads=self._elector.is_leading,
+            term=self._term,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; then the lease is given back."""
-        self._elector.start()
+        # It looks at the Lease from now on, so that one that is in sync later has waited for its holder already.
+        self._elector.start(candidate=False)
         try:
             async with asyncio.TaskGroup() as group:
-                jobs = [one.run() for one in self._informers]
-                jobs += [self._profiles.run(), self._recorder.run(), self._reporter.run(), self._sync()]
-                jobs += [self._work() for _ in range(WORKERS)]
-                jobs += [self._order.run(), self._namespaces.run(), self._features.run()]
-                jobs += [silence.watch(self._known, lambda: self.unready() is None)]
-                jobs += [self._keeper.run()] if self._keeper.service else []
-                jobs += [self._conditions.run()] if self._conditions is not None else []
-                tasks = [group.create_task(job) for job in jobs]
+                parts = self._parts()
+                supervise.begin(parts)
+                tasks = [group.create_task(supervise.unending(part, job)) for part, job in parts.items()]
+                tasks += [group.create_task(self._work()) for _ in range(WORKERS)]
                 await stop.wait()
                 log.info("stopping; what the states say stays in force")
+                if self._led is not None:
+                    await self._led.drain()
                 for task in tasks:
                     task.cancel()
         finally:
-            self._epoch = None
-            await asyncio.to_thread(self._elector.stop, release=True)
+            # What was cut off may still be done: then others wait until the Lease expires.
+            unsure = self._led is not None and self._led.unsure
+            self._end_term()
+            await asyncio.to_thread(self._elector.stop, release=not unsure)
+
+    def _parts(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """What runs beside the workers, by name."""
+        parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            **{one.name: one.run for one in self._informers},
+            "profiles": self._profiles.run,
+            "profile_status": self._reporter.run,
+            "events": self._recorder.run,
+            "restoring": self._order.run,
+            "namespaces": self._namespaces.run,
+            "node_features": self._features.run,
+            "sync": self._sync,
+            "silent_agents": lambda: silence.watch(self._known, lambda: self.unready() is None),
+        }
+        if self._keeper.service:
+            parts["certificates"] = self._keeper.run
+        if self._conditions is not None:
+            parts[podconditions.QUEUE] = self._conditions.run
+        return parts
 
     def unready(self) -> str | None:
-        """What is not known yet; None where all is. An instance that stands by is ready."""
+        """What is not known yet, or not any more; None where all is. An instance that stands by is ready."""
         waiting = [name for name, synced in self._collections().items() if not synced.is_set()]
-        return f"waiting for {', '.join(waiting)}" if waiting else None
+        return f"waiting for {', '.join(waiting)}" if waiting else self._lagging()
+
+    def _lagging(self) -> str | None:
+        """Of what nothing was heard for so long that plans may be about a cluster that is no more; None as a rule."""
+        late = time.monotonic() - LAG_SECONDS
+        lagging = [one.name for one in (*self._informers, self._profiles) if one.heard < late]
+        return f"nothing was heard of {', '.join(lagging)} for {LAG_SECONDS:g} s" if lagging else None
 
     def stuck(self) -> str | None:
         """Why the process should be started anew."""
@@ -366,50 +398,69 @@ class Controller:
     # Leadership
 
     async def _sync(self) -> None:
+        """Compete for the Lease while all is known that a plan is made from, and only then."""
         for synced in self._collections().values():
             await synced.wait()
+        while True:
+            lagging = self._lagging()
+            self._elector.stand(candidate=lagging is None)
+            if lagging is None:
+                self._assume()
+            elif self._leadership is not None:
+                self._elector.step_down(lagging, self._leadership)
+            await asyncio.sleep(SYNC_SECONDS)
+
+    def _elected(self, leadership: lease.Leadership) -> None:
+        self._leadership = leadership
         self._assume()
 
-    def _elected(self, transitions: int) -> None:
-        self._transitions = transitions
-        self._assume()
+    def _deposed(self, leadership: lease.Leadership, reason: str) -> None:
+        if self._leadership is not leadership:
+            return
+        self._leadership = None
+        self._end_term()
+        log.warning("this instance does not lead any more", extra={"reason": reason})
 
-    def _deposed(self, reason: str) -> None:
-        self._transitions = self._epoch = None
+    def _end_term(self) -> None:
+        if self._led is not None:
+            self._led.end()
+        self._led = None
+        LEADER.set(0)
         EPOCH.set(0)
         self._enforcement.clear()
         self._reporter.nudge()
-        log.warning("this instance does not lead any more", extra={"reason": reason})
 
     def _assume(self) -> None:
         """Begin to lead: elected, and with all known that a plan is made from."""
-        if self._transitions is None or self.unready() is not None:
+        leadership = self._leadership
+        if leadership is None or self.unready() is not None:
             return
-        largest = self._known.largest_epoch()
-        if self._transitions < largest <= lease.MOST_TRANSITIONS:
+        if self._led is not None and self._led.leadership is leadership:
+            return
+        transitions, largest = leadership.transitions, self._known.largest_epoch()
+        if transitions < largest <= lease.MOST_TRANSITIONS:
             # A Lease that was deleted counts from 0 again. What the term is must stand in it before anything is written
             # in that term: the next leader may see nothing else of it, and would take the same.
             self._elector.count_from(largest)
             return
-        self._epoch = 1 + max(self._transitions, largest)
-        EPOCH.set(self._epoch)
-        self._reconciler.begin_term()
+        term = self._led = Term(1 + max(transitions, largest), leadership, label_grace=self._label_grace)
+        LEADER.set(1)
+        EPOCH.set(term.epoch)
         self._enforcement.clear()
-        self._backoffs.clear()
-        log.info("this instance leads", extra={"epoch": self._epoch, "nodes": len(self._known.nodes)})
-        self._exposures.forget()
+        log.info("this instance leads", extra={"epoch": term.epoch, "nodes": len(self._known.nodes)})
         for name in self._known.nodes:
             self._dirty(name, 0.0, urgent=self._known.is_urgent(name))
             row = self._known.state_of(name)
             if row is not None:
-                self._tell_exposures(row)
+                self._tell_exposures(term, row)
                 self._tell_troubles(None, row)
         self._reporter.nudge()
         if self._conditions is not None:
             self._conditions.nudge(*self._known.nodes)
 
-    def _term(self) -> int | None:
-        return self._epoch if self._elector.is_leading() else None
+    def _term(self) -> Term | None:
+        """The one in which something may be written now."""
+        return self._led if self._led is not None and self._led.is_valid() else None
 
     # Changes
 
@@ -431,18 +482,25 @@ class Controller:
         self._enforcement.observed(name, new)
         if self._conditions is not None:
             self._conditions.nudge(name)
+        term = self._led
+        if term is None:
+            return
         if new is None:
-            self._exposures.forget(name)
-        elif self._term() is not None:
-            self._tell_exposures(new)
+            term.exposures.forget(name)
+            return
+        if term.is_valid():
+            self._tell_exposures(term, new)
             self._tell_troubles(old, new)
-        if new is not None and self._epoch is not None and new.epoch > self._epoch:
-            self._elector.step_down(
-                f"the state of node {name} was written in term {new.epoch}, this one's is {self._epoch}"
-            )
+        if new.epoch > term.epoch:
+            reason = f"the state of node {name} was written in term {new.epoch}, this one's is {term.epoch}"
+            self._step_down(term, reason)
 
-    def _tell_exposures(self, row: rows.StateRow) -> None:
-        for regarding, message, key in self._exposures.news(row, self._known.pods_on(row.name)):
+    def _step_down(self, term: Term, reason: str) -> None:
+        if term is self._led:
+            self._elector.step_down(reason, self._leadership)
+
+    def _tell_exposures(self, term: Term, row: rows.StateRow) -> None:
+        for regarding, message, key in term.exposures.news(row, self._known.pods_on(row.name)):
             self._recorder.event(regarding, "Warning", exposures.REASON, message, key=key)
 
     def _tell_troubles(self, old: rows.StateRow | None, new: rows.StateRow) -> None:
@@ -472,32 +530,36 @@ class Controller:
         self._reporter.nudge()
 
     def _dirty(self, name: str, delay: float, *, urgent: bool = False) -> None:
-        if self._epoch is not None:
+        if self._led is not None:
             self._queue.add(name, delay, urgent=urgent)
 
     async def _work(self) -> None:
         while True:
             name = await self._queue.get()
+            term = self._led
             try:
                 await self._reconciler.reconcile(name)
             except reconciler.Deposed as error:
-                self._elector.step_down(str(error))
+                self._step_down(error.term, str(error))
+            except TermOver as error:
+                log.info("node %s is left to whoever leads next: %s", name, error)
             except (client.ApiError, client.Unreachable, config.ConfigError) as error:
-                self._failed(name, "request", getattr(error, "retry_after", None))
+                self._failed(term, name, "request", getattr(error, "retry_after", None))
                 log.warning("cannot bring node %s to its plan: %s", name, error)
             except Exception:
                 # One node that cannot be planned must not keep the others from it.
-                self._failed(name, "internal", None)
+                self._failed(term, name, "internal", None)
                 log.exception("cannot plan node %s", name)
             else:
-                self._backoffs.pop(name, None)
+                if term is not None:
+                    term.backoffs.pop(name, None)
             finally:
                 self._queue.done(name)
 
-    def _failed(self, name: str, kind: str, retry_after: float | None) -> None:
+    def _failed(self, term: Term | None, name: str, kind: str, retry_after: float | None) -> None:
         FAILURES.inc(kind)
-        waits = self._backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
-        if self._epoch is not None:
+        if term is not None and term is self._led:
+            waits = term.backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
             self._queue.retry(name, waits.next(), at_least=retry_after or 0.0)
 
 

@@ -11,12 +11,13 @@ import asyncio
 import datetime
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.controller import cluster, deviations, reconciler, rows, throttle, workqueue
+from swapwarden.controller import cluster, deviations, reconciler, rows, supervise, throttle, workqueue
+from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import backoff, client, config
 from swapwarden.policy import pods
 
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 GATHER_SECONDS: Final = 0.2
 """How long changes gather before pods are looked at: of a pod's start come several at once."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
+WORKERS: Final = 8
+"""So many writes may be on their way at once."""
 QUEUE: Final = "pod_conditions"
 """Its name in the metric of queues."""
 
@@ -66,21 +69,29 @@ def judge(pod: pods.PodRow, row: rows.StateRow, told: rows.Told, pending: Pendin
     return Verdict("True", entry.reason, f"the kernel holds what is planned for this pod on node {node}")
 
 
+class _Wanted(NamedTuple):
+    """What a pod's condition is to say, and in which term that was found."""
+
+    pod: pods.PodRow
+    verdict: Verdict
+    term: Term
+
+
 class PodConditions:
-    """Owns the condition of all pods with a policy while `leads()` says so."""
+    """Owns the condition of all pods with a policy while there is a `term`."""
 
     def __init__(
         self,
         api: client.Client,
         known: cluster.Cluster,
         *,
-        leads: Callable[[], bool],
+        term: Callable[[], Term | None],
         writes: throttle.Throttle,
         gather: float = GATHER_SECONDS,
     ) -> None:
         self._api = api
         self._known = known
-        self._leads = leads
+        self._term = term
         self._writes = writes
         self._gather = gather
         # In the order in which they came.
@@ -88,7 +99,10 @@ class PodConditions:
         # By node and pod: since when a state has said what it says of the pod.
         self._pending: dict[str, dict[str, Pending]] = {}
         self._changed = asyncio.Event()
-        self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
+        # By the pod's uid. Each is written by itself: what one is refused, or waits for, is its own trouble.
+        self._wanted: dict[str, _Wanted] = {}
+        self._queue = workqueue.WorkQueue(QUEUE, hold=writes.wait)
+        self._backoffs: dict[str, backoff.Backoff] = {}
 
     def nudge(self, *nodes: str) -> None:
         """The pods of these nodes, or what is known of them, may have become others."""
@@ -97,52 +111,74 @@ class PodConditions:
 
     async def run(self) -> None:
         """Never returns."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WORKERS):
+                group.create_task(self._work())
+            while True:
+                await self._changed.wait()
+                await asyncio.sleep(self._gather)
+                self._changed.clear()
+                looked, self._nodes = self._nodes, {}
+                term = self._term()
+                if term is None:
+                    # The first look of a term is at all nodes.
+                    self._pending.clear()
+                    continue
+                for node in looked:
+                    try:
+                        self._look(node, term)
+                    except Exception:
+                        # What cannot be judged of one node must not keep the others waiting.
+                        supervise.FAULTS.inc(QUEUE)
+                        log.exception("cannot judge the pods of node %s", node)
+
+    def _look(self, node: str, term: Term) -> None:
+        """Have the conditions of a node's pods written that are to become others."""
+        due = {pod.uid: _Wanted(pod, verdict, term) for pod, verdict in self._due(node)}
+        for pod in self._known.pods_on(node):
+            if pod.uid not in due:
+                self._wanted.pop(pod.uid, None)
+        self._wanted.update(due)
+        for uid in due:
+            self._queue.add(uid)
+
+    async def _work(self) -> None:
         while True:
-            await self._changed.wait()
-            await asyncio.sleep(self._gather)
-            self._changed.clear()
-            looked, self._nodes = list(self._nodes), {}
-            if not self._leads():
-                # Its first look is at all nodes.
-                self._pending.clear()
-                self._measure()
-                continue
-            for number, node in enumerate(looked):
-                self._measure(len(looked) - number)
-                try:
-                    await self._look(node)
-                except (client.ApiError, client.Unreachable, config.ConfigError) as error:
-                    wait = max(self._backoff.next(), getattr(error, "retry_after", None) or 0.0)
-                    log.warning(
-                        "cannot write the conditions of pods on node %s: %s; trying again in %.1f s", node, error, wait
-                    )
-                    # It comes last: what one node's pods are refused must not keep the others waiting.
-                    self.nudge(*looked[number + 1 :], node)
-                    await asyncio.sleep(wait)
-                    break
-            else:
-                self._backoff.reset()
-            self._measure()
-
-    def _measure(self, looked: int = 0) -> None:
-        """Publish how many nodes wait, of which `looked` are no longer in the queue."""
-        workqueue.DEPTH.set(looked + len(self._nodes), QUEUE)
-
-    async def _look(self, node: str) -> None:
-        """Bring the conditions of a node's pods up to date; what one is refused is raised after the others' turn."""
-        refused = None
-        for pod, verdict in list(self._due(node)):
-            await asyncio.sleep(self._writes.wait())
-            if not self._leads():
-                return
+            uid = await self._queue.get()
             try:
-                await self._write(pod, verdict)
-            except client.ApiError as error:
-                if error.status == 429 or error.status >= 500:
-                    raise
-                refused = error
-        if refused is not None:
-            raise refused
+                await self._bring(uid)
+            except Exception:
+                self._wanted.pop(uid, None)
+                supervise.FAULTS.inc(QUEUE)
+                log.exception("cannot write the condition of the pod with uid %s", uid)
+            finally:
+                self._queue.done(uid)
+
+    async def _bring(self, uid: str) -> None:
+        """Write a pod's condition; what cannot be written now is tried again."""
+        wanted = self._wanted.get(uid)
+        if wanted is None:
+            return
+        pod = wanted.pod
+        try:
+            await self._write(wanted)
+        except TermOver:
+            pass
+        except (client.ApiError, client.Unreachable, config.ConfigError) as error:
+            if uid in self._wanted:
+                waits = self._backoffs.setdefault(uid, backoff.Backoff(*BACKOFF_SECONDS))
+                retry_after = getattr(error, "retry_after", None) or 0.0
+                wait = max(waits.next(), retry_after)
+                self._queue.retry(uid, wait, at_least=retry_after)
+                log.warning(
+                    "cannot write the condition of pod %s/%s on node %s: %s; trying again in %.1f s",
+                    *(pod.namespace, pod.name, pod.node, error, wait),
+                )
+                return
+        self._backoffs.pop(uid, None)
+        # What was found meanwhile is in the queue again.
+        if self._wanted.get(uid) is wanted:
+            del self._wanted[uid]
 
     def _due(self, node: str) -> Iterator[tuple[pods.PodRow, Verdict]]:
         """Yield the pods whose condition is to become another."""
@@ -165,16 +201,18 @@ class PodConditions:
                 yield pod, verdict
         self._pending[node] = pending
 
-    async def _write(self, pod: pods.PodRow, verdict: Verdict) -> None:
+    async def _write(self, wanted: _Wanted) -> None:
+        pod = wanted.pod
         try:
             await reconciler.throttled(
                 self._writes,
+                wanted.term,
                 "pod condition",
                 self._api.request(
                     "PATCH",
                     f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status",
                     params=reconciler.FIELD_MANAGER,
-                    body=msgspec.json.encode(body(pod, verdict, datetime.datetime.now(datetime.UTC))),
+                    body=msgspec.json.encode(body(pod, wanted.verdict, datetime.datetime.now(datetime.UTC))),
                     content_type=client.STRATEGIC_MERGE_PATCH,
                     timeout=reconciler.WRITE_TIMEOUT,
                 ),

@@ -13,6 +13,7 @@ import msgspec
 
 from swapwarden.api import merge, names
 from swapwarden.controller import cluster, profilestatus, profilestore, reconciler, throttle
+from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import backoff, client, config, events
 from swapwarden.policy import rollout
 from swapwarden.telemetry import metrics
@@ -36,7 +37,7 @@ BACKOFF_SECONDS: Final = (1.0, 60.0)
 
 
 class ProfileReporter:
-    """Owns the status of all profiles while `leads()` says so."""
+    """Owns the status of all profiles while there is a `term`."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class ProfileReporter:
         known: cluster.Cluster,
         store: profilestore.ProfileStore,
         *,
-        leads: Callable[[], bool],
+        term: Callable[[], Term | None],
         recorder: events.Recorder,
         writes: throttle.Throttle,
         extended_resource: bool = False,
@@ -55,7 +56,7 @@ class ProfileReporter:
         self._api = api
         self._known = known
         self._store = store
-        self._leads = leads
+        self._term = term
         self._recorder = recorder
         self._writes = writes
         self._extended_resource = extended_resource
@@ -76,11 +77,14 @@ class ProfileReporter:
             await self._changed.wait()
             await asyncio.sleep(self._gather)
             self._changed.clear()
-            failed = {}
-            if self._leads():
-                failed = await self._report()
-            else:
+            failed, term = {}, self._term()
+            if term is None:
                 NODES.hold({})
+                continue
+            try:
+                failed = await self._report(term)
+            except TermOver:
+                continue  # whoever leads next looks at all profiles
             if not failed:
                 self._backoff.reset()
                 continue
@@ -91,7 +95,7 @@ class ProfileReporter:
             await asyncio.sleep(wait)
             self._changed.set()
 
-    async def _report(self) -> dict[str, Exception]:
+    async def _report(self, term: Term) -> dict[str, Exception]:
         """Write what differs; give what failed, by profile. What is refused of one does not keep others from theirs."""
         governed: dict[str, list[cluster.Governed]] = collections.defaultdict(list)
         contested: dict[str, list[profilestatus.Contest]] = collections.defaultdict(list)
@@ -120,7 +124,7 @@ class ProfileReporter:
                 extended_resource=self._extended_resource,
             )
             try:
-                stands = await self._write(entry, status)
+                stands = await self._write(entry, status, term)
             except (client.ApiError, msgspec.MsgspecError) as error:
                 failed[entry.name] = error
             except (client.Unreachable, config.ConfigError) as error:
@@ -146,14 +150,15 @@ class ProfileReporter:
             loop.call_later(self._patience, self.nudge)
         return loop.time() - since >= self._patience
 
-    async def _write(self, entry: profilestore.Entry, status: dict[str, Any]) -> bool:
+    async def _write(self, entry: profilestore.Entry, status: dict[str, Any], term: Term) -> bool:
         """Have the profile's status say this; whether it does."""
         patch = merge.merge_patch(entry.status, status)
-        if patch:
-            await asyncio.sleep(self._writes.wait())
-        if not patch or not self._leads():
-            return self._leads()
-        body = msgspec.json.encode({"metadata": {"uid": entry.uid}, "status": patch})
+        if not patch:
+            return term.is_valid()
+        await asyncio.sleep(self._writes.wait())
+        # As it was read: of two who lead one after the other, the late one must not drop revisions that nodes follow.
+        metadata = {"uid": entry.uid, "resourceVersion": str(entry.version)}
+        body = msgspec.json.encode({"metadata": metadata, "status": patch})
         request = self._api.merge_patch(
             f"{PROFILES}/{entry.name}/status",
             body,
@@ -161,7 +166,7 @@ class ProfileReporter:
             timeout=reconciler.WRITE_TIMEOUT,
         )
         try:
-            answer = await reconciler.throttled(self._writes, "profile", request)
+            answer = await reconciler.throttled(self._writes, term, "profile", request)
         except client.ApiError as error:
             if error.status not in {404, 409}:  # the watch will say what became of it
                 raise

@@ -58,6 +58,9 @@ class ProfileWatch:
         self._api = api
         self._store = store
         self._list_interval = list_interval
+        self.name: Final = "profiles"
+        self.heard = time.monotonic()
+        """When all profiles were listed last, on the clock of time.monotonic()."""
         self.synced = asyncio.Event()
         """Set once all profiles were listed; stays set."""
 
@@ -99,6 +102,7 @@ class ProfileWatch:
             params["continue"] = page.metadata["continue"]
         self._store.replace(found, int(page.metadata["resourceVersion"]))
         informer.LAST_EVENT.set(time.time(), names.PROFILE_PLURAL)
+        self.heard = time.monotonic()
 
     async def _keep_watching(self) -> None:
         wait = backoff.Backoff(*BACKOFF_SECONDS)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, enforcement, features, nodelabels, rows, throttle, warnings
+from swapwarden.controller import cluster, enforcement, features, rows, throttle, warnings
+from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import client, events
 from swapwarden.policy import extended, labels, nodes, plan, taints
 from swapwarden.telemetry import metrics
@@ -21,7 +22,7 @@ PLANS = metrics.histogram("swapwarden_controller_plan_seconds", "Time to compute
 WRITES = metrics.counter(
     "swapwarden_controller_writes_total",
     "Writes to the API server by object (state, labels, feature, taint, resource, profile, pod condition) and result"
-    " (ok, unreachable, or HTTP status).",
+    " (ok, unreachable, HTTP status, or over: the leader's time ended before the answer came).",
     labels=("object", "result"),
 )
 WRITE_SECONDS = metrics.histogram(
@@ -41,6 +42,10 @@ changes with each pod they would be larger than the rest."""
 class Deposed(Exception):  # noqa: N818 the name says what is the matter
     """The API server refused a write because a newer controller leads."""
 
+    def __init__(self, term: Term, message: str) -> None:
+        super().__init__(message)
+        self.term = term
+
 
 class Reconciler:
     """Writes for one leadership term at a time."""
@@ -50,23 +55,22 @@ class Reconciler:
         api: client.Client,
         known: cluster.Cluster,
         *,
-        term: Callable[[], int | None],
+        term: Callable[[], Term | None],
         again: Callable[[str, float], None],
         recorder: events.Recorder,
         published: features.Features,
         writes: throttle.Throttle,
         waits: enforcement.Enforcement,
-        label_grace: float,
         vouched: Mapping[str, str] | None = None,
         untaint: bool = False,
         extended_resource: bool = False,
     ) -> None:
-        """`term` gives the epoch while this process leads; `again(node, delay)` has a node looked at once more.
+        """`term` gives the one in which this process leads; `again(node, delay)` has a node looked at once more.
 
         `writes` is told of each write, `waits` of the pods that a state has. That there may be one is for the caller to
         see to.
         `extended_resource`: there is the right to write the status of nodes.
-        `label_grace` in seconds; `vouched` are the labels of nodes for which an administrator vouches.
+        `vouched` are the labels of nodes for which an administrator vouches.
         """
         self._api = api
         self._known = known
@@ -75,29 +79,21 @@ class Reconciler:
         self._recorder = recorder
         self._writes = writes
         self._waits = waits
-        self._label_grace = label_grace
         self._untaint = untaint
         self._extended_resource = extended_resource
         self._published = published
         self._vouched = dict(vouched or {})
-        self._forget_labels()
-
-    def begin_term(self) -> None:
-        """Forget what an earlier term knew: others may have led, and swap may have been on, in between."""
-        self._forget_labels()
-
-    def _forget_labels(self) -> None:
-        self._labels = nodelabels.Labels(self._label_grace)
-        self._asked = nodelabels.Labels(self._label_grace)
 
     async def reconcile(self, name: str) -> None:
-        """Look at one node. client.ApiError and client.Unreachable where it is to be tried again; Deposed."""
+        """Look at one node. client.ApiError and client.Unreachable where it is to be tried again; Deposed, TermOver."""
         term, node = self._term(), self._known.nodes.get(name)
-        if node is None:
-            self._labels.forget(name)
-            self._asked.forget(name)
+        if term is None:
             return
-        if term is None or self._known.lacks_namespaces(name):
+        if node is None:
+            term.labels.forget(name)
+            term.asked.forget(name)
+            return
+        if self._known.lacks_namespaces(name):
             return
         begun, came = time.perf_counter(), self._waits.now()
         spec = self._known.plan(name)
@@ -116,30 +112,30 @@ class Reconciler:
             self._waits.observed(name, self._known.state_of(name))
             if written is not row:
                 self._warn(name, row, spec)
-        await self._write_labels(name)
-        await self._write_taint(name)
+        await self._write_labels(name, term)
+        await self._write_taint(name, term)
         if self._extended_resource:
-            await self._write_resource(name)
+            await self._write_resource(name, term)
         if self._untaint:
-            await self._remove_startup_taint(name)
+            await self._remove_startup_taint(name, term)
 
     async def _write_state(
-        self, node: nodes.NodeRow, row: rows.StateRow | None, spec: state.StateSpec, term: int
+        self, node: nodes.NodeRow, row: rows.StateRow | None, spec: state.StateSpec, term: Term
     ) -> rows.StateRow | None:
         """Make the node's state say `spec`, where `row` is what it was; what it is now, None where that failed."""
         if row is None:
             return await self._create(node, spec, term)
-        patch = state_patch(row, node, spec, term)
+        patch = state_patch(row, node, spec, term.epoch)
         if patch is None:
             return row
         path, body = f"{STATES}/{node.name}", msgspec.json.encode(patch)
         try:
             answer = await self._counted(
-                "state", self._api.merge_patch(path, body, params=FIELD_MANAGER, timeout=WRITE_TIMEOUT)
+                term, "state", self._api.merge_patch(path, body, params=FIELD_MANAGER, timeout=WRITE_TIMEOUT)
             )
         except client.ApiError as error:
             if error.status == 422 and state.EPOCH_REFUSAL in error.message:
-                raise Deposed(f"the API server refused term {term} for node {node.name}") from error
+                raise Deposed(term, f"the API server refused term {term.epoch} for node {node.name}") from error
             if error.status == 404:
                 log.warning("the state of node %s is gone; making it anew", node.name)
                 self._known.lost(node.name, row.uid)
@@ -150,16 +146,18 @@ class Reconciler:
             return None
         return self._wrote(answer)
 
-    async def _create(self, node: nodes.NodeRow, spec: state.StateSpec, term: int) -> rows.StateRow | None:
+    async def _create(self, node: nodes.NodeRow, spec: state.StateSpec, term: Term) -> rows.StateRow | None:
         body = {
             "apiVersion": names.API_VERSION,
             "kind": names.STATE_KIND,
             "metadata": {"name": node.name, "ownerReferences": _owners(node)},
-            "spec": msgspec.structs.replace(spec, epoch=term),
+            "spec": msgspec.structs.replace(spec, epoch=term.epoch),
         }
         try:
             answer = await self._counted(
-                "state", self._api.post(STATES, msgspec.json.encode(body), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT)
+                term,
+                "state",
+                self._api.post(STATES, msgspec.json.encode(body), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT),
             )
         except client.ApiError as error:
             if error.status != 409 or not await self._look(node.name):
@@ -177,7 +175,7 @@ class Reconciler:
         """Read a node's state past the watch; whether it is another one than was known."""
         return self._known.wrote(rows.decode(await self._api.get(f"{STATES}/{name}", timeout=WRITE_TIMEOUT)))
 
-    async def _write_labels(self, name: str) -> None:
+    async def _write_labels(self, name: str, term: Term) -> None:
         """Have the node carry its labels, or its NodeFeature ask for them."""
         node, by_feature = self._known.nodes.get(name), self._published.serves(name)
         if node is None or by_feature is None:  # gone while its state was written
@@ -185,18 +183,19 @@ class Reconciler:
         profile, facts = self._known.in_force(name), self._known.facts(name)
         wanted = labels.desired(profile, facts, vouched=labels.is_vouched(self._vouched, node))
         if by_feature:
-            await self._write_feature(node, labels.by_feature(wanted))
-        await self._write_node_labels(node, labels.by_hand(wanted, node, features=by_feature))
+            await self._write_feature(node, labels.by_feature(wanted), term)
+        await self._write_node_labels(node, labels.by_hand(wanted, node, features=by_feature), term)
 
-    async def _write_node_labels(self, node: nodes.NodeRow, wanted: labels.Labels) -> None:
-        name, change = node.name, self._labels.decide(node.name, wanted, node.labels, time.monotonic())
+    async def _write_node_labels(self, node: nodes.NodeRow, wanted: labels.Labels, term: Term) -> None:
+        name, change = node.name, term.labels.decide(node.name, wanted, node.labels, time.monotonic())
         if change.again is not None:
             self._again(name, change.again)
-        if not change.labels or self._term() is None:
+        if not change.labels:
             return
         patch = {"metadata": {"uid": node.uid, "labels": change.labels}}
         try:
             await self._counted(
+                term,
                 "labels",
                 self._api.merge_patch(
                     f"{NODES}/{name}", msgspec.json.encode(patch), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT
@@ -209,13 +208,13 @@ class Reconciler:
             self._known.labelled(name, node.uid, change.labels)
             log.info("labels changed", extra={"node": name, "labels": change.labels})
 
-    async def _write_feature(self, node: nodes.NodeRow, wanted: labels.Labels) -> None:
+    async def _write_feature(self, node: nodes.NodeRow, wanted: labels.Labels, term: Term) -> None:
         """Have the node's NodeFeature ask for its labels; client.ApiError where it became another one meanwhile."""
         row = self._published.of(node.name)
-        change = self._asked.decide(node.name, wanted, row.labels if row else {}, time.monotonic())
+        change = term.asked.decide(node.name, wanted, row.labels if row else {}, time.monotonic())
         if change.again is not None:
             self._again(node.name, change.again)
-        if self._term() is None or not (change.labels or (row and row.owner != node.uid)):
+        if not (change.labels or (row and row.owner != node.uid)):
             return
         if row is None:
             request = self._api.post(
@@ -235,38 +234,38 @@ class Reconciler:
                 params=FIELD_MANAGER,
                 timeout=WRITE_TIMEOUT,
             )
-        self._published.wrote(features.decode(await self._counted("feature", request)))
+        self._published.wrote(features.decode(await self._counted(term, "feature", request)))
         log.info("labels asked for", extra={"node": node.name, "labels": change.labels})
 
-    async def _remove_startup_taint(self, name: str) -> None:
+    async def _remove_startup_taint(self, name: str, term: Term) -> None:
         """Let pods onto the node when its agent has applied a first state, or can do nothing there."""
         node, row = self._known.nodes.get(name), self._known.report_of(name)
         if node is None or row is None or not row.settled:
             return
-        if await self._patch_taints(node, taints.remove(node, names.STARTUP_TAINT)):
+        if await self._patch_taints(node, taints.remove(node, names.STARTUP_TAINT), term):
             log.info("startup taint removed", extra={"node": name})
 
-    async def _write_taint(self, name: str) -> None:
+    async def _write_taint(self, name: str, term: Term) -> None:
         """Have the node carry the taint that its profile gives to nodes with swap, or not."""
         node = self._known.nodes.get(name)
         if node is None:
             return
         profile, facts = self._known.in_force(name), self._known.facts(name)
         effect = taints.desired(profile, facts, node, applied=self._known.is_applied(name))
-        if await self._patch_taints(node, taints.change(node, effect)):
+        if await self._patch_taints(node, taints.change(node, effect), term):
             log.info("taint changed", extra={"node": name, "effect": effect})
 
-    async def _write_resource(self, name: str) -> None:
+    async def _write_resource(self, name: str, term: Term) -> None:
         """Have the node offer the extended resource, as its profile says, or not."""
         node = self._known.nodes.get(name)
-        if node is None or self._term() is None:
+        if node is None:
             return
         profile, facts, applied = self._known.in_force(name), self._known.facts(name), self._known.is_applied(name)
         amount = extended.desired(profile, facts, node, self._known.pods_on(name), applied=applied)
         if amount == node.swap_resource:
             return
         try:
-            await self._counted("resource", offer(self._api, name, node.uid, amount))
+            await self._counted(term, "resource", offer(self._api, name, node.uid, amount))
         except client.ApiError as error:
             if error.status not in {404, 409}:  # the watch will say what became of the node
                 raise
@@ -274,12 +273,12 @@ class Reconciler:
             self._known.offered(name, node.uid, amount)
             log.info("extended resource changed", extra={"node": name, "bytes": amount})
 
-    async def _patch_taints(self, node: nodes.NodeRow, patch: taints.Patch | None) -> bool:
+    async def _patch_taints(self, node: nodes.NodeRow, patch: taints.Patch | None, term: Term) -> bool:
         """Whether a patch was needed, and done."""
-        if patch is None or self._term() is None:
+        if patch is None:
             return False
         try:
-            answer = await self._counted("taint", patch_node(self._api, node.name, patch))
+            answer = await self._counted(term, "taint", patch_node(self._api, node.name, patch))
         except client.ApiError as error:
             if error.status not in {404, 409, 422}:  # others are there now, or the node is gone: the watch will say so
                 raise
@@ -288,8 +287,8 @@ class Reconciler:
         self._known.tainted(node.name, node.uid, tuple(written.spec.taints))
         return True
 
-    async def _counted(self, kind: str, request: Awaitable[bytes]) -> bytes:
-        return await throttled(self._writes, kind, request)
+    async def _counted(self, term: Term, kind: str, request: Coroutine[Any, Any, bytes]) -> bytes:
+        return await throttled(self._writes, term, kind, request)
 
     def _warn(self, name: str, row: rows.StateRow | None, spec: state.StateSpec) -> None:
         """Tell the owners of pods, once for each pod and reason: what stood in the state before was told with it."""
@@ -304,18 +303,21 @@ class Reconciler:
                 self._recorder.event(regarding, "Warning", warning.reason, warning.message)
 
 
-async def throttled(writes: throttle.Throttle, kind: str, request: Awaitable[bytes]) -> bytes:
-    """Await a write of `kind`, after which the API server may ask that no more are made for a while."""
+async def throttled(writes: throttle.Throttle, term: Term, kind: str, request: Coroutine[Any, Any, bytes]) -> bytes:
+    """Await a write of `kind` that was decided in `term`; TermOver where that ends before the answer comes.
+
+    The API server may ask that no more are made for a while.
+    """
     writes.spend()
     try:
-        return await counted(kind, request)
+        return await counted(kind, term.write(request))
     except client.ApiError as error:
         if error.status == 429:
             writes.pause(error.retry_after or 0.0)
         raise
 
 
-async def counted(kind: str, request: Awaitable[bytes]) -> bytes:
+async def counted(kind: str, request: Coroutine[Any, Any, bytes]) -> bytes:
     """Await a write of `kind`, and count and time it."""
     begun = time.perf_counter()
     try:
@@ -325,6 +327,9 @@ async def counted(kind: str, request: Awaitable[bytes]) -> bytes:
         raise
     except client.Unreachable:
         WRITES.inc(kind, "unreachable")
+        raise
+    except TermOver:
+        WRITES.inc(kind, "over")
         raise
     WRITES.inc(kind, "ok")
     WRITE_SECONDS.observe(time.perf_counter() - begun, kind)

@@ -143,6 +143,8 @@ class Informer(Generic[W, R]):
         self.rows: Mapping[str, R] = types.MappingProxyType(self._rows)
         self.synced = asyncio.Event()
         """Set once the whole collection was listed; stays set."""
+        self.heard = time.monotonic()
+        """When the API server last said something of the collection, on the clock of time.monotonic()."""
         SYNCED.set(0, name)
 
     async def run(self) -> None:
@@ -201,6 +203,7 @@ class Informer(Generic[W, R]):
         self._version, self._errors = metadata.resource_version, 0
         if not self.synced.is_set():
             log.info("all %s are known", self.name, extra={"count": len(self._rows)})
+        self.heard = time.monotonic()
         self.synced.set()
         SYNCED.set(1, self.name)
 
@@ -265,11 +268,13 @@ class Informer(Generic[W, R]):
         seconds = time.monotonic() - begun
         if seconds < QUICK_SECONDS:
             raise client.Unreachable(f"the watch ended after {seconds:.1f} s")
+        self.heard = time.monotonic()
         LAST_EVENT.set(time.time(), self.name)  # the server has said all that there was until then
         self._backoff.reset()
 
     def _take(self, event: watch.Event[tuple[str, W | None]]) -> None:
         EVENTS.inc(self.name, event.type)
+        self.heard = time.monotonic()
         LAST_EVENT.set(time.time(), self.name)
         self._version, self._errors = event.resource_version, 0
         self._backoff.reset()

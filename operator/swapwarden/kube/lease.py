@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import functools
 import logging
 import math
 import threading
@@ -35,9 +36,6 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-LEADER = metrics.gauge(
-    "swapwarden_leader", "1 while this instance of the controller leads: one at a time plans and writes."
-)
 RENEWALS = metrics.counter(
     "swapwarden_lease_renewals_total",
     "Tries to take or renew the Lease: ok, conflict (another one changed it first), failed.",
@@ -144,6 +142,8 @@ class Claim:
         self._timing = timing
         self._spread = spread
         self.leading = False
+        self.candidate = True
+        """Whether it takes a Lease that is free. One that only looks has waited for its holder all the same."""
         self.valid_until = _NEVER
         """This instance leads before this time."""
         self._term: Term | None = None
@@ -156,6 +156,8 @@ class Claim:
         self._gone_until = _NEVER
         self._fresh = False
         self._due = _NEVER
+        # Until when one that is no candidate waits with its next look.
+        self._watching = _NEVER
 
     @property
     def tried(self) -> bool:
@@ -205,8 +207,10 @@ class Claim:
         if not self._fresh:
             return Look()
         if not self.leading:
-            if now < self.free_at():
-                self._due = min(self.free_at(), now + self._pause())
+            if not self.candidate or now < self.free_at():
+                self._due = self._watching = now + self._pause()
+                if self.candidate:
+                    self._due = min(self.free_at(), self._due)
                 return self._sleep()
             ours = self._seen is None or self.is_mine(self._seen)
             self._term = Term(stamp, self.transitions + (0 if ours else 1))
@@ -261,6 +265,13 @@ class Claim:
         began, self.leading = not self.leading, True
         return began
 
+    def stand(self, now: float, *, candidate: bool) -> None:
+        """Take a Lease that is free, or leave it to others, from now on."""
+        # A wait for another reason stays: after a failure, or for others to come first.
+        if candidate and self._due == self._watching:
+            self._due = now
+        self.candidate = candidate
+
     def failed(self, now: float, wait: float) -> None:
         """A look or a write failed, or nobody knows; try again after `wait` seconds."""
         self._fresh = False
@@ -303,6 +314,28 @@ class Claim:
 Step = Sleep | Look | Write | Stop
 
 
+class Leadership:
+    """One time of leading: from when the Lease was taken until it is lost. For any thread."""
+
+    def __init__(self, transitions: int) -> None:
+        self.transitions = transitions
+        """Those that the Lease counts."""
+        self._until = _NEVER
+        self._ended = False
+
+    def left(self) -> float:
+        """Seconds for which this instance leads unless the Lease is renewed; 0 for good once it was lost."""
+        return 0.0 if self._ended else max(0.0, self._until - _boottime())
+
+    def extend(self, until: float) -> None:
+        """The Lease was renewed: this instance leads until then."""
+        self._until = until
+
+    def end(self) -> None:
+        """It is over; no renewal changes that."""
+        self._ended = True
+
+
 def released(lease: Lease, stamp: str) -> Spec:
     """The spec of a Lease that nobody holds, as client-go leaves it."""
     return Spec(
@@ -333,16 +366,16 @@ class Elector:
         namespace: str,
         name: str,
         identity: str,
-        on_started: Callable[[int], None],
-        on_stopped: Callable[[str], None],
+        on_started: Callable[[Leadership], None],
+        on_stopped: Callable[[Leadership, str], None],
         lease_duration: float = 15.0,
         renew_deadline: float = 10.0,
         retry_period: float = 2.0,
     ) -> None:
-        """`on_started` gets the Lease's transitions, `on_stopped` a reason; both are called in the elector's thread.
+        """`on_stopped` gets the reason, too; both are called in the elector's thread.
 
-        `on_started` comes once more in a term where count_from() has raised them. They take turns, and must not block.
-        Durations are in seconds; see Timing. ConfigError where `cfg` cannot be used.
+        `on_started` is called once more for the same leadership where count_from() has raised its transitions. The two
+        take turns, and must not block. Durations are in seconds; see Timing. ConfigError where `cfg` cannot be used.
         """
         timing = Timing(lease_duration, renew_deadline, retry_period)
         self._claim = Claim(identity, timing, lambda: backoff.between(*SPREAD))
@@ -357,16 +390,17 @@ class Elector:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopping = asyncio.Event()
+        self._woken = asyncio.Event()
         self._release = False
-        self._stepping_down = False
+        self._leadership: Leadership | None = None
         self._said = ""
         self._holder = ""
-        self._counted = 0
 
-    def start(self) -> None:
-        """Begin to compete. Once only."""
+    def start(self, *, candidate: bool = True) -> None:
+        """Begin to watch the Lease, and to compete for it where it is a `candidate`. Once only."""
         if self._thread is not None:
             raise RuntimeError("an elector is started once only")
+        self._claim.candidate = candidate
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, args=(self._loop,), name="lease", daemon=False)
         self._thread.start()
@@ -387,18 +421,27 @@ class Elector:
 
     def is_leading(self) -> bool:
         """Whether this instance leads now. For any thread."""
-        return not self._stepping_down and _boottime() < self._claim.valid_until
+        leadership = self._leadership
+        return leadership is not None and leadership.left() > 0
 
-    def step_down(self, reason: str) -> None:
-        """Lead no more from now on: the caller knows that another one leads. For any thread.
+    def stand(self, *, candidate: bool) -> None:
+        """Compete for the Lease from now on, or only watch it. Who leads goes on to. For any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody competes here
+                self._loop.call_soon_threadsafe(functools.partial(self._stand, candidate=candidate))
 
-        The Lease is not released; this instance competes for it again once it has expired.
+    def step_down(self, reason: str, leadership: Leadership | None = None) -> None:
+        """Lead no more from now on: the caller knows that another one leads, or should. For any thread.
+
+        Only where `leadership` still is what this instance leads by; None stands for whichever that is. The Lease is
+        not released; this instance competes for it again once it has expired.
         """
-        if self._loop is None or not self.is_leading():
+        led = self._leadership
+        if self._loop is None or led is None or led.left() <= 0 or leadership not in {None, led}:
             return
-        self._stepping_down = True
+        led.end()
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody leads here
-            self._loop.call_soon_threadsafe(self._step_down, reason)
+            self._loop.call_soon_threadsafe(self._step_down, led, reason)
 
     def count_from(self, transitions: int) -> None:
         """Have the Lease count at least so many transitions: it was deleted, and its holders counted further before.
@@ -437,7 +480,10 @@ class Elector:
         while True:
             match self._claim.step(_boottime(), _stamp()):
                 case Sleep(until):
-                    await asyncio.sleep(max(0.0, until - _boottime()))
+                    self._woken.clear()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(max(0.0, until - _boottime())):
+                            await self._woken.wait()
                 case Stop(reason):
                     self._depose(reason)
                 case Look():
@@ -468,11 +514,15 @@ class Elector:
         began = self._claim.wrote(write, lease, sent, _boottime())
         self._told()
         if began:
-            LEADER.set(1)
             log.info("this instance holds the Lease", extra={"transitions": write.term.transitions})
-        if began or (self._claim.leading and write.term.transitions != self._counted):
-            self._counted = write.term.transitions
-            self._on_started(write.term.transitions)
+            self._leadership = Leadership(write.term.transitions)
+        led = self._leadership
+        if led is None or not self._claim.leading:
+            return
+        led.extend(self._claim.deadline)
+        if began or write.term.transitions != led.transitions:
+            led.transitions = write.term.transitions
+            self._on_started(led)
 
     def _told(self) -> None:
         TRANSITIONS.set(self._claim.transitions)
@@ -495,17 +545,22 @@ class Elector:
         log.log(logging.DEBUG if conflict or said == self._said else logging.WARNING, said)
         self._said = said
 
-    def _step_down(self, reason: str) -> None:
-        self._depose(reason, self._claim.aside())
-        self._stepping_down = False
+    def _stand(self, *, candidate: bool) -> None:
+        self._claim.stand(_boottime(), candidate=candidate)
+        self._woken.set()
+
+    def _step_down(self, leadership: Leadership, reason: str) -> None:
+        if self._leadership is leadership:
+            self._depose(reason, self._claim.aside())
 
     def _depose(self, reason: str, aside: float = 0.0) -> None:
-        if not self._claim.leading:
+        led, self._leadership = self._leadership, None
+        if led is None:
             return
+        led.end()
         self._claim.stopped(_boottime(), aside)
-        LEADER.set(0)
         log.info("this instance gives up to lead: %s", reason)
-        self._on_stopped(reason)
+        self._on_stopped(led, reason)
 
     async def _give_back(self) -> None:
         """Release the Lease if it is ours. That a request failed, or was cut off, says nothing: look first."""

@@ -17,6 +17,7 @@ from swapwarden.kube import client, config
 from testbed import manifests
 from testbed.controller import Controller
 from tests.integration.controller.cluster import FAST, Cluster
+from tests.unit.controller.objects import term
 
 Json = dict[str, Any]
 Keep = Callable[..., contextlib.AbstractAsyncContextManager[certificates.Keeper]]
@@ -76,7 +77,8 @@ def keep(cluster: Cluster) -> Keep:
     @contextlib.asynccontextmanager
     async def start(**options: Any) -> AsyncIterator[certificates.Keeper]:
         cfg = config.load(str(kubeconfig))
-        given: Json = {"leads": lambda: True, "interval": 0.05, **options}
+        led = term()
+        given: Json = {"term": lambda: led, "interval": 0.05, **options}
         async with client.Client(cfg, user_agent="test") as api:
             keeper = certificates.Keeper(api, namespace=NAMESPACE, service=SERVICE, registration=REGISTRATION, **given)
             task = asyncio.create_task(keeper.run())
@@ -115,7 +117,7 @@ async def test_what_is_good_is_left_alone(installed: Installed, keep: Keep) -> N
     versions = [installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, REGISTERED)]
     async with keep() as keeper:
         for _ in range(5):
-            await keeper.look()
+            await keeper.look(term())
     assert versions == [installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, REGISTERED)]
 
 
@@ -218,7 +220,8 @@ async def test_two_at_a_time_do_not_get_in_each_others_way(installed: Installed,
 
 async def test_one_that_does_not_lead_does_nothing(installed: Installed, keep: Keep) -> None:
     leads = [False]
-    async with keep(leads=lambda: leads[0]):
+    led = term()
+    async with keep(term=lambda: led if leads[0] else None):
         await asyncio.sleep(0)
         await asyncio.to_thread(installed.cluster.cp.kubectl, "version")
         assert installed.data() == {}

@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
         name=name,
         identity=identity,
         on_started=lambda _: None,
-        on_stopped=lambda _: None,
+        on_stopped=lambda *_: None,
         lease_duration=lease_duration,
         renew_deadline=renew_deadline,
         retry_period=retry_period,

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
 from swapwarden.api import names, state
 from swapwarden.controller import rows
+from swapwarden.controller.term import Term
 from swapwarden.policy import nodes, profiles
+
+
+class Led:
+    """In place of a lease.Leadership: lasts for as long as a test says."""
+
+    def __init__(self, seconds: float = math.inf, transitions: int = 0) -> None:
+        self.seconds = seconds
+        self.transitions = transitions
+
+    def left(self) -> float:
+        return self.seconds
+
+
+def term(epoch: int = 1, led: Led | None = None) -> Term:
+    """A leadership, for ever where nothing else is said; labels wait for 600 seconds."""
+    return Term(epoch, led or Led(), label_grace=600)
 
 
 def node(name: str = "node-1", **fields: Any) -> nodes.NodeRow:

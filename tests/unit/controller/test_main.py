@@ -10,15 +10,15 @@ import logging
 import pathlib
 import socket
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import main, reconciler, rows
+from swapwarden.controller import main, reconciler, rows, supervise, term
 from swapwarden.kube import client, config, lease
 from swapwarden.telemetry import exposition, logs
 
-from tests.unit.controller.objects import node, profile_object, state_object, state_row
+from tests.unit.controller.objects import Led, node, profile_object, state_object, state_row
 from tests.unit.kube.scripted import CUT, HANG, STREAM, Request, Scripted, failure, page, reply, until
 from tests.unit.policy.rows import container, pod
 
@@ -136,15 +136,22 @@ class Leadership:
     """In place of the elector: says what the test says."""
 
     def __init__(self) -> None:
-        self.leading = False
+        self.candidate = False
+        self.released: bool | None = None
         self.reasons: list[str] = []
         self.counted: list[int] = []
 
-    def is_leading(self) -> bool:
-        return self.leading
+    def start(self, *, candidate: bool) -> None:
+        self.candidate = candidate
 
-    def step_down(self, reason: str) -> None:
-        self.leading = False
+    def stop(self, *, release: bool) -> None:
+        self.released = release
+
+    def stand(self, *, candidate: bool) -> None:
+        self.candidate = candidate
+
+    def step_down(self, reason: str, led: Led) -> None:
+        led.seconds = 0.0
         self.reasons.append(reason)
 
     def count_from(self, transitions: int) -> None:
@@ -161,6 +168,7 @@ class Bench:
         self.controller = controller
         self.server = server
         self.lease = Leadership()
+        self.led: Led | None = None
         controller._elector = self.lease  # type: ignore[assignment]  # all that is used of it
         self._known = controller._known
 
@@ -170,12 +178,17 @@ class Bench:
                 event.set()
 
     def elected(self, transitions: int = 0) -> None:
-        self.lease.leading = True
-        self.controller._elected(transitions)
+        # The elector tells of one leadership once more when its Lease counts further.
+        if self.led is None:
+            self.led = Led()
+        self.led.transitions = transitions
+        self.controller._elected(cast("lease.Leadership", self.led))
 
     def deposed(self) -> None:
-        self.lease.leading = False
-        self.controller._deposed("the Lease went to other")
+        assert self.led is not None
+        self.led.seconds = 0.0
+        self.controller._deposed(cast("lease.Leadership", self.led), "the Lease went to other")
+        self.led = None
 
     def node_comes(self, name: str = "node-1", **fields: Any) -> None:
         self._known.node_changed(name, None, node(name, labels=LABELED, **fields))
@@ -194,6 +207,8 @@ class Bench:
 @pytest.fixture
 async def bench(api: client.Client, server: Scripted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     monkeypatch.setattr(main, "BACKOFF_SECONDS", (0.0, 0.0))
+    for gauge in (main.LEADER, main.EPOCH):
+        gauge.set(0)
     cfg = config.Config(server=server.url)
     found = Bench(main.Controller(cfg, api, parse("--identity=me", "--lease-duration=15")), server)
     tasks = [asyncio.create_task(found.controller._work()) for _ in range(main.WORKERS)]
@@ -234,6 +249,144 @@ async def test_nothing_is_written_before_all_four_are_in_sync(bench: Bench, miss
     [made] = await bench.writes(1)
     assert made.method == "POST"
     assert bench.controller.unready() is None
+
+
+async def test_only_one_that_is_in_sync_competes_and_says_that_it_leads(bench: Bench) -> None:
+    bench.synced("pods")
+    # An earlier process of this name may be the holder still.
+    bench.elected()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not bench.lease.candidate
+    assert (main.LEADER.value(), main.EPOCH.value()) == (0, 0)
+    bench.controller._collections()["pods"].set()
+    await until(lambda: bench.lease.candidate)
+    assert (main.LEADER.value(), main.EPOCH.value()) == (1, 1)
+    bench.deposed()
+    assert (main.LEADER.value(), main.EPOCH.value()) == (0, 0)
+
+
+@pytest.mark.parametrize("late", ["pods", "nodes", "nodeswapstates", "profiles"])
+async def test_one_that_is_in_sync_no_more_steps_down_until_it_is_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    monkeypatch.setattr(main, "SYNC_SECONDS", 0.0)
+    bench.synced()
+    await until(lambda: bench.lease.candidate)
+    bench.elected()
+    parts = (*bench.controller._informers, bench.controller._profiles)
+    [watched] = [each for each in parts if each.name == late]
+    watched.heard -= main.LAG_SECONDS + 1
+    await until(lambda: bench.lease.reasons)
+    assert bench.lease.reasons[0] == f"nothing was heard of {late} for 420 s" == bench.controller.unready()
+    assert not bench.lease.candidate
+    bench.deposed()
+    assert main.LEADER.value() == 0
+    watched.heard += main.LAG_SECONDS
+    await until(lambda: bench.lease.candidate)
+    assert bench.controller.unready() is None
+
+
+async def test_what_was_queued_in_an_earlier_leadership_writes_nothing_in_the_next(bench: Bench) -> None:
+    bench.synced()
+    bench.elected()
+    assert bench.led is not None
+    # The loop was busy while the Lease was lost and won again: it has been told of neither yet.
+    bench.led.seconds = 0.0
+    bench.node_comes()
+    bench.pod_comes(policy="Disabled")
+    bench.state_comes(state_row("node-2", version=2, epoch=5))
+    await quiet(bench)
+    assert bench.server.requests == []
+    late, bench.led = bench.led, None
+    bench.elected(transitions=6)
+    bench.controller._deposed(cast("lease.Leadership", late), "the Lease went to other")
+    assert main.LEADER.value() == 1, "it is about the leadership before"
+    bench.server.answer(accepted(1))
+    assert epoch((await bench.writes(1))[0]) == 7
+
+
+async def test_a_refusal_of_an_earlier_term_does_not_end_this_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.synced()
+    bench.elected()
+    earlier = bench.controller._led
+    assert earlier is not None
+    bench.deposed()
+
+    async def refused(_: str) -> None:
+        raise reconciler.Deposed(earlier, "the API server refused term 1")
+
+    monkeypatch.setattr(bench.controller._reconciler, "reconcile", refused)
+    bench.elected(transitions=1)
+    bench.node_comes()
+    await quiet(bench)
+    assert bench.lease.reasons == []
+
+
+async def test_memory_of_a_term_is_dropped_with_it(bench: Bench) -> None:
+    bench.synced()
+    bench.elected()
+    first = bench.controller._led
+    bench.controller._assume()
+    assert bench.controller._led is first
+    bench.deposed()
+    assert bench.controller._led is None
+    bench.elected(transitions=1)
+    assert bench.controller._led is not first
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_the_lease_is_given_back_after_the_last_write(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    monkeypatch.setattr(term, "DRAIN_SECONDS", 60.0 if answered else 0.0)
+    monkeypatch.setattr(bench.controller, "_parts", dict)
+    stop, arrived = asyncio.Event(), asyncio.Event()
+    bench.server.answer(arrived, accepted(1))
+    running = asyncio.create_task(bench.controller.run(stop))
+    bench.synced()
+    bench.node_comes()
+    bench.elected()
+    await bench.writes(1)
+    stop.set()
+    if answered:
+        bench.node_comes("node-2")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert bench.lease.released is None
+        arrived.set()
+    await running
+    # Of what was cut off nobody knows whether it is done: others wait until the Lease expires.
+    assert bench.lease.released is answered
+    assert len(bench.server.requests) == 1, "nothing begins any more"
+    assert main.LEADER.value() == 0
+
+
+async def test_a_part_that_fails_ends_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "BACKOFF_SECONDS", (0.0, 0.0))
+    faults = supervise.FAULTS.value("broken")
+    failed, stop = 0, asyncio.Event()
+
+    async def broken() -> None:
+        nonlocal failed
+        failed += 1
+        raise ZeroDivisionError
+
+    whole = bench.controller._parts()
+    assert {"pods", "profile_status", "events", "restoring", "namespaces", "silent_agents"} < whole.keys()
+    monkeypatch.setattr(bench.controller, "_parts", lambda: {"broken": broken, "sync": whole["sync"]})
+    running = asyncio.create_task(bench.controller.run(stop))
+    bench.synced()
+    await until(lambda: failed > 2)
+    bench.node_comes()
+    bench.server.answer(accepted(1))
+    bench.elected()
+    await bench.writes(1)
+    assert supervise.FAULTS.value("broken") >= faults + 2
+    stop.set()
+    await running
 
 
 async def test_a_term_is_later_than_the_lease_and_all_states_say(bench: Bench) -> None:
@@ -337,7 +490,8 @@ async def test_a_node_that_fails_is_tried_again_and_keeps_no_other_waiting(
     await quiet(bench)
     assert main.FAILURES.value("request") == failures + 1
     assert "cannot bring node node-1 to its plan: " in caplog.text
-    assert bench.controller._backoffs == {}
+    assert bench.controller._led is not None
+    assert bench.controller._led.backoffs == {}
 
 
 async def test_nodes_with_pods_that_must_not_swap_come_first_in_a_term(bench: Bench) -> None:

@@ -1,18 +1,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, deviations, podconditions, rows, throttle, troubles, warnings, workqueue
-from swapwarden.kube import client
+from swapwarden.controller import (
+    cluster,
+    deviations,
+    podconditions,
+    rows,
+    supervise,
+    throttle,
+    troubles,
+    warnings,
+)
+from swapwarden.controller.term import Term
+from swapwarden.kube import backoff, client
 from swapwarden.policy import nodes, pods
 
+from tests.unit.controller.objects import Led, term
+from tests.unit.kube.scripted import until
 from tests.unit.policy.rows import container, pod
 
 X = pod(container(), key="x", name="pod-x", node="n", policy="Disabled")
@@ -87,11 +100,19 @@ class Api:
 
     def __init__(self) -> None:
         self.patches: list[tuple[str, str, str]] = []
+        self.hang: set[str] = set()
+        self._flowing = asyncio.Event()
         self.refuse: list[Exception] = []
         self.on_write: Callable[[], object] = lambda: None
 
+    def go_on(self) -> None:
+        self.hang.clear()
+        self._flowing.set()
+
     async def request(self, method: str, path: str, *, body: bytes, content_type: str, **_: Any) -> bytes:
         self.on_write()
+        if path in self.hang:
+            await self._flowing.wait()
         if self.refuse:
             raise self.refuse.pop()
         [condition] = json.loads(body)["status"]["conditions"]
@@ -105,43 +126,50 @@ class Bench:
     """Pod conditions at work on one node, for which nothing is waited."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.api, self.leads = Api(), True
+        self.api = Api()
+        self.term: Term | None = term()
         self.known = cluster.Cluster(lambda *_, **__: None, lambda: None)
         self.known.node_changed("n", None, NODE)
         self.made = podconditions.PodConditions(
             cast("client.Client", self.api),
             self.known,
-            leads=lambda: self.leads,
+            term=lambda: self.term,
             writes=throttle.Throttle(1000.0, lambda: 0.0),
             gather=0.0,
         )
-        self.slept: list[float] = []
-        real = asyncio.sleep
+        self.waits: list[float] = []
+        made = backoff.Backoff
 
-        async def sleep(seconds: float) -> None:
-            self.slept.append(seconds)
-            await real(0)
+        def waits(first: float, longest: float) -> backoff.Backoff:
+            assert first > 0
+            self.waits.append(longest)
+            return made(0.0, 0.0)
 
-        monkeypatch.setattr("swapwarden.controller.podconditions.asyncio.sleep", sleep)
+        monkeypatch.setattr("swapwarden.controller.podconditions.backoff.Backoff", waits)
 
     def has(self, row: rows.StateRow | None, *found: pods.PodRow) -> None:
         self.known.state_changed("n", self.known.state_of("n"), row)
         for each in found:
             self.known.pod_changed(f"{each.namespace}/{each.name}", None, each)
 
-    def look(self) -> list[tuple[str, str, str]]:
+    async def look(self) -> list[tuple[str, str, str]]:
         """What is written once all is done that there is to do."""
-
-        async def run() -> None:
-            self.made.nudge("n")
-            running = asyncio.ensure_future(self.made.run())
+        self.api.patches.clear()
+        self.made.nudge("n")
+        async with self.running():
             for _ in range(30):
                 await asyncio.sleep(0)
-            running.cancel()
-
-        self.api.patches.clear()
-        asyncio.run(run())
         return list(self.api.patches)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.made.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
 
 @pytest.fixture
@@ -161,12 +189,12 @@ def newer(row: rows.StateRow, **changes: Any) -> rows.StateRow:
     return msgspec.structs.replace(row, **changes)
 
 
-def test_it_is_written_once(bench: Bench) -> None:
+async def test_it_is_written_once(bench: Bench) -> None:
     bench.has(told(), with_enforced(None))
-    assert bench.look() == [(PATH, "True", "PolicyDisabled")]
+    assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
     bench.has(None, with_enforced("True"))
     bench.has(newer(told(), version=9))
-    assert bench.look() == []
+    assert await bench.look() == []
 
 
 @pytest.mark.parametrize(
@@ -174,16 +202,16 @@ def test_it_is_written_once(bench: Bench) -> None:
     [{"policy": None}, {"terminal": True}, {"key": "hash"}],
     ids=["without policy", "ended", "mirror of a static pod"],
 )
-def test_others_have_none(bench: Bench, other: dict[str, Any]) -> None:
+async def test_others_have_none(bench: Bench, other: dict[str, Any]) -> None:
     bench.has(told(), with_enforced(None, **other))
-    assert bench.look() == []
+    assert await bench.look() == []
 
 
-def test_what_is_in_force_is_not_taken_back_while_nothing_is_known(bench: Bench) -> None:
+async def test_what_is_in_force_is_not_taken_back_while_nothing_is_known(bench: Bench) -> None:
     bench.has(told(observed=OBSERVED - 1), with_enforced("True"))
-    assert bench.look() == []
+    assert await bench.look() == []
     bench.has(newer(told(violation("WriteFailed")), version=2))
-    assert bench.look() == [(PATH, "False", "WriteFailed")]
+    assert await bench.look() == [(PATH, "False", "WriteFailed")]
 
 
 @pytest.mark.parametrize(
@@ -200,11 +228,11 @@ def test_what_is_in_force_is_not_taken_back_while_nothing_is_known(bench: Bench)
     ],
     ids=["plan", "violation", "unknown", "number"],
 )
-def test_another_reason_is_told_and_another_number_is_not(
+async def test_another_reason_is_told_and_another_number_is_not(
     bench: Bench, row: rows.StateRow, before: tuple[str, str], wanted: str | None
 ) -> None:
     bench.has(row, with_enforced(*before))
-    assert [reason for _, _, reason in bench.look()] == ([wanted] if wanted else [])
+    assert [reason for _, _, reason in await bench.look()] == ([wanted] if wanted else [])
 
 
 def test_the_time_of_a_transition_is_that_of_the_status() -> None:
@@ -214,68 +242,117 @@ def test_the_time_of_a_transition_is_that_of_the_status() -> None:
         assert ("lastTransitionTime" in condition) == is_new
 
 
-def test_a_change_of_the_plan_waits_for_its_own_generation(bench: Bench) -> None:
+async def test_a_change_of_the_plan_waits_for_its_own_generation(bench: Bench) -> None:
     bench.has(told(), with_enforced(None))
-    bench.look()
+    await bench.look()
     changed = {"x": state.PodState(names.Reason.POLICY_DISABLED, "max")}
     bench.has(newer(told(pods=changed), version=2, generation=5))
-    assert bench.look() == [(PATH, "Unknown", "AwaitingAgent")]
+    assert await bench.look() == [(PATH, "Unknown", "AwaitingAgent")]
     # Generations after that are about others.
     bench.has(newer(told(pods=changed), version=3, generation=7, observed=5))
-    assert bench.look() == [(PATH, "True", "PolicyDisabled")]
+    assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
 
 
-def test_who_does_not_lead_writes_nothing_and_begins_anew_with_all(bench: Bench) -> None:
-    bench.leads = False
+async def test_who_does_not_lead_writes_nothing_and_begins_anew_with_all(bench: Bench) -> None:
+    bench.term = None
     bench.has(told(), with_enforced(None))
-    assert bench.look() == []
-    bench.leads = True
-    assert bench.look() == [(PATH, "True", "PolicyDisabled")]
+    assert await bench.look() == []
+    bench.term = term()
+    assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
 
 
 @pytest.mark.parametrize(
     "error", [client.Unreachable("cut"), client.ApiError(500, "", "broken")], ids=["unreachable", "broken"]
 )
-def test_what_fails_is_tried_again_after_a_while(bench: Bench, error: Exception) -> None:
+async def test_what_fails_is_tried_again_after_a_while(bench: Bench, error: Exception) -> None:
     bench.has(told(), with_enforced(None))
     bench.api.refuse = [error]
-    assert bench.look() == [(PATH, "True", "PolicyDisabled")]
-    assert max(bench.slept) > 0
+    assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
+    assert bench.waits == [60.0]
 
 
-def test_what_one_pod_is_refused_keeps_no_other_waiting(bench: Bench) -> None:
+async def test_what_one_pod_is_refused_keeps_no_other_waiting(bench: Bench) -> None:
     other = msgspec.structs.replace(X, key="y", uid="y", name="pod-y")
     bench.has(told(pods={**PLANNED, "y": PLANNED["x"]}), with_enforced(None), other)
     bench.api.refuse = [client.ApiError(403, "", "denied by somebody's policy")]
-    written = bench.look()
+    written = await bench.look()
     assert written[0][0] == "/api/v1/namespaces/default/pods/pod-y/status"
     assert (PATH, "True", "PolicyDisabled") in written
-    assert max(bench.slept) > 0
+    assert bench.waits == [60.0]
 
 
-def test_a_node_that_fails_comes_after_the_others(bench: Bench) -> None:
-    row = told()
-    for node in ("a", "b"):
-        bench.known.node_changed(node, None, msgspec.structs.replace(NODE, name=node))
-        bench.known.state_changed(node, None, msgspec.structs.replace(row, name=node))
-        pod = msgspec.structs.replace(X, uid="x", name=f"pod-{node}", node=node)
-        bench.known.pod_changed(f"default/pod-{node}", None, pod)
+async def test_a_write_that_hangs_keeps_no_other_waiting(bench: Bench) -> None:
+    others = [msgspec.structs.replace(X, key=f"y{n}", uid=f"y{n}", name=f"pod-y{n}") for n in range(3)]
+    planned = {**PLANNED, **{each.key: PLANNED["x"] for each in others}}
+    bench.has(told(pods=planned), with_enforced(None), *others)
+    bench.api.hang = {PATH}
+    written = await bench.look()
+    assert sorted(path.split("/")[-2] for path, _, _ in written) == ["pod-y0", "pod-y1", "pod-y2"]
+    # One of the same node that comes while the write hangs, and what is found of that pod meanwhile.
+    late = msgspec.structs.replace(X, key="z", uid="z", name="pod-z")
+    bench.has(newer(told(pods={**planned, "z": PLANNED["x"]}), version=9), late)
+    async with bench.running():
+        bench.made.nudge("n")
+        await until(lambda: any("pod-z" in path for path, _, _ in bench.api.patches))
+        bench.has(newer(told(violation("WriteFailed"), pods=planned), version=10))
+        bench.made.nudge("n")
+        await until(lambda: not bench.made._nodes)
+        bench.api.go_on()
+        await until(lambda: (PATH, "False", "WriteFailed") in bench.api.patches)
+    assert [each for each in bench.api.patches if each[0] == PATH] == [
+        (PATH, "True", "PolicyDisabled"),
+        (PATH, "False", "WriteFailed"),
+    ], "one after the other"
+
+
+async def test_what_fails_is_not_written_late_where_the_pod_needs_it_no_more(bench: Bench) -> None:
+    bench.has(told(violation("WriteFailed")), with_enforced("True"))
     bench.api.refuse = [client.ApiError(403, "", "denied by somebody's policy")]
-    bench.made.nudge("a", "b")
-    depths = []
-    bench.api.on_write = lambda: depths.append(workqueue.DEPTH.value(podconditions.QUEUE))
-    written = [path.split("/")[-2] for path, _, _ in bench.look()]
-    assert written[:2] == ["pod-b", "pod-a"]
-    assert depths[0] == 3, "a, b, and the n of each look"
-    assert workqueue.DEPTH.value(podconditions.QUEUE) == 0
+
+    def recovers() -> None:
+        bench.has(newer(told(), version=9))
+        bench.made._look("n", term())
+
+    bench.api.on_write = recovers
+    assert await bench.look() == []
+
+
+async def test_nothing_is_written_in_a_term_that_is_over(bench: Bench) -> None:
+    led = Led()
+    bench.term = term(1, led)
+    bench.has(told(), with_enforced(None))
+    bench.made._look("n", bench.term)
+    led.seconds = 0.0
+    bench.term = None
+    assert await bench.look() == []
+    bench.term = term(2)
+    assert await bench.look() == [(PATH, "True", "PolicyDisabled")], "decided anew"
+
+
+async def test_a_node_that_cannot_be_judged_is_counted_and_keeps_no_other_waiting(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = supervise.FAULTS.value(podconditions.QUEUE)
+    real = bench.made._due
+
+    def due(node: str) -> Any:
+        if node == "broken":
+            raise ZeroDivisionError
+        return real(node)
+
+    monkeypatch.setattr(bench.made, "_due", due)
+    bench.has(told(), with_enforced(None))
+    bench.made.nudge("broken")
+    assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
+    assert supervise.FAULTS.value(podconditions.QUEUE) == faults + 1
 
 
 @pytest.mark.parametrize("status", [404, 409])
-def test_a_pod_that_is_gone_is_no_failure(bench: Bench, status: int) -> None:
+async def test_a_pod_that_is_gone_is_no_failure(bench: Bench, status: int) -> None:
     bench.has(told(), with_enforced(None))
     bench.api.refuse = [client.ApiError(status, "", "gone")]
-    assert bench.look() == []
-    assert max(bench.slept) == 0.0
+    assert await bench.look() == []
+    assert bench.waits == []
 
 
 def test_the_patch_names_the_pod_for_which_it_is() -> None:

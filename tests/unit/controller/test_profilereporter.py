@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from swapwarden.controller import cluster, profilereporter, profilestore, throttle
+from swapwarden.controller.term import Term
 from swapwarden.kube import backoff, client, events
 
-from tests.unit.controller.objects import node, profile_object
+from tests.unit.controller.objects import node, profile_object, term
 from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
 
 
@@ -33,7 +34,7 @@ class Bench:
 
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
-        self.leads = True
+        self.term: Term | None = term()
         self.known = cluster.Cluster(lambda *_, **__: None, lambda: None)
         self.store = profilestore.ProfileStore(self._changed)
         self.told = Told()
@@ -43,7 +44,7 @@ class Bench:
             api,
             self.known,
             self.store,
-            leads=lambda: self.leads,
+            term=lambda: self.term,
             recorder=self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
             writes=self.writes,
             gather=0.0,
@@ -113,7 +114,7 @@ async def test_a_difference_is_written_for_this_object_only_and_the_answer_count
         await bench.server.seen(1)
         [patch] = bench.server.requests
         assert (patch.method, patch.path) == ("PATCH", f"{profilereporter.PROFILES}/p/status")
-        assert json.loads(patch.body)["metadata"] == {"uid": "uid-of-p"}
+        assert json.loads(patch.body)["metadata"] == {"uid": "uid-of-p", "resourceVersion": "3"}
         written = status_of(patch)
         assert written["observedGeneration"] == 1
         assert (written["nodes"]["matched"], written["nodes"]["pending"]) == (1, 0)
@@ -124,12 +125,12 @@ async def test_a_difference_is_written_for_this_object_only_and_the_answer_count
 
 
 async def test_who_does_not_lead_reports_nothing_until_it_does(bench: Bench) -> None:
-    bench.leads = False
+    bench.term = None
     bench.store.offer(profile_object())
     async with bench.running():
         await until(lambda: not bench.reporter._changed.is_set())
         assert bench.server.requests == []
-        bench.leads = True
+        bench.term = term()
         bench.reporter.nudge()
         await bench.server.seen(1)
     assert len(bench.server.requests) == 1
@@ -170,8 +171,8 @@ async def test_a_profile_that_is_gone_or_another_one_is_left_to_the_watch(
         bench.store.offer(profile_object(version=4, uid="new"))
         await bench.server.seen(2)
     assert [json.loads(request.body)["metadata"] for request in bench.server.requests] == [
-        {"uid": "uid-of-p"},
-        {"uid": "new"},
+        {"uid": "uid-of-p", "resourceVersion": "3"},
+        {"uid": "new", "resourceVersion": "4"},
     ]
 
 

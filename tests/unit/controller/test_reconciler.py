@@ -13,11 +13,12 @@ import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import cluster, enforcement, features, reconciler, rows, throttle
+from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import client, events
 from swapwarden.policy import profiles
 
-from tests.unit.controller.objects import node, profile, state_object, state_row
-from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply
+from tests.unit.controller.objects import Led, node, profile, state_object, state_row, term
+from tests.unit.kube.scripted import CUT, HANG, Request, Scripted, failure, reply
 from tests.unit.policy.rows import container, pod
 
 TERM = 7
@@ -47,7 +48,7 @@ class Bench:
 
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
-        self.term: int | None = TERM
+        self.term: Term | None = term(TERM)
         self.again: list[tuple[str, float]] = []
         self.dirty: list[str] = []
         self.told = Told()
@@ -64,7 +65,6 @@ class Bench:
             published=self.features,
             writes=self.writes,
             waits=self.waits,
-            label_grace=600,
             extended_resource=True,
             vouched={TRUSTED: "yes"},
         )
@@ -181,11 +181,27 @@ async def test_a_term_that_ends_during_a_write_writes_no_labels_after_it(bench: 
     bench.known.node_changed("node-1", None, node())
     release = asyncio.Event()
     bench.server.answer(release, answer(2))
+    led = Led()
+    bench.term = term(TERM, led)
     work = asyncio.create_task(bench.reconcile())
     await bench.server.seen(1)
-    bench.term = None
+    # Another term of this instance, too, is none in which that was decided.
+    led.seconds, bench.term = 0.0, term(TERM + 1)
     release.set()
-    assert [request.path for request in await work] == [reconciler.STATES]
+    with pytest.raises(TermOver):
+        await work
+    assert [request.path for request in bench.server.requests] == [reconciler.STATES]
+
+
+async def test_a_write_is_not_waited_for_beyond_the_end_of_its_term(bench: Bench) -> None:
+    bench.server.answer(HANG)
+    bench.term = term(TERM)
+    work = asyncio.create_task(bench.reconcile())
+    await bench.server.seen(1)
+    bench.term.end()
+    with pytest.raises(TermOver):
+        await work
+    assert reconciler.WRITES.value("state", "over") == 1
 
 
 async def test_a_state_that_is_gone_is_made_anew(bench: Bench) -> None:
@@ -340,7 +356,7 @@ async def test_a_label_waits_for_its_time_anew_in_a_new_term_and_on_a_new_node(
     assert await bench.reconcile() == []
     assert bench.again == [("node-1", 600.0)]
     now += 590
-    bench.reconciler.begin_term()
+    bench.term = term(TERM + 1)
     assert await bench.reconcile() == []
     now += 590
     assert await bench.reconcile() == [], "others may have led, and swap may have been on, in between"

@@ -414,6 +414,51 @@ def test_timings_that_let_two_lead_are_refused(seconds: tuple[float, float, floa
         lease.Timing(*seconds)
 
 
+# --- one that is no candidate ---
+
+
+def test_one_that_is_no_candidate_takes_no_lease_that_is_free() -> None:
+    made = claim()
+    made.stand(100.0, candidate=False)
+    made.saw(None, 100.0)
+    assert isinstance(made.step(100.0, "t"), lease.Sleep)
+    made.saw(held(""), 110.0)
+    assert isinstance(made.step(110.0, "t"), lease.Sleep)
+    assert not made.tried
+
+
+def test_one_that_becomes_a_candidate_looks_at_once_and_has_waited_for_the_holder_already() -> None:
+    made = claim()
+    made.stand(100.0, candidate=False)
+    made.saw(held("other"), 100.0)
+    assert isinstance(made.step(100.0, "t"), lease.Sleep)
+    made.saw(held("other"), 114.9)
+    watching = made.step(115.0, "t")
+    assert isinstance(watching, lease.Sleep)
+    assert watching.until > 116.0
+    made.stand(115.1, candidate=True)
+    assert made.step(115.1, "t") == lease.Look()
+    made.saw(held("other"), 115.2)
+    assert write_of(made.step(115.2, "t1")).term == lease.Term("t1", 1)
+
+
+def test_becoming_a_candidate_shortens_no_other_wait() -> None:
+    made, answer = leader(sent=100.0)
+    made.stand(101.0, candidate=False)
+    assert made.leading, "who leads goes on to"
+    made.stopped(102.0, made.aside())
+    waiting = made.step(102.0, "t")
+    made.stand(103.0, candidate=True)
+    assert made.step(103.0, "t") == waiting, "others go first"
+    made.saw(answer, 104.0)
+    made.stand(104.0, candidate=False)
+    made.failed(104.0, 60.0)
+    made.stand(105.0, candidate=True)
+    refused = made.step(105.0, "t")
+    assert isinstance(refused, lease.Sleep)
+    assert refused.until >= 164.0, "the API server asked for it"
+
+
 # --- all together ---
 
 
@@ -722,8 +767,8 @@ class Instance:
             namespace="ns",
             name="l",
             identity=identity,
-            on_started=lambda transitions: self._tell("started", transitions),
-            on_stopped=lambda reason: self._tell("stopped", reason),
+            on_started=lambda led: self._tell("started", led.transitions),
+            on_stopped=lambda _, reason: self._tell("stopped", reason),
             **timing,
         )
 
@@ -768,7 +813,6 @@ def test_the_thread_leads_renews_and_releases(fake: FakeApi, start: Start) -> No
     one = start()
     assert one.next()[:2] == ("started", 4)
     assert one.elector.is_leading()
-    assert lease.LEADER.value() == 1
     until(lambda: fake.count("PUT") > 5, "renewals")
     assert fake.lease is not None
     assert (fake.lease["spec"]["holderIdentity"], fake.lease["spec"]["leaseTransitions"]) == ("me", 4)
@@ -777,7 +821,6 @@ def test_the_thread_leads_renews_and_releases(fake: FakeApi, start: Start) -> No
     assert one.next()[:2] == ("stopped", "this instance ends")
     assert one.told.empty()
     assert not one.elector.alive()
-    assert lease.LEADER.value() == 0
     spec = fake.lease["spec"]
     assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("", 1, 4)
 
@@ -794,7 +837,7 @@ def test_callbacks_come_from_the_thread_when_it_leads_and_when_it_does_not_any_m
 def test_the_lease_is_released_after_all_have_been_told(fake: FakeApi) -> None:
     holders = []
 
-    def stopped(_: str) -> None:
+    def stopped(*_: object) -> None:
         assert fake.lease is not None
         holders.append(fake.lease["spec"]["holderIdentity"])
 
@@ -926,7 +969,7 @@ def test_a_thread_that_does_not_end_is_told_of(
     one = start()
     one.next()
 
-    def block(_: str) -> None:
+    def block(*_: object) -> None:
         busy.set()
         done.wait(10.0)
 
@@ -986,6 +1029,68 @@ def test_stepping_down_takes_effect_at_once_and_leaves_the_lease(fake: FakeApi, 
     mine = {body["spec"]["holderIdentity"] for method, _, body in fake.requests if method != "GET"}
     assert mine == {"me"}, "it was not released"
     assert [request[0] for request in fake.requests[requests : requests + 2]] == ["GET", "PUT"]
+
+
+def test_what_is_stepped_down_from_is_one_leadership_and_not_the_next(fake: FakeApi) -> None:
+    led: queue.Queue[lease.Leadership] = queue.Queue()
+    elector = lease.Elector(
+        CONFIG,
+        namespace="ns",
+        name="l",
+        identity="me",
+        on_started=led.put,
+        on_stopped=lambda *_: None,
+        **HASTY,
+    )
+    elector.start()
+    first = led.get(timeout=10.0)
+    assert 0 < first.left() < HASTY["renew_deadline"]
+    elector.step_down("someone else writes", first)
+    assert first.left() == 0.0
+    second = led.get(timeout=10.0)
+    elector.step_down("an earlier write was refused", first)
+    assert elector.is_leading()
+    assert (first.left(), second.left() > 0) == (0.0, True)
+    renewals = fake.count("PUT")
+    until(lambda: fake.count("PUT") > renewals + 2, "renewals")
+    assert first.left() == 0.0
+    elector.stop()
+    assert second.left() == 0.0
+
+
+def test_the_time_that_is_left_ends_before_the_lease_can_be_anothers(start: Start, fake: FakeApi) -> None:
+    one = start(HASTY)
+    one.next()
+    fake.held.add("PUT")
+    until(lambda: fake.requests[-1][0] == "PUT", "a renewal on its way")
+    leadership = one.elector._leadership
+    assert leadership is not None
+    assert leadership.left() < HASTY["renew_deadline"] < HASTY["lease_duration"]
+    assert one.next().what == "stopped"
+    assert leadership.left() == 0.0
+
+
+def test_one_that_is_no_candidate_only_looks_until_it_is_one(fake: FakeApi) -> None:
+    one = Instance(PATIENT)
+    one.elector.start(candidate=False)
+    until(lambda: fake.count("GET") > 3, "looks")
+    assert {method for method, _, _ in fake.requests} == {"GET"}
+    one.elector.stand(candidate=True)
+    assert one.next().what == "started"
+    one.elector.stand(candidate=False)
+    renewals = fake.count("PUT")
+    until(lambda: fake.count("PUT") > renewals + 2, "who leads goes on to")
+    one.elector.stop()
+    one.elector.stand(candidate=True)
+
+
+def test_one_that_becomes_a_candidate_is_not_kept_waiting_for_its_next_look(fake: FakeApi) -> None:
+    one = Instance({"lease_duration": 600.0, "renew_deadline": 400.0, "retry_period": 300.0})
+    one.elector.start(candidate=False)
+    until(lambda: fake.count("GET") == 1, "a look")
+    one.elector.stand(candidate=True)
+    assert one.next().what == "started"
+    one.elector.stop()
 
 
 @pytest.fixture
@@ -1129,11 +1234,17 @@ def test_others_are_named_in_the_log(fake: FakeApi, start: Start, caplog: pytest
 def test_a_callback_that_fails_ends_the_thread_and_the_term(fake: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
     stopped: queue.Queue[str] = queue.Queue()
 
-    def fail(_: int) -> None:
+    def fail(_: lease.Leadership) -> None:
         raise LookupError("a mistake")
 
     elector = lease.Elector(
-        CONFIG, namespace="ns", name="l", identity="me", on_started=fail, on_stopped=stopped.put, **PATIENT
+        CONFIG,
+        namespace="ns",
+        name="l",
+        identity="me",
+        on_started=fail,
+        on_stopped=lambda _, why: stopped.put(why),
+        **PATIENT,
     )
     elector.start()
     assert stopped.get(timeout=10.0) == "the thread that holds the Lease ends"
@@ -1153,5 +1264,5 @@ def test_a_configuration_that_cannot_be_used_is_refused_at_once() -> None:
             name="l",
             identity="me",
             on_started=lambda _: None,
-            on_stopped=lambda _: None,
+            on_stopped=lambda *_: None,
         )

@@ -1,0 +1,52 @@
+"""Keeps the parts of the controller going: a mistake in one of them ends neither the process nor the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from swapwarden.kube import backoff
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+FAULTS = metrics.counter(
+    "swapwarden_controller_part_faults_total",
+    "Unexpected errors in a part of the controller, by part. It is started again, or goes on with the next object.",
+    labels=("part",),
+)
+
+BACKOFF_SECONDS: Final = (0.5, 60.0)
+CALM_SECONDS: Final = 120.0
+"""A part that has run for so long begins its waits anew."""
+
+
+def begin(parts: Iterable[str]) -> None:
+    """Publish the metric of these parts before anything goes wrong."""
+    FAULTS.begin((part,) for part in parts)
+
+
+async def unending(
+    part: str,
+    job: Callable[[], Coroutine[Any, Any, None]],
+    *,
+    sleep: Callable[[float], Coroutine[Any, Any, object]] = asyncio.sleep,
+) -> None:
+    """Run a job that never ends, again after each error, until cancelled."""
+    waits = backoff.Backoff(*BACKOFF_SECONDS)
+    loop = asyncio.get_running_loop()
+    while True:
+        begun = loop.time()
+        try:
+            await job()
+        except Exception:
+            FAULTS.inc(part)
+            if loop.time() - begun > CALM_SECONDS:
+                waits.reset()
+            wait = waits.next()
+            log.exception("unexpected error in %s; it is started again in %.1f s, all else goes on", part, wait)
+            await sleep(wait)
+        else:
+            return

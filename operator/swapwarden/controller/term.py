@@ -1,0 +1,108 @@
+"""One leadership of the controller, and what lives as long as it.
+
+A new Term is made whenever this instance begins to lead, and dropped when it does not lead any more. So nothing that an
+earlier leadership remembered, queued or decided counts in a later one: others may have led in between. What must not
+outlive a leadership is a field of it.
+
+The API server refuses states of an earlier term by their epoch. For all other writes this is the fence: none begins
+without a term, it is the one under which it was decided, and none is waited for beyond the leader's time. The next
+leader's begins a third of the Lease's duration later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol
+
+from swapwarden.controller import exposures, nodelabels
+from swapwarden.kube import backoff
+
+DRAIN_SECONDS: Final = 5.0
+"""How long writes in flight may take to finish when the process ends."""
+
+
+class TermOver(Exception):  # noqa: N818 the name says what is the matter
+    """The term is over: what was to be written in it is the next leader's business."""
+
+
+class Leadership(Protocol):
+    """What a term needs of a lease.Leadership."""
+
+    def left(self) -> float:
+        """Seconds until this instance must have stopped to lead; 0 where it has."""
+
+
+class Term:
+    """One leadership; all of it in one event loop."""
+
+    def __init__(self, epoch: int, leadership: Leadership, *, label_grace: float) -> None:
+        """`epoch` is what states written in it carry; `label_grace` is in seconds, see nodelabels."""
+        self.epoch: Final = epoch
+        self.leadership: Final = leadership
+        self.labels: Final = nodelabels.Labels(label_grace)
+        """Of Nodes."""
+        self.asked: Final = nodelabels.Labels(label_grace)
+        """Of NodeFeatures."""
+        self.exposures: Final = exposures.Exposures()
+        self.backoffs: Final[dict[str, backoff.Backoff]] = {}
+        """Of nodes that could not be brought to their plan, by name."""
+        self.unsure = False
+        """Whether a write was cut off: nobody knows whether the API server does it."""
+        self._closed = False
+        self._writing: set[asyncio.Timeout] = set()
+        self._finished = asyncio.Event()
+
+    def left(self) -> float:
+        """Seconds for which a write may be on its way; 0 where none may begin."""
+        return 0.0 if self._closed else self.leadership.left()
+
+    def is_valid(self) -> bool:
+        """Whether a write may begin."""
+        return self.left() > 0
+
+    async def write(self, request: Coroutine[Any, Any, bytes]) -> bytes:
+        """Await a request that writes, for no longer than the term lasts. TermOver where that is too short."""
+        left = self.left()
+        if left <= 0:
+            request.close()
+            raise TermOver("the term is over")
+        bound = asyncio.timeout(left)
+        try:
+            async with bound:
+                self._writing.add(bound)
+                return await request
+        except asyncio.CancelledError:
+            self.unsure = True
+            raise
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            self.unsure = True
+            raise TermOver("the term ended before the API server's answer came") from None
+        finally:
+            self._writing.discard(bound)
+            if not self._writing:
+                self._finished.set()
+
+    async def drain(self, seconds: float | None = None) -> None:
+        """Let no write begin any more, wait for those in flight, and cut off what is not done in time.
+
+        That is DRAIN_SECONDS where no other is given.
+        """
+        self._close(DRAIN_SECONDS if seconds is None else seconds)
+        while self._writing:
+            self._finished.clear()
+            await self._finished.wait()
+
+    def end(self) -> None:
+        """Let no write begin any more, and cut off those in flight: another instance may lead."""
+        self._close(0.0)
+
+    def _close(self, seconds: float) -> None:
+        self._closed = True
+        latest = asyncio.get_running_loop().time() + seconds
+        for bound in self._writing:
+            due = bound.when()
+            if not bound.expired() and (due is None or due > latest):
+                bound.reschedule(latest)

@@ -1,0 +1,150 @@
+"""What may be written in a leadership, and for how long it may be on its way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from swapwarden.controller.term import Term, TermOver
+
+from tests.unit.controller.objects import Led, term
+from tests.unit.kube.scripted import until
+
+
+class Request:
+    """A write that is on its way until the test says otherwise."""
+
+    def __init__(self) -> None:
+        self.begun = self.ended = False
+        self.answer = asyncio.Event()
+
+    async def send(self) -> bytes:
+        self.begun = True
+        try:
+            await self.answer.wait()
+        finally:
+            self.ended = True
+        return b"done"
+
+
+class Flight:
+    """Writes of one term."""
+
+    def __init__(self, led: Led) -> None:
+        self.term = term(3, led)
+        self.tasks: list[asyncio.Task[bytes]] = []
+
+    async def begins(self) -> tuple[Request, asyncio.Task[bytes]]:
+        request = Request()
+        task = asyncio.create_task(self.term.write(request.send()))
+        self.tasks.append(task)
+        await until(lambda: request.begun)
+        return request, task
+
+
+@pytest.fixture
+async def fly() -> AsyncIterator[Callable[..., Flight]]:
+    made: list[Flight] = []
+
+    def begin(led: Led | None = None) -> Flight:
+        made.append(Flight(led or Led()))
+        return made[-1]
+
+    yield begin
+    for task in (task for flight in made for task in flight.tasks):
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def refused(over: Term) -> None:
+    request = Request()
+    with pytest.raises(TermOver):
+        await over.write(request.send())
+    assert not request.begun
+
+
+async def test_no_write_begins_when_the_leaders_time_is_over() -> None:
+    led = Led(10.0)
+    lasting = term(3, led)
+    assert lasting.is_valid()
+    led.seconds = 0.0
+    assert not lasting.is_valid()
+    await refused(lasting)
+    assert not lasting.unsure, "nothing was sent"
+
+
+async def test_a_write_ends_with_the_leaders_time_and_not_with_its_own(fly: Callable[..., Flight]) -> None:
+    flight = fly(Led(0.01))
+    request, task = await flight.begins()
+    with pytest.raises(TermOver, match="before the API server's answer"):
+        await task
+    assert request.ended
+    assert flight.term.unsure
+
+
+async def test_an_error_of_a_write_is_its_own(fly: Callable[..., Flight]) -> None:
+    async def late() -> bytes:
+        raise TimeoutError("no answer within 10 s")
+
+    lasting = fly().term
+    with pytest.raises(TimeoutError, match="10 s"):
+        await lasting.write(late())
+    assert not lasting.unsure
+
+
+async def test_the_end_of_a_term_cuts_what_is_on_its_way(fly: Callable[..., Flight]) -> None:
+    flight = fly()
+    writes = [await flight.begins() for _ in range(3)]
+    writes[0][0].answer.set()
+    assert await writes[0][1] == b"done"
+    flight.term.end()
+    flight.term.end()
+    for request, task in writes[1:]:
+        with pytest.raises(TermOver):
+            await task
+        assert request.ended
+    await refused(flight.term)
+
+
+async def test_draining_lets_writes_finish_and_none_begin(fly: Callable[..., Flight]) -> None:
+    flight = fly()
+    request, task = await flight.begins()
+    draining = asyncio.create_task(flight.term.drain(60.0))
+    await asyncio.sleep(0)
+    await refused(flight.term)
+    assert not draining.done()
+    request.answer.set()
+    await draining
+    assert await task == b"done"
+    assert not flight.term.unsure, "the Lease can be given back at once"
+
+
+async def test_draining_cuts_what_does_not_finish_and_remembers_that(fly: Callable[..., Flight]) -> None:
+    flight = fly()
+    request, task = await flight.begins()
+    await flight.term.drain(0.0)
+    assert request.ended, "before the Lease is given back"
+    with pytest.raises(TermOver):
+        await task
+    assert flight.term.unsure
+
+
+async def test_draining_waits_for_no_longer_than_the_leaders_time(fly: Callable[..., Flight]) -> None:
+    flight = fly(Led(0.01))
+    await flight.begins()
+    async with asyncio.timeout(10.0):
+        await flight.term.drain(3600.0)
+
+
+async def test_a_cancelled_write_leaves_it_open_whether_it_was_done(fly: Callable[..., Flight]) -> None:
+    flight = fly()
+    _, task = await flight.begins()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert flight.term.unsure
+
+
+async def test_a_term_that_nothing_is_written_in_drains_at_once() -> None:
+    await term().drain()
