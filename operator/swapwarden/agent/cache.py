@@ -1,6 +1,10 @@
-"""The last state, on a directory that survives reboots: in force before the API server can be asked.
+"""The last state, kept on the node: in force before the API server can be asked.
 
-The file is a line with the CRC-32 of what follows, and that is JSON: a value that a bad disk changed must not be taken
+It is in two directories. The one in memory, which does not survive a reboot, has it before it is applied, so that no
+agent that is killed is followed by one that goes back to an older state. The one on a disk, which may take seconds
+where the node swaps to it, has it some time after.
+
+A file is a line with the CRC-32 of what follows, and that is JSON: a value that a bad disk changed must not be taken
 for what the controller said.
 """
 
@@ -60,19 +64,37 @@ class Loaded(NamedTuple):
 
 def store(directory: pathlib.Path, node: str, state: wanted.WireState, boot: str) -> None:
     """Replace what is cached, and wait for the disk; a crash leaves the old or the new. OSError where it fails."""
+    _replace(directory, node, state, boot, sync=True)
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def note(directory: pathlib.Path, node: str, state: wanted.WireState, boot: str) -> None:
+    """As `store`, in a directory that is in memory: without waiting for a disk. OSError where it fails.
+
+    Nothing is left there then, for what there was before is not the last state any more.
+    """
+    try:
+        _replace(directory, node, state, boot, sync=False)
+    except OSError:
+        with contextlib.suppress(OSError):
+            (directory / FILE).unlink(missing_ok=True)
+        raise
+
+
+def _replace(directory: pathlib.Path, node: str, state: wanted.WireState, boot: str, *, sync: bool) -> None:
     cached = Cached(node, state.metadata.uid, state.metadata.generation, state.spec, boot)
     new = directory / f"{FILE}{NEW}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:  # noqa: PTH123 pathlib opens no descriptors
         file.write(_sealed(msgspec.json.encode(cached)))
         file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
     new.replace(directory / FILE)
-    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def remove(directory: pathlib.Path) -> None:
@@ -124,38 +146,75 @@ def load(directory: pathlib.Path, node: str, page: int) -> Loaded | None:
     return Loaded(state, cached.boot)
 
 
-class Keeper:
-    """Caches the newest state that it was given, in the background: a disk that is busy with swapping takes seconds."""
+def newest(memory: pathlib.Path, disk: pathlib.Path, node: str, boot: str, page: int) -> Loaded | None:
+    """What is cached last: in memory, if that is of this boot, else on the disk. None where `load` finds nothing."""
+    found = load(memory, node, page)
+    return found if found is not None and found.boot == boot else load(disk, node, page)
 
-    def __init__(self, directory: pathlib.Path, node: str, boot: str) -> None:
-        """`boot`: the kernel's boot_id."""
+
+class Keeper:
+    """Caches the newest state that it was given: in memory at once, on the disk in the background."""
+
+    def __init__(self, memory: pathlib.Path, directory: pathlib.Path, node: str, boot: str) -> None:
+        """`memory` does not survive a reboot, `directory` does; `boot` is the kernel's boot_id."""
+        self._memory = memory
         self._directory = directory
         self._node = node
         self._boot = boot
         self._newest: wanted.WireState | None = None
         self._due = asyncio.Event()
         self._failed = False
+        """Whether the disk lacks the newest; `_unnoted`: whether the memory does."""
+        self._unnoted = False
 
     def keep(self, state: wanted.WireState) -> None:
-        """Cache it when the last write is done; what was waiting is left out."""
+        """Cache it, before it is applied; on the disk when the last write is done, and what was waiting is left out."""
         self._newest = state
         self._due.set()
+        self._note(state)
 
     def retry(self) -> None:
         """Try again what could not be written."""
         if self._failed:
             self._due.set()
+        if self._unnoted and self._newest is not None:
+            self._note(self._newest)
 
     async def run(self) -> None:
-        """Until cancelled. No write is under way once this has ended: who removes the file then removes it for good."""
-        while True:
-            await self._due.wait()
-            self._due.clear()
-            if self._newest is not None:
-                await self._store(self._newest)
-            await asyncio.sleep(MIN_SECONDS)
+        """Until cancelled; what is the newest then is on the disk when this has ended, unless that fails.
 
-    async def _store(self, state: wanted.WireState) -> None:
+        No write is under way any more: who removes the file then removes it for good.
+        """
+        try:
+            while True:
+                await self._due.wait()
+                await self._store()
+                await asyncio.sleep(MIN_SECONDS)
+        except asyncio.CancelledError:
+            if self._due.is_set():
+                await self._store()
+            raise
+
+    def _note(self, state: wanted.WireState) -> None:
+        try:
+            note(self._memory, self._node, state, self._boot)
+        except OSError as error:
+            FAILURES.inc()
+            if not self._unnoted:
+                log.error(  # noqa: TRY400 the message has it all
+                    "the state cannot be cached in --run-dir; an agent that is killed now is followed by one that goes"
+                    " by what the disk has: %s",
+                    error,
+                )
+            self._unnoted = True
+        else:
+            self._unnoted = False
+
+    async def _store(self) -> None:
+        self._due.clear()
+        state = self._newest
+        if state is None:
+            return
         writing = asyncio.create_task(asyncio.to_thread(store, self._directory, self._node, state, self._boot))
         try:
             await asyncio.shield(writing)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Final
 
-from swapwarden.api import state
+from swapwarden.agent import strict
 from swapwarden.telemetry import metrics
 
 CONDITIONS = metrics.gauge(
     "swapwarden_agent_condition",
-    "1 for what each condition of the node's NodeSwapState says now, by its type, status and reason.",
+    "1 for what each condition of the node's NodeSwapState says now, or would say while the API server is away, by its"
+    " type, status and reason.",
     labels=("type", "status", "reason"),
 )
 
@@ -21,9 +22,9 @@ class Conditions:
     def __init__(self) -> None:
         self._series: Final[dict[str, tuple[str, str]]] = {}
 
-    def tell(self, conditions: Iterable[state.Condition]) -> None:
-        """These are all conditions."""
-        now = {each.type: (each.status, each.reason) for each in conditions}
+    def tell(self, verdicts: Mapping[str, strict.Verdict]) -> None:
+        """These are all conditions, by type."""
+        now = {kind: (verdict.status, verdict.reason) for kind, verdict in verdicts.items()}
         for kind, said in list(self._series.items()):
             if now.get(kind) != said:
                 CONDITIONS.remove(kind, *said)

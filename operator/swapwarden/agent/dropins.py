@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import Final, Generic, TypeVar
 
+from swapwarden.agent import hostfiles
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
 
@@ -100,9 +101,12 @@ def bring_slices(directory: pathlib.Path, wanted: tuple[str, ...]) -> None:
             _remove(folder)
 
 
-def is_installed(directory: pathlib.Path, name: str) -> bool:
-    """Whether the file of a slice is there, as `bring_slices` writes it."""
-    return bool(_SLICE.fullmatch(name)) and _content(directory / f"{name}{_FOLDER}" / FILE) == CONTENT
+def installed(directory: pathlib.Path) -> frozenset[str]:
+    """The slices whose file is there, as `bring_slices` writes it; none where the directory cannot be read."""
+    names = (name.removesuffix(_FOLDER) for name in hostfiles.names(directory, f"*{_FOLDER}"))
+    return frozenset(
+        name for name in names if _SLICE.fullmatch(name) and _content(directory / f"{name}{_FOLDER}" / FILE) == CONTENT
+    )
 
 
 def _install(folder: pathlib.Path) -> None:
@@ -176,11 +180,17 @@ class Keeper(Generic[Wanted]):
         """Why the files are not as wanted; empty where they are, or were not looked at yet."""
         self.left = False
         """Whether there may be files that should not be."""
+        self.held: frozenset[str] = frozenset()
+        """The slices that may have a file: those where one was seen, and while files are written those that get one."""
 
     @property
     def mounted(self) -> bool:
         """Whether this agent installs the files, and no one else has to."""
         return self._directory is not None
+
+    def look(self) -> None:
+        """See which slices have a file already: to be called before anything depends on it."""
+        self.held = frozenset() if self._directory is None else installed(self._directory)
 
     def want(self, wanted: Wanted | None) -> None:
         """Files by what `bring` takes; empty: none. None: not known yet, so all stays as it is."""
@@ -205,8 +215,10 @@ class Keeper(Generic[Wanted]):
             if self._directory is None or self._wanted is None:
                 continue
             wanted, before = self._wanted, (self.failed, self.left)
+            # systemd may read a file before it is known here that it was written.
+            self.held |= frozenset([wanted] if isinstance(wanted, str) else wanted)
             try:
-                await asyncio.to_thread(self._bring, self._directory, wanted)
+                self.held = await asyncio.to_thread(self._brought, self._directory, wanted)
             except OSError as error:
                 wait = self._failed(error)
                 self._changed()
@@ -221,6 +233,10 @@ class Keeper(Generic[Wanted]):
                 self.left = False
             if (self.failed, self.left) != before:
                 self._changed()
+
+    def _brought(self, directory: pathlib.Path, wanted: Wanted) -> frozenset[str]:
+        self._bring(directory, wanted)
+        return installed(directory)
 
     def _failed(self, error: OSError) -> float:
         FAILURES.inc()

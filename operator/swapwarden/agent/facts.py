@@ -63,6 +63,11 @@ def available(proc: pathlib.Path) -> int:
     return meminfo(hostfiles.text(proc / "meminfo") or "").get("MemAvailable", 0)
 
 
+def has_swap_controller(cgroups: cgroupfs.Cgroups, root: str) -> bool:
+    """Whether pods can be given limits of swap; `root` is the cgroup above them all."""
+    return cgroups.has("", cgroupfs.CONTROLLERS) and cgroups.has(root, cgroupfs.SWAP_MAX)
+
+
 def read(
     proc: pathlib.Path,
     block: pathlib.Path,
@@ -79,10 +84,10 @@ def read(
     release = hostfiles.text(proc / "sys/kernel/osrelease") or ""
     mounted = mounts.read(proc)
     seen = mounts.noswap(mounted)
-    unified = cgroups.has("", "cgroup.controllers")
+    unified = cgroups.has("", cgroupfs.CONTROLLERS)
     return state.Facts(
         cgroup_version=2 if unified else 1 if cgroups.has("", "memory") else 0,
-        swap_controller=unified and pods_root is not None and cgroups.has(pods_root, cgroupfs.SWAP_MAX),
+        swap_controller=pods_root is not None and has_swap_controller(cgroups, pods_root),
         swap_bytes=sizes.get("SwapTotal", 0),
         memory_bytes=sizes.get("MemTotal", 0),
         page_size=cgroups.page,

@@ -1,18 +1,20 @@
 """Makes settings of the node's kernel hold what the state says: memory management, and zswap.
 
-The kernel does not tell when another writer changes them, so they are compared from time to time.
+The kernel does not tell when another writer changes them, so they are compared from time to time. It may be long in
+taking a value: for a compressor of zswap it starts modprobe, and waits. So all of this is done in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import pathlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from swapwarden.agent import held, originals, settingfiles, shortfall, wanted
+from swapwarden.agent import aside, held, originals, settingfiles, shortfall, wanted
 from swapwarden.api import names
 from swapwarden.kube import backoff
 
@@ -20,6 +22,8 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = (2.0, 120.0)
 """First and longest bound of the wait before trying a refused write again."""
+WRITE_SECONDS: Final = 30.0
+"""How long the kernel may take over all settings before that is told. It is left to go on."""
 _NUMBER: Final = re.compile(r"[0-9]{1,8}")
 
 
@@ -65,7 +69,7 @@ SETTINGS: Final = {
 
 
 class Kernel:
-    """Not thread-safe: everything runs in one event loop."""
+    """Not thread-safe: all but the files is of one event loop."""
 
     def __init__(
         self,
@@ -75,18 +79,17 @@ class Kernel:
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         """`roots`: where the folders that the agent was given are. `changed` is called when `shortfalls` is another."""
+        self._originals = book
         self._held = held.Held(book, self)
         self._roots = roots
         self._changed = changed
         self._state: wanted.State | None = None
+        self._due = asyncio.Event()
+        self._aside = aside.Aside("kernel-settings")
         self._backoff = backoff.Backoff(*RETRY_SECONDS)
-        self._retry: asyncio.TimerHandle | None = None
         self.shortfalls: tuple[shortfall.Shortfall, ...] = ()
-
-    @property
-    def to_put_back(self) -> int:
+        self.to_put_back = 0
         """Settings that hold a value of ours and should not."""
-        return self._held.to_put_back
 
     @property
     def concerned(self) -> bool:
@@ -95,32 +98,68 @@ class Kernel:
         return bool(asked or self.shortfalls)
 
     def apply(self, state: wanted.State) -> None:
-        """Put a state in force; on return every setting that could be brought to it was."""
-        self._state = state
-        self._backoff.reset()
-        self.resync()
-
-    def resync(self) -> None:
-        """Compare every setting with what is wanted. Before there is a state, nothing is."""
-        self.close()
-        if self._state is None:
+        """Put a state in force: `run` brings the settings to it, and until then `shortfalls` says so."""
+        before, self._state = self._state, state
+        if before is not None and _asked(before) == _asked(state):
             return
-        found = tuple(self._settled(self._state))
-        if any(short.reason is names.Shortfall.WRITE_FAILED for short in found):
-            self._retry = asyncio.get_running_loop().call_later(self._backoff.next(), self.resync)
-        else:
+        kept = frozenset(self._originals.names()) & SETTINGS.keys()
+        self.to_put_back = sum(_is_to_put_back(name, state) for name in kept)
+        pending = sorted(kept | state.kernel.keys() | state.refused.keys())
+        self.shortfalls = tuple(
+            shortfall.Shortfall(name, names.Shortfall.PENDING, "the agent is about to write it") for name in pending
+        )
+        if pending:
+            # What failed was something else: nobody who waits for this one waits for that.
             self._backoff.reset()
+            self._due.set()
+        self._changed()
+
+    def check(self) -> None:
+        """Compare every setting with what is wanted, soon. Before there is a state, nothing is."""
+        if self._state is not None and (self._state.kernel or self.shortfalls):
+            self._due.set()
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            await self._due.wait()
+            wait = await self.bring()
+            if wait is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._due.wait()
+                self._due.set()
+
+    async def bring(self) -> float | None:
+        """Bring every setting to what is wanted; gives the seconds after which to try again, None for never."""
+        self._due.clear()
+        state = self._state
+        if state is None:
+            return None
+        try:
+            found = await self._aside.do(lambda: tuple(self._settled(state)), WRITE_SECONDS)
+        except TimeoutError:
+            message = f"the kernel has been at it for {WRITE_SECONDS:.0f} s: look for a modprobe that hangs on the node"
+            concerned = sorted(state.kernel.keys() | (frozenset(self._originals.names()) & SETTINGS.keys()))
+            found = tuple(shortfall.Shortfall(name, names.Shortfall.WRITE_FAILED, message) for name in concerned)
+            left = self.to_put_back
+        except Exception:
+            self._due.set()  # for who goes on after it
+            raise
+        else:
+            left = self._held.to_put_back
+        if self._state is None or _asked(self._state) != _asked(state):
+            return None  # `apply` has said what holds until the next turn
+        self.to_put_back = left
         before, self.shortfalls = self.shortfalls, found
         for short in found:
             if short not in before:
                 log.warning("a setting of the node is not as its profile asks: %s: %s", short.name, short.message)
         self._changed()
-
-    def close(self) -> None:
-        """Try nothing again; what the settings hold stays."""
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+        if any(short.reason is names.Shortfall.WRITE_FAILED for short in found):
+            return self._backoff.next()
+        self._backoff.reset()
+        return None
 
     def _settled(self, state: wanted.State) -> list[shortfall.Shortfall]:
         found = [shortfall.Shortfall(name, names.Shortfall.REFUSED, why) for name, why in state.refused.items()]
@@ -133,7 +172,7 @@ class Kernel:
         for name in SETTINGS:
             value = state.kernel.get(name)
             try:
-                if value is None or state.mode is not names.Mode.ENFORCE:
+                if value is None or _is_to_put_back(name, state):
                     self._held.put_back(name)
                     if value is not None and state.mode is names.Mode.AUDIT:
                         self._check(name, value)
@@ -192,3 +231,11 @@ class Kernel:
     def label(self, name: str) -> str:
         """As held.Files."""
         return name
+
+
+def _asked(state: wanted.State) -> tuple[object, ...]:
+    return state.mode, state.kernel, state.refused
+
+
+def _is_to_put_back(name: str, state: wanted.State) -> bool:
+    return name not in state.kernel or state.mode is not names.Mode.ENFORCE

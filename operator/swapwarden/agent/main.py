@@ -18,11 +18,14 @@ import sys
 import time
 from asyncio import sslproto
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 import swapwarden
 from swapwarden.agent import (
     alive,
+    aside,
     cache,
     cgroupfs,
     check,
@@ -49,9 +52,15 @@ from swapwarden.agent import (
 )
 from swapwarden.api import names, state
 from swapwarden.kube import client, config
-from swapwarden.telemetry import build, logs, server
+from swapwarden.telemetry import build, logs, metrics, server
 
 log = logging.getLogger(__name__)
+
+FACTS_FAILURES = metrics.counter(
+    "swapwarden_agent_facts_failures_total",
+    "Looks at the node (its swap devices, the kubelet's configuration and the like) that did not end in time; those"
+    " before stay.",
+)
 
 LOCK_SECONDS: Final = 0.02
 """Between tries while another agent runs on the node: the gap that a hand-over may leave."""
@@ -64,6 +73,8 @@ PASSING_SECONDS: Final = 120.0
 """Between looks whether what the status tells of the last minutes is over."""
 TLS_BYTES: Final = 32 << 10
 """What a connection can take in at once, and holds memory for: asyncio has 256 KiB, and the agent two connections."""
+FACTS_SECONDS: Final = 30.0
+"""How long a look at the node may take: some of what is looked at is on disks, which may be busy with swapping."""
 STUCK_RESYNCS: Final = 3
 """Full comparisons in a row that may fail to happen before the process counts as stuck."""
 
@@ -209,6 +220,23 @@ def _directory(flag: str, text: str) -> pathlib.Path:
     return path
 
 
+class _More(NamedTuple):
+    """What takes longer to see, or is on disks."""
+
+    root: str | None
+    """The cgroup above all pods that it was looked at for."""
+    seen: survey.Look
+    disks: swapdisks.Disks
+
+
+class _Seen(NamedTuple):
+    """What a look at the node gave."""
+
+    facts: state.Facts
+    more: _More | None
+    """None where it was not looked at."""
+
+
 class Agent:
     """What the parts of the process share."""
 
@@ -221,6 +249,7 @@ class Agent:
         self._address = _address(arguments.metrics_address)
         self._proc = pathlib.Path(arguments.proc_root)
         self._sys = pathlib.Path(arguments.sys_root)
+        self._block = self._sys / "block"
         self._run_dir = _directory("--run-dir", arguments.run_dir)
         self._state_dir = _directory("--state-dir", arguments.state_dir)
         drop_ins = pathlib.Path(arguments.drop_in_dir) if arguments.drop_in_dir else None
@@ -232,8 +261,12 @@ class Agent:
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._kubelet = check.configuration_files(arguments)
         self._seen = survey.Look()
-        self._looked_at: object = None
-        """What was known when the node was looked at last; None: it is time to look again."""
+        self._looked_at: tuple[str | None, list[state.SwapDevice]] | None = None
+        """For which cgroup above all pods, and which swap devices; None: it is time to look again."""
+        self._facts_due = asyncio.Event()
+        self._looked = asyncio.Event()
+        """Set once there was a look at the node, or it took too long."""
+        self._looking = aside.Aside("node-facts")
         self._refused = ""
         self._look_again = math.inf
         """Monotonic time at which to see whether what the status tells of the last minutes is over."""
@@ -244,26 +277,30 @@ class Agent:
         self._conditions = conditions.Conditions()
         self._usage: usage.Usage | None = None
         self._boot = hostfiles.text(self._proc / "sys/kernel/random/boot_id") or ""
-        self._cache = cache.Keeper(self._state_dir, self._node, self._boot)
+        self._cache = cache.Keeper(self._run_dir, self._state_dir, self._node, self._boot)
 
     async def run(self) -> None:
         """Until cancelled."""
         host, port = self._address
-        try:
-            async with server.serve(host, port, ready=self.unready, alive=self.stuck, refresh=self._refresh):
-                await self._serve()
-        except OSError as error:
-            raise StartError(f"{error}; check --metrics-address, --cgroup-root and --run-dir") from error
+        async with contextlib.AsyncExitStack() as stack:
+            with _blamed("--metrics-address", self._arguments.metrics_address):
+                await stack.enter_async_context(
+                    server.serve(host, port, ready=self.unready, alive=self.stuck, refresh=self._refresh)
+                )
+            await self._serve()
 
     async def _serve(self) -> None:
         self._stands_by = True
+        run_dir = f"{self._run_dir}, the agent's files on the node,"
         with contextlib.ExitStack() as stack:
-            stack.enter_context(await _locked(self._run_dir / "agent.lock"))
+            with _blamed("--run-dir", run_dir):
+                stack.enter_context(await _locked(self._run_dir / "agent.lock"))
             self._stands_by = False
-            book = journal.Journal(self._run_dir / "journal.jsonl")
-            stack.callback(book.close)
-            self._sign = alive.Sign(self._run_dir / "alive")
-            stack.callback(self._sign.close)
+            with _blamed("--run-dir", run_dir):
+                book = journal.Journal(self._run_dir / "journal.jsonl")
+                stack.callback(book.close)
+                self._sign = alive.Sign(self._run_dir / "alive")
+                stack.callback(self._sign.close)
             given = {kernel.VM: self._arguments.vm_root, kernel.ZSWAP: self._arguments.zswap_root}
             self._originals = originals.Originals(self._run_dir)
             self._kernel = kernel.Kernel(
@@ -271,8 +308,8 @@ class Agent:
                 {place: pathlib.Path(root) for place, root in given.items() if root},
                 changed=self._changed,
             )
-            stack.callback(self._kernel.close)
-            cgroups = cgroupfs.Cgroups(self._arguments.cgroup_root, self._page)
+            with _blamed("--cgroup-root", self._arguments.cgroup_root):
+                cgroups = cgroupfs.Cgroups(self._arguments.cgroup_root, self._page)
             stack.callback(cgroups.close)
             self._enforcer = enforcer.Enforcer(
                 cgroups,
@@ -283,15 +320,16 @@ class Agent:
                 anchor=self._arguments.cgroup_anchor.strip("/"),
                 away=self._sign.last,
                 changed=self._changed,
-                held_at_zero=self._is_held_at_zero,
+                held_at_zero=lambda unit: unit in self._slice_drop_ins.held,
             )
             stack.callback(self._enforcer.close)
             stack.callback(self._leave, self._enforcer, book)
             self._cgroups = cgroups
             self._journal = book
             self._usage = self._reading(cgroups, self._enforcer)
-            self._read_facts()
-            stack.enter_context(swaps.following(self._proc / "swaps", self._read_facts))
+            self._slice_drop_ins.look()
+            self._take_facts(_Seen(self._read_facts(None), None))
+            stack.enter_context(swaps.following(self._proc / "swaps", self._facts_due.set))
             if self._facts.cgroup_version == 2:
                 cached = self._cached(book)
                 self._enforcer.start(cached)
@@ -300,6 +338,7 @@ class Agent:
             else:
                 log.error("%s is no cgroup v2 file system: nothing will be written", cgroups.root)
             self._phase = ""
+            self._facts_due.set()
             await self._follow(self._enforcer)
 
     def _reading(self, cgroups: cgroupfs.Cgroups, knows: enforcer.Enforcer) -> usage.Usage:
@@ -310,6 +349,9 @@ class Agent:
         """What an agent that stands by would tell is told by the one at work."""
         if self._enforcer is not None:
             self._enforcer.publish()
+            if not self._phase:
+                standing = self._whole(self._enforcer, await turns.share(self._enforcer.looking(self._refused)))
+                self._conditions.tell(status.verdicts(standing, self._facts, self._findings(standing)))
         if self._usage is not None:
             await self._usage.refresh()
 
@@ -324,13 +366,14 @@ class Agent:
                 book.remove()
                 self._sign.remove()
                 self._originals.remove()
-                cache.remove(self._state_dir)
+                for folder in (self._run_dir, self._state_dir):
+                    cache.remove(folder)
             except OSError as error:
                 log.warning("files of this agent are left: %s", error)
 
     def _cached(self, book: journal.Journal) -> wanted.State | None:
         """The last state, in force at once: the API server may be long in coming."""
-        found = cache.load(self._state_dir, self._node, self._page)
+        found = cache.newest(self._run_dir, self._state_dir, self._node, self._boot, self._page)
         if found is None:
             return None
         if self._boot and found.boot == self._boot and book.new:
@@ -344,10 +387,17 @@ class Agent:
         name = f"swapwarden-agent/{swapwarden.__version__}"
         async with client.Client(self._config, user_agent=name) as api:
             self._reporter = reporter.Reporter(api, self._node, functools.partial(self._status, agent), self._stands)
-            states = source.Source(api, self._node, accept=self._accept, fetched=self._fetched, refused=self._refuse)
+            states = source.Source(
+                api,
+                self._node,
+                accept=self._accept,
+                fetched=self._fetched,
+                refused=self._refuse,
+                seen=self._shown,
+            )
             async with asyncio.TaskGroup() as group:
-                jobs = (states.run, self._reporter.run, self._cache.run, self._keep_alive, self._keep_synced)
-                for job in (*jobs, self._drop_ins.run, self._slice_drop_ins.run):
+                jobs = (states.run, self._report, self._cache.run, self._keep_alive, self._keep_synced)
+                for job in (*jobs, self._keep_facts, self._kernel.run, self._drop_ins.run, self._slice_drop_ins.run):
                     group.create_task(_unending(job))
 
     # What the parts tell each other
@@ -359,16 +409,20 @@ class Agent:
             self._refuse(f"the state of generation {wire.metadata.generation} has a bad value: {error}")
             log.error("%s; the last state stays in force", self._refused)  # noqa: TRY400 the message has it all
             return
+        self._cache.keep(wire)
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.apply(compiled)
             self._kernel.apply(compiled)
             source.GENERATION.set(compiled.generation)
             source.ACCEPTED.set(time.time())
-        self._cache.keep(wire)
 
     def _fetched(self, wire: wanted.WireState | None) -> None:
         if self._reporter is not None:
             self._reporter.found(None if wire is None else wire.status)
+
+    def _shown(self, wire: wanted.WireState) -> None:
+        if self._reporter is not None:
+            self._reporter.seen(wire.status)
 
     def _refuse(self, reason: str) -> None:
         if reason != self._refused:
@@ -379,41 +433,69 @@ class Agent:
         if self._enforcer is not None:
             self._drop_ins.want(self._enforcer.drop_in_prefix)
             self._slice_drop_ins.want(self._enforcer.drop_in_slices)
+            if self._looked_at is not None and self._looked_at[0] != self._enforcer.root:
+                self._facts_due.set()
         if self._reporter is not None:
             self._reporter.nudge()
-
-    def _is_held_at_zero(self, unit: str) -> bool:
-        """Whether a file that the agent installed has systemd hold a slice at 0, once it has read it."""
-        return self._slices is not None and dropins.is_installed(self._slices, unit)
 
     def _resync(self) -> None:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.resync()
-            self._kernel.resync()
+            self._kernel.check()
             self._drop_ins.check()
             self._slice_drop_ins.check()
         self._cache.retry()
         self._looked_at = None
-        self._read_facts()
+        self._facts_due.set()
 
-    def _read_facts(self) -> None:
-        root = None if self._enforcer is None else self._enforcer.root
-        self._facts: state.Facts = facts.read(
-            self._proc, self._sys / "block", self._cgroups, root, (str(self._state_dir.absolute()),)
-        )
-        if self._looked_at != (root, self._facts.devices):
-            self._looked_at = root, self._facts.devices
-            self._look(root)
+    async def _keep_facts(self) -> None:
+        while True:
+            await self._facts_due.wait()
+            self._facts_due.clear()
+            root = None if self._enforcer is None else self._enforcer.root
+            try:
+                self._take_facts(await self._looking.do(functools.partial(self._look, root), FACTS_SECONDS))
+            except TimeoutError:
+                FACTS_FAILURES.inc()
+                log.warning(
+                    "a look at the node takes more than %.0f s, as with a disk that hangs; what was seen before stays,"
+                    " next try with the next full comparison",
+                    FACTS_SECONDS,
+                )
+            self._looked.set()
+
+    async def _report(self) -> None:
+        """Not before the node was looked at: what is known of it would go for a moment."""
+        await self._looked.wait()
+        if self._reporter is not None:
+            await self._reporter.run()
+
+    def _read_facts(self, root: str | None) -> state.Facts:
+        """The facts, which are the kernel's; `root` is the cgroup above all pods."""
+        return facts.read(self._proc, self._block, self._cgroups, root, (str(self._state_dir.absolute()),))
+
+    def _look(self, root: str | None) -> _Seen:
+        """See what the node has, also on its disks: to be done aside."""
+        found = self._read_facts(root)
+        if self._looked_at == (root, found.devices):
+            return _Seen(found, None)
+        seen = survey.look(self._proc, self._sys, self._cgroups, root, self._kubelet, ours=self._journal.wrote)
+        return _Seen(found, _More(root, seen, swapdisks.find(self._block, found.devices)))
+
+    def _take_facts(self, found: _Seen) -> None:
+        self._facts: state.Facts = found.facts
+        if found.more is not None:
+            self._looked_at = found.more.root, found.facts.devices
+            before = self._seen.unreadable
+            self._seen, disks = found.more.seen, found.more.disks
+            if self._seen.unreadable not in {"", before}:
+                log.warning("the kubelet's configuration is not known: %s", self._seen.unreadable)
             if self._enforcer is not None:
-                self._enforcer.swap_on(swapdisks.find(self._sys / "block", self._facts.devices))
+                self._enforcer.swap_on(disks)
         self._changed()
 
-    def _look(self, root: str | None) -> None:
-        """See what there is besides the facts: more to read, so not as often."""
-        before = self._seen.unreadable
-        self._seen = survey.look(self._proc, self._sys, self._cgroups, root, self._kubelet, ours=self._journal.wrote)
-        if self._seen.unreadable not in {"", before}:
-            log.warning("the kubelet's configuration is not known: %s", self._seen.unreadable)
+    def _findings(self, standing: status.Standing) -> list[findings.Finding]:
+        return list(findings.conditions(self._facts, self._seen, standing.kubelet_swap, standing.lost))
 
     def _whole(self, agent: enforcer.Enforcer, standing: status.Standing) -> status.Standing:
         """With what the other parts have to tell."""
@@ -438,14 +520,15 @@ class Agent:
         yield
         self._look_again = time.monotonic() + PASSING_SECONDS if standing.passing else math.inf
         if standing.root is not None and not self._facts.swap_controller:
-            self._read_facts()
-        found = findings.conditions(self._facts, self._seen, standing.kubelet_swap, standing.lost)
+            # A file of the kernel's, for which nobody waits.
+            has = facts.has_swap_controller(self._cgroups, standing.root)
+            self._facts = msgspec.structs.replace(self._facts, swap_controller=has)
+        found = self._findings(standing)
         told = survey.told(self._facts, self._seen, standing.root)
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         yield
         built = status.build(standing, told, previous, now, found)
         yield
-        self._conditions.tell(built.conditions)
         return status.as_json(built)
 
     def _stands(self, status: Mapping[str, Any]) -> None:
@@ -500,6 +583,15 @@ async def _unending(job: Callable[[], Coroutine[Any, Any, None]]) -> None:
             enforcer.FAULTS.inc()
             log.exception("unexpected error; going on in %s s", FAULT_SECONDS)
         await asyncio.sleep(FAULT_SECONDS)
+
+
+@contextlib.contextmanager
+def _blamed(flag: str, value: str) -> Iterator[None]:
+    """Say of which flag an error is."""
+    try:
+        yield
+    except OSError as error:
+        raise StartError(f"{flag} {value} cannot be used: {error}") from error
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
+import threading
 from collections.abc import Mapping
 from typing import Annotated, Final
 
@@ -42,11 +43,12 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Originals:
-    """The settings of one node that hold, or may hold, a value of ours."""
+    """The settings of one node that hold, or may hold, a value of ours. May be used from several threads."""
 
     def __init__(self, directory: pathlib.Path) -> None:
         """Read what an earlier run left. What is not readable counts as nothing, and is told."""
         self._file = directory / FILE
+        self._lock = threading.Lock()
         self._entries = _load(self._file)
         ENTRIES.set(len(self._entries))
 
@@ -63,20 +65,22 @@ class Originals:
 
         Where `found` is not the agent's own, it is what is to be put back from now on.
         """
-        entry = self._entries.get(name)
-        if entry is None or found not in {entry.found, *entry.wrote}:
-            new = Entry(found, (value,))
-        else:
-            # Of earlier values, the one that got there; else the last.
-            before = found if found in entry.wrote else entry.wrote[-1]
-            new = Entry(entry.found, tuple(dict.fromkeys((before, value)))[-KEPT_VALUES:])
-        if new != entry:
-            self._keep({**self._entries, name: new})
+        with self._lock:
+            entry = self._entries.get(name)
+            if entry is None or found not in {entry.found, *entry.wrote}:
+                new = Entry(found, (value,))
+            else:
+                # Of earlier values, the one that got there; else the last.
+                before = found if found in entry.wrote else entry.wrote[-1]
+                new = Entry(entry.found, tuple(dict.fromkeys((before, value)))[-KEPT_VALUES:])
+            if new != entry:
+                self._keep({**self._entries, name: new})
 
     def forget(self, name: str) -> None:
         """The setting holds nothing of ours any more. OSError where that cannot be noted."""
-        if name in self._entries:
-            self._keep({each: entry for each, entry in self._entries.items() if each != name})
+        with self._lock:
+            if name in self._entries:
+                self._keep({each: entry for each, entry in self._entries.items() if each != name})
 
     def remove(self) -> None:
         """Leave no file behind: nothing in it is of use any more. OSError where that fails."""

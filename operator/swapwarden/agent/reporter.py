@@ -24,6 +24,10 @@ PATCHES = metrics.counter(
     labels=("result",),
     known=[("ok",), ("failed",)],
 )
+OVERWRITTEN = metrics.counter(
+    "swapwarden_agent_status_overwritten_total",
+    "Times that another writer changed the state's status, upon which the agent wrote it again.",
+)
 
 PATCH_SECONDS: Final = 1.0
 """Least time between two looks at what to write; what changes meanwhile goes into one."""
@@ -32,8 +36,20 @@ COUNTERS_SECONDS: Final = 30.0
 GENERATION_SECONDS: Final = 5.0
 """How long it may be untold that pods' limits of a newer generation hold, where nothing else is new: on a busy node one
 write then serves many pods that came, and etcd stores the whole object with each."""
+FOREIGN_SECONDS: Final = 3.0
+"""How long a watch may show another status than the one written before that counts as another writer's: it is behind
+the answers to writes, and may show several at once."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
 FIELD_MANAGER: Final = "swapwarden-agent"
+
+
+class _Answer(msgspec.Struct):
+    """What the API server has after a write."""
+
+    status: dict[str, Any] = {}
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
 _FIELDS: Final = tuple(field.encode_name for field in msgspec.structs.fields(state.StateStatus))
 
 
@@ -61,6 +77,11 @@ class Reporter:
         self._passed: float | None = None
         """When the generation became another than what is written, and nothing else that matters did."""
         self._timer: asyncio.TimerHandle | None = None
+        self._stored: dict[str, Any] | None = None
+        """As what was written last came back: a server that does not know a field leaves it out."""
+        self._foreign: dict[str, Any] | None = None
+        """What a watch showed last, where that is another."""
+        self._foreign_timer: asyncio.TimerHandle | None = None
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
 
     def nudge(self) -> None:
@@ -69,10 +90,33 @@ class Reporter:
 
     def found(self, written: dict[str, Any] | None) -> None:
         """What the API server has now; None where there is no object."""
-        self._written = written
+        self._written = self._stored = written
         self._certain = True
+        self._foreign = None
         self._findings += 1
         self._changed.set()
+
+    def seen(self, shown: dict[str, Any]) -> None:
+        """A watch shows this status: the agent's own, of now or of before, or what another writer made of it."""
+        if self._written is None:
+            self.found(shown)
+        elif shown == self._stored:
+            self._foreign = None
+        else:
+            self._foreign = shown
+            if self._foreign_timer is None:
+                self._foreign_timer = asyncio.get_running_loop().call_later(FOREIGN_SECONDS, self._settle_foreign)
+
+    def _settle_foreign(self) -> None:
+        self._foreign_timer = None
+        if self._foreign is None or self._foreign == self._stored:
+            return
+        if not self._certain or time.monotonic() - self._wrote < FOREIGN_SECONDS:
+            self._foreign_timer = asyncio.get_running_loop().call_later(FOREIGN_SECONDS, self._settle_foreign)
+            return
+        OVERWRITTEN.inc()
+        log.warning("another writer changed the status of this node's state; it is written again")
+        self.found(self._foreign)
 
     async def run(self) -> None:
         """Never returns."""
@@ -135,11 +179,16 @@ class Reporter:
         self._wrote = time.monotonic()
         self._passed = None
         self._certain = False
-        await self._api.merge_patch(
+        answer = await self._api.merge_patch(
             self._path,
             msgspec.json.encode({"status": patch}),
             params={"fieldManager": FIELD_MANAGER},
         )
+        try:
+            self._stored = _decode(answer).status
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # It was written all the same. What a watch shows of it may then cost one write more.
+            self._stored = wanted
 
     def _wrote_all(self, wanted: dict[str, Any], *, overtaken: bool) -> None:
         """`overtaken`: the object was read anew during the write, and may be another than the one written to."""

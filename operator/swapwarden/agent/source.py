@@ -74,7 +74,10 @@ _decode_reports = msgspec.json.Decoder(_Reports).decode
 
 
 class Source:
-    """Calls `accept` with each state that is to be in force, `fetched` with each list's answer (None: no object)."""
+    """Calls `accept` with each state that is to be in force, `fetched` with each list's answer (None: no object).
+
+    `seen` gets what else a watch tells of the object, whatever its generation: of a status, too.
+    """
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class Source:
         accept: Callable[[wanted.WireState], None],
         fetched: Callable[[wanted.WireState | None], None],
         refused: Callable[[str], None],
+        seen: Callable[[wanted.WireState], None] = lambda _: None,
     ) -> None:
         """`refused` is told why a state could not be understood, and the empty string once one could."""
         self._api = api
@@ -91,6 +95,7 @@ class Source:
         self._accept = accept
         self._fetched = fetched
         self._refused = refused
+        self._seen = seen
         self._uid = ""
         self._generation = -1
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
@@ -181,8 +186,10 @@ class Source:
         """A fresh one is trusted whatever its generation: objects are made anew, and etcd is restored from backups."""
         if fresh:
             self._fetched(state)
-        elif state.metadata.generation <= self._generation:
-            return
+        else:
+            self._seen(state)
+            if state.metadata.generation <= self._generation:
+                return
         self._uid, self._generation = state.metadata.uid, state.metadata.generation
         self._refused("")
         self._accept(state)

@@ -24,7 +24,8 @@ _ORDER: Final = {reason: number for number, reason in enumerate(_REASONS)}
 _MEANT: Final = frozenset({names.Shortfall.AUDIT, names.Shortfall.NO_EFFECT})
 """Shortfalls of settings that are as whoever wrote the profile must have meant it."""
 _PASSING: Final = frozenset(
-    {names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, names.Shortfall.RELOAD_NEEDED, *_MEANT}
+    {names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, names.Shortfall.RELOAD_NEEDED, names.Shortfall.PENDING}
+    | _MEANT
 )
 """Shortfalls of settings with which a node is as good as others."""
 _ESSENTIAL: Final = ("pod", "container", "reason", "since")
@@ -77,10 +78,7 @@ class Standing(NamedTuple):
         return bool(exposed or self.drifting or self.others or self.lost)
 
 
-class _Verdict(NamedTuple):
-    status: str
-    reason: str
-    message: str
+_Verdict = strict.Verdict
 
 
 def _compatible(standing: Standing, facts: state.Facts) -> _Verdict:
@@ -152,9 +150,10 @@ def _settings(shortfalls: Sequence[shortfall.Shortfall]) -> _Verdict:
         return _Verdict("True", "AsSpecified", "the node's settings are as the spec says")
     order = list(names.Shortfall)
     worst = sorted(shortfalls, key=lambda short: order.index(short.reason))
-    meant = worst[0].reason in _MEANT
     message = "; ".join(f"{short.name}: {short.message}" for short in worst)
-    return _Verdict("True" if meant else "False", worst[0].reason, message)
+    if worst[0].reason is names.Shortfall.PENDING:
+        return _Verdict("Unknown", worst[0].reason, message)
+    return _Verdict("True" if worst[0].reason in _MEANT else "False", worst[0].reason, message)
 
 
 def _requirements(unmet: Mapping[str, str]) -> _Verdict:
@@ -172,6 +171,24 @@ def _rank(violation: state.Violation, untold: Container[str]) -> tuple[int, bool
     return order, within, -violation.exposed_milliseconds, violation.pod, violation.container
 
 
+def verdicts(
+    standing: Standing, facts: state.Facts, found: Iterable[findings.Finding] = ()
+) -> Mapping[str, strict.Verdict]:
+    """What the conditions say of `standing`, by their types; `found` are conditions only while they are true."""
+    compatible = _compatible(standing, facts)
+    said: dict[str, strict.Verdict] = {
+        COMPATIBLE: compatible,
+        APPLIED: _applied(standing, compatible),
+        DEGRADED: _degraded(standing),
+        DRIFT: _drift(standing),
+        **({} if standing.guarantee is None else {STRICT: standing.guarantee}),
+        **({} if standing.unmet is None else {REQUIREMENTS_MET: _requirements(standing.unmet)}),
+    }
+    if standing.settings is not None:
+        said[NODE_SETTINGS] = _settings(standing.settings)
+    return said | {each.kind: _Verdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found}
+
+
 def build(
     standing: Standing,
     facts: state.Facts,
@@ -179,7 +196,7 @@ def build(
     now: str,
     found: Iterable[findings.Finding] = (),
 ) -> state.StateStatus:
-    """The status that tells of `standing`, and of what was `found`, which are conditions only while they are true.
+    """The status that tells of `standing`, and of what was `found`.
 
     `previous` are the conditions of the status before, `now` is RFC 3339.
 
@@ -189,18 +206,6 @@ def build(
         (condition.get("type"), condition.get("status")): str(condition.get("lastTransitionTime", ""))
         for condition in previous
     }
-    compatible = _compatible(standing, facts)
-    verdicts: dict[str, _Verdict | strict.Verdict] = {
-        COMPATIBLE: compatible,
-        APPLIED: _applied(standing, compatible),
-        DEGRADED: _degraded(standing),
-        DRIFT: _drift(standing),
-        **({} if standing.guarantee is None else {STRICT: standing.guarantee}),
-        **({} if standing.unmet is None else {REQUIREMENTS_MET: _requirements(standing.unmet)}),
-    }
-    if standing.settings is not None:
-        verdicts[NODE_SETTINGS] = _settings(standing.settings)
-    verdicts |= {each.kind: _Verdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found}
     conditions = [
         state.Condition(
             kind,
@@ -211,7 +216,7 @@ def build(
             # The others are not about the spec; with it they would be written with every change of the spec.
             standing.generation if kind == APPLIED else 0,
         )
-        for kind, verdict in verdicts.items()
+        for kind, verdict in verdicts(standing, facts, found).items()
     ]
     ranked = sorted(standing.violations, key=lambda each: _rank(each, standing.untold))
     return state.StateStatus(

@@ -230,6 +230,8 @@ class Shortfall(enum.StrEnum):
     """A slice or service has more swap in use than it is to have."""
     RELOAD_NEEDED = "ReloadNeeded"
     """systemd still holds a slice at 0 by a drop-in file of the agent's that is gone."""
+    PENDING = "Pending"
+    """The agent is about to write it."""
     AUDIT = "Audit"
     """It would be written in Enforce."""
     NO_EFFECT = "NoEffect"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import re
 import shutil
 import signal
+import socket
 import time
 
 import pytest
@@ -202,6 +204,41 @@ def test_killed_and_restarted(tree: CgroupTree, api: FakeApi, start: Start, *, a
     assert [swap_max(pod) for pod in (known, left_alone, unknown)] == ["0", str(MIB), "max"]
 
 
+def test_killed_before_the_disk_has_the_newest_state(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    """What the disk has is older, and gives the pod swap. A full disk stands for one that is slow."""
+    pod = tree.pod(1)
+    api.put(pods({1: str(512 * MIB)}))
+    first = start().wait_ready()
+    until((first.state_dir / "state.json").exists)
+    (first.state_dir / "state.json.new").symlink_to("/dev/full")
+    generation = api.put(pods({1: "0"}))
+    holds(pod, "0")
+    until(lambda: first.metric("swapwarden_agent_cache_failures_total") >= 1)
+    first.kill()
+    assert json.loads((first.state_dir / "state.json").read_bytes().partition(b"\n")[2])["generation"] < generation
+    api.stop()
+    write(pod, "max")
+    new = tree.pod(2)
+    second = start().wait_ready()
+    holds(pod, "0")
+    holds(new, "0")
+    assert second.metric("swapwarden_agent_state_generation") == generation
+    assert second.metric('swapwarden_agent_writes_total{kind="pod",result="ok"}') == 2, "it never held anything else"
+
+
+def test_a_clean_stop_leaves_the_newest_state_on_the_disk(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    """The node may boot next, and then nothing else is left of it."""
+    pod = tree.pod(1)
+    api.put(pods({1: str(512 * MIB)}))
+    agent = start().wait_ready()
+    file = agent.state_dir / "state.json"
+    until(file.exists)
+    generation = api.put(pods({1: "0"}))
+    holds(pod, "0")
+    assert agent.terminate() == 0
+    assert json.loads(file.read_bytes().partition(b"\n")[2])["generation"] == generation
+
+
 def test_a_corrupt_cache_and_a_torn_journal_do_not_stop_it(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     pod = tree.pod(1)
     api.put(pods({1: str(MIB)}))
@@ -209,11 +246,12 @@ def test_a_corrupt_cache_and_a_torn_journal_do_not_stop_it(tree: CgroupTree, api
     holds(pod, str(MIB))
     until((first.state_dir / "state.json").exists)
     first.kill()
-    (first.state_dir / "state.json").write_bytes(b'{"node": "n1", "sp')
+    for folder in (first.state_dir, first.run_dir):
+        (folder / "state.json").write_bytes(b'{"node": "n1", "sp')
     journal = first.run_dir / "journal.jsonl"
     journal.write_bytes(journal.read_bytes() + b'{"entry":{"path":"x')
     agent = start().wait_ready()
-    until(lambda: agent.metric("swapwarden_agent_cache_corrupt_total") == 1)
+    until(lambda: agent.metric("swapwarden_agent_cache_corrupt_total") == 2)
     assert agent.metric("swapwarden_agent_journal_bad_lines_total") == 1
     assert (first.state_dir / "state.json.corrupt").exists()
     api.put(pods({1: "0"}))
@@ -414,13 +452,79 @@ def test_a_status_written_by_others_is_put_right_with_the_next_get(api: FakeApi,
     assert "violations" not in api.status or api.status["violations"] == []
 
 
-def test_it_says_what_is_missing(tmp_path: pathlib.Path, tree: CgroupTree, api: FakeApi) -> None:
-    nameless = AgentProcess(tmp_path, tree.root, tree.proc, api.kubeconfig(tmp_path), node="")
-    assert nameless.process.wait(30) == 2
-    assert "NODE_NAME" in nameless.log.read_text()
-    rootless = AgentProcess(tmp_path, tmp_path / "nowhere", tree.proc, api.kubeconfig(tmp_path))
-    assert rootless.process.wait(30) == 2
-    assert "--cgroup-root" in rootless.log.read_text()
+def test_a_status_that_others_wipe_is_written_again_without_a_new_list(api: FakeApi, start: Start) -> None:
+    generation = api.put(pods({}))
+    agent = start().wait_ready()
+    applied(api, generation)
+    until(lambda: api.watching == 1)
+    before = api.status
+    api.answer_patch({"status": dict.fromkeys(before)})
+    applied(api, generation)
+    assert api.status["facts"] == before["facts"]
+    assert (api.lists, agent.metric("swapwarden_agent_status_overwritten_total")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("blame", "options"),
+    [
+        ("NODE_NAME", {"node": ""}),
+        ("--cgroup-root", {"root": "nowhere"}),
+        ("--run-dir", {"journal": "a directory"}),
+        ("--metrics-address", {"address": "taken"}),
+    ],
+)
+def test_it_names_the_flag_that_it_cannot_start_with(
+    tmp_path: pathlib.Path, tree: CgroupTree, api: FakeApi, blame: str, options: dict[str, str]
+) -> None:
+    if "journal" in options:
+        (tmp_path / "run" / "journal.jsonl").mkdir(parents=True)
+    root, node = tmp_path / options["root"] if "root" in options else tree.root, options.get("node", "n1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        more = ["--metrics-address", f"127.0.0.1:{taken.getsockname()[1]}"] if "address" in options else []
+        agent = AgentProcess(tmp_path, root, tree.proc, api.kubeconfig(tmp_path), *more, node=node)
+        assert agent.process.wait(30) == 2
+    text = agent.log.read_text()
+    flags = {"NODE_NAME", "--cgroup-root", "--run-dir", "--metrics-address"}
+    assert {flag for flag in flags if flag in text} == {blame}
+    assert "Traceback" not in text
+
+
+def test_conditions_are_metrics_without_any_object_at_the_api_server(
+    tree: CgroupTree, api: FakeApi, start: Start
+) -> None:
+    """An alert is about them while the API server is away, too."""
+    agent = start().wait_ready()
+    told = 'swapwarden_agent_condition{type="%s",status="%s",reason="%s"}'
+    until(lambda: agent.metric(told % ("Compatible", "True", "Compatible")) == 1)
+    assert agent.metric(told % ("Applied", "Unknown", "AwaitingState")) == 1
+    pod = tree.pod(1)
+    applied(api, api.put(pods({1: "0"})))
+    api.stop()
+    (pod / "memory.swap.max").write_text("garbage\n")
+    until(lambda: agent.metric(told % ("Degraded", "True", "WriteFailed")) == 1, "what is wrong now is told")
+    assert agent.metric(told % ("Degraded", "False", "AsExpected")) == 0, "and nothing else"
+
+
+def test_a_disk_that_hangs_stops_no_repair(
+    tmp_path: pathlib.Path, tree: CgroupTree, api: FakeApi, start: Start
+) -> None:
+    """A pipe that nobody writes to stands for the disk with the kubelet's configuration."""
+    file, pod = tmp_path / "kubelet.yaml", tree.pod(1)
+    file.write_text("kind: KubeletConfiguration\n")
+    applied_at = api.put(pods({1: "0"}))
+    agent = start("--resync-interval", "1", "--kubelet-config", str(file)).wait_ready()
+    applied(api, applied_at)
+    file.unlink()
+    os.mkfifo(file)
+    before = agent.metric("swapwarden_agent_resyncs_total")
+    until(lambda: agent.metric("swapwarden_agent_resyncs_total") >= before + 2, "it goes on comparing")
+    write(pod, "max")
+    holds(pod, "0")
+    assert agent.terminate() == 0, "it does not wait for the disk to end, either"
+    second = start("--kubelet-config", str(file)).wait_ready()
+    write(pod, "max")
+    holds(pod, "0")
+    assert second.terminate() == 0
 
 
 def test_a_node_without_cgroup_v2_is_reported_and_left_alone(tree: CgroupTree, api: FakeApi, start: Start) -> None:

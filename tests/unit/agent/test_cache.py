@@ -5,6 +5,7 @@ import errno
 import os
 import pathlib
 import threading
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,9 +17,16 @@ PAGE = 4096
 BOOT = "5b1c2f0e-0000-4000-8000-000000000001"
 
 
-def wire(value: str = "0") -> wanted.WireState:
+def keeping(disk: pathlib.Path) -> cache.Keeper:
+    """With a directory in memory beside the one on the disk."""
+    memory = disk / "memory"
+    memory.mkdir()
+    return cache.Keeper(memory, disk, "n1", BOOT)
+
+
+def wire(value: str = "0", generation: int = 3) -> wanted.WireState:
     spec = wanted.WireSpec(pods={"a": wanted.WirePod(value, containers={"c": wanted.WireContainer("4096", cap=True)})})
-    return wanted.WireState(wanted.WireMeta("n1", "uid", "55", 3), spec, {"observedGeneration": 2})
+    return wanted.WireState(wanted.WireMeta("n1", "uid", "55", generation), spec, {"observedGeneration": 2})
 
 
 def test_what_is_stored_is_loaded(tmp_path: pathlib.Path) -> None:
@@ -127,7 +135,7 @@ async def test_a_write_under_way_is_done_when_the_keeper_has_ended(
         written.append(state)
 
     monkeypatch.setattr(cache, "store", slow)
-    keeper, state = cache.Keeper(tmp_path, "n1", BOOT), wire()
+    keeper, state = keeping(tmp_path), wire()
     keeper.keep(state)
     running = asyncio.create_task(keeper.run())
     await begun.wait()
@@ -143,7 +151,7 @@ async def test_the_keeper_tells_of_a_disk_that_takes_nothing_and_goes_on(
 ) -> None:
     loop, stored = asyncio.get_running_loop(), asyncio.Event()
     before, full = cache.FAILURES.value(), wire()
-    keeper, fits = cache.Keeper(tmp_path, "n1", BOOT), wire("4096")
+    keeper, fits = keeping(tmp_path), wire("4096")
 
     def store(directory: pathlib.Path, node: str, state: wanted.WireState, boot: str) -> None:
         if state is full:
@@ -166,7 +174,7 @@ async def test_what_a_full_disk_did_not_take_is_tried_again(
 ) -> None:
     loop, tries, tried = asyncio.get_running_loop(), [OSError(errno.ENOSPC, "No space left on device"), None], 0
     looked = asyncio.Event()
-    keeper, newest = cache.Keeper(tmp_path, "n1", BOOT), wire()
+    keeper, newest = keeping(tmp_path), wire()
 
     def store(_directory: pathlib.Path, _node: str, state: wanted.WireState, _boot: str) -> None:
         nonlocal tried
@@ -191,3 +199,75 @@ async def test_what_a_full_disk_did_not_take_is_tried_again(
         await asyncio.sleep(0)
     running.cancel()
     assert tried == 2, "what was written is not written again"
+
+
+def newest(disk: pathlib.Path, boot: str = BOOT) -> int | None:
+    """The generation that an agent which starts now begins with."""
+    found = cache.newest(disk / "memory", disk, "n1", boot, PAGE)
+    return None if found is None else found.state.metadata.generation
+
+
+async def test_an_agent_killed_before_the_disk_has_a_state_is_followed_by_one_that_knows_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    keeper = keeping(tmp_path)
+    cache.store(tmp_path, "n1", wire("4096", 3), BOOT)
+    keeper.keep(wire("0", 4))
+    assert newest(tmp_path) == 4
+    assert newest(tmp_path, "another boot") == 3, "what outlived a boot is older than the disk's, or may be"
+
+
+async def test_the_newest_state_is_on_the_disk_when_the_keeper_has_ended(tmp_path: pathlib.Path) -> None:
+    """For the next boot: the one in memory is gone then."""
+    keeper = keeping(tmp_path)
+    running = asyncio.create_task(keeper.run())
+    keeper.keep(wire("4096", 3))
+    await until(lambda: newest(tmp_path, "another boot") == 3)
+    keeper.keep(wire("0", 4))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert newest(tmp_path, "another boot") == 4
+
+
+async def test_a_state_that_comes_while_the_last_write_ends_is_written_too(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, disk = asyncio.Event(), threading.Event()
+    loop, real = asyncio.get_running_loop(), cache.store
+
+    def slow(*state: Any) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        disk.wait()
+        real(*state)
+
+    monkeypatch.setattr(cache, "store", slow)
+    keeper = keeping(tmp_path)
+    keeper.keep(wire("4096", 3))
+    running = asyncio.create_task(keeper.run())
+    await begun.wait()
+    keeper.keep(wire("0", 4))
+    running.cancel()
+    loop.call_soon(disk.set)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert newest(tmp_path, "another boot") == 4
+
+
+async def test_a_state_that_memory_does_not_take_is_not_hidden_by_the_one_before_it(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk has a newer one sooner or later."""
+    keeper, failed = keeping(tmp_path), cache.FAILURES.value()
+    keeper.keep(wire("4096", 3))
+    full = tmp_path / "memory" / "state.json.new"
+    full.symlink_to("/dev/full")
+    for generation in (4, 5):
+        keeper.keep(wire("0", generation))
+    assert (cache.FAILURES.value(), caplog.text.count("cannot be cached in --run-dir")) == (failed + 2, 1)
+    cache.store(tmp_path, "n1", wire("0", 5), BOOT)
+    assert newest(tmp_path) == 5
+    cache.remove(tmp_path)
+    full.unlink()
+    keeper.retry()
+    assert newest(tmp_path) == 5, "there is room again"

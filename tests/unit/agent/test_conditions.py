@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from swapwarden.agent import conditions
-from swapwarden.api import state
+from swapwarden.agent import conditions, strict
 
 
 def series() -> list[tuple[str, ...]]:
@@ -10,10 +9,11 @@ def series() -> list[tuple[str, ...]]:
 
 def test_each_condition_has_one_series_that_says_what_it_is_now() -> None:
     told = conditions.Conditions()
-    told.tell([state.Condition("Drift", "False", "Quiet"), state.Condition("SecretsOnDisk", "True", "NoTmpfsNoswap")])
+    quiet, secrets = strict.Verdict("False", "Quiet", ""), strict.Verdict("True", "NoTmpfsNoswap", "")
+    told.tell({"Drift": quiet, "SecretsOnDisk": secrets})
     assert series() == [("Drift", "False", "Quiet"), ("SecretsOnDisk", "True", "NoTmpfsNoswap")]
-    told.tell([state.Condition("Drift", "True", "Yielded", "another message")])
+    told.tell({"Drift": strict.Verdict("True", "Yielded", "another message")})
     assert series() == [("Drift", "True", "Yielded")]
     assert conditions.CONDITIONS.value("Drift", "True", "Yielded") == 1
-    told.tell([])
+    told.tell({})
     assert series() == []

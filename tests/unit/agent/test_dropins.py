@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -199,11 +200,7 @@ def test_slices_that_are_named_and_mounted_have_a_file(units: pathlib.Path) -> N
     dropins.bring_slices(units, ("system.slice", "other.slice"))
     assert [file.exists() for file in (system, user)] == [True, False]
     assert system.read_text() == "[Slice]\nMemorySwapMax=0\n"
-    assert [dropins.is_installed(units, name) for name in ("system.slice", "other.slice", "../x")] == [
-        True,
-        False,
-        False,
-    ]
+    assert dropins.installed(units) == {"system.slice"}
     assert not (units / "other.slice.d").exists()
     dropins.bring_slices(units, (r"a\x2db-c.slice",))
     assert [file.exists() for file in (system, user)] == [False, True]
@@ -221,7 +218,7 @@ def test_no_folder_of_a_service_or_of_many_slices_is_written_to(units: pathlib.P
     file.write_bytes(dropins.CONTENT)
     dropins.bring_slices(units, ())
     assert file.exists()
-    assert not dropins.is_installed(units, name)
+    assert dropins.installed(units) == frozenset()
 
 
 def test_files_of_others_are_left_alone_when_a_slice_is_no_longer_named(units: pathlib.Path) -> None:
@@ -229,7 +226,7 @@ def test_files_of_others_are_left_alone_when_a_slice_is_no_longer_named(units: p
     file.write_text("[Slice]\nMemorySwapMax=1G\n")
     dropins.bring_slices(units, ())
     assert file.read_text() == "[Slice]\nMemorySwapMax=1G\n"
-    assert not dropins.is_installed(units, "system.slice")
+    assert dropins.installed(units) == frozenset()
     dropins.bring_slices(units, ("system.slice",))
     assert file.read_bytes() == dropins.CONTENT
 
@@ -259,12 +256,41 @@ async def test_a_slice_has_its_file_while_it_is_named(units: pathlib.Path) -> No
     system, user = of_slices(units, "system.slice", "user.slice")
     keeper = dropins.Keeper(units, dropins.bring_slices, changed=lambda: None)
     task = asyncio.create_task(keeper.run())
-    keeper.want(("system.slice", "user.slice"))
+    keeper.want(("system.slice", "user.slice", "other.slice"))
     await until(lambda: system.exists() and user.exists())
+    await until(lambda: keeper.held == {"system.slice", "user.slice"})
+    again = dropins.Keeper(units, dropins.bring_slices, changed=lambda: None)
+    again.look()
+    assert again.held == keeper.held, "the next agent knows before it writes any"
     keeper.want(("user.slice",))
     await until(lambda: not system.exists())
+    await until(lambda: keeper.held == {"user.slice"})
     keeper.want(())
     await until(lambda: not keeper.left)
     assert not user.exists()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_slice_counts_as_held_before_its_file_is_known_to_be_there(
+    units: pathlib.Path,
+) -> None:
+    """systemd may read the file while the agent waits for the disk."""
+    [file] = of_slices(units, "system.slice")
+    written, disk = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(directory: pathlib.Path, wanted: tuple[str, ...]) -> None:
+        dropins.bring_slices(directory, wanted)
+        loop.call_soon_threadsafe(written.set)
+        disk.wait()
+
+    keeper = dropins.Keeper(units, slow, changed=lambda: None)
+    task = asyncio.create_task(keeper.run())
+    keeper.want(("system.slice",))
+    await written.wait()
+    assert file.exists()
+    assert keeper.held == {"system.slice"}
+    disk.set()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pathlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from swapwarden.agent import held, kernel, originals, wanted
+from swapwarden.agent import held, kernel, originals, settingfiles, wanted
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import state, until
@@ -71,11 +73,15 @@ def asking(settings: dict[str, str] | None = None, **fields: Any) -> wanted.Stat
 
 
 @pytest.fixture
-def host(tmp_path: pathlib.Path) -> Iterator[Node]:
-    made = Node(tmp_path)
-    yield made
-    for agent in made.agents:
-        agent.close()
+def host(tmp_path: pathlib.Path) -> Node:
+    return Node(tmp_path)
+
+
+async def apply(agent: kernel.Kernel, order: wanted.State) -> None:
+    """Put a state in force, and have the agent do what is due then."""
+    agent.apply(order)
+    if agent._due.is_set():
+        await agent.bring()
 
 
 def shorts(agent: kernel.Kernel) -> dict[str, str]:
@@ -85,7 +91,7 @@ def shorts(agent: kernel.Kernel) -> dict[str, str]:
 async def test_settings_get_what_the_state_says_and_others_stay(host: Node) -> None:
     agent = host.start()
     assert not agent.concerned
-    agent.apply(asking())
+    await apply(agent, asking())
     assert host.values == {**BEFORE, **ASKED}
     assert (agent.shortfalls, agent.to_put_back, agent.concerned) == ((), 0, True)
 
@@ -97,10 +103,10 @@ async def test_settings_get_what_the_state_says_and_others_stay(host: Node) -> N
 @pytest.mark.parametrize("again", [False, True])
 async def test_what_is_no_longer_to_be_is_put_back(host: Node, order: wanted.State, *, again: bool) -> None:
     agent = host.start()
-    agent.apply(asking())
+    await apply(agent, asking())
     if again:
         agent = host.start()
-    agent.apply(order)
+    await apply(agent, order)
     assert host.values == BEFORE
     assert agent.to_put_back == 0
     assert originals.Originals(host.run).names() == []
@@ -108,57 +114,57 @@ async def test_what_is_no_longer_to_be_is_put_back(host: Node, order: wanted.Sta
 
 async def test_one_that_is_left_out_is_put_back_and_the_others_stay(host: Node) -> None:
     agent = host.start()
-    agent.apply(asking())
+    await apply(agent, asking())
     rest = {name: value for name, value in ASKED.items() if name != "vm.swappiness"}
-    agent.apply(asking(rest))
+    await apply(agent, asking(rest))
     assert host.values == {**BEFORE, **rest}
 
 
 async def test_another_writers_value_is_repaired_and_is_what_is_put_back(host: Node) -> None:
     agent = host.start()
-    agent.apply(asking())
+    await apply(agent, asking())
     before = held.REPAIRS.value("vm.swappiness")
     host["vm.swappiness"] = "33"
-    agent.resync()
+    await agent.bring()
     assert host["vm.swappiness"] == "10"
     assert held.REPAIRS.value("vm.swappiness") == before + 1
-    agent.apply(asking(mode=names.Mode.RESTORE))
+    await apply(agent, asking(mode=names.Mode.RESTORE))
     assert host["vm.swappiness"] == "33"
 
 
 async def test_the_value_from_before_is_another_writers_when_it_comes_back(host: Node) -> None:
     agent = host.start()
-    agent.apply(asking())
+    await apply(agent, asking())
     before = held.REPAIRS.value("vm.swappiness")
     host["vm.swappiness"] = BEFORE["vm.swappiness"]  # as sysctl --system does it
-    agent.resync()
+    await agent.bring()
     assert (host["vm.swappiness"], held.REPAIRS.value("vm.swappiness")) == ("10", before + 1)
-    agent.apply(asking({"vm.swappiness": "20"}))
+    await apply(agent, asking({"vm.swappiness": "20"}))
     assert (host["vm.swappiness"], held.REPAIRS.value("vm.swappiness")) == ("20", before + 1)
-    agent.apply(asking(mode=names.Mode.RESTORE))
+    await apply(agent, asking(mode=names.Mode.RESTORE))
     assert host["vm.swappiness"] == BEFORE["vm.swappiness"]
 
 
 async def test_another_writers_last_value_is_left_as_it_is(host: Node) -> None:
     agent = host.start()
-    agent.apply(asking())
+    await apply(agent, asking())
     host["vm.swappiness"] = "33"
-    agent.apply(asking(mode=names.Mode.RESTORE))
+    await apply(agent, asking(mode=names.Mode.RESTORE))
     assert host.values == {**BEFORE, "vm.swappiness": "33"}
     assert agent.to_put_back == 0
 
 
 async def test_before_a_state_arrives_nothing_is_put_back(host: Node) -> None:
-    host.start().apply(asking())
+    await apply(host.start(), asking())
     agent = host.start()
-    agent.resync()
+    await agent.bring()
     assert host.values == {**BEFORE, **ASKED}
 
 
 async def test_what_the_agent_was_not_given_is_named_with_the_remedy(host: Node) -> None:
     root = host.roots.pop(kernel.VM)
     agent = host.start()
-    agent.apply(asking())
+    await apply(agent, asking())
     assert shorts(agent) == {"vm.swappiness": "NoAccess", "vm.page-cluster": "NoAccess"}
     assert "set agent.kernel.vm to true in the chart (--vm-root)" in agent.shortfalls[0].message
     assert (root / "swappiness").read_text() == "60\n"
@@ -166,21 +172,21 @@ async def test_what_the_agent_was_not_given_is_named_with_the_remedy(host: Node)
 
 
 async def test_what_was_taken_from_the_agent_is_still_to_be_put_back(host: Node) -> None:
-    host.start().apply(asking({"vm.swappiness": "10"}))
+    await apply(host.start(), asking({"vm.swappiness": "10"}))
     root = host.roots.pop(kernel.VM)
     agent = host.start()
-    agent.apply(asking(mode=names.Mode.RESTORE))
+    await apply(agent, asking(mode=names.Mode.RESTORE))
     assert (shorts(agent), agent.to_put_back) == ({"vm.swappiness": "NoAccess"}, 1)
     host.roots[kernel.VM] = root
     agent = host.start()
-    agent.apply(asking(mode=names.Mode.RESTORE))
+    await apply(agent, asking(mode=names.Mode.RESTORE))
     assert (agent.to_put_back, host.values) == (0, BEFORE)
 
 
 async def test_what_the_kernel_does_not_have_is_named(host: Node) -> None:
     host.file("zswap.compressor").unlink()
     agent = host.start()
-    agent.apply(asking())
+    await apply(agent, asking())
     assert shorts(agent) == {"zswap.compressor": "NotSupported"}
     assert "/sys/module/zswap/parameters/compressor" in agent.shortfalls[0].message
 
@@ -191,49 +197,131 @@ async def test_what_the_kernel_does_not_have_is_named(host: Node) -> None:
 )
 async def test_nothing_is_written_but_what_is_known(setting: tuple[str, str], host: Node) -> None:
     agent = host.start()
-    agent.apply(asking(dict([setting])))
+    await apply(agent, asking(dict([setting])))
     assert shorts(agent) == {setting[0]: "NotSupported"}
     assert host.values == BEFORE
 
 
 async def test_what_the_node_must_not_have_is_told(host: Node) -> None:
     agent = host.start()
-    agent.apply(asking({})._replace(refused={"vm.min_free_kbytes": "too much"}))
+    await apply(agent, asking({})._replace(refused={"vm.min_free_kbytes": "too much"}))
     assert agent.shortfalls == (("vm.min_free_kbytes", names.Shortfall.REFUSED, "too much"),)
 
 
 async def test_audit_says_what_would_be_written(host: Node) -> None:
     agent = host.start()
-    agent.apply(asking({"vm.swappiness": "10", "vm.page-cluster": "3"}, mode=names.Mode.AUDIT))
+    await apply(agent, asking({"vm.swappiness": "10", "vm.page-cluster": "3"}, mode=names.Mode.AUDIT))
     assert agent.shortfalls == (("vm.swappiness", names.Shortfall.AUDIT, "10 would be written over 60"),)
 
 
 async def test_a_refused_write_is_tried_again(host: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "RETRY_SECONDS", (0.01, 0.01))
 
-    def refuse(*_: object) -> int:
-        raise OSError(22, "Invalid argument")
+    def refuse(*_: object) -> None:
+        raise settingfiles.SettingError("Invalid argument")
 
     agent = host.start()
+    running = asyncio.create_task(agent.run())
     with monkeypatch.context() as refusing:
-        refusing.setattr("swapwarden.agent.settingfiles.os.write", refuse)
+        refusing.setattr("swapwarden.agent.settingfiles.write", refuse)
         agent.apply(asking({"zswap.compressor": "zstd"}))
-        assert shorts(agent) == {"zswap.compressor": "WriteFailed"}
+        await until(lambda: shorts(agent) == {"zswap.compressor": "WriteFailed"})
         assert "refuses zstd (Invalid argument); load its module" in agent.shortfalls[0].message
     await until(lambda: host["zswap.compressor"] == "zstd" and not agent.shortfalls)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+class Slow:
+    """Stands where the kernel takes a value, and is long about it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free = threading.Event()
+        self.begun = threading.Event()
+        self._write = settingfiles.write
+        monkeypatch.setattr(settingfiles, "write", self.write)
+
+    def write(self, file: pathlib.Path, value: str) -> None:
+        self.begun.set()
+        self.free.wait()
+        self._write(file, value)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    made = Slow(monkeypatch)
+    yield made
+    made.free.set()
+
+
+async def test_a_kernel_that_waits_for_a_module_holds_up_nothing_else(host: Node, slow: Slow) -> None:
+    """As with zswap.compressor, for which it starts modprobe."""
+    agent = host.start()
+    running = asyncio.create_task(agent.run())
+    agent.apply(asking({"zswap.compressor": "zstd"}))
+    await until(slow.begun.is_set)  # the event loop turns all the while
+    assert shorts(agent) == {"zswap.compressor": "Pending"}, "nobody is told that it is done"
+    slow.free.set()
+    await until(lambda: not agent.shortfalls)
+    assert host["zswap.compressor"] == "zstd"
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_kernel_that_hangs_is_told_and_nothing_more_is_asked_of_it(
+    host: Node, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(kernel, "RETRY_SECONDS", (0.01, 0.01))
+    agent = host.start()
+    running = asyncio.create_task(agent.run())
+    agent.apply(asking({"zswap.compressor": "zstd"}))
+    await until(lambda: shorts(agent) == {"zswap.compressor": "WriteFailed"})
+    assert "look for a modprobe that hangs" in agent.shortfalls[0].message
+    assert sum(thread.name == "kernel-settings" for thread in threading.enumerate()) == 1
+    slow.free.set()
+    monkeypatch.setattr(kernel, "WRITE_SECONDS", 10)
+    await until(lambda: not agent.shortfalls)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_is_put_back_while_the_kernel_is_busy_is_still_to_be_put_back(host: Node, slow: Slow) -> None:
+    """Else the last agent would leave, and what it was about to write would stay."""
+    agent = host.start()
+    running = asyncio.create_task(agent.run())
+    agent.apply(asking({"vm.swappiness": "10"}))
+    await until(slow.begun.is_set)
+    agent.apply(asking({"vm.swappiness": "10"}, mode=names.Mode.RESTORE))
+    assert agent.to_put_back == 1
+    slow.free.set()
+    await until(lambda: agent.to_put_back == 0)
+    assert host.values == BEFORE
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_state_that_asks_for_the_same_settings_costs_nothing(host: Node) -> None:
+    agent = host.start()
+    await apply(agent, asking(generation=1))
+    told = host.told
+    agent.apply(asking(generation=2))
+    assert (agent._due.is_set(), agent.shortfalls, host.told) == (False, (), told)
+    agent.check()
+    assert agent._due.is_set()
 
 
 async def test_a_value_that_the_kernel_makes_another_is_told(host: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swapwarden.agent.settingfiles.os.write", lambda _fd, data: len(data))
     agent = host.start()
-    agent.apply(asking({"vm.swappiness": "10"}))
+    await apply(agent, asking({"vm.swappiness": "10"}))
     assert agent.shortfalls[0].message == "holds 60 after 10 was written"
 
 
 async def test_nothing_is_written_whose_original_cannot_be_kept(host: Node) -> None:
     (host.run / "originals.json.new").mkdir()
     agent = host.start()
-    agent.apply(asking({"vm.swappiness": "10"}))
+    await apply(agent, asking({"vm.swappiness": "10"}))
     assert shorts(agent) == {"vm.swappiness": "WriteFailed"}
     assert host.values == BEFORE
 
@@ -276,20 +364,18 @@ async def test_a_kill_at_any_step_loses_no_original(
     while True:
         host = Node(tmp_path_factory.mktemp("node"))
         if turn != "write":
-            host.start().apply(asking())
+            await apply(host.start(), asking())
         with monkeypatch.context() as patch:
             lethal(patch, at)
             try:
-                host.start().apply(order)
+                await apply(host.start(), order)
             except Killed:
                 killed = True
             else:
                 killed = False
-        host.start().apply(asking(mode=names.Mode.RESTORE))
+        await apply(host.start(), asking(mode=names.Mode.RESTORE))
         assert host.values == BEFORE, at
         assert originals.Originals(host.run).names() == []
-        for agent in host.agents:
-            agent.close()
         if not killed:
             break
         at += 1

@@ -37,7 +37,7 @@ class Idle(main.Agent):
 
     looks = changes = 0
 
-    def _read_facts(self) -> None:
+    def _take_facts(self, found: main._Seen) -> None:  # noqa: ARG002 the signature
         self.looks += 1
 
     def _changed(self) -> None:

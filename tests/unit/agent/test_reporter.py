@@ -31,7 +31,7 @@ class Api:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def merge_patch(self, path: str, body: bytes, *, params: Mapping[str, str]) -> None:
+    async def merge_patch(self, path: str, body: bytes, *, params: Mapping[str, str]) -> bytes:
         assert path.endswith("/n1/status")
         assert params == {"fieldManager": "swapwarden-agent"}
         patch = json.loads(body)["status"]
@@ -42,6 +42,7 @@ class Api:
             self.status = {key: value for key, value in (self.status | patch).items() if value is not None}
         if failed:
             raise self.errors.pop(0)
+        return json.dumps({"status": self.status}).encode()
 
 
 class Running:
@@ -255,3 +256,73 @@ async def test_a_look_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch)
     again.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await again
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "FOREIGN_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "left", [{}, {"observedGeneration": 99}, {"observedGeneration": 1, "conditions": [{"type": "Applied"}]}]
+)
+async def test_a_status_that_others_changed_is_written_again(running: Running, left: Json) -> None:
+    before = reporter.OVERWRITTEN.value()
+    running.reporter.found({})
+    await running.written()
+    running.api.status = dict(left)
+    running.reporter.seen(dict(left))
+    await running.written()
+    assert reporter.OVERWRITTEN.value() == before + 1
+    assert len(running.api.patches) == 2
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_the_agents_own_writes_are_nobody_elses_however_late_a_watch_shows_them(running: Running) -> None:
+    before, first = reporter.OVERWRITTEN.value(), dict(running.wanted)
+    running.reporter.found({})
+    await running.written()
+    running.want(observedGeneration=2)
+    await running.written()
+    running.reporter.seen(first)
+    running.reporter.seen(dict(running.wanted))
+    await until(lambda: running.reporter._foreign_timer is None)
+    assert (reporter.OVERWRITTEN.value(), len(running.api.patches)) == (before, 2)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_field_that_the_api_server_does_not_know_is_no_other_writer(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CRD may be older than the agent."""
+    before, real = reporter.OVERWRITTEN.value(), running.api.merge_patch
+
+    async def prune(*arguments: Any, **more: Any) -> bytes:
+        await real(*arguments, **more)
+        running.api.status.pop("proposal", None)
+        return json.dumps({"status": running.api.status}).encode()
+
+    monkeypatch.setattr(running.api, "merge_patch", prune)
+    running.reporter.found({})
+    running.want(observedGeneration=1, proposal={"pods": 1})
+    await until(lambda: running.api.status == {"observedGeneration": 1})
+    running.reporter.seen(dict(running.api.status))
+    await until(lambda: running.reporter._foreign_timer is None)
+    assert (reporter.OVERWRITTEN.value(), len(running.api.patches)) == (before, 1)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_answer_that_says_nothing_of_the_object_is_a_write_all_the_same(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = running.api.merge_patch
+
+    async def mute(*arguments: Any, **more: Any) -> bytes:
+        await real(*arguments, **more)
+        return b"<html>"
+
+    monkeypatch.setattr(running.api, "merge_patch", mute)
+    running.reporter.found({})
+    await until(lambda: running.reporter._certain and running.api.status == running.wanted)
+    assert len(running.api.patches) == 1

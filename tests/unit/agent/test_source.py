@@ -64,12 +64,15 @@ class Follower:
         self.accepted: list[tuple[str, int]] = []
         self.found: list[str] = []
         self.refused: list[str] = []
+        self.shown: list[tuple[int, Any]] = []
+        """Generation and status."""
         self.source = source.Source(
             cast("client.Client", api),
             "n1",
             accept=lambda state: self.accepted.append((state.metadata.uid, state.metadata.generation)),
             fetched=lambda state: self.found.append("" if state is None else state.metadata.uid),
             refused=self.refused.append,
+            seen=lambda state: self.shown.append((state.metadata.generation, state.status)),
         )
 
 
@@ -105,6 +108,19 @@ async def test_a_list_is_trusted_and_then_only_newer_generations(api: Api, follo
     api.watches = [[event("MODIFIED", "a", 5), event("MODIFIED", "a", 4), event("MODIFIED", "a", 6)]]
     follower = follow()
     await until(lambda: api.watched == 2)
+    assert follower.accepted == [("a", 5), ("a", 6)]
+
+
+async def test_a_status_that_others_changed_is_shown_also_where_the_generation_is_the_same(
+    api: Api, follow: Follow
+) -> None:
+    wiped = watch.Event("MODIFIED", msgspec.convert({**made("a", 5), "status": {}}, wanted.WireState), "6")
+    newer = {**made("a", 6), "status": {"observedGeneration": 5}}
+    api.lists = [{**made("a", 5), "status": {"observedGeneration": 5}}]
+    api.watches = [[wiped, watch.Event("MODIFIED", msgspec.convert(newer, wanted.WireState), "7")]]
+    follower = follow()
+    await until(lambda: api.watched == 2)
+    assert follower.shown == [(5, {}), (6, {"observedGeneration": 5})]
     assert follower.accepted == [("a", 5), ("a", 6)]
 
 
