@@ -33,7 +33,7 @@ demo-down: venv ## Remove what demo-cluster brought up
 
 .PHONY: test
 test: venv ## Set up what is needed and run every tier of tests; say what each took
-	@$(PYTHON) -m testbed.tiers unit integration kernel e2e
+	@$(PYTHON) -m testbed.tiers unit integration oldest kernel e2e
 
 .PHONY: test-unit
 test-unit: venv ## Run the unit tests: no I/O
@@ -42,6 +42,14 @@ test-unit: venv ## Run the unit tests: no I/O
 .PHONY: test-integration
 test-integration: venv ## Run the integration tests: a real etcd and kube-apiserver
 	@$(PYTHON) -m testbed.tiers integration
+
+.PHONY: test-oldest
+test-oldest: venv ## Run what an installation needs of the integration tests on the oldest Kubernetes that README promises
+	@$(PYTHON) -m testbed.tiers oldest
+
+.PHONY: test-matrix
+test-matrix: venv ## Run the integration tests on each minor version of Kubernetes (hours; goes on where it was stopped); VERSION=1.31.14 for one
+	@$(PYTHON) -m testbed.versionmatrix $(VERSION)
 
 .PHONY: test-kernel
 test-kernel: venv ## Run the kernel tests: a VM with cgroup v2 and swap
@@ -66,6 +74,7 @@ lint: venv ## Check format, rules, types, import contracts, generated files and 
 	@diff -ru crds build/generated/crds && diff -u docs/api-reference.md build/generated/api-reference.md \
 		|| { echo "generated files are out of date: run make generate and commit the result" >&2; exit 1; }
 	@$(PYTHON) -m testbed.chart check
+	@$(PYTHON) -m testbed.celcost check
 	@$(PYTHON) -m testbed.monitoring check
 	@$(PYTHON) -m testbed.reference check
 	@$(PYTHON) -m testbed.metricspage check

@@ -14,11 +14,13 @@ from pydantic import alias_generators
 
 from swapwarden.api import names
 
-QUANTITY_PATTERN = r"([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[kMGTPEm]|[eE][+-]?[0-9]{1,2})?"
-"""Kubernetes quantities without a sign (k/k: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go)."""
+QUANTITY_PATTERN = r"(\d+[.]?\d*|[.]\d+)([KMGTPE]i|[kMGTPEm]|[eE][+-]?\d{1,2})?"
+"""Kubernetes quantities without a sign (k/k: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go).
+
+Short, because the API server's estimate of a rule grows with its text. For Python: re.ASCII."""
 
 QUANTITY_REFUSAL = "must be a quantity without a sign, such as 512Mi, 2G or 1073741824"
-QUANTITY_OR_PERCENT_PATTERN = QUANTITY_PATTERN + r"|(100|[0-9]{1,2})%"
+QUANTITY_OR_PERCENT_PATTERN = QUANTITY_PATTERN + r"|(100|\d\d?)%"
 QUANTITY_OR_PERCENT_REFUSAL = "must be a quantity without a sign, such as 512Mi or 2G, or percents from 0% to 100%"
 QUANTITY_LENGTH = 32
 LABEL_KEY_PATTERN = (
@@ -35,37 +37,43 @@ LABEL_VALUE_PATTERN = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
 
 
 def _quantity(
-    pattern: str, refusal: str, *, least: int = 0
+    pattern: str, refusal: str, *, least: int = 0, listed: bool = False
 ) -> tuple[pydantic.BeforeValidator, pydantic.WithJsonSchema]:
     """What makes a field a quantity, in the model and in the CRD. YAML reads `maxPerPod: 1024` as a number.
 
-    `least` is the smallest such number; the pattern says the same of text.
+    `least` is the smallest such number; the pattern says the same of text. `listed`: one of many.
     """
 
     def checked(value: object) -> str:
         text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-        if len(text) > QUANTITY_LENGTH or not re.fullmatch(pattern, text):
+        if len(text) > QUANTITY_LENGTH or not re.fullmatch(pattern, text, re.ASCII):
             raise ValueError(refusal)
         return text
 
-    # A rule instead of `pattern`, whose message would be the pattern.
-    rule = f"type(self) == int ? self >= {least} : size(self) <= {QUANTITY_LENGTH} && self.matches('^({pattern})$')"
-    return pydantic.BeforeValidator(checked), pydantic.WithJsonSchema(
-        {
-            "x-kubernetes-int-or-string": True,
-            "maxLength": QUANTITY_LENGTH,
-            "x-kubernetes-validations": [{"rule": rule, "message": refusal}],
-        }
-    )
+    schema: dict[str, object] = {"x-kubernetes-int-or-string": True, "maxLength": QUANTITY_LENGTH}
+    if listed:
+        # Before Kubernetes 1.34 the estimate of a rule takes text that may be a number, too, for as long as a request
+        # can be: in a list that is more than an API server allows.
+        schema |= {"pattern": f"^({pattern})$", "minimum": least}
+    else:
+        # A rule instead of `pattern`, whose message would be the pattern.
+        rule = (
+            f"type(self) == int ? self >= {least} : size(self) <= {QUANTITY_LENGTH} && self.matches(r'^({pattern})$')"
+        )
+        schema["x-kubernetes-validations"] = [{"rule": rule, "message": refusal}]
+    return pydantic.BeforeValidator(checked), pydantic.WithJsonSchema(schema)
 
 
 Quantity = Annotated[str, *_quantity(QUANTITY_PATTERN, QUANTITY_REFUSAL)]
 """Bytes as a Kubernetes quantity: 512Mi, 2G, 1073741824."""
 
+ListedQuantity = Annotated[str, *_quantity(QUANTITY_PATTERN, QUANTITY_REFUSAL, listed=True)]
+"""The same, as one of many."""
+
 QuantityOrPercent = Annotated[str, *_quantity(QUANTITY_OR_PERCENT_PATTERN, QUANTITY_OR_PERCENT_REFUSAL)]
 """A quantity, or whole percents of the node's swap: 10%."""
 
-NODES_OR_PERCENT_PATTERN = r"[1-9][0-9]{0,5}|([1-9][0-9]?|100)%"
+NODES_OR_PERCENT_PATTERN = r"[1-9]\d{0,5}|([1-9]\d?|100)%"
 NodesOrPercent = Annotated[
     str,
     *_quantity(
@@ -510,7 +518,8 @@ MAX_OVERRIDES = 32
 OVERRIDE_SELECTS_REFUSAL = "an override needs a namespaceSelector or a podSelector; podSelector: {} selects all pods"
 OVERRIDE_SAYS_REFUSAL = "an override needs a policy or a swapLimit: without both it changes nothing"
 OVERRIDE_CONTRADICTION = "policy Disabled leaves no swap to limit: remove the swapLimit, or the policy"
-ZERO_PATTERN = r"[0.]+([eEKMGTPkm].*)?"
+ZEROS = tuple(f"0{suffix}" for suffix in ("", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"))
+"""Limits that say no more than the policy does. A list, because comparing costs an API server less than a pattern."""
 
 
 class Override(Model):
@@ -526,8 +535,7 @@ class Override(Model):
                 {"rule": "has(self.policy) || has(self.swapLimit)", "message": OVERRIDE_SAYS_REFUSAL},
                 {
                     "rule": "!has(self.policy) || self.policy != 'Disabled' || !has(self.swapLimit) ||"
-                    " (type(self.swapLimit) == int ? self.swapLimit == 0"
-                    f" : self.swapLimit.matches('^({ZERO_PATTERN})$'))",
+                    f" (type(self.swapLimit) == int ? self.swapLimit == 0 : self.swapLimit in {list(ZEROS)})",
                     "message": OVERRIDE_CONTRADICTION,
                 },
             ]
@@ -547,7 +555,7 @@ class Override(Model):
             " namespace's default says Disabled. Other policies place pods, and so must be there when one is created."
         ),
     )
-    swap_limit: Quantity | None = pydantic.Field(
+    swap_limit: ListedQuantity | None = pydantic.Field(
         default=None,
         description="The pod's swap limit, unless its own annotations name a smaller one.",
     )
@@ -558,7 +566,7 @@ class Override(Model):
             raise ValueError(OVERRIDE_SELECTS_REFUSAL)
         if self.policy is None and self.swap_limit is None:
             raise ValueError(OVERRIDE_SAYS_REFUSAL)
-        if self.policy == "Disabled" and self.swap_limit and not re.fullmatch(ZERO_PATTERN, self.swap_limit):
+        if self.policy == "Disabled" and self.swap_limit and self.swap_limit not in ZEROS:
             raise ValueError(OVERRIDE_CONTRADICTION)
         return self
 
