@@ -5,7 +5,20 @@ import os
 import sys
 from collections.abc import Iterable
 
-from testbed import assets, cluster, controlplane, demo, democluster, e2e, host, kernelvm, process, programs, term
+from testbed import (
+    assets,
+    cluster,
+    controlplane,
+    demo,
+    democluster,
+    e2e,
+    host,
+    kernelvm,
+    kubeversions,
+    process,
+    programs,
+    term,
+)
 
 
 def _setup_controlplane() -> None:
@@ -13,6 +26,12 @@ def _setup_controlplane() -> None:
         found = assets.ensure()
         for program in (found.etcd, found.kube_apiserver, found.kubectl):
             term.say(f"  {program}")
+
+
+def _setup_oldest() -> None:
+    version = kubeversions.known()[0]
+    with term.step(f"API server of the oldest version, {version}"):
+        term.say(f"  {assets.apiserver(version)}")
 
 
 def _setup_kubectl() -> None:
@@ -50,6 +69,7 @@ PARTS = {
     "kernel": _setup_kernel,
     "cluster": _setup_cluster,
     "controlplane": _setup_controlplane,
+    "oldest": _setup_oldest,
     "kubectl": _setup_kubectl,
     "helm": _setup_helm,
     "nfd": _setup_nfd,

@@ -8,9 +8,12 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from testbed import cache, golang, host, process, term
+from testbed import cache, golang, host, kubeversions, process, term
 
-KUBE_VERSION = "1.36.3"
+KUBE_VERSION = "1.37.2"
+"""The newest, which demos and tests run."""
+VERSION_VARIABLE = "TESTBED_KUBERNETES"
+"""Names the version of the API server that tests run instead: one of kubeversions.known()."""
 ENVTEST_TOOL = "sigs.k8s.io/controller-runtime/tools/setup-envtest@v0.25.1"
 ENVTEST_HOST = "https://github.com"
 SOURCES = Path(__file__).with_name("kube")
@@ -35,9 +38,19 @@ class Assets:
 
 
 def ensure() -> Assets:
-    """All three programs, from the first source that has each; host.SetupError when one can't be had."""
+    """All three programs, from the first source that has each; host.SetupError when one can't be had.
+
+    The API server is of the version that TESTBED_KUBERNETES names, else the newest.
+    """
     host.need_linux()
-    return Assets(etcd=_ensure("etcd"), kube_apiserver=_ensure("kube-apiserver"), kubectl=_ensure("kubectl"))
+    version = os.environ.get(VERSION_VARIABLE) or KUBE_VERSION
+    return Assets(etcd=_ensure("etcd"), kube_apiserver=_ensure("kube-apiserver", version), kubectl=_ensure("kubectl"))
+
+
+def apiserver(version: str) -> Path:
+    """Only kube-apiserver, of any version that kubeversions knows; host.SetupError when it can't be had."""
+    host.need_linux()
+    return _ensure("kube-apiserver", version)
 
 
 def kubectl() -> Path:
@@ -46,28 +59,30 @@ def kubectl() -> Path:
     return _ensure("kubectl")
 
 
-def _ensure(name: str) -> Path:
-    if present := _present(name):
+def _ensure(name: str, version: str = KUBE_VERSION) -> Path:
+    if present := _present(name, version):
         return present
     with cache.lock("controlplane"):
-        if present := _present(name):  # made by another set-up while this one waited
+        if present := _present(name, version):  # made by another set-up while this one waited
             return present
         for source in (_from_envtest, _from_debian, _from_modules):
-            if made := source(name):
+            if made := source(name, version):
                 return made
     raise AssertionError("the last source returns a program or raises")
 
 
-def _present(name: str) -> Path | None:
-    return next((path for path in _places(name) if path.is_file() and _acceptable(name, path)), None)
+def _present(name: str, version: str) -> Path | None:
+    return next((path for path in _places(name, version) if path.is_file() and _acceptable(name, path)), None)
 
 
-def _places(name: str) -> Iterator[Path]:
-    if folder := os.environ.get("KUBEBUILDER_ASSETS"):
-        yield Path(folder) / name
-    if on_path := shutil.which(name):
-        yield Path(on_path)
-    for kept in (f"kube-{KUBE_VERSION}", f"kube-{KUBE_VERSION}-{name}"):
+def _places(name: str, version: str) -> Iterator[Path]:
+    # Who names a version wants that one, and not what is installed.
+    if version == KUBE_VERSION:
+        if folder := os.environ.get("KUBEBUILDER_ASSETS"):
+            yield Path(folder) / name
+        if on_path := shutil.which(name):
+            yield Path(on_path)
+    for kept in (f"kube-{version}", f"kube-{version}-{name}"):
         if installed := cache.find(kept):
             yield installed / name
 
@@ -81,7 +96,7 @@ def _acceptable(name: str, program: Path) -> bool:
     return version is not None and version >= OLDEST[name]
 
 
-def _from_envtest(name: str) -> Path | None:
+def _from_envtest(name: str, version: str) -> Path | None:
     """Prebuilt programs by setup-envtest. They come from GitHub, which not every network reaches: gives up early."""
     if tool := shutil.which("setup-envtest"):
         command = [tool]
@@ -93,7 +108,7 @@ def _from_envtest(name: str) -> Path | None:
         term.say("setup-envtest is of no use here: GitHub can't be reached")
         return None
     bins = cache.root() / "envtest"
-    minor = KUBE_VERSION.rpartition(".")[0]
+    minor = version.rpartition(".")[0]
     command += ["use", "-p", "path", "--bin-dir", str(bins), f"{minor}.x"]
     log = cache.root() / "envtest.log"
     log.unlink(missing_ok=True)
@@ -107,10 +122,10 @@ def _from_envtest(name: str) -> Path | None:
         term.say(f"  no luck; going on without it:\n{run.tail(3)}")
         return None
     made = Path(folders[-1].strip())
-    with cache.install(f"kube-{KUBE_VERSION}") as folder:
+    with cache.install(f"kube-{version}") as folder:
         for program in BUILDS:
             shutil.copy2(made / program, folder / program)
-    return _present(name)
+    return _present(name, version)
 
 
 @functools.cache
@@ -122,35 +137,39 @@ def _reaches_github() -> bool:
     return True
 
 
-def _from_debian(name: str) -> Path | None:
+def _from_debian(name: str, version: str) -> Path | None:
     """Debian's etcd, unpacked only: installing it would start it as a service. Kubernetes is not in Debian."""
     if name != "etcd" or not host.has_apt():
         return None
     try:
-        with term.step("fetching etcd from Debian's etcd-server"), cache.install(f"kube-{KUBE_VERSION}-etcd") as folder:
+        with term.step("fetching etcd from Debian's etcd-server"), cache.install(f"kube-{version}-etcd") as folder:
             host.apt_unpack(["etcd-server"], folder, "etcd")
             shutil.copy2(folder / "usr/bin/etcd", folder / "etcd")
             shutil.rmtree(folder / "usr")
     except host.SetupError as error:
         term.say(f"  {error}")
         return None
-    return _present(name)
+    return _present(name, version)
 
 
-def kube_stamps() -> list[str]:
+def kube_stamps(version: str = KUBE_VERSION) -> list[str]:
     """What the linker writes into a program of Kubernetes, so that it knows its version."""
-    major, minor, _ = KUBE_VERSION.split(".")
-    values = {"gitVersion": f"v{KUBE_VERSION}", "gitMajor": major, "gitMinor": minor}
+    major, minor, _ = version.split(".")
+    values = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
     return [f"{package}.{key}={value}" for package in packages for key, value in values.items()]
 
 
-def _from_modules(name: str) -> Path:
-    """Build from the Go modules that testbed/kube pins; about six minutes on two cores for kube-apiserver."""
-    target = f"kube-{KUBE_VERSION}-{name}"
-    with term.step(f"building {name} from its Go modules (minutes, once)"), cache.install(target) as folder:
-        golang.build(BUILDS[name], folder / name, source=SOURCES, stamps=kube_stamps())
-    if made := _present(name):
+def _from_modules(name: str, version: str) -> Path:
+    """Build from Go modules; about six minutes on two cores for kube-apiserver."""
+    target = f"kube-{version}-{name}"
+    stamps = kube_stamps(version)
+    with term.step(f"building {name} {version} from its Go modules (minutes, once)"), cache.install(target) as folder:
+        if version == KUBE_VERSION:
+            golang.build(BUILDS[name], folder / name, source=SOURCES, stamps=stamps)
+        else:
+            kubeversions.build(BUILDS[name], folder / name, version=version, stamps=stamps)
+    if made := _present(name, version):
         return made
     raise host.SetupError(f"the {name} that was built does not run", f"remove {cache.root() / target} and set up again")
 

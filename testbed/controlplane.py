@@ -70,7 +70,10 @@ class ControlPlane:
         *,
         etcd_quota: int | None = None,
     ) -> None:
-        """ETCD_QUOTA: bytes that etcd may store, where its own default of 2 GiB is not enough."""
+        """ETCD_QUOTA: bytes that etcd may store, where its own default of 2 GiB is not enough.
+
+        The API server is of the version that TESTBED_KUBERNETES names, else the newest.
+        """
         self._network = network
         self._etcd_quota = etcd_quota
         self._address = address
@@ -214,6 +217,11 @@ class ControlPlane:
             return False
         finally:
             connection.close()
+
+    def version(self) -> tuple[int, int]:
+        """The API server's: (1, 37)."""
+        found = self.get("/version")
+        return int(found["major"]), int(found["minor"])
 
     def stop_apiserver(self) -> None:
         """End the API server as a crash would; etcd and its data stay. start_apiserver() brings it back."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import process, term
+from testbed import assets, kubeversions, process, term
 
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
 """Modules side by side."""
@@ -35,15 +35,36 @@ class Tier:
     """For pytest."""
     is_timed: bool = True
     """Whether its tests wait for other processes, which a busy machine delays: then a failure gets a second look."""
+    paths: tuple[str, ...] = ()
+    """Of its tests, where they are not in a folder of its name."""
+    kubernetes: str = ""
+    """The version of the API server, where it is not the newest."""
     in_memory: bool = False
     """Whether its temporary files are in memory where that has room. On a disk, a file that is written anew again and
     again costs a write of the disk each time (ext4's auto_da_alloc), for which a test waits ten times as long as it
     computes."""
 
 
+OLDEST = (
+    "test_crds.py",
+    "rbac/test_rights.py",
+    "webhook/test_policies.py",
+    "webhook/test_calls.py",
+    "chart/test_release.py",
+    "controller/test_controller.py",
+    "agent/test_agent_real_api.py",
+)
+
 TIERS = {
     "unit": Tier(options=PARALLEL, is_timed=False, in_memory=True),
     "integration": Tier(("controlplane", "helm", "nfd", "promtool"), WAITING),
+    # What an installation on the oldest version needs; all of the integration tests, on all versions: make test-matrix.
+    "oldest": Tier(
+        ("oldest", "helm"),
+        WAITING,
+        paths=tuple(f"tests/integration/{each}" for each in OLDEST),
+        kubernetes=kubeversions.known()[0],
+    ),
     "kernel": Tier(("kernel",)),
     "e2e": Tier(("e2e", "promtool")),
 }
@@ -107,10 +128,19 @@ def _pytest(name: str, *options: str, again: bool = False) -> tuple[int, tuple[i
     report = REPORTS / (f"{name}-again.xml" if again else f"{name}.xml")
     report.unlink(missing_ok=True)
     coverage = ["--cov", "--cov-append", "--cov-report="]
-    argv = [sys.executable, "-m", "pytest", *coverage, *options, f"--junitxml={report}", f"tests/{name}"]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *coverage,
+        *options,
+        f"--junitxml={report}",
+        *(TIERS[name].paths or (f"tests/{name}",)),
+    ]
+    version = {assets.VERSION_VARIABLE: TIERS[name].kubernetes} if TIERS[name].kubernetes else {}
     nothing: contextlib.AbstractContextManager[dict[str, str]] = contextlib.nullcontext({})
     with files_in_memory() if TIERS[name].in_memory else nothing as environment:
-        return _call(argv, environment), counts(report)
+        return _call(argv, environment | version), counts(report)
 
 
 @contextlib.contextmanager

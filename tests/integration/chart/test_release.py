@@ -91,6 +91,12 @@ def test_who_makes_the_certificate_can_be_changed_and_changed_back(installed: Re
 
 
 def test_the_mode_of_admission_can_be_changed_and_changed_back(installed: Release) -> None:
+    if installed.cp.version() < (1, 36):
+        with pytest.raises(
+            process.ProcessError, match=r"needs Kubernetes 1\.36 or newer.*Set admission.mode to Webhook"
+        ):
+            installed.helm("upgrade", str(chart.FOLDER), "--no-hooks", "--set=admission.mode=Policy")
+        return
     group = "/apis/admissionregistration.k8s.io/v1"
     registration = f"{group}/mutatingwebhookconfigurations/swapwarden"
     completion = f"{group}/mutatingadmissionpolicies/swapwarden-pod-completion"

@@ -39,12 +39,15 @@ class Part:
 
     def rules(self, namespace: str) -> set[tuple[str, str, tuple[str, ...]]]:
         """All rights in a namespace, cluster-wide ones included, but those of every service account."""
+        everybody = Part(self._control_plane, self._control_plane.token("default", "default"))
+        return self._rules(namespace) - everybody._rules(namespace)
+
+    def _rules(self, namespace: str) -> set[tuple[str, str, tuple[str, ...]]]:
         _, answer = self.ask("POST", REVIEWS, {"spec": {"namespace": namespace}})
         return {
             (resource, ",".join(rule.get("resourceNames", [])), tuple(sorted(rule["verbs"])))
             for rule in answer["status"]["resourceRules"]
             for resource in rule["resources"]
-            if not resource.startswith("self")
         }
 
 
@@ -52,6 +55,7 @@ class Part:
 def installed(crds: ControlPlane) -> Iterator[ControlPlane]:
     """The rights and the policies of deploy/manifests, without the webhook's registration."""
     crds.apply(*manifests.other_manifests())
+    crds.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
     yield crds
     policies = [f"--filename={path}" for path in manifests.policies()]
     crds.kubectl("delete", "--ignore-not-found", *policies)

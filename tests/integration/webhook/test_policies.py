@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
+import string
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import yaml
 from swapwarden.kube import client
 from swapwarden.policy import vocabulary
 from swapwarden.webhook import review, rules
@@ -181,3 +185,53 @@ async def test_the_webhook_and_the_policy_agree_on_every_value(crds: ControlPlan
     assert 100 < refused < 500
     judged = {key for each in cases for key in each if vocabulary.rule_of(key)}
     assert judged == set(KEYS)
+
+
+def repeated(policy: dict[str, Any], times: int) -> dict[str, Any]:
+    """The policy, which does all that it does so many times."""
+    spec = policy["spec"]
+
+    def renamed(fields: dict[str, str], number: int) -> dict[str, str]:
+        return {key: re.sub(r"variables\.([a-z]+)", rf"variables.\g<1>{number}", text) for key, text in fields.items()}
+
+    variables = [
+        {**renamed(each, number), "name": f"{each['name']}{number}"}
+        for number in range(times)
+        for each in spec["variables"]
+    ]
+    validations = [renamed(each, number) for number in range(times) for each in spec["validations"]]
+    return {**policy, "spec": {**spec, "variables": variables, "validations": validations}}
+
+
+def test_policies_that_cost_twice_as_much_let_the_largest_pods_in_and_be_changed(
+    crds: ControlPlane, namespace: str
+) -> None:
+    # The limits of k8s.io/apiserver/pkg/apis/cel count for each policy, and all annotations together have 256 KiB.
+    letters = string.ascii_letters + string.digits
+    shortest = ("".join(key) for size in (1, 2, 3) for key in itertools.product(letters, repeat=size))
+    largest = {
+        "most-keys": dict.fromkeys(itertools.islice(shortest, 86_000), ""),
+        "most-limits": {f"swap-limit.swapwarden.dev/c{number:04}": "1Mi" for number in range(7_700)},
+    }
+    for name, wanted in largest.items():
+        status, answer = pods.create(crds, namespace, pods.pod(name, wanted))
+        assert status == 201, answer
+    file = manifests.FOLDER / "admission-policy-pods.yaml"
+    policies = [
+        each
+        for each in yaml.safe_load_all(file.read_text(encoding="utf-8"))
+        if each["kind"] == "ValidatingAdmissionPolicy" and each["spec"].get("variables")
+    ]
+    assert len(policies) == 2
+    crds.apply(*(yaml.safe_dump(repeated(each, 2)) for each in policies))
+    crds.wait_for_policies()
+    try:
+        for name, wanted in largest.items():
+            status, answer = pods.create(crds, namespace, pods.pod(f"{name}-2", wanted), pods.DRY_RUN)
+            assert status == 201, answer
+            change = {"metadata": {"labels": {"a": "b"}}}
+            status, answer = pods.patch(crds, pods.path(namespace, name) + pods.DRY_RUN, change)
+            assert status == 200, answer
+    finally:
+        crds.apply(file)
+        crds.wait_for_policies()
