@@ -7,6 +7,7 @@ symbolic links; in case the root is something else, none is followed.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 from typing import Final, NamedTuple
@@ -21,12 +22,13 @@ MEMORY_HIGH: Final = "memory.high"
 MEMORY_STAT: Final = "memory.stat"
 MEMORY_EVENTS: Final = "memory.events"
 SWAP_EVENTS: Final = "memory.swap.events"
+CGROUP_EVENTS: Final = "cgroup.events"
 CONTROLLERS: Final = "cgroup.controllers"
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
-_DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
+_DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP})
 _NUMBER: Final = re.compile(r"[0-9]{1,19}\Z")
 _LIMIT_BYTES: Final = 64
 _STAT_BYTES: Final = 16384
@@ -57,6 +59,10 @@ class DeniedError(CgroupError):
     """The agent may not: a matter of the mount, the user, or delegation (a cgroup's own namespace root)."""
 
 
+class ReadOnlyError(DeniedError):
+    """The whole file system is mounted read-only for the agent."""
+
+
 class UnsupportedError(CgroupError):
     """The kernel does not do that for this block device now."""
 
@@ -74,7 +80,7 @@ def counts(text: str) -> dict[str, int]:
 def _typed(error: OSError, path: str) -> CgroupError:
     message = f"{path}: {error.strerror}"
     if error.errno == errno.EROFS:
-        message += ", mount the node's /sys/fs/cgroup read-write"
+        return ReadOnlyError(f"{message}, mount the node's /sys/fs/cgroup read-write")
     if error.errno in _GONE:
         return GoneError(message)
     if error.errno == errno.EOPNOTSUPP:
@@ -106,8 +112,10 @@ class Cgroups:
         except CgroupError:
             return []
 
-    def children(self, path: str) -> list[str]:
+    def children(self, path: str, *, most: int | None = None) -> list[str]:
         """Names of the child cgroups; empty where `path` is gone. CgroupError where it cannot be read, or not whole.
+
+        With `most`, so many at most: for cgroups whose owner makes as many as they like.
 
         That is no sign that the cgroups in it are gone: a process that has run out of descriptors sees nothing either.
         """
@@ -115,7 +123,8 @@ class Cgroups:
             fd = os.open(path or ".", _READ | os.O_DIRECTORY, dir_fd=self._fd)
             try:
                 with os.scandir(fd) as entries:
-                    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+                    found = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                    return list(itertools.islice(found, most))
             finally:
                 os.close(fd)
         except OSError as error:
@@ -162,6 +171,10 @@ class Cgroups:
         except GoneError:
             return Stat()
         return Stat(**{name: number for name, number in counts(text).items() if name in Stat._fields})
+
+    def is_populated(self, path: str) -> bool:
+        """Whether a process runs in the cgroup, or below it. GoneError where it has gone, or is none."""
+        return self.counts(path, CGROUP_EVENTS).get("populated", 0) > 0
 
     def counts(self, path: str, file: str) -> dict[str, int]:
         """What a file with a name and a number on each line counts; CgroupError where it cannot be read."""

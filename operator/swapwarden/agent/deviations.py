@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swapwarden.agent import limits, pods, targets
+from swapwarden.agent import limits, pods, targets, trouble
 from swapwarden.api import state
 
 
@@ -12,7 +12,7 @@ def of_file(knob: pods.Knob, *, audit: bool) -> state.Violation | None:
     target = knob.shadow if would_write else knob.target
     wanted = target if isinstance(target, int) else knob.limit if knob.draining else None
     if knob.failed:
-        reason, message = "WriteFailed", knob.failed
+        reason, message = knob.reason.value, knob.failed
     elif knob.yielded:
         reason, message = "Yielded", "another writer keeps lowering it, and is left its value for a time"
     elif knob.draining:
@@ -35,6 +35,12 @@ def of_file(knob: pods.Knob, *, audit: bool) -> state.Violation | None:
 def _draining(knob: pods.Knob) -> str:
     left = knob.swap - (knob.found if knob.limit is None else knob.limit)
     return f"{max(0, left)} bytes more than wanted are in use; they can grow little, and fall as pages are touched"
+
+
+def of_trouble(pod: str, container: str, failed: trouble.Trouble) -> state.Violation:
+    """A cgroup that could not be looked at."""
+    reason = pods.Failure.INTERNAL if failed.reason is None else failed.reason
+    return state.Violation(pod=pod[:128], reason=reason.value, container=container, message=failed.message[:512])
 
 
 def of_exposure(pod: pods.Pod) -> state.Violation:

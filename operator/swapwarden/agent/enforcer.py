@@ -2,23 +2,32 @@
 
 Everything here happens in one event loop, without waiting: inotify tells of new cgroups and of writes to files, the
 state comes through `apply`, and each leads to settling the files concerned. A full comparison (`resync`) is the safety
-net. Which cgroups there are is kept by mirror.Mirror, what a file is to hold is said by targets, and settler.Settler
-brings it there.
+net. Files that another wrote to are settled at once; cgroups that came or went, and then what is only compared, wait in
+a worklist, so that no repair waits for them. Each pod and each container is reconciled in its own right: what fails
+there is its own violation (trouble.Troubles), and stops nothing else.
+
+Which cgroups there are is kept by mirror.Mirror, what a file is to hold is said by targets, and settler.Settler brings
+it there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
+import contextlib
+import enum
+import functools
 import logging
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from swapwarden.agent import (
     cgroupfs,
     deviations,
     dropins,
+    exposure,
     inotify,
     journal,
     mirror,
@@ -32,11 +41,13 @@ from swapwarden.agent import (
     swapdisks,
     targets,
     tree,
+    trouble,
     turns,
     unitio,
     units,
     wanted,
     watches,
+    worklist,
 )
 from swapwarden.api import names, state
 from swapwarden.kube import backoff
@@ -55,9 +66,13 @@ OVERFLOWS = metrics.counter(
     "swapwarden_agent_watch_overflows_total", "Times that inotify lost events, after which all cgroups were compared."
 )
 RESYNCS = metrics.counter("swapwarden_agent_resyncs_total", "Comparisons of all cgroups with what they are to hold.")
-FAULTS = metrics.counter(
-    "swapwarden_agent_faults_total", "Unexpected errors; the log has them. Each leads to a comparison."
+FAILING = metrics.gauge(
+    "swapwarden_agent_failing_cgroups",
+    "Cgroups that could not be brought to what the state says, by reason: InternalError, WriteFailed, Unreadable or"
+    " AccessDenied (docs/agent.md).",
+    labels=("reason",),
 )
+FAULTS = trouble.FAULTS
 
 FIND_SECONDS: Final = (1.0, 10.0)
 """First and longest bound of the wait between searches for the tree of pods while there is none."""
@@ -65,11 +80,40 @@ LOST_SECONDS: Final = 600.0
 """How long it is told of that the kernel dropped events."""
 AWAIT_SECONDS: Final = 5.0
 """How long a pod without state is normal."""
+SLICE_SECONDS: Final = 0.001
+"""How long cgroups that came are taken in before what the kernel tells meanwhile has its turn."""
 PODS_A_TURN: Final = 20
 """Looked at for the status before other work has its turn: for about as long as one repair takes."""
 YOUNG_SECONDS: Final = 3.0
 """How long runtimes and systemd normally take to write to a new container's files: a value of the agent's would be
 written over, and be repaired, at every start. The pod's own limit holds from the start."""
+ANEW: Final = 10
+"""Times that a cgroup in a container's is taken in hand at once; one that is made anew more often waits each time."""
+ANEW_SECONDS: Final = 1.0
+
+
+class Child(NamedTuple):
+    """A name in a cgroup: behind it there may be another thing now, or nothing, than was known."""
+
+    owner: pods.Watched
+    name: str
+    found: bool = False
+    """Whether it was found by looking, and not heard of."""
+
+    def __str__(self) -> str:
+        """For logs."""
+        return f"{self.owner}/{self.name}"
+
+
+class Rest(enum.Enum):
+    """What is reconciled as one."""
+
+    UNITS = "units"
+    SWEEP = "sweep"
+    """What ends a comparison of all."""
+
+
+Key = Child | Rest | pods.Level | pods.Pod | pods.Container
 
 
 class Enforcer:
@@ -117,6 +161,16 @@ class Enforcer:
         if away is not None and not book.begun:
             book.doubt()
         self._evidence = strict.Evidence(cgroups, book, clock)
+        self._worklist: worklist.Worklist[Key] = worklist.Worklist()
+        self._turn: asyncio.TimerHandle | None = None
+        """When it is gone on with."""
+        self._troubles: trouble.Troubles[Key] = trouble.Troubles(again=self._mark, short=self._short, changed=changed)
+        self._began: float | None = None
+        """When the comparison of all began that is under way."""
+        self._cut_short = False
+        """Whether something of the tree could not be read in it, for reasons that are not one cgroup's."""
+        self._drained = clock()
+        """Until then inotify has told of everything that happened to what it watches."""
         self._read_until = 0
         """So many of the settler's writes have been told of by inotify for certain."""
         io = unitio.UnitIo(cgroups, kept, again=lambda: self._guarded(self._bring_units))
@@ -126,8 +180,8 @@ class Enforcer:
         self._away = away
         self._absent = True
         """Whether pods that are found now ran without an agent until now."""
-        self._taking_in = False
-        """Whether such pods come to be known at this moment."""
+        self._by_looking = False
+        """Whether what comes to be known at this moment was found, and not heard of."""
         self._first = not book.begun
         """Whether pods that are found now were there before any agent."""
         self._waits = backoff.Backoff(*FIND_SECONDS)
@@ -193,8 +247,10 @@ class Enforcer:
             self._settler.cancel(knob)
         self._units.io.close()
         self._rewrites.close()
+        self._worklist.clear()
+        self._troubles.clear_all()
         ripening = [container.ripe for pod in self._mirror.pods.values() for container in pod.containers.values()]
-        for timer in (self._poll, self._search, *ripening):
+        for timer in (self._poll, self._search, self._turn, *ripening):
             if timer is not None:
                 timer.cancel()
         self._watches.close()
@@ -204,16 +260,21 @@ class Enforcer:
         self._guarded(lambda: self._apply(new))
 
     def _apply(self, new: wanted.State) -> None:
+        self._take_in()  # what others wrote until now they wrote over the old values
         begun = self._clock()
         old, self._state = self._state, new
         self._evidence.follow(new, self.root, self._mirror.pods.values())
         everything = old is None or (old.mode, old.on_unknown_pod) != (new.mode, new.on_unknown_pod)
+        above = everything or old is None or old.kubepods != new.kubepods
         with self._settler.lowering_first():
-            if everything or old is None or old.kubepods != new.kubepods:
+            if above:
                 self._retarget_root()
             for pod in list(self._mirror.pods.values()):
-                if everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid):
-                    self._retarget(pod, begun, arrived=True)
+                changed = everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid)
+                # What drains can be lowered as far as what is above it binds it.
+                if changed or (above and any(knob.draining for knob in pod.knobs())):
+                    retarget = functools.partial(self._retarget, pod, begun, arrived=True)
+                    self._troubles.attempt(pod, retarget, whole=False)
         if everything or old is None or old.system != new.system:
             self._bring_units()
         APPLY_SECONDS.observe(self._clock() - begun)
@@ -230,31 +291,70 @@ class Enforcer:
         self._guarded(self._readable)
 
     def resync(self) -> None:
-        """Compare everything with what is wanted, and with what is there."""
+        """Compare everything with what is wanted, and with what is there: pod by pod, in turns of the event loop."""
         self._guarded(self._resync)
 
     def _resync(self) -> None:
+        known = self._caught_up
+        self._take_in()  # what has been told by now is no find
+        self._sweep(known)
+
+    def _sweep(self, known: float) -> None:
+        """Begin to compare all. One that is under way takes in what it has done already once more.
+
+        All pods are known that there were when it was `known`.
+        """
         RESYNCS.inc()
-        now = self.last_resync = self._clock()
+        now = self._clock()
         self._watches.retry()
         self._journal.retry()
         if not self._mirror.is_there():
             self._mirror.lose()
             self._find()
+            self.last_resync = now
             return
-        with self._settler.lowering_first():
+        if self._began is None:
+            self._began, self._cut_short = now, False
+        self._mirror.prune_levels()
+        mark = worklist.Mark(now, self._drained)
+        # A root that is to hold less does so first, and one that is to hold more last, as in `Settler.lowering_first`.
+        if self._is_root_above():
             self._retarget_root()
-            self._mirror.prune()
-            for pod in list(self._mirror.pods.values()):
-                self._retarget(pod, now)
-            self._enter(now)
+        for level in self._mirror.levels.values():
+            self._worklist.mark(level, worklist.Weight.SWEEP, worklist.Mark(now, known))
+        for pod in self._mirror.pods.values():
+            self._worklist.mark(pod, worklist.Weight.SWEEP, mark)
+        self._worklist.mark(Rest.SWEEP, worklist.Weight.SWEEP, mark)
+        self._soon()
+
+    def _is_root_above(self) -> bool:
+        knob = self._mirror.root
+        try:
+            return knob is not None and isinstance(knob.target, int) and self._fs.limit(knob.path) > knob.target
+        except cgroupfs.CgroupError:  # settling it fails, too, and says why
+            return False
+
+    def _swept(self) -> None:
+        """All pods have been compared: what is left to be done, and to be said."""
+        self._retarget_root()
+        if not self._cut_short and self._began is not None:
+            self._taken_in(self._began)
+        self._began = None
         self._bring_units()
         self._watches.retried()
+        self.last_resync = self._clock()
+        if self._watches.short:
+            self._poll_later()
         self._changed()
 
     def publish(self) -> None:
         """Set what metrics tell of all pods, also where there is no status to be written."""
         AWAITING.set(sum(self._is_awaiting(pod) for pod in self._mirror.pods.values()))
+        failing = collections.Counter(knob.reason for knob in self._mirror.knobs() if knob.failed)
+        failing.update(each.reason for _, each in self._troubles.items() if each.reason is not None)
+        for reason in pods.Failure:
+            FAILING.set(failing[reason], reason.value)
+        exposure.flush()
         strict.publish(self.evidence)
 
     def standing(self, refused: str = "") -> status.Standing:
@@ -268,8 +368,9 @@ class Enforcer:
         audit = current is not None and current.mode is names.Mode.AUDIT
         found: list[state.Violation | None] = []
         untold: list[str] = []
-        pending = drifting = 0
+        pending = drifting = unseen = 0
         if self._mirror.root is not None:
+            unseen += self._mirror.root.unseen
             pending += self._settler.is_to_put_back(self._mirror.root)
             found.append(deviations.of_file(self._mirror.root, audit=audit))
         for number, pod in enumerate(list(self._mirror.pods.values())):
@@ -278,6 +379,7 @@ class Enforcer:
             if self._mirror.pods.get(pod.path) is not pod:
                 continue
             for knob in pod.knobs():
+                unseen += knob.unseen
                 pending += self._settler.is_to_put_back(knob)
                 found.append(deviations.of_file(knob, audit=audit))
             drifting += pod.tally.drifting(now)
@@ -287,6 +389,11 @@ class Enforcer:
             # What has no container runs nothing: what is left of a deleted pod is nobody's concern.
             if self._is_awaiting(pod) and pod.containers and now - pod.since >= AWAIT_SECONDS:
                 found.append(deviations.of_silence(pod))
+        told = {(each.pod, each.container) for each in found if each is not None and each.reason in set(pods.Failure)}
+        for key, failed in self._troubles.items():
+            uid, container = _whose(key)
+            if (uid, container) not in told:
+                found.append(deviations.of_trouble(uid, container, failed))
         pending += self._units.to_put_back
         return status.Standing(
             root=self.root,
@@ -299,6 +406,7 @@ class Enforcer:
             stated=current is not None,
             violations=[each for each in found if each is not None],
             to_put_back=pending,
+            unseen=unseen,
             drifting=drifting,
             untold=frozenset(untold),
             lost=self._lost_lately(now),
@@ -343,7 +451,7 @@ class Enforcer:
             self._search = None
         begun = self._clock()
         try:
-            self._mirror.find()
+            level = self._mirror.find()
         except tree.TreeError as problem:
             if self._problem is None or self._problem.reason != problem.reason:
                 log.warning("no pods to look after yet: %s", problem)
@@ -357,42 +465,67 @@ class Enforcer:
             return
         self._problem = None
         self._waits.reset()
+        self._cut_short = False
         with self._settler.lowering_first():
             self._retarget_root()
-            self._enter(begun)
+            self._enter(level, worklist.Mark(begun, self._caught_up), found=True)
+            self._take_arrivals()
+        if not self._cut_short:
+            self._taken_in(begun)
         for path in self._journal.paths():
-            if self._journal.get(path, self._fs.inode(path)) is None:
-                self._journal.forget(path)
+            self._forget_gone(path)
         self._bring_units()
         self._changed()
 
+    def _forget_gone(self, path: str) -> None:
+        with contextlib.suppress(cgroupfs.CgroupError):  # it may be there
+            if self._journal.get(path, self._fs.inode(path)) is None:
+                self._journal.forget(path)
+
     def _bring_units(self) -> None:
         """Once there is a state, and it is known where pods are, which are no business of these."""
-        if self._state is not None and self.root is not None:
-            self._units.bring(self._state, self.root, self._clock())
-            self._changed()
-
-    def _enter(self, noticed: float) -> None:
-        """Take in the pods that are not known; what fails for want of resources is left to the next comparison."""
-        if self._mirror.root is None:
+        if self._state is None or self.root is None:
             return
-        self._taking_in = self._absent
-        try:
-            origin = targets.Origin.FOUND if self._first else targets.Origin.APPEARED
-            self._mirror.enter(self._mirror.root, origin, noticed)
-        finally:
-            self._taking_in = False
+        self._units.bring(self._state, self.root, self._clock())
+        if self._units.unfinished:
+            self._troubles.failed(Rest.UNITS, None, self._units.unfinished)
+        else:
+            self._troubles.clear(Rest.UNITS)
+        self._changed()
+
+    def _enter(self, level: pods.Level, mark: worklist.Mark, *, found: bool) -> None:
+        """Have what is in a level, and not known, taken in; what cannot be listed is tried again."""
+
+        def step() -> None:
+            try:
+                names = self._mirror.enter(level)
+            except cgroupfs.DeniedError as error:  # it is nobody's but the node's
+                raise cgroupfs.CgroupError(str(error)) from None
+            for name in names:
+                if not self._mirror.is_known(level, name):
+                    self._worklist.mark(Child(level, name, found), worklist.Weight.ARRIVAL, mark)
+
+        self._troubles.attempt(level, step)
+
+    def _taken_in(self, begun: float) -> None:
+        """All pods are known that there were when it `begun`."""
         self._absent = self._first = False
-        self._caught_up = noticed
+        self._caught_up = max(self._caught_up, begun)
         self._journal.begin()
 
-    def pod_came(self, pod: pods.Pod, noticed: float) -> None:
+    def level_came(self, level: pods.Level, mark: worklist.Mark) -> None:
+        """As mirror.Listener."""
+        self._enter(level, mark, found=self._by_looking)
+
+    def pod_came(self, pod: pods.Pod, mark: worklist.Mark, *, denied: str) -> None:
         """As mirror.Listener. A pod that has a container already ran before it was seen.
 
         Since when, nothing tells: events have no time, and that of a cgroup's directory is when its inode came to
         memory (set_default_inode_attr in the kernel's fs/kernfs/inode.c), which under memory pressure can be long after
         it was made. So its exposure is counted from when the agent last knew all pods: it is at most that long.
         """
+        if denied:
+            self._troubles.failed(pod, pods.Failure.ACCESS_DENIED, denied)
         entry = self._journal.get(pod.path, pod.knob.inode)
         # Where systemd's 0 is all that was noted, the agent has not known the pod before.
         known = entry is not None and (entry.found is None or bool(entry.wrote))
@@ -401,30 +534,39 @@ class Enforcer:
         if entry is not None and entry.wrote:
             pod.last = pod.knob.holds = entry.wrote[-1]
         found = pod.origin is targets.Origin.FOUND
-        pod.enforced = found or self._taking_in
+        taking_in = self._absent and self._by_looking
+        pod.enforced = found or taking_in
         self._rewrites.look(pod.knob)
-        ran = None
-        if self._taking_in:
+        ran, since = None, mark.noticed
+        if taking_in:
             ran = names.Cause.AGENT_DOWN
-            noticed = noticed if self._away is None else self._away
+            since = mark.noticed if self._away is None else self._away
         else:
-            pod.knob.came = noticed
+            pod.knob.came = mark.noticed
             if not found:
-                ran, noticed = names.Cause.AGENT_LATE, self._caught_up
-        self._retarget(pod, noticed, ran=ran)
+                ran, since = names.Cause.AGENT_LATE, mark.since
+        self._retarget(pod, mark.noticed, since=since, ran=ran)
         if found and self._journal.get(pod.path, pod.knob.inode) is None:
             self._journal.seen(pod.path, pod.knob.inode)
         if self._is_awaiting(pod):
             self._loop.call_later(AWAIT_SECONDS, self._changed)
         self._changed()
 
-    def pod_went(self, pod: pods.Pod) -> None:  # noqa: ARG002 the listener's signature
+    def pod_went(self, pod: pods.Pod) -> None:
         """As mirror.Listener."""
+        self._troubles.clear(pod)
         self._changed()
 
-    def container_came(self, container: pods.Container, noticed: float) -> None:
+    def container_came(self, container: pods.Container, mark: worklist.Mark) -> None:
         """As mirror.Listener."""
-        self._retarget_container(container, noticed)
+        if container.anew > ANEW:
+            self._ripen(container, ANEW_SECONDS)
+        else:
+            self._retarget_container(container, mark.noticed)
+
+    def container_went(self, container: pods.Container) -> None:
+        """As mirror.Listener."""
+        self._troubles.clear(container)
 
     def file_went(self, knob: pods.Knob) -> None:
         """As mirror.Listener."""
@@ -433,12 +575,20 @@ class Enforcer:
     # What files are to hold
 
     def _retarget(
-        self, pod: pods.Pod, noticed: float, *, ran: names.Cause | None = None, arrived: bool = False
+        self,
+        pod: pods.Pod,
+        noticed: float,
+        *,
+        watched: float | None = None,
+        since: float | None = None,
+        ran: names.Cause | None = None,
+        arrived: bool = False,
     ) -> None:
         """Work out anew what a pod's files are to hold, and bring them there: ancestors first.
 
-        `ran` says why the pod may have run since `noticed` without a value of ours. `arrived` where a state
-        arrived just now: a pod that it names for the first time ran without until then.
+        Until `watched` events told of all that was written to them, by default until now. `since` is from when the pod
+        may have run without a value of ours, and `ran` why. `arrived` where a state arrived just now: a pod that it
+        names for the first time ran without until then.
         """
         current, mode = self._state, targets.mode_of(self._state)
         entry = None if current is None else current.pods.get(pod.uid)
@@ -449,31 +599,46 @@ class Enforcer:
             pod.last = entry.limit
         knob = pod.knob
         self._look(knob)
-        knob.target = targets.of_pod(current, entry, mode=mode, origin=pod.origin, last=pod.last)
+        knob.aim(targets.of_pod(current, entry, mode=mode, origin=pod.origin, last=pod.last))
         knob.shadow = targets.of_pod(current, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=pod.last)
         if knob.holds is not None:
             ran = None
         elif arrived and entry is not None and not pod.stated:
-            ran, noticed = names.Cause.STATE_LATE, pod.since
+            ran, since = names.Cause.STATE_LATE, pod.since
         if entry is not None:
             pod.stated = True
             pod.origin = targets.Origin.FOUND
         self._mirror.watch(knob)
         with self._settler.lowering_first():
-            self._settler.settle(knob, noticed, ran=ran)
-            for container in pod.containers.values():
-                self._retarget_container(container, noticed)
+            right = self._last_right(knob, watched) if since is None else since
+            self._settler.settle(knob, noticed, since=right, ran=ran)
+            for container in list(pod.containers.values()):
+                self._retarget_container(container, noticed, watched=watched)
+
+    def _last_right(self, knob: pods.Knob, watched: float | None = None) -> float | None:
+        """The last moment at which a file is known to have held what the agent left in it; None where there is none.
+
+        `watched` as in `_retarget`.
+        """
+        if knob.watch is not None and knob.watch == knob.right_watch:
+            return max(knob.right, self._drained if watched is None else watched)
+        return knob.right if knob.right > float("-inf") else None
 
     def _retarget_root(self) -> None:
         knob = self._mirror.root
         if knob is None:
             return
-        knob.target = targets.of_root(self._state, mode=targets.mode_of(self._state))
+        knob.aim(targets.of_root(self._state, mode=targets.mode_of(self._state)))
         knob.shadow = targets.of_root(self._state, mode=names.Mode.ENFORCE)
         self._mirror.watch(knob)
         self._settler.settle(knob, self._clock())
 
-    def _retarget_container(self, container: pods.Container, noticed: float) -> None:
+    def _retarget_container(self, container: pods.Container, noticed: float, *, watched: float | None = None) -> None:
+        """As `_retarget`; what fails is the container's own violation."""
+        step = functools.partial(self._bring_container, container, noticed, watched)
+        self._troubles.attempt(container, step, whole=False)
+
+    def _bring_container(self, container: pods.Container, noticed: float, watched: float | None) -> None:
         current, mode = self._state, targets.mode_of(self._state)
         of_pod = None if current is None else current.pods.get(container.pod.uid)
         entry = own = None if of_pod is None else of_pod.containers.get(container.id)
@@ -483,22 +648,29 @@ class Enforcer:
             return
         if entry is not None or self._was_written(container):
             # Each time: where it cannot be watched, nothing else tells of crun's cgroup inside.
-            self._open(container)
+            self._troubles.attempt(container, lambda: self._open(container))
+        else:
+            self._troubles.clear(container)
         for knob in container.knobs:
             self._mirror.watch(knob)
             if entry is not None:
                 knob.shadow, knob.cap = entry.limit, entry.cap
             elif of_pod is not None:
                 knob.shadow = targets.Hold.PUT_BACK
-            knob.target = knob.shadow if mode is names.Mode.ENFORCE else targets.Hold.PUT_BACK
-            self._settler.settle(knob, noticed)
+            knob.aim(knob.shadow if mode is names.Mode.ENFORCE else targets.Hold.PUT_BACK)
+            self._settler.settle(knob, noticed, since=self._last_right(knob, watched))
 
     def _is_young(self, container: pods.Container) -> bool:
         """Whether others still write to its files; it is then looked at again."""
         left = container.since + YOUNG_SECONDS - self._clock()
-        if left > 0 and container.ripe is None:
-            container.ripe = self._loop.call_later(left, self._guarded, lambda: self._ripened(container))
+        if left > 0:
+            self._ripen(container, left)
         return left > 0
+
+    def _ripen(self, container: pods.Container, seconds: float) -> None:
+        """Look at it again later."""
+        if container.ripe is None:
+            container.ripe = self._loop.call_later(seconds, self._guarded, lambda: self._ripened(container))
 
     def _ripened(self, container: pods.Container) -> None:
         container.ripe = None
@@ -509,13 +681,23 @@ class Enforcer:
         return any(path in self._journal for path in self._mirror.paths(container))
 
     def _open(self, container: pods.Container) -> None:
-        for knob in self._mirror.open(container):
-            knob.came = container.since
-            self._rewrites.look(knob)
-            entry = self._journal.get(knob.path, knob.inode)
-            if entry is not None and entry.wrote:
-                knob.shadow = knob.holds = entry.wrote[-1]
-                knob.unit = entry.units
+        known = set(container.knobs)
+        try:
+            self._mirror.open(container)
+        finally:
+            for knob in [knob for knob in container.knobs if knob not in known]:
+                self._know(knob, container)
+
+    def _know(self, knob: pods.Knob, container: pods.Container) -> None:
+        """A file has come to be known."""
+        if knob.path != container.path:
+            container.anew += 1
+        knob.came = container.since
+        self._rewrites.look(knob)
+        entry = self._journal.get(knob.path, knob.inode)
+        if entry is not None and entry.wrote:
+            knob.shadow = knob.holds = entry.wrote[-1]
+            knob.unit = entry.units
 
     def _is_awaiting(self, pod: pods.Pod) -> bool:
         unknown = self._state is None or pod.uid not in self._state.pods
@@ -529,14 +711,25 @@ class Enforcer:
         try:
             step()
         except cgroupfs.CgroupError as error:
-            self._watches.fall_short(watches.Shortfall.UNREADABLE, f"the tree of pods cannot be read whole ({error})")
+            self._short(error)
+        except Exception as error:  # noqa: BLE001 the last resort
+            self._watches.fall_short(watches.Shortfall.FAULT, trouble.fault("the event loop", error))
             self._changed()
-        except Exception:
-            FAULTS.inc()
-            log.exception("unexpected error; comparing everything in %s s", watches.POLL_SECONDS)
-            self._poll_later()
+
+    def _short(self, error: cgroupfs.CgroupError) -> None:
+        self._cut_short = True
+        self._watches.fall_short(watches.Shortfall.UNREADABLE, f"the tree of pods cannot be read whole ({error})")
+        self._changed()
 
     def _readable(self) -> None:
+        """Follow what inotify has to tell."""
+        self._take_in()
+        if self._worklist.waits(worklist.Weight.ARRIVAL):
+            self._work()
+        self._find_again()
+
+    def _take_in(self) -> None:
+        """Hear what inotify has to tell: what others wrote over is repaired at once, what came or went waits."""
         noticed = self._clock()
         written = self._settler.writes
         touched: dict[pods.Knob, None] = {}
@@ -546,28 +739,112 @@ class Enforcer:
                 self._lost_at = noticed
                 OVERFLOWS.inc()
                 log.warning("too many events at once: some were lost, comparing everything")
-                self.resync()
+                self._sweep(self._caught_up)
             elif isinstance(owner, pods.Knob):
                 touched[owner] = None
                 self._rewrites.touched(owner, noticed)
             elif owner is not None:
-                if self._units.concerns(owner, event):
-                    self._bring_units()
-                self._mirror.take(owner, event, noticed)
+                self._told(owner, event, noticed)
         with self._settler.lowering_first():
             for knob in touched:
-                if knob.watch is not None:
-                    # What the agent wrote itself is told of, too.
-                    if knob.number <= self._read_until:
-                        self._rewritten(knob)
-                    self._settler.settle(knob, noticed)
+                self._repair(knob, noticed)
         if self._watches.drained:
             self._read_until = written
+            self._drained = noticed
             # While all is to be compared, there may be pods that events do not tell of.
-            if self._poll is None and self._mirror.root is not None:
+            if self._poll is None and self._began is None and self._mirror.root is not None:
                 self._caught_up = max(self._caught_up, noticed)
+        self._soon()
+
+    def _told(self, owner: pods.Watched, event: inotify.Event, noticed: float) -> None:
+        """Something came or went in a directory."""
+        mark = worklist.Mark(noticed, self._caught_up)
+        if self._units.concerns(owner, event):
+            self._worklist.mark(Rest.UNITS, worklist.Weight.ARRIVAL, mark)
+        if self._mirror.concerns(owner, event):
+            self._worklist.mark(Child(owner, event.name), worklist.Weight.ARRIVAL, mark)
+
+    def _repair(self, knob: pods.Knob, noticed: float) -> None:
+        """A file was written to."""
+        if knob.watch is None:
+            return
+        # What the agent wrote itself is told of, too.
+        if knob.number <= self._read_until:
+            try:
+                self._rewritten(knob)
+            except Exception as error:  # noqa: BLE001 what it says of systemd is worth less than the repair
+                trouble.fault(str(knob), error)
+        self._settler.settle(knob, noticed)
+
+    def _find_again(self) -> None:
+        """Search for the tree if it has gone."""
         if self._mirror.root is None and self._search is None:
             self._find()
+
+    # What waits
+
+    def _mark(self, key: Key) -> None:
+        """Try again what failed."""
+        self._worklist.mark(key, worklist.Weight.SWEEP, worklist.Mark(self._clock(), self._drained))
+        self._soon()
+
+    def _soon(self) -> None:
+        if self._worklist and self._turn is None:
+            self._turn = self._loop.call_later(0, self._guarded, self._work)
+
+    def _work(self) -> None:
+        """Reconcile some of what waits; the rest after what the kernel tells meanwhile."""
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        until = self._clock() + SLICE_SECONDS
+        while (waiting := self._worklist.take()) is not None:
+            key, mark, weight = waiting
+            self._reconcile(key, mark)
+            if weight is worklist.Weight.SWEEP or self._clock() >= until:
+                break
+        self._find_again()
+        self._soon()
+
+    def _take_arrivals(self) -> None:
+        """Reconcile all that came."""
+        while self._worklist.waits(worklist.Weight.ARRIVAL) and (waiting := self._worklist.take()) is not None:
+            self._reconcile(waiting[0], waiting[1])
+
+    def _reconcile(self, key: Key, mark: worklist.Mark) -> None:
+        """Bring one key to what the state says, by what is on disk now."""
+        match key:
+            case Child():
+                self._troubles.attempt(key, lambda: self._look_at(key, mark))
+            case pods.Level():
+                if self._mirror.levels.get(key.path) is key:
+                    self._enter(key, mark, found=True)
+            case pods.Pod():
+                if self._mirror.pods.get(key.path) is key:
+                    self._troubles.attempt(key, lambda: self._compare(key, mark))
+            case pods.Container():
+                if key in key.pod.containers.values():
+                    self._retarget_container(key, mark.noticed, watched=mark.since)
+            case Rest.UNITS:
+                self._guarded(self._bring_units)
+            case Rest.SWEEP:
+                if self._worklist:  # pods of another comparison that began meanwhile
+                    self._worklist.mark(key, worklist.Weight.SWEEP, mark)
+                else:
+                    self._guarded(self._swept)
+
+    def _look_at(self, child: Child, mark: worklist.Mark) -> None:
+        """See what there is under a name."""
+        self._by_looking = child.found
+        try:
+            origin = targets.Origin.FOUND if self._first and child.found else targets.Origin.APPEARED
+            self._mirror.look(child.owner, child.name, origin, mark)
+        finally:
+            self._by_looking = False
+
+    def _compare(self, pod: pods.Pod, mark: worklist.Mark) -> None:
+        if self._mirror.refresh(pod, mark):
+            self._retarget(pod, mark.noticed, watched=mark.since)
 
     def _rewritten(self, knob: pods.Knob) -> None:
         """Another writer gave a file what it holds now: that may say what systemd holds."""
@@ -582,9 +859,10 @@ class Enforcer:
             self._evidence.came(self.root, knob.pod)
 
     def _again(self, knob: pods.Knob) -> None:
+        self._take_in()  # what has been told by now is no find
         self._mirror.watch(knob)
         self._look(knob)
-        self._settler.settle(knob, self._clock())
+        self._settler.settle(knob, self._clock(), since=self._last_right(knob))
 
     def _poll_later(self) -> None:
         if self._poll is None:
@@ -593,5 +871,21 @@ class Enforcer:
     def _poll_now(self) -> None:
         self._poll = None
         self.resync()
-        if self._watches.short:
+        if self._watches.short and self._began is None:
             self._poll_later()
+
+
+def _whose(key: Key) -> tuple[str, str]:
+    """The pod's UID and the container's id that a violation is about; `kubepods` for what is above pods."""
+    match key:
+        case pods.Pod():
+            return key.uid, ""
+        case pods.Container():
+            return key.pod.uid, key.id
+        case Child(owner=pods.Level()):
+            return tree.pod_uid(key.name) or "kubepods", ""
+        case Child(owner=pods.Pod() as pod):
+            return pod.uid, tree.container_id(key.name) or ""
+        case Child(owner=pods.Container() as container):
+            return container.pod.uid, container.id
+    return "kubepods", ""

@@ -26,7 +26,8 @@ EXPOSURES = metrics.counter(
 )
 EXPOSED = metrics.counter(
     "swapwarden_agent_exposed_seconds_total",
-    "Time that running pods were above their limit, from notice to verified repair, by cause.",
+    "Time that running pods were above their limit, from notice, or where none was given, from when it was last seen as"
+    " wanted, to verified repair, by cause.",
     labels=("cause",),
     known=_CAUSES,
 )
@@ -61,6 +62,9 @@ POD_GROWN = metrics.reading(
     labels=("pod_uid",),
 )
 
+LOG_LINES: Final = 60
+"""Exposures that are logged one by one in `LOG_SECONDS`."""
+LOG_SECONDS: Final = 60.0
 RECENT_SECONDS: Final = 600.0
 """How long an exposure stays in the node's status; metrics keep the sum for as long as the pod's cgroup lives."""
 
@@ -80,6 +84,50 @@ class Exposure(msgspec.Struct, frozen=True):
 
 NONE: Final = Exposure(0, 0.0, 0)
 _NO_CAUSES: Final[Mapping[names.Cause, float]] = {}
+
+
+class _Lines:
+    """So many lines of the log in a minute, and what they leave out in one: who writes in a loop must not fill a disk.
+
+    At level debug there is one for each.
+    """
+
+    def __init__(self) -> None:
+        self._begun = float("-inf")
+        self._count = 0
+        self._left_out = NONE
+
+    def takes(self, one: Exposure) -> bool:
+        """Whether one is logged by itself."""
+        if log.isEnabledFor(logging.DEBUG):
+            return True
+        self.flush()
+        if self._count < LOG_LINES:
+            self._count += 1
+            return True
+        self._left_out += one
+        return False
+
+    def flush(self) -> None:
+        """Say what was left out, once the minute is over."""
+        now = time.monotonic()
+        if now - self._begun < LOG_SECONDS:
+            return
+        self._begun, self._count = now, 0
+        left, self._left_out = self._left_out, NONE
+        if left.count:
+            log.info(
+                "running pods were above their values more often than is logged; the metrics have all of it",
+                extra={"exposures": left.count, "milliseconds": left.milliseconds, "swapBytes": left.grown},
+            )
+
+
+_lines = _Lines()
+
+
+def flush() -> None:
+    """Log how many exposures were left out of the log, if that is due."""
+    _lines.flush()
 
 
 class Tally:
@@ -151,7 +199,7 @@ class Tally:
     def _log(self, uid: str, one: Exposure) -> None:
         """Each one by itself, for the status has sums; those with which no harm came only where one looks for them."""
         level = logging.INFO if one.grown else logging.DEBUG
-        if log.isEnabledFor(level):
+        if log.isEnabledFor(level) and _lines.takes(one):
             until = time.time()
             log.log(
                 level,

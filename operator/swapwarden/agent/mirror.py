@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
-from swapwarden.agent import cgroupfs, inotify, pods, targets, tree, watches
+from swapwarden.agent import cgroupfs, inotify, pods, targets, tree, watches, worklist
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
 PODS = metrics.gauge("swapwarden_agent_pods", "Pods of the node whose cgroups the agent looks after.")
 
-_COME: Final = inotify.CREATE | inotify.MOVED_TO
-
 
 class Listener(Protocol):
     """Who is told. What is told of is known to the mirror already, or still."""
 
-    def pod_came(self, pod: pods.Pod, noticed: float) -> None: ...
+    def level_came(self, level: pods.Level, mark: worklist.Mark) -> None: ...
+
+    def pod_came(self, pod: pods.Pod, mark: worklist.Mark, *, denied: str) -> None:
+        """`denied`: why the cgroups in it are not known; empty where they are."""
 
     def pod_went(self, pod: pods.Pod) -> None: ...
 
-    def container_came(self, container: pods.Container, noticed: float) -> None: ...
+    def container_came(self, container: pods.Container, mark: worklist.Mark) -> None: ...
+
+    def container_went(self, container: pods.Container) -> None: ...
 
     def file_went(self, knob: pods.Knob) -> None: ...
 
@@ -41,7 +44,8 @@ class Mirror:
         self._own_uid = own_uid
         self._anchor = anchor
         self._parent = pods.Parent()
-        self._levels: dict[str, pods.Level] = {}
+        self.levels: dict[str, pods.Level] = {}
+        """By path: the root's own first."""
         self.root: pods.Knob | None = None
         """The file of the cgroup above all pods, once found."""
         self.pods: dict[str, pods.Pod] = {}
@@ -54,8 +58,8 @@ class Mirror:
         for pod in self.pods.values():
             yield from pod.knobs()
 
-    def find(self) -> pods.Knob:
-        """Search for the root; TreeError where there is none to work on. `enter` comes next."""
+    def find(self) -> pods.Level:
+        """Search for the root; TreeError where there is none to work on. To `enter` its level comes next."""
         path = tree.find(self._searchable, own_uid=self._own_uid, anchor=self._anchor)
         inode = self._fs.inode(path)
         if inode is None or not self._fs.has(path, cgroupfs.SWAP_MAX):
@@ -68,7 +72,8 @@ class Mirror:
         self.root = pods.Knob(path, inode, None)
         self._watches.watch(self._parent, self._fs.absolute(path.rpartition("/")[0]), inotify.CHILDREN)
         self.watch(self.root)
-        return self.root
+        self.levels[path] = pods.Level(path, inode)
+        return self.levels[path]
 
     def _searchable(self, path: str) -> list[str]:
         """As Cgroups.children; what the agent may not look into is not where its pods are."""
@@ -77,17 +82,23 @@ class Mirror:
         except cgroupfs.DeniedError:
             return []
 
-    def enter(self, root: pods.Knob, origin: targets.Origin, noticed: float) -> None:
-        """Take in all pods below the root that are not known."""
-        self._enter_level(root.path, origin, noticed)
+    def enter(self, level: pods.Level) -> list[str]:
+        """Watch a level, then list it: what came before the watch is found, what comes after is told."""
+        self._watches.watch(level, self._fs.absolute(level.path), inotify.CHILDREN)
+        return self._fs.children(level.path)
+
+    def is_known(self, level: pods.Level, name: str) -> bool:
+        """Whether there is nothing to take in under a name."""
+        path = tree.join(level.path, name)
+        return path in self.pods or path in self.levels or not (tree.pod_uid(name) or tree.is_level(name))
 
     def lose(self) -> None:
         """Forget all of the tree."""
         for path in list(self.pods):
             self._untrack(path)
-        for level in self._levels.values():
+        for level in self.levels.values():
             self._watches.release(level)
-        self._levels.clear()
+        self.levels.clear()
         if self.root is not None:
             log.warning("the tree of pods is gone; searching for a new one", extra={"root": f"/{self.root.path}"})
             self._drop(self.root)
@@ -98,105 +109,126 @@ class Mirror:
         """Whether the root that was found still is."""
         return self.root is not None and self._fs.inode(self.root.path) == self.root.inode
 
-    def prune(self) -> None:
-        """Forget what is not on disk any more, or is there anew: to be made up for by `enter`."""
-        for path in [path for path, level in self._levels.items() if self._fs.inode(path) != level.inode]:
+    def prune_levels(self) -> None:
+        """Forget the levels that are not on disk any more, or are there anew: to be made up for by looking at them."""
+        for path in [path for path, level in self.levels.items() if self._fs.inode(path) != level.inode]:
             self._leave_level(path)
-        for path, pod in list(self.pods.items()):
-            if self._fs.inode(path) != pod.knob.inode:
-                self._untrack(path)
-                continue
-            self._watches.watch(pod, self._fs.absolute(path), inotify.CHILDREN)
-            there = set(self._fs.children(path))
-            for name in [name for name in pod.containers if name not in there]:
-                self._remove_container(pod, name)
-            for name in there:
-                self._add_container(pod, name)
+
+    def refresh(self, pod: pods.Pod, mark: worklist.Mark) -> bool:
+        """Compare a pod with what is on disk; whether it is still the same one. CgroupError where it cannot be read."""
+        inode = self._fs.inode(pod.path)
+        if inode != pod.knob.inode:
+            self._track(pod.uid, pod.path, targets.Origin.APPEARED, mark)
+            return False
+        self._watches.watch(pod, self._fs.absolute(pod.path), inotify.CHILDREN)
+        there = set(self._fs.children(pod.path))
+        for name in [name for name in pod.containers if name not in there]:
+            self._remove_container(pod, name)
+        for name in there:
+            self._add_container(pod, name)
+        return True
 
     def watch(self, knob: pods.Knob) -> None:
         """Have the file's changes told, if they are not yet."""
         self._watches.watch(knob, self._fs.absolute(knob.path, cgroupfs.SWAP_MAX), inotify.CONTENT)
 
-    def open(self, container: pods.Container) -> list[pods.Knob]:
+    def open(self, container: pods.Container) -> None:
         """Take a container's files in hand: its cgroup's, and that of crun's cgroup inside, once there is one.
 
-        Gives those that are new. It may be called at any time: what could not be watched is tried again.
+        It may be called at any time: what could not be watched is tried again, and what is there anew is taken anew.
+        What is new in `container.knobs` has no target. TransientError where the cgroup inside has no process yet;
+        DeniedError where its owner keeps the agent out.
         """
-        self._watches.watch(container, self._fs.absolute(container.path), inotify.CHILDREN)
-        known = {knob.path for knob in container.knobs}
-        new = [
-            pods.Knob(path, inode, container.pod, container.id)
-            for path in self.paths(container)
-            if path not in known and (inode := self._fs.inode(path)) is not None
-        ]
-        container.knobs += new
-        return new
+        if self._open(container, container.path):
+            self._watches.release(container)
+        watched = self._watches.watch(container, self._fs.absolute(container.path), inotify.CHILDREN)
+        inner = tree.join(container.path, tree.INNER)
+        self._open(container, inner, lambda: self._is_in_use(inner))
+        if not watched:
+            raise cgroupfs.DeniedError(f"{container.path}: cannot be watched")
+
+    def _open(self, container: pods.Container, path: str, counts: Callable[[], bool] = lambda: True) -> bool:
+        """Take one of its files in hand; whether it is no more the one that was known."""
+        inode = self._fs.inode(path)
+        known = next((knob for knob in container.knobs if knob.path == path), None)
+        if known is not None and known.inode == inode:
+            return False
+        if known is not None:
+            container.knobs.remove(known)
+            self._drop(known)
+        if inode is not None and counts():
+            container.knobs.append(pods.Knob(path, inode, container.pod, container.id))
+        return known is not None
+
+    def _is_in_use(self, inner: str) -> bool:
+        """Whether it is crun's: the processes of the container are in it. Containers may make any that they like."""
+        try:
+            populated = self._fs.is_populated(inner)
+        except cgroupfs.GoneError:
+            return False
+        if not populated:
+            raise cgroupfs.TransientError(f"{inner}: no process is in it")
+        return self._fs.has(inner, cgroupfs.SWAP_MAX)
 
     @staticmethod
     def paths(container: pods.Container) -> tuple[str, str]:
         """Where a container's files can be: its cgroup, and crun's inside of it."""
         return container.path, tree.join(container.path, tree.INNER)
 
-    def take(self, owner: pods.Watched, event: inotify.Event, noticed: float) -> None:
-        """Follow what happened in a directory."""
-        if not event.mask & _COME:
-            self._went(owner, event.name)
-        elif isinstance(owner, pods.Container):
-            if event.name == tree.INNER:
-                self._listener.container_came(owner, noticed)
-        elif not event.mask & inotify.ISDIR:
-            return
-        elif isinstance(owner, pods.Level):
-            self._appeared(owner.path, event.name, targets.Origin.APPEARED, noticed)
-        elif isinstance(owner, pods.Pod):
-            container = self._add_container(owner, event.name, since=noticed)
-            if container is not None:
-                self._listener.container_came(container, noticed)
+    @staticmethod
+    def concerns(owner: pods.Watched, event: inotify.Event) -> bool:
+        """Whether something came or went that `look` is for."""
+        if isinstance(owner, pods.Container):
+            return event.name == tree.INNER
+        return isinstance(owner, pods.Level | pods.Pod | pods.Parent)
 
-    def _went(self, owner: pods.Watched, name: str) -> None:
+    def look(self, owner: pods.Watched, name: str, origin: targets.Origin, mark: worklist.Mark) -> None:
+        """See what there is under a name now, whatever happened to it: an event may be told of late."""
         if isinstance(owner, pods.Level):
-            # Where a comparison was faster than the event, what is known is what has come in its place.
-            path = tree.join(owner.path, name)
-            inode = self._fs.inode(path)
-            pod, level = self.pods.get(path), self._levels.get(path)
-            if pod is not None and pod.knob.inode != inode:
-                self._untrack(path)
-            if level is not None and level.inode != inode:
-                self._leave_level(path)
+            if self.levels.get(owner.path) is owner:
+                self._look_in_level(owner, name, origin, mark)
         elif isinstance(owner, pods.Pod):
-            self._remove_container(owner, name)
-        elif isinstance(owner, pods.Parent) and self.root is not None and name == self.root.path.rpartition("/")[2]:
+            if self.pods.get(owner.path) is owner:
+                self._look_in_pod(owner, name, mark)
+        elif isinstance(owner, pods.Container):
+            if owner in owner.pod.containers.values():
+                self._listener.container_came(owner, mark)
+        elif isinstance(owner, pods.Parent) and self.root is not None and not self.is_there():
             self.lose()
 
-    # Levels
-
-    def _enter_level(self, path: str, origin: targets.Origin, noticed: float) -> None:
-        """Watch a level, then list it: what came before the watch is found, what comes after is told."""
-        inode = self._fs.inode(path)
-        if inode is None:  # gone again, and maybe to come anew
-            return
-        level = self._levels.setdefault(path, pods.Level(path, inode))
-        self._watches.watch(level, self._fs.absolute(path), inotify.CHILDREN)
-        for name in self._fs.children(path):
-            self._appeared(path, name, origin, noticed)
-
-    def _appeared(self, parent: str, name: str, origin: targets.Origin, noticed: float) -> None:
-        path = tree.join(parent, name)
+    def _look_in_level(self, parent: pods.Level, name: str, origin: targets.Origin, mark: worklist.Mark) -> None:
+        path = tree.join(parent.path, name)
         uid = tree.pod_uid(name)
         if uid is not None:
-            self._track(uid, path, origin, noticed)
+            self._track(uid, path, origin, mark)
         elif tree.is_level(name):
-            self._enter_level(path, origin, noticed)
+            inode = self._fs.inode(path)
+            known = self.levels.get(path)
+            if known is not None and known.inode != inode:
+                self._leave_level(path)
+            if inode is not None and path not in self.levels:
+                level = self.levels[path] = pods.Level(path, inode)
+                self._listener.level_came(level, mark)
+
+    def _look_in_pod(self, pod: pods.Pod, name: str, mark: worklist.Mark) -> None:
+        if self._fs.inode(tree.join(pod.path, name)) is None:
+            self._remove_container(pod, name)
+            return
+        container = self._add_container(pod, name, since=mark.noticed)
+        if container is not None:
+            self._listener.container_came(container, mark)
+
+    # Levels
 
     def _leave_level(self, path: str) -> None:
         for pod in [pod for pod in self.pods if pod.startswith(f"{path}/")]:
             self._untrack(pod)
-        for inner in [level for level in self._levels if level == path or level.startswith(f"{path}/")]:
-            self._watches.release(self._levels.pop(inner))
+        for inner in [level for level in self.levels if level == path or level.startswith(f"{path}/")]:
+            self._watches.release(self.levels.pop(inner))
 
     # Pods
 
-    def _track(self, uid: str, path: str, origin: targets.Origin, noticed: float) -> None:
+    def _track(self, uid: str, path: str, origin: targets.Origin, mark: worklist.Mark) -> None:
         inode = self._fs.inode(path)
         known = self.pods.get(path)
         if known is not None and known.knob.inode == inode:
@@ -204,10 +236,13 @@ class Mirror:
         self._untrack(path)
         if inode is None:
             return
-        pod = pods.Pod(uid, path, inode, origin, noticed)
+        pod = pods.Pod(uid, path, inode, origin, mark.noticed)
         self._watches.watch(pod, self._fs.absolute(path), inotify.CHILDREN)
+        names, denied = [], ""
         try:
             names = self._fs.children(path)
+        except cgroupfs.DeniedError as error:  # it may stay so, and its own limit can be held all the same
+            denied = str(error)
         except cgroupfs.CgroupError:  # it is taken in whole, or later
             self._watches.release(pod)
             raise
@@ -216,7 +251,7 @@ class Mirror:
         self.watch(pod.knob)
         for name in names:
             self._add_container(pod, name)
-        self._listener.pod_came(pod, noticed)
+        self._listener.pod_came(pod, mark, denied=denied)
 
     def _untrack(self, path: str) -> None:
         """Forget a pod."""
@@ -242,6 +277,7 @@ class Mirror:
             return
         if container.ripe is not None:
             container.ripe.cancel()
+        self._listener.container_went(container)
         self._watches.release(container)
         for knob in container.knobs:
             self._drop(knob)

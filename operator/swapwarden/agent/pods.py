@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -13,6 +14,19 @@ from swapwarden.kube import backoff
 _UNITS: Final = (".slice", ".scope", ".service")
 
 
+class Failure(enum.StrEnum):
+    """Why a cgroup is not seen to hold what the state says: reasons of violations, the worst first."""
+
+    INTERNAL = "InternalError"
+    """A mistake in the agent."""
+    WRITE_FAILED = "WriteFailed"
+    """The kernel refused, or the file holds no value."""
+    UNREADABLE = "Unreadable"
+    """The kernel does not let it be listed."""
+    ACCESS_DENIED = "AccessDenied"
+    """Its owner, who is inside of the pod, keeps the agent out."""
+
+
 class Watched:
     """Something that inotify tells about."""
 
@@ -20,6 +34,11 @@ class Watched:
 
     def __init__(self) -> None:
         self.watch: int | None = None
+
+    @property
+    def is_tenants(self) -> bool:
+        """Whether who runs in it may own its cgroup, and so keep the agent out."""
+        return False
 
 
 class Fight:
@@ -39,7 +58,7 @@ class Fight:
 class Above(NamedTuple):
     """A file held more than it is to, and could not be written yet."""
 
-    noticed: float
+    since: float
     ran: names.Cause | None
     """Why its pod may have run before it held what it is to; None where another wrote over that."""
 
@@ -49,7 +68,6 @@ class Knob(Watched):
 
     __slots__ = (
         "above",
-        "backoff",
         "came",
         "cap",
         "container",
@@ -60,12 +78,18 @@ class Knob(Watched):
         "holds",
         "inode",
         "limit",
+        "missing",
         "moved",
         "number",
         "path",
         "pod",
+        "reason",
+        "refused",
         "resources",
         "retry",
+        "right",
+        "right_watch",
+        "seen",
         "shadow",
         "swap",
         "target",
@@ -98,7 +122,19 @@ class Knob(Watched):
         """Of the settler's last write to it."""
         self.above: Above | None = None
         self.failed = ""
-        self.backoff: backoff.Backoff | None = None
+        """Why it could not be brought to its target; empty where it could."""
+        self.reason = Failure.WRITE_FAILED
+        """What kind of failure that is."""
+        self.missing: backoff.Backoff | None = None
+        """Between looks for a file that is not there, or is empty."""
+        self.refused: backoff.Backoff | None = None
+        """Between tries of what the kernel refuses."""
+        self.right = float("-inf")
+        """When it was last seen to hold what the agent left in it."""
+        self.right_watch: int | None = None
+        """The watch that it had then: while it has the same, events tell of each write since."""
+        self.seen = False
+        """Whether it was seen to hold what its target comes to, or to be on the way there."""
         self.retry: asyncio.TimerHandle | None = None
         self.came = float("-inf")
         """When its cgroup was seen to come; long ago where it was found."""
@@ -109,6 +145,20 @@ class Knob(Watched):
         """The cgroup's other limits when last looked at."""
         self.touched = self.written = float("-inf")
         """When another last wrote to it, as far as that was seen, and when the agent did."""
+
+    def __str__(self) -> str:
+        """For logs."""
+        return f"/{self.path}"
+
+    def aim(self, target: targets.Target) -> None:
+        """Give it a target; what was seen of it says nothing of another one."""
+        self.seen = self.seen and target == self.target
+        self.target = target
+
+    @property
+    def unseen(self) -> bool:
+        """Whether it is not known to hold what it is to, and not for a failure either."""
+        return not (self.seen or self.failed or self.target is targets.Hold.LEAVE)
 
     @property
     def settled(self) -> bool:
@@ -135,15 +185,20 @@ class Knob(Watched):
         return "kubepods" if self.pod is None else "container" if self.container else "pod"
 
     @property
+    def is_tenants(self) -> bool:
+        """As Container."""
+        return self.container != ""
+
+    @property
     def standing(self) -> tuple[object, ...]:
         """What the status tells of it."""
-        return self.draining, self.failed, self.found, self.swap, self.target
+        return self.draining, self.failed, self.found, self.swap, self.target, self.seen
 
 
 class Container(Watched):
     """A container's cgroup; with crun a second one below it."""
 
-    __slots__ = ("id", "knobs", "path", "pod", "ripe", "since")
+    __slots__ = ("anew", "id", "knobs", "path", "pod", "ripe", "since")
 
     def __init__(self, pod: Pod, container: str, path: str, since: float) -> None:
         super().__init__()
@@ -154,7 +209,18 @@ class Container(Watched):
         """When it came; long ago where it was found."""
         self.ripe: asyncio.TimerHandle | None = None
         """When it is looked at again because it has just come."""
+        self.anew = 0
+        """So many times the cgroup inside was taken in hand."""
         self.knobs: list[Knob] = []
+
+    @property
+    def is_tenants(self) -> bool:
+        """A runtime may give it to the container's user."""
+        return True
+
+    def __str__(self) -> str:
+        """For logs."""
+        return f"/{self.path}"
 
 
 class Pod(Watched):
@@ -193,6 +259,10 @@ class Pod(Watched):
         """By the name of the cgroup."""
         self.tally = exposure.Tally()
 
+    def __str__(self) -> str:
+        """For logs."""
+        return f"/{self.path}"
+
     def knobs(self) -> Iterator[Knob]:
         """Ancestors first."""
         yield self.knob
@@ -209,6 +279,10 @@ class Level(Watched):
         super().__init__()
         self.path = path
         self.inode = inode
+
+    def __str__(self) -> str:
+        """For logs."""
+        return f"/{self.path}"
 
 
 class Parent(Watched):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Iterator
+from typing import Final
 
 from swapwarden.agent import cgroupfs, decide, facts, limits, tree
+
+MOST: Final = 200
+"""Cgroups inside of one that are looked at: whoever runs in a pod can make any number of them."""
+NO_ROOM: Final = decide.Usage(1, 0, 0)
+"""What cannot be read, or takes too long to be looked at, counts as having no room."""
 
 
 class Room:
@@ -21,16 +28,22 @@ class Room:
 
         Pages in the swap cache are in memory as well, and counted by both memory.current and memory.swap.current
         (`swapcached` in Documentation/admin-guide/cgroup-v2.rst). Their slots stay in use until the kernel looks at the
-        pages again, which in a cgroup with room it may never do.
+        pages again, which in a cgroup with room it may never do. Where memory.stat cannot be read, none count as such.
+        CgroupError where memory.swap.current cannot be.
         """
         try:
-            return max(0, self._fs.in_use(path) - self._fs.stat(path).swapcached)
+            used = self._fs.in_use(path)
         except cgroupfs.GoneError:
             return 0
+        try:
+            return max(0, used - self._fs.stat(path).swapcached)
+        except cgroupfs.CgroupError:
+            return used
 
     def expect(self, path: str) -> None:
         """The cgroup at `path` was cut while it had swap in use: count what may come back, until `forget`."""
-        self._coming[path] = self.out(path)
+        with contextlib.suppress(cgroupfs.CgroupError):  # then what was known stays
+            self._coming[path] = self.out(path)
 
     def forget(self, path: str) -> None:
         """Nothing comes back to this cgroup any more, or what does may be swapped out again."""
@@ -40,8 +53,14 @@ class Room:
         """Everything that must have room before the cgroup at `path` may be cut: the cheapest to read comes first.
 
         That is the node, each cgroup above that has a limit, this cgroup, and those below that have swap in use. What
-        goes meanwhile needs none.
+        goes meanwhile needs none; what cannot be read, or where there is too much to be read, has none.
         """
+        try:
+            yield from self._usages(path)
+        except cgroupfs.CgroupError:
+            yield NO_ROOM
+
+    def _usages(self, path: str) -> Iterator[decide.Usage]:
         back = self.out(path)
         others = {
             other: size for other, size in self._coming.items() if not (_is_in(other, path) or _is_in(path, other))
@@ -51,12 +70,15 @@ class Room:
         yield decide.Usage(0, back + sum(others.values()), facts.available(self._proc))
         for above in tree.above(path):
             yield from self._usage(above, back + sum(size for other, size in others.items() if _is_in(other, above)))
-        paths = [path]
+        paths, looked = [path], 0
         while paths:
-            here = paths.pop()
+            here, looked = paths.pop(), looked + 1
             if back := self.out(here):
                 yield from self._usage(here, back)
-                paths += [tree.join(here, name) for name in self._fs.children(here)]
+                paths += [tree.join(here, name) for name in self._fs.children(here, most=MOST)]
+            if looked + len(paths) > MOST:
+                yield NO_ROOM
+                return
 
     def _usage(self, path: str, back: int) -> Iterator[decide.Usage]:
         """One cgroup's; none where it is gone."""

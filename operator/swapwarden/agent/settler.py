@@ -11,7 +11,20 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from swapwarden.agent import cgroupfs, decide, exposure, fights, journal, limits, pods, rewrites, room, targets, tree
+from swapwarden.agent import (
+    cgroupfs,
+    decide,
+    exposure,
+    fights,
+    journal,
+    limits,
+    pods,
+    rewrites,
+    room,
+    targets,
+    tree,
+    trouble,
+)
 from swapwarden.api import names
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
@@ -52,7 +65,7 @@ FILE_SECONDS: Final = (0.01, 5.0)
 """First and longest bound of the wait for the files of a cgroup that has just been made."""
 FILE_ATTEMPTS: Final = 9
 """Looks for such files, within some seconds, after which their lack is a failure."""
-FAILED_SECONDS: Final = (2.0, 120.0)
+FAILED_SECONDS: Final = trouble.RETRY_SECONDS
 """First and longest bound of the wait before trying a refused write again."""
 DRAIN_SECONDS: Final = (2.0, 30.0)
 """Between looks at a cgroup that uses more swap than wanted: the kernel does not tell when it shrinks.
@@ -74,6 +87,7 @@ class _Raise(NamedTuple):
 
     knob: pods.Knob
     noticed: float
+    since: float
     ran: names.Cause | None
 
 
@@ -127,18 +141,21 @@ class Settler:
             yield
         finally:
             self._raises = None
-        for knob, noticed, ran in waiting:
-            self.settle(knob, noticed, ran=ran)
+            for knob, noticed, since, ran in waiting:
+                self.settle(knob, noticed, since=since, ran=ran)
 
-    def settle(self, knob: pods.Knob, noticed: float, *, ran: names.Cause | None = None) -> None:
-        """Bring one file to its target.
+    def settle(
+        self, knob: pods.Knob, noticed: float, *, since: float | None = None, ran: names.Cause | None = None
+    ) -> None:
+        """Bring one file to its target. It never raises: what fails is the file's own failure, and is tried again.
 
-        `noticed` is since when it may not have held it. `ran` says why its pod may have run before it ever did.
+        `noticed` is when the agent heard, or looked, that it may not hold it, and `since` from when it may not have,
+        where that is earlier. `ran` says why its pod may have run before it ever did.
         """
         before = knob.standing
         self.cancel(knob)
         try:
-            wait = self._bring(knob, noticed, ran=ran)
+            wait = self._bring(knob, noticed, noticed if since is None else since, ran=ran)
         except _LaterError:
             self._lowered(knob)
             return
@@ -147,13 +164,16 @@ class Settler:
         except cgroupfs.TransientError as error:
             wait = self._pending(knob, error)
         except ContestedError as error:
-            knob.failed = str(error)
+            self._fail(knob, pods.Failure.WRITE_FAILED, str(error))
             wait = CONTESTED_SECONDS
         except cgroupfs.CgroupError as error:
             wait = self._refused(knob, error)
+        except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
+            self._fail(knob, pods.Failure.INTERNAL, trouble.fault(str(knob), error))
+            wait = self._next_try(knob)
         else:
             knob.failed = ""
-            knob.backoff = None
+            knob.missing = knob.refused = None
             self._lowered(knob)
             self._time_enforcement(knob)
         if wait is not None:
@@ -182,64 +202,69 @@ class Settler:
         entry = self._journal.get(knob.path, knob.inode)
         return entry is not None and entry.found is not None
 
-    def _bring(self, knob: pods.Knob, noticed: float, *, ran: names.Cause | None) -> float | None:
+    def _bring(self, knob: pods.Knob, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
         """As `settle`; gives the seconds after which to look again, None for never."""
         if knob.target is targets.Hold.LEAVE:
             return self._settled(knob, knob.found)
+        looked = self._clock()
         found = self._fs.limit(knob.path)
         down = None if knob.settled else names.Cause.AGENT_DOWN
         for _ in range(ATTEMPTS):
             limit = knob.limit = self._limit(knob, found)
             if limit is None:
                 knob.holds = None
-                return self._settled(knob, found)
+                return self._settled(knob, found, looked=looked)
             swap = 0 if limit >= limits.NO_LIMIT else self._fs.in_use(knob.path)
             usages = functools.partial(self._room.usages, knob.path)
-            if knob.cap:  # less is as good, so there is nothing to fight about
+            # What is put back is what was there, be it more.
+            less = knob.cap and isinstance(knob.target, int)
+            if less:  # it is as good, so there is nothing to fight about
                 knob.fight = None
-            cap = knob.cap or self._fights.yields(knob, limit)
+            cap = less or self._fights.yields(knob, limit)
             above = functools.partial(self._above, knob)
             held, units = knob.holds, knob.is_units(found)
             goal = limit
-            if held is not None and held < min(found, limit) and self._is_barred(knob):
+            barred = held is not None and held < min(found, limit) and self._is_barred(knob)
+            if held is not None and barred:
                 goal = held  # another raised it; to its own limit it is raised when the others are lowered
             action = decide.decide(
                 goal, found, swap, usages, cap=cap, held=held, units=units, above=above, page=self._fs.page
             )
             if action.write is None:
                 knob.holds = found
-                wait = self._settled(knob, found, swap, draining=action.draining, cut=found <= limit)
+                wait = self._settled(
+                    knob, found, swap, looked=looked, draining=action.draining, cut=found <= limit, seen=not barred
+                )
                 return self._fights.left(knob) if wait is None else wait
             if self._raises is not None and action.write > found:
-                self._raises.append(_Raise(knob, noticed, ran))
+                self._raises.append(_Raise(knob, noticed, since, ran))
                 raise _LaterError
             if action.write > found and self._is_barred(knob):
-                return self._settled(knob, found, swap)
+                return self._settled(knob, found, swap, looked=looked, seen=False)
             if action.write < found:
                 self._unlowered.add(knob)
-                noticed, ran = self._since(knob, found, noticed, ran)
+                since, ran = self._since(knob, found, since, ran)
             self._write(knob, found, action.write)
+            looked = self._clock()
             again = self._fs.limit(knob.path)
-            self._account(knob, found, action.write, noticed, swap=swap, ran=ran, down=down)
+            self._account(knob, found, action.write, noticed, since, swap=swap, ran=ran, down=down)
             knob.above = None
             WRITES.inc(knob.kind, "ok" if again == action.write else "overwritten")
             if again != action.write:
-                noticed = self._clock()
+                noticed = since = self._clock()
             knob.holds = action.write
             ran = down = None
             found = again
         raise ContestedError(f"{knob.path}: another writer changes it all the time")
 
     @staticmethod
-    def _since(
-        knob: pods.Knob, found: int, noticed: float, ran: names.Cause | None
-    ) -> tuple[float, names.Cause | None]:
+    def _since(knob: pods.Knob, found: int, since: float, ran: names.Cause | None) -> tuple[float, names.Cause | None]:
         """Since when a file that is about to be lowered is exposed, and why: it may not be the first try."""
         if knob.above is not None:
-            noticed, ran = min(noticed, knob.above.noticed), ran or knob.above.ran
+            since, ran = min(since, knob.above.since), ran or knob.above.ran
         if ran is not None or (knob.holds is not None and found != knob.holds):
-            knob.above = pods.Above(noticed, ran)
-        return noticed, ran
+            knob.above = pods.Above(since, ran)
+        return since, ran
 
     def _above(self, knob: pods.Knob) -> int:
         """The least limit of the cgroups above a file's; where others just lowered the pod's, what that is to be."""
@@ -258,7 +283,7 @@ class Settler:
         What is to hold less there would have what this one is given. It waits until the other is written, or gone, or
         to hold something else: of too little swap no promise is broken, and the status tells of the other.
         """
-        barred = any(each.path.startswith(f"{knob.path}/") for each in self._unlowered)
+        barred = any(each.path.startswith(f"{knob.path}/") and _bars(each, knob) for each in self._unlowered)
         (self._barred.add if barred else self._barred.discard)(knob)
         return barred
 
@@ -287,9 +312,23 @@ class Settler:
         return entry.found
 
     def _settled(
-        self, knob: pods.Knob, found: int, swap: int = 0, *, draining: bool = False, cut: bool = False
+        self,
+        knob: pods.Knob,
+        found: int,
+        swap: int = 0,
+        *,
+        looked: float | None = None,
+        draining: bool = False,
+        cut: bool = False,
+        seen: bool = True,
     ) -> float | None:
-        """Note how a file stands that is not to be written now; gives the seconds after which to look again."""
+        """Note how a file stands that is not to be written now; gives the seconds after which to look again.
+
+        It was read after `looked`; `seen`, unless it holds less than it is to, for want of others.
+        """
+        if looked is not None:
+            knob.right, knob.right_watch = max(looked, knob.right), knob.watch
+        knob.seen = seen
         if not (draining and knob.draining) or (found, swap) != (knob.found, knob.swap):
             knob.moved = self._clock()
         knob.found, knob.swap, knob.draining = found, swap, draining
@@ -311,6 +350,8 @@ class Settler:
             knob.holds = None
 
     def _write(self, knob: pods.Knob, found: int, value: int) -> None:
+        if self._fs.inode(knob.path) != knob.inode:  # another cgroup, of which the event is yet to be heard
+            raise cgroupfs.GoneError(f"{knob.path}: made anew")
         self._journal.writing(knob.path, knob.inode, found, value)
         if knob.unit is None:
             entry = self._journal.get(knob.path, knob.inode)
@@ -327,6 +368,7 @@ class Settler:
         found: int,
         value: int,
         noticed: float,
+        since: float,
         *,
         swap: int,
         ran: names.Cause | None,
@@ -341,15 +383,16 @@ class Settler:
         exposed, pod = None, knob.pod
         if found > value and (foreign or ran) and pod is not None and pod.containers:
             # Beyond what it is to have, not beyond what is written: while it drains, that leaves it room.
-            used, limit = max(swap, self._fs.in_use(knob.path)), value if knob.limit is None else knob.limit
+            used, limit = max(swap, self._used(knob)), value if knob.limit is None else knob.limit
             # A pod that was above several of its limits at once was so for that time once.
-            lasted = max(0.0, now - max(noticed, pod.tally.last))
+            lasted = max(0.0, now - max(since, pod.tally.last))
             grown = max(0, used - max(knob.swap, limit))
-            grown = pod.tally.taken(grown, own=knob is pod.knob, noticed=noticed)
+            grown = pod.tally.taken(grown, own=knob is pod.knob, noticed=since)
             exposed = exposure.Exposure(1, lasted * 1000, grown)
             knob.swap = used  # what is counted once is not counted in the next write's turn
             pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, rewritten=foreign)
             self._changed()
+        knob.right = now
         if foreign:
             REPAIRS.inc(knob.kind, "above" if found > value else "below")
             if down is None:
@@ -359,6 +402,13 @@ class Settler:
                 self._fights.lowered(knob, value)
         elif exposed is not None and ran is not None and pod is not None:
             pod.tally.attribute(ran, exposed)
+
+    def _used(self, knob: pods.Knob) -> int:
+        """Bytes of swap in use; 0 where that cannot be read: the write that it is about has been made."""
+        try:
+            return self._fs.in_use(knob.path)
+        except cgroupfs.CgroupError:
+            return 0
 
     def _time_enforcement(self, knob: pods.Knob) -> None:
         """Once for each new pod, when it holds what a state says."""
@@ -371,34 +421,54 @@ class Settler:
 
     def _gone(self, knob: pods.Knob, error: cgroupfs.CgroupError) -> float | None:
         """The file is not there: its cgroup went (events say so), or was only just made and has no files yet."""
-        if self._fs.inode(knob.path) != knob.inode:
-            WRITES.inc(knob.kind, "gone")
-            return None
+        with contextlib.suppress(cgroupfs.CgroupError):
+            if self._fs.inode(knob.path) != knob.inode:
+                WRITES.inc(knob.kind, "gone")
+                return None
         return self._pending(knob, error)
 
     def _pending(self, knob: pods.Knob, error: cgroupfs.CgroupError) -> float:
         """The file is not there, or empty: for a moment that is as it should be."""
-        waits = self._backoff(knob, FILE_SECONDS)
-        if waits.failures >= FILE_ATTEMPTS:
-            knob.failed = str(error)
-        return waits.next()
+        knob.seen = False
+        if knob.missing is None:
+            knob.missing = backoff.Backoff(*FILE_SECONDS)
+        if knob.missing.failures >= FILE_ATTEMPTS:
+            self._fail(knob, pods.Failure.WRITE_FAILED, str(error))
+        return knob.missing.next()
 
     def _refused(self, knob: pods.Knob, error: cgroupfs.CgroupError) -> float | None:
         denied = isinstance(error, cgroupfs.DeniedError)
         WRITES.inc(knob.kind, "denied" if denied else "error")
         if denied and knob.container and knob.pod is not None and knob.pod.uid == self._own_uid:
             # With nsdelegate nobody may write to the cgroup that is the root of their own namespace.
+            knob.seen = True
             self._lowered(knob)
             return None
+        kept_out = denied and knob.is_tenants and not isinstance(error, cgroupfs.ReadOnlyError)
+        if kept_out and not knob.seen and isinstance(knob.target, int):
+            self._unlowered.add(knob)  # as far as can be known
         if not knob.failed:
             log.error(
                 "cannot set memory.swap.max; trying again", extra={"cgroup": f"/{knob.path}", "error": str(error)}
             )
-        knob.failed = str(error)
-        return self._backoff(knob, FAILED_SECONDS).next()
+        self._fail(knob, pods.Failure.ACCESS_DENIED if kept_out else pods.Failure.WRITE_FAILED, str(error))
+        return self._next_try(knob)
 
     @staticmethod
-    def _backoff(knob: pods.Knob, bounds: tuple[float, float]) -> backoff.Backoff:
-        if knob.backoff is None:
-            knob.backoff = backoff.Backoff(*bounds)
-        return knob.backoff
+    def _fail(knob: pods.Knob, reason: pods.Failure, message: str) -> None:
+        knob.seen = False
+        knob.reason, knob.failed = reason, message
+
+    @staticmethod
+    def _next_try(knob: pods.Knob) -> float:
+        if knob.refused is None:
+            knob.refused = backoff.Backoff(*FAILED_SECONDS)
+        return knob.refused.next()
+
+
+def _bars(low: pods.Knob, high: pods.Knob) -> bool:
+    """Whether a file may not be raised while one below it is not lowered: not where that harms other pods.
+
+    What its owner keeps the agent from is bounded by the pod's own limit.
+    """
+    return low.reason is not pods.Failure.ACCESS_DENIED or high.pod is low.pod

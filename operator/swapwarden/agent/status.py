@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent import findings, shortfall, strict, tree
+from swapwarden.agent import findings, pods, shortfall, strict, tree
 from swapwarden.api import names, state
 
 COMPATIBLE: Final = "Compatible"
@@ -18,8 +18,17 @@ NODE_SETTINGS: Final = "NodeSettings"
 STRICT: Final = "Strict"
 REQUIREMENTS_MET: Final = "RequirementsMet"
 
-_REASONS: Final = ("WriteFailed", "Draining", "Yielded", "Audit", "AwaitingState", "Exposed")
+_REASONS: Final = (*pods.Failure, "Draining", "Yielded", "Audit", "AwaitingState", "Exposed")
 """Of violations, where there is not room for all: what is wrong now before what was."""
+_FAILING: Final = {
+    pods.Failure.INTERNAL: "met an unexpected error in the agent",
+    pods.Failure.WRITE_FAILED: "cannot be written",
+    pods.Failure.UNREADABLE: "cannot be listed",
+    pods.Failure.ACCESS_DENIED: "are closed to the agent by who runs in them",
+}
+_DEGRADING: Final = (pods.Failure.INTERNAL, pods.Failure.WRITE_FAILED)
+"""Not what a container does to its own cgroup: whoever can run one could stop a profile's rollout by it. What cannot be
+listed makes the agent poll, which says why."""
 _ORDER: Final = {reason: number for number, reason in enumerate(_REASONS)}
 _MEANT: Final = frozenset({names.Shortfall.AUDIT, names.Shortfall.NO_EFFECT})
 """Shortfalls of settings that are as whoever wrote the profile must have meant it."""
@@ -54,6 +63,8 @@ class Standing(NamedTuple):
     """Files that still hold a value of ours and should not."""
     drifting: int
     """Pods that another writer raised above their value lately."""
+    unseen: int = 0
+    """Files that were not seen to hold what they are to, for no failure."""
     untold: frozenset[str] = frozenset()
     """UIDs of pods that took swap while exposed which no status has told of."""
     lost: int = 0
@@ -97,9 +108,12 @@ def _applied(standing: Standing, compatible: _Verdict) -> _Verdict:  # noqa: PLR
         return _Verdict("False", "Incompatible" if compatible.status == "False" else "NoPodTree", compatible.message)
     if not standing.stated:
         return _Verdict("Unknown", "AwaitingState", "no state has arrived yet")
-    failed = sum(violation.reason == "WriteFailed" for violation in standing.violations)
-    if failed:
-        return _Verdict("False", "WriteFailed", f"{failed} cgroups cannot be written; violations says why")
+    failing = _failing(standing)
+    if failing is not None:
+        return failing
+    if standing.unseen:
+        message = f"{standing.unseen} cgroups have not been seen to hold what the spec says yet"
+        return _Verdict("False", "Reconciling", message)
     if standing.mode is not names.Mode.ENFORCE and standing.to_put_back:
         return _Verdict("False", "Restoring", f"{standing.to_put_back} files still hold a value of ours")
     if standing.mode is names.Mode.RESTORE:
@@ -117,12 +131,22 @@ def _applied(standing: Standing, compatible: _Verdict) -> _Verdict:  # noqa: PLR
     return _Verdict("True", "AsSpecified", "all cgroups hold what the spec says")
 
 
+def _failing(standing: Standing) -> _Verdict | None:
+    """What keeps cgroups from their values, the worst first; None where nothing does."""
+    for reason, what in _FAILING.items():
+        failed = sum(violation.reason == reason for violation in standing.violations)
+        if failed:
+            return _Verdict("False", reason.value, f"{failed} cgroups {what}; violations says why")
+    return None
+
+
 def _degraded(standing: Standing) -> _Verdict:
     if standing.refused:
         return _Verdict("True", "StateRefused", standing.refused)
-    failed = [violation.message for violation in standing.violations if violation.reason == "WriteFailed"]
-    if failed:
-        return _Verdict("True", "WriteFailed", f"{len(failed)} cgroups cannot be written; the first: {failed[0]}")
+    for reason in _DEGRADING:
+        failed = [violation.message for violation in standing.violations if violation.reason == reason]
+        if failed:
+            return _Verdict("True", reason.value, f"{len(failed)} cgroups {_FAILING[reason]}; the first: {failed[0]}")
     failing = [short for short in standing.settings or () if short.reason not in _PASSING]
     if failing:
         return _Verdict("True", NODE_SETTINGS, _settings(failing).message)

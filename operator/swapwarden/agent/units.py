@@ -8,6 +8,7 @@ that are there; no path is made of it. The cgroups of pods are never among these
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -20,6 +21,7 @@ from swapwarden.agent import (
     shortfall,
     targets,
     tree,
+    trouble,
     unitio,
     wanted,
     watches,
@@ -55,6 +57,11 @@ class Unit(pods.Knob):
         """Label of metrics."""
         return "system"
 
+    @property
+    def is_tenants(self) -> bool:
+        """A service with Delegate= may own its cgroup."""
+        return True
+
 
 class Units:
     """Not thread-safe: everything runs in the event loop of the enforcer, which settles what is written to."""
@@ -81,6 +88,8 @@ class Units:
         self._home_names: frozenset[str] = frozenset()
         """A slice that is made anew is to be watched anew."""
         self._lacking: list[shortfall.Shortfall] = []
+        self.unfinished = ""
+        """Why `bring` did not get through with all of them; empty where it did."""
         self._audit = False
         self._units: dict[str, Unit] = {}
         """By path."""
@@ -94,31 +103,52 @@ class Units:
         self._names = frozenset(wants.units)
         self._audit = state.mode is names.Mode.AUDIT
         self._lacking = []
+        self.unfinished = ""
         found: dict[str, str] = {}
         for name in wants.units:
             try:
                 found[self._find(name, root)] = name
             except shortfall.ShortError as short:
                 self._lacking.append(shortfall.Shortfall(name, short.reason, str(short)))
-        self._watch_homes(found, root)
+        with self._each("slices and services"):
+            self._watch_homes(found, root)
         self._bring_limits(found if wants.limit is not None else {}, wants.limit or 0, state.mode, noticed)
-        self.io.bring(wants, state.mode, found)
+        with self._each("io"):
+            self.io.bring(wants, state.mode, found)
+
+    @contextlib.contextmanager
+    def _each(self, name: str) -> Iterator[None]:
+        """What fails with one of them stops none of the others."""
+        try:
+            yield
+        except cgroupfs.CgroupError as error:
+            self._lack(name, f"cannot be read: {error}")
+        except Exception as error:  # noqa: BLE001 a mistake about one of them
+            self._lack(name, trouble.fault(name, error))
+
+    def _lack(self, name: str, message: str) -> None:
+        self.unfinished = message
+        self._lacking.append(shortfall.Shortfall(name, names.Shortfall.WRITE_FAILED, message))
 
     def _bring_limits(self, found: Mapping[str, str], limit: int, mode: names.Mode, noticed: float) -> None:
         left = {path: path.rpartition("/")[2] for path in self._journal.paths() if not _is_of_pods(path)}
-        for path in [path for path, unit in self._units.items() if self._fs.inode(path) != unit.inode]:
-            self._drop(path)
         # Ancestors first: a path sorts before those below it.
-        for path, name in sorted({**left, **found}.items()):
-            unit = self._known(path, name)
-            if unit is None:
-                continue
-            unit.shadow = limit if path in found else targets.Hold.PUT_BACK
-            unit.target = unit.shadow if mode is names.Mode.ENFORCE else targets.Hold.PUT_BACK
-            self._settler.settle(unit, noticed)
-            done = not unit.failed and not self._settler.is_to_put_back(unit) and not self._is_covered(unit)
-            if path not in found and done:
-                self._drop(path)
+        for path, name in sorted({**left, **{path: unit.name for path, unit in self._units.items()}, **found}.items()):
+            with self._each(name):
+                self._bring_limit(path, name, limit if path in found else targets.Hold.PUT_BACK, mode, noticed)
+
+    def _bring_limit(self, path: str, name: str, shadow: targets.Target, mode: names.Mode, noticed: float) -> None:
+        if path in self._units and self._fs.inode(path) != self._units[path].inode:
+            self._drop(path)
+        unit = self._known(path, name)
+        if unit is None:
+            return
+        unit.shadow = shadow
+        unit.aim(shadow if mode is names.Mode.ENFORCE else targets.Hold.PUT_BACK)
+        self._settler.settle(unit, noticed)
+        done = not unit.failed and not self._settler.is_to_put_back(unit) and not self._is_covered(unit)
+        if shadow is targets.Hold.PUT_BACK and done:
+            self._drop(path)
 
     def concerns(self, owner: pods.Watched, event: inotify.Event) -> bool:
         """Whether something happened to a unit that is named: `bring` then is to be called."""

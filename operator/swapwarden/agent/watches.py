@@ -21,6 +21,7 @@ WATCHES = metrics.gauge(
 POLL_SECONDS: Final = 1.0
 """Between full comparisons while inotify cannot watch everything."""
 
+_DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
@@ -35,11 +36,14 @@ class Shortfall(enum.StrEnum):
     """One watch was refused for another reason."""
     UNREADABLE = "unreadable"
     """A directory of the tree could not be read."""
+    FAULT = "fault"
+    """The agent made a mistake, and may have missed something."""
 
 
 SHORTFALLS = metrics.counter(
     "swapwarden_agent_watch_shortfalls_total",
-    "Times that something could not be watched, by reason: instances, watches (limits of inotify), refused, unreadable."
+    "Times that something could not be watched, by reason: instances, watches (limits of inotify), refused, unreadable,"
+    " fault (an unexpected error of the agent's)."
     " Comparing takes the place of events.",
     labels=("reason",),
     known=[(each.value,) for each in Shortfall],
@@ -78,21 +82,27 @@ class Watches:
             self._notify.close()
             self._notify = None
 
-    def watch(self, owner: pods.Watched, path: str, mask: int) -> None:
-        """Tell `owner` of what happens at `path`, unless it is told already. Nothing where the path is gone."""
+    def watch(self, owner: pods.Watched, path: str, mask: int) -> bool:
+        """Tell `owner` of what happens at `path`, unless it is told already. Nothing where the path is gone.
+
+        Whether it can be watched: what its owner keeps the agent from is no reason to compare everything instead.
+        """
         if owner.watch is not None or self._notify is None:
-            return
+            return True
         try:
             owner.watch = self._notify.add(path, mask)
         except OSError as error:
+            if error.errno in _DENIED and owner.is_tenants:
+                return False
             if error.errno not in _GONE:
                 full = error.errno == errno.ENOSPC
                 remedy = ": raise fs.inotify.max_user_watches" if full else f" at {path}"
                 kind = Shortfall.WATCHES if full else Shortfall.REFUSED
                 self.fall_short(kind, f"not everything can be watched ({error.strerror}){remedy}")
-            return
+            return True
         self._owners[owner.watch] = owner
         WATCHES.set(len(self._owners))
+        return True
 
     def release(self, owner: pods.Watched) -> None:
         """End the watch by hand: one on a removed cgroup never ends by itself."""

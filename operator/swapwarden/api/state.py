@@ -345,7 +345,9 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         msgspec.Meta(
             max_length=64,
             description=(
-                "WriteFailed, Draining (more swap is in use than wanted), Yielded (another writer keeps lowering it), "
+                "WriteFailed, AccessDenied (the container's owner keeps the agent out of its cgroup), Unreadable, "
+                "InternalError (a mistake in the agent), Draining (more swap is in use than wanted), Yielded (another "
+                "writer keeps lowering it), "
                 "Audit (would be written in Enforce), AwaitingState, or Exposed (it was above its value for a while)."
             ),
         ),
@@ -361,7 +363,11 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     ] = 0
     exposures: Annotated[int, msgspec.Meta(ge=0, description="How many times it was found above its value.")] = 0
     exposed_milliseconds: Annotated[
-        int, msgspec.Meta(ge=0, description="Time above its value, from notice to repair, in all.")
+        int,
+        msgspec.Meta(
+            ge=0,
+            description="Time above its value, from notice, or from when it was last seen right, to repair, in all.",
+        ),
     ] = 0
     causes: Annotated[
         list[names.Cause],

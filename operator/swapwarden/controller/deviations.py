@@ -6,6 +6,15 @@ from typing import Final
 
 _SAID: Final = {
     "WriteFailed": "the kernel of node {node} refuses this pod's swap limit; the node's NodeSwapState has its words",
+    "AccessDenied": (
+        "a container of this pod closed its own cgroup to the agent on node {node}, so that its own limit is not known"
+        " to hold; the pod's limit is held. Let the container's cgroup be read (chmod), or give it none to own"
+    ),
+    "Unreadable": "a cgroup of this pod cannot be read on node {node}; the node's NodeSwapState says why",
+    "InternalError": (
+        "the agent on node {node} met an unexpected error with this pod, and tries again; its log has it: please"
+        " report it"
+    ),
     "Draining": (
         "this pod has more in swap than it may have on node {node}: nothing is taken from it by force, so it keeps what"
         " it has there, gets little more, and gives back what it touches"

@@ -21,7 +21,10 @@ _OF_NODES: Final = {
 """Reasons of events by the condition that they tell of; a finding's own type says enough."""
 
 _OF_PODS: Final = {
+    "AccessDenied": "SwapLimitNotWritten",
     "Draining": "SwapDraining",
+    "InternalError": "SwapLimitNotWritten",
+    "Unreadable": "SwapLimitNotWritten",
     "WriteFailed": "SwapLimitNotWritten",
     "Yielded": "SwapLimitContested",
 }

@@ -114,3 +114,10 @@ async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
 def reasons(agent: enforcer.Enforcer) -> list[str]:
     """Of the deviations that it would report."""
     return sorted(violation.reason for violation in agent.standing().violations)
+
+
+def compare(agent: enforcer.Enforcer) -> None:
+    """Have everything compared, to the end, in one turn."""
+    agent.resync()
+    while agent._worklist:
+        agent._work()

@@ -15,6 +15,7 @@ PROC = {
     "sys/kernel/osrelease": "6.1.0-25-amd64\n",
 }
 FILES = {
+    "cgroup.events": "populated 1\nfrozen 0\n",
     "memory.swap.current": "0\n",
     "memory.current": "1048576\n",
     "memory.max": "max\n",

@@ -9,7 +9,7 @@ from swapwarden.agent import cgroupfs, enforcer, limits, settler, wanted
 from swapwarden.api import names
 from swapwarden.api import state as api
 
-from tests.unit.agent.agent_node import MIB, Node, reasons, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, reasons, state, until
 from tests.unit.agent.cgroup_tree import swap_max, uid, write
 
 
@@ -125,10 +125,10 @@ async def test_a_runtime_is_not_disturbed_while_it_makes_a_container(
     app = plain.tree.container(pod, "app", memory_swap_max="0\n")
     await until(lambda: bool(plain.known(pod).containers))
     write(app, "4096")
-    agent.resync()
+    compare(agent)
     assert swap_max(app) == "4096"
     plain.later += 3600
-    agent.resync()
+    compare(agent)
     assert swap_max(app) == str(MIB)
     assert settler.REPAIRS.value("container", "below") == repaired
 
@@ -241,7 +241,7 @@ async def test_restore_leaves_another_writers_value(plain: Node) -> None:
     assert swap_max(pod) == "4096"
     new = plain.tree.pod(2)
     await asyncio.sleep(0)
-    agent.resync()
+    compare(agent)
     assert swap_max(new) == "max"
 
 

@@ -8,7 +8,7 @@ import pytest
 from swapwarden.agent import fights, limits, rewrites, wanted
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, reasons, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, reasons, state, until
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 
@@ -43,7 +43,7 @@ async def test_a_value_that_is_lowered_all_the_time_is_left(plain: Node, caplog:
     await until(lambda: swap_max(pod) == wanted)
     write(pod, "4096")
     await until(lambda: reasons(agent) == ["Yielded"])
-    agent.resync()
+    compare(agent)
     assert swap_max(pod) == "4096"
     assert fights.YIELDS.value("pod") == before + 1
     assert len([each for each in caplog.records if "keeps lowering" in each.message]) == 1
@@ -54,7 +54,7 @@ async def test_a_value_that_is_lowered_all_the_time_is_left(plain: Node, caplog:
     await until(lambda: [each.found for each in agent.standing().violations if each.reason == "Yielded"] == ["8192"])
     # After an hour there is another try.
     plain.later += fights.YIELD_SECONDS
-    agent.resync()
+    compare(agent)
     assert swap_max(pod) == wanted
     assert "Yielded" not in reasons(agent)
 
@@ -119,7 +119,7 @@ async def test_where_less_is_as_good_there_is_nothing_to_fight_about(plain: Node
     agent.apply(state({1: limit}, containers={1: {"app": wanted.Container(limit, cap=True)}}, generation=2))
     assert "Yielded" not in reasons(agent)
     plain.later += fights.YIELD_SECONDS
-    agent.resync()
+    compare(agent)
     [known] = plain.known(container.parent).containers.values()
     assert [knob.retry for knob in known.knobs] == [None]
     assert swap_max(container) == "4096"

@@ -12,7 +12,7 @@ import pytest
 from swapwarden.agent import cgroupfs, dropins, journal, limits, originals, swapdisks, wanted
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, state
+from tests.unit.agent.agent_node import MIB, Node, compare, state
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ def live(node: Node, killer: Killer, life: tuple[wanted.State | None, ...], anot
             if steps[0] is None:
                 # What is put back from now on. Only the agent dies, the other writer does not.
                 another()
-                agent.resync()
+                compare(agent)
             else:
                 cached = steps[0]
                 agent.apply(cached)

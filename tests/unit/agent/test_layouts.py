@@ -13,7 +13,7 @@ import pytest
 from swapwarden.agent import cgroupfs, wanted
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, until
+from tests.unit.agent.agent_node import MIB, Node, compare, until
 from tests.unit.agent.cgroup_tree import swap_max
 
 BURSTABLE = "2f1c0a77-93d4-4c5e-8b0e-5d1f6f0a9e01"
@@ -165,7 +165,7 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
     if late:
         agent = plain.start(state)
         build(plain, layout)
-        agent.resync()
+        compare(agent)
     else:
         build(plain, layout)
         agent = plain.start(state)

@@ -6,10 +6,10 @@ import asyncio
 import errno
 
 import pytest
-from swapwarden.agent import inotify, limits, pods, wanted
+from swapwarden.agent import inotify, limits, pods, targets, wanted, worklist
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, state, until
 from tests.unit.agent.cgroup_tree import swap_max
 
 
@@ -41,11 +41,11 @@ async def test_cruns_inner_cgroup_is_found_though_nothing_could_tell_of_it(
         agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=False)}}))
         await until(lambda: swap_max(scope) == str(MIB))
         inner = plain.tree.group(scope / "container")
-        agent.resync()
+        compare(agent)
         assert swap_max(inner) == str(MIB)
     plain.tree.remove(inner)
     plain.known(pod).containers[scope.name].knobs.pop()
-    agent.resync()
+    compare(agent)
     inner = plain.tree.group(scope / "container")
     await until(lambda: swap_max(inner) == str(MIB))
 
@@ -68,7 +68,7 @@ async def test_a_pod_that_goes_while_being_written_is_no_failure(plain: Node) ->
         await asyncio.sleep(0)
         plain.tree.remove(plain.tree.pod_path(number))
     await until(lambda: not agent._mirror.pods)
-    agent.resync()
+    compare(agent)
     assert agent.standing().violations == []
 
 
@@ -86,18 +86,20 @@ async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_l
     if level:
         plain.tree.group(path)
     plain.tree.pod(1)
-    agent.resync()
+    with monkeypatch.context() as late:
+        late.setattr(agent._watches, "read", lambda: iter(()))
+        compare(agent)
     anew = plain.known(pod)
     assert anew.knob.inode != before
     told: list[str] = []
-    real = agent._mirror.take
+    real = agent._mirror.look
 
-    def take(owner: pods.Watched, event: inotify.Event, noticed: float) -> None:
-        told.append(event.name)
-        real(owner, event, noticed)
+    def look(owner: pods.Watched, name: str, origin: targets.Origin, mark: worklist.Mark) -> None:
+        told.append(name)
+        real(owner, name, origin, mark)
 
-    monkeypatch.setattr(agent._mirror, "take", take)
-    await until(lambda: told.count(path.name) == 2)  # its end, and its beginning
+    monkeypatch.setattr(agent._mirror, "look", look)
+    await until(lambda: path.name in told)  # its end, and its beginning
     assert plain.known(pod) is anew
     agent.apply(state({1: 0}, mode=names.Mode.RESTORE, generation=2))
     assert swap_max(pod) == "max"
@@ -114,7 +116,7 @@ async def test_a_level_that_was_gone_before_it_was_seen_is_known_when_it_comes_a
     pod = await plain.run(1, "app")
     await until(lambda: swap_max(pod) == "0")
     before = plain.known(pod)
-    agent.resync()
+    compare(agent)
     assert plain.known(pod) is before
     agent.apply(state({1: 0}, mode=names.Mode.RESTORE, generation=2))
     assert swap_max(pod) == "max"
@@ -126,7 +128,7 @@ async def test_a_level_made_anew_unseen_is_watched_again(plain: Node) -> None:
     plain.tree.level("burstable").rename(plain.tree.root / "old" / "level")
     plain.tree.group(plain.tree.level("burstable"))
     plain.lose_events()
-    agent.resync()
+    compare(agent)
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
 
@@ -140,7 +142,7 @@ async def test_containers_that_came_and_went_unseen_are_made_up_for(plain: Node)
     plain.tree.remove(gone)
     new = plain.tree.container(pod, "new")
     plain.lose_events()
-    agent.resync()
+    compare(agent)
     assert list(plain.known(pod).containers) == [new.name]
     assert swap_max(new) == str(MIB)
 
@@ -218,5 +220,5 @@ async def test_a_comparison_searches_too(plain: Node) -> None:
     plain.tree.remove(plain.tree.kubepods)
     agent = plain.start()
     plain.tree.group(plain.tree.kubepods)
-    agent.resync()
+    compare(agent)
     assert agent.root is not None

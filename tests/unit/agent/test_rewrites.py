@@ -13,7 +13,7 @@ from swapwarden.agent import enforcer, exposure, limits, pods, rewrites, wanted,
 from swapwarden.api import names
 from swapwarden.api import state as state_api
 
-from tests.unit.agent.agent_node import MIB, Node, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, state, until
 from tests.unit.agent.cgroup_tree import container_id, swap_max, write
 
 Cause = names.Cause
@@ -457,12 +457,12 @@ async def test_a_pod_whose_events_were_lost_ran_unseen(plain: Node) -> None:
     agent = plain.start()
     agent.apply(state({1: 0, 2: 0}))
     plain.later += 1000
-    agent.resync()
+    compare(agent)
     plain.later += 5
     pod, empty = plain.tree.pod(1), plain.tree.pod(2)
     plain.tree.container(pod, "app")
     plain.lose_events()
-    agent.resync()
+    compare(agent)
     assert (swap_max(pod), swap_max(empty)) == ("0", "0")
     assert late(agent) == [plain.known(pod).uid]
 
@@ -476,7 +476,7 @@ async def test_events_say_nothing_of_what_cannot_be_watched(plain: Node) -> None
     plain.lose_events()
     plain.later += 5
     agent.catch_up()
-    agent.resync()
+    compare(agent)
     assert late(agent) == [plain.known(pod).uid]
 
 

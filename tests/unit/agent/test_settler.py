@@ -8,7 +8,7 @@ import pytest
 from swapwarden.agent import cgroupfs, limits, settler, wanted
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, reasons, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, reasons, state, until
 from tests.unit.agent.cgroup_tree import swap_max, uid, write
 
 
@@ -111,7 +111,7 @@ async def test_a_cap_only_lowers(plain: Node) -> None:
     write(low, str(3 * MIB))
     await until(lambda: swap_max(low) == str(2 * MIB))
     write(low, "4096")
-    agent.resync()
+    compare(agent)
     assert swap_max(low) == "4096"
 
 
@@ -139,7 +139,7 @@ async def test_a_smaller_value_under_a_cap_is_not_what_is_wanted(plain: Node) ->
         plain.tree.pod(1), "app", memory_swap_max="4096\n", memory_swap_current=f"{MIB}\n", memory_current="0\n"
     )
     agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=True)}}))
-    agent.resync()
+    compare(agent)
     assert (swap_max(app), agent.standing().violations) == ("4096", [])
 
 
@@ -168,10 +168,10 @@ async def test_swap_in_use_is_not_cut_where_memory_is_short(plain: Node) -> None
     write(pod, "max")
     await until(lambda: swap_max(pod) == str(48 * MIB))
     write(pod, str(16 * MIB), "memory.swap.current")
-    agent.resync()
+    compare(agent)
     assert swap_max(pod) == str(32 * MIB)
     write(pod, "0", "memory.swap.current")
-    agent.resync()
+    compare(agent)
     assert (swap_max(pod), reasons(agent)) == ("0", [])
 
 
@@ -274,7 +274,7 @@ async def test_a_pod_that_does_not_drain_is_looked_at_ever_seldomer_up_to_a_boun
 
     def wait(later: float) -> int:
         plain.later = later
-        agent.resync()
+        compare(agent)
         assert knob.retry is not None
         return round(knob.retry.when() - asyncio.get_running_loop().time())
 
@@ -309,7 +309,7 @@ async def test_pods_are_cut_only_as_far_as_all_of_them_have_room(plain: Node) ->
         if swap_max(pod) == "0":
             plain.tree.remove(pod)
     await until(lambda: len(agent._mirror.pods) == 2)
-    agent.resync()
+    compare(agent)
     assert [swap_max(pod) for pod in pods if pod.exists()] == ["0", "0"]
 
 
@@ -359,7 +359,7 @@ async def test_the_agents_own_container_may_be_denied(plain: Node, monkeypatch: 
     monkeypatch.setattr(plain.cgroups, "set_limit", deny)
     wants = {n: {"app": wanted.Container(MIB, cap=False)} for n in (1, 2)}
     agent.apply(state({1: MIB, 2: MIB}, containers=wants))
-    failed = [violation.pod for violation in agent.standing().violations if violation.reason == "WriteFailed"]
+    failed = [violation.pod for violation in agent.standing().violations if violation.reason == "AccessDenied"]
     assert failed == [uid(2)]
     assert [swap_max(path) for path in containers] == ["max", "max"]
 
@@ -385,7 +385,7 @@ async def test_a_failure_to_raise_is_one_failure_however_often_all_is_compared(
     monkeypatch.setattr(plain.cgroups, "set_limit", deny)
     agent.apply(state({1: MIB}))
     for _ in range(3):
-        agent.resync()
+        compare(agent)
         assert reasons(agent) == ["WriteFailed"]
     assert swap_max(pod) == "0"
     assert len([each for each in caplog.records if each.message.startswith("cannot set memory.swap.max")]) == 1
@@ -478,8 +478,8 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
     with monkeypatch.context() as refusing:
         refusing.setattr(plain.cgroups, "set_limit", deny)
         agent.apply(raised(0))
-        agent.resync()
-        assert (swap_max(pod), reasons(agent)) == ("0", ["WriteFailed"])
+        compare(agent)
+        assert (swap_max(pod), reasons(agent)) == ("0", ["AccessDenied"])
         write(pod, "max")
         await until(lambda: swap_max(pod) != "max")
         assert swap_max(pod) == "0", "what another writer undoes goes back to what it held"
@@ -488,8 +488,8 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
         elif ends == "wished":
             agent.apply(raised(limits.NO_LIMIT))
         if ends != "written":
-            await until(lambda: swap_max(pod) == str(MIB) and "WriteFailed" not in reasons(agent))
-    await until(lambda: swap_max(pod) == str(MIB) and "WriteFailed" not in reasons(agent))
+            await until(lambda: swap_max(pod) == str(MIB) and "AccessDenied" not in reasons(agent))
+    await until(lambda: swap_max(pod) == str(MIB) and "AccessDenied" not in reasons(agent))
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -517,7 +517,7 @@ async def test_an_exposure_that_cannot_be_ended_at_once_counts_from_its_beginnin
             write(pod, "max")
         await until(lambda: "WriteFailed" in reasons(agent))
         plain.later += 90
-        agent.resync()
+        compare(agent)
     assert plain.cgroups.set_limit == real
     await until(lambda: swap_max(pod) == "0")
     tally = plain.known(pod).tally
@@ -542,5 +542,5 @@ async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(
 
     monkeypatch.setattr(plain.cgroups, "set_limit", deny)
     agent.apply(state({1: MIB}, containers={1: {"app": wanted.Container(MIB, cap=False)}}))
-    agent.resync()
-    assert (swap_max(pod), reasons(agent)) == (str(MIB), ["WriteFailed"])
+    compare(agent)
+    assert (swap_max(pod), reasons(agent)) == (str(MIB), ["AccessDenied"])

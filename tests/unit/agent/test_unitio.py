@@ -9,7 +9,7 @@ import pytest
 from swapwarden.agent import cgroupfs, enforcer, held, originals, swapdisks, unitio, wanted
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import Node, state, until
+from tests.unit.agent.agent_node import Node, compare, state, until
 
 DISK, OTHER = "254:0", "8:16"
 QOS = f"{DISK} enable=1 ctrl=auto model=linear\n{OTHER} enable=1\n"
@@ -92,7 +92,7 @@ async def test_units_get_both_and_the_limit_of_swap_stays(machine: Machine) -> N
         assert weight == ["default 100", f"{DISK} 800", f"{OTHER} 800"]
         assert (path / "memory.swap.max").read_text().strip() == "max"
     assert (shorts(agent), agent.standing().to_put_back) == ({}, 0)
-    agent.resync()
+    compare(agent)
     assert machine.writes == 8
 
 
@@ -142,7 +142,7 @@ async def test_another_writers_value_is_repaired_counted_and_put_back(machine: M
     agent.apply(asking())
     before = held.REPAIRS.value("io.latency")
     machine.set(machine.system, "io.latency", DISK, "target=99")
-    agent.resync()
+    compare(agent)
     assert machine.held() == BOTH
     assert held.REPAIRS.value("io.latency") == before + 1
     agent.apply(state())
@@ -202,7 +202,7 @@ async def test_a_unit_without_the_controller_is_told_with_the_remedy(machine: Ma
     told = "it has no io controller: run `systemctl set-property system.slice IOAccounting=yes` on the node"
     assert shorts(agent) == {"system.slice io.latency": ("NotSupported", told)}
     machine.group(machine.system)
-    agent.resync()
+    compare(agent)
     assert (shorts(agent), machine.held()[0]) == ({}, BOTH[0])
 
 
@@ -220,7 +220,7 @@ async def test_weights_that_the_kernel_does_not_heed_are_not_written(machine: Ma
     assert f"write `{DISK} enable=1` to the node's /sys/fs/cgroup/io.cost.qos" in told
     machine.refuses = None
     (machine.root / "io.cost.qos").write_text(QOS)
-    agent.resync()
+    compare(agent)
     assert (shorts(agent), machine.held()[1]) == ({}, BOTH[1])
 
 

@@ -9,7 +9,7 @@ import pytest
 from swapwarden.agent import enforcer, rewrites, wanted
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, state, until
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 
@@ -179,7 +179,7 @@ async def test_swap_in_use_is_not_cut_where_there_is_no_room(units: Units) -> No
     assert shorts(agent) == {"system.slice": "Draining"}
     assert agent.standing().violations == []
     write(units.system, "0", "memory.swap.current")
-    agent.resync()
+    compare(agent)
     assert (swap_max(units.system), shorts(agent)) == ("0", {})
 
 
@@ -200,7 +200,7 @@ async def test_nothing_is_done_before_pods_are_found(tmp_path: pathlib.Path) -> 
     agent.apply(asking("x.slice"))
     assert swap_max(node.tree.root / "x.slice") == "max"
     hidden.rename(node.tree.kubepods)
-    agent.resync()
+    compare(agent)
     assert swap_max(node.tree.root / "x.slice") == "0"
     node.stop()
 

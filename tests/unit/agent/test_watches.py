@@ -9,7 +9,7 @@ import pytest
 from swapwarden.agent import enforcer, inotify, wanted, watches
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, state, until
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 QUEUE = int(pathlib.Path("/proc/sys/fs/inotify/max_queued_events").read_text(encoding="ascii"))
@@ -38,7 +38,7 @@ async def test_lost_events_are_made_up_for(plain: Node) -> None:
     write(changed, "max")
     new = plain.tree.pod(3)
     plain.lose_events()
-    agent.resync()
+    compare(agent)
     assert [swap_max(changed), swap_max(new)] == ["0", "0"]
     assert len(agent._mirror.pods) == 2
 
@@ -186,7 +186,7 @@ async def test_a_pod_that_goes_while_it_is_read_is_gone(plain: Node, monkeypatch
     with monkeypatch.context() as stale:
         stale.setattr(plain.cgroups, "inode", lambda path: knob.inode if path == knob.path else real(path))
         plain.tree.remove(pod)
-        agent.resync()
+        compare(agent)
         assert agent.standing().polling == ""
-    agent.resync()
+    compare(agent)
     assert agent._mirror.pods == {}

@@ -62,6 +62,9 @@ _OF_NODE: Final = {
 """Standings of a node that say all there is to say of its pods."""
 _WRONG: Final = {
     "WriteFailed": (Held.WRITE_FAILED, "the kernel refuses the limit"),
+    "AccessDenied": (Held.WRITE_FAILED, "a container keeps the agent out of its cgroup"),
+    "Unreadable": (Held.WRITE_FAILED, "a cgroup of the pod cannot be read"),
+    "InternalError": (Held.WRITE_FAILED, ""),
     "Draining": (Held.DRAINING, ""),
     "Yielded": (Held.YIELDED, ""),
     "Audit": (Held.NOT_WRITTEN, "mode Audit: the limit would be written"),

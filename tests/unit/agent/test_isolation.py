@@ -1,0 +1,498 @@
+"""One cgroup's trouble is that cgroup's trouble: everything else gets its value in the same pass."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import pathlib
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from swapwarden.agent import cgroupfs, enforcer, inotify, limits, settler, status, targets, trouble, wanted, watches
+from swapwarden.api import names
+from swapwarden.api import state as state_api
+
+from tests.unit.agent.agent_node import MIB, Node, compare, reasons, state, until
+from tests.unit.agent.cgroup_tree import container_id, swap_max, uid, write
+
+PODS = range(1, 7)
+HOSTILE = 3
+FACTS = state_api.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
+WANTED = wanted.Container(MIB, cap=False)
+
+
+class _Capabilities(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+@contextlib.contextmanager
+def without_override() -> Iterator[None]:
+    """Let file modes bind this thread, as they bind an agent without capabilities (CAP_DAC_OVERRIDE, _READ_SEARCH)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    head = _Capabilities(0x20080522, 0)
+    sets = (ctypes.c_uint32 * 6)()
+    assert libc.capget(ctypes.byref(head), sets) == 0
+    before = list(sets)
+    sets[0] &= ~0b110
+    assert libc.capset(ctypes.byref(head), sets) == 0
+    try:
+        yield
+    finally:
+        assert libc.capset(ctypes.byref(head), (ctypes.c_uint32 * 6)(*before)) == 0
+
+
+class Faults:
+    """Stands for the counter: unexpected errors of other tests fail them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def inc(self) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    made = Faults()
+    monkeypatch.setattr(trouble, "FAULTS", made)
+    return made
+
+
+class Crowd:
+    """Pods with a container each, and a state that gives both a value."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.pods = {number: node.tree.pod(number) for number in PODS}
+        self.apps = {number: node.tree.container(pod, "app") for number, pod in self.pods.items()}
+
+    @staticmethod
+    def state(limit: int = 2 * MIB, generation: int = 1) -> wanted.State:
+        inner = {number: {"app": WANTED} for number in PODS}
+        return state(dict.fromkeys(PODS, limit), containers=inner, kubepods=64 * MIB, generation=generation)
+
+    def others(self) -> set[tuple[str, str]]:
+        """What the files of pods but the hostile one's hold: of the pod, and of its container."""
+        return {(swap_max(self.pods[n]), swap_max(self.apps[n])) for n in PODS if n != HOSTILE}
+
+
+def condition(agent: enforcer.Enforcer, kind: str) -> tuple[str, str]:
+    built = status.build(agent.standing(), FACTS, [], "t")
+    return next((each.status, each.reason) for each in built.conditions if each.type == kind)
+
+
+def failures(agent: enforcer.Enforcer) -> list[tuple[str, str, str]]:
+    return [
+        (each.pod, each.container, each.reason)
+        for each in agent.standing().violations
+        if each.reason not in {"Exposed", "Draining"}
+    ]
+
+
+async def test_a_container_that_closes_its_cgroup_stops_no_other(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settler, "FAILED_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.01, 0.01))
+    crowd = Crowd(plain)
+    closed = crowd.apps[HOSTILE]
+    closed.chmod(0)
+    with without_override():
+        agent = plain.start()
+        agent.apply(crowd.state())
+        assert crowd.others() == {(str(2 * MIB), str(MIB))}
+        assert swap_max(plain.tree.kubepods) == str(64 * MIB), "it is raised and lowered for all"
+        assert failures(agent) == [(uid(HOSTILE), container_id("app"), "AccessDenied")]
+        assert condition(agent, "Applied") == ("False", "AccessDenied")
+        assert condition(agent, "Degraded") == ("False", "AsExpected"), "a container must not stop a rollout"
+        assert agent.standing().polling == ""
+        for number in PODS:
+            if number != HOSTILE:
+                write(crowd.pods[number], "max")
+        plain.lose_events()
+        compare(agent)
+        assert crowd.others() == {(str(2 * MIB), str(MIB))}
+        agent.publish()
+        assert enforcer.FAILING.value("AccessDenied") > 0
+        closed.chmod(0o755)
+        await until(lambda: swap_max(closed) == str(MIB))
+        await until(lambda: condition(agent, "Applied") == ("True", "AsSpecified"))
+        assert swap_max(crowd.pods[HOSTILE]) == str(2 * MIB)
+
+
+async def test_a_closed_container_does_not_keep_other_pods_from_more(plain: Node) -> None:
+    crowd = Crowd(plain)
+    with without_override():
+        agent = plain.start()
+        for number in PODS:
+            write(crowd.pods[number], "0")
+        write(plain.tree.kubepods, "0")
+        crowd.apps[HOSTILE].chmod(0)
+        agent.apply(crowd.state())
+        assert swap_max(plain.tree.kubepods) == str(64 * MIB)
+        assert crowd.others() == {(str(2 * MIB), str(MIB))}
+        assert swap_max(crowd.pods[HOSTILE]) == "0", "its container may hold more than it is to"
+
+
+async def test_a_pods_folder_that_cannot_be_listed_keeps_no_pod_from_its_limit(plain: Node) -> None:
+    crowd = Crowd(plain)
+    crowd.pods[HOSTILE].chmod(0o311)
+    with without_override():
+        agent = plain.start()
+        agent.apply(crowd.state())
+        assert crowd.others() == {(str(2 * MIB), str(MIB))}
+        assert swap_max(crowd.pods[HOSTILE]) == str(2 * MIB)
+        assert (uid(HOSTILE), "", "AccessDenied") in failures(agent)
+        assert condition(agent, "Applied")[0] == "False"
+        agent.apply(crowd.state(3 * MIB, generation=2))
+        assert (uid(HOSTILE), "", "AccessDenied") in failures(agent), "it is known no better"
+
+
+@pytest.mark.parametrize("where", ["pod", "container", "file", "write"])
+async def test_an_unexpected_error_is_that_cgroups_own(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults, where: str
+) -> None:
+    monkeypatch.setattr(settler, "FAILED_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.01, 0.01))
+    crowd = Crowd(plain)
+    agent = plain.start()
+    bad = str(crowd.apps[HOSTILE].relative_to(plain.tree.root))
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    with monkeypatch.context() as broken:
+        if where == "pod":
+            real = targets.of_pod
+
+            def of_pod(current: wanted.State | None, entry: wanted.Pod | None, **more: object) -> targets.Target:
+                if entry is not None and entry.limit == 7 * MIB:
+                    fail()
+                return real(current, entry, **more)  # type: ignore[arg-type] # as they are given
+
+            broken.setattr(targets, "of_pod", of_pod)
+        elif where == "container":
+            opened = agent._mirror.open
+            broken.setattr(agent._mirror, "open", lambda each: fail() if each.path == bad else opened(each))
+        elif where == "file":
+            limit = plain.cgroups.limit
+            broken.setattr(plain.cgroups, "limit", lambda path, *more: fail() if path == bad else limit(path, *more))
+        else:
+            wrote = plain.cgroups.set_limit
+            broken.setattr(plain.cgroups, "set_limit", lambda path, to: fail() if path == bad else wrote(path, to))
+        new = crowd.state()
+        if where == "pod":
+            pods = {**new.pods, uid(HOSTILE): new.pods[uid(HOSTILE)]._replace(limit=7 * MIB)}
+            new = new._replace(pods=pods)
+        agent.apply(new)
+        assert crowd.others() == {(str(2 * MIB), str(MIB))}
+        assert faults.count > 0
+        assert [(each[0], each[2]) for each in failures(agent)] == [(uid(HOSTILE), "InternalError")]
+        assert condition(agent, "Applied") == ("False", "InternalError")
+        assert condition(agent, "Degraded") == ("True", "InternalError")
+        write(crowd.pods[1], "max")
+        await until(lambda: swap_max(crowd.pods[1]) == str(2 * MIB))
+    await until(lambda: condition(agent, "Applied") == ("True", "AsSpecified"))
+    assert swap_max(crowd.apps[HOSTILE]) == str(MIB)
+
+
+async def test_what_fails_all_the_time_fills_no_log(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trouble, "_faults", trouble._Faults())
+    monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.0001, 0.0001))
+    agent = plain.start()
+    plain.tree.pod(1)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(agent._mirror, "look", fail)
+    await until(lambda: faults.count > 20)
+    assert len([each for each in caplog.records if each.exc_info]) == 1
+    assert failures(agent)[0][2] == "InternalError"
+
+
+async def test_a_raise_that_waits_is_made_though_another_cgroup_fails(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults
+) -> None:
+    crowd = Crowd(plain)
+    agent = plain.start()
+    agent.apply(crowd.state(0))
+    real = targets.of_pod
+
+    def of_pod(current: wanted.State | None, entry: wanted.Pod | None, **more: object) -> targets.Target:
+        if entry is not None and entry is current.pods[uid(max(PODS))]:  # type: ignore[union-attr] # where an entry is
+            raise ZeroDivisionError("a mistake")
+        return real(current, entry, **more)  # type: ignore[arg-type] # as they are given
+
+    monkeypatch.setattr(targets, "of_pod", of_pod)
+    agent.apply(crowd.state(generation=2))
+    held = [swap_max(crowd.pods[number]) for number in PODS]
+    assert held == [*[str(2 * MIB)] * (len(PODS) - 1), "0"]
+    assert faults.count == 1
+
+
+@pytest.mark.parametrize("loss", [names.Mode.RESTORE, names.Mode.AUDIT, None])
+async def test_a_capped_container_is_put_back(plain: Node, loss: names.Mode | None) -> None:
+    pod = plain.tree.pod(1)
+    app = plain.tree.container(pod, "app")
+    agent = plain.start()
+    agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": wanted.Container(MIB, cap=True)}}))
+    assert swap_max(app) == str(MIB)
+    agent.apply(state({1: limits.NO_LIMIT}, mode=loss or names.Mode.ENFORCE, generation=2))
+    assert swap_max(app) == "max"
+    assert agent.standing().to_put_back == 0
+
+
+async def test_a_file_that_was_not_seen_to_hold_is_not_applied(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    assert condition(agent, "Applied") == ("True", "AsSpecified")
+    pod = plain.tree.pod_path(1)
+    pod.mkdir()
+    await until(lambda: len(agent.known) == 1)
+    assert condition(agent, "Applied") == ("False", "Reconciling")
+    shutil.rmtree(pod)
+    await until(lambda: condition(agent, "Applied") == ("True", "AsSpecified"))
+
+
+# Exposures
+
+
+@pytest.mark.parametrize("how", ["polling", "overflow"])
+async def test_an_exposure_that_no_event_told_of_counts_from_when_the_file_was_last_right(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    if how == "polling":
+
+        def refuse() -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(inotify, "Inotify", refuse)
+        monkeypatch.setattr(watches, "POLL_SECONDS", 3600.0)
+    agent = plain.start()
+    pod = plain.tree.pod(1)
+    app = plain.tree.container(pod, "app")
+    compare(agent)
+    agent.apply(state({1: 0}, containers={1: {"app": wanted.Container(0, cap=False)}}))
+    (late,) = [each for each in agent.standing().violations if each.reason == "Exposed"]
+    compare(agent)
+    before = late.exposed_milliseconds
+    for number in range(3):
+        plain.later += 3600  # nothing happens for long
+        compare(agent)
+        plain.later += 2
+        write(app if number == 2 else pod, "max")
+        plain.later += 3
+        if how == "overflow":
+            plain.lose_events()
+            monkeypatch.setattr(
+                agent._watches, "read", lambda: iter([(None, inotify.Event(-1, inotify.Q_OVERFLOW, ""))])
+            )
+            agent.catch_up()
+            monkeypatch.undo()
+            await until(lambda: not agent._worklist)
+        else:
+            compare(agent)
+        (exposed,) = [each for each in agent.standing().violations if each.reason == "Exposed"]
+        lasted = exposed.exposed_milliseconds - before
+        assert 5000 <= lasted < 6000, "the look before was five seconds ago, the write three"
+        before = exposed.exposed_milliseconds
+
+
+async def test_what_an_event_tells_of_counts_from_the_event(plain: Node) -> None:
+    agent = plain.start(state({1: 0}))
+    pod = await plain.run(1, "app")
+    await until(lambda: swap_max(pod) == "0")
+    compare(agent)
+    plain.later += 30
+    write(pod, "max")
+    agent.resync()
+    assert swap_max(pod) == "0"
+    assert plain.known(pod).tally.milliseconds < 5000
+
+
+# Order
+
+
+async def test_repairs_come_before_arrivals(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = plain.start(state({1: 0}))
+    pod = await plain.run(1, "app")
+    await until(lambda: swap_max(pod) == "0")
+    agent.catch_up()
+    wrote: list[str] = []
+    real = plain.cgroups.set_limit
+
+    def spy(path: str, limit: int) -> None:
+        wrote.append(path)
+        real(path, limit)
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", spy)
+    arrivals = [plain.tree.pod(number) for number in range(2, 202)]
+    write(pod, "max")
+    await until(lambda: len(wrote) >= 201)
+    assert wrote[0] == str(pod.relative_to(plain.tree.root))
+    assert {swap_max(each) for each in arrivals} == {"0"}
+
+
+async def test_a_repair_does_not_wait_for_a_comparison_of_all(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = [plain.tree.pod(number) for number in range(200)]
+    agent = plain.start()
+    agent.apply(state(dict.fromkeys(range(200), 0)))
+    agent.catch_up()
+    left: list[int] = []
+    real = plain.cgroups.set_limit
+
+    def spy(path: str, limit: int) -> None:
+        left.append(len(list(agent._worklist)))
+        real(path, limit)
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", spy)
+    agent.resync()
+    await asyncio.sleep(0)
+    write(pods[-1], "max")
+    await until(lambda: len(left) == 1)
+    assert left[0] > 100
+    resyncs = enforcer.RESYNCS.value()
+    await until(lambda: not agent._worklist)
+    assert enforcer.RESYNCS.value() == resyncs
+
+
+# crun's cgroup inside, and what containers make themselves
+
+
+async def test_cruns_cgroup_made_anew_is_heard_of(plain: Node) -> None:
+    agent = plain.start()
+    scope = plain.tree.container(plain.tree.pod(1), "app")
+    agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    inner = plain.tree.group(scope / "container")
+    await until(lambda: swap_max(inner) == str(MIB))
+    old = inner.rename(plain.folder / "old")
+    plain.tree.group(inner)
+    await until(lambda: swap_max(inner) == str(MIB))
+    write(inner, "max")
+    await until(lambda: swap_max(inner) == str(MIB))
+    assert swap_max(old) == str(MIB)
+    assert agent.standing().violations == [] or failures(agent) == []
+
+
+@pytest.mark.parametrize("lack", ["memory.swap.max", "cgroup.events", "process"])
+async def test_a_folder_that_a_container_makes_is_none_of_the_agents(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, lack: str
+) -> None:
+    monkeypatch.setattr(trouble, "SOON_SECONDS", (0.0001, 0.0001))
+    monkeypatch.setattr(settler, "FILE_SECONDS", (0.0001, 0.0001))
+    agent = plain.start()
+    scope = plain.tree.container(plain.tree.pod(1), "app")
+    agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    inner = plain.tree.group(plain.folder / "container")
+    if lack == "process":
+        (inner / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    else:
+        (inner / lack).unlink()
+    inner = inner.rename(scope / "container")
+    agent.catch_up()
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    compare(agent)
+    assert failures(agent) == []
+    assert condition(agent, "Applied") == ("True", "AsSpecified")
+    assert condition(agent, "Degraded") == ("False", "AsExpected")
+    if lack == "process":
+        assert swap_max(inner) == "max"
+        (inner / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+        compare(agent)
+        assert swap_max(inner) == str(MIB), "crun puts the process there after it made it"
+
+
+async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_while(plain: Node) -> None:
+    agent = plain.start()
+    pod = plain.tree.pod(1)
+    scope = plain.tree.container(pod, "app")
+    agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    inner = scope / "container"
+    for _ in range(50):
+        plain.tree.group(inner)
+        agent.catch_up()
+        inner.rename(plain.folder / f"old{_}")
+        agent.catch_up()
+    assert plain.known(pod).containers[scope.name].anew <= enforcer.ANEW + 1
+    assert failures(agent) == []
+
+
+# What is read besides the file
+
+
+@pytest.mark.parametrize("file", ["memory.stat", "memory.current", "child"])
+async def test_a_neighbour_that_cannot_be_read_keeps_nobody_from_being_lowered(plain: Node, file: str) -> None:
+    swap, most = 32 * MIB, {"memory_max": f"{64 * MIB}\n", "memory_current": f"{8 * MIB}\n"}
+    pod = plain.tree.pod(1, memory_swap_current=f"{swap}\n", **most)
+    app = plain.tree.container(pod, "app", memory_swap_current=f"{swap}\n", **most)
+    agent = plain.start()
+    closed = app if file == "child" else pod / file
+    if file == "memory.stat":
+        closed.write_text("inactive_file 0\n")
+    closed.chmod(0)
+    with without_override():
+        agent.apply(state({1: 0}))
+    assert failures(agent) == []
+    assert int(swap_max(pod)) <= swap + max(swap // 4, 16 * MIB), "it can grow no more than while it drains"
+
+
+async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    real = plain.cgroups.set_limit
+
+    def refuse(path: str, limit: int) -> None:
+        raise cgroupfs.CgroupError(f"{path}: Input/output error ({limit})")
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", refuse)
+    agent.apply(state({1: 0}))
+    knob = plain.known(pod).knob
+    for _ in range(10):
+        agent._settler.settle(knob, 0.0)
+    monkeypatch.setattr(plain.cgroups, "set_limit", real)
+    file = pod / "memory.swap.max"
+    held = file.read_text()
+    file.unlink()
+    agent._settler.settle(knob, 0.0)
+    assert knob.retry is not None
+    wait = knob.retry.when() - asyncio.get_running_loop().time()
+    assert wait <= settler.FILE_SECONDS[0] * 2, "the first look for a file is a moment away"
+    file.write_text(held)
+    monkeypatch.setattr(plain.cgroups, "set_limit", refuse)
+    agent._settler.settle(knob, 0.0)
+    assert knob.refused is not None
+    assert knob.refused.failures > 10, "what is refused is tried ever less often"
+
+
+def nested(path: pathlib.Path, count: int) -> None:
+    for number in range(count):
+        (path / f"n{number}").mkdir()
+        (path / f"n{number}" / "memory.swap.current").write_text("4096\n")
+
+
+async def test_so_many_cgroups_in_a_pod_are_looked_at_and_no_more(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    swap = 32 * MIB
+    pod = plain.tree.pod(1, memory_swap_current=f"{swap}\n")
+    app = plain.tree.container(pod, "app", memory_swap_current=f"{swap}\n")
+    nested(app, 1000)
+    agent = plain.start()
+    looks = 0
+    real = plain.cgroups.in_use
+
+    def spy(path: str) -> int:
+        nonlocal looks
+        looks += 1
+        return real(path)
+
+    monkeypatch.setattr(plain.cgroups, "in_use", spy)
+    agent.apply(state({1: 0}))
+    assert looks < 220
+    assert reasons(agent) == ["Draining", "Exposed"]
+    assert int(swap_max(pod)) == swap + 16 * MIB
