@@ -234,8 +234,9 @@ def _plan(seen: Seen, node: nodes.NodeRow, row: pods.PodRow) -> Planned:
             newest = f"{profile.name} generation {profile.generation}"
             profile, chosen = older, f"in force now; {newest} is next, when the rollout comes to the node"
     labels: namespaces.Labels = {} if seen.namespace is None else {row.namespace: seen.namespace}
-    trace = plan.trace_pod(profile, facts, row, seen.others or (), labels)
-    return Planned(seen.pod, row, profile, chosen, facts, reported is not None, trace)
+    others = seen.others or ()
+    trace = plan.trace_pod(profile, facts, row, others, labels)
+    return Planned(seen.pod, row, profile, chosen, facts, reported is not None, trace, others, labels)
 
 
 def _chosen(selection: profiles.Selection, known: Mapping[str, profiles.Profile], node: nodes.NodeRow) -> str:
