@@ -353,9 +353,7 @@ def repaired_within(vm: KernelVM, pod: Pod) -> float:
     return times[len(times) * 99 // 100]
 
 
-def test_every_rewrite_is_repaired_and_counted_and_nearly_as_quickly_as_can_be(
-    one: Node, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_rewrite_is_repaired_and_counted(one: Node, capsys: pytest.CaptureFixture[str]) -> None:
     """In rounds that take turns, of which the median counts: the machine may be busy for a moment."""
     pod, bare = one.pod("rewritten"), Pod(one, "bare")
     one.want({pod: "0"})
