@@ -131,6 +131,26 @@ max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0
         " says.",
     ),
     Alert(
+        "SwapwardenPodsNotPlanned",
+        "warning",
+        "5m",
+        "max by (cluster, node) (swapwarden_controller_pods_left_out) > 0",
+        "A node has more pods than its plan has room for.",
+        'On node {{ $labels.node }}, {{ $value | printf "%.0f" }} pods have not been in the plan for 5 minutes: the'
+        " node has more of them, or larger ones, than one plan has room for. They have no swap, or what the kubelet"
+        " gives them where onUnknownPod of their profile is Allow. Kubelets run far fewer pods, so most of them never"
+        " run, and somebody may make them on purpose.",
+    ),
+    Alert(
+        "SwapwardenCrdOutdated",
+        "warning",
+        "15m",
+        "max by (cluster) (swapwarden_controller_crd_fields_missing) == 1",
+        "The CustomResourceDefinitions are older than the controller.",
+        "The CustomResourceDefinition of NodeSwapStates has lacked fields that the controller writes for 15 minutes."
+        " What they say is not enforced; all else is. Apply the definitions of the controller's version.",
+    ),
+    Alert(
         "SwapwardenWebhookFailing",
         "critical",
         "10m",

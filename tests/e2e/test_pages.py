@@ -15,6 +15,7 @@ ME = "tests/e2e/test_pages.py"
 PRESSURE = "some avg10="
 ON_CLUSTER = {
     "docs/runbooks/SwapwardenAgentSilent.md": ["swapwarden"],
+    "docs/runbooks/SwapwardenCrdOutdated.md": ["[pod/swapwarden-controller-"],
     "docs/runbooks/SwapwardenNoLeader.md": ["[pod/swapwarden-controller-"],
     "docs/runbooks/SwapwardenWebhookFailing.md": ["pod/probe created (server dry run)", "[pod/swapwarden-webhook-"],
 }

@@ -424,6 +424,7 @@ class Controller:
     def _end_term(self) -> None:
         if self._led is not None:
             self._led.end()
+            self._led.left_out.clear()
         self._led = None
         LEADER.set(0)
         EPOCH.set(0)
@@ -501,7 +502,7 @@ class Controller:
 
     def _tell_exposures(self, term: Term, row: rows.StateRow) -> None:
         for regarding, message, key in term.exposures.news(row, self._known.pods_on(row.name)):
-            self._recorder.event(regarding, "Warning", exposures.REASON, message, key=key)
+            self._recorder.event(regarding, "Warning", exposures.REASON, message, key=key, urgent=True)
 
     def _tell_troubles(self, old: rows.StateRow | None, new: rows.StateRow) -> None:
         node = self._known.nodes.get(new.name)
@@ -542,7 +543,9 @@ class Controller:
             except reconciler.Deposed as error:
                 self._step_down(error.term, str(error))
             except TermOver as error:
-                log.info("node %s is left to whoever leads next: %s", name, error)
+                # The Lease may have been renewed since the write began: then nobody else brings the node to its plan.
+                self._failed(term, name, "request", None)
+                log.info("node %s is left to whoever leads then: %s", name, error)
             except (client.ApiError, client.Unreachable, config.ConfigError) as error:
                 self._failed(term, name, "request", getattr(error, "retry_after", None))
                 log.warning("cannot bring node %s to its plan: %s", name, error)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, enforcement, features, rows, throttle, warnings
+from swapwarden.controller import cluster, crdfields, enforcement, features, leftout, rows, throttle, warnings
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import client, events
 from swapwarden.policy import extended, labels, nodes, plan, taints
@@ -83,6 +83,9 @@ class Reconciler:
         self._extended_resource = extended_resource
         self._published = published
         self._vouched = dict(vouched or {})
+        self._fields = crdfields.CrdFields()
+        # By node: what the API server stored, and what of it was to be stored.
+        self._dropped: dict[str, tuple[state.StateSpec | dict[str, Any], state.StateSpec]] = {}
 
     async def reconcile(self, name: str) -> None:
         """Look at one node. client.ApiError and client.Unreachable where it is to be tried again; Deposed, TermOver."""
@@ -92,11 +95,13 @@ class Reconciler:
         if node is None:
             term.labels.forget(name)
             term.asked.forget(name)
+            term.left_out.forget(name)
+            self._dropped.pop(name, None)
             return
         if self._known.lacks_namespaces(name):
             return
         begun, came = time.perf_counter(), self._waits.now()
-        spec = self._known.plan(name)
+        spec, left_out = self._known.plan_all(name)
         PLANS.observe(time.perf_counter() - begun)
         row = self._known.state_of(name)
         if self._known.restoring:
@@ -112,6 +117,9 @@ class Reconciler:
             self._waits.observed(name, self._known.state_of(name))
             if written is not row:
                 self._warn(name, row, spec)
+        for regarding, message in term.left_out.news(name, spec.profile.name, left_out):
+            # Else it would wait behind the warnings of all that is left out.
+            self._recorder.event(regarding, "Warning", leftout.REASON, message, urgent=True)
         await self._write_labels(name, term)
         await self._write_taint(name, term)
         if self._extended_resource:
@@ -128,12 +136,20 @@ class Reconciler:
         patch = state_patch(row, node, spec, term.epoch)
         if patch is None:
             return row
+        fields = self._fields.params()
+        if (left := self._fields.left()) and self._dropped.get(node.name) == (rows.spec(row), spec):
+            self._again(node.name, left)
+            return row
         path, body = f"{STATES}/{node.name}", msgspec.json.encode(patch)
+        params = {**FIELD_MANAGER, **fields}
         try:
             answer = await self._counted(
-                term, "state", self._api.merge_patch(path, body, params=FIELD_MANAGER, timeout=WRITE_TIMEOUT)
+                term, "state", self._api.merge_patch(path, body, params=params, timeout=WRITE_TIMEOUT)
             )
         except client.ApiError as error:
+            if self._fields.refused(error):
+                self._again(node.name, 0.0)
+                return None
             if error.status == 422 and state.EPOCH_REFUSAL in error.message:
                 raise Deposed(term, f"the API server refused term {term.epoch} for node {node.name}") from error
             if error.status == 404:
@@ -144,7 +160,7 @@ class Reconciler:
                 raise
             self._again(node.name, 0.0)
             return None
-        return self._wrote(answer)
+        return self._wrote(answer, spec, fields)
 
     async def _create(self, node: nodes.NodeRow, spec: state.StateSpec, term: Term) -> rows.StateRow | None:
         body = {
@@ -153,21 +169,30 @@ class Reconciler:
             "metadata": {"name": node.name, "ownerReferences": _owners(node)},
             "spec": msgspec.structs.replace(spec, epoch=term.epoch),
         }
+        fields = self._fields.params()
+        params = {**FIELD_MANAGER, **fields}
         try:
             answer = await self._counted(
-                term,
-                "state",
-                self._api.post(STATES, msgspec.json.encode(body), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT),
+                term, "state", self._api.post(STATES, msgspec.json.encode(body), params=params, timeout=WRITE_TIMEOUT)
             )
         except client.ApiError as error:
+            if self._fields.refused(error):
+                self._again(node.name, 0.0)
+                return None
             if error.status != 409 or not await self._look(node.name):
                 raise
             self._again(node.name, 0.0)
             return None
-        return self._wrote(answer)
+        return self._wrote(answer, spec, fields)
 
-    def _wrote(self, answer: bytes) -> rows.StateRow:
+    def _wrote(self, answer: bytes, spec: state.StateSpec, fields: Mapping[str, str]) -> rows.StateRow:
         row = rows.decode(answer)
+        self._fields.written(fields)
+        if self._fields.left() and plan.spec_patch(stored := rows.spec(row), spec) is not None:
+            self._dropped[row.name] = stored, spec
+            self._again(row.name, self._fields.left())
+        else:
+            self._dropped.pop(row.name, None)
         self._known.wrote(row)
         return row
 

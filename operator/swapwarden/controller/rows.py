@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -126,17 +127,60 @@ _STATUSES = msgspec.json.Decoder(WireStatus)
 _SPECS = msgspec.json.Decoder(state.StateSpec)
 
 
+_ITEMS: Final[dict[str, type[msgspec.Struct]]] = {"conditions": state.Condition, "violations": WireViolation}
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+
+def _understood(kind: type[_S], raw: msgspec.Raw) -> _S:
+    """Decode a struct field by field, without those that another version wrote and this one does not understand.
+
+    msgspec.ValidationError where it is no struct, or lacks what it must have.
+    """
+    parts, kept = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]), dict[str, Any]()
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name not in parts:
+            continue
+        with contextlib.suppress(msgspec.ValidationError):
+            kept[field.name] = _part(field, parts[field.encode_name])
+    if any(field.required and field.name not in kept for field in msgspec.structs.fields(kind)):
+        raise msgspec.ValidationError(f"{kind.__name__} lacks what it must have")
+    return kind(**kept)
+
+
+def _part(field: msgspec.structs.FieldInfo, raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=field.type)
+    except msgspec.ValidationError:
+        if field.name == "facts":
+            # Of devices all are left out: without the one that is not understood the others would be all that there is.
+            return _understood(state.Facts, raw)
+        if field.name not in _ITEMS:
+            raise
+    items = []
+    for item in msgspec.json.decode(raw, type=list[msgspec.Raw]):
+        with contextlib.suppress(msgspec.ValidationError):
+            items.append(_understood(_ITEMS[field.name], item))
+    return items
+
+
+def _status(raw: msgspec.Raw) -> tuple[WireStatus, str]:
+    """The status as far as it is understood, and what is not."""
+    try:
+        return _STATUSES.decode(raw), ""
+    except msgspec.ValidationError as error:
+        problem = f"NotUnderstood: the agent's status: {error}"
+    with contextlib.suppress(msgspec.ValidationError):
+        return _understood(WireStatus, raw), problem
+    return WireStatus(), problem
+
+
 def project(wire: WireState) -> StateRow:
     """Reduce a state to its row.
 
-    A status that is not understood, of an agent of another version, is as good as none: the node is planned all the
-    same, from what its Node object says.
+    Of a status that is not understood as a whole, of an agent of another version, counts what is understood.
     """
     meta, spec = wire.metadata, bytes(wire.spec)
-    try:
-        status, problem = _STATUSES.decode(wire.status), ""
-    except msgspec.ValidationError as error:
-        status, problem = WireStatus(), f"NotUnderstood: the agent's status: {error}"
+    status, problem = _status(wire.status)
     head = _HEADS.decode(spec)
     conditions = {condition.type: condition for condition in status.conditions}
     applied = conditions.get("Applied")

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
-from swapwarden.controller import exposures, nodelabels
+from swapwarden.controller import exposures, leftout, nodelabels
 from swapwarden.kube import backoff
 
 DRAIN_SECONDS: Final = 5.0
@@ -45,6 +45,7 @@ class Term:
         self.asked: Final = nodelabels.Labels(label_grace)
         """Of NodeFeatures."""
         self.exposures: Final = exposures.Exposures()
+        self.left_out: Final = leftout.LeftOut()
         self.backoffs: Final[dict[str, backoff.Backoff]] = {}
         """Of nodes that could not be brought to their plan, by name."""
         self.unsure = False

@@ -23,6 +23,8 @@ WAIT = metrics.histogram(
 
 SLACK: Final = 64
 """So many outdated entries are not worth tidying up."""
+OF_ALL: Final = 4
+"""One of so many turns is for the name that has been due longest, urgent or not."""
 
 
 class _Wish(NamedTuple):
@@ -37,6 +39,9 @@ class _Wish(NamedTuple):
 
 class WorkQueue:
     """Names with the time at which they are due. Of those that are, urgent ones come first, then the longest due.
+
+    One of four turns goes to the longest due whatever it is: urgent work that never ends keeps no other waiting for
+    ever. No name is there twice, so that one which changes all the time has no more turns than others.
 
     A name that is added again while it waits keeps the earlier time, and stays urgent. A name that is added while a
     worker has it waits until the worker is done, so that work on one name never overlaps and no change is missed.
@@ -53,9 +58,12 @@ class WorkQueue:
         self._now = now
         self._hold = hold
         self._waiting: dict[str, _Wish] = {}
-        # What is yet to be due, and what is: by urgency and time. Entries that are not as in _waiting are outdated.
+        # What is yet to be due, and what is: by urgency and time, and by time alone. Entries that are not as in
+        # _waiting are outdated.
         self._later: list[tuple[float, str]] = []
         self._ready: list[tuple[bool, float, str]] = []
+        self._oldest: list[tuple[float, str]] = []
+        self._turn = 0
         self._busy: dict[str, _Wish] = {}
         self._again: dict[str, _Wish] = {}
         self._barred: dict[str, float] = {}
@@ -95,24 +103,28 @@ class WorkQueue:
 
     def _tidy(self) -> None:
         """Drop outdated entries: there may be one for minutes where a label waits to be taken away."""
-        if len(self._later) + len(self._ready) > 2 * len(self._waiting) + SLACK:
+        if len(self._later) + len(self._ready) + len(self._oldest) > 3 * len(self._waiting) + SLACK:
             self._later = [(wish.due, name) for name, wish in self._waiting.items()]
-            self._ready = []
+            self._ready, self._oldest = [], []
             heapq.heapify(self._later)
 
     def _sort(self) -> None:
-        """Move what is due by now from one heap to the other."""
+        """Move what is due by now from one heap to the others."""
         now = self._clock()
         while self._later and self._later[0][0] <= now:
             due, name = heapq.heappop(self._later)
             wish = self._waiting.get(name)
             if wish is not None and wish.due == due:
                 heapq.heappush(self._ready, (not wish.urgent, due, name))
-        while self._ready:
-            relaxed, due, name = self._ready[0]
-            if self._waiting.get(name) == (due, not relaxed):
-                return
+                heapq.heappush(self._oldest, (due, name))
+        while self._ready and self._waiting.get(self._ready[0][2]) != (self._ready[0][1], not self._ready[0][0]):
             heapq.heappop(self._ready)
+        while self._oldest and self._due(self._oldest[0][1]) != self._oldest[0][0]:
+            heapq.heappop(self._oldest)
+
+    def _due(self, name: str) -> float | None:
+        wish = self._waiting.get(name)
+        return None if wish is None else wish.due
 
     async def get(self) -> str:
         """Wait for the next name that is due and take it; call done() with it after the work."""
@@ -130,7 +142,8 @@ class WorkQueue:
                 pass
 
     def _take(self) -> str:
-        _, due, name = heapq.heappop(self._ready)
+        self._turn = (self._turn + 1) % OF_ALL
+        due, name = self._ready[0][1:] if self._turn else self._oldest[0]
         self._busy[name] = self._waiting.pop(name)
         self._barred.pop(name, None)
         WAIT.observe(self._clock() - due, self._name)

@@ -1,7 +1,9 @@
 """Tells people what happened to their objects, by core/v1 Events.
 
 Events are a courtesy: nobody waits for one, and where there are too many, or the API server takes none, some are lost,
-and counted. What happens again raises the count of the Event that is there, as in client-go's tools/record.
+and counted. What happens again raises the count of the Event that is there, as in client-go's tools/record. Namespaces
+take turns, each cluster-scoped object counts as one, and no object has more than a few events in a short time: one
+tenant's warnings crowd out nobody else's. Urgent events have a queue of their own and three of four turns.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from swapwarden.kube import backoff, client, config
+from swapwarden.kube import backoff, client, config, fairqueue
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -33,7 +35,8 @@ EVENTS = metrics.counter(
 )
 WAITING = metrics.gauge(
     "swapwarden_events_waiting",
-    "Events that wait to be sent to the API server; where there are 1,000, more are dropped.",
+    "Events that wait to be sent to the API server. Of more than 1,000 urgent ones, and of more than 1,000 others,"
+    " those of the namespace with most of them are dropped.",
 )
 
 EventType = Literal["Normal", "Warning"]
@@ -46,6 +49,12 @@ REPEAT_SECONDS: Final = 600.0
 """What happens again after longer than this is news."""
 BURST: Final = 100
 PER_SECOND: Final = 5.0
+OBJECT_BURST: Final = 25
+OBJECT_PER_SECOND: Final = 1 / 300
+"""For each object, but for urgent events; as client-go (tools/record/events_cache.go)."""
+MAX_OBJECTS: Final = 4096
+OF_OTHERS: Final = 4
+"""One of so many turns is for events that are not urgent."""
 TRIES: Final = 5
 BACKOFF_SECONDS: Final = (1.0, 30.0)
 PASSING: Final = {401, 408, 429}
@@ -72,6 +81,7 @@ class _Happening(NamedTuple):
     type: EventType
     reason: str
     message: str
+    """Empty for one that is urgent, of which only the last message is sent."""
 
 
 @dataclasses.dataclass
@@ -79,6 +89,7 @@ class _Waiting:
     """An event that is to be sent, as often as it happened meanwhile."""
 
     name: str
+    message: str
     action: str
     first: str
     last: str
@@ -106,9 +117,21 @@ class Bucket:
 
     def take(self, now: float) -> float:
         """Take a token; seconds to wait until it is there."""
-        self._tokens = min(float(self._burst), self._tokens + (now - self._at) * self._per_second) - 1.0
-        self._at = now
+        self._fill(now)
+        self._tokens -= 1.0
         return max(0.0, -self._tokens / self._per_second)
+
+    def spend(self, now: float) -> bool:
+        """Take a token if there is one; whether there was."""
+        self._fill(now)
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def _fill(self, now: float) -> None:
+        self._tokens = min(float(self._burst), self._tokens + (now - self._at) * self._per_second)
+        self._at = now
 
 
 def bounded(message: str) -> str:
@@ -153,8 +176,11 @@ class Recorder:
         self._sleep = sleep
         self._bucket = Bucket(BURST, PER_SECOND, now())
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
-        # In the order in which they came.
-        self._waiting: dict[_Happening, _Waiting] = {}
+        self._urgent = fairqueue.FairQueue[_Happening, _Waiting](MAX_WAITING)
+        self._others = fairqueue.FairQueue[_Happening, _Waiting](MAX_WAITING)
+        self._turn = 0
+        # The one with an event longest ago comes first.
+        self._objects: collections.OrderedDict[Regarding, Bucket] = collections.OrderedDict()
         self._wanted = asyncio.Event()
         self._dropping = False
         # The one that was sent longest ago comes first.
@@ -170,29 +196,51 @@ class Recorder:
         action: str = "",
         *,
         key: str = "",
+        urgent: bool = False,
     ) -> None:
         """Have an Event sent some time, or counted as dropped. Never blocks, never raises.
 
         `reason` is a word for machines, `message` a sentence for people, cut at 1024 bytes; `action` is what was done.
         Of all that are given one `key`, be it by another instance, the API server gets the first (it forgets Events
-        after an hour).
+        after an hour). Of `urgent` ones about an object and for a reason only the last is sent: its message must say
+        all that those before it did.
         """
-        happening = _Happening(regarding, type, reason, bounded(message))
-        stamp = _stamp()
-        waiting = self._waiting.get(happening)
+        text, owner = bounded(message), regarding.namespace or f"{regarding.kind}/{regarding.name}"
+        happening = _Happening(regarding, type, reason, "" if urgent else text)
+        queue, stamp = self._urgent if urgent else self._others, _stamp()
+        waiting = queue.get(owner, happening)
         if waiting is not None:
             waiting.count += not key
             waiting.last = stamp
-        elif len(self._waiting) < MAX_WAITING:
-            name = event_name(regarding.name, key)
-            self._waiting[happening] = _Waiting(name, action, stamp, stamp, once=key != "")
-            WAITING.set(len(self._waiting))
-            self._wanted.set()
-        else:
+            if urgent:
+                waiting.message, waiting.name = text, event_name(regarding.name, key)
+            return
+        made = _Waiting(event_name(regarding.name, key), text, action, stamp, stamp, once=key != "")
+        if not ((urgent or self._allows(regarding)) and queue.put(owner, happening, made)):
             EVENTS.inc("dropped")
             if not self._dropping:
-                log.warning("too many events at once: more than %d wait to be sent; others are dropped", MAX_WAITING)
+                log.warning("too many events at once, about one object or in all: some are dropped")
             self._dropping = True
+        if queue:
+            self._measure()
+            self._wanted.set()
+
+    def _allows(self, regarding: Regarding) -> bool:
+        """Whether there may be one more event about an object now."""
+        now = self._now()
+        bucket = self._objects.pop(regarding, None) or Bucket(OBJECT_BURST, OBJECT_PER_SECOND, now)
+        self._objects[regarding] = bucket
+        if len(self._objects) > MAX_OBJECTS:
+            self._objects.popitem(last=False)
+        return bucket.spend(now)
+
+    def _measure(self) -> None:
+        WAITING.set(len(self._urgent) + len(self._others))
+
+    def _next(self) -> tuple[_Happening, _Waiting]:
+        self._turn = (self._turn + 1) % OF_OTHERS
+        first, second = (self._urgent, self._others) if self._turn else (self._others, self._urgent)
+        return (first or second).pop()
 
     async def run(self) -> None:
         """Send what event() was given. Never returns."""
@@ -200,11 +248,10 @@ class Recorder:
             await self._wanted.wait()
             await self._sleep(self._bucket.take(self._now()))
             # Only now: what happened again during the wait is part of it.
-            happening = next(iter(self._waiting))
-            waiting = self._waiting.pop(happening)
-            WAITING.set(len(self._waiting))
-            await self._send(happening, waiting)
-            if not self._waiting:
+            happening, waiting = self._next()
+            self._measure()
+            await self._send(happening._replace(message=waiting.message), waiting)
+            if not self._urgent and not self._others:
                 self._wanted.clear()
                 self._dropping = False
 

@@ -17,11 +17,13 @@ PAGES = (
     "docs/runbooks/SwapwardenAgentDegraded.md",
     "docs/runbooks/SwapwardenAgentSilent.md",
     "docs/runbooks/SwapwardenCertificateNearExpiry.md",
+    "docs/runbooks/SwapwardenCrdOutdated.md",
     "docs/runbooks/SwapwardenDisabledPodUsesSwap.md",
     "docs/runbooks/SwapwardenDriftFight.md",
     "docs/runbooks/SwapwardenLimitedSwapNotEngaging.md",
     "docs/runbooks/SwapwardenNoLeader.md",
     "docs/runbooks/SwapwardenNodeThrashing.md",
+    "docs/runbooks/SwapwardenPodsNotPlanned.md",
     "docs/runbooks/SwapwardenSwapHidesMemoryLimit.md",
     "docs/runbooks/SwapwardenSwapNearlyFull.md",
     "docs/runbooks/SwapwardenSwapStallsSystem.md",
@@ -98,4 +100,5 @@ def test_they_show_what_the_runbooks_say_they_show(environment: tuple[ControlPla
     assert (
         "pods.swapwarden.dev Fail swapwarden-system/" in run("docs/runbooks/SwapwardenWebhookDown.md", environment)[0]
     )
+    assert "default" in run("docs/runbooks/SwapwardenPodsNotPlanned.md", environment)[0]
     assert "ssd" in run("docs/runbooks/SwapwardenSwapStallsSystem.md", environment)[0]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, enforcement, features, reconciler, rows, throttle
+from swapwarden.controller import cluster, crdfields, enforcement, features, leftout, reconciler, rows, throttle
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import client, events
 from swapwarden.policy import profiles
@@ -37,7 +37,8 @@ class Told:
     def __init__(self) -> None:
         self.reasons: list[tuple[str, str]] = []
 
-    def event(self, regarding: events.Regarding, kind: str, reason: str, message: str) -> None:
+    def event(self, regarding: events.Regarding, kind: str, reason: str, message: str, *, urgent: bool = False) -> None:
+        assert urgent == (reason == leftout.REASON)
         assert kind == "Warning"
         assert message
         self.reasons.append((regarding.name, reason))
@@ -86,6 +87,11 @@ class Bench:
         row = state_row(version=version, spec=spec, **fields)
         self.known.state_changed("node-1", self.known.state_of("node-1"), row)
         return row
+
+    def row(self) -> rows.StateRow:
+        found = self.known.state_of("node-1")
+        assert found is not None
+        return found
 
     def no_swap(self) -> None:
         """The profile gives no swap, and the node says so."""
@@ -681,3 +687,109 @@ async def test_an_answer_that_was_faster_than_the_write_counts(bench: Bench) -> 
     bench.waits.pod_changed(None, next(iter(bench.known.pods_on("node-1"))))
     await bench.reconcile()
     assert enforcement.ENFORCED.count() == before + 1
+
+
+# --- what does not fit, and what a definition lacks ---
+
+
+async def test_of_each_namespace_that_is_left_out_one_owner_is_told_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "MAX_PODS", 2)
+
+    def left() -> list[float]:
+        return [sample.value for sample in leftout.PODS.samples()]
+
+    async def reconcile(version: int) -> None:
+        bench.server.answer(answer(version))
+        await bench.reconcile()
+
+    for name in ("a", "b"):
+        bench.pod_comes(name, started="2026-01-01T00:00:00Z")
+    await reconcile(2)
+    assert (bench.told.reasons, left()) == ([], [])
+    for number, namespace in enumerate(("one", "one", "two")):
+        row = pod(container(), uid=f"uid-{number}", name=f"pod-{number}", namespace=namespace)
+        bench.known.pod_changed(f"{namespace}/pod-{number}", None, row)
+    await reconcile(3)
+    assert bench.told.reasons == [("pod-0", "NotPlanned"), ("pod-2", "NotPlanned")]
+    assert left() == [3]
+    await reconcile(4)
+    assert len(bench.told.reasons) == 2
+    bench.known.pod_changed("two/pod-2", row, None)
+    await reconcile(5)
+    assert left() == [2]
+    bench.known.pod_changed("two/pod-2", None, row)
+    await reconcile(6)
+    assert bench.told.reasons[2:] == [("pod-2", "NotPlanned")], "it began again"
+    bench.known.node_changed("node-1", bench.known.nodes["node-1"], None)
+    await bench.reconcile()
+    assert left() == []
+
+
+async def test_owners_are_told_of_so_many_namespaces_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MAX_PODS", 1)
+    for number in range(leftout.MAX_NAMESPACES + 10):
+        row = pod(container(), uid=f"uid-{number}", name=f"pod-{number}", namespace=f"ns-{number}")
+        bench.known.pod_changed(f"ns-{number}/pod", None, row)
+    for version in (2, 3):
+        bench.server.answer(answer(version))
+        await bench.reconcile()
+    assert len(bench.told.reasons) == leftout.MAX_NAMESPACES
+
+
+LACKS = 'NodeSwapState.swapwarden.dev "node-1" is invalid: patch: strict decoding error: unknown field "spec.guarantee"'
+
+
+async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_again_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(bench.reconciler._fields, "_now", lambda: now)
+    bench.planned(version=1)
+    bench.known.profiles_changed({"p": profile(guarantee=names.Guarantee.STRICT)})
+
+    def written(version: int, **fields: Any) -> bytes:
+        spec = state.StateSpec(profile=state.ProfileRef("p", 1), epoch=TERM, **fields)
+        return answer(version, spec=spec, epoch=TERM)
+
+    async def reconcile(*answers: bytes) -> list[str]:
+        for one in answers:
+            bench.server.answer(one)
+        return [one.query["fieldValidation"] for one in await bench.reconcile()]
+
+    assert await reconcile(failure(422, "Invalid", LACKS)) == ["Strict"]
+    assert bench.again == [("node-1", 0.0)]
+    assert crdfields.LACKING.value() == 1
+    (record,) = caplog.records
+    assert "spec.guarantee" in record.getMessage()
+    assert "apply crds/" in record.getMessage()
+    assert await reconcile(written(2)) == ["Ignore"]
+    assert await reconcile() == [], "what is dropped is not written again and again"
+    bench.known.state_changed("node-1", None, rows.decode(msgspec.json.encode(state_object(bench.row()))))
+    assert await reconcile() == []
+    bench.pod_comes(policy="Disabled")
+    assert await reconcile(written(3, pods=bench.known.plan("node-1").pods)) == ["Ignore"], "all else is written"
+    now += crdfields.AGAIN_SECONDS
+    assert await reconcile(failure(400, "BadRequest", LACKS)) == ["Strict"]
+    now += crdfields.AGAIN_SECONDS
+    found = written(4, pods=bench.known.plan("node-1").pods, guarantee=names.Guarantee.STRICT)
+    assert await reconcile(found) == ["Strict"]
+    assert crdfields.LACKING.value() == 0
+    assert await reconcile() == []
+
+
+async def test_a_state_is_made_at_an_older_definition(bench: Bench) -> None:
+    bench.pod_comes(policy="Disabled")
+    bench.server.answer(failure(400, "BadRequest", LACKS))
+    await bench.reconcile()
+    bench.server.answer(answer(2))
+    [made] = await bench.reconcile()
+    assert (made.method, made.query["fieldValidation"]) == ("POST", "Ignore")
+
+
+async def test_another_refusal_is_no_older_definition(bench: Bench) -> None:
+    bench.server.answer(failure(422, "Invalid", "spec.pods: Too many"))
+    with pytest.raises(client.ApiError, match="Too many"):
+        await bench.reconcile()
+    assert crdfields.LACKING.value() == 0

@@ -119,19 +119,64 @@ def test_a_status_of_an_older_agent_may_lack_what_came_later() -> None:
     assert (row.observed, row.applied, row.settled, row.facts) == (4, False, False, None)
 
 
+NVME = {"name": "/dev/a", "type": "partition", "sizeBytes": 1, "encrypted": True}
+STATUS: dict[str, Any] = {**BODY["status"], "conditions": BODY["status"]["conditions"][:1]}
+FACTS = {**STATUS["facts"], "kernel": "6.12", "devices": [NVME]}
+
+
 @pytest.mark.parametrize(
-    "status",
+    "changes",
     [
-        {**BODY["status"], "facts": {"cgroupVersion": 3, "swapController": True, "swapBytes": 1, "memoryBytes": 2}},
-        {**BODY["status"], "facts": {"swapBytes": 1}},
-        {**BODY["status"], "conditions": [{"type": "Applied", "status": "Mostly", "reason": "AsSpecified"}]},
-        {**BODY["status"], "observedGeneration": "4"},
-        None,
+        {"facts": {**FACTS, "zswap": "on"}},
+        {"violations": [{"pod": ["x"], "reason": "Draining"}]},
+        {"violations": "none"},
+        {"proposal": {"profile": 3}},
+        {"violationsOmitted": "many"},
     ],
 )
-def test_a_status_that_is_not_understood_keeps_no_node_from_its_plan(status: object) -> None:
+def test_one_field_that_is_not_understood_voids_no_other(changes: dict[str, Any]) -> None:
+    status = {**STATUS, "facts": FACTS}
+    before, row = (rows.decode(msgspec.json.encode({**BODY, "status": one})) for one in (status, {**status, **changes}))
+    assert row.degraded.startswith("NotUnderstood: the agent's status: ")
+    assert (row.observed, row.acted, row.applied, row.settled) == (4, before.acted, True, True)
+    assert row.facts == before.facts
+
+
+def test_of_a_list_only_what_is_not_understood_is_left_out() -> None:
+    broken = {"type": "Degraded", "status": "Mostly", "reason": "Polling"}
+    violation = {"pod": "x", "reason": "Exposed", "swapBytes": 1, "causes": ["Systemd"]}
+    status = {
+        **STATUS,
+        "conditions": [broken, *STATUS["conditions"][:1], 3],
+        "violations": [{**violation, "since": 0}, violation, None],
+    }
     row = rows.decode(msgspec.json.encode({**BODY, "status": status}))
-    assert (row.version, row.epoch, row.facts, row.applied, row.settled) == (17, 2, None, False, False)
+    assert (row.observed, row.applied) == (4, True)
+    assert [(each.pod, each.swap_bytes) for each in row.swapped] == [("x", 1), ("x", 1)]
+
+
+def test_a_device_that_is_not_understood_leaves_none_known() -> None:
+    """The others would be all that there is, and be encrypted."""
+    facts = {**FACTS, "devices": [NVME, {**NVME, "encrypted": "by halves"}]}
+    row = rows.decode(msgspec.json.encode({**BODY, "status": {**STATUS, "facts": facts}}))
+    assert row.facts is not None
+    assert (row.facts.devices, row.facts.kernel) == ([], "6.12")
+
+
+@pytest.mark.parametrize(
+    ("status", "observed"),
+    [
+        ({**STATUS, "facts": {**FACTS, "cgroupVersion": 3}}, 4),
+        ({**STATUS, "facts": {"swapBytes": 1}}, 4),
+        ({**STATUS, "facts": [1]}, 4),
+        ({**STATUS, "facts": None, "observedGeneration": "4"}, 0),
+        (None, 0),
+        ("text", 0),
+    ],
+)
+def test_facts_that_lack_what_decides_are_none(status: object, observed: int) -> None:
+    row = rows.decode(msgspec.json.encode({**BODY, "status": status}))
+    assert (row.version, row.epoch, row.facts, row.observed) == (17, 2, None, observed)
     assert row.degraded.startswith("NotUnderstood: the agent's status: ")
 
 

@@ -95,7 +95,7 @@ async def test_what_is_made_due_earlier_again_and_again_leaves_nothing_behind() 
         queue.add("a", 0.0)  # as a change of a pod
         assert await taken(queue) == "a"
         queue.done("a")
-    assert len(queue._later) + len(queue._ready) < 2 * workqueue.SLACK
+    assert len(queue._later) + len(queue._ready) + len(queue._oldest) < 2 * workqueue.SLACK
     clock.time += 900
     assert await taken(queue) == "other"
 
@@ -110,6 +110,35 @@ async def test_urgent_names_come_first_even_when_many_others_are_due() -> None:
     clock.time += 1
     queue.add("second", urgent=True)
     assert [await taken(queue) for _ in range(3)] == ["first", "second", "other-0"]
+
+
+async def test_urgent_names_that_never_end_keep_no_other_waiting_for_ever() -> None:
+    clock = Clock()
+    queue = workqueue.WorkQueue("test", clock)
+    for number in range(5):
+        queue.add(f"other-{number}")
+    got = []
+    for number in range(20):
+        clock.time += 1
+        queue.add("urgent", urgent=True)
+        queue.add(f"urgent-{number}", urgent=True)
+        name = await taken(queue)
+        assert name is not None
+        got.append(name)
+        queue.done(name)
+    assert [name for name in got if name.startswith("other")] == [f"other-{number}" for number in range(5)]
+    assert got.count("urgent") <= len(got) // 2
+
+
+async def test_a_name_that_becomes_urgent_is_taken_once() -> None:
+    queue = workqueue.WorkQueue("test", Clock())
+    names = [f"n{number}" for number in range(12)]
+    for name in names:
+        queue.add(name)
+    for name in names[::-1]:
+        queue.add(name, urgent=True)
+    assert sorted([await taken(queue) or "" for _ in names]) == sorted(names)
+    assert await taken(queue) is None
 
 
 async def test_a_name_that_waits_its_turn_can_become_urgent() -> None:

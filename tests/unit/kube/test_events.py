@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from swapwarden.kube import client, config, events
+from swapwarden.kube import client, config, events, fairqueue
 
 from tests.unit.kube.scripted import CUT, HANG, Request, Scripted, failure, reply, until
 
@@ -329,10 +329,83 @@ def test_a_bucket() -> None:
     assert [bucket.take(1000.0) for _ in range(4)] == pytest.approx([0, 0, 0, 0.2]), "it holds no more than that"
 
 
+def pod(namespace: str, number: int) -> events.Regarding:
+    return events.Regarding("v1", "Pod", namespace, f"pod-{number}", f"{namespace}-{number}")
+
+
+async def test_namespaces_take_turns(server: Scripted, idle: events.Recorder) -> None:
+    for at in range(20):
+        idle.event(pod("flood", at), "Warning", "Bounded", "m")
+    for namespace in ("shop", "bank"):
+        idle.event(pod(namespace, 0), "Warning", "Bounded", "m")
+    idle.event(NODE, "Warning", "SwapDegraded", "m")
+    for _ in range(23):
+        server.answer(CREATED)
+    async with sending(idle):
+        await all_sent(server, idle, 23)
+    about = [sent(request)["involvedObject"] for request in server.requests]
+    assert [one.get("namespace") for one in about[:5]] == ["flood", "shop", "bank", None, "flood"]
+    assert [one["name"] for one in about if one.get("namespace") == "flood"] == [f"pod-{at}" for at in range(20)]
+
+
+async def test_a_flood_of_one_namespace_leaves_room_for_the_events_of_another(
+    idle: events.Recorder, counts: Counts
+) -> None:
+    for at in range(events.MAX_WAITING + 100):
+        idle.event(pod("flood", at), "Warning", "Bounded", "m")
+    assert counts("dropped") == 100
+    for at in range(10):
+        idle.event(pod("shop", at), "Warning", "Bounded", "m")
+    assert counts("dropped") == 110
+    assert len(idle._others._owners["shop"]) == 10
+    assert events.WAITING.value() == events.MAX_WAITING
+
+
+async def test_urgent_events_come_first_and_keep_no_other_waiting_for_ever(
+    server: Scripted, idle: events.Recorder, counts: Counts
+) -> None:
+    for at in range(events.MAX_WAITING + 100):
+        idle.event(pod("flood", at), "Warning", "Bounded", "m")
+    for at in range(8):
+        idle.event(pod("shop", at), "Warning", "SwappedAgainstPolicy", "m", urgent=True)
+    assert counts("dropped") == 100
+    for _ in range(12):
+        server.answer(CREATED)
+    async with sending(idle):
+        await server.seen(12)
+    assert [sent(request)["reason"] for request in server.requests[:4]] == [*["SwappedAgainstPolicy"] * 3, "Bounded"]
+    assert {sent(request)["involvedObject"]["namespace"] for request in server.requests} == {"shop", "flood"}
+
+
+async def test_of_urgent_events_that_wait_the_last_word_counts(server: Scripted, idle: events.Recorder) -> None:
+    for at in range(50):
+        idle.event(POD, "Warning", "SwappedAgainstPolicy", f"{at} bytes", key=f"{at}", urgent=True)
+    server.answer(CREATED)
+    async with sending(idle):
+        await all_sent(server, idle, 1)
+    body = sent(server.requests[0])
+    assert body["message"] == "49 bytes"
+    assert body["metadata"]["name"] == events.event_name(POD.name, "49")
+
+
+async def test_about_one_object_there_are_only_so_many_events(
+    idle: events.Recorder, counts: Counts, clock: Time
+) -> None:
+    for at in range(100):
+        idle.event(NODE, "Warning", "SwapDegraded", f"a reason of its own: {at}")
+    assert counts("dropped") == 100 - events.OBJECT_BURST
+    clock.seconds += 2 / events.OBJECT_PER_SECOND
+    for at in range(100):
+        idle.event(NODE, "Warning", "SwapDegraded", f"another: {at}")
+    assert counts("dropped") == 200 - events.OBJECT_BURST - 2
+    idle.event(POD, "Warning", "R", "m")
+    assert counts("dropped") == 200 - events.OBJECT_BURST - 2
+
+
 async def test_a_flood_is_slowed_down(server: Scripted, recorder: events.Recorder, clock: Time) -> None:
     for at in range(150):
         server.answer(CREATED)
-        recorder.event(POD, "Warning", "R", f"{at}")
+        recorder.event(pod("shop", at), "Warning", "R", f"{at}")
     await all_sent(server, recorder, 150)
     assert sum(clock.slept[:100]) == 0
     assert clock.slept[100:] == pytest.approx([0.2] * 50)
@@ -343,18 +416,15 @@ async def test_of_too_many_some_are_dropped(
     server: Scripted,
     idle: events.Recorder,
     counts: Counts,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(events, "MAX_WAITING", 3)
+    idle._others = fairqueue.FairQueue(3)
     for at in range(5):
         idle.event(POD, "Warning", "R", f"{at}")
     idle.event(POD, "Warning", "R", "0")
     assert counts("dropped") == 2, "a repeat takes no place"
     assert events.WAITING.value() == 3
-    assert [record.getMessage() for record in caplog.records] == [
-        "too many events at once: more than 3 wait to be sent; others are dropped"
-    ]
+    assert len(caplog.records) == 1
     for _ in range(3):
         server.answer(CREATED)
     async with sending(idle):
@@ -507,7 +577,7 @@ async def test_credentials_that_cannot_be_read_for_a_moment(
 async def test_nobody_waits_for_an_api_server_that_hangs(server: Scripted, recorder: events.Recorder) -> None:
     server.answer(HANG)
     for at in range(events.MAX_WAITING + 10):
-        recorder.event(POD, "Warning", "R", f"{at}")
+        recorder.event(pod("shop", at), "Warning", "R", f"{at}")
     await server.seen(1)
-    recorder.event(NODE, "Normal", "R", "m")
-    assert len(recorder._waiting) == events.MAX_WAITING
+    recorder.event(pod("shop", 0), "Normal", "R", "m")
+    assert len(recorder._others) == events.MAX_WAITING

@@ -64,6 +64,28 @@
     description: No instance of Swapwarden's controller has led for 10 minutes, or its metrics are not collected. Agents go on with what they have; pods that start now get no swap, or as onUnknownPod of their node's profile says.
     runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenNoLeader" | quote }}
 {{- end }}
+{{- if not (has "SwapwardenPodsNotPlanned" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenPodsNotPlanned
+  expr: max by (cluster, node) (swapwarden_controller_pods_left_out) > 0
+  for: 5m
+  labels:
+    severity: warning
+  annotations:
+    summary: A node has more pods than its plan has room for.
+    description: 'On node {{`{{`}} $labels.node }}, {{`{{`}} $value | printf "%.0f" }} pods have not been in the plan for 5 minutes: the node has more of them, or larger ones, than one plan has room for. They have no swap, or what the kubelet gives them where onUnknownPod of their profile is Allow. Kubelets run far fewer pods, so most of them never run, and somebody may make them on purpose.'
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenPodsNotPlanned" | quote }}
+{{- end }}
+{{- if not (has "SwapwardenCrdOutdated" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenCrdOutdated
+  expr: max by (cluster) (swapwarden_controller_crd_fields_missing) == 1
+  for: 15m
+  labels:
+    severity: warning
+  annotations:
+    summary: The CustomResourceDefinitions are older than the controller.
+    description: The CustomResourceDefinition of NodeSwapStates has lacked fields that the controller writes for 15 minutes. What they say is not enforced; all else is. Apply the definitions of the controller's version.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenCrdOutdated" | quote }}
+{{- end }}
 {{- if and (eq .Values.admission.mode "Webhook") (not (has "SwapwardenWebhookFailing" .Values.prometheusRule.disabled)) }}
 - alert: SwapwardenWebhookFailing
   expr: |-
