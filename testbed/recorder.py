@@ -3,9 +3,8 @@
     python3 recorder.py CGROUP OUTPUT
 
 It writes one JSON object per line to OUTPUT: `at` (the VM's clock, seconds since 1970), `path` (relative to CGROUP),
-`event` (`found` for what was there before, `created`, `written`, `gone`, `used` for a change of swap.current), `after`
-(a time until which nothing had happened that is not in an earlier line: what is in this one came later) and, but for
-`gone`, `max` and `current` as the kernel gives them. It ends on SIGTERM.
+`event` (`found` for what was there before, `created`, `written`, `gone`, `used` for a change of swap.current) and, but
+for `gone`, `max` and `current` as the kernel gives them. It ends on SIGTERM.
 """
 
 import contextlib
@@ -27,8 +26,6 @@ _FILE = "memory.swap.max"
 _HEADER = struct.Struct("iIII")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SAMPLE_EVERY = 0.5
-_LOOK_EVERY = 0.1
-"""How exact `after` is where nothing happens."""
 
 
 class Recorder:
@@ -43,7 +40,6 @@ class Recorder:
         self._folders: dict[int, Path] = {}
         self._files: dict[int, Path] = {}
         self._used: dict[Path, str] = {}
-        self._after = 0.0
 
     def run(self) -> None:
         """Record until the process is ended."""
@@ -53,14 +49,9 @@ class Recorder:
         poll.register(self._descriptor, select.POLLIN)
         sampled = time.monotonic()
         while True:
-            # The time is taken before the look, as this process may have to wait for a CPU anywhere.
-            looked = time.time()
-            if poll.poll(0):
+            if poll.poll(_SAMPLE_EVERY * 1000):
                 for watch, mask, name in self._events():
                     self._handle(watch, mask, name)
-            else:
-                self._after = looked
-                poll.poll(_LOOK_EVERY * 1000)
             if time.monotonic() - sampled >= _SAMPLE_EVERY:
                 sampled = time.monotonic()
                 self._sample()
@@ -128,13 +119,7 @@ class Recorder:
                     self._record(folder, "used")
 
     def _write(self, folder: Path, event: str, values: dict[str, str]) -> None:
-        line = {
-            "at": time.time(),
-            "after": self._after,
-            "path": str(folder.relative_to(self._root)),
-            "event": event,
-            **values,
-        }
+        line = {"at": time.time(), "path": str(folder.relative_to(self._root)), "event": event, **values}
         self._output.write(json.dumps(line) + "\n")
 
 

@@ -115,7 +115,8 @@ EXTENDED_RESOURCE_REFUSAL = (
 
 
 MAX_REVISIONS = 5
-MAX_REVISION_LENGTH = 65536
+MAX_REVISION_LENGTH = 1_500_000
+"""Characters: as many as any profile can need. What bounds them together is the size of the whole object."""
 
 
 class Model(pydantic.BaseModel):
@@ -330,8 +331,8 @@ class Rollout(Model):
         default="25%",
         description=(
             "How many of the profile's nodes may be under way to a new generation at once: a number, or percents, which"
-            " are rounded down but never to 0. While a node that has it is degraded, no other gets it. 100%: all at"
-            " once, whatever becomes of them."
+            " are rounded down but never to 0. While a node that has it does worse than before, no other gets it."
+            " 100%: all at once, whatever becomes of them."
         ),
     )
     on_swap_in_use: Literal["Proceed", "Hold"] = pydantic.Field(
@@ -687,7 +688,13 @@ class Revision(Model):
     """What the profile said in a generation that nodes still follow, or may have to go on with."""
 
     generation: int = pydantic.Field(ge=0, description="metadata.generation.")
-    spec: str = pydantic.Field(max_length=MAX_REVISION_LENGTH, description="The spec, as JSON.")
+    spec: str = pydantic.Field(
+        max_length=MAX_REVISION_LENGTH,
+        description=(
+            "The spec as JSON; one of more than 16 KiB is compressed (zlib, base64). Empty where the profile leaves no"
+            " room for it: see the condition Degraded."
+        ),
+    )
 
 
 class ProfileStatus(Model):
@@ -703,7 +710,11 @@ class ProfileStatus(Model):
         default=SwapInUse(), description="What the newest generation is yet to take from pods that use it now."
     )
     revisions: Annotated[list[Revision], pydantic.Field(max_length=MAX_REVISIONS)] = pydantic.Field(
-        default=[], description="Generations in use on nodes, so that those whose turn has not come go on with theirs."
+        default=[],
+        description=(
+            "The generation in force, those in use on nodes, so that nodes whose turn has not come go on with theirs,"
+            " and the one before, for a controller that does not understand the newest."
+        ),
     )
     nodes: NodeCounts = pydantic.Field(
         default=NodeCounts(),

@@ -39,6 +39,8 @@ MAX_PODS_BYTES = 768 * 1024
 """Bytes of JSON that pods may take, with their part of a proposal. The whole object, with what a profile and an agent
 add at most, must stay well below what etcd takes (1.5 MiB) and what an API server sends it (2 MiB)."""
 MAX_VIOLATIONS = 32
+MAX_REASON = 64
+"""Characters of a condition's reason that are compared with what it is later."""
 MAX_FOUND = 512
 """Characters of what is said of one requirement."""
 MAX_DEVICES = 32
@@ -198,6 +200,14 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         Proposal | None,
         msgspec.Meta(description="What is to come, for the agent to say how much swap in use it would take."),
     ] = None
+    degraded_before: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=MAX_REASON)]],
+        msgspec.Meta(
+            max_length=2,
+            description="What was wrong on the node before this generation of the profile came to it: the reason of the"
+            " condition Degraded, and NoAnswer where the agent did not answer. No rollout stops for it.",
+        ),
+    ] = []
     kubelet_swap_bytes: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
         msgspec.Meta(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final, Protocol
 
 import msgspec
@@ -39,6 +40,10 @@ class Governed(msgspec.Struct, frozen=True):
     """What its profile requires and it does not have; empty where it has all, and where swap is off."""
 
 
+Overdue = AbstractSet[tuple[str, bool]]
+"""Nodes whose agents have not answered for long: after their turn had come (True), or before."""
+
+
 class Dirty(Protocol):
     """Has a node looked at in `delay` seconds; where that is `urgent`, before others."""
 
@@ -67,7 +72,7 @@ class Cluster:
         self._profiles: dict[str, profiles.Profile] = {}
         self._history: Mapping[state.ProfileRef, profiles.Profile] = {}
         # Nodes that may follow the profile that selects them, before their state says so.
-        self._turns: dict[str, state.ProfileRef] = {}
+        self._turns: dict[str, profiles.Profile] = {}
         self._namespaces: namespaces.Labels | None = None
         self._selections: dict[str, profiles.Selection] = {}
 
@@ -86,6 +91,7 @@ class Cluster:
             if before is None or before.uid != new.uid:
                 found = self._pods.get(name, {})
                 found.update({key: row.on(new.uid) for key, row in found.items()})
+            self._check_turn(name)
         # One that is gone, too: what was remembered of it must go with it.
         self._dirty(name, COALESCE_SECONDS)
         self._reported()
@@ -169,6 +175,8 @@ class Cluster:
         for name in self.nodes:
             if name not in before or before[name].profile != self.selection(name).profile:
                 self._dirty(name, COALESCE_SECONDS)
+        for name in list(self._turns):
+            self._check_turn(name)
         self._reported()
 
     # What this controller did
@@ -229,9 +237,14 @@ class Cluster:
         else:
             self._found[name] = node.uid, found
 
+    def begin_term(self, turns: dict[str, profiles.Profile]) -> None:
+        """Keep there whose turn comes; what came in an earlier term is forgotten: others may have led since."""
+        self._turns = turns
+
     def _note(self, name: str, row: rows.StateRow | None) -> None:
         # A turn is for once: a node that leaves the profile and comes back has to wait for another.
-        if row is not None and row.profile == self._turns.get(name):
+        turn = self._turns.get(name)
+        if row is not None and turn is not None and row.profile == plan.reference(turn):
             del self._turns[name]
         self._reported()
 
@@ -300,7 +313,7 @@ class Cluster:
         # Where no agent has ever answered, a plan does nothing, good or bad.
         if row is None or row.observed == 0 or target == profiles.BUILT_IN:
             return target
-        if wanted in {row.profile, self._turns.get(name)}:
+        if row.profile == wanted or self._has_turn(name):
             return target
         return self._recall(row.profile) or target
 
@@ -311,47 +324,65 @@ class Cluster:
                 return known
         return self._history.get(reference)
 
-    def rollouts(self, overdue: Collection[str] = ()) -> dict[str, rollout.Progress]:
-        """Where the rollout of each profile stands that governs a node, by name.
-
-        In the rollouts of the profiles `overdue`, nodes have not answered for long.
-        """
+    def rollouts(self, overdue: Overdue = frozenset(), *, only: str | None = None) -> dict[str, rollout.Progress]:
+        """Where the rollout of each profile stands that governs a node, by name; or of one of them."""
         members: dict[str, list[rollout.Member]] = collections.defaultdict(list)
         for name in self.nodes:
             target = self.selection(name).profile
-            if target != profiles.BUILT_IN:
-                members[target.name].append(self._member(name, plan.reference(target)))
+            if target != profiles.BUILT_IN and only in {None, target.name}:
+                members[target.name].append(self._member(name, plan.reference(target), overdue))
         return {
-            name: rollout.progress(
-                found, self._profiles[name].max_unavailable, hold=self._profiles[name].hold, overdue=name in overdue
-            )
+            name: rollout.progress(found, self._profiles[name].max_unavailable, hold=self._profiles[name].hold)
             for name, found in members.items()
         }
 
-    def advance(self, profile: str, names: Iterable[str]) -> None:
-        """It is these nodes' turn to follow the profile, where it selects them still."""
-        for name in names:
-            if name in self.nodes and self.selection(name).profile.name == profile:
-                self._turns[name] = plan.reference(self.selection(name).profile)
+    def advance(self, judged: profiles.Profile, found: Collection[str], overdue: Overdue = frozenset()) -> None:
+        """It is these nodes' turn to follow the profile as it was judged, where they would be next now, too.
+
+        Since then the profile may have become another, or a node degraded.
+        """
+        if self._profiles.get(judged.name) != judged:
+            return
+        now = self.rollouts(overdue, only=judged.name).get(judged.name)
+        for name in now.next if now else ():
+            if name in found:
+                self._turns[name] = judged
                 self._dirty(name, COALESCE_SECONDS)
 
-    def _member(self, name: str, wanted: state.ProfileRef) -> rollout.Member:
+    def _has_turn(self, name: str) -> bool:
+        """Whether the turn of a known node has come to follow the profile that selects it."""
+        turn, target = self._turns.get(name), self.selection(name).profile
+        return turn is not None and (turn.uid, plan.reference(turn)) == (target.uid, plan.reference(target))
+
+    def _check_turn(self, name: str) -> None:
+        """Drop a turn that is for another profile than selects the node now: should it be selected again, it waits."""
+        if name in self._turns and not self._has_turn(name):
+            del self._turns[name]
+
+    def _member(self, name: str, wanted: state.ProfileRef, overdue: Overdue) -> rollout.Member:
         row = self.report_of(name)
         if row is None or row.observed == 0:
             return rollout.Member(name, updated=True, silent=True)
-        named, turned = row.profile == wanted, self._turns.get(name) == wanted
+        named, turned = row.profile == wanted, self._has_turn(name)
         cost = row.cost if row.cost is not None and row.cost.profile == wanted else None
-        # An agent of an older version takes the state, and does not answer what it does not know.
-        mute = row.cost is None and row.observed >= row.generation
         return rollout.Member(
             name,
             updated=named or turned,
             answered=row.acted == row.profile and (named or not turned),
-            degraded=row.degraded,
-            asked=row.proposed == wanted and (cost is not None or mute),
+            degraded=_reason(row),
+            before=row.before if named else _wrong(row, wanted),
+            overdue=(name, named or turned) in overdue,
+            asked=_has_answered(row, wanted),
             pods=cost.pods if cost else 0,
             bytes=cost.bytes if cost else 0,
         )
+
+    def _before(self, name: str, planned: state.ProfileRef) -> list[str]:
+        """What was wrong on a node before this generation of a profile came to it."""
+        row = self.report_of(name)
+        if row is None or row.observed == 0:
+            return []
+        return list(row.before if row.profile == planned else _wrong(row, planned))
 
     def needs_namespaces(self) -> bool:
         """Whether some profile's overrides ask for labels of Namespaces."""
@@ -379,6 +410,8 @@ class Cluster:
         if self.restoring:
             return NodePlan(plan.restore_node(profile))
         made = plan.plan_all(profile, self.facts(name), self.pods_on(name), self._namespaces or {})
+        if profile != profiles.BUILT_IN and (before := self._before(name, made.spec.profile)):
+            made = made._replace(spec=msgspec.structs.replace(made.spec, degraded_before=before))
         target = self.selection(name).profile
         if made.spec.profile == plan.reference(target):
             return made
@@ -386,13 +419,13 @@ class Cluster:
         proposal = plan.proposal(made.spec, coming)
         return made._replace(spec=msgspec.structs.replace(made.spec, proposal=proposal))
 
-    def generations(self) -> dict[str, set[int]]:
-        """Which generations of each profile the states name, by the profile's name."""
-        named: dict[str, set[int]] = collections.defaultdict(set)
+    def generations(self) -> dict[str, collections.Counter[int]]:
+        """How many states name which generation of each profile, by the profile's name."""
+        named: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
         for name in self.nodes:
             row = self.state_of(name)
             if row is not None:
-                named[row.profile.name].add(row.profile.generation)
+                named[row.profile.name][row.profile.generation] += 1
         return named
 
     def governed(self) -> Iterator[tuple[profiles.Selection, Governed]]:
@@ -461,6 +494,24 @@ class Cluster:
         except overrides.UnknownNamespaceError:
             return False
         return place is not None and profile.overrides[place].policy is names.Policy.DISABLED
+
+
+def _reason(row: rows.StateRow) -> str:
+    """Why a node's agent says that it is degraded, as far as it is compared with what it is later."""
+    return row.degraded.partition(":")[0][: state.MAX_REASON]
+
+
+def _has_answered(row: rows.StateRow, wanted: state.ProfileRef) -> bool:
+    """Whether a node's agent has said what this profile would take from its pods, or cannot say it."""
+    # An agent of an older version takes the state, and does not answer what it does not know.
+    mute = row.cost is None and row.observed >= row.generation
+    return row.proposed == wanted and (mute or (row.cost is not None and row.cost.profile == wanted))
+
+
+def _wrong(row: rows.StateRow, wanted: state.ProfileRef) -> tuple[str, ...]:
+    """What is wrong on a node that is yet to follow this profile."""
+    silent = row.acted != row.profile or not _has_answered(row, wanted)
+    return tuple(filter(None, (_reason(row), rollout.NO_ANSWER if silent else "")))
 
 
 def _planned_from(row: rows.StateRow) -> tuple[object, ...]:

@@ -426,6 +426,7 @@ class Controller:
             self._led.end()
             self._led.left_out.clear()
         self._led = None
+        self._known.begin_term({})
         LEADER.set(0)
         EPOCH.set(0)
         self._enforcement.clear()
@@ -447,6 +448,7 @@ class Controller:
         term = self._led = Term(1 + max(transitions, largest), leadership, label_grace=self._label_grace)
         LEADER.set(1)
         EPOCH.set(term.epoch)
+        self._known.begin_term(term.turns)
         self._enforcement.clear()
         log.info("this instance leads", extra={"epoch": term.epoch, "nodes": len(self._known.nodes)})
         for name in self._known.nodes:

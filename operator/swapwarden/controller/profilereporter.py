@@ -6,16 +6,16 @@ import asyncio
 import collections
 import datetime
 import logging
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from swapwarden.api import merge, names
-from swapwarden.controller import cluster, profilestatus, profilestore, reconciler, throttle
-from swapwarden.controller.term import Term, TermOver
+from swapwarden.controller import cluster, profilestatus, profilestore, reconciler, throttle, workqueue
+from swapwarden.controller.term import Term, TermOver, Wait
 from swapwarden.kube import backoff, client, config, events
-from swapwarden.policy import rollout
+from swapwarden.policy import profiles, rollout
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -32,12 +32,27 @@ PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 GATHER_SECONDS: Final = 1.0
 """How long reports of nodes gather before profiles are looked at."""
 ANSWER_SECONDS: Final = 120.0
-"""How long a wave waits for its agents before the status says that they do not answer."""
+"""How long a rollout waits for an agent before it counts with those that do not answer."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
+WRITERS: Final = 4
+"""Statuses that may be on their way at once: one that hangs keeps no other back."""
+
+
+class _Judged(NamedTuple):
+    """What was known of a profile when it was looked at last."""
+
+    term: Term
+    uid: str
+    generation: int
+    profile: profiles.Profile | None
+    governed: Sequence[cluster.Governed]
+    contested: Sequence[profilestatus.Contest]
+    moving: profilestatus.Moving
+    overdue: cluster.Overdue
 
 
 class ProfileReporter:
-    """Owns the status of all profiles while there is a `term`."""
+    """Owns the status of all profiles while there is a term, and gives nodes their turns once it stands there."""
 
     def __init__(
         self,
@@ -62,10 +77,11 @@ class ProfileReporter:
         self._extended_resource = extended_resource
         self._gather = gather
         self._patience = patience
-        # The nodes that the rollout of a profile waits for, and since when.
-        self._waited: dict[str, tuple[tuple[str, ...], float]] = {}
         self._changed = asyncio.Event()
-        self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
+        self._queue = workqueue.WorkQueue("profiles")
+        self._judged: dict[str, _Judged] = {}
+        # Profiles, by uid and generation, whose revisions the API server refused.
+        self._cramped: set[tuple[str, int]] = set()
 
     def nudge(self) -> None:
         """A status may have become another."""
@@ -73,30 +89,56 @@ class ProfileReporter:
 
     async def run(self) -> None:
         """Never returns."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look())
+            for _ in range(WRITERS):
+                group.create_task(self._work())
+
+    async def _look(self) -> None:
         while True:
             await self._changed.wait()
             await asyncio.sleep(self._gather)
             self._changed.clear()
-            failed, term = {}, self._term()
+            term = self._term()
             if term is None:
                 NODES.hold({})
+                self._judged = {}
+                continue
+            self._judge(term)
+            for name in self._judged:
+                self._queue.add(name)
+
+    async def _work(self) -> None:
+        while True:
+            name = await self._queue.get()
+            judged = self._judged.get(name)
+            if judged is None:
+                self._queue.done(name)
                 continue
             try:
-                failed = await self._report(term)
+                await self._bring(name, judged)
+                judged.term.reports.pop(name, None)
             except TermOver:
-                continue  # whoever leads next looks at all profiles
-            if not failed:
-                self._backoff.reset()
-                continue
-            wait = max(self._backoff.next(), *(getattr(error, "retry_after", None) or 0.0 for error in failed.values()))
-            name, error = next(iter(failed.items()))
-            more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-            log.warning("cannot write the status of profile %s%s: %s; trying again in %.1f s", name, more, error, wait)
-            await asyncio.sleep(wait)
-            self._changed.set()
+                pass  # whoever leads next looks at all profiles
+            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.MsgspecError) as error:
+                delay = self._retry(name, judged, getattr(error, "retry_after", None) or 0.0)
+                log.warning("cannot write the status of profile %s: %s; trying again in %.1f s", name, error, delay)
+            except Exception:
+                # One profile that something is the matter with must not keep the others from their statuses.
+                delay = self._retry(name, judged)
+                log.exception("cannot make the status of profile %s; trying again in %.1f s", name, delay)
+            finally:
+                self._queue.done(name)
 
-    async def _report(self, term: Term) -> dict[str, Exception]:
-        """Write what differs; give what failed, by profile. What is refused of one does not keep others from theirs."""
+    def _retry(self, name: str, judged: _Judged, at_least: float = 0.0) -> float:
+        """Look at the profile again, and not before; in how many seconds."""
+        waits = judged.term.reports.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
+        delay = max(waits.next(), at_least)
+        self._queue.retry(name, delay, at_least=delay)
+        return delay
+
+    def _judge(self, term: Term) -> None:
+        """Look at all nodes under all profiles."""
         governed: dict[str, list[cluster.Governed]] = collections.defaultdict(list)
         contested: dict[str, list[profilestatus.Contest]] = collections.defaultdict(list)
         for selection, node in self._known.governed():
@@ -106,52 +148,66 @@ class ProfileReporter:
                 contested[winner].append(profilestatus.Contest(rival, node.node))
                 contested[rival].append(profilestatus.Contest(winner, node.node))
         NODES.hold(profilestatus.counted(node for nodes in governed.values() for node in nodes))
-        rollouts, generations = self._known.rollouts(), self._known.generations()
-        overdue = {name for name, progress in rollouts.items() if self._is_overdue(name, progress)}
-        if overdue:
-            rollouts = self._known.rollouts(overdue)
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        failed: dict[str, Exception] = {}
-        for entry in list(self._store.entries.values()):
-            progress = rollouts.get(entry.name, rollout.Progress(updated=0, pending=0))
-            moving = profilestatus.Moving(progress, entry.name in overdue, generations.get(entry.name, ()))
-            status = profilestatus.build(
-                entry,
-                governed[entry.name],
-                contested[entry.name],
-                moving,
-                now,
-                extended_resource=self._extended_resource,
+        now = asyncio.get_running_loop().time()
+        entries = self._store.entries
+        current = {(entry.profile.uid, entry.profile.generation) for entry in entries.values() if entry.profile}
+        overdue = {
+            (wait.node, wait.moved)
+            for wait, since in term.waits.items()
+            if now - since >= self._patience and (wait.uid, wait.generation) in current
+        }
+        rollouts, generations = self._known.rollouts(overdue), self._known.generations()
+        self._judged = {
+            name: _Judged(
+                term,
+                entry.uid,
+                entry.generation,
+                entry.profile,
+                governed[name],
+                contested[name],
+                _moving(rollouts.get(name), overdue, generations.get(name, {})),
+                overdue,
             )
-            try:
-                stands = await self._write(entry, status, term)
-            except (client.ApiError, msgspec.MsgspecError) as error:
-                failed[entry.name] = error
-            except (client.Unreachable, config.ConfigError) as error:
-                failed[entry.name] = error
-                break
-            else:
-                # After the status: it says what the next wave takes before it is taken.
-                if stands:
-                    self._known.advance(entry.name, progress.next)
-        return failed
+            for name, entry in entries.items()
+        }
+        self._cramped &= {(entry.uid, entry.generation) for entry in entries.values()}
+        self._wait(term, now)
 
-    def _is_overdue(self, name: str, progress: rollout.Progress) -> bool:
-        """Whether the nodes that a rollout waits for have been the same ones for long."""
-        silent = (*progress.waiting, *progress.asking)
-        if not silent:
-            self._waited.pop(name, None)
-            return False
-        loop = asyncio.get_running_loop()
-        waiting, since = self._waited.get(name, ((), 0.0))
-        if waiting != silent:
-            since = loop.time()
-            self._waited[name] = silent, since
-            loop.call_later(self._patience, self.nudge)
-        return loop.time() - since >= self._patience
+    def _wait(self, term: Term, now: float) -> None:
+        """Note for whom rollouts wait; those that they wait for no more are forgotten."""
+        before = dict(term.waits)
+        term.waits.clear()
+        for judged in self._judged.values():
+            profile, progress = judged.profile, judged.moving.progress
+            if profile is not None:
+                waited = [(node, True) for node in progress.waiting] + [(node, False) for node in progress.unheard]
+                for node, moved in waited:
+                    wait = Wait(node, profile.uid, profile.generation, moved)
+                    term.waits[wait] = before.get(wait, now)
+        if term.waits.keys() - before.keys():
+            asyncio.get_running_loop().call_later(self._patience, self.nudge)
+
+    async def _bring(self, name: str, judged: _Judged) -> None:
+        """Have the profile's status say what was judged last, and then let nodes have their turn."""
+        entry = self._store.entries.get(name)
+        if entry is None or (entry.uid, entry.generation) != (judged.uid, judged.generation):
+            return  # it is gone, or about to be looked at again
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        status = profilestatus.build(
+            entry,
+            judged.governed,
+            judged.contested,
+            judged.moving,
+            now,
+            extended_resource=self._extended_resource,
+            cramped=(entry.uid, entry.generation) in self._cramped,
+        )
+        # After the status: it says what the next wave takes before it is taken.
+        if await self._write(entry, status, judged.term) and judged.profile is not None:
+            self._known.advance(judged.profile, judged.moving.progress.next, judged.overdue)
 
     async def _write(self, entry: profilestore.Entry, status: dict[str, Any], term: Term) -> bool:
-        """Have the profile's status say this; whether it does."""
+        """Have the profile's status say this; whether it does, and the term lasts."""
         patch = merge.merge_patch(entry.status, status)
         if not patch:
             return term.is_valid()
@@ -168,15 +224,29 @@ class ProfileReporter:
         try:
             answer = await reconciler.throttled(self._writes, term, "profile", request)
         except client.ApiError as error:
-            if error.status not in {404, 409}:  # the watch will say what became of it
-                raise
-            return False
+            if error.status in {404, 409}:  # the watch will say what became of it
+                return False
+            if "revisions" in patch and _is_too_large(error):
+                # What is refused with them may be taken without; if it is not, nothing is lost.
+                self._cramped.add((entry.uid, entry.generation))
+            raise
         self._tell(entry, status)
         self._store.offer(msgspec.json.decode(answer))
-        return True
+        return term.is_valid()
 
     def _tell(self, entry: profilestore.Entry, status: dict[str, Any]) -> None:
         """By events, once the status says it: what it said before was told before, whoever led then."""
         regarding = events.Regarding(names.API_VERSION, names.PROFILE_KIND, "", entry.name, entry.uid)
         for news in profilestatus.news(entry.status, status):
             self._recorder.event(regarding, news.type, news.reason, news.message)
+
+
+def _moving(found: rollout.Progress | None, overdue: cluster.Overdue, named: Mapping[int, int]) -> profilestatus.Moving:
+    progress = found or rollout.Progress(updated=0, pending=0)
+    stalled = bool(progress.waiting) and all((node, True) in overdue for node in progress.waiting)
+    return profilestatus.Moving(progress, stalled, named)
+
+
+def _is_too_large(error: client.ApiError) -> bool:
+    """Whether the API server, its definition of the kind, or etcd takes no object of that size."""
+    return error.status in {413, 422} or (error.status == 500 and "larg" in error.message)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.controller import cluster, profilestore
+from swapwarden.api import profile as api
+from swapwarden.controller import cluster, profilestore, revisions
 from swapwarden.kube import events
 from swapwarden.policy import rollout
 
@@ -23,6 +24,13 @@ NO_EXTENDED_RESOURCE: Final = (
     " in the chart)"
 )
 
+NOT_KEPT: Final = (
+    "the profile is too large for its status to keep what it says in generation {}: a controller that starts while"
+    " nodes follow that one has them follow the newest at once, or none if it cannot use the newest; make the profile"
+    " smaller (fewer or shorter overrides, annotations)"
+)
+ROOM_FOR_MORE: Final = 4096
+"""Bytes that a status may take beyond its revisions and what was counted: what it says of those that are not kept."""
 
 REQUIREMENTS_MET: Final = "RequirementsMet"
 
@@ -39,9 +47,9 @@ class Moving(NamedTuple):
 
     progress: rollout.Progress
     stalled: bool
-    """Whether the nodes that it waits for have been silent for long."""
-    named: Collection[int]
-    """Generations that the states of nodes name."""
+    """Whether all nodes that it waits for have been silent for long."""
+    named: Mapping[int, int]
+    """How many states of nodes name each generation."""
 
 
 class News(NamedTuple):
@@ -69,25 +77,37 @@ def build(
     now: str,
     *,
     extended_resource: bool,
+    cramped: bool = False,
 ) -> dict[str, Any]:
     """The status as JSON. `governed` are the nodes under the profile; `now` is RFC 3339, for conditions that change.
 
-    `extended_resource`: profiles that ask for it have it.
+    `extended_resource`: profiles that ask for it have it. `cramped`: there is no room for revisions.
     """
     nodes = sorted(governed, key=lambda node: node.node)
     tally = _tally(nodes)
     degraded = [_described(node.node, node.degraded) for node in nodes if node.degraded]
     unmet = [_described(node.node, node.unmet) for node in nodes if node.unmet]
-    ready = _ready(entry, tally)
-    conditions = (
-        _condition("Ready", *ready),
-        _condition("Progressing", *_progressing(entry, moving)),
-        _condition("Conflicted", *_conflicted(contested)),
-        _condition("Degraded", *_degraded(degraded, lacks=_lacks(entry, extended_resource=extended_resource))),
-        *_required(entry, unmet),
-    )
+    ready, progressing, conflicted = _ready(entry, tally), _progressing(entry, moving), _conflicted(contested)
     before = {condition.get("type"): condition for condition in entry.status.get("conditions", ())}
-    return {
+
+    def conditions(omitted: Sequence[int] = ()) -> list[dict[str, Any]]:
+        lacks = _lacks(entry, omitted, extended_resource=extended_resource)
+        return [
+            {
+                **condition,
+                "lastTransitionTime": _since(condition, before.get(condition["type"]), now),
+                "observedGeneration": entry.generation,
+            }
+            for condition in (
+                _condition("Ready", *ready),
+                _condition("Progressing", *progressing),
+                _condition("Conflicted", *conflicted),
+                _condition("Degraded", *_degraded(degraded, lacks)),
+                *_required(entry, unmet),
+            )
+        ]
+
+    status = {
         "observedGeneration": entry.generation,
         "appliedGeneration": entry.generation if ready[1] == "Applied" else entry.status.get("appliedGeneration", 0),
         "nodes": {
@@ -101,20 +121,30 @@ def build(
             "requirementsUnmet": len(unmet),
         },
         "swapInUse": msgspec.to_builtins(moving.progress.taken),
-        "revisions": [
-            {"generation": each.generation, "spec": each.spec}
-            for each in entry.revisions
-            if each.profile == entry.profile or each.generation in moving.named
-        ],
-        "conditions": [
-            {
-                **condition,
-                "lastTransitionTime": _since(condition, before.get(condition["type"]), now),
-                "observedGeneration": entry.generation,
-            }
-            for condition in conditions
-        ],
+        "conditions": conditions(),
     }
+    kept = _keep(entry, moving.named, 0 if cramped else entry.room - revisions.stored_bytes(status) - ROOM_FOR_MORE)
+    if kept.omitted:
+        status["conditions"] = conditions(kept.omitted)
+    return {**status, "revisions": list(kept.written)}
+
+
+def _keep(entry: profilestore.Entry, named: Mapping[int, int], room: int) -> revisions.Kept:
+    """What the status is to keep of the profile's past, in `room` bytes.
+
+    The newest generation comes after older ones: the object has it, too.
+    """
+    known = {each.generation: each.spec for each in entry.revisions}
+    in_force = entry.profile.generation if entry.profile else 0
+    needed = sorted(
+        (number for number in known if number == in_force or named.get(number)),
+        key=lambda number: (number == entry.generation, number != in_force, -named.get(number, 0), -number),
+    )[: api.MAX_REVISIONS]
+    last = max((number for number in known if number < in_force), default=0)
+    spare = [last] if last and last not in needed and len(needed) < api.MAX_REVISIONS else []
+    return revisions.keep(
+        [(number, known[number]) for number in needed], [(number, known[number]) for number in spare], room
+    )
 
 
 def counted(nodes: Iterable[cluster.Governed]) -> dict[tuple[str, ...], float]:
@@ -148,7 +178,7 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[News]:
     lacking, lacked = new.get(REQUIREMENTS_MET, {}), old.get(REQUIREMENTS_MET, {})
     if lacking.get("status") == "False" and lacked.get("status") != "False":
         yield News("Warning", "RequirementUnmet", lacking["message"])
-    for kind, reason in (("Conflicted", "Conflicted"), ("Degraded", "NodesDegraded")):
+    for kind, reason in (("Conflicted", "Conflicted"), ("Degraded", new["Degraded"]["reason"])):
         if new[kind]["status"] == "True" and old.get(kind, {}).get("status") != "True":
             yield News("Warning", reason, new[kind]["message"])
 
@@ -210,7 +240,7 @@ def _progressing(entry: profilestore.Entry, moving: Moving) -> tuple[str, str, s
         (
             progress.stopped_by,
             ("False", "Stopped"),
-            f"; no more get it while these are degraded: {stopped_by}; mend them or set rollout.maxUnavailable to 100%",
+            f"; no more get it while these do worse: {stopped_by}; mend them or set rollout.maxUnavailable to 100%",
         ),
         (
             progress.waiting and moving.stalled,
@@ -239,15 +269,20 @@ def _conflicted(contested: Iterable[Contest]) -> tuple[str, str, str]:
     return "True", "SamePriority", f"same priority as {_list(rivals)} on {_list(nodes)}: the oldest profile governs"
 
 
-def _lacks(entry: profilestore.Entry, *, extended_resource: bool) -> str:
-    """What the profile asks for that this controller does not do."""
-    asks = entry.profile is not None and entry.profile.extended_resource
-    return NO_EXTENDED_RESOURCE if asks and not extended_resource else ""
+def _lacks(entry: profilestore.Entry, omitted: Sequence[int], *, extended_resource: bool) -> dict[str, str]:
+    """What this controller does not do for the profile, by reason."""
+    found = {}
+    if entry.profile is not None and entry.profile.extended_resource and not extended_resource:
+        found["NoExtendedResource"] = NO_EXTENDED_RESOURCE
+    if omitted:
+        found["RevisionsNotKept"] = NOT_KEPT.format(", ".join(map(str, omitted)))
+    return found
 
 
-def _degraded(degraded: Sequence[str], lacks: str) -> tuple[str, str, str]:
+def _degraded(degraded: Sequence[str], lacks: Mapping[str, str]) -> tuple[str, str, str]:
     if lacks:
-        return "True", "NoExtendedResource", f"{lacks}; {_list(degraded)}" if degraded else lacks
+        more = [_list(degraded)] if degraded else []
+        return "True", next(iter(lacks)), "; ".join([*lacks.values(), *more])
     if not degraded:
         return "False", "AsExpected", ""
     return "True", "NodesDegraded", _list(degraded)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -13,6 +12,7 @@ import pydantic
 
 from swapwarden.api import profile as api
 from swapwarden.api import state
+from swapwarden.controller import revisions
 from swapwarden.policy import profiles
 from swapwarden.telemetry import metrics
 
@@ -25,6 +25,11 @@ VALID = metrics.gauge(
 )
 
 MAX_TOMBSTONES: Final = 1024
+MAX_REMEMBERED: Final = 2 * api.MAX_REVISIONS
+"""Generations of a profile: those that its status keeps, and some that it may come to keep."""
+
+
+MAX_STATUS: Final = revisions.MAX_OBJECT
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -32,7 +37,7 @@ class Revision(msgspec.Struct, frozen=True):
 
     generation: int
     spec: str
-    """As JSON."""
+    """As the status keeps it."""
     profile: profiles.Profile
 
 
@@ -45,12 +50,14 @@ class Entry(msgspec.Struct, frozen=True):
     """resourceVersion: a larger one is newer."""
     generation: int
     profile: profiles.Profile | None
-    """The newest valid version; None where there was none."""
+    """The newest valid version; None where none is known."""
     error: str
     """What is wrong with the newest version; empty where nothing is."""
     status: Mapping[str, Any]
     revisions: tuple[Revision, ...] = ()
     """What it said in valid generations, this one included; the newest first."""
+    room: int = MAX_STATUS
+    """Bytes that the object leaves for its status."""
 
 
 class ProfileStore:
@@ -85,11 +92,12 @@ class ProfileStore:
             return
         compiled, error = _compile(body)
         same = known if known is not None and known.uid == meta.uid else None
-        revisions = _revisions(body, compiled, same)
-        if compiled is None and same is not None:
-            compiled = same.profile
+        past = _revisions(body, compiled, same)
+        if compiled is None and past:
+            compiled = past[0].profile
         if error and (known is None or known.generation != meta.generation):
-            log.error("profile %s cannot be used: %s", meta.name, error)
+            instead = f"generation {compiled.generation} stays in force" if compiled else "none is known that can"
+            log.error("generation %d of profile %s cannot be used: %s; %s", meta.generation, meta.name, error, instead)
         self.entries[meta.name] = Entry(
             name=meta.name,
             uid=meta.uid,
@@ -98,7 +106,8 @@ class ProfileStore:
             profile=compiled,
             error=error,
             status=body.get("status") or {},
-            revisions=revisions,
+            revisions=past,
+            room=revisions.MAX_OBJECT - revisions.stored_bytes({**body, "status": {}}),
         )
         VALID.set(0 if error else 1, meta.name)
         self._changed()
@@ -124,25 +133,30 @@ class ProfileStore:
 
 def _revisions(body: Mapping[str, Any], compiled: profiles.Profile | None, known: Entry | None) -> tuple[Revision, ...]:
     """This generation, those that the status keeps, and those that were seen before it could."""
-    status = body.get("status") or {}
+    newest, status = body["metadata"]["generation"], body.get("status") or {}
+    told = revisions.told(status)
     seen = {revision.generation: revision for revision in (known.revisions if known else ())}
-    told = {kept["generation"] for kept in status.get("revisions", ())}
-    up_to_date = status.get("observedGeneration") == body["metadata"]["generation"]
+    up_to_date = status.get("observedGeneration") == newest
     found = {number: each for number, each in seen.items() if number in told or not up_to_date}
-    for kept in status.get("revisions", ()):
-        generation = kept["generation"]
-        if generation not in found:
-            metadata = {**body["metadata"], "generation": generation}
-            try:
-                old, _ = _compile({**body, "metadata": metadata, "spec": json.loads(kept["spec"])})
-            except ValueError:
-                old = None
-            if old is not None:  # else another version wrote it, which knew other fields
-                found[generation] = Revision(generation, kept["spec"], old)
+    for number in told.keys() - found.keys():
+        # Of an object that was put back from a copy, generations begin anew.
+        if number < newest and (old := _kept(body, number, told[number])) is not None:
+            found[number] = old
     if compiled is not None:
-        spec = json.dumps(body["spec"], sort_keys=True, separators=(",", ":"))
-        found[compiled.generation] = Revision(compiled.generation, spec, compiled)
-    return tuple(found[number] for number in sorted(found, reverse=True)[: api.MAX_REVISIONS])
+        found[newest] = seen.get(newest) or Revision(newest, revisions.packed(body["spec"]), compiled)
+    # However many come in a moment: what nodes follow must not go for the sake of what none ever did.
+    ranked = sorted(found, key=lambda number: (number not in told and number != newest, -number))
+    return tuple(found[number] for number in sorted(ranked[:MAX_REMEMBERED], reverse=True))
+
+
+def _kept(body: Mapping[str, Any], generation: int, text: object) -> Revision | None:
+    """What a status keeps of a generation; None where another version wrote it, or there was no room for it."""
+    try:
+        spec = revisions.unpacked(text)
+    except ValueError:
+        return None
+    old, _ = _compile({**body, "metadata": {**body["metadata"], "generation": generation}, "spec": spec})
+    return None if old is None else Revision(generation, str(text), old)
 
 
 def _compile(body: Mapping[str, Any]) -> tuple[profiles.Profile | None, str]:

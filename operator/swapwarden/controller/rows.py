@@ -70,6 +70,8 @@ class StateRow(msgspec.Struct, frozen=True):
     """The profile whose turn has not come, and of which the agent is asked what it would take."""
     cost: state.Cost | None = None
     """The agent's answer to that, or to an earlier question."""
+    before: tuple[str, ...] = ()
+    """What was wrong on the node before its profile came to it, as in rollout.Member."""
     unapplied: str = ""
     """Why the agent says that they do not; empty where it says that they do, or nothing."""
     incompatible: str = ""
@@ -92,10 +94,11 @@ class _ProposalHead(msgspec.Struct):
     profile: state.ProfileRef
 
 
-class _Head(msgspec.Struct):
+class _Head(msgspec.Struct, rename="camel"):
     epoch: int = 0
     profile: state.ProfileRef = state.ProfileRef(name="")
     proposal: _ProposalHead | None = None
+    degraded_before: tuple[str, ...] = ()
 
 
 class ToldPod(msgspec.Struct, frozen=True, rename="camel"):
@@ -197,6 +200,7 @@ def project(wire: WireState) -> StateRow:
         acted=status.profile,
         facts=status.facts,
         proposed=head.proposal.profile if head.proposal else None,
+        before=head.degraded_before,
         cost=status.proposal,
         applied=applied is not None and applied.status == "True",
         settled=applied is not None and (applied.status == "True" or applied.reason == "Incompatible"),

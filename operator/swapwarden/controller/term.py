@@ -13,13 +13,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from swapwarden.controller import exposures, leftout, nodelabels
 from swapwarden.kube import backoff
+from swapwarden.policy import profiles
 
 DRAIN_SECONDS: Final = 5.0
 """How long writes in flight may take to finish when the process ends."""
+
+
+class Wait(NamedTuple):
+    """That a rollout waits for the agent of a node."""
+
+    node: str
+    uid: str
+    """Of the profile."""
+    generation: int
+    moved: bool
+    """Whether the node's turn has come."""
 
 
 class TermOver(Exception):  # noqa: N818 the name says what is the matter
@@ -48,6 +60,12 @@ class Term:
         self.left_out: Final = leftout.LeftOut()
         self.backoffs: Final[dict[str, backoff.Backoff]] = {}
         """Of nodes that could not be brought to their plan, by name."""
+        self.turns: Final[dict[str, profiles.Profile]] = {}
+        """Nodes that may follow a profile before their state names it."""
+        self.waits: Final[dict[Wait, float]] = {}
+        """Since when, in the event loop's time, rollouts wait for agents."""
+        self.reports: Final[dict[str, backoff.Backoff]] = {}
+        """Of profiles whose status could not be written, by name."""
         self.unsure = False
         """Whether a write was cut off: nobody knows whether the API server does it."""
         self._closed = False

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import pytest
 
+from testbed import manifests
 from testbed.controller import Controller
 from tests.integration.controller.cluster import FACTS, FAST, PROFILES, STATES, Cluster
 
@@ -21,13 +24,15 @@ class Agents:
     """Answers for all nodes.
 
     Those in `slow` do not answer when their state names another generation than the first; those in `broken` say that
-    they are degraded by what it says; `using` has how much swap pods use that a change would take.
+    they are degraded by what it says, those in `polling` in any case; `using` has how much swap pods use that a change
+    would take.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.slow: set[str] = set()
         self.broken: set[str] = set()
+        self.polling: set[str] = set()
         self.using: dict[str, int] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -49,9 +54,10 @@ class Agents:
         found = self._cluster.state(name)
         if not found or (name in self.slow and found["spec"]["profile"].get("generation", 0) > 1):
             return
-        generation, degraded = found["metadata"]["generation"], name in self.broken
+        generation, degraded = found["metadata"]["generation"], name in self.broken | self.polling
         applied = {"type": "Applied", "status": "True", "reason": "AsSpecified"}
-        bad = {"type": "Degraded", "status": str(degraded), "reason": "WriteFailed", "message": "no"}
+        reason = "WriteFailed" if name in self.broken else "Polling"
+        bad = {"type": "Degraded", "status": str(degraded), "reason": reason, "message": "no"}
         wanted = {"observedGeneration": generation, "facts": FACTS, "conditions": [applied, bad]}
         wanted["profile"] = {"generation": 0, **found["spec"]["profile"]}
         if "proposal" in found["spec"]:
@@ -101,6 +107,12 @@ def begin(cluster: Cluster, eventually: Eventually) -> None:
     assert progressing(cluster) == ("False", "Complete")
 
 
+def kept_of(cluster: Cluster, name: str = "waves") -> dict[int, bool]:
+    """The generations that the profile's status names, and whether it says what they were."""
+    revisions = cluster.cp.get(f"{PROFILES}/{name}").get("status", {}).get("revisions", [])
+    return {each["generation"]: bool(each["spec"]) for each in revisions}
+
+
 @pytest.mark.usefixtures("controller")
 def test_a_change_reaches_some_nodes_and_others_when_these_answer(
     cluster: Cluster, agents: Agents, eventually: Eventually
@@ -120,8 +132,7 @@ def test_a_change_reaches_some_nodes_and_others_when_these_answer(
     eventually(lambda: on(cluster, second) == NODES, "all nodes, in the end")
     eventually(lambda: cluster.swap_max(NODES[2], kept) == "0", "the pod follows its node")
     eventually(lambda: progressing(cluster) == ("False", "Complete"), "the status says that it is done")
-    kept_revisions = cluster.cp.get(f"{PROFILES}/waves")["status"]["revisions"]
-    assert [each["generation"] for each in kept_revisions] == [second]
+    assert kept_of(cluster) == {second: True, 1: True}, "the newest, and the one before"
 
 
 def test_a_degraded_node_stops_it_over_a_restart_too(
@@ -201,3 +212,203 @@ def test_what_is_no_number_of_nodes_is_refused(cluster: Cluster, value: object) 
     status, answer = cluster.cp.request("POST", PROFILES, body)
     assert status == 422
     assert "must be a number of nodes from 1, or percents of them from 1% to 100%" in answer["message"]
+
+
+@pytest.mark.usefixtures("controller")
+def test_nodes_that_were_degraded_before_come_in_waves_and_stop_nobody(
+    cluster: Cluster, agents: Agents, eventually: Eventually
+) -> None:
+    agents.polling.update(NODES)
+    begin(cluster, eventually)
+    agents.slow.update(NODES)
+    second = change(cluster, swap={"behavior": "NoSwap"})
+    eventually(lambda: on(cluster, second) == NODES[:2], "the first wave")
+    eventually(lambda: progressing(cluster) == ("True", "Waiting"), "it waits for these")
+    assert on(cluster, second) == NODES[:2]
+    agents.broken.add(NODES[1])
+    agents.slow.clear()
+    eventually(lambda: progressing(cluster) == ("False", "Stopped"), "one does worse than before")
+    agents.broken.clear()
+    eventually(lambda: on(cluster, second) == NODES, "the others do as badly as before")
+    eventually(lambda: progressing(cluster) == ("False", "Complete"), "it is done")
+
+
+PROFILES_CRD = manifests.FOLDER.parents[1] / "crds" / "nodeswapprofiles.swapwarden.dev.yaml"
+
+
+@pytest.fixture
+def newer_definition(cluster: Cluster, eventually: Eventually) -> Iterator[None]:
+    """The API server takes what this version of the controller does not know."""
+    crd = manifests.read(PROFILES_CRD.read_text(encoding="utf-8"))[0]
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["swap"]["properties"]["behavior"]["enum"].append("Newfangled")
+    cluster.cp.apply(manifests.written([crd]))
+    body = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile", "metadata": {"name": "probe"}}
+    body["spec"] = {"nodeSelector": {}, "swap": {"behavior": "Newfangled"}}
+    eventually(lambda: cluster.cp.request("POST", f"{PROFILES}?dryRun=All", body)[0] == 201, "the newer definition")
+    yield
+    cluster.cp.apply(PROFILES_CRD)
+
+
+@pytest.mark.usefixtures("newer_definition")
+def test_the_last_version_that_is_understood_stays_in_force_over_a_restart(
+    cluster: Cluster, controller: Controller, agents: Agents, eventually: Eventually
+) -> None:
+    begin(cluster, eventually)
+    controller.process.send_signal(signal.SIGKILL)
+    change(cluster, swap={"behavior": "Newfangled"})
+    with Controller(cluster.cp, FAST) as other:
+        other.leads()
+        eventually(lambda: cluster.conditions("waves").get("Ready") == ("False", "Invalid"), "the status says so")
+        conditions = cluster.cp.get(f"{PROFILES}/waves")["status"]["conditions"]
+        told = next(one["message"] for one in conditions if one["type"] == "Ready")
+        assert "spec.swap.behavior" in told
+        assert told.endswith("generation 1 stays in force")
+        pod = cluster.pod(NODES[5], "later", memory="1Gi")
+        eventually(lambda: cluster.swap_max(NODES[5], pod) == str(2**28), "a new pod gets what that one gives")
+        assert on(cluster, 1) == NODES
+        other.process.send_signal(signal.SIGKILL)
+        with Controller(cluster.cp, FAST) as third:
+            third.leads()
+            agents.slow.update(NODES)
+            back = change(cluster, swap={"behavior": "NoSwap"})
+            eventually(lambda: on(cluster, back) == NODES[:2], "a version that is understood, in waves")
+            assert kept_of(cluster) == {1: True, back: True}
+
+
+def large(size: int) -> dict[str, Any]:
+    """A spec of about `size` bytes that cannot be compressed: overrides by many namespaces."""
+    numbers = random.Random(size)  # noqa: S311 nothing is to be kept secret
+    values = [f"n{numbers.getrandbits(230):058x}" for _ in range(size // 62)]
+    overrides: list[dict[str, Any]] = [
+        {"policy": "Disabled", "podSelector": {"matchExpressions": []}} for _ in range(32)
+    ]
+    for at in range(0, len(values), 64):
+        expression = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": values[at : at + 64]}
+        overrides[at // 64 % 32]["podSelector"]["matchExpressions"].append(expression)
+    return {"overrides": [each for each in overrides if each["podSelector"]["matchExpressions"]]}
+
+
+@pytest.mark.usefixtures("controller", "agents")
+def test_a_profile_of_which_etcd_takes_no_second_copy_reaches_its_nodes(
+    cluster: Cluster, eventually: Eventually
+) -> None:
+    spec = large(1_300_000)
+    cluster.profile("waves", {"group": "waves"}, rollout={"maxUnavailable": 2}, **spec)
+    eventually(lambda: on(cluster, 1) == NODES, "all nodes follow the profile")
+    second = change(cluster, swap={"behavior": "NoSwap"})
+    eventually(lambda: on(cluster, second) == NODES, "a change reaches all of them, too")
+    eventually(lambda: kept_of(cluster) == {second: False}, "its status keeps what there is room for")
+    assert cluster.conditions("waves")["Degraded"] == ("True", "RevisionsNotKept"), "and says so"
+
+
+@pytest.mark.usefixtures("agents")
+def test_the_past_of_a_profile_of_88_kb_is_known_after_a_restart(
+    cluster: Cluster, controller: Controller, agents: Agents, eventually: Eventually
+) -> None:
+    spec = large(88_000)
+    cluster.profile(
+        "waves", {"group": "waves"}, swap={"behavior": "LimitedSwap"}, rollout={"maxUnavailable": 2}, **spec
+    )
+    eventually(lambda: on(cluster, 1) == NODES, "all nodes follow the profile")
+    agents.slow.update(NODES)
+    second = change(cluster, swap={"behavior": "NoSwap"})
+    eventually(lambda: on(cluster, second) == NODES[:2], "the first wave")
+    controller.process.send_signal(signal.SIGKILL)
+    with Controller(cluster.cp, FAST) as other:
+        other.leads()
+        pod = cluster.pod(NODES[5], "later", memory="1Gi")
+        eventually(lambda: cluster.swap_max(NODES[5], pod) == str(2**28), "the next leader knows the old generation")
+        assert on(cluster, second) == NODES[:2]
+        agents.slow.clear()
+        eventually(lambda: on(cluster, second) == NODES, "it goes on")
+        assert cluster.conditions("waves")["Degraded"] == ("False", "AsExpected")
+
+
+HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+
+
+@pytest.fixture
+def hanging(cluster: Cluster) -> Iterator[None]:
+    """Statuses of the profile `hangs` are asked about at somebody who never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        rule = {"apiGroups": ["swapwarden.dev"], "apiVersions": ["*"], "operations": ["UPDATE"]}
+        hook = {
+            "name": "hangs.example.org",
+            "clientConfig": {"url": f"https://127.0.0.1:{mute.getsockname()[1]}/"},
+            "rules": [{**rule, "resources": ["nodeswapprofiles/status"]}],
+            "matchConditions": [{"name": "one", "expression": "request.name == 'hangs'"}],
+            "failurePolicy": "Fail",
+            "timeoutSeconds": 30,
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }
+        cluster.cp.create(HOOKS, {"metadata": {"name": "hangs"}, "webhooks": [hook]})
+        yield
+        cluster.cp.request("DELETE", f"{HOOKS}/hangs")
+
+
+@pytest.mark.usefixtures("hanging", "agents")
+def test_a_status_that_hangs_keeps_no_other_profile_from_its_rollout(cluster: Cluster, eventually: Eventually) -> None:
+    with Controller(cluster.cp, "--lease-duration=60") as running:
+        cluster.node("hangs")
+        cluster.profile("hangs", {"group": "hangs"})
+        running.leads()
+        begin(cluster, eventually)
+        second = change(cluster, swap={"behavior": "NoSwap"})
+        eventually(lambda: on(cluster, second) == NODES, "wave by wave")
+        failed = running.metric("swapwarden_controller_writes_total", object="profile", result="unreachable")
+        assert failed == 0, "all of it while the first write was on its way"
+        assert "status" not in cluster.cp.get(f"{PROFILES}/hangs")
+        cluster.cp.request("DELETE", "/api/v1/nodes/hangs")
+
+
+@pytest.fixture
+def refused(cluster: Cluster) -> Iterator[Callable[[], None]]:
+    """No state of the first node may name generation 2, until this is called."""
+    rule = {"apiGroups": ["swapwarden.dev"], "apiVersions": ["*"], "operations": ["UPDATE"]}
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [{**rule, "resources": ["nodeswapstates"]}]},
+        "validations": [
+            {"expression": f"object.metadata.name != '{NODES[0]}' || object.spec.profile.?generation.orValue(0) != 2"}
+        ],
+    }
+    cluster.cp.create(POLICIES, {"metadata": {"name": "refused"}, "spec": policy})
+    binding = {"policyName": "refused", "validationActions": ["Deny"]}
+    cluster.cp.create(BINDINGS, {"metadata": {"name": "refused"}, "spec": binding})
+
+    def end() -> None:
+        for path in (BINDINGS, POLICIES):
+            cluster.cp.request("DELETE", f"{path}/refused")
+
+    yield end
+    end()
+
+
+def test_a_turn_that_came_in_an_earlier_term_is_forgotten(
+    cluster: Cluster, controller: Controller, agents: Agents, eventually: Eventually, refused: Callable[[], None]
+) -> None:
+    begin(cluster, eventually)
+    probe = {"spec": {"profile": {"name": "waves", "generation": 2}, "epoch": 1000}}
+    path = f"{STATES}/{NODES[0]}?dryRun=All"
+    eventually(lambda: cluster.cp.request("PATCH", path, probe)[0] == 422, "the policy is in force")
+    agents.slow.update(NODES)
+    second = change(cluster, swap={"behavior": "NoSwap"})
+    eventually(lambda: on(cluster, second) == [NODES[1]], "one of the first wave has it, the other cannot get it")
+    agents.broken.add(NODES[1])
+    agents.slow.clear()
+    eventually(lambda: progressing(cluster) == ("False", "Stopped"), "it does worse")
+    # Somebody with a later term writes: this controller stops to lead, and leads anew.
+    epoch = cluster.spec(NODES[3])["epoch"] + 5
+    assert cluster.cp.request("PATCH", f"{STATES}/{NODES[3]}", {"spec": {"epoch": epoch}})[0] == 200
+    eventually(lambda: len(controller.lines("this instance leads")) == 2, "the next term")
+    refused()
+    eventually(lambda: cluster.cp.request("PATCH", path, probe)[0] == 200, "the policy is gone")
+    pod = cluster.pod(NODES[0], "later", memory="1Gi")
+    eventually(lambda: cluster.swap_max(NODES[0], pod) == str(2**28), "the node goes on by what it had")
+    assert on(cluster, second) == [NODES[1]]
+    agents.broken.clear()
+    eventually(lambda: on(cluster, second) == NODES, "and has its turn when it goes on")

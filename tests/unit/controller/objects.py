@@ -51,6 +51,7 @@ def state_row(
         "epoch": spec.epoch,
         "profile": spec.profile,
         "spec": msgspec.json.encode(spec),
+        "before": tuple(spec.degraded_before),
         "observed": observed,
         "acted": acted if observed else None,
         "facts": None,

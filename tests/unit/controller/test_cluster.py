@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -342,8 +343,13 @@ def answered(seen: Seen, name: str, pods: int = 0) -> None:
 
 
 def advance(seen: Seen) -> None:
+    targets = {found.name: found for found in map(governing(seen), seen.cluster.nodes)}
     for name, found in seen.cluster.rollouts().items():
-        seen.cluster.advance(name, found.next)
+        seen.cluster.advance(targets[name], found.next)
+
+
+def governing(seen: Seen) -> Callable[[str], profiles.Profile]:
+    return lambda name: seen.cluster.selection(name).profile
 
 
 LIMITED = profile(behavior=names.Behavior.LIMITED_SWAP, max_unavailable="1")
@@ -500,7 +506,8 @@ def test_agents_that_are_silent_for_long_are_passed_over(seen: Seen) -> None:
     heard(seen, "node-1", LIMITED)
     seen.cluster.profiles_changed({"p": NONE}, HISTORY)
     heard(seen, "node-1", LIMITED, proposed=NONE, generation=2, observed=1)
-    assert seen.cluster.rollouts({"p"})["p"].next == ("node-1",)
+    assert seen.cluster.rollouts({("node-1", True)})["p"].next == ()
+    assert seen.cluster.rollouts({("node-1", False)})["p"].next == ("node-1",)
 
 
 def test_where_no_agent_ever_answered_nothing_is_waited_for(seen: Seen) -> None:
@@ -513,7 +520,7 @@ def test_where_no_agent_ever_answered_nothing_is_waited_for(seen: Seen) -> None:
 
 def test_which_generations_nodes_follow(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
-    assert waves.cluster.generations() == {"p": {1, 2}}
+    assert waves.cluster.generations() == {"p": {1: 1, 2: 1}}
 
 
 def governed(seen: Seen) -> dict[str, cluster.Governed]:

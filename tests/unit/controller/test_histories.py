@@ -193,8 +193,9 @@ class Histories(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def turns_come(self) -> None:
         """As swapwarden.controller.profilereporter does it where no agent answers for long."""
-        for name, progress in self.known.rollouts(overdue=self.profiles).items():
-            self.known.advance(name, progress.next)
+        overdue = {(name, False) for name in self.known.nodes}
+        for name, progress in self.known.rollouts(overdue).items():
+            self.known.advance(self.profiles[name], progress.next, overdue)
 
     @stateful.rule(order=st.randoms(use_true_random=False))
     def all_is_told_and_done(self, order: random.Random) -> None:

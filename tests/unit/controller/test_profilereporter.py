@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from swapwarden.controller import cluster, profilereporter, profilestore, throttle
+from swapwarden.controller import cluster, profilereporter, profilestatus, profilestore, throttle, workqueue
 from swapwarden.controller.term import Term
 from swapwarden.kube import backoff, client, events
 
@@ -87,18 +87,17 @@ def bench(api: client.Client, server: Scripted) -> Bench:
 
 
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long it waited after failures, without waiting."""
-    found: list[float] = []
-    sleep = asyncio.sleep
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """Which profile was put off for how long after a failure, without waiting."""
+    found: list[tuple[str, float]] = []
+    retry = workqueue.WorkQueue.retry
 
-    async def at_once(delay: float) -> None:
-        if delay >= 1:
-            found.append(delay)
-        await sleep(0 if delay >= 1 else delay)
+    def at_once(queue: workqueue.WorkQueue, name: str, delay: float, *, at_least: float = 0.0) -> None:
+        found.append((name, min(delay, at_least)))
+        retry(queue, name, 0.01)
 
     monkeypatch.setattr(backoff.Backoff, "next", lambda _: 1.5)
-    monkeypatch.setattr("swapwarden.controller.profilereporter.asyncio.sleep", at_once)
+    monkeypatch.setattr(workqueue.WorkQueue, "retry", at_once)
     return found
 
 
@@ -137,27 +136,81 @@ async def test_who_does_not_lead_reports_nothing_until_it_does(bench: Bench) -> 
 
 
 async def test_what_is_refused_of_one_profile_does_not_keep_the_next_from_its_status(
-    bench: Bench, waits: list[float], caplog: pytest.LogCaptureFixture
+    bench: Bench, waits: list[tuple[str, float]], caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a", "b"):
         bench.store.offer(profile_object(name, priority=1 if name == "a" else 2))
-    bench.server.answer(failure(422, "Invalid", "too long", Retry_After="7"))
+    bench.server.answer(failure(403, "Forbidden", "not you", Retry_After="7"))
     bench.accepts(profile_object("b"), version=5)
     async with bench.running():
         await bench.server.seen(3)
     assert [request.path.split("/")[-2] for request in bench.server.requests[:3]] == ["a", "b", "a"]
-    assert waits[0] == 7.0, "what the API server asks for, where that is more than our own pause"
-    assert "cannot write the status of profile a: too long" in caplog.text
+    assert waits[0] == ("a", 7.0), "what the API server asks for, where that is more than our own pause"
+    assert "cannot write the status of profile a: not you" in caplog.text
 
 
-async def test_an_api_server_that_is_away_is_asked_again_after_a_pause(bench: Bench, waits: list[float]) -> None:
-    for name in ("a", "b"):
-        bench.store.offer(profile_object(name))
+async def test_an_api_server_that_is_away_is_asked_again_after_a_pause(
+    bench: Bench, waits: list[tuple[str, float]]
+) -> None:
+    bench.store.offer(profile_object("a"))
     bench.server.answer(CUT)
     async with bench.running():
         await bench.server.seen(2)
     assert [request.path.split("/")[-2] for request in bench.server.requests[:2]] == ["a", "a"]
-    assert waits[0] == 1.5
+    assert waits[0] == ("a", 1.5)
+
+
+async def test_a_status_that_hangs_keeps_no_other_profile_from_its_own_again_and_again(bench: Bench) -> None:
+    bench.store.offer(profile_object("hangs", version=3))
+    async with bench.running():
+        await bench.server.seen(1)
+        for number in range(2, 7):
+            bench.server.answer(failure(404, "NotFound", "it is no matter here what becomes of it"))
+            bench.store.offer(profile_object("goes-on", version=number, generation=number))
+            await bench.server.seen(number)
+    assert [request.path.split("/")[-2] for request in bench.server.requests] == ["hangs", *["goes-on"] * 5]
+
+
+async def test_a_profile_that_something_is_the_matter_with_keeps_no_other_from_its_status(
+    bench: Bench, waits: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = profilestatus.build
+
+    def odd(entry: profilestore.Entry, *others: Any, **more: Any) -> dict[str, Any]:
+        if entry.name == "odd":
+            raise KeyError("nobody thought of it")
+        return build(entry, *others, **more)
+
+    monkeypatch.setattr(profilestatus, "build", odd)
+    for name in ("odd", "well"):
+        bench.store.offer(profile_object(name))
+    async with bench.running():
+        await bench.server.seen(1)
+    assert bench.server.requests[0].path.endswith("/well/status")
+    assert ("odd", 1.5) in waits
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message"),
+    [
+        (422, "Invalid", "status.revisions[0].spec: Too long: may not be more than 65536 bytes"),
+        (413, "RequestEntityTooLarge", "limit is 3145728"),
+        (500, "", "etcdserver: request is too large"),
+    ],
+)
+async def test_a_status_that_is_too_large_is_written_without_revisions(
+    bench: Bench, waits: list[tuple[str, float]], status: int, reason: str, message: str
+) -> None:
+    bench.store.offer(profile_object(version=3))
+    bench.server.answer(failure(status, reason, message))
+    async with bench.running():
+        await bench.server.seen(2)
+        first, second = map(status_of, bench.server.requests)
+        assert first["revisions"][0]["spec"]
+        assert second["revisions"] == [{"generation": 1, "spec": ""}]
+        [degraded] = [one for one in second["conditions"] if one["type"] == "Degraded"]
+        assert (degraded["status"], degraded["reason"]) == ("True", "RevisionsNotKept")
+    assert waits
 
 
 @pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (409, "Conflict")])
@@ -188,7 +241,7 @@ async def test_nobodys_turn_comes_where_the_status_was_not_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advanced: list[str] = []
-    monkeypatch.setattr(bench.known, "advance", lambda profile, _: advanced.append(profile))
+    monkeypatch.setattr(bench.known, "advance", lambda judged, *_: advanced.append(judged.name))
     bench.store.offer(profile_object(version=3))
     bench.server.answer(failure(409, "Conflict", "another one"))
     async with bench.running():

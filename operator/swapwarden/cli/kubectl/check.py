@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from swapwarden.cli.kubectl import flags, session, tables, whole
 
-EXAMPLES: Final = """\b
-Examples:
-  kubectl swap check                                  the whole cluster
-  kubectl swap check -n shop                          a namespace and its pods
-  kubectl swap check -f manifests/ --offline -o json  in CI, without a cluster
-"""
 
-
-@click.command("check", epilog=EXAMPLES)
+@click.command("check")
 @click.option(
     "-f", "--filename", "files", multiple=True, metavar="FILE", help="Check manifests in this file, directory or -."
 )
@@ -53,7 +46,12 @@ def command(
     form: tables.Form,
     target: session.Target,
 ) -> int:
-    """Find what is wrong, with the remedy: in the cluster, or in manifests before they are applied.
+    r"""Find what is wrong, with the remedy: in the cluster, or in manifests before they are applied.
+
+    \b
+      kubectl swap check                                  the whole cluster
+      kubectl swap check -n shop                          a namespace and its pods
+      kubectl swap check -f manifests/ --offline -o json  in CI, without a cluster
 
     Exit status: 0 where all is well, 1 where there are problems, 2 where not all could be looked at.
     """

@@ -11,7 +11,7 @@ import click
 from click import shell_completion
 
 import swapwarden
-from swapwarden.cli.kubectl import completion, groups, tables
+from swapwarden.cli.kubectl import completion, tables
 
 COMMANDS: Final = {
     "nodes": ("swapwarden.cli.kubectl.nodes", "Show each node's swap, how pods get it, and whether that holds."),
@@ -38,10 +38,8 @@ INTERRUPTED: Final = 130
 """Exit status after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
 
 
-class Commands(groups.Group):
+class Commands(click.Group):
     """The commands of COMMANDS, each imported when it is run."""
-
-    aliases = ALIASES
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click's signature
         return list(COMMANDS)
@@ -123,8 +121,8 @@ def complete(words: Sequence[str] | None = None) -> int:
 
 
 def _show(error: click.ClickException) -> None:
-    # It may have in it what some server said.
-    lines = [*map(tables.clean, f"error: {error.format_message()}".splitlines())]
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        lines += [error.ctx.get_usage(), f"See '{error.ctx.command_path} --help'."]
-    click.echo("\n".join(lines), err=True)
+    if isinstance(error, click.UsageError):
+        error.show()
+    else:
+        # It may have in it what some server said.
+        click.echo("\n".join(map(tables.clean, f"error: {error.format_message()}".splitlines())), err=True)

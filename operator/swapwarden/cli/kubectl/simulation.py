@@ -363,6 +363,8 @@ def _member(after: cluster.Cluster, one: NodeChange, found: Iterable[PodChange])
         updated=not one.changes,
         answered=row.acted == row.profile,
         degraded=row.degraded,
+        before=(row.degraded,) if not one.changes and row.before else (),
+        overdue=True,
         pods=len(losing),
         bytes=sum(losing),
     )
@@ -379,7 +381,8 @@ def _waves(profile: profiles.Profile, members: list[rollout.Member], moved: Coll
             break
         waves.append(Wave(progress.next))
         for name in progress.next:
-            by_name[name] = msgspec.structs.replace(by_name[name], updated=True, answered=True)
+            was = by_name[name]
+            by_name[name] = msgspec.structs.replace(was, updated=True, answered=True, before=(was.degraded,))
     held = progress.held
     left = tuple(name for name, one in sorted(by_name.items()) if not one.updated and name not in held)
     return Rollout(
