@@ -1,7 +1,8 @@
 """A small HTTP server for /healthz, /readyz and /metrics, the same in each process.
 
 It answers GET and HEAD with short texts to a kubelet and to Prometheus, within fixed bounds on time, size and
-connections. It is not for anything else, which is why it needs no web framework (the agent could not afford one).
+connections: a probe gets its answer whatever other clients hold open. It is not for anything else, which is why it
+needs no web framework (the agent could not afford one).
 """
 
 from __future__ import annotations
@@ -9,22 +10,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
 
-from swapwarden.telemetry import metrics
+from swapwarden.telemetry import listener, metrics, turns
 
 log = logging.getLogger(__name__)
 
 Check = Callable[[], str | None]
 """Tells what is wrong; None where nothing is."""
 
-REQUEST_TIMEOUT = 5.0
-MAX_REQUEST_BYTES = 8192
-MAX_CONNECTIONS = 32
+HEAD_TIMEOUT: Final = 1.0
+"""Seconds for a request's head, which all clients send at once."""
+
+ANSWER_TIMEOUT: Final = 5.0
+"""Seconds for a client to take an answer."""
+
+MAX_HEAD_BYTES: Final = 8192
+MAX_UNREAD_BYTES: Final = 64 * 1024
+MAX_WAITING: Final = 256
+"""Connections whose head has not arrived. For one more, another one is dropped (see `listener`)."""
+
+MAX_METRICS: Final = 8
+"""Readers of metrics at a time, four of one address. Probes do not count: their answers are ready at once."""
+
+METRICS_SHARE: Final = 0.25
+"""Share of the time in which metrics are put together, however often somebody asks."""
 
 TEXT = "text/plain; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
+_BROKEN = "internal error: see the log\n"
 _STATUS = {
     200: "OK",
     400: "Bad Request",
@@ -47,35 +64,136 @@ async def _nothing() -> None:
     """What is published is up to date already."""
 
 
-async def _answer(
-    target: str, alive: Check, ready: Check, refresh: Callable[[], Awaitable[None]], render: Callable[[], str]
-) -> tuple[int, str, str]:
-    path = target.partition("?")[0]
-    if path == "/metrics":
-        await refresh()
-        return 200, PROMETHEUS, render()
-    check = {"/healthz": alive, "/livez": alive, "/readyz": ready}.get(path)
-    if check is None:
-        return 404, TEXT, "not found: try /healthz, /readyz or /metrics\n"
-    problem = check()
-    return (200, TEXT, "ok\n") if problem is None else (503, TEXT, f"{problem}\n")
+class _Answers:
+    """What is answered to which path."""
+
+    def __init__(
+        self, alive: Check, ready: Check, refresh: Callable[[], Awaitable[None]], render: Callable[[], str]
+    ) -> None:
+        self._checks = {"/healthz": alive, "/livez": alive, "/readyz": ready}
+        self._refresh, self._render = refresh, render
+        self._turns = turns.Turns(METRICS_SHARE, waiting=MAX_METRICS, waiting_per_key=MAX_METRICS // 2)
+
+    def of(self, path: str, *, body: bool) -> bytes:
+        """Answer what needs no waiting: probes, and paths that do not exist."""
+        check = self._checks.get(path)
+        if check is None:
+            return _response(404, TEXT, "not found: try /healthz, /readyz or /metrics\n", body=body)
+        try:
+            problem = check()
+        except Exception:  # a broken check must show in the probe, not take the server down
+            log.exception("health request failed", extra={"path": path})
+            return _response(500, TEXT, _BROKEN, body=body)
+        status, text = (200, "ok\n") if problem is None else (503, f"{problem}\n")
+        return _response(status, TEXT, text, body=body)
+
+    async def metrics(self, peer: str, *, body: bool) -> bytes:
+        """Put the metrics together, when it is this client's turn."""
+        try:
+            async with self._turns.take(peer):
+                await self._refresh()
+                return _response(200, PROMETHEUS, self._render(), body=body)
+        except turns.Busy:
+            return _response(503, TEXT, "too many readers of metrics at a time: try again\n", body=body)
+        except Exception:  # as above
+            log.exception("metrics request failed")
+            return _response(500, TEXT, _BROKEN, body=body)
 
 
-async def _handle(reader: asyncio.StreamReader, answer: Callable[[str], Awaitable[tuple[int, str, str]]]) -> bytes:
-    try:
-        async with asyncio.timeout(REQUEST_TIMEOUT):
-            head = await reader.readuntil(b"\r\n\r\n")
-        method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
-    except (TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        return _response(400, TEXT, "bad request\n", body=True)
-    if method not in {"GET", "HEAD"}:
-        return _response(405, TEXT, "only GET and HEAD\n", body=True)
-    try:
-        status, kind, text = await answer(target)
-    except Exception:  # a broken check must show in the probe, not take the server down
-        log.exception("health or metrics request failed", extra={"path": target})
-        status, kind, text = 500, TEXT, "internal error: see the log\n"
-    return _response(status, kind, text, body=method == "GET")
+class _Reader:
+    """A client that gets metrics, which takes longer than one turn of the event loop."""
+
+    def __init__(self, client: listener.Newcomer, readers: listener.Crowd, answer: Awaitable[bytes]) -> None:
+        self.peer = client.peer
+        self._socket = client.leave()
+        self._readers = readers
+        self._task = asyncio.ensure_future(answer)
+        self._task.add_done_callback(self._answered)
+        readers.add(self)
+
+    def drop(self) -> None:
+        """Close the connection."""
+        self._task.cancel()
+
+    def _answered(self, answer: asyncio.Future[bytes]) -> None:
+        if answer.cancelled():
+            self._end(answer)
+        else:
+            self._task = asyncio.ensure_future(self._send(answer.result()))
+            self._task.add_done_callback(self._end)
+
+    async def _send(self, content: bytes) -> bytes:
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                await asyncio.get_running_loop().sock_sendall(self._socket, content)
+        except (OSError, TimeoutError):
+            log.debug("metrics client went away")
+        return content
+
+    def _end(self, _done: asyncio.Future[bytes]) -> None:
+        self._readers.discard(self)
+        self._socket.close()
+
+
+class _Server:
+    """Reads heads, and answers."""
+
+    def __init__(self, answers: _Answers) -> None:
+        self._answers = answers
+        self._waiting = listener.Crowd(MAX_WAITING)
+        self._readers = listener.Crowd(MAX_METRICS)
+
+    def accepted(self, connection: socket.socket, peer: str) -> None:
+        """Wait for the head of a new connection's request."""
+        listener.Newcomer(connection, peer, self._waiting, self._readable, seconds=HEAD_TIMEOUT, expired=self._refuse)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._waiting.drop_all()
+        self._readers.drop_all()
+
+    def _readable(self, client: listener.Newcomer) -> None:
+        try:
+            received = client.socket.recv(MAX_HEAD_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            client.drop()
+            return
+        client.received += received
+        head, ended, _ = client.received.partition(b"\r\n\r\n")
+        if ended:
+            self._answer(client, bytes(head))
+        elif not received or len(client.received) >= MAX_HEAD_BYTES:
+            self._refuse(client)
+
+    def _refuse(self, client: listener.Newcomer) -> None:
+        _say(client, _response(400, TEXT, "bad request\n", body=True))
+
+    def _answer(self, client: listener.Newcomer, head: bytes) -> None:
+        try:
+            method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
+        except ValueError:
+            self._refuse(client)
+            return
+        if method not in {"GET", "HEAD"}:
+            _say(client, _response(405, TEXT, "only GET and HEAD\n", body=True))
+            return
+        path, body = target.partition("?")[0], method == "GET"
+        if path == "/metrics":
+            _Reader(client, self._readers, self._answers.metrics(client.peer, body=body))
+        else:
+            _say(client, self._answers.of(path, body=body))
+
+
+def _say(client: listener.Newcomer, answer: bytes) -> None:
+    """Send a short answer, which fits into the buffer of a connection on which nothing was sent; then close."""
+    connection = client.leave()
+    # What is left unread when a connection is closed has the kernel take back what was sent.
+    with connection, contextlib.suppress(OSError):
+        connection.send(answer)
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(MAX_UNREAD_BYTES)
 
 
 def _response(status: int, kind: str, text: str, *, body: bool) -> bytes:
@@ -103,26 +221,11 @@ async def serve(
     `render` gives, after `refresh` has read what is read only when somebody asks.
     OSError where the address cannot be bound.
     """
-    connections = 0
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        try:
-            if connections <= MAX_CONNECTIONS:
-                writer.write(await _handle(reader, lambda target: _answer(target, alive, ready, refresh, render)))
-                async with asyncio.timeout(REQUEST_TIMEOUT):
-                    await writer.drain()
-        except (OSError, TimeoutError):
-            log.debug("health or metrics client went away")
-        finally:
-            connections -= 1
-            writer.close()
-
-    listener = await asyncio.start_server(connected, host, port, limit=MAX_REQUEST_BYTES)
+    server = _Server(_Answers(alive, ready, refresh, render))
+    listening = listener.Listener(host, port, server.accepted)
     try:
-        bound: int = listener.sockets[0].getsockname()[1]
-        log.info("serving health and metrics", extra={"host": host, "port": bound})
-        yield bound
+        log.info("serving health and metrics", extra={"host": host, "port": listening.port})
+        yield listening.port
     finally:
-        listener.close()
+        listening.close()
+        server.close()

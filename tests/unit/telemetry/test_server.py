@@ -1,4 +1,10 @@
 import asyncio
+import collections
+import contextlib
+import resource
+import socket
+import threading
+from collections.abc import Iterator
 
 import pytest
 from swapwarden.telemetry import server
@@ -51,7 +57,7 @@ async def test_a_broken_check_is_a_500_and_the_server_goes_on() -> None:
 
 
 async def test_a_silent_client_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REQUEST_TIMEOUT", 0.05)
+    monkeypatch.setattr(server, "HEAD_TIMEOUT", 0.05)
     async with server.serve("127.0.0.1", 0, ready=lambda: None) as port:
         assert (await ask(port, b"GET /healthz"))[0].split()[1] == b"400"
 
@@ -81,3 +87,83 @@ async def test_what_is_read_on_demand_is_read_for_metrics_only() -> None:
     async with server.serve("127.0.0.1", 0, ready=lambda: None, refresh=refresh, render=lambda: f"{reads}") as port:
         await ask(port, b"GET /readyz HTTP/1.1\r\n\r\n")
         assert await ask(port, b"GET /metrics HTTP/1.1\r\n\r\n") == (b"HTTP/1.1 200 OK", b"1")
+
+
+# --- clients that hold connections open ---
+
+CROWD = 2000
+PROBE = b"GET /readyz HTTP/1.1\r\n\r\n"
+
+
+class Idlers(threading.Thread):
+    """A client that keeps opening connections, and closes the oldest beyond CROWD: it may send a little first."""
+
+    def __init__(self, port: int, addresses: int, begun: bytes) -> None:
+        super().__init__()
+        self._port, self._addresses, self._begun = port, addresses, begun
+        self.opened = 0
+        self.crowded, self.ended = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        held: collections.deque[socket.socket] = collections.deque()
+        while not self.ended.is_set():
+            idle = socket.socket()
+            idle.settimeout(5)
+            number = self.opened % self._addresses
+            idle.bind((f"127.1.{number // 250}.{number % 250 + 1}", 0))
+            with contextlib.suppress(OSError):  # dropped again already
+                idle.connect(("127.0.0.1", self._port))
+                idle.send(self._begun)
+            held.append(idle)
+            self.opened += 1
+            if len(held) > CROWD:
+                held.popleft().close()
+                self.crowded.set()
+        for idle in held:
+            idle.close()
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 3 * CROWD), hard), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize(("addresses", "begun"), [(1, b"GET /readyz"), (CROWD, b"")])
+async def test_probes_are_answered_while_thousands_of_idle_connections_stand(addresses: int, begun: bytes) -> None:
+    async with server.serve("127.0.0.1", 0, ready=lambda: None, render=lambda: "up 1\n") as port:
+        idlers = Idlers(port, addresses, begun)
+        idlers.start()
+        try:
+            await asyncio.to_thread(idlers.crowded.wait, 60)
+            for _ in range(20):
+                before = idlers.opened
+                assert await ask(port, PROBE) == (b"HTTP/1.1 200 OK", b"ok\n")
+                async with asyncio.timeout(20):
+                    while idlers.opened == before:  # noqa: ASYNC110 it is another thread's
+                        await asyncio.sleep(0)
+            assert await ask(port, b"GET /metrics HTTP/1.1\r\n\r\n") == (b"HTTP/1.1 200 OK", b"up 1\n")
+        finally:
+            idlers.ended.set()
+            await asyncio.to_thread(idlers.join)
+
+
+async def test_readers_of_metrics_keep_no_probe_waiting() -> None:
+    finished = asyncio.Event()
+
+    async def refresh() -> None:
+        await finished.wait()
+
+    async with server.serve("127.0.0.1", 0, ready=lambda: None, refresh=refresh, render=lambda: "up 1\n") as port:
+        readers = [asyncio.create_task(ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")) for _ in range(50)]
+        done, _ = await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
+        assert {status.split()[1:2] == [b"503"] or not status for status, _ in (task.result() for task in done)} == {
+            True
+        }
+        assert await ask(port, PROBE) == (b"HTTP/1.1 200 OK", b"ok\n")
+        finished.set()
+        answers = await asyncio.gather(*readers)
+        assert (b"HTTP/1.1 200 OK", b"up 1\n") in answers

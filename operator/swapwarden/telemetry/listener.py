@@ -1,0 +1,161 @@
+"""Accept TCP connections so that silent or slow ones cannot keep others out.
+
+A connection that has sent nothing costs a file descriptor and little else. There are never more than a fixed number of
+them: for one more, the oldest of the address that has most gives way. So a client that speaks at once, as kubelets,
+Prometheus and API servers do, always gets in, whatever others hold open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol
+
+log = logging.getLogger(__name__)
+
+BACKLOG: Final = 1024
+"""Connections that the kernel completes ahead of `accept` (it takes at most net.core.somaxconn)."""
+
+AT_ONCE: Final = 32
+"""Connections accepted in one turn of the event loop: bytes that are there already are read between two turns."""
+
+RETRY_SECONDS: Final = 0.25
+"""Pause where the process or the system has no descriptor or memory left."""
+
+
+class Member(Protocol):
+    """A connection in a Crowd."""
+
+    @property
+    def peer(self) -> str:
+        """Address of the client, without the port."""
+
+    def drop(self) -> None:
+        """Close it. It must leave its crowd."""
+
+
+class Crowd:
+    """Connections in one state, at most `limit` of them, in order of arrival."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit` is at least 1."""
+        self._limit = limit
+        self._by_peer: dict[str, dict[Member, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return self._count
+
+    def add(self, member: Member) -> bool:
+        """Take one more, as the youngest; return whether another one was dropped for it."""
+        dropped = self._count >= self._limit and self.drop_one()
+        self._by_peer.setdefault(member.peer, {})[member] = None
+        self._count += 1
+        return dropped
+
+    def discard(self, member: Member) -> None:
+        """Take one out, if it is in."""
+        members = self._by_peer.get(member.peer)
+        if members is None or member not in members:
+            return
+        del members[member]
+        self._count -= 1
+        if not members:
+            del self._by_peer[member.peer]
+
+    def drop_one(self) -> bool:
+        """Drop the oldest of the address that has most; among equals, of the address that was there first."""
+        if not self._by_peer:
+            return False
+        member = next(iter(self._by_peer[max(self._by_peer, key=lambda peer: len(self._by_peer[peer]))]))
+        self.discard(member)
+        member.drop()
+        return True
+
+    def drop_all(self) -> None:
+        """Drop every one."""
+        while self.drop_one():
+            pass
+
+
+class Newcomer:
+    """A connection that has not sent enough to do anything for it."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        peer: str,
+        crowd: Crowd,
+        readable: Callable[[Newcomer], None],
+        *,
+        seconds: float,
+        expired: Callable[[Newcomer], None] | None = None,
+    ) -> None:
+        """Wait in `crowd`, calling `readable` whenever there are bytes, and `expired` or `drop` after `seconds`."""
+        self.socket, self.peer = connection, peer
+        self.received = bytearray()
+        self._crowd = crowd
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, expired or Newcomer.drop, self)
+        crowd.add(self)
+        self._loop.add_reader(connection, readable, self)
+
+    def leave(self) -> socket.socket:
+        """End the waiting; the connection is the caller's."""
+        self._timer.cancel()
+        self._crowd.discard(self)
+        self._loop.remove_reader(self.socket)
+        return self.socket
+
+    def drop(self) -> None:
+        """Close the connection."""
+        self.leave().close()
+
+
+class Listener:
+    """A listening socket of the running event loop."""
+
+    def __init__(self, host: str, port: int, accepted: Callable[[socket.socket, str], None]) -> None:
+        """Call `accepted` with each new connection, which does not block, and its peer's address.
+
+        OSError where the address cannot be bound.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        self._socket.settimeout(0)
+        self.port = int(self._socket.getsockname()[1])
+        self._accepted = accepted
+        self._loop = asyncio.get_running_loop()
+        self._retry: asyncio.TimerHandle | None = None
+        self._listen()
+
+    def close(self) -> None:
+        """Accept no more."""
+        if self._retry is not None:
+            self._retry.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _listen(self) -> None:
+        self._retry = None
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                connection, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return
+            except OSError as error:
+                log.error("cannot accept connections", extra={"port": self.port, "error": error})  # noqa: TRY400 the text says all
+                self._loop.remove_reader(self._socket)
+                self._retry = self._loop.call_later(RETRY_SECONDS, self._listen)
+                return
+            connection.settimeout(0)
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._accepted(connection, str(address[0]))
