@@ -12,7 +12,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 log = logging.getLogger(__name__)
 
@@ -37,27 +37,30 @@ class Member(Protocol):
         """Close it. It must leave its crowd."""
 
 
-class Crowd:
+AnyMember = TypeVar("AnyMember", bound=Member)
+
+
+class Crowd(Generic[AnyMember]):
     """Connections in one state, at most `limit` of them, in order of arrival."""
 
     def __init__(self, limit: int) -> None:
         """`limit` is at least 1."""
         self._limit = limit
-        self._by_peer: dict[str, dict[Member, None]] = {}
+        self._by_peer: dict[str, dict[AnyMember, None]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         """How many there are."""
         return self._count
 
-    def add(self, member: Member) -> bool:
+    def add(self, member: AnyMember) -> bool:
         """Take one more, as the youngest; return whether another one was dropped for it."""
         dropped = self._count >= self._limit and self.drop_one()
         self._by_peer.setdefault(member.peer, {})[member] = None
         self._count += 1
         return dropped
 
-    def discard(self, member: Member) -> None:
+    def discard(self, member: AnyMember) -> None:
         """Take one out, if it is in."""
         members = self._by_peer.get(member.peer)
         if members is None or member not in members:
@@ -67,14 +70,39 @@ class Crowd:
         if not members:
             del self._by_peer[member.peer]
 
+    def peers(self) -> tuple[str, ...]:
+        """The addresses, those first of which none was taken for longest."""
+        return tuple(self._by_peer)
+
+    def count_of(self, peer: str) -> int:
+        """How many an address has."""
+        return len(self._by_peer.get(peer, ()))
+
+    def oldest_of(self, peer: str) -> AnyMember | None:
+        """The first to come of an address."""
+        return next(iter(self._by_peer.get(peer, ())), None)
+
+    def first_to_go(self) -> AnyMember | None:
+        """The oldest of the address that has most; among equals, of the address that was there first."""
+        return self.oldest_of(max(self._by_peer, key=self.count_of)) if self._by_peer else None
+
     def drop_one(self) -> bool:
-        """Drop the oldest of the address that has most; among equals, of the address that was there first."""
-        if not self._by_peer:
+        """Drop the first to go; return whether there was one."""
+        member = self.first_to_go()
+        if member is None:
             return False
-        member = next(iter(self._by_peer[max(self._by_peer, key=lambda peer: len(self._by_peer[peer]))]))
         self.discard(member)
         member.drop()
         return True
+
+    def take(self, peer: str) -> AnyMember | None:
+        """Take out the oldest of an address, which is the last of all addresses from then on."""
+        member = self.oldest_of(peer)
+        if member is not None:
+            self.discard(member)
+            if (others := self._by_peer.pop(peer, None)) is not None:
+                self._by_peer[peer] = others
+        return member
 
     def drop_all(self) -> None:
         """Drop every one."""
@@ -89,7 +117,7 @@ class Newcomer:
         self,
         connection: socket.socket,
         peer: str,
-        crowd: Crowd,
+        crowd: Crowd[Newcomer],
         readable: Callable[[Newcomer], None],
         *,
         seconds: float,

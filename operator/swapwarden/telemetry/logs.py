@@ -1,7 +1,8 @@
 """Structured logs: one line per event, as JSON for machines or as text for people.
 
 Modules log with the standard library (`log = logging.getLogger(__name__)`); fields go into `extra` and come out as keys
-of the JSON object, or as key=value at the end of a text line.
+of the JSON object, or as key=value at the end of a text line. What others wrote can make a line no longer than some
+dozens of KiB, and no second line.
 """
 
 from __future__ import annotations
@@ -10,17 +11,36 @@ import argparse
 import datetime
 import logging
 import sys
+from typing import Any, Final
 
 import msgspec
 
 FORMATS = ("json", "text")
 LEVELS = ("debug", "info", "warning", "error")
 
+MAX_FIELD: Final = 4096
+"""Characters of a message, or of a field."""
+
+MAX_EXCEPTION: Final = 16_384
+"""Characters of a traceback: its end, which says what happened."""
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+    return {key: _bounded(value) for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def _bounded(value: object) -> object:
+    """The value, or the beginning of its text where that is long."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    text = value if isinstance(value, str) else str(value)
+    return value if len(text) <= MAX_FIELD else _cut(text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_FIELD else f"{text[:MAX_FIELD]}... ({len(text) - MAX_FIELD} more)"
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -39,7 +59,30 @@ def _readable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class JsonFormatter(logging.Formatter):
+def _printable(text: str) -> str:
+    """The text on one line: characters that are not printable as Python escapes them."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
+def _value(value: object) -> str:
+    """A field's value; in quotes where it could be taken for more than one field."""
+    text = str(value)
+    if text.isprintable() and text and not any(special in text for special in ' "='):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{_printable(escaped)}"'
+
+
+class _Formatter(logging.Formatter):
+    def formatException(self, ei: Any) -> str:  # noqa: N802 the standard library calls it so
+        """Format a traceback: its end, where it is long."""
+        text = super().formatException(ei)
+        return text if len(text) <= MAX_EXCEPTION else f"({len(text) - MAX_EXCEPTION} more) ...{text[-MAX_EXCEPTION:]}"
+
+
+class JsonFormatter(_Formatter):
     """One JSON object per line: time (RFC 3339, UTC), level, logger, message, fields, and the exception, if any."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -48,7 +91,7 @@ class JsonFormatter(logging.Formatter):
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _cut(record.getMessage()),
             **_fields(record),
         }
         if record.exc_info:
@@ -56,14 +99,18 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.format(_encode(entry), indent=0).decode()
 
 
-class TextFormatter(logging.Formatter):
-    """`TIME LEVEL logger: message key=value`."""
+class TextFormatter(_Formatter):
+    """`TIME LEVEL logger: message key=value`; a traceback follows on lines that are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format one record."""
-        fields = "".join(f" {key}={value}" for key, value in _fields(record).items())
-        line = f"{_time(record)} {record.levelname:<7} {record.name}: {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        fields = "".join(f" {key}={_value(value)}" for key, value in _fields(record).items())
+        message = _printable(_cut(record.getMessage()))
+        line = f"{_time(record)} {record.levelname:<7} {record.name}: {message}{fields}"
+        if not record.exc_info:
+            return line
+        lines = self.formatException(record.exc_info).splitlines()
+        return "\n".join([line, *(f"  {_printable(each)}" for each in lines)])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -103,7 +103,7 @@ class _Answers:
 class _Reader:
     """A client that gets metrics, which takes longer than one turn of the event loop."""
 
-    def __init__(self, client: listener.Newcomer, readers: listener.Crowd, answer: Awaitable[bytes]) -> None:
+    def __init__(self, client: listener.Newcomer, readers: listener.Crowd[_Reader], answer: Awaitable[bytes]) -> None:
         self.peer = client.peer
         self._socket = client.leave()
         self._readers = readers
@@ -140,8 +140,8 @@ class _Server:
 
     def __init__(self, answers: _Answers) -> None:
         self._answers = answers
-        self._waiting = listener.Crowd(MAX_WAITING)
-        self._readers = listener.Crowd(MAX_METRICS)
+        self._waiting: listener.Crowd[listener.Newcomer] = listener.Crowd(MAX_WAITING)
+        self._readers: listener.Crowd[_Reader] = listener.Crowd(MAX_METRICS)
 
     def accepted(self, connection: socket.socket, peer: str) -> None:
         """Wait for the head of a new connection's request."""

@@ -16,7 +16,7 @@ from swapwarden.policy import vocabulary
 from swapwarden.webhook import placement, review, rules
 
 MAX_CAUSES = 20
-"""In an answer; finding out what somebody may have meant costs time."""
+"""In an answer."""
 MAX_WARNINGS = 20
 """The API server passes on 4 KiB of them (k/k: staging/src/k8s.io/apiserver/pkg/endpoints/filters/warning.go)."""
 _UNPROCESSABLE = 422
@@ -73,5 +73,5 @@ def _refusal(request: review.Request, pod: review.Pod, causes: list[review.Cause
         message=message,
         reason="Invalid",
         code=_UNPROCESSABLE,
-        details=review.Details(name=name, kind="Pod", causes=shown),
+        details=review.Details(name=vocabulary.shown(name, vocabulary.MAX_NAME), kind="Pod", causes=shown),
     )

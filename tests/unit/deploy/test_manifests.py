@@ -19,7 +19,7 @@ from swapwarden.controller import main as controller
 from swapwarden.controller import restoring
 from swapwarden.kube import config
 from swapwarden.telemetry import server as telemetry
-from swapwarden.webhook import server
+from swapwarden.webhook import connections, server
 
 from testbed import manifests
 
@@ -78,7 +78,7 @@ def test_no_object_is_there_twice() -> None:
 def test_how_each_webhook_is_called(entry: Json) -> None:
     assert entry["failurePolicy"] == ("Ignore" if entry is WARNINGS else "Fail"), "only what counts may wait"
     assert entry["timeoutSeconds"] == 5
-    assert entry["timeoutSeconds"] < server.READ_TIMEOUT
+    assert entry["timeoutSeconds"] < connections.READ_TIMEOUT
     assert entry["sideEffects"] == "None"
     assert entry["matchPolicy"] == "Equivalent"
     assert entry["admissionReviewVersions"] == ["v1"]
@@ -372,7 +372,7 @@ def test_a_node_is_never_without_an_agent_nor_the_api_server_without_a_webhook()
 
 def test_the_webhook_ends_before_it_is_killed() -> None:
     flags = dict(argument.lstrip("-").split("=", 1) for argument in container_of("webhook")["args"][1:])
-    assert float(flags["shutdown-delay"]) + server.READ_TIMEOUT < pod_of("webhook").get(
+    assert float(flags["shutdown-delay"]) + connections.READ_TIMEOUT < pod_of("webhook").get(
         "terminationGracePeriodSeconds", 30
     )
 

@@ -1,6 +1,13 @@
 from __future__ import annotations
 
+import difflib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import hypothesis
 import pytest
+from hypothesis import strategies
 from swapwarden.api import names
 from swapwarden.policy import vocabulary
 
@@ -71,7 +78,7 @@ def test_a_value_that_somebody_may_have_meant(text: str, meant: str | None) -> N
     ],
 )
 def test_a_key_that_somebody_may_have_meant(key: str, meant: str | None) -> None:
-    assert vocabulary.resembling_key(key) == meant
+    assert vocabulary.Suggester().resembling_key(key) == meant
 
 
 @pytest.mark.parametrize(
@@ -93,3 +100,63 @@ def test_a_key_that_somebody_may_have_meant(key: str, meant: str | None) -> None
 )
 def test_a_quantity_that_somebody_may_have_meant(text: str, meant: str | None) -> None:
     assert vocabulary.resembling_quantity(text) == meant
+
+
+# --- what a suggestion may cost ---
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Pairs of characters of each comparison."""
+    pairs: list[int] = []
+    real = difflib.get_close_matches
+
+    def counting(word: str, possibilities: Iterable[str], **options: Any) -> list[str]:
+        known = list(possibilities)
+        pairs.append(len(word) * sum(map(len, known)))
+        return real(word, known, **options)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counting)
+    return pairs
+
+
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.given(
+    asked=strategies.lists(
+        strategies.tuples(
+            strategies.text("ab", min_size=1, max_size=80),
+            strategies.lists(strategies.text("ab", max_size=62), max_size=70),
+        ),
+        max_size=30,
+    )
+)
+def test_suggestions_for_one_object_cost_little_whatever_it_holds(
+    compared: list[int], asked: list[tuple[str, list[str]]]
+) -> None:
+    compared.clear()
+    suggester = vocabulary.Suggester()
+    for text, known in asked:
+        suggester.resembling(text, known)
+    assert sum(compared) <= 20_000
+
+
+def test_no_more_is_suggested_once_it_has_cost_too_much(compared: list[int]) -> None:
+    suggester = vocabulary.Suggester()
+    assert suggester.resembling("ap", ["app"]) == "app"
+    assert suggester.resembling("ab" * 31, ["ba" * 31] * 63) is None
+    assert suggester.resembling("ap", ["app"]) is None
+    assert len(compared) == 1
+
+
+@hypothesis.given(strategies.text())
+@hypothesis.example("\x7f")
+@hypothesis.example("\x9b2J")
+@hypothesis.example("\u202e")
+@hypothesis.example("\ud800")
+def test_what_is_shown_of_a_text_is_printable_and_short(text: str) -> None:
+    for shown in (vocabulary.shown(text, 10), vocabulary.quoted(text, 10)):
+        assert shown.isprintable()
+        assert len(shown) <= 6 * 2 * 13 + 2
+    assert json.loads(vocabulary.quoted(text, 10)) == (text if len(text) <= 10 else f"{text[:10]}...")
+    if text.isprintable() and len(text) <= 10:
+        assert vocabulary.shown(text, 10) == text

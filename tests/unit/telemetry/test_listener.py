@@ -12,7 +12,7 @@ from swapwarden.telemetry import listener
 
 
 class Member:
-    def __init__(self, peer: str, crowd: listener.Crowd) -> None:
+    def __init__(self, peer: str, crowd: listener.Crowd[Member]) -> None:
         self.peer, self.dropped, self._crowd = peer, False, crowd
         crowd.add(self)
 
@@ -22,7 +22,7 @@ class Member:
 
 
 def test_the_oldest_of_the_address_with_most_connections_gives_way() -> None:
-    crowd = listener.Crowd(4)
+    crowd: listener.Crowd[Member] = listener.Crowd(4)
     probe = Member("node", crowd)
     members = [Member("tenant", crowd) for _ in range(6)]
     assert [member.dropped for member in members] == [True, True, True, False, False, False]
@@ -31,13 +31,13 @@ def test_the_oldest_of_the_address_with_most_connections_gives_way() -> None:
 
 
 def test_among_equals_the_oldest_gives_way() -> None:
-    crowd = listener.Crowd(3)
+    crowd: listener.Crowd[Member] = listener.Crowd(3)
     members = [Member(f"address-{number}", crowd) for number in range(5)]
     assert [member.dropped for member in members] == [True, True, False, False, False]
 
 
 def test_a_member_that_left_makes_room() -> None:
-    crowd = listener.Crowd(2)
+    crowd: listener.Crowd[Member] = listener.Crowd(2)
     first, second = Member("a", crowd), Member("b", crowd)
     crowd.discard(first)
     crowd.discard(first)

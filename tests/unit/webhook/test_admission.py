@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from typing import Any
 
@@ -9,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 from swapwarden.api import names
-from swapwarden.webhook import admission, review
+from swapwarden.webhook import admission, review, rules
 
 from tests.unit.webhook import reviews
 
@@ -133,6 +134,87 @@ def test_many_containers_are_not_all_listed() -> None:
 
 def test_a_huge_value_is_cut_in_the_message() -> None:
     assert len(refused(admission.admit(reviews.create({POLICY: "x" * 200_000}))).message) < 300
+
+
+FORGED = 'x"\n{"level":"error"}\x7f\u202e'
+
+
+@pytest.mark.parametrize("long", ["x" * 2_000_000, FORGED * 5_000])
+def test_text_of_any_length_is_shortened_and_escaped_wherever_it_stands(long: str) -> None:
+    limit, label = f"swap-limit.swapwarden.dev/{long}", f"swapwarden.dev/{long}"
+    pod = reviews.pod({limit: long, POLICY: long, label: long}, containers=[long, f"{long}x"])
+    pod["metadata"]["name"] = long
+    pod["spec"]["nodeSelector"] = {SWAP: long}
+    response = admission.admit(review.decode(reviews.raw(pod, name=long)))
+    assert len(review.encode(response)) < 8000
+    status = refused(response)
+    assert len(status.details.name) <= 6 * 260
+    assert all(text.isprintable() for text in (status.message, status.details.name, *fields(response)))
+
+
+@pytest.mark.parametrize("long", ["x" * 2_000_000, FORGED * 5_000])
+def test_so_it_is_in_warnings(long: str) -> None:
+    pod = reviews.pod({f"swapwarden.dev/{long}": "", f"swap-limit.swapwarden.dev.{long}/a": ""})
+    pod["metadata"]["labels"] = {f"swap-limit.swapwarden.dev/{long}": "1"}
+    warnings = admission.admit(review.decode(reviews.raw(pod))).warnings
+    assert len(warnings) >= 2
+    assert all(warning.isprintable() and len(warning) < 2000 for warning in warnings)
+
+
+def test_the_longest_key_of_a_limit_is_shown_whole() -> None:
+    key = f"swap-limit.swapwarden.dev/{'x' * 63}"
+    assert fields(admission.admit(reviews.create({key: "1"}))) == [f"metadata.annotations[{key}]"]
+
+
+def test_a_pod_with_more_of_our_annotations_than_anybody_needs_is_refused_at_once() -> None:
+    many = [f"c{number}" for number in range(rules.MAX_OWN + 1)]
+    limits = {f"swap-limit.swapwarden.dev/{name}": "1Gi" for name in many}
+    (cause,) = refused(admission.admit(reviews.create(limits, containers=many))).details.causes
+    assert (cause.reason, cause.field) == ("FieldValueTooMany", "metadata.annotations")
+    assert "at most 512" in cause.message
+    del limits["swap-limit.swapwarden.dev/c0"]
+    assert admission.admit(reviews.create(limits, containers=many)).allowed
+
+
+# --- work ---
+
+
+class Counted(str):
+    """A name that counts how often it is compared with another one."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_limit_is_not_looked_for_container_by_container() -> None:
+    known = [f"container-{number}" for number in range(500)]
+    limits = {f"swap-limit.swapwarden.dev/{name}": "1Gi" for name in known}
+    containers = [review.Container(name=Counted(name)) for name in known * 20]
+    pod = review.Pod(review.Metadata(annotations=limits), review.PodSpec(containers=containers))
+    Counted.compared = 0
+    assert list(rules.errors(pod)) == []
+    assert Counted.compared < 3 * len(containers)
+
+
+def test_the_most_expensive_suggestions_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    real = difflib.SequenceMatcher.ratio
+
+    def ratio(matcher: difflib.SequenceMatcher[str]) -> float:
+        looked.append(matcher)
+        return real(matcher)
+
+    monkeypatch.setattr(difflib.SequenceMatcher, "ratio", ratio)
+    limits = {f"swap-limit.swapwarden.dev/{'ab' * 30}{number:02}": "1" for number in range(21)}
+    request = reviews.create(limits, containers=[f"{'ba' * 30}{number:02}" for number in range(63)])
+    assert len(fields(admission.admit(request))) == admission.MAX_CAUSES
+    assert len(looked) < 8
 
 
 def test_the_source_is_not_for_people_to_write() -> None:

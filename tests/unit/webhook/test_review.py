@@ -22,7 +22,6 @@ def test_decodes_what_decisions_need() -> None:
     assert request.object is not None
     assert request.object.annotations == {"a": "b"}
     assert request.object.containers == ["setup", "app", "log"]
-    assert request.old_object is None
 
 
 def test_a_pod_that_a_go_client_left_half_empty() -> None:

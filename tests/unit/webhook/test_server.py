@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from swapwarden.api import names
-from swapwarden.webhook import admission, certificates, server
+from swapwarden.telemetry import turns
+from swapwarden.webhook import admission, certificates, connections, server
 
 from testbed import pki
 from tests.unit.webhook import reviews
@@ -71,6 +73,14 @@ def head(path: str, length: int, *, method: str = "POST", content_type: str = "a
     return (
         f"{method} {path} HTTP/1.1\r\nHost: webhook\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\r\n"
     ).encode("ascii")
+
+
+def client_hello() -> bytes:
+    """What a client sends first."""
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="webhook").do_handshake()
+    return outgoing.read()
 
 
 class Running:
@@ -190,11 +200,11 @@ async def test_an_operation_nobody_knows_does_not_become_a_label(running: Runnin
 async def test_a_request_that_is_none_is_told_why(
     running: Running, path: str, body: bytes, headers: dict[str, str], status: int, says: str
 ) -> None:
-    counted = server.BAD_REQUESTS.value(str(status))
+    counted = connections.BAD_REQUESTS.value(str(status))
     answer = await (await running.connect()).post(path, body, **headers)
     assert answer.status == status
     assert says in answer.body.decode()
-    assert server.BAD_REQUESTS.value(str(status)) == counted + 1
+    assert connections.BAD_REQUESTS.value(str(status)) == counted + 1
 
 
 async def test_the_content_type_may_name_its_character_set(running: Running) -> None:
@@ -267,39 +277,201 @@ async def test_bodies_together_have_a_limit(running: Running, monkeypatch: pytes
             third = await running.connect()
 
 
-async def test_connections_have_a_limit(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
-    clients = [await running.connect() for _ in range(2)]
-    for client in clients:
+async def test_for_a_new_connection_the_oldest_idle_one_gives_way(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    dropped = connections.DROPPED.value("idle")
+    first, second = await running.connect(), await running.connect()
+    for client in (first, second):
         assert (await client.post("/pods")).status == 200
-    one_too_many = await running.connect()
+    third = await running.connect()
+    assert (await third.post("/pods")).status == 200
+    assert await first.ended()
+    assert (await second.post("/pods")).status == 200
+    assert connections.DROPPED.value("idle") == dropped + 1
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST /po", head("/pods", 10), head("/pods", 10) + b"{"])
+async def test_those_that_do_not_finish_what_they_began_give_way_first(
+    running: Running, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
+    answered = await running.connect()
+    assert (await answered.post("/pods")).status == 200
+    slow = [await running.connect() for _ in range(2)]
+    for client in slow:
+        await client.send(begun)
+    for client in slow:
+        assert (await (await running.connect()).post("/pods")).status == 200
+        assert await client.ended()
+    assert (await answered.post("/pods")).status == 200
+
+
+async def test_a_connection_that_is_being_answered_does_not_give_way(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(server, "SMALL_BODY_BYTES", 0)
+    begun, going_on = asyncio.Event(), asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def take(_turns: turns.Turns, _key: str) -> AsyncIterator[None]:
+        begun.set()
+        await going_on.wait()
+        yield
+
+    monkeypatch.setattr(turns.Turns, "take", take)
+    client = await running.connect()
+    answer = asyncio.create_task(client.post("/pods"))
+    await begun.wait()
+    refused = connections.DROPPED.value("refused")
     with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-        await one_too_many.post("/pods")
-    assert (await clients[0].post("/pods")).status == 200
+        await (await running.connect()).post("/pods")
+    going_on.set()
+    assert (await answer).status == 200
+    assert connections.DROPPED.value("refused") == refused + 1
+
+
+async def test_a_thousand_silent_connections_keep_no_client_out(running: Running) -> None:
+    dropped = connections.DROPPED.value("silent")
+    begun = b"\x16\x03\x01\x00\x10"
+    silent = []
+    for number in range(2 * connections.MAX_SILENT):
+        idle = socket.create_connection(("127.0.0.1", running.serving.port), source_address=("127.9.9.9", 0))
+        silent.append(idle)
+        idle.sendall(begun[: number % 6])
+        if number % 100 == 0:
+            assert (await (await running.connect()).post("/pods")).status == 200
+    assert (await (await running.connect()).post("/pods")).status == 200
+    assert connections.DROPPED.value("silent") >= dropped + connections.MAX_SILENT
+    for idle in silent:
+        idle.close()
+
+
+@pytest.mark.parametrize("maximum", ["MAX_HANDSHAKES", "MAX_HANDSHAKES_OF_PEER"])
+async def test_a_handshake_that_stalls_gives_way_to_others(
+    running: Running, monkeypatch: pytest.MonkeyPatch, maximum: str
+) -> None:
+    monkeypatch.setattr(connections, "STALLED_AFTER", 0.01)
+    monkeypatch.setattr(connections, maximum, 2)
+    dropped = connections.DROPPED.value("handshake")
+    hello = client_hello()
+    stalled = [await asyncio.open_connection("127.0.0.1", running.serving.port) for _ in range(5)]
+    for _, writer in stalled:
+        # Not all at once: what a handshake begins with may come in pieces.
+        writer.write(hello[:7])
+        await writer.drain()
+        writer.write(hello[7:])
+    async with asyncio.timeout(20):
+        assert (await (await running.connect()).post("/pods")).status == 200
+        while connections.DROPPED.value("handshake") < dropped + 3:
+            assert (await (await running.connect()).post("/pods")).status == 200
+    for _, writer in stalled:
+        writer.close()
+
+
+async def test_handshakes_of_one_address_keep_no_other_waiting(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_HANDSHAKES_OF_PEER", 2)
+    hello = client_hello()
+    stalled = []
+    for _ in range(5):
+        stalled.append(socket.create_connection(("127.0.0.1", running.serving.port), source_address=("127.9.9.9", 0)))
+        stalled[-1].sendall(hello)
+    dropped = connections.DROPPED.value("handshake")
+    assert (await (await running.connect()).post("/pods")).status == 200
+    assert connections.DROPPED.value("handshake") == dropped, "nobody had to give way for it"
+    for idle in stalled:
+        idle.close()
+
+
+async def test_a_client_that_closes_within_its_first_record_leaves_nothing(running: Running) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.serving.port)
+    writer.write(b"\x16\x03\x01\x10\x00 too little")
+    writer.write_eof()
+    async with asyncio.timeout(connections.READ_TIMEOUT / 2):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    writer.close()
+
+
+# --- large reviews ---
+
+
+def large(namespace: str, **annotations: str) -> bytes:
+    pod = reviews.pod({"note": "x" * server.SMALL_BODY_BYTES, **annotations})
+    return reviews.raw(pod, namespace=namespace)
+
+
+async def test_large_reviews_of_one_namespace_keep_no_other_pod_waiting(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going_on = asyncio.Event()
+    monkeypatch.setattr("swapwarden.telemetry.turns.LONGEST_PAUSE", 0.0)
+    turn = turns.Turns.take
+
+    @contextlib.asynccontextmanager
+    async def take(queue: turns.Turns, key: str) -> AsyncIterator[None]:
+        async with turn(queue, key):
+            await going_on.wait()
+            yield
+
+    monkeypatch.setattr(turns.Turns, "take", take)
+    counted = connections.BAD_REQUESTS.value("503")
+    asked = [asyncio.create_task((await running.connect()).post("/pods", large("greedy"))) for _ in range(8)]
+    async with asyncio.timeout(20):
+        while connections.BAD_REQUESTS.value("503") < counted + 4:
+            assert (await (await running.connect()).post("/pods")).status == 200, "a small one has no turn to wait for"
+        other = asyncio.create_task((await running.connect()).post("/pods", large("modest")))
+        going_on.set()
+        assert (await other).status == 200
+        answers = await asyncio.gather(*asked)
+    assert sorted(answer.status for answer in answers) == [200] * 4 + [503] * 4
+    assert {answer.headers.get("retry-after") for answer in answers if answer.status == 503} == {"1"}
+
+
+async def test_any_pod_that_can_be_stored_is_read(running: Running) -> None:
+    # The worst of 1.5 MiB: each character takes six bytes as Go's encoder writes it.
+    body = large("shop").replace(b'"none"', b'"' + rb"\u003c" * (3 * 512 * 1024) + b'"')
+    assert len(body) > 9 * 1024 * 1024
+    assert (await (await running.connect()).post("/pods", body)).status == 200
+
+
+@pytest.mark.parametrize(
+    "filling",
+    [b'"tolerations":[' + b"{}," * 300_000 + b"{}]", b'"x":{' + b'"a":"",' * 300_000 + b'"a":""}'],
+)
+async def test_a_pod_of_very_many_fields_is_refused_unread(running: Running, filling: bytes) -> None:
+    body = reviews.raw(reviews.pod({})).replace(b'"priority": 0', filling)
+    answer = await (await running.connect()).post("/pods", body)
+    assert answer.status == 400
+    assert "more than 200000 fields" in answer.body.decode()
 
 
 @pytest.mark.parametrize("begun", [b"", b"POST /po"])
 async def test_a_head_that_does_not_come_is_not_waited_for(
     running: Running, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
-    monkeypatch.setattr(server, "READ_TIMEOUT", 0.05)
-    counted = server.BAD_REQUESTS.value("408")
+    monkeypatch.setattr(connections, "READ_TIMEOUT", 0.05)
+    counted = connections.BAD_REQUESTS.value("408")
     client = await running.connect()
     await client.send(begun)
     assert await client.ended()
-    assert server.BAD_REQUESTS.value("408") == counted + 1
+    assert connections.BAD_REQUESTS.value("408") == counted + 1
 
 
 async def test_nor_is_the_head_of_a_second_request(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await running.connect()
     assert (await client.post("/pods")).status == 200
-    monkeypatch.setattr(server, "READ_TIMEOUT", 0.05)
+    monkeypatch.setattr(connections, "READ_TIMEOUT", 0.05)
     await client.send(b"POST /po")
     assert await client.ended()
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "READ_TIMEOUT", 0.05)
+    monkeypatch.setattr(connections, "READ_TIMEOUT", 0.05)
     client = await running.connect()
     await client.send(head("/pods", len(GOOD)) + GOOD[:-1])
     answer = await client.answer()
@@ -308,13 +480,13 @@ async def test_a_body_that_does_not_come_is_not_waited_for(running: Running, mon
 
 
 async def test_a_client_that_leaves_in_the_middle_harms_nobody(running: Running) -> None:
-    counted = server.BAD_REQUESTS.value("400")
+    counted = connections.BAD_REQUESTS.value("400")
     client = await running.connect()
     await client.send(head("/pods", len(GOOD)) + GOOD[:-1])
     await client.close()
     other = await running.connect()
     async with asyncio.timeout(20):
-        while server.BAD_REQUESTS.value("400") == counted:
+        while connections.BAD_REQUESTS.value("400") == counted:
             assert (await other.post("/pods")).status == 200
 
 

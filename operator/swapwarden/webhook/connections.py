@@ -1,0 +1,301 @@
+"""Connections to the webhook's port: counted from TCP on, with bounds in each state that one can be in.
+
+The API server speaks at once: its TLS handshake, its request, the request's body. Others may connect, too. What they
+leave unfinished must neither fill the memory nor keep the API server out. So where there are too many, those that
+have waited longest for their client give way, of the address that has most of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+
+from swapwarden.telemetry import listener, metrics
+
+log = logging.getLogger(__name__)
+
+MAX_SILENT: Final = 512
+"""TCP connections that have not sent what a handshake begins with, and as many whose handshake waits for others'."""
+
+MAX_HANDSHAKES: Final = 256
+"""TLS handshakes at a time: each takes some 50 kB."""
+
+MAX_CONNECTIONS: Final = 512
+"""After the handshake."""
+
+READ_TIMEOUT: Final = 10.0
+"""Seconds for a connection's first byte, for a TLS handshake, for a request's head, and for its body."""
+
+MAX_HANDSHAKES_OF_PEER: Final = 128
+"""Of one address."""
+
+STALLED_AFTER: Final = 1.0
+"""Seconds after which a handshake gives way to one that waits for its place. A busy node is slow, not stalled."""
+
+IDLE_TIMEOUT: Final = 120.0
+"""Seconds. Longer than the 90 after which the API server closes idle connections: it should be the one that does."""
+
+DROPPED = metrics.counter(
+    "swapwarden_webhook_dropped_connections_total",
+    "Connections that were dropped to make room for others, by state: silent (no beginning of a handshake), handshake"
+    " (not finished), request (not sent whole), idle (all requests answered), refused (a new one: all others were being"
+    " answered).",
+    labels=("state",),
+    known=[("silent",), ("handshake",), ("request",), ("idle",), ("refused",)],
+)
+BAD_REQUESTS = metrics.counter(
+    "swapwarden_webhook_bad_requests_total",
+    "Requests that were no admission request for a pod, by HTTP status; 500 is a bug.",
+    labels=("code",),
+    known=[(code,) for code in ("400", "404", "405", "408", "413", "415", "500", "503")],
+)
+
+_RECORD_HEADER_BYTES: Final = 5
+_HANDSHAKE_RECORD: Final = 0x16
+_MAX_RECORD_BYTES: Final = 2**14
+"""How TLS begins: a byte for the type, two for a version, two for the length of the rest (RFC 8446, section 5.1)."""
+
+
+class Established:
+    """Connections after their handshake."""
+
+    def __init__(self) -> None:
+        self.unfinished: listener.Crowd[Connection] = listener.Crowd(MAX_CONNECTIONS)
+        """Those whose next request has not arrived whole; none has begun where nothing was ever asked."""
+        self.idle: listener.Crowd[Connection] = listener.Crowd(MAX_CONNECTIONS)
+        """Those that were answered, and ask nothing at the moment."""
+        self.working = 0
+        """How many have a request that is being answered."""
+
+    def make_room(self) -> bool:
+        """Whether there is room for one more, or one was dropped for it."""
+        if len(self.unfinished) + len(self.idle) + self.working < MAX_CONNECTIONS:
+            return True
+        for state, crowd in (("request", self.unfinished), ("idle", self.idle)):
+            if crowd.drop_one():
+                DROPPED.inc(state)
+                return True
+        DROPPED.inc("refused")
+        return False
+
+
+class Connection(web.RequestHandler):
+    """aiohttp's connection, with a time limit for the head of each request (aiohttp has one for idle clients only)."""
+
+    __slots__ = ("_crowd", "_established", "_head_timer", "_working", "peer")
+
+    def __init__(self, server: web.Server, established: Established, peer: str) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=IDLE_TIMEOUT,
+            access_log=None,  # type: ignore[arg-type]  # None turns it off, says aiohttp's reference
+            auto_decompress=False,
+            lingering_time=1.0,
+        )
+        self.peer = peer
+        self._established = established
+        self._crowd: listener.Crowd[Connection] | None = None
+        self._working = False
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._established.make_room():
+            self._expect_head()
+        else:
+            self.drop()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._enter(None)
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._crowd is self._established.idle:
+            self._expect_head()
+        super().data_received(data)
+
+    def drop(self) -> None:
+        """Close the connection at once."""
+        self._enter(None)
+        self._stop_timer()
+        transport = self.transport
+        self.force_close()
+        if transport is not None:
+            transport.abort()
+
+    def head_arrived(self) -> None:
+        """The body has a time limit of its own."""
+        self._stop_timer()
+
+    def request_arrived(self) -> None:
+        """All of it: from now on it is up to us."""
+        if self._crowd is not None:
+            self._enter(None)
+            self._working = True
+            self._established.working += 1
+
+    def request_ended(self) -> None:
+        """The next byte begins another request."""
+        if self._working or self._crowd is not None:
+            self._enter(self._established.idle)
+
+    def _expect_head(self) -> None:
+        self._enter(self._established.unfinished)
+        self._stop_timer()
+        self._head_timer = asyncio.get_running_loop().call_later(READ_TIMEOUT, self._cut)
+
+    def _enter(self, crowd: listener.Crowd[Connection] | None) -> None:
+        if self._crowd is not None:
+            self._crowd.discard(self)
+        if self._working:
+            self._working = False
+            self._established.working -= 1
+        self._crowd = crowd
+        if crowd is not None:
+            crowd.add(self)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _cut(self) -> None:
+        BAD_REQUESTS.inc("408")
+        self.drop()
+
+
+class _Handshake:
+    """A TLS handshake that is going on."""
+
+    def __init__(self, door: Door, connection: socket.socket, peer: str) -> None:
+        self.begun = asyncio.get_running_loop().time()
+        self.peer = peer
+        self._door, self._socket = door, connection
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._door.connect(self.peer),
+                self._socket,
+                ssl=self._door.context,
+                ssl_handshake_timeout=READ_TIMEOUT,
+                ssl_shutdown_timeout=1.0,
+            )
+        except (OSError, TimeoutError) as error:
+            log.debug("no TLS connection", extra={"peer": self.peer, "error": error})
+
+    def drop(self) -> None:
+        self.task.cancel()
+
+
+class _Waiting:
+    """A connection whose handshake has to wait."""
+
+    def __init__(self, connection: socket.socket, peer: str) -> None:
+        self.socket, self.peer = connection, peer
+
+    def drop(self) -> None:
+        self.socket.close()
+
+
+def _wake_after(connection: socket.socket, count: int) -> None:
+    """Have the event loop be told of a connection when it has so many bytes, or has ended (socket(7), SO_RCVLOWAT)."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+
+
+class Door:
+    """Takes connections from TCP through their handshake."""
+
+    def __init__(self, context: ssl.SSLContext, connect: Callable[[str], Connection]) -> None:
+        """`connect` makes the protocol of a connection whose handshake begins, from the address of its peer."""
+        self.context, self.connect = context, connect
+        self._silent: listener.Crowd[listener.Newcomer] = listener.Crowd(MAX_SILENT)
+        self._waiting: listener.Crowd[_Waiting] = listener.Crowd(MAX_SILENT)
+        self._handshakes: listener.Crowd[_Handshake] = listener.Crowd(MAX_HANDSHAKES)
+
+    def accepted(self, connection: socket.socket, peer: str) -> None:
+        """Wait for the first byte of a new connection."""
+        before = len(self._silent)
+        _wake_after(connection, _RECORD_HEADER_BYTES)
+        listener.Newcomer(connection, peer, self._silent, self._readable, seconds=READ_TIMEOUT)
+        if len(self._silent) == before:
+            DROPPED.inc("silent")
+
+    def close(self) -> None:
+        """Drop all that have not come through."""
+        self._silent.drop_all()
+        self._waiting.drop_all()
+        self._handshakes.drop_all()
+
+    def _readable(self, client: listener.Newcomer) -> None:
+        """Begin the handshake when all of the client's first record is there; until then it costs nothing to wait."""
+        try:
+            header = client.socket.recv(_RECORD_HEADER_BYTES, socket.MSG_PEEK)
+            length = int.from_bytes(header[3:], "big")
+            if len(header) < _RECORD_HEADER_BYTES or header[0] != _HANDSHAKE_RECORD or length > _MAX_RECORD_BYTES:
+                client.drop()
+                return
+            wanted = _RECORD_HEADER_BYTES + length
+            if len(client.socket.recv(wanted, socket.MSG_PEEK)) < wanted:
+                if client.received:  # it was waited for already: the client has closed
+                    client.drop()
+                client.received += header
+                _wake_after(client.socket, wanted)
+                return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            client.drop()
+            return
+        _wake_after(client.socket, 1)
+        if self._waiting.add(_Waiting(client.leave(), client.peer)):
+            DROPPED.inc("handshake")
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin as many of the handshakes that wait as there is room for, of all addresses in turn."""
+        now = asyncio.get_running_loop().time()
+        while self._begin_one(now):
+            pass
+
+    def _begin_one(self, now: float) -> bool:
+        for peer in self._waiting.peers():
+            gives_way = None
+            if self._handshakes.count_of(peer) >= MAX_HANDSHAKES_OF_PEER:
+                gives_way = self._handshakes.oldest_of(peer)
+            elif len(self._handshakes) >= MAX_HANDSHAKES:
+                gives_way = self._handshakes.first_to_go()
+            if gives_way is not None:
+                if now - gives_way.begun < STALLED_AFTER:
+                    continue
+                DROPPED.inc("handshake")
+                self._handshakes.discard(gives_way)
+                gives_way.drop()
+            if (waiting := self._waiting.take(peer)) is not None:
+                self._begin(waiting.socket, peer)
+            return True
+        return False
+
+    def _begin(self, connection: socket.socket, peer: str) -> None:
+        handshake = _Handshake(self, connection, peer)
+        self._handshakes.add(handshake)
+        loop = asyncio.get_running_loop()
+        stalled = loop.call_later(STALLED_AFTER, self._go_on)
+
+        def ended(_task: asyncio.Task[None]) -> None:
+            stalled.cancel()
+            self._handshakes.discard(handshake)
+            self._go_on()
+
+        handshake.task.add_done_callback(ended)
