@@ -13,7 +13,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import web
 
@@ -73,6 +73,28 @@ class Established:
         """Those that were answered, and ask nothing at the moment."""
         self.working = 0
         """How many have a request that is being answered."""
+        self._open: dict[Connection, asyncio.Transport] = {}
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+
+    def opened(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """Remember one for the end."""
+        self._open[connection] = transport
+        self._none_left.clear()
+
+    def lost(self, connection: Connection) -> None:
+        """Forget one that is closed."""
+        self._open.pop(connection, None)
+        if not self._open:
+            self._none_left.set()
+
+    async def close(self) -> None:
+        """Close all connections, those too that wait for their client to take leave."""
+        for transport in list(self._open.values()):
+            transport.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._none_left.wait()
 
     def make_room(self) -> bool:
         """Whether there is room for one more, or one was dropped for it."""
@@ -108,6 +130,7 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._established.opened(self, cast("asyncio.Transport", transport))
         if self._established.make_room():
             self._expect_head()
         else:
@@ -116,6 +139,7 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._enter(None)
         self._stop_timer()
+        self._established.lost(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -180,9 +204,11 @@ class _Handshake:
         self.begun = asyncio.get_running_loop().time()
         self.peer = peer
         self._door, self._socket = door, connection
+        self._passed_on = False
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
+        self._passed_on = True
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._door.connect(self.peer),
@@ -196,6 +222,8 @@ class _Handshake:
 
     def drop(self) -> None:
         self.task.cancel()
+        if not self._passed_on:  # it never will be
+            self._socket.close()
 
 
 class _Waiting:
@@ -223,6 +251,7 @@ class Door:
         self._silent: listener.Crowd[listener.Newcomer] = listener.Crowd(MAX_SILENT)
         self._waiting: listener.Crowd[_Waiting] = listener.Crowd(MAX_SILENT)
         self._handshakes: listener.Crowd[_Handshake] = listener.Crowd(MAX_HANDSHAKES)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def accepted(self, connection: socket.socket, peer: str) -> None:
         """Wait for the first byte of a new connection."""
@@ -232,11 +261,12 @@ class Door:
         if len(self._silent) == before:
             DROPPED.inc("silent")
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Drop all that have not come through."""
         self._silent.drop_all()
         self._waiting.drop_all()
         self._handshakes.drop_all()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _readable(self, client: listener.Newcomer) -> None:
         """Begin the handshake when all of the client's first record is there; until then it costs nothing to wait."""
@@ -293,7 +323,10 @@ class Door:
         loop = asyncio.get_running_loop()
         stalled = loop.call_later(STALLED_AFTER, self._go_on)
 
-        def ended(_task: asyncio.Task[None]) -> None:
+        self._tasks.add(handshake.task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
             stalled.cancel()
             self._handshakes.discard(handshake)
             self._go_on()

@@ -235,9 +235,10 @@ async def serve(host: str, port: int, pair: certificates.Certificates) -> AsyncI
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_TIMEOUT):
                 await handler.idle.wait()
-        door.close()
+        await door.close()
         server.pre_shutdown()
         await server.shutdown(SHUTDOWN_TIMEOUT)
+        await established.close()
 
 
 def _request(
