@@ -125,6 +125,11 @@ bench-agent: venv ## Measure the agent in the kernel VM beside a loop in C: memo
 	@$(PYTHON) -m testbed setup kernel
 	$(PYTHON) -m bench.agent
 
+.PHONY: bench-storm
+bench-storm: venv ## Measure repairs on a node VM without idle CPU, by the agent's CPU request and weight (half an hour); STORM_SECONDS=10 is short, STORM="10m 300m" chooses
+	@$(PYTHON) -m testbed setup controlplane helm cluster
+	$(PYTHON) -m bench.storm --seconds=$(or $(STORM_SECONDS),60) $(STORM)
+
 .PHONY: bench-webhook
 bench-webhook: venv ## Measure what the webhook adds to the creation of a pod, against one in Go, as a ratio
 	@$(PYTHON) -m testbed setup controlplane

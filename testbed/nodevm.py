@@ -296,11 +296,15 @@ class NodeVM(GuestLink):
         finally:
             inside.unlink()
 
-    def record(self, root: Path = KUBEPODS) -> Recording:
-        """Start a recorder of all swap limits below the cgroup ROOT; it is at work when this returns."""
+    def record(self, root: Path = KUBEPODS, every: float | None = None) -> Recording:
+        """Start a recorder of all swap limits below the cgroup ROOT; it is at work when this returns.
+
+        EVERY is in seconds, as testbed.recorder has it.
+        """
         name = f"recorder-{next(_NUMBERS)}"
         output = Path("/run") / f"{name}.jsonl"
-        running = self.spawn(["python3", "-S", str(self.shared / "recorder.py"), str(root), str(output)], log=name)
+        argv = ["python3", "-S", str(self.shared / "recorder.py"), str(root), str(output)]
+        running = self.spawn([*argv, *([] if every is None else [str(every)])], log=name)
         deadline = time.monotonic() + _COMMAND_TIMEOUT
         while "recording" not in running.output():
             if running.poll() is not None or time.monotonic() > deadline:

@@ -1,10 +1,11 @@
 """Runs inside the node VM and records what memory.swap.max ever was, of every cgroup below one. Standard library only.
 
-    python3 recorder.py CGROUP OUTPUT
+    python3 recorder.py CGROUP OUTPUT [SECONDS]
 
-It writes one JSON object per line to OUTPUT: `at` (the VM's clock, seconds since 1970), `path` (relative to CGROUP),
-`event` (`found` for what was there before, `created`, `written`, `gone`, `used` for a change of swap.current) and, but
-for `gone`, `max` and `current` as the kernel gives them. It ends on SIGTERM.
+With SECONDS it looks that often at what is in use, and runs before all other processes, so that it misses nothing where
+the node is busy. It writes one JSON object per line to OUTPUT: `at` (the VM's clock, seconds since 1970), `path`
+(relative to CGROUP), `event` (`found` for what was there before, `created`, `written`, `gone`, `used` for a change of
+swap.current) and, but for `gone`, `max` and `current` as the kernel gives them. It ends on SIGTERM.
 """
 
 import contextlib
@@ -31,8 +32,9 @@ _SAMPLE_EVERY = 0.5
 class Recorder:
     """The watches, and the last known use of swap by cgroup."""
 
-    def __init__(self, root: Path, output: IO[str]) -> None:
+    def __init__(self, root: Path, output: IO[str], sample_every: float = _SAMPLE_EVERY) -> None:
         self._root = root
+        self._sample_every = sample_every
         self._output = output
         self._descriptor = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
@@ -49,10 +51,10 @@ class Recorder:
         poll.register(self._descriptor, select.POLLIN)
         sampled = time.monotonic()
         while True:
-            if poll.poll(_SAMPLE_EVERY * 1000):
+            if poll.poll(self._sample_every * 1000):
                 for watch, mask, name in self._events():
                     self._handle(watch, mask, name)
-            if time.monotonic() - sampled >= _SAMPLE_EVERY:
+            if time.monotonic() - sampled >= self._sample_every:
                 sampled = time.monotonic()
                 self._sample()
             self._output.flush()
@@ -131,11 +133,13 @@ def _leave(_number: int, _frame: object) -> None:
     raise SystemExit
 
 
-def main(root: str, output: str) -> None:
+def main(root: str, output: str, seconds: str = "") -> None:
     """See the module."""
     signal.signal(signal.SIGTERM, _leave)
+    if seconds:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     with Path(output).open("a", encoding="utf-8") as file:
-        Recorder(Path(root), file).run()
+        Recorder(Path(root), file, float(seconds or _SAMPLE_EVERY)).run()
 
 
 if __name__ == "__main__":
