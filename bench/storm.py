@@ -154,6 +154,21 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
+class Share:
+    """Of the CPU, for the agent's pod, in seconds."""
+
+    used: float
+    waited: float
+    """How long it could run and something else ran (cpu.pressure); NaN where the kernel does not say."""
+    weight: int
+    """At the end."""
+
+    def since(self, before: Share) -> Share:
+        """What came to it since then."""
+        return Share(self.used - before.used, self.waited - before.waited, self.weight)
+
+
+@dataclasses.dataclass(frozen=True)
 class Row:
     """One variant."""
 
@@ -168,11 +183,10 @@ class Row:
     most: float
     reloads: int
     busy: float
-    agent_cpu: float
-    """Seconds of CPU that the agent's pod used meanwhile."""
+    agent: Share
 
 
-def row(variant: str, found: Sequence[Exposures], said: Json, agent_cpu: float) -> Row:
+def row(variant: str, found: Sequence[Exposures], said: Json, agent: Share) -> Row:
     """All pods of one variant."""
     repairs = [each for pod in found for each in pod.repairs]
     above = [each for pod in found for each in pod.above]
@@ -188,7 +202,7 @@ def row(variant: str, found: Sequence[Exposures], said: Json, agent_cpu: float) 
         most=max(repairs, default=math.nan),
         reloads=said["reloads"],
         busy=said["busy"],
-        agent_cpu=agent_cpu,
+        agent=agent,
     )
 
 
@@ -197,11 +211,13 @@ def table(rows: Iterable[Row]) -> str:
     head = (
         f"{'agent':<20} {'swapped':>7} {'most kB':>8} {'above 0 s':>9} {'longest s':>9} {'repairs':>7}"
         f" {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8} {'reloads':>7} {'busy':>5} {'CPU s':>6}"
+        f" {'waited':>6} {'weight':>6}"
     )
     lines = [
         f"{each.variant:<20} {each.swapped_pods:>7} {each.most_bytes / 1000:>8.0f} {each.above_seconds:>9.2f}"
         f" {each.longest_seconds:>9.2f} {each.repairs:>7} {each.p50 * 1000:>8.1f} {each.p99 * 1000:>8.1f}"
-        f" {each.most * 1000:>8.1f} {each.reloads:>7} {each.busy:>5.0%} {each.agent_cpu:>6.2f}"
+        f" {each.most * 1000:>8.1f} {each.reloads:>7} {each.busy:>5.0%} {each.agent.used:>6.2f}"
+        f" {each.agent.waited:>6.2f} {each.agent.weight:>6}"
         for each in rows
     ]
     return "\n".join([head, *lines])
@@ -280,17 +296,17 @@ class Storm:
         (agent,) = self._of_pods(helm.NAMESPACE, "app.kubernetes.io/component=agent")
         node = self._cluster.node
         with term.step(f"{variant.name}: {self._seconds:.0f} s of storm"), node.record(every=SAMPLE_SECONDS) as seen:
-            before = self._cpu_seconds(agent)
+            before = self._share(agent)
             argv = ["python3", "-S", str(self._guest), str(self._seconds), *map(str, quiet)]
             said = json.loads(node.run(argv, timeout=self._seconds + TIMEOUT).stdout)
-            used = self._cpu_seconds(agent) - before
+            share = self._share(agent).since(before)
             end = float(node.run(["date", "+%s.%N"], timeout=TIMEOUT).stdout)
             samples = seen.samples()
         by_path: dict[str, list[Sample]] = {str(path.relative_to(nodevm.KUBEPODS)): [] for path in quiet}
         for sample in samples:
             if sample.path in by_path:
                 by_path[sample.path].append(sample)
-        return row(variant.name, [exposures(found, end) for found in by_path.values()], said, used)
+        return row(variant.name, [exposures(found, end) for found in by_path.values()], said, share)
 
     def _install(self, variant: Variant) -> None:
         settings = f"--set=image.repository={image.REFERENCE.partition(':')[0]}"
@@ -366,9 +382,14 @@ class Storm:
         argv = ["cat", *(str(path / "memory.swap.max") for path in cgroups)]
         return set(self._cluster.node.run(argv, timeout=TIMEOUT).stdout.split())
 
-    def _cpu_seconds(self, pod: Json) -> float:
-        text = self._cluster.node.read(self._cgroup(pod) / "cpu.stat")
-        return int(next(line.split()[1] for line in text.splitlines() if line.startswith("usage_usec"))) / 1e6
+    def _share(self, pod: Json) -> Share:
+        folder, read = self._cgroup(pod), self._cluster.node.read
+        used = next(line.split()[1] for line in read(folder / "cpu.stat").splitlines() if line.startswith("usage_usec"))
+        try:
+            waited = int(read(folder / "cpu.pressure").split("total=")[1].split()[0]) / 1e6
+        except (VMError, IndexError):
+            waited = math.nan
+        return Share(int(used) / 1e6, waited, int(read(folder / "cpu.weight")))
 
 
 def main() -> int:

@@ -42,6 +42,8 @@ class Recorder:
         self._folders: dict[int, Path] = {}
         self._files: dict[int, Path] = {}
         self._used: dict[Path, str] = {}
+        self._open: dict[Path, int] = {}
+        """Files that say what is in use: to open each anew each time would keep a small machine busy."""
 
     def run(self) -> None:
         """Record until the process is ended."""
@@ -101,6 +103,8 @@ class Recorder:
     def _remove(self, folder: Path) -> None:
         if self._used.pop(folder, None) is None:
             return
+        if folder in self._open:
+            os.close(self._open.pop(folder))
         for watches in (self._folders, self._files):
             # The kernel keeps the marks of a removed cgroup.
             for watch in [watch for watch, path in watches.items() if path == folder]:
@@ -117,8 +121,13 @@ class Recorder:
     def _sample(self) -> None:
         for folder, known in list(self._used.items()):
             with contextlib.suppress(OSError):
-                if _read(folder / "memory.swap.current") != known:
+                if self._usage(folder) != known:
                     self._record(folder, "used")
+
+    def _usage(self, folder: Path) -> str:
+        if folder not in self._open:
+            self._open[folder] = os.open(folder / "memory.swap.current", os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(self._open[folder], 64, 0).decode("ascii").strip()
 
     def _write(self, folder: Path, event: str, values: dict[str, str]) -> None:
         line = {"at": time.time(), "path": str(folder.relative_to(self._root)), "event": event, **values}

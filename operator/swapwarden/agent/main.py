@@ -339,6 +339,7 @@ class Agent:
                 away=self._sign.last,
                 changed=self._changed,
                 held_at_zero=lambda unit: unit in self._slice_drop_ins.held,
+                first=self._keep_weight,
             )
             stack.callback(self._enforcer.close)
             stack.callback(self._leave, self._enforcer, book)
@@ -426,6 +427,11 @@ class Agent:
             log.warning("--cpu-weight is not kept: which pod is the agent's own? Set POD_UID (from metadata.uid)")
             return 0
         return weight
+
+    def _keep_weight(self) -> None:
+        """Before repairs, which go the faster for it: systemd takes it away along with what is to be repaired."""
+        if self._weight is not None:
+            self._weight.catch_up()
 
     def _own_path(self) -> str | None:
         known = [] if self._enforcer is None else self._enforcer.known

@@ -89,6 +89,11 @@ class OwnWeight:
             self._path, self._holds = path, False
         self._settle()
 
+    def catch_up(self) -> None:
+        """Take in what inotify has to tell by now. It is done anyway: this is for who wants the weight first."""
+        if self._inotify is not None and self._inotify.read() and self._timer is None:
+            self._settle()
+
     def close(self) -> None:
         """End; what the file holds stays, and goes with the pod."""
         self._unwatch()
@@ -148,16 +153,10 @@ class OwnWeight:
                 made.close()
                 raise
             self._inotify = made
-            asyncio.get_running_loop().add_reader(made.fileno(), self._readable)
+            asyncio.get_running_loop().add_reader(made.fileno(), self.catch_up)
 
     def _unwatch(self) -> None:
         if self._inotify is not None:
             asyncio.get_running_loop().remove_reader(self._inotify.fileno())
             self._inotify.close()
             self._inotify = None
-
-    def _readable(self) -> None:
-        if self._inotify is not None:
-            self._inotify.read()
-        if self._timer is None:
-            self._settle()

@@ -9,6 +9,8 @@ import pytest
 from bench import storm
 from testbed.nodevm import Sample
 
+SHARE = storm.Share(2.0, 0.5, 1)
+
 
 def seen(*events: tuple[float, int | None, int]) -> list[Sample]:
     """Writes at these seconds: the limit (None: none), and what was in use."""
@@ -33,12 +35,13 @@ def test_what_is_not_repaired_at_the_end_counts_until_then() -> None:
 
 def test_all_pods_are_one_row() -> None:
     pods = [storm.Exposures([0.1] * 98 + [0.2], [0.1], 0), storm.Exposures([3.0], [3.0], 4096)]
-    row = storm.row("10m", pods, {"reloads": 60, "busy": 1.0}, 2.0)
+    row = storm.row("10m", pods, {"reloads": 60, "busy": 1.0}, SHARE)
     assert (row.swapped_pods, row.most_bytes, row.longest_seconds, row.repairs) == (1, 4096, 3.0, 100)
     assert (row.p50, row.p99, row.most) == (0.1, 0.2, 3.0)
     assert row.above_seconds == pytest.approx(3.1)
-    assert math.isnan(storm.row("10m", [], {"reloads": 0, "busy": 0.0}, 0.0).p99)
+    assert math.isnan(storm.row("10m", [], {"reloads": 0, "busy": 0.0}, SHARE).p99)
     assert "10m" in storm.table([row])
+    assert storm.Share(3.0, 2.0, 1000).since(SHARE) == storm.Share(1.0, 1.5, 1000)
 
 
 def test_a_variant_says_what_the_chart_is_given() -> None:
