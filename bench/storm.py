@@ -243,7 +243,7 @@ def pod(name: str, kind: str, main: Json, annotations: dict[str, str]) -> Json:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": SPACE, "labels": {"kind": kind}, "annotations": annotations},
-        "spec": {"terminationGracePeriodSeconds": 0, "nodeName": nodevm.NAME, "containers": [main]},
+        "spec": {"terminationGracePeriodSeconds": 1, "nodeName": nodevm.NAME, "containers": [main]},
     }
 
 
@@ -275,6 +275,7 @@ class Storm:
         self._seconds = seconds
         self._pods = pods
         self._busy = busy_pods
+        self._installed = False
         self._guest = cluster.node.shared / GUEST.name
         shutil.copy2(GUEST, self._guest)
 
@@ -314,7 +315,10 @@ class Storm:
         values = self._cluster.folder / "values.json"
         values.write_text(json.dumps(variant.values), encoding="ascii")
         argv = ["upgrade", helm.RELEASE, str(chart.FOLDER), settings, *options, f"--values={values}"]
+        # Of another version, of which there is none, hooks would do something.
+        argv += ["--no-hooks"] if self._installed else []
         self._cluster.helm(*argv, f"--timeout={TIMEOUT:.0f}s", timeout=2 * TIMEOUT)
+        self._installed = True
         status = [
             "rollout",
             "status",
@@ -358,8 +362,9 @@ class Storm:
         try:
             yield
         finally:
-            delete = ["delete", "pods", f"--selector=kind={kind}", f"--namespace={SPACE}", "--force"]
-            self._cluster.kubectl(*delete, "--grace-period=0", timeout=TIMEOUT)
+            # Until the kubelet says that they are gone: the next row is not to be theirs.
+            delete = ["delete", "pods", f"--selector=kind={kind}", f"--namespace={SPACE}", "--wait"]
+            self._cluster.kubectl(*delete, timeout=TIMEOUT)
 
     def _apply(self, *objects: Json) -> None:
         listed = {"apiVersion": "v1", "kind": "List", "items": objects}
