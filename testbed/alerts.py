@@ -151,6 +151,34 @@ max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0
         " What they say is not enforced; all else is. Apply the definitions of the controller's version.",
     ),
     Alert(
+        "SwapwardenControllerPartFailing",
+        "warning",
+        "5m",
+        "sum by (cluster, part) (increase(swapwarden_controller_part_faults_total[15m])) > 2",
+        "A part of the controller fails again and again.",
+        'The part {{ $labels.part }} of Swapwarden\'s controller has failed {{ $value | printf "%.0f" }} times in 15'
+        " minutes with an unexpected error. It is started again each time, and plans go on.",
+    ),
+    Alert(
+        "SwapwardenClockDiffers",
+        "warning",
+        "10m",
+        "max by (cluster) (abs(swapwarden_controller_clock_difference_seconds)) > 3600",
+        "The controller's clock and the API server's differ.",
+        "The clock of the leading controller's node and the API server's have differed by {{ $value |"
+        " humanizeDuration }} for 10 minutes. The webhook's certificate is not renewed until they agree.",
+        webhook=True,
+    ),
+    Alert(
+        "SwapwardenRestoring",
+        "warning",
+        "10m",
+        "max by (cluster) (swapwarden_controller_restoring) == 1",
+        "Nodes are told to put back what was there; no policy is enforced.",
+        "The ConfigMap swapwarden-uninstall has ordered for 10 minutes that all nodes put back what was there before"
+        " Swapwarden. Pods that must not swap may.",
+    ),
+    Alert(
         "SwapwardenWebhookFailing",
         "critical",
         "10m",

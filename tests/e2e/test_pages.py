@@ -16,6 +16,7 @@ PRESSURE = "some avg10="
 ON_CLUSTER = {
     "docs/runbooks/SwapwardenAgentSilent.md": ["swapwarden"],
     "docs/runbooks/SwapwardenCrdOutdated.md": ["[pod/swapwarden-controller-"],
+    "docs/runbooks/SwapwardenControllerPartFailing.md": ["[pod/swapwarden-controller-"],
     "docs/runbooks/SwapwardenNoLeader.md": ["[pod/swapwarden-controller-"],
     "docs/runbooks/SwapwardenWebhookFailing.md": ["pod/probe created (server dry run)", "[pod/swapwarden-webhook-"],
 }

@@ -9,8 +9,14 @@ The Secret comes with the installation, empty, so that it goes with it, too, and
 | next.crt, next.key | the pair that will follow it, until its authority is trusted everywhere |
 | ca.crt | the authorities that vouch for these two, and for those before them that have not expired |
 
+Of the authorities in the Secret only those count that signed one of its pairs. Those before them are in the
+registration already, and stay there until they have expired.
+
 rotation.py says what is done when. Both the Secret and the registration are written only as they were read, so that
 of two who write the second one must look again.
+
+The time is that of the API server, which checks the certificate. Where this machine's differs from it by more than
+TOLERANCE, one of the two is wrong, and a pair that is valid by either is left alone.
 """
 
 from __future__ import annotations
@@ -42,11 +48,16 @@ STEPS = metrics.counter(
     labels=("step",),
     known=[(step.value,) for step in rotation.Step if step is not rotation.Step.NOTHING],
 )
+CLOCK = metrics.gauge(
+    "swapwarden_controller_clock_difference_seconds",
+    "This instance's time less the API server's, by the leader that keeps the webhook's certificate; 0 by others.",
+)
 FAILURES = metrics.counter(
     "swapwarden_controller_webhook_certificate_failures_total",
     "Looks at the webhook's certificate that failed, and are tried again.",
 )
 
+TOLERANCE: Final = datetime.timedelta(hours=1)
 INTERVAL_SECONDS: Final = 10.0
 STANDBY_SECONDS: Final = 0.5
 BACKOFF_SECONDS: Final = (0.5, 30.0)
@@ -87,6 +98,7 @@ class Keeper:
         self._overlap = overlap
         self._interval = interval
         self._published: tuple[bytes, float] | None = None
+        self._astray = False
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -96,6 +108,7 @@ class Keeper:
             if term is None:
                 self._published = None
                 EXPIRY.set(0)
+                CLOCK.set(0)
                 await asyncio.sleep(STANDBY_SECONDS)
                 continue
             try:
@@ -124,25 +137,31 @@ class Keeper:
                 return
 
     async def _step(self, term: Term) -> rotation.Step:
-        now = datetime.datetime.now(datetime.UTC)
         secret = json.loads(await self._api.get(self._secret, timeout=TIMEOUT))
         registration = await self._registered()
         data = _decoded(secret)
+        own = _now()
+        now = self._server_time(own)
+        times = now, own
         # Those that are trusted although the Secret has them not: it was lost, and its pair may still be served.
         trusted = _authorities(registration, self.service)
-        authorities = pairs.bundle([data.get("ca.crt", b""), *trusted], now)
-        host = f"{self.service}.{self._namespace}.svc"
         current, coming = _pair(data, "tls"), _pair(data, "next")
+        vouching = pairs.signers(data.get("ca.crt", b""), [current, coming])
+        authorities = pairs.bundle([vouching, *trusted], min(times))
+        host = f"{self.service}.{self._namespace}.svc"
+        served = [validity for time in times if (validity := pairs.judge(current, authorities, host, time))]
         view = rotation.View(
-            current=pairs.judge(current, authorities, host, now),
+            current=served[0] if served else None,
             coming=pairs.judge(coming, authorities, host, now),
             published=self._published_for(trusted, authorities),
         )
         EXPIRY.set(view.current.not_after.timestamp() if view.current else 0)
         step = rotation.decide(view, now, self._overlap)
+        if self._astray and view.current is not None and step is not rotation.Step.PUBLISH:
+            return rotation.Step.NOTHING
         if step is rotation.Step.ISSUE:
             made, authority = pairs.issue(host, now, self._lifetime)
-            bundle = pairs.bundle([authorities, authority], now)
+            bundle = pairs.bundle([authorities, authority], min(times))
             await self._store(term, secret, {"next.crt": made.certificate, "next.key": made.key, "ca.crt": bundle})
         elif step is rotation.Step.PUBLISH:
             await self._publish(term, registration, authorities)
@@ -153,6 +172,24 @@ class Keeper:
             STEPS.inc(step.value)
             log.info("webhook's certificate: %s", step.value, extra={"secret": self._name})
         return step
+
+    def _server_time(self, own: datetime.datetime) -> datetime.datetime:
+        """The API server's time, as of the last answer; what it differs by from OWN is published."""
+        seconds = self._api.server_time()
+        now = own if seconds is None else datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        CLOCK.set((own - now).total_seconds())
+        astray = abs(own - now) > TOLERANCE
+        if astray and not self._astray:
+            log.error(
+                "the clock of this machine says %s and the API server's %s: a webhook certificate that is valid by"
+                " either is not renewed until they agree; put the wrong one right",
+                own.isoformat(timespec="seconds"),
+                now.isoformat(timespec="seconds"),
+            )
+        elif self._astray and not astray:
+            log.info("the clock of this machine and the API server's agree again")
+        self._astray = astray
+        return now
 
     def _published_for(self, trusted: list[bytes], authorities: bytes) -> datetime.timedelta | None:
         """For how long this instance has seen all entries of the registration trust exactly these authorities."""
@@ -185,6 +222,10 @@ class Keeper:
             entry["clientConfig"]["caBundle"] = encoded
         body = json.dumps(registration).encode()
         await term.write(self._api.put(self._registration, body, params=FIELD_MANAGER, timeout=TIMEOUT))
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
 
 
 def _entries(registration: Json, service: str) -> list[Json]:

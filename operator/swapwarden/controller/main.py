@@ -457,6 +457,7 @@ class Controller:
             if row is not None:
                 self._tell_exposures(term, row)
                 self._tell_troubles(None, row)
+        self._tell_order()
         self._reporter.nudge()
         if self._conditions is not None:
             self._conditions.nudge(*self._known.nodes)
@@ -517,8 +518,13 @@ class Controller:
 
     def _ordered(self) -> None:
         self._known.restoring = self._order.given
+        self._tell_order()
         for name in self._known.nodes:
             self._dirty(name, 0.0)
+
+    def _tell_order(self) -> None:
+        if self._order.given and self._term() is not None:
+            self._order.tell(self._recorder)
 
     def _feature_changed(self, node: str | None) -> None:
         for name in self._known.nodes if node is None else [node]:

@@ -18,6 +18,9 @@ from swapwarden.controller import rotation
 
 SKEW: Final = datetime.timedelta(hours=1)
 """How far a certificate's validity begins in the past: clocks differ."""
+KEPT: Final = datetime.timedelta(days=1)
+"""How long an authority that has expired stays in a bundle. It does no harm there; taking one away because a clock was
+wrong for a moment does."""
 ORGANIZATION: Final = "swapwarden"
 MAX_AUTHORITIES: Final = 16
 """Of one bundle; more are no sign of rotation, but of something that goes wrong."""
@@ -115,13 +118,23 @@ def _certificates(pem: bytes) -> list[x509.Certificate]:
         return []
 
 
+def signers(authorities: bytes, found: Iterable[Pair | None]) -> bytes:
+    """Those of a bundle (PEM) that signed one of the pairs."""
+    certificates = [each for pair in found if pair is not None for each in _certificates(pair.certificate)[:1]]
+    return b"".join(
+        _pem(authority)
+        for authority in _certificates(authorities)
+        if any(_signed(certificate, authority) for certificate in certificates)
+    )
+
+
 def bundle(sources: Iterable[bytes], now: datetime.datetime) -> bytes:
-    """Join bundles of authorities (PEM): each one once, those that have expired and what is no certificate left out.
+    """Join bundles of authorities (PEM): each one once, without those that expired more than KEPT before `now`.
 
     The newest ones where there are more than MAX_AUTHORITIES. The order depends on nothing but the authorities.
     """
     found = {certificate for source in sources for certificate in _certificates(source)}
-    valid = [each for each in found if now < each.not_valid_after_utc]
+    valid = [each for each in found if now - KEPT < each.not_valid_after_utc]
     valid.sort(key=lambda each: (each.not_valid_before_utc, each.fingerprint(hashes.SHA256())), reverse=True)
     return b"".join(_pem(each) for each in valid[:MAX_AUTHORITIES])
 

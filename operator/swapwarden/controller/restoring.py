@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.kube import backoff, client, config
+from swapwarden.kube import backoff, client, config, events
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -32,13 +32,30 @@ BACKOFF_SECONDS: Final = (0.5, 30.0)
 TIMEOUT: Final = 10.0
 
 
+REASON: Final = "Restoring"
+MESSAGE: Final = (
+    "every node puts back what was there before Swapwarden, and no policy is enforced any more; set restore to false to"
+    " take this back"
+)
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    uid: str = ""
+    resource_version: str = ""
+
+
 class _ConfigMap(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
     data: dict[str, str] = {}
+
+
+def _decoded(body: bytes) -> _ConfigMap:
+    return msgspec.json.decode(body, type=_ConfigMap)
 
 
 def is_order(body: bytes) -> bool:
     """Whether a ConfigMap, as it came from the API server, orders to restore. msgspec.DecodeError where it is none."""
-    return msgspec.json.decode(body, type=_ConfigMap).data.get(KEY) == YES
+    return _decoded(body).data.get(KEY) == YES
 
 
 class Order:
@@ -49,12 +66,21 @@ class Order:
     ) -> None:
         """`changed` is called when the order was given, or taken back."""
         self._api = api
+        self._namespace = namespace
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{CONFIG_MAP}"
         self._changed = changed
         self._interval = interval
         self.given = False
+        self._given_by = _Metadata()
         self.synced = asyncio.Event()
         """Set when it was looked for: a controller that comes in the middle of it must not enforce first."""
+
+    def tell(self, recorder: events.Recorder) -> None:
+        """Have an event say that it was given: one for each time, whoever leads then."""
+        found = self._given_by
+        regarding = events.Regarding("v1", "ConfigMap", self._namespace, CONFIG_MAP, found.uid)
+        key = f"{found.uid}/{found.resource_version}"
+        recorder.event(regarding, "Warning", REASON, MESSAGE, key=key, urgent=True)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -82,10 +108,13 @@ class Order:
                 self.synced.set()
                 return
             raise
-        given = is_order(body)
+        found = _decoded(body)
+        given = found.data.get(KEY) == YES
         if given != self.given:
             log.warning("every node shall put back what was there" if given else "the order to restore was taken back")
         changed, self.given = given != self.given, given
+        if changed:
+            self._given_by = found.metadata
         RESTORING.set(given)
         self.synced.set()
         if changed:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import struct
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -30,6 +31,9 @@ IDLE_SECONDS = 60.0
 
 MAX_RETRY_AFTER_SECONDS = 60.0
 """A server that asks for more is not believed: nobody would see why nothing happens any more."""
+
+RESET = struct.pack("ii", 1, 0)
+"""struct linger that has close() discard what was not sent, and reset the connection."""
 
 MAX_CONNECTIONS = 16
 MAX_HEADER_BYTES = 64 * 1024
@@ -186,7 +190,12 @@ class _Connection:
         )
 
     def close(self) -> None:
-        # At once: what is unsent may never be taken by a peer that hangs.
+        # At once: what is unsent may never be taken by a peer that hangs. And by a reset: else the kernel would send a
+        # request that was given up when an interrupted network works again (tcp(7), tcp_orphan_retries).
+        raw: Any = self._writer.get_extra_info("socket")
+        if raw is not None:
+            with contextlib.suppress(OSError):
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self._writer.transport.abort()
 
     async def closed(self) -> None:
@@ -271,6 +280,7 @@ class Client:
         self._prefix = url.path.rstrip("/")
         self._netloc = url.netloc
         self._context = cfg.ssl_context()
+        self._dated = "", 0.0
         self._idle: list[_Connection] = []
         # Watches hold a connection for minutes, so they do not count.
         self._slots = asyncio.Semaphore(max_connections)
@@ -284,6 +294,16 @@ class Client:
             connection.close()
         for connection in idle:
             await connection.closed()
+
+    def server_time(self) -> float | None:
+        """Seconds since 1970 by the API server's own clock, to the second, from the date of its last answer.
+
+        None where there was no answer yet, or one without a date.
+        """
+        stamp, came = self._dated
+        with contextlib.suppress(ValueError, OverflowError):
+            return _date(stamp) + time.monotonic() - came
+        return None
 
     async def get(
         self,
@@ -407,6 +427,7 @@ class Client:
             connection.close()
             self._config.token_file.forget()
             connection = await self._send(method, path, params, body, content_type)
+        self._dated = connection.headers.get("date", ""), time.monotonic()
         try:
             yield connection
         finally:

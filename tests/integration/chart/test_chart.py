@@ -284,7 +284,7 @@ def test_values_reach_the_rules(tmp_path: Path) -> None:
 def test_without_a_webhook_there_are_no_alerts_about_it(tmp_path: Path) -> None:
     found = rules(rendered(tmp_path, SETS["without webhook"]))
     about = {alert.name for alert in alerts.ALERTS if alert.webhook}
-    assert len(about) == 3
+    assert len(about) == 4
     assert found.keys() == {alert.name for alert in alerts.ALERTS} - about
 
 

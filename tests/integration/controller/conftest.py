@@ -8,11 +8,13 @@ from testbed import manifests
 from testbed.controlplane import ControlPlane
 from tests.integration.controller.cluster import PROFILES, STATES, Cluster
 
+AUDITED = ["nodeswapstates.swapwarden.dev", "nodes", "nodeswapprofiles/status.swapwarden.dev"]
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """One of this folder: other tests' nodes would be planned, too."""
-    with ControlPlane(audit=["nodeswapstates.swapwarden.dev"]) as running:
+    with ControlPlane(audit=AUDITED) as running:
         running.apply_crds(manifests.FOLDER.parents[1] / "crds")
         running.apply(*manifests.other_manifests())
         running.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})

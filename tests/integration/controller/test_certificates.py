@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import datetime
+import pathlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from testbed import manifests
 from testbed.controller import Controller
 from tests.integration.controller.cluster import FAST, Cluster
 from tests.unit.controller.objects import term
+from tests.unit.controller.test_pairs import handshake
 
 Json = dict[str, Any]
 Keep = Callable[..., contextlib.AbstractAsyncContextManager[certificates.Keeper]]
@@ -30,6 +32,7 @@ HOST = f"{SERVICE}.{NAMESPACE}.svc"
 FLAGS = (f"--webhook-service={SERVICE}", f"--webhook-registration={REGISTRATION}")
 # A certificate begins an hour in the past, so that one which lasts for a minute is due at once.
 SHORT = datetime.timedelta(minutes=1)
+DAY = datetime.timedelta(days=1)
 OVERLAP = datetime.timedelta(seconds=0.5)
 
 
@@ -216,6 +219,84 @@ async def test_two_at_a_time_do_not_get_in_each_others_way(installed: Installed,
             while len(seen) < 3:
                 assert await asyncio.to_thread(installed.works)
                 seen.add(installed.data()["tls.crt"])
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> list[datetime.timedelta]:
+    """By how much the clock of the controller's machine, and of no other, is ahead."""
+    by, real = [0 * DAY], certificates._now
+    monkeypatch.setattr(certificates, "_now", lambda: real() + by[0])
+    return by
+
+
+@pytest.mark.parametrize("days", [100, -100, 36500, -10000])
+async def test_a_wrong_clock_of_the_leader_changes_nothing(
+    days: int, installed: Installed, keep: Keep, ahead: list[datetime.timedelta], tmp_path: pathlib.Path
+) -> None:
+    async with keep():
+        await until(installed.works, "a certificate that is trusted")
+    before = installed.data(), installed.trusted()
+    ahead[0] = days * DAY
+    async with keep(overlap=0 * DAY) as keeper:
+        for _ in range(5):
+            await keeper.look(term())
+        assert certificates.CLOCK.value() == pytest.approx(ahead[0].total_seconds(), abs=120)
+    assert (installed.data(), installed.trusted()) == before
+    served = installed.served()
+    assert served
+    for trusted in installed.trusted():
+        await asyncio.to_thread(handshake, served, trusted, tmp_path)
+
+
+@pytest.mark.parametrize("days", [100, -100])
+async def test_a_new_installation_works_whatever_the_leaders_clock_says(
+    days: int,
+    installed: Installed,
+    keep: Keep,
+    ahead: list[datetime.timedelta],
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ahead[0] = days * DAY
+    async with keep():
+        await until(installed.works, "a certificate that is trusted")
+        served = installed.served()
+        assert served
+        await asyncio.to_thread(handshake, served, installed.trusted()[0], tmp_path)
+        # A registration that was installed anew is not left without trust meanwhile.
+        installed.cluster.cp.kubectl("replace", "-f", str(manifests.FOLDER / "webhook-registration.yaml"))
+        await until(installed.works, "trust again")
+    assert installed.served() == served
+    assert caplog.text.count("put the wrong one right") == 1
+
+
+async def test_clocks_that_agree_again_go_on_with_the_renewal(
+    installed: Installed, keep: Keep, ahead: list[datetime.timedelta]
+) -> None:
+    async with keep(lifetime=SHORT):
+        await until(installed.works, "a certificate that is trusted")
+    first, ahead[0] = installed.served(), 100 * DAY
+    async with keep(overlap=0 * DAY) as keeper:
+        for _ in range(3):
+            await keeper.look(term())
+        assert installed.served() == first
+        ahead[0] = 0 * DAY
+        await until(lambda: installed.served() != first, "the renewal that was due")
+    assert installed.works()
+
+
+async def test_an_authority_that_signed_nothing_is_not_taken_over(installed: Installed, keep: Keep) -> None:
+    async with keep():
+        await until(installed.works, "a certificate that is trusted")
+        before = installed.trusted()
+        _, foreign = pairs.issue(HOST, datetime.datetime.now(datetime.UTC), DAY)
+        bundle = base64.b64encode(installed.data()["ca.crt"] + foreign).decode()
+        assert installed.cluster.cp.request("PATCH", SECRET, {"data": {"ca.crt": bundle}})[0] == 200
+    async with keep() as keeper:
+        for _ in range(3):
+            await keeper.look(term())
+    assert installed.trusted() == before
+    assert installed.works()
 
 
 async def test_one_that_does_not_lead_does_nothing(installed: Installed, keep: Keep) -> None:

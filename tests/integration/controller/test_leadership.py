@@ -56,12 +56,24 @@ class Audit:
     def writes(self) -> list[Write]:
         found = []
         for event in self._cluster.cp.audited()[self._before :]:
+            if event["objectRef"]["resource"] != "nodeswapstates":
+                continue
             spec = event.get("requestObject", {}).get("spec", {})
             user = event["user"]
             if "epoch" in spec and user["username"] == f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}":
                 [writer] = user["extra"]["authentication.kubernetes.io/credential-id"]
                 found.append(Write(spec["epoch"], writer, event["responseStatus"]["code"]))
         return found
+
+    def done(self, controller: Controller) -> list[str]:
+        """What an instance wrote, also of other kinds."""
+        return [
+            f"{event['verb']} {event['requestURI']}"
+            for event in self._cluster.cp.audited()[self._before :]
+            if event["user"].get("extra", {}).get("authentication.kubernetes.io/credential-id")
+            == [controller.credential]
+            and event["responseStatus"]["code"] < REFUSED
+        ]
 
     def terms(self, controller: Controller) -> set[int]:
         """In which terms an instance wrote, or tried to."""
@@ -224,6 +236,90 @@ def test_a_write_on_its_way_when_the_leader_freezes_is_refused_when_it_arrives(
             eventually(lambda: refused in audit.writes(), "the late write is refused")
             first.said(NO_MORE)
             assert cluster.spec("n10")["epoch"] == later
+
+
+def test_no_write_of_any_kind_lands_after_the_leaders_time(
+    cluster: Cluster, eventually: Eventually, audit: Audit
+) -> None:
+    names = [f"n15-{number}" for number in range(6)]
+    for name in names:
+        cluster.node(name, {"group": "n15"})
+    with Between(cluster.cp.port) as between, Controller(cluster.cp, FAST, server=between.url) as first:
+        first.leads()
+        eventually(lambda: all(cluster.spec(name) and is_labelled(cluster, name) for name in names), "all is written")
+        with Controller(cluster.cp, FAST) as second:
+            eventually(lambda: second.health("/readyz")[0] == 200, "the second one stands by")
+            between.hold_requests()
+            before = audit.done(first)
+            # Writes of labels and of a profile's status, by connections that are open.
+            for name in names:
+                label = {"metadata": {"labels": {"node.swapwarden.dev/swap-behavior": None}}}
+                assert cluster.cp.request("PATCH", f"/api/v1/nodes/{name}", label)[0] == 200
+            cluster.profile("n15", {"group": "n15"}, swap={"behavior": "LimitedSwap"})
+            second.leads()
+            eventually(
+                lambda: all(behavior(cluster, name) == "LimitedSwap" for name in names), "the second one's labels"
+            )
+            assert between.seen()[1] > 1, "writes are on their way"
+            between.go_on()
+            first.said(NO_MORE)
+            renewals = first.metric("swapwarden_api_requests_total", method="GET", code="200")
+            eventually(
+                lambda: first.metric("swapwarden_api_requests_total", method="GET", code="200") > renewals + 3,
+                "requests arrive again",
+            )
+            assert between.seen()[1] == 0
+            assert audit.done(first) == before
+            assert first.metric("swapwarden_controller_writes_total", result="over") > 0
+            assert {behavior(cluster, name) for name in names} == {"LimitedSwap"}
+
+
+def behavior(cluster: Cluster, node: str) -> str | None:
+    found: dict[str, str] = cluster.cp.get(f"/api/v1/nodes/{node}")["metadata"]["labels"]
+    return found.get("node.swapwarden.dev/swap-behavior")
+
+
+def test_a_write_in_flight_is_done_before_the_lease_is_given_back(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.node("n10")
+    with Between(cluster.cp.port) as between, Controller(cluster.cp, OWN_LEASE, server=between.url) as leader:
+        leader.leads()
+        eventually(lambda: cluster.spec("n10") and is_labelled(cluster, "n10"), "all is written")
+        pod = write_on_its_way(cluster, leader, between, eventually)
+        leader.process.send_signal(signal.SIGTERM)
+        leader.said("stopping; what the states say stays in force")
+        assert cluster.cp.get(LEASE)["spec"]["holderIdentity"] == leader.identity
+        between.go_on()
+        assert leader.stop() == 0
+        written, released = cluster.cp.get(f"{STATES}/n10"), cluster.cp.get(LEASE)
+        assert cluster.swap_max("n10", pod) == "0"
+        assert released["spec"]["holderIdentity"] == ""
+        versions = [int(each["metadata"]["resourceVersion"]) for each in (written, released)]
+        assert versions == sorted(versions)
+
+
+def test_one_that_is_not_in_sync_neither_leads_nor_says_that_it_does(cluster: Cluster, eventually: Eventually) -> None:
+    cluster.cp.request("DELETE", LEASE)
+    role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/swapwarden-controller"
+    whole = cluster.cp.get(role)["rules"]
+    blind = [rule for rule in whole if rule["resources"] != ["pods"]]
+    assert len(blind) < len(whole)
+    cluster.cp.request("PATCH", role, {"rules": blind})
+    try:
+        with Controller(cluster.cp, FAST) as running:
+            eventually(lambda: "waiting for pods" in running.health("/readyz")[1], "all but the pods is known")
+            # For longer than an election takes.
+            asked = running.metric("swapwarden_api_requests_total", method="GET", code="404")
+            eventually(
+                lambda: running.metric("swapwarden_api_requests_total", method="GET", code="404") > asked + 5,
+                "looks at the Lease",
+            )
+            assert running.metric("swapwarden_leader") == 0
+            assert cluster.cp.request("GET", LEASE)[0] == 404
+            cluster.cp.request("PATCH", role, {"rules": whole})
+            running.leads()
+            assert running.metric("swapwarden_leader") == 1
+    finally:
+        cluster.cp.request("PATCH", role, {"rules": whole})
 
 
 def test_of_two_that_begin_at_once_one_leads_and_the_other_after_it(

@@ -99,6 +99,9 @@ class Proxy:
             self.kept += 1
             await self._flowing[to_server].wait()
             self.kept -= 1
+            # A network loses what a sender has not got through when it resets the connection.
+            if error := reader.exception():
+                raise error
             if not to_server and self._budget is not None:
                 self._budget -= len(data)
                 if self._budget <= 0:

@@ -456,6 +456,27 @@ async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(
     assert told() == [("web", event)], "by the same name, which the API server takes once"
 
 
+async def test_an_order_to_restore_is_told_by_who_leads_then_and_by_who_leads_after(bench: Bench) -> None:
+    def told() -> list[str]:
+        """Which also takes it."""
+        waiting = bench.controller._recorder._urgent
+        return [happening.reason for happening, _ in (waiting.pop() for _ in range(len(waiting)))]
+
+    order = bench.controller._order
+    bench.synced()
+    bench.server.answer(reply({"metadata": {"uid": "u", "resourceVersion": "1"}, "data": {"restore": "true"}}))
+    await order.look()
+    assert told() == [], "the one that leads does"
+    bench.elected()
+    assert told() == ["Restoring"]
+    bench.server.answer(reply({"metadata": {"uid": "u", "resourceVersion": "2"}, "data": {"restore": "false"}}))
+    await order.look()
+    assert told() == []
+    bench.server.answer(reply({"metadata": {"uid": "u", "resourceVersion": "3"}, "data": {"restore": "true"}}))
+    await order.look()
+    assert told() == ["Restoring"]
+
+
 async def test_a_state_of_a_later_term_ends_this_one(bench: Bench) -> None:
     bench.synced()
     bench.elected(transitions=3)

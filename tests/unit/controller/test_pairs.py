@@ -115,8 +115,19 @@ def test_a_bundle_has_each_valid_authority_once_whatever_the_order() -> None:
     whole = pairs.bundle(made, NOW)
     assert whole == pairs.bundle([*reversed(made), whole, b"", b"no certificate"], NOW)
     assert whole.count(b"BEGIN CERTIFICATE") == 3
-    assert pairs.bundle([whole], NOW + 9 * DAY) == pairs.bundle([made[0]], NOW)
-    assert pairs.bundle([whole], NOW + 10 * DAY) == b""
+    assert pairs.bundle([whole], NOW + 9 * DAY) == pairs.bundle(made[:2], NOW), "one that expired lately does no harm"
+    assert pairs.bundle([whole], NOW + 10 * DAY) == pairs.bundle([made[0]], NOW)
+    assert pairs.bundle([whole], NOW + 11 * DAY) == b""
+
+
+def test_of_a_bundle_those_that_signed_a_pair_are_told_from_others() -> None:
+    (first, its), (second, too), (_, other) = (pairs.issue(HOST, NOW, DAY) for _ in range(3))
+    assert pairs.signers(its + other + too, [first, None]) == its
+    assert pairs.signers(its + other + too, [first, second]) == its + too
+    assert pairs.signers(b"nonsense", [first, pairs.Pair(b"nonsense", b"")]) == b""
+    # A certificate that comes with the one that is served signs nothing.
+    chain = pairs.Pair(first.certificate + second.certificate, first.key)
+    assert pairs.signers(its + other + too, [chain]) == its
 
 
 def test_a_bundle_does_not_grow_for_ever() -> None:

@@ -554,3 +554,44 @@ async def test_requests_are_counted(server: Scripted, api: client.Client) -> Non
         async with api.stream("/x"):
             raise AssertionError
     assert [now - then for now, then in zip(counted(), before, strict=True)] == [1, 1, 1, 1, 1]
+
+
+async def test_a_request_that_is_given_up_is_taken_back_from_the_kernel() -> None:
+    """By a reset, or it would arrive when an interrupted network works again."""
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"{}")
+            await reader.read()
+        except ConnectionResetError:
+            ended.set_result("reset")
+        else:
+            ended.set_result("closed in good order")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        async with client.Client(config.Config(server=f"http://127.0.0.1:{port}"), user_agent="test") as api:
+            with pytest.raises(client.Unreachable):
+                await api.put("/x", b"{}", timeout=0.05)
+            assert await ended == "reset"
+
+
+async def test_the_servers_time_is_that_of_its_last_answer(server: Scripted, api: client.Client) -> None:
+    assert api.server_time() is None
+    for stamp, seconds in (
+        ("Thu, 01 Jan 2026 00:00:00 GMT", 1767225600.0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 253402300799.0),
+        ("yesterday", None),
+        ("Thu, 99 Jan 2026 00:00:00 GMT", None),
+        ("", None),
+    ):
+        server.answer(reply({}, Date=stamp))
+        await api.get("/x")
+        found = api.server_time()
+        assert found is None if seconds is None else found == pytest.approx(seconds, abs=5)
+    server.answer(failure(500, "", "broken", Date="Thu, 01 Jan 2026 00:00:00 GMT"))
+    with pytest.raises(client.ApiError):
+        await api.get("/x")
+    assert api.server_time() is not None, "an error has a date, too"

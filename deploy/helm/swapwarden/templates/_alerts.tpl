@@ -86,6 +86,39 @@
     description: The CustomResourceDefinition of NodeSwapStates has lacked fields that the controller writes for 15 minutes. What they say is not enforced; all else is. Apply the definitions of the controller's version.
     runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenCrdOutdated" | quote }}
 {{- end }}
+{{- if not (has "SwapwardenControllerPartFailing" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenControllerPartFailing
+  expr: sum by (cluster, part) (increase(swapwarden_controller_part_faults_total[15m])) > 2
+  for: 5m
+  labels:
+    severity: warning
+  annotations:
+    summary: A part of the controller fails again and again.
+    description: The part {{`{{`}} $labels.part }} of Swapwarden's controller has failed {{`{{`}} $value | printf "%.0f" }} times in 15 minutes with an unexpected error. It is started again each time, and plans go on.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenControllerPartFailing" | quote }}
+{{- end }}
+{{- if and (eq .Values.admission.mode "Webhook") (not (has "SwapwardenClockDiffers" .Values.prometheusRule.disabled)) }}
+- alert: SwapwardenClockDiffers
+  expr: max by (cluster) (abs(swapwarden_controller_clock_difference_seconds)) > 3600
+  for: 10m
+  labels:
+    severity: warning
+  annotations:
+    summary: The controller's clock and the API server's differ.
+    description: The clock of the leading controller's node and the API server's have differed by {{`{{`}} $value | humanizeDuration }} for 10 minutes. The webhook's certificate is not renewed until they agree.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenClockDiffers" | quote }}
+{{- end }}
+{{- if not (has "SwapwardenRestoring" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenRestoring
+  expr: max by (cluster) (swapwarden_controller_restoring) == 1
+  for: 10m
+  labels:
+    severity: warning
+  annotations:
+    summary: Nodes are told to put back what was there; no policy is enforced.
+    description: The ConfigMap swapwarden-uninstall has ordered for 10 minutes that all nodes put back what was there before Swapwarden. Pods that must not swap may.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenRestoring" | quote }}
+{{- end }}
 {{- if and (eq .Values.admission.mode "Webhook") (not (has "SwapwardenWebhookFailing" .Values.prometheusRule.disabled)) }}
 - alert: SwapwardenWebhookFailing
   expr: |-
