@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import socket
 import struct
@@ -473,9 +474,16 @@ class Client:
         token = self._config.token()
         if token:
             lines.append(f"Authorization: Bearer {token}")
+        lines += [f"{name}: {value}" for name, value in self._config.impersonation]
         if body is not None:
             lines += [f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+
+    async def _tunnel(self) -> socket.socket:
+        # Loaded by nobody who has no proxy.
+        tunnel = importlib.import_module("swapwarden.kube.tunnel")
+        raw: socket.socket = await tunnel.connect(self._config.proxy, self._host, self._port)
+        return raw
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
@@ -483,10 +491,10 @@ class Client:
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
+                direct: dict[str, Any] = {"host": self._host, "port": self._port}
                 transport, _ = await loop.create_connection(
                     lambda: protocol,
-                    self._host,
-                    self._port,
+                    **({"sock": await self._tunnel()} if self._config.proxy else direct),
                     ssl=self._context,
                     server_hostname=_bare(self._config.tls_server_name or self._host) if self._context else None,
                 )

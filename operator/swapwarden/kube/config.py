@@ -1,6 +1,7 @@
 """Where the API server is and how to prove who we are: kubeconfig files and the service account of a pod.
 
-TLS is always verified: `insecure-skip-tls-verify` is refused, and plain http is for loopback only.
+TLS is always verified, and plain http is for loopback only. What a person may choose for themselves, and no part of the
+operator may, is read by load_for_person() alone: a server that is not verified, a proxy, impersonation.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pathlib
 import ssl
 import time
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -95,6 +96,12 @@ class Config:
     static_token: str | None = dataclasses.field(default=None, repr=False)
     token_file: TokenFile | None = None
     """Goes before `static_token`."""
+    insecure: bool = False
+    """Whether the server is taken at its word. Only a person can ask for that."""
+    proxy: str = dataclasses.field(default="", repr=False)
+    """URL of the HTTP proxy to go through; it may hold credentials."""
+    impersonation: tuple[tuple[str, str], ...] = ()
+    """Headers that name who to act as, ready to be sent."""
 
     def __post_init__(self) -> None:
         """Refuse what would be unsafe or cannot work."""
@@ -124,6 +131,9 @@ class Config:
             return None
         try:
             context = ssl.create_default_context(cadata=self.ca_data)
+            if self.insecure:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
             if self.cert_data and self.key_data:
                 _load_pair(context, self.cert_data, self.key_data)
         except (OSError, ValueError) as error:
@@ -173,6 +183,20 @@ class Plugin:
 Ask = Callable[[Plugin], Credentials]
 
 
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """What a person's flags say in place of the kubeconfig; empty where they say nothing."""
+
+    cluster: str = ""
+    user: str = ""
+    server: str = ""
+    token: str = dataclasses.field(default="", repr=False)
+    insecure: bool = False
+    impersonate: str = ""
+    impersonate_groups: tuple[str, ...] = ()
+    impersonate_uid: str = ""
+
+
 def load(kubeconfig: str | None = None, context: str | None = None) -> Config:
     """Find the configuration: `kubeconfig`, else the pod's service account, else $KUBECONFIG, else ~/.kube/config.
 
@@ -183,18 +207,24 @@ def load(kubeconfig: str | None = None, context: str | None = None) -> Config:
     return from_kubeconfigs(_files(kubeconfig), context)
 
 
-def load_for_person(kubeconfig: str | None = None, context: str | None = None, ask: Ask | None = None) -> Config:
+def load_for_person(
+    kubeconfig: str | None = None, context: str | None = None, ask: Ask | None = None, wishes: Wishes | None = None
+) -> Config:
     """Find the configuration as kubectl does: `kubeconfig`, $KUBECONFIG, ~/.kube/config, a pod's service account.
 
-    `ask` gets credentials that do not stand in the kubeconfig.
+    `ask` gets credentials that do not stand in the kubeconfig. What a person may choose, and a part of the operator may
+    not, is taken from the kubeconfig and from `wishes`: a server that is not verified, a proxy, impersonation.
     """
+    wishes = wishes or Wishes()
     try:
-        files = _files(kubeconfig)
+        files = _files(kubeconfig, of_person=True)
     except ConfigError:
-        if kubeconfig or context or not _is_in_pod():
+        if wishes.server and not (kubeconfig or context or wishes.cluster or wishes.user):
+            return _of_person(Config(server=wishes.server), _Cluster(wishes.server), _User(), pathlib.Path(), wishes)
+        if kubeconfig or context or wishes != Wishes() or not _is_in_pod():
             raise
         return in_cluster(SERVICE_ACCOUNT)
-    return from_kubeconfigs(files, context, ask)
+    return from_kubeconfigs(files, context, ask, wishes)
 
 
 def contexts(kubeconfig: str | None = None) -> list[str]:
@@ -206,7 +236,7 @@ def _is_in_pod() -> bool:
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (SERVICE_ACCOUNT / "token").exists()
 
 
-def _files(kubeconfig: str | None) -> list[pathlib.Path]:
+def _files(kubeconfig: str | None, *, of_person: bool = False) -> list[pathlib.Path]:
     """The kubeconfig files to read; of those that $KUBECONFIG names the ones that exist, of which it wants one."""
     if kubeconfig:
         return [pathlib.Path(kubeconfig)]
@@ -216,6 +246,11 @@ def _files(kubeconfig: str | None) -> list[pathlib.Path]:
     found = [path for path in paths if path.exists()]
     if not found:
         missing = f"{paths[0]} does not exist" if len(paths) == 1 else "none of the files in KUBECONFIG exists"
+        if of_person:
+            raise ConfigError(
+                f"{missing}: there is no cluster configuration; give --kubeconfig or set KUBECONFIG (in a pod, its"
+                f" service account's token would do; {SERVICE_ACCOUNT} has none)"
+            )
         raise ConfigError(
             f"no cluster configuration: no service account's token in {SERVICE_ACCOUNT}, and {missing};"
             " give --kubeconfig or set KUBECONFIG"
@@ -258,7 +293,10 @@ class _User(msgspec.Struct, rename="kebab"):
     exec: Any = None
     auth_provider: Any = None
     username: Any = None
-    impersonate: Any = msgspec.field(default=None, name="as")
+    impersonate: str | None = msgspec.field(default=None, name="as")
+    as_groups: list[str] | None = None
+    as_uid: str | None = None
+    as_user_extra: dict[str, list[str]] | None = None
 
 
 class _Context(msgspec.Struct):
@@ -331,24 +369,35 @@ def from_kubeconfig(path: pathlib.Path, context: str | None = None) -> Config:
     return from_kubeconfigs([path], context)
 
 
-def from_kubeconfigs(paths: Sequence[pathlib.Path], context: str | None = None, ask: Ask | None = None) -> Config:
+def from_kubeconfigs(
+    paths: Sequence[pathlib.Path], context: str | None = None, ask: Ask | None = None, wishes: Wishes | None = None
+) -> Config:
     """Read one context (by default the current one) of kubeconfig files, one at least; paths are relative to each.
 
-    Without `ask` users whose credentials do not stand in the files are refused.
+    Without `ask` users whose credentials do not stand in the files are refused; without `wishes`, which a person has,
+    servers that are not to be verified, proxies and impersonation.
     """
     files = _Kubeconfig(paths)
-    current = context or files.current()
-    _, chosen = files.entry("contexts", current, _Context)
-    of_cluster, cluster = files.entry("clusters", chosen.cluster, _Cluster)
-    of_user, user = files.entry("users", chosen.user, _User) if chosen.user else (paths[0], _User())
-    if cluster.insecure_skip_tls_verify:
+    asks = wishes or Wishes()
+    current = context or ("" if asks.cluster and asks.user else files.current())
+    chosen = files.entry("contexts", current, _Context)[1] if current else _Context("")
+    of_cluster, cluster = files.entry("clusters", asks.cluster or chosen.cluster, _Cluster)
+    named = asks.user or chosen.user
+    of_user, user = files.entry("users", named, _User) if named else (paths[0], _User())
+    if asks.server:
+        cluster = msgspec.structs.replace(cluster, server=asks.server)
+    if asks.token:
+        user = msgspec.structs.replace(user, token=asks.token, token_file=None, exec=None, auth_provider=None)
+    if wishes is None and cluster.insecure_skip_tls_verify:
         raise ConfigError(
             f"{of_cluster}: insecure-skip-tls-verify is refused; give certificate-authority(-data) instead"
         )
-    if cluster.proxy_url:
+    if wishes is None and cluster.proxy_url:
         raise ConfigError(f"{of_cluster}: proxy-url is not supported; use an address that can be reached directly")
     plugins: dict[Literal["exec", "auth-provider"], Any] = {"exec": user.exec, "auth-provider": user.auth_provider}
-    refused: dict[str, Any] = {"username": user.username, "as": user.impersonate}
+    refused: dict[str, Any] = {"username": user.username}
+    if wishes is None:
+        refused["as"] = user.impersonate or user.as_groups or user.as_uid or user.as_user_extra
     for name, value in [*(() if ask else plugins.items()), *refused.items()]:
         if value:
             raise ConfigError(
@@ -364,7 +413,7 @@ def from_kubeconfigs(paths: Sequence[pathlib.Path], context: str | None = None, 
         if authority is not None:
             told["certificate-authority-data"] = base64.b64encode(authority).decode()
         asked = ask(Plugin(plugin, of_user, plugins[plugin], told, tuple(paths), current))
-    return Config(
+    found = Config(
         server=cluster.server,
         namespace=chosen.namespace or "default",
         ca_data=None if authority is None else _pem(authority, of_cluster),
@@ -374,6 +423,62 @@ def from_kubeconfigs(paths: Sequence[pathlib.Path], context: str | None = None, 
         static_token=asked.token or user.token or None,
         token_file=TokenFile(of_user.parent / user.token_file) if user.token_file and not asked.token else None,
     )
+    return found if wishes is None else _of_person(found, cluster, user, of_cluster, wishes)
+
+
+def _of_person(found: Config, cluster: _Cluster, user: _User, origin: pathlib.Path, wishes: Wishes) -> Config:
+    """The configuration with what only a person may choose."""
+    insecure = wishes.insecure or bool(cluster.insecure_skip_tls_verify)
+    if insecure and found.ca_data is not None and not wishes.insecure:
+        raise ConfigError(f"{origin}: a certificate authority and insecure-skip-tls-verify contradict each other")
+    return dataclasses.replace(
+        found,
+        insecure=insecure,
+        ca_data=None if insecure else found.ca_data,
+        proxy=_proxy(cluster.proxy_url, found.server, origin),
+        impersonation=tuple(_impersonation(user, wishes)),
+        static_token=wishes.token or found.static_token,
+    )
+
+
+def _proxy(written: str | None, server: str, origin: pathlib.Path) -> str:
+    """The proxy of the kubeconfig, else that of the environment."""
+    where, proxy = f"{origin}: proxy-url", written or ""
+    if not proxy and any(name.upper() in {"HTTPS_PROXY", "HTTP_PROXY"} for name in os.environ):
+        tunnel = importlib.import_module("swapwarden.kube.tunnel")
+        where, proxy = "HTTPS_PROXY", tunnel.from_environment(server, os.environ)
+    if not proxy:
+        return ""
+    try:
+        url = urllib.parse.urlsplit(proxy)
+        usable = url.scheme == "http" and bool(url.hostname) and url.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        told = proxy.rpartition("@")[2][:200]  # without credentials
+        raise ConfigError(f"{where} {told!r} is not the URL of an HTTP proxy, such as http://proxy.example:3128")
+    return proxy
+
+
+def _impersonation(user: _User, wishes: Wishes) -> Iterator[tuple[str, str]]:
+    """Headers, as the API server reads them (k/k: staging/src/k8s.io/api/authentication/v1/types.go)."""
+    by_flags = bool(wishes.impersonate or wishes.impersonate_groups or wishes.impersonate_uid)
+    name = wishes.impersonate or user.impersonate or ""
+    groups = wishes.impersonate_groups or (() if wishes.impersonate else tuple(user.as_groups or ()))
+    uid = wishes.impersonate_uid or ("" if wishes.impersonate else user.as_uid or "")
+    extra = {} if by_flags else user.as_user_extra or {}
+    if not name and (groups or uid or extra):
+        raise ConfigError("groups, a UID or more of a user can be impersonated with a user only: give --as")
+    written = [("Impersonate-User", name)] if name else []
+    written += [("Impersonate-Group", group) for group in groups]
+    written += [("Impersonate-Uid", uid)] if uid else []
+    for key, values in extra.items():
+        written += [(f"Impersonate-Extra-{urllib.parse.quote(key, safe='')}", value) for value in values]
+    for header, value in written:
+        if not value or not value.isprintable() or value != value.strip():
+            raise ConfigError(f"{value[:80]!r} cannot be impersonated: it is no name that a header can hold")
+        # As UTF-8, in which API servers read it.
+        yield header, value.encode().decode("latin-1")
 
 
 def _content(path: pathlib.Path) -> bytes:

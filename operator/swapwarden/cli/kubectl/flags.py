@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from swapwarden.cli.kubectl import candidates, session, tables
+from swapwarden.kube import config
 
 Command = Callable[..., Any]
 
@@ -42,7 +43,10 @@ class Seconds(click.ParamType[float]):
 
 
 def cluster(function: Command) -> Command:
-    """--kubeconfig, --context, --request-timeout, given to the command as `target`."""
+    """--kubeconfig, --context, --request-timeout and --as, given to the command as `target`.
+
+    Those that kubectl itself lists under `kubectl options` only, and that few need, are taken and not listed.
+    """
 
     @click.option(
         "--kubeconfig",
@@ -63,17 +67,49 @@ def cluster(function: Command) -> Command:
         metavar="TIME",
         help="How long to wait for each answer: 10s, 1m; 0 for no limit. Default: 30s.",
     )
+    @click.option("--as", "impersonate", default="", metavar="USER", help="User to impersonate.")
+    @click.option(
+        "--as-group",
+        "impersonate_groups",
+        multiple=True,
+        metavar="GROUP",
+        help="Group to impersonate, with --as. Repeatable.",
+    )
+    @click.option("--as-uid", "impersonate_uid", default="", metavar="UID", hidden=True)
+    @click.option("--cluster", "cluster_name", default="", metavar="NAME", hidden=True)
+    @click.option("--user", "user_name", default="", metavar="NAME", hidden=True)
+    @click.option("-s", "--server", default="", metavar="URL", hidden=True)
+    @click.option("--token", default="", metavar="TOKEN", hidden=True)
+    @click.option("--insecure-skip-tls-verify", "insecure", is_flag=True, hidden=True)
     @functools.wraps(function)
     def wrapped(
         *,
         kubeconfig: str | None,
         context: str | None,
         request_timeout: float,
+        impersonate: str,
+        impersonate_groups: tuple[str, ...],
+        impersonate_uid: str,
+        cluster_name: str,
+        user_name: str,
+        server: str,
+        token: str,
+        insecure: bool,
         namespace: str | None = None,
         all_namespaces: bool = False,
         **others: Any,
     ) -> Any:
-        target = session.Target(kubeconfig, context, request_timeout, namespace, all_namespaces)
+        wishes = config.Wishes(
+            cluster=cluster_name,
+            user=user_name,
+            server=server,
+            token=token,
+            insecure=insecure,
+            impersonate=impersonate,
+            impersonate_groups=impersonate_groups,
+            impersonate_uid=impersonate_uid,
+        )
+        target = session.Target(kubeconfig, context, request_timeout, namespace, all_namespaces, wishes)
         return function(target=target, **others)
 
     return wrapped

@@ -29,8 +29,11 @@ COMMANDS: Final = {
 ALIASES: Final = {"node": "nodes", "no": "nodes"}
 """As kubectl takes them for the kind."""
 
-_VALUED: Final = frozenset({"-n", "--namespace", "--context", "--kubeconfig", "--request-timeout"})
-_BARE: Final = frozenset({"-A", "--all-namespaces"})
+_VALUED: Final = frozenset(
+    {"-n", "--namespace", "--context", "--kubeconfig", "--request-timeout", "--as", "--as-group", "--as-uid"}
+    | {"--cluster", "--user", "-s", "--server", "--token"}
+)
+_BARE: Final = frozenset({"-A", "--all-namespaces", "--insecure-skip-tls-verify"})
 """Flags that also stand before the command, for who is used to `kubectl -n shop get pods`."""
 _NO_COMMAND: Final = frozenset({"-h", "--help", "--version"})
 

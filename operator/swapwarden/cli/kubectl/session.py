@@ -45,6 +45,8 @@ class Target:
     request_seconds: float = REQUEST_SECONDS
     namespace: str | None = None
     all_namespaces: bool = False
+    wishes: config.Wishes = dataclasses.field(default_factory=config.Wishes)
+    """What else the flags say in place of the kubeconfig."""
     interactive: bool = True
     """Whether a program that gives credentials may ask the user something."""
 
@@ -114,6 +116,10 @@ class Session:
             self._held.append(text)
         else:
             click.echo(f"note: {tables.clean(' '.join(text.split()))}", err=True)
+
+    def warn(self, text: str) -> None:
+        """Tell of a danger on standard error."""
+        click.echo(f"warning: {tables.clean(text)}", err=True)
 
     @contextlib.contextmanager
     def noting_anew(self) -> Iterator[None]:
@@ -275,7 +281,7 @@ def _load(target: Target) -> _Identity:
         plugins.append(plugin)
         return _ask(target, plugin)
 
-    cfg = config.load_for_person(target.kubeconfig, target.context, ask)
+    cfg = config.load_for_person(target.kubeconfig, target.context, ask, target.wishes)
     return _Identity(cfg, bool(plugins))
 
 
@@ -303,4 +309,9 @@ async def _run(identity: _Identity, target: Target, work: Callable[[Session], Aw
         api = await connect(identity.config)
         asked = Session(api, identity.config.namespace, target, renew if identity.expires else None)
         stack.push_async_callback(asked.close)
+        if identity.config.insecure:
+            asked.warn(
+                f"{identity.config.server} is not verified (insecure-skip-tls-verify): whoever is in between can read"
+                " the credentials and change the answers"
+            )
         return await work(asked)
