@@ -44,6 +44,17 @@ def cluster(control_plane: ControlPlane) -> ControlPlane:
     return control_plane
 
 
+# Runs in the guest: the module that is named, uid 0 without capabilities, which file modes bind.
+BARE = """
+import ctypes, runpy, sys
+header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+if ctypes.CDLL(None).capset(header, none):
+    sys.exit("no capability could be dropped")
+sys.argv[0] = "swapwarden"
+runpy.run_module("swapwarden", run_name="__main__", alter_sys=True)
+"""
+
+
 class Pod:
     """A pod's cgroup in the guest, with one container that is limited like the pod."""
 
@@ -138,8 +149,10 @@ class Node:
         self.pods.append(made)
         return made
 
-    def start(self, kubeconfig: str = "kubeconfig", *options: str) -> GuestProcess:
-        argv = [sys.executable, "-m", "swapwarden", "agent", "--node-name", self.name, "--cgroup-root", str(self.root)]
+    def start(self, kubeconfig: str = "kubeconfig", *options: str, bare: bool = False) -> GuestProcess:
+        """With `bare`, an agent without capabilities, as the chart has it."""
+        argv = [sys.executable, *(("-c", BARE) if bare else ("-m", "swapwarden"))]
+        argv += ["agent", "--node-name", self.name, "--cgroup-root", str(self.root)]
         argv += ["--run-dir", f"/run/{self.name}", "--state-dir", f"/var/tmp/{self.name}"]  # noqa: S108 the guest's own
         argv += ["--kubeconfig", str(self.files / kubeconfig), "--metrics-address", "127.0.0.1:0", *options]
         running = self.vm.spawn(
@@ -344,6 +357,117 @@ def test_every_rewrite_is_repaired_and_counted(one: Node, capsys: pytest.Capture
     until(counted, "each is counted")
 
 
+# Runs in the guest: takes a cgroup over, as a runtime gives it to a container's user, who then changes its mode.
+CLOSE = """
+import os, sys
+path, mode = sys.argv[1], int(sys.argv[2], 8)
+os.chown(path, 1000, 1000)
+os.setuid(1000)
+os.chmod(path, mode)
+"""
+
+
+def test_a_container_that_closes_its_cgroup_is_the_only_one_without_its_value(one: Node) -> None:
+    pods = [one.pod(f"pod-{number}") for number in range(5)]
+    for pod in pods:
+        pod.make()
+    early, late, *others = pods
+    containers = {pod: {pod.container_id: {"name": "app", "swapMax": str(4 * MIB)}} for pod in pods}
+    spec = {
+        "kubepods": {"swapMax": str(128 * MIB)},
+        "pods": {
+            pod.uid: {"swapMax": str(8 * MIB), "reason": "WorkloadLimit", "containers": containers[pod]} for pod in pods
+        },
+    }
+
+    def close(pod: Pod, mode: str) -> None:
+        one.vm.run([sys.executable, "-c", CLOSE, str(pod.container), mode], timeout=PATIENCE)
+
+    def values(*some: Pod) -> set[tuple[str, str]]:
+        return {(pod.swap_max, one.vm.read(pod.container / "memory.swap.max").strip()) for pod in some}
+
+    def kept_out() -> dict[str, str]:
+        found = one.status.get("violations", [])
+        return {each["pod"]: each["reason"] for each in found if each["reason"] not in {"Exposed", "AwaitingState"}}
+
+    close(early, "0")
+    generation = one.put(spec)
+    one.start(bare=True)
+    one.applied(generation, "AccessDenied")
+    held = {(str(8 * MIB), str(4 * MIB))}
+    assert values(late, *others) == held, "in the same pass"
+    assert one.vm.read(one.kubepods / "memory.swap.max").strip() == str(128 * MIB)
+    assert kept_out() == {early.uid: "AccessDenied"}
+    degraded = next(each for each in one.status["conditions"] if each["type"] == "Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("False", "AsExpected"), "a tenant must not stop a rollout"
+
+    # And while it runs: what is written over elsewhere is repaired as ever.
+    close(late, "0")
+    one.vm.write(late.container / "memory.swap.max", "max")
+    for pod in others:
+        one.vm.write(pod.path / "memory.swap.max", "max")
+        one.vm.write(pod.container / "memory.swap.max", "max")
+    until(lambda: values(*others) == held, "the others are repaired")
+    until(lambda: kept_out() == {early.uid: "AccessDenied", late.uid: "AccessDenied"}, "both are told of")
+    assert late.swap_max == str(8 * MIB), "the pod's own limit holds"
+    for pod in (early, late):
+        close(pod, "755")
+    one.applied(generation)
+    assert values(*pods) == held
+
+
+# Runs in the guest: writes max a while after the value is right again, and tells how long each was there, how long it
+# was right before, and the longest time between two looks.
+EXPOSE = """
+import sys, time
+path, count, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+above = right = gap = 0.0
+for _ in range(count):
+    begun = time.monotonic()
+    time.sleep(pause)
+    written = time.monotonic()
+    with open(path, "w") as file:
+        file.write("max")
+    looked = time.monotonic()
+    while open(path).read() != "0\\n":
+        if time.monotonic() - written > 120:
+            sys.exit("not repaired")
+        time.sleep(0.01)
+        gap, looked = max(gap, time.monotonic() - looked), time.monotonic()
+    above, right = above + looked - written, right + written - begun
+print(above, right, gap)
+"""
+
+
+def test_an_exposure_that_is_found_by_polling_is_as_long_as_it_was(
+    one: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    instances = "/proc/sys/fs/inotify/max_user_instances"
+    before, count = one.vm.read(instances), 6
+    pod = one.pod("polled")
+    one.want({pod: "0"})
+    one.vm.write(instances, "0")
+    try:
+        one.start()
+        pod.make(held="0")
+        argv = [sys.executable, "-c", EXPOSE, str(pod.path / "memory.swap.max"), str(count), "0.4"]
+        said = one.vm.run(argv, timeout=600).stdout
+        above, right, gap = (1000 * float(word) for word in said.split())
+
+        def exposed() -> dict[str, Any]:
+            found = one.status.get("violations", [])
+            return next((each for each in found if each["reason"] == "Exposed"), {})
+
+        until(lambda: exposed().get("exposures") == count, "each is counted")
+        told = exposed()["exposedMilliseconds"]
+    finally:
+        one.vm.write(instances, before.strip())
+    with capsys.disabled():
+        sys.stdout.write(f"\nby polling: above for {above:.0f} ms, told {told} ms, right before for {right:.0f} ms\n")
+    assert above - count * gap <= told <= above + right + count * gap
+    assert told > 4 * count * gap, "the bound says something"
+
+
 def test_a_policy_that_comes_and_goes_with_swap_in_use_kills_nobody(one: Node) -> None:
     busy, roomy = one.pod("busy"), one.pod("roomy")
     one.want({busy: "max", roomy: "max"})
@@ -484,15 +608,15 @@ def test_killed_under_load_and_restarted_without_an_api_server(one: Node) -> Non
 
 
 def test_restore_puts_back_what_was_there(node: Node) -> None:
-    limited, free = node.pod("limited"), node.pod("free")
-    for pod in (limited, free):
+    limited, free, capped = node.pod("limited"), node.pod("free"), node.pod("capped")
+    for pod in (limited, free, capped):
         pod.make()
     node.vm.write(limited.path / "memory.swap.max", str(8 * MIB))
 
     def values() -> list[str]:
         return [node.vm.read(path / "memory.swap.max").strip() for path in (*paths, node.burstable)]
 
-    paths = [limited.path, free.path, node.kubepods, free.container]
+    paths = [limited.path, free.path, node.kubepods, free.container, capped.container]
     node.start()
     pods = {
         limited.uid: {"swapMax": "0", "reason": "PolicyDisabled"},
@@ -501,12 +625,16 @@ def test_restore_puts_back_what_was_there(node: Node) -> None:
             "reason": "KubeletDecides",
             "containers": {free.container_id: {"name": "app", "swapMax": str(4 * MIB)}},
         },
+        capped.uid: {
+            "reason": "KubeletDecides",
+            "containers": {capped.container_id: {"name": "app", "swapMax": str(2 * MIB), "cap": True}},
+        },
     }
     spec = {"pods": pods, "kubepods": {"swapMax": str(128 * MIB)}}
     node.applied(node.put(spec))
-    assert values() == ["0", "max", str(128 * MIB), str(4 * MIB), "max"]
+    assert values() == ["0", "max", str(128 * MIB), str(4 * MIB), str(2 * MIB), "max"]
     node.applied(node.put({**spec, "mode": "Restore"}), "Restored")
-    assert values() == [str(8 * MIB), "max", "max", "max", "max"]
+    assert values() == [str(8 * MIB), "max", "max", "max", "max", "max"]
 
 
 # Runs in the guest: turns swap off or on.

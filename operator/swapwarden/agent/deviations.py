@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 from swapwarden.agent import limits, pods, targets, trouble
 from swapwarden.api import state
+
+_FAILURES: Final = frozenset(pods.Failure)
 
 
 def of_file(knob: pods.Knob, *, audit: bool) -> state.Violation | None:
@@ -67,3 +72,21 @@ def of_silence(pod: pods.Pod) -> state.Violation:
         found=limits.render(pod.knob.found),
         message="the state says nothing of this pod: is the controller running?",
     )
+
+
+def once(violations: Iterable[state.Violation]) -> list[state.Violation]:
+    """Without those that say no more than another: a container that keeps the agent out is listed once in its pod.
+
+    A pod can have any number of such containers, and a list has room for few violations.
+    """
+    found: list[state.Violation] = []
+    told: set[tuple[str, str, str]] = set()
+    for each in violations:
+        if each.reason not in _FAILURES:
+            found.append(each)
+            continue
+        whose = each.pod, "" if each.reason == pods.Failure.ACCESS_DENIED else each.container
+        if (each.reason, *whose) not in told:
+            told.add((each.reason, *whose))
+            found.append(each)
+    return found

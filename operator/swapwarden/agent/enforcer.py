@@ -338,15 +338,21 @@ class Enforcer:
         except cgroupfs.CgroupError:  # settling it fails, too, and says why
             return False
 
-    def _swept(self) -> None:
+    def _swept(self, mark: worklist.Mark) -> None:
         """All pods have been compared: what is left to be done, and to be said."""
-        self._retarget_root()
+        if any(isinstance(key, Child) and key.found for key in self._worklist):  # not yet
+            self._worklist.mark(Rest.SWEEP, worklist.Weight.SWEEP, mark)
+            return
         if not self._cut_short and self._began is not None:
             self._taken_in(self._began)
-        self._began = None
+        if self._worklist.waits(worklist.Weight.SWEEP):  # another comparison began meanwhile
+            self._worklist.mark(Rest.SWEEP, worklist.Weight.SWEEP, mark)
+        else:
+            self._began = None
+        self.last_resync = self._clock()
+        self._retarget_root()
         self._bring_units()
         self._watches.retried()
-        self.last_resync = self._clock()
         if self._watches.short:
             self._poll_later()
         self._changed()
@@ -393,11 +399,8 @@ class Enforcer:
             # What has no container runs nothing: what is left of a deleted pod is nobody's concern.
             if self._is_awaiting(pod) and pod.containers and now - pod.since >= AWAIT_SECONDS:
                 found.append(deviations.of_silence(pod))
-        told = {(each.pod, each.container) for each in found if each is not None and each.reason in set(pods.Failure)}
-        for key, failed in self._troubles.items():
-            uid, container = _whose(key)
-            if (uid, container) not in told:
-                found.append(deviations.of_trouble(uid, container, failed))
+        violations = [each for each in found if each is not None]
+        violations += [deviations.of_trouble(*_whose(key), failed) for key, failed in self._troubles.items()]
         pending += self._units.to_put_back
         return status.Standing(
             root=self.root,
@@ -408,7 +411,7 @@ class Enforcer:
             generation=0 if current is None else current.generation,
             profile=None if current is None or not current.profile[0] else state.ProfileRef(*current.profile),
             stated=current is not None,
-            violations=[each for each in found if each is not None],
+            violations=deviations.once(violations),
             to_put_back=pending,
             unseen=unseen,
             drifting=drifting,
@@ -528,8 +531,12 @@ class Enforcer:
         memory (set_default_inode_attr in the kernel's fs/kernfs/inode.c), which under memory pressure can be long after
         it was made. So its exposure is counted from when the agent last knew all pods: it is at most that long.
         """
+        # The mirror knows it from now on, so what fails is the pod's.
+        self._troubles.attempt(pod, lambda: self._take_pod(pod, mark))
         if denied:
             self._troubles.failed(pod, pods.Failure.ACCESS_DENIED, denied)
+
+    def _take_pod(self, pod: pods.Pod, mark: worklist.Mark) -> None:
         entry = self._journal.get(pod.path, pod.knob.inode)
         # Where systemd's 0 is all that was noted, the agent has not known the pod before.
         known = entry is not None and (entry.found is None or bool(entry.wrote))
@@ -640,7 +647,7 @@ class Enforcer:
     def _retarget_container(self, container: pods.Container, noticed: float, *, watched: float | None = None) -> None:
         """As `_retarget`; what fails is the container's own violation."""
         step = functools.partial(self._bring_container, container, noticed, watched)
-        self._troubles.attempt(container, step, whole=False)
+        self._troubles.attempt(container, step)
 
     def _bring_container(self, container: pods.Container, noticed: float, watched: float | None) -> None:
         current, mode = self._state, targets.mode_of(self._state)
@@ -650,11 +657,13 @@ class Enforcer:
             entry = of_pod.each
         if not container.knobs and entry is not own and self._is_young(container):
             return
-        if entry is not None or self._was_written(container):
-            # Each time: where it cannot be watched, nothing else tells of crun's cgroup inside.
-            self._troubles.attempt(container, lambda: self._open(container))
-        else:
-            self._troubles.clear(container)
+        error: Exception | None = None
+        try:
+            if entry is not None or self._was_written(container):
+                # Each time: where it cannot be watched, nothing else tells of crun's cgroup inside.
+                self._open(container)
+        except Exception as unknown:  # noqa: BLE001 raised when the files that are known have what they are to hold
+            error = unknown
         for knob in container.knobs:
             self._mirror.watch(knob)
             if entry is not None:
@@ -663,6 +672,8 @@ class Enforcer:
                 knob.shadow = targets.Hold.PUT_BACK
             knob.aim(knob.shadow if mode is names.Mode.ENFORCE else targets.Hold.PUT_BACK)
             self._settler.settle(knob, noticed, since=self._last_right(knob, watched))
+        if error is not None:
+            raise error
 
     def _is_young(self, container: pods.Container) -> bool:
         """Whether others still write to its files; it is then looked at again."""
@@ -738,13 +749,10 @@ class Enforcer:
         noticed = self._clock()
         written = self._settler.writes
         touched: dict[pods.Knob, None] = {}
+        lost = False
         for owner, event in self._watches.read():
             if event.mask & inotify.Q_OVERFLOW:
-                self._lost = self._lost_lately(noticed) + 1
-                self._lost_at = noticed
-                OVERFLOWS.inc()
-                log.warning("too many events at once: some were lost, comparing everything")
-                self._sweep(self._caught_up)
+                lost = True
             elif isinstance(owner, pods.Knob):
                 touched[owner] = None
                 self._rewrites.touched(owner, noticed)
@@ -753,6 +761,12 @@ class Enforcer:
         with self._settler.lowering_first():
             for knob in touched:
                 self._repair(knob, noticed)
+        if lost:
+            self._lost = self._lost_lately(noticed) + 1
+            self._lost_at = noticed
+            OVERFLOWS.inc()
+            log.warning("too many events at once: some were lost, comparing everything")
+            self._guarded(lambda: self._sweep(self._caught_up))
         if self._watches.drained:
             self._read_until = written
             self._drained = noticed
@@ -803,40 +817,37 @@ class Enforcer:
             self._turn.cancel()
             self._turn = None
         until = self._clock() + SLICE_SECONDS
-        while (waiting := self._worklist.take()) is not None:
-            key, mark, weight = waiting
-            self._reconcile(key, mark)
-            if weight is worklist.Weight.SWEEP or self._clock() >= until:
+        while (waiting := self._worklist.take(worklist.Weight.ARRIVAL)) is not None:
+            self._reconcile(*waiting)
+            if self._clock() >= until:
                 break
+        if (waiting := self._worklist.take(worklist.Weight.SWEEP)) is not None:
+            self._reconcile(*waiting)
         self._find_again()
         self._soon()
 
     def _take_arrivals(self) -> None:
         """Reconcile all that came."""
-        while self._worklist.waits(worklist.Weight.ARRIVAL) and (waiting := self._worklist.take()) is not None:
-            self._reconcile(waiting[0], waiting[1])
+        while (waiting := self._worklist.take(worklist.Weight.ARRIVAL)) is not None:
+            self._reconcile(*waiting)
 
     def _reconcile(self, key: Key, mark: worklist.Mark) -> None:
         """Bring one key to what the state says, by what is on disk now."""
         match key:
             case Child():
                 self._troubles.attempt(key, lambda: self._look_at(key, mark))
-            case pods.Level():
-                if self._mirror.levels.get(key.path) is key:
-                    self._enter(key, mark, found=True)
-            case pods.Pod():
-                if self._mirror.pods.get(key.path) is key:
-                    self._troubles.attempt(key, lambda: self._compare(key, mark))
-            case pods.Container():
-                if key in key.pod.containers.values():
-                    self._retarget_container(key, mark.noticed, watched=mark.since)
+            case pods.Level() if self._mirror.levels.get(key.path) is key:
+                self._enter(key, mark, found=True)
+            case pods.Pod() if self._mirror.pods.get(key.path) is key:
+                self._troubles.attempt(key, lambda: self._compare(key, mark))
+            case pods.Container() if key in key.pod.containers.values():
+                self._retarget_container(key, mark.noticed, watched=mark.since)
             case Rest.UNITS:
                 self._guarded(self._bring_units)
             case Rest.SWEEP:
-                if self._worklist:  # pods of another comparison that began meanwhile
-                    self._worklist.mark(key, worklist.Weight.SWEEP, mark)
-                else:
-                    self._guarded(self._swept)
+                self._guarded(lambda: self._swept(mark))
+            case _:  # gone
+                self._troubles.clear(key)
 
     def _look_at(self, child: Child, mark: worklist.Mark) -> None:
         """See what there is under a name."""
@@ -848,8 +859,15 @@ class Enforcer:
             self._by_looking = False
 
     def _compare(self, pod: pods.Pod, mark: worklist.Mark) -> None:
-        if self._mirror.refresh(pod, mark):
-            self._retarget(pod, mark.noticed, watched=mark.since)
+        error: cgroupfs.CgroupError | None = None
+        try:
+            if not self._mirror.refresh(pod, mark):
+                return
+        except cgroupfs.CgroupError as unknown:  # what is in it; its own limit can be held all the same
+            error = unknown
+        self._retarget(pod, mark.noticed, watched=mark.since)
+        if error is not None:
+            raise error
 
     def _rewritten(self, knob: pods.Knob) -> None:
         """Another writer gave a file what it holds now: that may say what systemd holds."""
@@ -875,9 +893,8 @@ class Enforcer:
 
     def _poll_now(self) -> None:
         self._poll = None
-        self.resync()
-        if self._watches.short and self._began is None:
-            self._poll_later()
+        if self._began is None:  # else its end has this called again
+            self.resync()
 
 
 def _whose(key: Key) -> tuple[str, str]:

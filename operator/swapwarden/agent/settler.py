@@ -448,9 +448,7 @@ class Settler:
         if kept_out and not knob.seen and isinstance(knob.target, int):
             self._unlowered.add(knob)  # as far as can be known
         if not knob.failed:
-            log.error(
-                "cannot set memory.swap.max; trying again", extra={"cgroup": f"/{knob.path}", "error": str(error)}
-            )
+            trouble.warn("cannot set memory.swap.max; trying again", str(knob), str(error))
         self._fail(knob, pods.Failure.ACCESS_DENIED if kept_out else pods.Failure.WRITE_FAILED, str(error))
         return self._next_try(knob)
 

@@ -18,8 +18,19 @@ NODE_SETTINGS: Final = "NodeSettings"
 STRICT: Final = "Strict"
 REQUIREMENTS_MET: Final = "RequirementsMet"
 
-_REASONS: Final = (*pods.Failure, "Draining", "Yielded", "Audit", "AwaitingState", "Exposed")
-"""Of violations, where there is not room for all: what is wrong now before what was."""
+_REASONS: Final = (
+    pods.Failure.INTERNAL,
+    pods.Failure.WRITE_FAILED,
+    pods.Failure.UNREADABLE,
+    "Draining",
+    "Yielded",
+    "Audit",
+    "AwaitingState",
+    pods.Failure.ACCESS_DENIED,
+    "Exposed",
+)
+"""Of violations, where there is not room for all: what is wrong now before what was. What a tenant can bring about in
+any number comes behind what concerns others."""
 _FAILING: Final = {
     pods.Failure.INTERNAL: "met an unexpected error in the agent",
     pods.Failure.WRITE_FAILED: "cannot be written",

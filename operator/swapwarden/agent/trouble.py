@@ -27,39 +27,52 @@ SOON_SECONDS: Final = (0.01, 5.0)
 SOON_ATTEMPTS: Final = 9
 """Tries of such a key, within some seconds, after which it waits for an event or a full comparison."""
 LOG_SECONDS: Final = 60.0
-"""Between tracebacks in the log."""
+LOG_LINES: Final = 20
+"""Of the log in `LOG_SECONDS` about cgroups that fail; and one traceback. A tenant can bring about any number."""
 
 K = TypeVar("K")
 
 
-class _Faults:
-    """Writes a traceback a minute: a cgroup that is made anew all the time may fail each time."""
+class Lines:
+    """So many lines of the log in a minute."""
 
-    def __init__(self) -> None:
-        self._logged = float("-inf")
-        self._unlogged = 0
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._begun = float("-inf")
+        self._count = 0
+        self._left_out = 0
 
-    def note(self, what: str, error: Exception) -> None:
-        FAULTS.inc()
-        self._unlogged += 1
+    def take(self) -> dict[str, int] | None:
+        """What a line says besides: how many were left out before it. None where it is to be left out itself."""
         now = time.monotonic()
-        if now - self._logged < LOG_SECONDS:
-            return
-        log.error(
-            "unexpected error; trying again",
-            exc_info=error,
-            extra={"what": what, "errors": self._unlogged},
-        )
-        self._logged, self._unlogged = now, 0
+        if now - self._begun >= LOG_SECONDS:
+            self._begun, self._count = now, 0
+        if self._count >= self._most:
+            self._left_out += 1
+            return None
+        self._count += 1
+        left, self._left_out = self._left_out, 0
+        return {"leftOut": left} if left else {}
 
 
-_faults = _Faults()
+_tracebacks = Lines(1)
+_lines = Lines(LOG_LINES)
 
 
 def fault(what: str, error: Exception) -> str:
     """Count an unexpected error, and log it unless one was logged just now. Return what a violation says of it."""
-    _faults.note(what, error)
+    FAULTS.inc()
+    more = _tracebacks.take()
+    if more is not None:
+        log.error("unexpected error; trying again", exc_info=error, extra={"what": what, **more})
     return f"unexpected error in the agent, please report it: {type(error).__name__}: {error}"
+
+
+def warn(message: str, what: str, error: str) -> None:
+    """Log what failed, unless much was logged just now."""
+    more = _lines.take()
+    if more is not None:
+        log.error(message, extra={"cgroup": what, "error": error, **more})
 
 
 class Trouble:
@@ -116,7 +129,7 @@ class Troubles(Generic[K]):
             self.clear(key)
             trouble = self._of[key] = Trouble(SOON_SECONDS if reason is None else RETRY_SECONDS)
         if reason is not None and trouble.reason is None:
-            log.warning("a cgroup cannot be looked after; trying again", extra={"what": str(key), "error": message})
+            warn("a cgroup cannot be looked after; trying again", str(key), message)
         if (trouble.reason, trouble.message) != (reason, message):
             trouble.reason, trouble.message = reason, message
             self._changed()

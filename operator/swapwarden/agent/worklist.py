@@ -1,4 +1,4 @@
-"""Keys that wait to be reconciled: what came or went first, then what is only to be compared.
+"""Keys that wait to be reconciled: what came or went, and what is only to be compared.
 
 A repair does not wait here: files that another wrote to are settled as soon as the kernel tells of them.
 """
@@ -12,12 +12,12 @@ from typing import Generic, NamedTuple, TypeVar
 K = TypeVar("K")
 
 
-class Weight(enum.IntEnum):
-    """What is taken first has the smallest number."""
+class Weight(enum.Enum):
+    """Of the first kind many are taken in a turn of the event loop, and of the second one: neither starves."""
 
-    ARRIVAL = 0
+    ARRIVAL = "arrival"
     """A cgroup may have come or gone."""
-    SWEEP = 1
+    SWEEP = "sweep"
     """Nothing is known to have happened."""
 
 
@@ -43,13 +43,13 @@ class Worklist(Generic[K]):
             mark = Mark(min(known.noticed, mark.noticed), min(known.since, mark.since))
         self._marks[weight][key] = mark
 
-    def take(self) -> tuple[K, Mark, Weight] | None:
-        """The next key, which then waits no more; None where none does."""
-        for weight, marks in self._marks.items():
-            if marks:
-                key = next(iter(marks))
-                return key, marks.pop(key), weight
-        return None
+    def take(self, weight: Weight) -> tuple[K, Mark] | None:
+        """The next key of this weight, which then waits no more; None where none does."""
+        marks = self._marks[weight]
+        if not marks:
+            return None
+        key = next(iter(marks))
+        return key, marks.pop(key)
 
     def waits(self, weight: Weight) -> bool:
         """Whether any key of this weight does."""

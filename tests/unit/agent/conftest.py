@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from swapwarden.agent import enforcer
+from swapwarden.agent import enforcer, trouble
 
 from tests.unit.agent.agent_node import Node
 
@@ -23,6 +23,13 @@ async def plain(tmp_path: pathlib.Path) -> AsyncIterator[Node]:
     made = Node(tmp_path)
     yield made
     made.stop()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests before it logged leaves nothing of this one out."""
+    monkeypatch.setattr(trouble, "_tracebacks", trouble.Lines(1))
+    monkeypatch.setattr(trouble, "_lines", trouble.Lines(trouble.LOG_LINES))
 
 
 @pytest.fixture(autouse=True)

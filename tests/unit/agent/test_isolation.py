@@ -11,7 +11,21 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from swapwarden.agent import cgroupfs, enforcer, inotify, limits, settler, status, targets, trouble, wanted, watches
+from swapwarden.agent import (
+    cgroupfs,
+    enforcer,
+    exposure,
+    inotify,
+    limits,
+    pods,
+    settler,
+    status,
+    targets,
+    trouble,
+    wanted,
+    watches,
+    worklist,
+)
 from swapwarden.api import names
 from swapwarden.api import state as state_api
 
@@ -147,6 +161,10 @@ async def test_a_pods_folder_that_cannot_be_listed_keeps_no_pod_from_its_limit(p
         assert condition(agent, "Applied")[0] == "False"
         agent.apply(crowd.state(3 * MIB, generation=2))
         assert (uid(HOSTILE), "", "AccessDenied") in failures(agent), "it is known no better"
+        write(crowd.pods[HOSTILE], "max")
+        plain.lose_events()
+        compare(agent)
+        assert swap_max(crowd.pods[HOSTILE]) == str(3 * MIB)
 
 
 @pytest.mark.parametrize("where", ["pod", "container", "file", "write"])
@@ -183,8 +201,7 @@ async def test_an_unexpected_error_is_that_cgroups_own(
             broken.setattr(plain.cgroups, "set_limit", lambda path, to: fail() if path == bad else wrote(path, to))
         new = crowd.state()
         if where == "pod":
-            pods = {**new.pods, uid(HOSTILE): new.pods[uid(HOSTILE)]._replace(limit=7 * MIB)}
-            new = new._replace(pods=pods)
+            new = new._replace(pods={**new.pods, uid(HOSTILE): new.pods[uid(HOSTILE)]._replace(limit=7 * MIB)})
         agent.apply(new)
         assert crowd.others() == {(str(2 * MIB), str(MIB))}
         assert faults.count > 0
@@ -200,7 +217,6 @@ async def test_an_unexpected_error_is_that_cgroups_own(
 async def test_what_fails_all_the_time_fills_no_log(
     plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(trouble, "_faults", trouble._Faults())
     monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.0001, 0.0001))
     agent = plain.start()
     plain.tree.pod(1)
@@ -258,7 +274,48 @@ async def test_a_file_that_was_not_seen_to_hold_is_not_applied(plain: Node) -> N
     await until(lambda: condition(agent, "Applied") == ("True", "AsSpecified"))
 
 
+async def test_a_pod_that_closes_many_cgroups_is_listed_once_and_behind_others(
+    plain: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod, draining = plain.tree.pod(1), plain.tree.pod(2, memory_swap_current=f"{MIB}\n")
+    apps = [f"app {number}" for number in range(2 * state_api.MAX_VIOLATIONS)]
+    for name in apps:
+        plain.tree.container(pod, name).chmod(0)
+    agent = plain.start()
+    with without_override():
+        agent.apply(state({1: MIB, 2: 0}, containers={1: dict.fromkeys(apps, WANTED)}))
+    ((pod_uid, _, reason),) = failures(agent)
+    assert (pod_uid, reason) == (uid(1), "AccessDenied")
+    assert len([each for each in caplog.records if each.levelname == "ERROR"]) == trouble.LOG_LINES
+    found = status.build(agent.standing(), FACTS, [], "t").violations
+    assert [each.pod for each in found if each.reason in {"Draining", "AccessDenied"}] == [uid(2), uid(1)]
+    assert draining.exists()
+
+
 # Exposures
+
+
+async def test_exposures_in_a_loop_fill_no_log_and_none_goes_unsaid(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(exposure, "_lines", exposure._Lines())
+    tally = exposure.Tally()
+    for _ in range(400):
+        one = exposure.Exposure(1, 2.0, 4096)
+        tally.add("u", one, wanted=0, found=limits.NO_LIMIT, ended=0.0, rewritten=True)
+    assert len(caplog.records) == exposure.LOG_LINES
+    monkeypatch.setattr(exposure, "LOG_SECONDS", 0.0)
+    exposure.flush()
+    rest = vars(caplog.records[-1])
+    assert (rest["exposures"], rest["swapBytes"]) == (340, 340 * 4096)
+    assert (tally.count, tally.grown) == (400, 400 * 4096)
+    caplog.clear()
+    caplog.set_level("DEBUG")
+    monkeypatch.setattr(exposure, "LOG_SECONDS", 60.0)
+    for _ in range(400):
+        tally.add("u", exposure.NONE, wanted=0, found=limits.NO_LIMIT, ended=0.0, rewritten=True)
+    assert len(caplog.records) == 400
 
 
 @pytest.mark.parametrize("how", ["polling", "overflow"])
@@ -338,7 +395,7 @@ async def test_repairs_come_before_arrivals(plain: Node, monkeypatch: pytest.Mon
 
 
 async def test_a_repair_does_not_wait_for_a_comparison_of_all(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    pods = [plain.tree.pod(number) for number in range(200)]
+    made = [plain.tree.pod(number) for number in range(200)]
     agent = plain.start()
     agent.apply(state(dict.fromkeys(range(200), 0)))
     agent.catch_up()
@@ -352,12 +409,84 @@ async def test_a_repair_does_not_wait_for_a_comparison_of_all(plain: Node, monke
     monkeypatch.setattr(plain.cgroups, "set_limit", spy)
     agent.resync()
     await asyncio.sleep(0)
-    write(pods[-1], "max")
+    write(made[-1], "max")
     await until(lambda: len(left) == 1)
     assert left[0] > 100
     resyncs = enforcer.RESYNCS.value()
     await until(lambda: not agent._worklist)
     assert enforcer.RESYNCS.value() == resyncs
+
+
+async def test_what_comes_all_the_time_keeps_nothing_from_being_compared(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when containers make and remove a folder in a loop, or the kernel drops events again and again."""
+    monkeypatch.setattr(enforcer, "SLICE_SECONDS", 0.0)
+    for number in range(20):
+        plain.tree.pod(number)
+    agent = plain.start()
+    level = next(iter(agent._mirror.levels.values()))
+    busy = enforcer.Child(level, "nothing")
+    real = agent._mirror.look
+
+    def look(owner: pods.Watched, name: str, origin: targets.Origin, mark: worklist.Mark) -> None:
+        real(owner, name, origin, mark)
+        if name == busy.name:
+            agent._worklist.mark(busy, worklist.Weight.ARRIVAL, mark)
+
+    monkeypatch.setattr(agent._mirror, "look", look)
+    agent._worklist.mark(busy, worklist.Weight.ARRIVAL, worklist.Mark(0.0, 0.0))
+    for lost in (False, True):
+        before = agent.last_resync
+        plain.later += 1
+        agent.resync()
+        async with asyncio.timeout(10):
+            while agent.last_resync == before:
+                if lost:
+                    agent._sweep(agent._caught_up)
+                await asyncio.sleep(0)
+
+
+async def test_a_pod_that_failed_when_it_came_is_tried_again(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults
+) -> None:
+    monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.01, 0.01))
+    agent = plain.start(state({1: MIB}))
+    real = agent._retarget
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(agent, "_retarget", fail)
+    pod = plain.tree.pod(1)
+    await until(lambda: faults.count > 1)
+    assert failures(agent) == [(uid(1), "", "InternalError")]
+    assert condition(agent, "Applied") == ("False", "InternalError")
+    monkeypatch.setattr(agent, "_retarget", real)
+    await until(lambda: swap_max(pod) == str(MIB))
+    await until(lambda: failures(agent) == [])
+
+
+async def test_nothing_is_said_of_a_cgroup_that_failed_and_is_gone(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults
+) -> None:
+    monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.01, 0.01))
+    agent = plain.start(state({1: MIB}))
+    crowd = Crowd(plain)
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(agent._mirror, "open", fail)
+    monkeypatch.setattr(agent._mirror, "refresh", fail)
+    await until(lambda: len(agent.known) == len(PODS))
+    agent.apply(crowd.state())
+    compare(agent)
+    assert len(failures(agent)) == 2 * len(PODS)
+    plain.tree.remove(plain.tree.level("burstable"))
+    await until(lambda: failures(agent) == [])
+    assert not agent._troubles._of
+    assert faults.count > 0
 
 
 # crun's cgroup inside, and what containers make themselves

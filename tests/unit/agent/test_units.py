@@ -6,7 +6,7 @@ import pathlib
 import shutil
 
 import pytest
-from swapwarden.agent import enforcer, rewrites, wanted
+from swapwarden.agent import cgroupfs, enforcer, rewrites, trouble, wanted
 from swapwarden.api import names
 
 from tests.unit.agent.agent_node import MIB, Node, compare, state, until
@@ -73,6 +73,36 @@ async def test_what_is_no_longer_to_be_is_put_back(units: Units, order: wanted.S
         assert shorts(agent) == dict.fromkeys(ALL, "Audit")
     else:
         assert agent.standing().settings is None
+
+
+@pytest.mark.parametrize("mistake", [False, True])
+async def test_what_fails_with_one_stops_none_of_the_others(
+    units: Units, monkeypatch: pytest.MonkeyPatch, *, mistake: bool
+) -> None:
+    monkeypatch.setattr(trouble, "SOON_SECONDS", (0.01, 0.01))
+    counted: list[str] = []
+
+    def fault(what: str, error: Exception) -> str:
+        counted.append(what)
+        return f"{what}: {error}"
+
+    monkeypatch.setattr(trouble, "fault", fault)
+    agent = units.node.start()
+    real = units.node.cgroups.inode
+
+    def fail(path: str) -> int | None:
+        if path == "system.slice/kubelet.service":
+            raise ZeroDivisionError if mistake else cgroupfs.CgroupError(f"{path}: Input/output error")
+        return real(path)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(units.node.cgroups, "inode", fail)
+        agent.apply(asking(*ALL))
+        assert units.values == ["0", "max", "0", "0"]
+        assert shorts(agent)["kubelet.service"] == "WriteFailed"
+        assert bool(counted) is mistake
+    await until(lambda: units.values == ["0"] * 4)
+    await until(lambda: shorts(agent) == {})
 
 
 async def test_what_was_written_before_a_restart_is_put_back_though_the_state_is_new(units: Units) -> None:
