@@ -369,7 +369,7 @@ class Cluster:
             name,
             updated=named or turned,
             answered=row.acted == row.profile and (named or not turned),
-            degraded=_reason(row),
+            degraded=degraded_for(row),
             before=row.before if named else _wrong(row, wanted),
             overdue=(name, named or turned) in overdue,
             asked=_has_answered(row, wanted),
@@ -496,7 +496,7 @@ class Cluster:
         return place is not None and profile.overrides[place].policy is names.Policy.DISABLED
 
 
-def _reason(row: rows.StateRow) -> str:
+def degraded_for(row: rows.StateRow) -> str:
     """Why a node's agent says that it is degraded, as far as it is compared with what it is later."""
     return row.degraded.partition(":")[0][: state.MAX_REASON]
 
@@ -511,7 +511,7 @@ def _has_answered(row: rows.StateRow, wanted: state.ProfileRef) -> bool:
 def _wrong(row: rows.StateRow, wanted: state.ProfileRef) -> tuple[str, ...]:
     """What is wrong on a node that is yet to follow this profile."""
     silent = row.acted != row.profile or not _has_answered(row, wanted)
-    return tuple(filter(None, (_reason(row), rollout.NO_ANSWER if silent else "")))
+    return tuple(filter(None, (degraded_for(row), rollout.NO_ANSWER if silent else "")))
 
 
 def _planned_from(row: rows.StateRow) -> tuple[object, ...]:

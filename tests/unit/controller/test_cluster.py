@@ -518,6 +518,94 @@ def test_where_no_agent_ever_answered_nothing_is_waited_for(seen: Seen) -> None:
     assert follows(seen) == {"node-1": 2, "node-2": 2}
 
 
+def test_a_turn_is_for_the_profile_as_it_was_judged(seen: Seen) -> None:
+    seen.cluster.profiles_changed({"p": LIMITED})
+    for name in seen.cluster.nodes:
+        heard(seen, name, LIMITED)
+    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    for name in seen.cluster.nodes:
+        answered(seen, name)
+    judged = seen.cluster.rollouts()["p"].next
+    assert judged == ("node-1",)
+    third = profile(generation=3, behavior=names.Behavior.NO_SWAP, hold=True)
+    history = {**HISTORY, plan.reference(NONE): NONE}
+    seen.cluster.profiles_changed({"p": third}, history)
+    seen.cluster.advance(NONE, judged)
+    assert follows(seen) == {"node-1": 1, "node-2": 1}, "nobody asked what that one takes"
+    seen.cluster.profiles_changed({"p": msgspec.structs.replace(NONE, uid="of a namesake")}, history)
+    seen.cluster.advance(NONE, judged)
+    assert follows(seen) == {"node-1": 1, "node-2": 1}
+
+
+def test_a_node_that_became_degraded_since_it_was_judged_is_judged_anew(waves: Seen) -> None:
+    heard(waves, "node-1", NONE, generation=2, observed=2)
+    judged = waves.cluster.rollouts()["p"].next
+    assert judged == ("node-2",)
+    heard(waves, "node-1", NONE, generation=2, observed=2, degraded="WriteFailed: no")
+    waves.cluster.advance(NONE, judged)
+    assert follows(waves) == {"node-1": 2, "node-2": 1}
+
+
+def test_a_turn_is_forgotten_with_the_term(waves: Seen) -> None:
+    assert follows(waves) == {"node-1": 2, "node-2": 1}
+    waves.cluster.begin_term({})
+    assert follows(waves) == {"node-1": 1, "node-2": 1}
+
+
+def test_a_turn_is_gone_once_another_profile_governs_the_node(waves: Seen) -> None:
+    turns: dict[str, profiles.Profile] = {}
+    waves.cluster.begin_term(turns)
+    advance(waves)
+    assert turns == {"node-1": NONE}
+    other = profile("q", priority=200, max_unavailable="1")
+    waves.cluster.profiles_changed({"p": NONE, "q": other}, HISTORY)
+    waves.cluster.profiles_changed({"p": NONE}, HISTORY)
+    assert turns == {}
+    assert follows(waves) == {"node-1": 1, "node-2": 1}
+
+
+def plans(seen: Seen, name: str) -> list[str]:
+    return seen.cluster.plan(name).degraded_before
+
+
+def test_what_was_wrong_before_stands_in_the_state_and_stops_nobody(seen: Seen) -> None:
+    seen.cluster.profiles_changed({"p": LIMITED})
+    for name in seen.cluster.nodes:
+        heard(seen, name, LIMITED, degraded="Polling: no watch")
+    assert plans(seen, "node-1") == []
+    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    cost = state.Cost(plan.reference(NONE))
+    for name in seen.cluster.nodes:
+        heard(seen, name, LIMITED, degraded="Polling: no watch", proposed=NONE, cost=cost)
+    advance(seen)
+    assert (plans(seen, "node-1"), plans(seen, "node-2")) == (["Polling"], [])
+    row = state_row(
+        "node-1",
+        version=9,
+        spec=seen.cluster.plan("node-1"),
+        generation=2,
+        observed=2,
+        degraded="Polling: another watch",
+    )
+    seen.cluster.wrote(row)
+    assert plans(seen, "node-1") == ["Polling"], "it stays"
+    assert seen.cluster.rollouts()["p"].next == ("node-2",)
+    seen.cluster.wrote(msgspec.structs.replace(row, version=10, degraded="StateRefused: no"))
+    assert plans(seen, "node-1") == ["Polling"], "what is wrong now was not before"
+    assert seen.cluster.rollouts()["p"].stopped_by == ("node-1",)
+    seen.cluster.profiles_changed({})
+    assert plans(seen, "node-1") == []
+
+
+def test_that_an_agent_did_not_answer_before_stands_in_the_state(seen: Seen) -> None:
+    seen.cluster.profiles_changed({"p": LIMITED})
+    heard(seen, "node-1", LIMITED, degraded="StateRefused: no")
+    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    overdue = {("node-1", False)}
+    seen.cluster.advance(NONE, seen.cluster.rollouts(overdue)["p"].next, overdue)
+    assert plans(seen, "node-1") == ["StateRefused", "NoAnswer"]
+
+
 def test_which_generations_nodes_follow(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
     assert waves.cluster.generations() == {"p": {1: 1, 2: 1}}

@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from swapwarden.api import state
 from swapwarden.controller import cluster, profilereporter, profilestatus, profilestore, throttle, workqueue
 from swapwarden.controller.term import Term
 from swapwarden.kube import backoff, client, events
+from swapwarden.policy import profiles, rollout
 
-from tests.unit.controller.objects import node, profile_object, term
+from tests.unit.controller.objects import node, profile_object, state_row, term
 from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
 
 
@@ -52,7 +54,7 @@ class Bench:
         self.known.node_changed("node-1", None, node())
 
     def _changed(self) -> None:
-        self.known.profiles_changed(self.store.valid())
+        self.known.profiles_changed(self.store.valid(), self.store.history())
         self.reporter.nudge()
 
     @contextlib.asynccontextmanager
@@ -250,6 +252,78 @@ async def test_nobodys_turn_comes_where_the_status_was_not_written(
         bench.accepts(profile_object("p"), version=5)
         bench.reporter.nudge()
         await until(lambda: advanced == ["p"])
+
+
+def stands(bench: Bench, body: dict[str, Any], **fields: Any) -> None:
+    """The node follows a profile, and its agent has answered."""
+    ref = state.ProfileRef("p", body["metadata"]["generation"])
+    old = bench.known.state_of("node-1")
+    row = state_row(version=1 + (old.version if old else 0), spec=state.StateSpec(profile=ref), observed=1, **fields)
+    bench.known.state_changed("node-1", old, row)
+
+
+async def test_a_profile_that_changes_while_its_status_is_written_takes_no_turn_of_what_it_was(bench: Bench) -> None:
+    first, second = profile_object(version=3), profile_object(version=4, generation=2, swap={"behavior": "NoSwap"})
+    bench.store.offer(first)
+    stands(bench, first)
+    bench.store.offer(second)
+    asked = state.Cost(state.ProfileRef("p", 2))
+    stands(bench, first, proposed=asked.profile, cost=asked)
+    written = asyncio.Event()
+    answer = {**second, "metadata": {**second["metadata"], "resourceVersion": "5"}, "status": {"conditions": []}}
+    bench.server.answer(written, reply(answer))
+    third = profile_object(version=6, generation=3, rollout={"onSwapInUse": "Hold"}, swap={"behavior": "NoSwap"})
+    async with bench.running():
+        await bench.server.seen(1)
+        bench.store.offer(third)
+        stands(bench, first, proposed=asked.profile, cost=asked)
+        written.set()
+        await bench.server.seen(2)
+        assert bench.known.plan("node-1").profile.generation == 1, "nobody asked what generation 3 takes"
+        assert status_of(bench.server.requests[1])["observedGeneration"] == 3
+
+
+async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) -> None:
+    first, second = profile_object(version=3), profile_object(version=4, generation=2, swap={"behavior": "NoSwap"})
+    bench.store.offer(first)
+    for number in range(1, 4):
+        name = f"node-{number}"
+        bench.known.node_changed(name, None, node(name))
+        spec = state.StateSpec(profile=state.ProfileRef("p", 1))
+        bench.known.state_changed(name, None, state_row(name, spec=spec, observed=1))
+    bench.store.offer(second)
+    leads = term()
+
+    def judged() -> rollout.Progress:
+        bench.reporter._judge(leads)
+        return bench.reporter._judged["p"].moving.progress
+
+    def time_passes() -> None:
+        leads.waits.update(dict.fromkeys(leads.waits, -1e9))
+
+    bench.known.begin_term(leads.turns)
+    assert (judged().asking, judged().next) == (("node-1", "node-2", "node-3"), ())
+    assert {wait.moved for wait in leads.waits} == {False}
+    time_passes()
+    found = bench.reporter._judged["p"]
+    assert judged().next == ("node-1",), "nobody answers, and so one of them comes"
+    bench.known.advance(second_of(bench), judged().next, bench.reporter._judged["p"].overdue)
+    assert judged().next == (), "it is waited for, although it was not any more when it was asked"
+    assert [wait.node for wait in leads.waits if wait.moved] == ["node-1"]
+    assert not found.moving.stalled
+    time_passes()
+    assert judged().next == ("node-2",)
+    assert bench.reporter._judged["p"].moving.stalled
+    bench.store.offer(profile_object(version=5, generation=3, swap={"behavior": "NoSwap"}))
+    assert judged().next == (), "all of them are asked about the next one"
+    bench.store.remove("p", "uid-of-p")
+    bench.reporter._judge(leads)
+    assert leads.waits == {}
+    assert leads.turns == {}
+
+
+def second_of(bench: Bench) -> profiles.Profile:
+    return bench.store.valid()["p"]
 
 
 async def test_profiles_of_one_priority_both_say_so(bench: Bench) -> None:

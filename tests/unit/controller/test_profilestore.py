@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import base64
 import json
+import zlib
+from typing import Any
 
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import profilestore
+from swapwarden.controller import profilestore, revisions
 
 from tests.unit.controller.objects import profile_object
 
@@ -119,4 +122,93 @@ def test_what_no_node_follows_any_more_is_forgotten(store: profilestore.ProfileS
     assert [number for number, _ in generations(store)] == [2, 1], "a status of before the change says nothing of it"
     now = {"observedGeneration": 2, "revisions": kept}
     store.offer({**profile_object(version=4, generation=2, swap=LIMITED), "status": now})
+    assert generations(store) == [(2, LIMITED_SWAP)]
+
+
+def past(**specs: dict[str, Any]) -> dict[str, Any]:
+    """A status that keeps these specs, by generation."""
+    kept = [
+        {"generation": int(number[1:]), "spec": revisions.packed({"nodeSelector": {}, **spec})}
+        for number, spec in specs.items()
+    ]
+    return {"revisions": kept, "observedGeneration": 1}
+
+
+NEWER = {"behavior": "Newfangled"}
+
+
+def test_a_process_that_has_just_come_goes_on_by_the_last_version_that_it_understands(
+    store: profilestore.ProfileStore,
+) -> None:
+    status = past(g3={"swap": NEWER}, g2={"swap": LIMITED}, g1={})
+    store.offer({**profile_object(generation=4, swap=NEWER), "status": status})
+    assert store.valid()["p"].behavior is names.Behavior.LIMITED_SWAP
+    assert store.valid()["p"].generation == 2
+    assert "spec.swap.behavior" in store.entries["p"].error
+
+
+def test_a_version_that_was_missed_counts_where_the_status_keeps_it(store: profilestore.ProfileStore) -> None:
+    store.offer(profile_object(version=1, generation=1))
+    store.offer({**profile_object(version=3, generation=3, swap=NEWER), "status": past(g2={"swap": LIMITED}, g1={})})
+    assert store.valid()["p"].generation == 2
+
+
+def test_the_status_of_a_copy_that_was_put_back_says_nothing_of_generations_to_come(
+    store: profilestore.ProfileStore,
+) -> None:
+    store.offer(
+        {**profile_object(generation=1, swap=NEWER), "status": past(g7={"swap": LIMITED}, g1={"swap": LIMITED})}
+    )
+    assert store.valid() == {}
+    assert store.history() == {}
+
+
+def test_what_nodes_follow_is_not_lost_over_many_quick_changes(store: profilestore.ProfileStore) -> None:
+    status = past(g1={"swap": LIMITED})
+    for number in range(1, 40):
+        said = {"swap": LIMITED} if number == 1 else {}
+        store.offer({**profile_object(version=number, generation=number, **said), "status": status})
+    assert generations(store)[-1] == (1, LIMITED_SWAP)
+    assert len(generations(store)) == profilestore.MAX_REMEMBERED
+
+
+def test_a_generation_for_which_the_status_has_no_room_is_remembered(store: profilestore.ProfileStore) -> None:
+    store.offer(profile_object(version=1, swap=LIMITED))
+    status = {"observedGeneration": 2, "revisions": [{"generation": 1, "spec": ""}]}
+    store.offer({**profile_object(version=2, generation=2), "status": status})
+    assert generations(store) == [(2, KUBELET), (1, LIMITED_SWAP)]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        None,
+        "text",
+        {"generation": 1},
+        [7, None, [], {}],
+        [{"generation": "1", "spec": "{}"}, {"spec": "{}"}],
+        *(
+            [{"generation": 1, "spec": spec}]
+            for spec in (
+                None,
+                7,
+                "",
+                "[]",
+                "{",
+                "{" * 100_000,
+                '{"a":' * 100_000,
+                "=" * 5,
+                "\ud800",
+                base64.b64encode(b"neither").decode(),
+                base64.b64encode(zlib.compress(b"[" * 100_000)).decode(),
+                base64.b64encode(zlib.compress(b"\xff\xfe")).decode(),
+                base64.b64encode(zlib.compress(bytes(2**26))).decode(),
+                base64.b64encode(zlib.compress(b"{}")[:-2]).decode(),
+            )
+        ),
+    ],
+    ids=range(19),
+)
+def test_a_status_that_somebody_else_wrote_does_no_harm(store: profilestore.ProfileStore, kept: object) -> None:
+    store.offer({**profile_object(generation=2, swap=LIMITED), "status": {"revisions": kept}})
     assert generations(store) == [(2, LIMITED_SWAP)]

@@ -157,7 +157,7 @@ def waves(one: simulation.Rollout) -> Iterator[str]:
     if one.held:
         yield f"held, because pods there would lose swap that they use: {_some(one.held)}"
     if one.left:
-        blame = f" while these are degraded: {_some(one.stopped_by)}" if one.stopped_by else ""
+        blame = f" while these do worse than before: {_some(one.stopped_by)}" if one.stopped_by else ""
         yield f"{tables.count(len(one.left), 'node')} would not get it{blame}"
 
 

@@ -362,8 +362,8 @@ def _member(after: cluster.Cluster, one: NodeChange, found: Iterable[PodChange])
         one.node,
         updated=not one.changes,
         answered=row.acted == row.profile,
-        degraded=row.degraded,
-        before=(row.degraded,) if not one.changes and row.before else (),
+        degraded=cluster.degraded_for(row),
+        before=() if one.changes else row.before,
         overdue=True,
         pods=len(losing),
         bytes=sum(losing),
@@ -382,7 +382,9 @@ def _waves(profile: profiles.Profile, members: list[rollout.Member], moved: Coll
         waves.append(Wave(progress.next))
         for name in progress.next:
             was = by_name[name]
-            by_name[name] = msgspec.structs.replace(was, updated=True, answered=True, before=(was.degraded,))
+            by_name[name] = msgspec.structs.replace(
+                was, updated=True, answered=True, before=(*was.before, was.degraded)
+            )
     held = progress.held
     left = tuple(name for name, one in sorted(by_name.items()) if not one.updated and name not in held)
     return Rollout(

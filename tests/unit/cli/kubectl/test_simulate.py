@@ -102,7 +102,7 @@ def test_long_rollouts_are_told_in_short() -> None:
         *(f"wave {n + 1}: n-{n}-0, n-{n}-1, n-{n}-2, n-{n}-3, n-{n}-4 and 2 more" for n in range(3)),
         "and 2 more",
         "held, because pods there would lose swap that they use: held",
-        "1 node would not get it while these are degraded: bad",
+        "1 node would not get it while these do worse than before: bad",
     ]
 
 
