@@ -341,7 +341,7 @@ class Cluster:
 
         Since then the profile may have become another, or a node degraded.
         """
-        if self._profiles.get(judged.name) != judged:
+        if not found or self._profiles.get(judged.name) != judged:
             return
         now = self.rollouts(overdue, only=judged.name).get(judged.name)
         for name in now.next if now else ():
@@ -385,9 +385,12 @@ class Cluster:
         return list(row.before if row.profile == planned else _wrong(row, planned))
 
     def needs_namespaces(self) -> bool:
-        """Whether some profile's overrides ask for labels of Namespaces."""
-        known = (*self._profiles.values(), *self._history.values())
-        return any(profile.needs_namespaces() for profile in known)
+        """Whether the overrides of some profile ask for labels of Namespaces, as it is or as some node follows it."""
+        asking = {named for named, profile in self._history.items() if profile.needs_namespaces()}
+        followed = (row.profile in asking for name in self.nodes if (row := self.state_of(name)) is not None)
+        return any(profile.needs_namespaces() for profile in self._profiles.values()) or (
+            bool(asking) and any(followed)
+        )
 
     def lacks_namespaces(self, name: str) -> bool:
         """Whether a known node cannot be planned before all Namespaces are known."""

@@ -780,3 +780,14 @@ def test_a_namespace_that_changes_concerns_nodes_with_its_pods(seen: Seen) -> No
     assert not seen.cluster.needs_namespaces()
     seen.cluster.namespace_changed("shop", {"team": "b"}, {"team": "a"})
     assert seen.take() == [], "no profile asks"
+
+
+def test_what_a_profile_said_before_asks_for_namespaces_while_a_node_follows_it(seen: Seen) -> None:
+    [asking] = overriding(profiles.Override(namespaces=TEAM, policy=names.Policy.DISABLED)).values()
+    history = {plan.reference(asking): asking}
+    seen.cluster.profiles_changed({"p": profile(generation=2)}, history)
+    assert not seen.cluster.needs_namespaces()
+    heard(seen, "node-1", asking)
+    assert seen.cluster.needs_namespaces()
+    heard(seen, "node-1", profile(generation=2))
+    assert not seen.cluster.needs_namespaces()

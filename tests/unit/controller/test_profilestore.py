@@ -166,8 +166,8 @@ def test_the_status_of_a_copy_that_was_put_back_says_nothing_of_generations_to_c
 def test_what_nodes_follow_is_not_lost_over_many_quick_changes(store: profilestore.ProfileStore) -> None:
     status = past(g1={"swap": LIMITED})
     for number in range(1, 40):
-        said = {"swap": LIMITED} if number == 1 else {}
-        store.offer({**profile_object(version=number, generation=number, **said), "status": status})
+        swap = LIMITED if number == 1 else {}
+        store.offer({**profile_object(version=number, generation=number, swap=swap), "status": status})
     assert generations(store)[-1] == (1, LIMITED_SWAP)
     assert len(generations(store)) == profilestore.MAX_REMEMBERED
 
