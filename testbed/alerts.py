@@ -285,4 +285,36 @@ max by (cluster, node, pod_uid) (rate(swapwarden_pod_memory_events_total{event="
         " share of <systemStalledRatio> of the time nothing in system.slice runs because all there wait for disks or"
         " memory: kubelet, container runtime and sshd, as a rule.",
     ),
+    Alert(
+        "SwapwardenControllerBlind",
+        "critical",
+        "5m",
+        """\
+time() - max by (cluster, resource) (swapwarden_informer_last_event_timestamp_seconds) > 300
+or
+max by (cluster, resource) (swapwarden_informer_synced) == 0""",
+        "No controller sees what changes.",
+        "No instance of Swapwarden's controller has been able to follow {{ $labels.resource }} for 5 minutes or more."
+        " What changes there is planned by nobody: pods that start now get no swap, or as onUnknownPod of their"
+        " node's profile says.",
+    ),
+    Alert(
+        "SwapwardenInformerFailing",
+        "warning",
+        "15m",
+        'sum by (cluster, resource) (increase(swapwarden_informer_errors_total{kind=~"request|internal"}[15m])) > 10',
+        "Controllers fail again and again to follow a resource.",
+        "Lists and watches of {{ $labels.resource }} by Swapwarden's controllers have failed {{ $value | printf"
+        ' "%.0f" }} times in 15 minutes. What changes there is planned late.',
+    ),
+    Alert(
+        "SwapwardenObjectLeftOut",
+        "warning",
+        "5m",
+        "max by (cluster, resource) (swapwarden_informer_objects_left_out) > 0",
+        "Objects are left out, as they cannot be decoded.",
+        "{{ $value | printf \"%.0f\" }} of the cluster's {{ $labels.resource }} cannot be decoded by Swapwarden's"
+        " controller. What was known of them before goes on to count; of new ones nothing does. The controller's log"
+        " names them.",
+    ),
 )

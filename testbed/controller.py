@@ -3,7 +3,9 @@
 import base64
 import itertools
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from testbed import part
@@ -17,7 +19,7 @@ _NUMBERS = itertools.count(1)
 class Controller(part.Part):
     """`swapwarden controller`. The rights of deploy/manifests must be applied before.
 
-    SERVER and PROGRAM are as in ControlPlane.kubeconfig_for() and Part.
+    SERVER, PROGRAM and PYTHON are as in ControlPlane.kubeconfig_for() and Part.
     """
 
     def __init__(
@@ -26,13 +28,16 @@ class Controller(part.Part):
         *options: str,
         server: str | None = None,
         program: Sequence[str] = part.INSTALLED,
+        python: Path = Path(sys.executable),
     ) -> None:
         self.identity = f"controller-{next(_NUMBERS)}"
         token = control_plane.token(NAMESPACE, ACCOUNT)
         self.credential = _credential(token)
         kubeconfig = control_plane.kubeconfig_for(token, self.identity, server=server)
         fixed = [f"--kubeconfig={kubeconfig}", f"--identity={self.identity}", f"--namespace={NAMESPACE}"]
-        super().__init__("controller", *fixed, *options, log=kubeconfig.with_suffix(".log"), program=program)
+        super().__init__(
+            "controller", *fixed, *options, log=kubeconfig.with_suffix(".log"), program=program, python=python
+        )
 
     def leads(self) -> dict[str, Any]:
         """Wait until it leads; the fields of the log line that says so."""

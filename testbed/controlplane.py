@@ -434,6 +434,19 @@ class ControlPlane:
 
         BODY is sent as JSON; a PATCH is a JSON merge patch unless CONTENT_TYPE says otherwise.
         """
+        content = None if body is None else json.dumps(body).encode()
+        status, answer, kind = self.send(method, path, content, token, content_type)
+        return status, json.loads(answer) if "json" in kind else answer.decode(errors="replace")
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        token: str | None = None,
+        content_type: str | None = None,
+    ) -> tuple[int, bytes, str]:
+        """As request(), of what is JSON already: (HTTP status, answer as it came, its content type)."""
         default_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Accept": "application/json", "Content-Type": content_type or default_type}
         if token:
@@ -442,11 +455,9 @@ class ControlPlane:
         connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=_REQUEST_TIMEOUT, context=context)
         try:
             with self.network():
-                connection.request(method, path, None if body is None else json.dumps(body), headers)
+                connection.request(method, path, content, headers)
             answer = connection.getresponse()
-            content = answer.read()
-            is_json = "json" in answer.headers.get("Content-Type", "")
-            return answer.status, json.loads(content) if is_json else content.decode(errors="replace")
+            return answer.status, answer.read(), answer.headers.get("Content-Type", "")
         finally:
             connection.close()
 

@@ -363,7 +363,7 @@ CONTROL: Final = Row(
         Panel(
             "Lag of watches",
             "How long ago the API server last said something of a resource, to the controller that has heard least."
-            " A minute is usual where nothing changes, and up to six minutes where nothing has for long.",
+            " Up to a minute and a half is usual where nothing changes.",
             units.Seconds,
             (
                 Query(

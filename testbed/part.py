@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any, Self
 
 from testbed import process
 
+OPERATOR = Path(__file__).parents[1] / "operator"
 INSTALLED = ("-P", str(Path(__file__).with_name("installed.py")))
 _START_TIMEOUT = 30.0
 _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
@@ -36,12 +38,21 @@ def total(text: str, name: str, **labels: str) -> float:
 class Part:
     """`swapwarden COMMAND OPTIONS`, with its log in LOG. It is up when it serves health and metrics.
 
-    PROGRAM (arguments of Python) takes the place of the package, for one around it.
+    PROGRAM (arguments of Python) takes the place of the package, for one around it. PYTHON (see testbed.pythons) takes
+    the place of the one that runs this.
     """
 
-    def __init__(self, command: str, *options: str, log: Path, program: Sequence[str] = INSTALLED) -> None:
-        argv = [sys.executable, *program, command, "--metrics-address=127.0.0.1:0", *options]
-        self.process = process.Process(f"swapwarden {command}", argv, log=log)
+    def __init__(
+        self,
+        command: str,
+        *options: str,
+        log: Path,
+        program: Sequence[str] = INSTALLED,
+        python: Path = Path(sys.executable),
+    ) -> None:
+        argv = [str(python), *program, command, "--metrics-address=127.0.0.1:0", *options]
+        env = {**os.environ, "PYTHONPATH": str(OPERATOR)}
+        self.process = process.Process(f"swapwarden {command}", argv, log=log, env=env)
         try:
             self.metrics_url = f"http://127.0.0.1:{self.said('serving health and metrics')['port']}"
         except BaseException:

@@ -17,7 +17,10 @@ ON_CLUSTER = {
     "docs/runbooks/SwapwardenAgentSilent.md": ["swapwarden"],
     "docs/runbooks/SwapwardenCrdOutdated.md": ["[pod/swapwarden-controller-"],
     "docs/runbooks/SwapwardenControllerPartFailing.md": ["[pod/swapwarden-controller-"],
+    "docs/runbooks/SwapwardenControllerBlind.md": ["[pod/swapwarden-controller-"],
+    "docs/runbooks/SwapwardenInformerFailing.md": ["[pod/swapwarden-controller-"],
     "docs/runbooks/SwapwardenNoLeader.md": ["[pod/swapwarden-controller-"],
+    "docs/runbooks/SwapwardenObjectLeftOut.md": ["[pod/swapwarden-controller-"],
     "docs/runbooks/SwapwardenWebhookFailing.md": ["pod/probe created (server dry run)", "[pod/swapwarden-webhook-"],
 }
 ON_NODE = {

@@ -17,7 +17,7 @@ import msgspec
 
 from swapwarden.agent import wanted
 from swapwarden.api import names
-from swapwarden.kube import backoff, client, config, watch
+from swapwarden.kube import backoff, client, config, decoding, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ LIST_SECONDS: Final = 10.0
 QUICK_SECONDS: Final = 1.0
 """A watch that ends sooner has failed, whatever it says: a server or proxy may end each at once."""
 
-_decode = msgspec.json.Decoder(wanted.WireState).decode
+_decode = decoding.Decoder(wanted.WireState).decode
 
 
 class _ListMeta(msgspec.Struct, rename="camel"):
@@ -56,7 +56,7 @@ class _List(msgspec.Struct):
     items: list[wanted.WireState]
 
 
-_decode_list = msgspec.json.Decoder(_List).decode
+_decode_list = decoding.Decoder(_List).decode
 
 
 class _Reported(msgspec.Struct):
@@ -70,7 +70,7 @@ class _Reports(msgspec.Struct):
     items: list[_Reported]
 
 
-_decode_reports = msgspec.json.Decoder(_Reports).decode
+_decode_reports = decoding.Decoder(_Reports).decode
 
 
 class Source:
@@ -117,7 +117,7 @@ class Source:
             except watch.Expired:
                 wait = self._backoff.next()
                 log.info("the watch of this node's state is too old; reading the state again")
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            except msgspec.MsgspecError as error:
                 ERRORS.inc("state")
                 wait = self._backoff.next()
                 self._refused(f"this node's NodeSwapState cannot be understood: {error}")

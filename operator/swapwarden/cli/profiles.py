@@ -17,7 +17,7 @@ import msgspec
 import swapwarden
 from swapwarden.api import names
 from swapwarden.cli import hooks
-from swapwarden.kube import backoff, client, config
+from swapwarden.kube import backoff, client, config, decoding, paging
 
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 OWNER_LABEL: Final = "app.kubernetes.io/instance"
@@ -39,8 +39,7 @@ class Profile(msgspec.Struct):
     metadata: _Metadata
 
 
-class _List(msgspec.Struct):
-    items: list[Profile]
+_PROFILES = decoding.Decoder(Profile)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +75,7 @@ async def _run(cfg: config.Config, specs: dict[str, dict[str, Any]], owner: str,
         while True:
             try:
                 problems = await apply(api, specs, owner)
-            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
+            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
                 if time.monotonic() > deadline:
                     print(f"error: not done after {seconds:g} s: {error}", file=sys.stderr)
                     return 1
@@ -92,7 +91,14 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
 
     Gives what is wrong with them. client.ApiError and client.Unreachable where it is to be tried again.
     """
-    found = msgspec.json.decode(await api.get(PROFILES, timeout=REQUEST_SECONDS), type=_List).items
+    found: list[Profile] = []
+
+    def take(body: bytes) -> decoding.ListMetadata:
+        page = decoding.page(body)
+        found.extend(_PROFILES.decode(item) for item in page.items or ())
+        return page.metadata
+
+    await paging.read(lambda params: api.get(PROFILES, params=params, timeout=REQUEST_SECONDS), take, {})
     owned = {each.metadata.name for each in found if is_owned(each.metadata.labels, owner)}
     foreign = {each.metadata.name for each in found} - owned
     problems = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import collections
+import functools
 import sys
 import time
 import types
@@ -20,7 +21,7 @@ import swapwarden
 from swapwarden.api import names, state
 from swapwarden.cli import hooks, profiles
 from swapwarden.controller import features, reconciler, restoring
-from swapwarden.kube import backoff, client, config
+from swapwarden.kube import backoff, client, config, decoding, paging
 from swapwarden.policy import nodes, taints
 
 T = TypeVar("T")
@@ -32,19 +33,9 @@ LABELS: Final = names.NODE_LABELS
 BACKOFF_SECONDS: Final = (0.5, 5.0)
 POLL_SECONDS: Final = 1.0
 REQUEST_SECONDS: Final = 30.0
-PAGE: Final = "500"
 PARALLEL: Final = 16
 ROUNDS: Final = 6
 ENDED: Final = frozenset({"Succeeded", "Failed"})
-
-
-class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    continue_: str = msgspec.field(default="", name="continue")
-
-
-class _Page(msgspec.Struct, frozen=True):
-    items: list[msgspec.Raw]
-    metadata: _ListMetadata = _ListMetadata()
 
 
 class _Status(msgspec.Struct, frozen=True, rename="camel"):
@@ -62,6 +53,15 @@ class State(msgspec.Struct, frozen=True):
     metadata: state.ObjectMeta
     spec: _Spec = _Spec()
     status: _Status = _Status()
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str = ""
+
+
+class _Named(msgspec.Struct, frozen=True):
+    metadata: _Metadata
 
 
 class _Expression(msgspec.Struct, frozen=True):
@@ -94,15 +94,10 @@ class _PodStatus(msgspec.Struct, frozen=True):
     phase: str = ""
 
 
-class _PodMetadata(msgspec.Struct, frozen=True):
-    name: str
-    namespace: str = ""
-
-
 class Pod(msgspec.Struct, frozen=True):
     """A Pod, as far as it is read here."""
 
-    metadata: _PodMetadata
+    metadata: _Metadata
     spec: _PodSpec = _PodSpec()
     status: _PodStatus = _PodStatus()
 
@@ -132,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         cfg = config.load(arguments.kubeconfig)
         return asyncio.run(_run(cfg, arguments))
-    except (client.ApiError, client.Unreachable, config.ConfigError) as error:
+    except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -175,7 +170,7 @@ async def _wait(api: client.Client, order: str, seconds: float) -> list[State] |
             if not await _stands(api, order):
                 return None
             silent = [each for each in await _list(api, STATES, State) if not answered(each)]
-        except (client.ApiError, client.Unreachable):
+        except (client.ApiError, client.Unreachable, msgspec.DecodeError):
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(waits.next())
@@ -316,7 +311,7 @@ async def _remove_objects(api: client.Client, owner: str) -> None:
         return [f"{profiles.PROFILES}/{each.name}" for each in ours]
 
     async def states() -> list[str]:
-        return [f"{STATES}/{each.metadata.name}" for each in await _list(api, STATES, State)]
+        return [f"{STATES}/{each.metadata.name}" for each in await _list(api, STATES, _Named)]
 
     async def delete(path: str) -> None:
         await hooks.delete(api, path)
@@ -354,23 +349,39 @@ async def in_rounds(left: Callable[[], Awaitable[list[T]]], do: Callable[[T], Aw
 async def _list(
     api: client.Client, path: str, kind: type[T], selector: Mapping[str, str] = types.MappingProxyType({})
 ) -> list[T]:
-    """All objects of a collection, page by page; none where the API server does not know the kind."""
+    """All objects of a collection, page by page; none where the API server does not know the kind.
+
+    Those that are not understood are left out, with a word on standard error.
+    """
     found: list[T] = []
-    params = {**selector, "limit": PAGE}
-    while True:
-        try:
-            page = msgspec.json.decode(await _tried(_get, api, path, params), type=_Page)
-        except client.ApiError as error:
-            if error.status == 404:
-                return []
-            raise
-        found += [msgspec.json.decode(item, type=kind) for item in page.items]
-        if not page.metadata.continue_:
-            return found
-        params = {**params, "continue": page.metadata.continue_}
+    decoder = decoding.Decoder(kind)
+
+    def take(body: bytes) -> decoding.ListMetadata:
+        page = decoding.page(body)
+        for item in page.items or ():
+            try:
+                found.append(decoder.decode(item))
+            except msgspec.DecodeError as error:
+                _left_out(path, decoding.identity(item), str(error))
+        return page.metadata
+
+    try:
+        await paging.read(lambda params: _tried(_get, api, path, params), take, selector)
+    except client.ApiError as error:
+        if error.status == 404:
+            return []
+        raise
+    return found
 
 
-async def _get(api: client.Client, path: str, params: dict[str, str]) -> bytes:
+@functools.cache
+def _left_out(path: str, one: decoding.Identity, why: str) -> None:
+    """Tell of an object, once: the same is listed again and again."""
+    name = decoding.shown(f"{one.namespace}/{one.name}" if one.namespace else one.name)
+    print(f"{path.rpartition('/')[2]} {name} is left out: not understood: {why}", file=sys.stderr)
+
+
+async def _get(api: client.Client, path: str, params: Mapping[str, str]) -> bytes:
     return await api.get(path, params=params, timeout=REQUEST_SECONDS)
 
 
@@ -380,6 +391,8 @@ async def _tried(request: Any, *arguments: Any) -> Any:
     for _ in range(5):
         try:
             return await request(*arguments)
+        except client.TooLarge:
+            raise
         except client.Unreachable:
             pass
         except client.ApiError as error:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.kube import backoff, client, config, informer
+from swapwarden.kube import backoff, client, config, decoding, informer
 from swapwarden.policy import nodes
 from swapwarden.telemetry import metrics
 
@@ -99,8 +99,8 @@ def project(wire: WireFeature) -> FeatureRow:
 
 
 def decode(body: bytes) -> FeatureRow:
-    """Make a row from the answer to a request. msgspec.MsgspecError where it is no NodeFeature."""
-    return project(msgspec.json.decode(body, type=WireFeature))
+    """Make a row from the answer to a request. ValueError (msgspec.DecodeError is one) where it is no NodeFeature."""
+    return project(decoding.decode(body, WireFeature))
 
 
 def made(node: nodes.NodeRow, owners: list[dict[str, str]], labels: Mapping[str, str | None]) -> dict[str, Any]:
@@ -220,9 +220,9 @@ class Features:
         waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
             try:
-                found = msgspec.json.decode(await self._api.get(API, timeout=TIMEOUT), type=_Resources)
+                found = decoding.decode(await self._api.get(API, timeout=TIMEOUT), _Resources)
                 return any(each.name == PLURAL for each in found.resources)
-            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.MsgspecError) as error:
+            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
                 if isinstance(error, client.ApiError) and error.status == 404:
                     return False
                 FAILURES.inc()

@@ -65,7 +65,8 @@ BACKOFF_SECONDS: Final = (0.2, 60.0)
 SYNC_SECONDS: Final = 5.0
 """Between two looks at whether all is in sync."""
 LAG_SECONDS: Final = 420.0
-"""A watch that nothing was heard of for so long does not work: one that does ends, at the latest, in six minutes."""
+"""Of what nothing was heard for so long that plans are not to be trusted: a watch that works ends within 90 seconds,
+and a list may take five minutes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from swapwarden.api import merge, names
 from swapwarden.controller import cluster, profilestatus, profilestore, reconciler, throttle, workqueue
 from swapwarden.controller.term import Term, TermOver, Wait
-from swapwarden.kube import backoff, client, config, events
+from swapwarden.kube import backoff, client, config, decoding, events
 from swapwarden.policy import profiles, rollout
 from swapwarden.telemetry import metrics
 
@@ -231,7 +231,7 @@ class ProfileReporter:
                 self._cramped.add((entry.uid, entry.generation))
             raise
         self._tell(entry, status)
-        self._store.offer(msgspec.json.decode(answer))
+        self._store.offer(decoding.decode(answer, dict[str, Any]))
         return term.is_valid()
 
     def _tell(self, entry: profilestore.Entry, status: dict[str, Any]) -> None:

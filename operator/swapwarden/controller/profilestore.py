@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -121,11 +121,16 @@ class ProfileStore:
             VALID.remove(name)
             self._changed()
 
-    def replace(self, bodies: Iterable[Mapping[str, Any]], version: int) -> None:
-        """Someone listed all of them; `version` is the list's resourceVersion."""
+    def replace(
+        self, bodies: Iterable[Mapping[str, Any]], version: int, left_out: Container[str] = frozenset()
+    ) -> None:
+        """Someone listed all of them; `version` is the list's resourceVersion.
+
+        Profiles of the names `left_out` were there, and could not be decoded: what is known of them stays.
+        """
         found = {body["metadata"]["uid"]: body for body in bodies}
         for entry in list(self.entries.values()):
-            if entry.uid not in found and entry.version < version:
+            if entry.uid not in found and entry.name not in left_out and entry.version < version:
                 self.remove(entry.name, entry.uid)
         for body in found.values():
             self.offer(body)

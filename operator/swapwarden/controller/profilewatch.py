@@ -1,7 +1,8 @@
 """Brings NodeSwapProfiles to the store: kopf watches them, and a list now and then catches what a watch can miss.
 
 kopf runs in a thread and an event loop of its own, because it cancels on its exit whatever else runs in its loop. A
-deletion between two of its watches is lost to it, and it ends on some errors; hence the lists, and the restarts.
+deletion between two of its watches is lost to it, it passes over profiles whose managedFields are nested deeply, and it
+ends on some errors; hence the lists, and the restarts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.controller import profilereporter, profilestore
-from swapwarden.kube import backoff, client, config, informer
+from swapwarden.kube import backoff, client, config, decoding, informer, paging
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -33,14 +34,8 @@ FAILURES = metrics.counter("swapwarden_profile_list_failures_total", "Lists of p
 
 LIST_SECONDS: Final = 60.0
 """Between two lists: what kopf has missed is known after so long."""
-PAGE_SIZE: Final = 500
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 STOP_SECONDS: Final = 5.0
-
-
-class _List(msgspec.Struct):
-    metadata: dict[str, Any]
-    items: list[dict[str, Any]]
 
 
 class ProfileWatch:
@@ -81,26 +76,37 @@ class ProfileWatch:
         while True:
             try:
                 await self._list()
-            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.MsgspecError) as error:
-                FAILURES.inc()
+            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
                 delay = max(wait.next(), getattr(error, "retry_after", None) or 0.0)
                 log.warning("cannot list profiles: %s; trying again in %.1f s", error, delay)
-                await asyncio.sleep(delay)
+            except Exception:
+                delay = wait.next()
+                log.exception("cannot take in the list of profiles; trying again in %.1f s", delay)
             else:
                 self.synced.set()
                 return
+            FAILURES.inc()
+            await asyncio.sleep(delay)
 
     async def _list(self) -> None:
         """Read all profiles. A page that expired midway fails the whole list."""
         found: list[dict[str, Any]] = []
-        params = {"limit": str(PAGE_SIZE)}
-        while True:
-            page = msgspec.json.decode(await self._api.get(profilereporter.PROFILES, params=params), type=_List)
-            found += page.items
-            if not page.metadata.get("continue"):
-                break
-            params["continue"] = page.metadata["continue"]
-        self._store.replace(found, int(page.metadata["resourceVersion"]))
+        left_out = set[str]()
+
+        def take(body: bytes) -> decoding.ListMetadata:
+            page = decoding.page(body)
+            for item in page.items or ():
+                try:
+                    found.append(decoding.decode(item, dict[str, Any]))
+                except msgspec.DecodeError as error:
+                    name = decoding.identity(item).name
+                    left_out.add(name)
+                    log.error("profile %s cannot be understood; what was known of it stays: %s", name, error)  # noqa: TRY400 the text says all
+            return page.metadata
+
+        metadata = await paging.read(lambda params: self._api.get(profilereporter.PROFILES, params=params), take, {})
+        self._store.replace(found, int(metadata.resource_version), left_out)
+        informer.LEFT_OUT.set(len(left_out), names.PROFILE_PLURAL)
         informer.LAST_EVENT.set(time.time(), names.PROFILE_PLURAL)
         self.heard = time.monotonic()
 
@@ -116,6 +122,9 @@ class ProfileWatch:
             delay = wait.next()
             log.warning("the watch of profiles ended; starting it again in %.1f s", delay)
             await asyncio.sleep(delay)
+            # What ends each watch must not hold back what others changed: json, with which kopf decodes, gives up where
+            # managedFields are nested deeply.
+            await self._list_until_done()
 
     async def _watch(self) -> None:
         """Run kopf in a thread until it ends."""

@@ -12,7 +12,7 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.controller import cluster, crdfields, enforcement, features, leftout, rows, throttle, warnings
 from swapwarden.controller.term import Term, TermOver
-from swapwarden.kube import client, events
+from swapwarden.kube import client, decoding, events
 from swapwarden.policy import extended, labels, nodes, plan, taints
 from swapwarden.telemetry import metrics
 
@@ -308,7 +308,7 @@ class Reconciler:
             if error.status not in {404, 409, 422}:  # others are there now, or the node is gone: the watch will say so
                 raise
             return False
-        written = msgspec.json.decode(answer, type=nodes.WireNode)
+        written = decoding.decode(answer, nodes.WireNode)
         self._known.tainted(node.name, node.uid, tuple(written.spec.taints))
         return True
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.kube import backoff, client, config, events
+from swapwarden.kube import backoff, client, config, decoding, events
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class _ConfigMap(msgspec.Struct):
 
 
 def _decoded(body: bytes) -> _ConfigMap:
-    return msgspec.json.decode(body, type=_ConfigMap)
+    return decoding.decode(body, _ConfigMap)
 
 
 def is_order(body: bytes) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.controller import deviations
+from swapwarden.kube import decoding
 
 
 class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
@@ -122,12 +123,12 @@ class _WireTold(msgspec.Struct, frozen=True):
     pods: dict[str, dict[str, msgspec.Raw]] = {}
 
 
-_TOLD = msgspec.json.Decoder(Told)
-_WIRE_TOLD = msgspec.json.Decoder(_WireTold)
-_HEADS = msgspec.json.Decoder(_Head)
-_STATES = msgspec.json.Decoder(WireState)
-_STATUSES = msgspec.json.Decoder(WireStatus)
-_SPECS = msgspec.json.Decoder(state.StateSpec)
+_TOLD = decoding.Decoder(Told)
+_WIRE_TOLD = decoding.Decoder(_WireTold)
+_HEADS = decoding.Decoder(_Head)
+_STATES = decoding.Decoder(WireState)
+_STATUSES = decoding.Decoder(WireStatus)
+_SPECS = decoding.Decoder(state.StateSpec)
 
 
 _ITEMS: Final[dict[str, type[msgspec.Struct]]] = {"conditions": state.Condition, "violations": WireViolation}
@@ -139,11 +140,11 @@ def _understood(kind: type[_S], raw: msgspec.Raw) -> _S:
 
     msgspec.ValidationError where it is no struct, or lacks what it must have.
     """
-    parts, kept = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]), dict[str, Any]()
+    parts, kept = decoding.decode(raw, dict[str, msgspec.Raw]), dict[str, Any]()
     for field in msgspec.structs.fields(kind):
         if field.encode_name not in parts:
             continue
-        with contextlib.suppress(msgspec.ValidationError):
+        with contextlib.suppress(msgspec.DecodeError):
             kept[field.name] = _part(field, parts[field.encode_name])
     if any(field.required and field.name not in kept for field in msgspec.structs.fields(kind)):
         raise msgspec.ValidationError(f"{kind.__name__} lacks what it must have")
@@ -152,16 +153,16 @@ def _understood(kind: type[_S], raw: msgspec.Raw) -> _S:
 
 def _part(field: msgspec.structs.FieldInfo, raw: msgspec.Raw) -> Any:
     try:
-        return msgspec.json.decode(raw, type=field.type)
-    except msgspec.ValidationError:
+        return decoding.decode(raw, field.type)
+    except msgspec.DecodeError:
         if field.name == "facts":
             # Of devices all are left out: without the one that is not understood the others would be all that there is.
             return _understood(state.Facts, raw)
         if field.name not in _ITEMS:
             raise
     items = []
-    for item in msgspec.json.decode(raw, type=list[msgspec.Raw]):
-        with contextlib.suppress(msgspec.ValidationError):
+    for item in decoding.decode(raw, list[msgspec.Raw]):
+        with contextlib.suppress(msgspec.DecodeError):
             items.append(_understood(_ITEMS[field.name], item))
     return items
 
@@ -170,9 +171,9 @@ def _status(raw: msgspec.Raw) -> tuple[WireStatus, str]:
     """The status as far as it is understood, and what is not."""
     try:
         return _STATUSES.decode(raw), ""
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         problem = f"NotUnderstood: the agent's status: {error}"
-    with contextlib.suppress(msgspec.ValidationError):
+    with contextlib.suppress(msgspec.DecodeError):
         return _understood(WireStatus, raw), problem
     return WireStatus(), problem
 
@@ -229,7 +230,7 @@ def _told(condition: state.Condition | None, *bad: str) -> str:
 
 
 def decode(body: bytes) -> StateRow:
-    """Make a row from the answer to a request. msgspec.MsgspecError where it is no NodeSwapState."""
+    """Make a row from the answer to a request. ValueError (msgspec.DecodeError is one) where it is no NodeSwapState."""
     return project(_STATES.decode(body))
 
 
@@ -238,8 +239,7 @@ def spec(row: StateRow) -> state.StateSpec | dict[str, Any]:
     try:
         return _SPECS.decode(row.spec)
     except msgspec.ValidationError:
-        plain: dict[str, Any] = msgspec.json.decode(row.spec)
-        return plain
+        return decoding.decode(row.spec, dict[str, Any])
 
 
 def told(row: StateRow) -> Told:
@@ -258,8 +258,8 @@ def told(row: StateRow) -> Told:
 def _text(found: msgspec.Raw | None) -> str:
     """A text; empty for what is none."""
     try:
-        return msgspec.json.decode(found, type=str) if found is not None else ""
-    except msgspec.ValidationError:
+        return decoding.decode(found, str) if found is not None else ""
+    except msgspec.DecodeError:
         return ""
 
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 import httptools
 import msgspec
 
-from swapwarden.kube import config
+from swapwarden.kube import config, decoding
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,13 @@ RESET = struct.pack("ii", 1, 0)
 
 MAX_CONNECTIONS = 16
 MAX_HEADER_BYTES = 64 * 1024
-MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""More than any one object takes. etcd stores at most 1.5 MiB unless told otherwise (--max-request-bytes), and its
+client, which API servers use as it is, sends at most 2 MiB (etcd: client/v3/options.go). As JSON a byte of text takes
+up to 6, since Go writes `<` as \\u003c (encoding/json), and whole objects of small fields up to 7 times what they take
+in protobuf. Of lists fewer objects are asked for where they do not fit (swapwarden.kube.paging)."""
+
+MAX_MESSAGE_CHARACTERS = 16 * 1024
 READ_BYTES = 64 * 1024
 
 JSON = "application/json"
@@ -70,19 +76,33 @@ class Unreachable(Exception):  # noqa: N818 the name says what is the matter
     """The API server could not be reached, or did not answer in time."""
 
 
+class TooLarge(Unreachable):
+    """The answer is larger than MAX_BODY_BYTES."""
+
+
 class _Stale(Exception):  # noqa: N818 never leaves this module
     """A kept connection turned out to be closed before any byte of the answer came."""
 
 
+class _Status(msgspec.Struct):
+    reason: str = ""
+    message: str = ""
+
+
+_STATUSES = decoding.Decoder(_Status)
+
+
 def api_error(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
     """Make an error from an answer's status code and body, which is a metav1.Status or plain text."""
-    reason, message = "", ""
-    with contextlib.suppress(ValueError):
-        parsed = msgspec.json.decode(body)
-        if isinstance(parsed, dict):
-            reason, message = str(parsed.get("reason") or ""), str(parsed.get("message") or "")
-    message = message or body[:512].decode("utf-8", "replace").strip() or "no message"
-    return ApiError(status, reason, message, _retry_after((headers or {}).get("retry-after")))
+    told = _Status()
+    with contextlib.suppress(msgspec.DecodeError):
+        told = _STATUSES.decode(body)
+    message = told.message or body[:512].decode("utf-8", "replace").strip() or "no message"
+    if len(message) > MAX_MESSAGE_CHARACTERS:
+        message = f"{message[:MAX_MESSAGE_CHARACTERS]}... ({len(message)} characters)"
+    return ApiError(
+        status, told.reason[:MAX_MESSAGE_CHARACTERS], message, _retry_after((headers or {}).get("retry-after"))
+    )
 
 
 def _retry_after(value: str | None) -> float | None:
@@ -253,14 +273,14 @@ class _Connection:
                 raise EOFError(str(error)) from error
 
     async def whole_body(self) -> bytes:
-        """Read the whole body, at most 64 MiB."""
+        """Read the whole body. TooLarge beyond MAX_BODY_BYTES."""
         while not self._answer.done:
             try:
                 await self._feed()
             except (OSError, EOFError) as error:
                 raise Unreachable(f"the answer was cut off: {error or type(error).__name__}") from error
             if self._answer.size > MAX_BODY_BYTES:
-                raise Unreachable(f"the answer is larger than {MAX_BODY_BYTES >> 20} MiB")
+                raise TooLarge(f"the answer is larger than {MAX_BODY_BYTES >> 20} MiB")
         return self._answer.take()
 
 
@@ -365,7 +385,8 @@ class Client:
     ) -> bytes:
         """Send one request and read the whole answer within `timeout` seconds.
 
-        ApiError where the server answers with 400 or more; Unreachable where no whole answer comes. Then a write may
+        ApiError where the server answers with 400 or more; Unreachable where no whole answer comes, TooLarge where it
+        is larger than MAX_BODY_BYTES. Then a write may
         have been done all the same: after another try, expect AlreadyExists, Conflict or NotFound.
         """
         try:

@@ -7,6 +7,7 @@ operator may, is read by load_for_person() alone: a server that is not verified,
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -145,14 +146,29 @@ class Config:
 
 
 def _load_pair(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
-    import tempfile  # noqa: PLC0415 0.7 MB, for what no pod needs: its proof is a token
-
-    # The ssl module takes certificates from files only; this one is gone before the function returns.
-    with tempfile.NamedTemporaryFile(suffix=".pem") as file:
-        file.write(cert + b"\n" + key)
-        file.flush()
+    # The ssl module takes certificates from files only.
+    with _unnamed_file(cert + b"\n" + key) as name:
         # Without a password a key that needs one would ask the terminal for it.
-        context.load_cert_chain(file.name, password="")
+        context.load_cert_chain(name, password="")
+
+
+@contextlib.contextmanager
+def _unnamed_file(content: bytes) -> Iterator[str]:
+    """A path by which this process can read CONTENT: in memory, or in a file of its own where there is no such path."""
+    if hasattr(os, "memfd_create"):
+        with open(os.memfd_create("swapwarden"), "wb") as memory:  # noqa: PTH123 a descriptor
+            name = f"/proc/self/fd/{memory.fileno()}"
+            if os.access(name, os.R_OK):
+                memory.write(content)
+                memory.flush()
+                yield name
+                return
+    import tempfile  # noqa: PLC0415 0.7 MB, for macOS, and for systems without /proc
+
+    with tempfile.NamedTemporaryFile(suffix=".pem") as file:
+        file.write(content)
+        file.flush()
+        yield file.name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from swapwarden.kube import backoff, client, config, watch
+from swapwarden.kube import backoff, client, config, decoding, paging, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -36,24 +36,29 @@ EVENTS = metrics.counter(
 )
 ERRORS = metrics.counter(
     "swapwarden_informer_errors_total",
-    "What went wrong with a resource: request (list or watch), object (not understood), handler (failed on a change).",
+    "What went wrong with a resource: request (list or watch), object (not understood), handler (failed on a change),"
+    " internal (a fault of this program).",
     labels=("resource", "kind"),
+)
+LEFT_OUT = metrics.gauge(
+    "swapwarden_informer_objects_left_out",
+    "Objects of a resource that are not understood as they are now: what was known of them before goes on to count.",
+    labels=("resource",),
 )
 LAST_EVENT = metrics.gauge(
     "swapwarden_informer_last_event_timestamp_seconds",
     "When the watch of a resource last said something, or ended in good order, seconds since 1970. Where nothing"
-    " changes, the API server sends a bookmark about once a minute, but none to a watch that was renewed since the last"
-    " change: up to six minutes are no lag. Profiles are listed once a minute.",
+    " changes it ends about once a minute and is begun again: up to a minute and a half is no lag. Profiles are listed"
+    " once a minute.",
     labels=("resource",),
 )
 
-PAGE_SIZE: Final = 500
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 QUICK_SECONDS: Final = 1.0
 """A watch that ends sooner than this counts as failed."""
 RESUMES: Final = 2
-"""After so many errors in a row instead of events the collection is listed anew: it may be the version that the server
-cannot go on from."""
+"""After so many errors in a row instead of events the collection is listed anew: it may be the version that cannot be
+gone on from."""
 LATER: Final = {401, 403, 429, 503}
 """Errors that say nothing about the version; where the server has too much to do, a list would be more of it."""
 
@@ -76,31 +81,9 @@ W = TypeVar("W", bound=Wire)
 R = TypeVar("R")
 
 
-class _ListMetadata(msgspec.Struct, rename={"resource_version": "resourceVersion", "next": "continue"}):
-    resource_version: str
-    next: str = ""
-
-
 class _Page(msgspec.Struct, Generic[W]):
-    metadata: _ListMetadata
+    metadata: decoding.ListMetadata
     items: list[W]
-
-
-class _RawPage(msgspec.Struct):
-    metadata: _ListMetadata
-    items: list[msgspec.Raw]
-
-
-class _Name(msgspec.Struct):
-    name: str
-    namespace: str = ""
-
-
-class _Named(msgspec.Struct):
-    metadata: _Name
-
-
-_NAMED = msgspec.json.Decoder(_Named)
 
 
 class Informer(Generic[W, R]):
@@ -120,7 +103,7 @@ class Informer(Generic[W, R]):
         project: Callable[[W], R],
         name: str,
         on_change: Callable[[str, R | None, R | None], None],
-        page_size: int = PAGE_SIZE,
+        page_size: int = paging.PAGE_SIZE,
         params: Mapping[str, str] | None = None,
     ) -> None:
         """`path` of the collection; `name` of it for logs and metrics; `params` such as selectors."""
@@ -129,14 +112,15 @@ class Informer(Generic[W, R]):
         self._project = project
         self.name = name
         LISTS.begin((name, reason) for reason in ("start", "expired", "error"))
-        ERRORS.begin((name, kind) for kind in ("request", "object", "handler"))
+        ERRORS.begin((name, kind) for kind in ("request", "object", "handler", "internal"))
         self._on_change = on_change
         self._page_size = page_size
         self._params = dict(params or {})
-        self._objects: msgspec.json.Decoder[W] = msgspec.json.Decoder(wire)
+        self._objects = decoding.Decoder(wire)
         page: Any = _Page
-        self._pages: msgspec.json.Decoder[_Page[W]] = msgspec.json.Decoder(page[wire])
+        self._pages: decoding.Decoder[_Page[W]] = decoding.Decoder(page[wire])
         self._rows: dict[str, R] = {}
+        self._left_out = set[str]()
         self._version = ""
         self._errors = 0
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
@@ -146,13 +130,14 @@ class Informer(Generic[W, R]):
         self.heard = time.monotonic()
         """When the API server last said something of the collection, on the clock of time.monotonic()."""
         SYNCED.set(0, name)
+        LEFT_OUT.set(0, name)
 
     async def run(self) -> None:
-        """Never returns. Where it is cancelled, its gauges say nothing any more."""
+        """Never returns, whatever goes wrong. Where it is cancelled, its gauges say nothing any more."""
         try:
             await self._follow()
         finally:
-            for gauge in (OBJECTS, SYNCED, LAST_EVENT):
+            for gauge in (OBJECTS, SYNCED, LAST_EVENT, LEFT_OUT):
                 gauge.remove(self.name)
 
     async def _follow(self) -> None:
@@ -166,22 +151,21 @@ class Informer(Generic[W, R]):
             except watch.Expired as error:
                 reason, self._version, wait = "expired", "", self._backoff.next()
                 log.info("what is known of %s is too old to go on from (%s); listing them again", self.name, error)
-            except (
-                client.ApiError,
-                client.Unreachable,
-                config.ConfigError,
-                msgspec.MsgspecError,
-                UnicodeDecodeError,
-            ) as error:
-                ERRORS.inc(self.name, "request")
-                wait = self._backoff.next()
-                if isinstance(error, client.ApiError):
-                    wait = max(wait, error.retry_after or 0.0)
-                    self._errors += error.status not in LATER
-                if self._errors > RESUMES:
-                    reason, self._version = "error", ""
+            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
+                wait = max(self._failed("request", error), getattr(error, "retry_after", None) or 0.0)
                 log.warning("cannot follow %s: %s; trying again in %.1f s", self.name, _with_remedy(error), wait)
+            except Exception as error:
+                wait = self._failed("internal", error)
+                log.exception("cannot follow %s; trying again in %.1f s", self.name, wait)
+            if self._errors > RESUMES:
+                reason, self._version = "error", ""
             await asyncio.sleep(wait)
+
+    def _failed(self, kind: str, error: Exception) -> float:
+        """Count an error; gives the seconds to wait."""
+        ERRORS.inc(self.name, kind)
+        self._errors += _may_be_the_version(error)
+        return self._backoff.next()
 
     async def _list(self, reason: str) -> None:
         """Read the whole collection, then compare it with what is known.
@@ -191,15 +175,16 @@ class Informer(Generic[W, R]):
         """
         LISTS.inc(self.name, reason)
         found: dict[str, R] = {}
-        params = {**self._params, "limit": str(self._page_size)}
-        while True:
-            # 410 where the list takes longer than the server keeps old versions (5 minutes by default): run() begins
-            # another one.
-            metadata = self._read(await self._api.get(self._path, params=params), found)
-            if not metadata.next:
-                break
-            params["continue"] = metadata.next
+        left_out = set[str]()
+        metadata = await paging.read(
+            lambda params: self._api.get(self._path, params=params),
+            lambda body: self._read(body, found, left_out),
+            self._params,
+            self._page_size,
+        )
         self._replace(found)
+        self._left_out = left_out
+        LEFT_OUT.set(len(left_out), self.name)
         self._version, self._errors = metadata.resource_version, 0
         if not self.synced.is_set():
             log.info("all %s are known", self.name, extra={"count": len(self._rows)})
@@ -207,44 +192,59 @@ class Informer(Generic[W, R]):
         self.synced.set()
         SYNCED.set(1, self.name)
 
-    def _read(self, body: bytes, found: dict[str, R]) -> _ListMetadata:
-        """Add the rows of one page."""
+    def _read(self, body: bytes, found: dict[str, R], left_out: set[str]) -> decoding.ListMetadata:
+        """Add the rows of one page, and the keys of objects that are not understood."""
         objects: Iterable[tuple[str, W | None]]
         try:
             page = self._pages.decode(body)
-        except msgspec.ValidationError:
+        except msgspec.DecodeError:
             # One object that cannot be understood must not hide all others.
-            raw = msgspec.json.decode(body, type=_RawPage)
-            metadata, objects = raw.metadata, (self._decode(bytes(item)) for item in raw.items)
+            raw = decoding.page(body)
+            metadata, objects = raw.metadata, (self._decode(item) for item in raw.items or ())
         else:
             metadata, objects = page.metadata, ((_key(wire.metadata), wire) for wire in page.items)
+        if not metadata.resource_version:
+            raise msgspec.DecodeError(f"the list of {self.name} has no resourceVersion")
         for key, wire in objects:
-            row = self._row(key, wire)
+            understood, row = self._row(key, wire)
+            if not understood:
+                left_out.add(key)
             if row is not None:
                 found[key] = row
         return metadata
 
-    def _decode(self, body: bytes) -> tuple[str, W | None]:
+    def _decode(self, body: bytes | msgspec.Raw) -> tuple[str, W | None]:
         """Key and object; None for one that cannot be understood."""
         try:
             wire = self._objects.decode(body)
-        except msgspec.ValidationError as error:
-            key = _key(_NAMED.decode(body).metadata)
+        except msgspec.DecodeError as error:
+            key = _key(decoding.identity(body))
+            if not key:
+                raise
             ERRORS.inc(self.name, "object")
-            log.error("%s of %s cannot be understood; what was known of it stays: %s", key, self.name, error)  # noqa: TRY400 the text says all
+            if key not in self._left_out:
+                log.error(  # noqa: TRY400 the text says all
+                    "%s of %s cannot be understood; what was known of it stays: %s",
+                    decoding.shown(key),
+                    self.name,
+                    error,
+                )
             return key, None
         return _key(wire.metadata), wire
 
-    def _row(self, key: str, wire: W | None) -> R | None:
-        """Project an object; where it cannot be understood, what was known of it goes on to count."""
+    def _row(self, key: str, wire: W | None) -> tuple[bool, R | None]:
+        """Whether an object is understood, and its row; where it is not, what was known of it goes on to count."""
         if wire is None:
-            return self._rows.get(key)
+            return False, self._rows.get(key)
         try:
-            return self._project(wire)
+            return True, self._project(wire)
         except Exception:
             ERRORS.inc(self.name, "object")
-            log.exception("%s of %s cannot be understood; what was known of it stays", key, self.name)
-            return self._rows.get(key)
+            if key not in self._left_out:
+                log.exception(
+                    "%s of %s cannot be understood; what was known of it stays", decoding.shown(key), self.name
+                )
+            return False, self._rows.get(key)
 
     def _replace(self, found: dict[str, R]) -> None:
         before = dict(self._rows)
@@ -267,7 +267,7 @@ class Informer(Generic[W, R]):
                 self._take(event)
         seconds = time.monotonic() - begun
         if seconds < QUICK_SECONDS:
-            raise client.Unreachable(f"the watch ended after {seconds:.1f} s")
+            raise watch.Broken(f"the watch ended after {seconds:.1f} s")
         self.heard = time.monotonic()
         LAST_EVENT.set(time.time(), self.name)  # the server has said all that there was until then
         self._backoff.reset()
@@ -282,13 +282,19 @@ class Informer(Generic[W, R]):
             return
         key, wire = event.object
         old = self._rows.get(key)
-        new = None if event.type == "DELETED" else self._row(key, wire)
+        understood, new = (True, None) if event.type == "DELETED" else self._row(key, wire)
+        self._leave_out(key, understood=understood)
         if new is None:
             self._rows.pop(key, None)
         else:
             self._rows[key] = new
         OBJECTS.set(len(self._rows), self.name)
         self._tell(key, old, new)
+
+    def _leave_out(self, key: str, *, understood: bool) -> None:
+        if understood == (key in self._left_out):
+            (self._left_out.discard if understood else self._left_out.add)(key)
+            LEFT_OUT.set(len(self._left_out), self.name)
 
     def _tell(self, key: str, old: R | None, new: R | None) -> None:
         if old == new:
@@ -303,6 +309,13 @@ class Informer(Generic[W, R]):
 def _key(metadata: Metadata) -> str:
     namespace = getattr(metadata, "namespace", "")
     return f"{namespace}/{metadata.name}" if namespace else metadata.name
+
+
+def _may_be_the_version(error: Exception) -> bool:
+    """Whether it may help to list the collection instead of asking again from the same version."""
+    if isinstance(error, client.ApiError):
+        return error.status not in LATER
+    return not isinstance(error, client.Unreachable | config.ConfigError) or isinstance(error, watch.Broken)
 
 
 def _with_remedy(error: Exception) -> str:

@@ -31,7 +31,7 @@ from typing import Any, Final
 import msgspec
 
 import swapwarden
-from swapwarden.kube import backoff, client, config
+from swapwarden.kube import backoff, client, config, decoding
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -586,7 +586,7 @@ class Elector:
             if error.status == 404:
                 return None
             raise
-        return msgspec.json.decode(answer, type=Lease)
+        return decoding.decode(answer, Lease)
 
     async def _put(self, over: Lease | None, spec: Spec, timeout: float) -> Lease:  # noqa: ASYNC109 handed on
         # With the uid a PUT does not make a Lease anew that was deleted; of a Lease the API server would.
@@ -603,4 +603,4 @@ class Elector:
             answer = await self._api.post(self._leases, body, timeout=timeout)
         else:
             answer = await self._api.put(f"{self._leases}/{self._name}", body, timeout=timeout)
-        return msgspec.json.decode(answer, type=Lease)
+        return decoding.decode(answer, Lease)

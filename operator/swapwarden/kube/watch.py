@@ -8,24 +8,31 @@ from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from swapwarden.kube import backoff, client
+from swapwarden.kube import backoff, client, decoding
 
 T = TypeVar("T")
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
-WATCH_SECONDS = (270, 330)
-"""How long one watch lasts, drawn at random so that many watchers do not come back at once."""
+WATCH_SECONDS = (50, 70)
+"""How long one watch lasts, drawn at random so that many watchers do not come back at once.
 
-SILENCE_SECONDS = 30.0
+Every server ends a watch when its time is over, so one that says nothing for longer is dead, although its connection
+may live on in a proxy. Bookmarks do not tell: where nothing has changed since a watch began, none is sent (k/k:
+cacheWatcher.process in apiserver's storage/cacher, the same from 1.30 to 1.37)."""
+
+SILENCE_SECONDS = 15.0
 """How much longer than it should last a watch may stay silent before it counts as dead."""
 
-MAX_LINE_BYTES = 8 * 1024 * 1024
-"""Larger than any object that etcd takes (1.5 MiB by default)."""
+MAX_LINE_BYTES = client.MAX_BODY_BYTES
 
 
 class Expired(Exception):  # noqa: N818 the name says what is the matter
     """The resource version is too old to watch from (410 Gone): list again."""
+
+
+class Broken(client.Unreachable):
+    """The watch failed in a way that may come again whenever it is begun at the same version."""
 
 
 class Event(msgspec.Struct, Generic[T], frozen=True):
@@ -35,14 +42,6 @@ class Event(msgspec.Struct, Generic[T], frozen=True):
     object: T | None
     """None for a BOOKMARK, which carries a version and nothing else."""
     resource_version: str
-
-
-class _Metadata(msgspec.Struct, rename="camel"):
-    resource_version: str
-
-
-class _Versioned(msgspec.Struct):
-    metadata: _Metadata
 
 
 class _Line(msgspec.Struct):
@@ -56,9 +55,8 @@ class _Status(msgspec.Struct):
     message: str = ""
 
 
-_LINES = msgspec.json.Decoder(_Line)
-_VERSIONS = msgspec.json.Decoder(_Versioned)
-_STATUSES = msgspec.json.Decoder(_Status)
+_LINES = decoding.Decoder(_Line)
+_STATUSES = decoding.Decoder(_Status)
 
 
 async def watch(
@@ -72,9 +70,9 @@ async def watch(
 ) -> AsyncGenerator[Event[T], None]:
     """Yield the events after `resource_version`, which is that of a list or of an event.
 
-    Ends when the server ends the watch, or the connection breaks. Raises Expired (410), client.ApiError (other ERROR
-    events and refusals), client.Unreachable (no connection, silent for too long, or not a watch's answer), and what
-    `decode` raises.
+    Ends when the server ends the watch, or the connection breaks between two events. Raises Expired (410),
+    client.ApiError (other ERROR events and refusals), Broken (it was silent for too long, broke within an event, or
+    sent what is none), client.Unreachable (no connection), and what `decode` raises, which gets the object's JSON.
     """
     seconds = round(backoff.between(*WATCH_SECONDS))
     query = {
@@ -91,11 +89,13 @@ async def watch(
                 try:
                     async with asyncio.timeout(seconds + silence):
                         piece = await anext(pieces)
-                except (StopAsyncIteration, EOFError):
+                except (StopAsyncIteration, EOFError) as error:
                     # What there is of an unfinished line comes again after the version that was last seen.
+                    if lines.unfinished:
+                        raise Broken("the watch ended within an event") from error
                     return
                 except TimeoutError as error:
-                    raise client.Unreachable(f"the watch was silent for {seconds + silence:g} s") from error
+                    raise Broken(f"the watch was silent for {seconds + silence:g} s") from error
                 for line in lines.cut(piece):
                     yield _event(line, decode)
     except client.ApiError as error:
@@ -106,17 +106,30 @@ async def watch(
 
 def _event(line: bytes, decode: Callable[[bytes], T]) -> Event[T]:
     try:
-        parsed = _LINES.decode(line)
-        if parsed.type == "ERROR":
-            status = _STATUSES.decode(parsed.object)
+        kind, body = _split(line)
+        if kind == "ERROR":
+            status = _STATUSES.decode(body)
             raise client.ApiError(status.code, status.reason, status.message or "the watch failed")
-        if parsed.type not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
-            raise client.Unreachable(f"the watch sent an event of unknown type {parsed.type!r}")
-        version = _VERSIONS.decode(parsed.object).metadata.resource_version
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise client.Unreachable(f"the watch sent a line that is not an event: {error}") from error
-    decoded = None if parsed.type == "BOOKMARK" else decode(bytes(parsed.object))
-    return Event(cast("EventType", parsed.type), decoded, version)
+        if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
+            raise Broken(f"the watch sent an event of unknown type '{decoding.shown(kind)}'")
+        version = decoding.version(body)
+    except msgspec.DecodeError as error:
+        raise Broken(f"the watch sent a line that is not an event: {error}") from error
+    decoded = None if kind == "BOOKMARK" else decode(bytes(body))
+    return Event(cast("EventType", kind), decoded, version)
+
+
+def _split(line: bytes) -> tuple[str, bytes | msgspec.Raw]:
+    try:
+        parsed = _LINES.decode(line)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        parts = decoding.members(line)
+        if not parts.keys() >= {"type", "object"}:
+            raise
+        return decoding.decode(parts["type"], str), parts["object"]
+    return parsed.type, parsed.object
 
 
 class _Lines:
@@ -125,6 +138,11 @@ class _Lines:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether something came after the last line's end."""
+        return self._size > 0
 
     def cut(self, piece: bytes) -> list[bytes]:
         """Give the lines that end in this piece, less empty ones; keep what follows."""
@@ -138,5 +156,5 @@ class _Lines:
         self._parts.append(rest)
         self._size += len(rest)
         if self._size > MAX_LINE_BYTES:
-            raise client.Unreachable(f"the watch sent a line of more than {MAX_LINE_BYTES >> 20} MiB")
+            raise Broken(f"the watch sent a line of more than {MAX_LINE_BYTES >> 20} MiB")
         return lines

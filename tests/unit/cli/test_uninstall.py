@@ -9,8 +9,9 @@ import pytest
 from swapwarden.api import names
 from swapwarden.cli import uninstall
 from swapwarden.kube import client
+from swapwarden.policy import nodes
 
-from tests.unit.kube.scripted import Scripted, failure, page, reply
+from tests.unit.kube.scripted import Scripted, failure, page, plain, reply
 
 SWAP = "node.swapwarden.dev/swap"
 
@@ -231,3 +232,31 @@ async def test_what_comes_back_is_named_at_last() -> None:
         """Nothing."""
 
     assert await uninstall.in_rounds(rest, do) == [("a", "it comes back")]
+
+
+@pytest.mark.usefixtures("_no_backoff")
+async def test_objects_that_cannot_be_decoded_are_left_out_with_one_word_each(
+    api: client.Client, server: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nested = b"[" * 20_000 + b"]" * 20_000
+    good = json.dumps(node("good", labels=())).encode()
+    deep = b'{"metadata":{"name":"deep","managedFields":[{"fieldsV1":%s}]}}' % nested
+    bad = b'{"metadata":{"name":"bad"},"spec":{"taints":5},"x":%s}' % nested
+    body = b'{"metadata":{"resourceVersion":"5"},"items":[%s]}' % b",".join((good, deep, bad))
+    for _ in range(2):
+        server.answer(plain(body))
+        found = await uninstall._list(api, uninstall.NODES, nodes.WireNode)
+        assert [each.metadata.name for each in found] == ["good", "deep"]
+    assert capsys.readouterr().err.count("nodes bad is left out") == 1
+
+
+async def test_a_list_that_is_too_large_is_read_in_smaller_pages(
+    api: client.Client, server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MAX_BODY_BYTES", 100_000)
+    large = {**node("one"), "x": "x" * 90_000}
+    server.answer(page([large, large], 5))
+    server.answer(page([large], 5, "more"))
+    server.answer(page([large], 5))
+    assert len(await uninstall._list(api, uninstall.NODES, nodes.WireNode)) == 2
+    assert [each.query["limit"] for each in server.requests] == ["500", "250", "250"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import pathlib
 from collections.abc import AsyncIterator
+from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
@@ -14,6 +16,7 @@ from swapwarden.controller import profilestore, profilewatch
 from swapwarden.kube import backoff, client, config, informer
 
 from testbed import pki
+from tests.unit.controller.objects import profile_object
 from tests.unit.controller.profileapi import NAME, ProfileApi
 from tests.unit.kube.scripted import until
 
@@ -133,6 +136,36 @@ async def test_a_watch_that_ends_by_an_error_is_started_again(site: Site, monkey
         await until(lambda: site.server.watches == 2, WAIT)
         site.server.set("p")
         await site.knows("p")
+
+
+async def test_a_watch_that_ended_is_made_good_by_a_list(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profilewatch, "BACKOFF_SECONDS", (0.0, 0.0))
+    site.server.set("p")
+    async with site.watching():
+        await until(lambda: site.server.watches, WAIT)
+        site.server.delete("p", silently=True)
+        site.server.tell({"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd has no leader"}})
+        await until(lambda: site.server.lists == 2, WAIT)
+        await site.knows()
+
+
+async def test_a_profile_that_cannot_be_decoded_stays_as_it_was(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("bad", "gone", "good"):
+        site.server.set(name, priority=1)
+    async with site.watching(list_interval=0.05):
+        await site.knows("bad", "gone", "good")
+        version = b'{"resourceVersion":"99"}'
+        bad = b'{"metadata":{"name":"bad"},"spec":%s}' % (b"[" * 20_000 + b"]" * 20_000)
+        good = json.dumps(profile_object("good", 98, 2, priority=2)).encode()
+        body = b'{"metadata":%s,"items":[%s,%s]}' % (version, bad, good)
+        monkeypatch.setattr(client.Client, "get", AsyncMock(return_value=body))
+        await until(lambda: site.store.valid()["good"].priority == 2, WAIT)
+        await site.knows("bad", "good")
+        assert site.store.valid()["bad"].priority == 1
+    assert informer.LEFT_OUT.value(RESOURCE) == 1
+    assert "profile bad cannot be understood" in caplog.text
 
 
 async def test_nothing_is_in_sync_before_a_list_came(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

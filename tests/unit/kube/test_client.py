@@ -276,8 +276,28 @@ async def test_bodies_are_bounded(server: Scripted, api: client.Client, monkeypa
     server.answer(plain(bytes(1024 * 1024)))
     server.answer(plain(bytes(1024 * 1024 + 1)))
     assert len(await api.get("/x")) == 1024 * 1024
-    with pytest.raises(client.Unreachable, match="the answer is larger than 1 MiB"):
+    with pytest.raises(client.TooLarge, match="the answer is larger than 1 MiB"):
         await api.get("/x")
+
+
+def test_the_largest_object_fits() -> None:
+    """What etcd's client sends at most (2 MiB), all of it characters that Go escapes, and what stands around it."""
+    assert 2 * 1024 * 1024 * len(r"\u003c") + 1024 * 1024 < client.MAX_BODY_BYTES
+
+
+@pytest.mark.parametrize("levels", [1_100, 9_995, 100_000])
+def test_an_error_that_is_nested_deeply(levels: int) -> None:
+    nested = b"[" * levels + b"]" * levels
+    for body in (nested, b'{"reason":"Bad","message":"no","details":%s}' % nested, b'{"message":%s}' % nested):
+        error = client.api_error(400, body)
+        assert error.status == 400
+        assert len(error.message) < 1000
+
+
+def test_the_message_of_an_error_is_bounded() -> None:
+    error = client.api_error(400, b'{"reason":"%s","message":"%s"}' % (b"r" * 2_000_000, b"m" * 2_000_000))
+    assert len(str(error)) < 40_000
+    assert error.message.startswith("mmm")
 
 
 @pytest.mark.parametrize(

@@ -244,9 +244,22 @@ def test_certificates_that_cannot_be_used(authority: pki.Authority, pair: pki.Ke
         made.ssl_context()
 
 
-def test_a_key_does_not_stay_on_disk(
-    tmp_path: pathlib.Path, pair: pki.KeyPair, monkeypatch: pytest.MonkeyPatch
+def test_a_key_does_not_touch_the_disk(pair: pki.KeyPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    made = config.Config(server="https://a", cert_data=pair.certificate.read_bytes(), key_data=pair.key.read_bytes())
+    before = len(list(pathlib.Path("/proc/self/fd").iterdir()))
+    assert made.ssl_context() is not None
+    assert len(list(pathlib.Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("lacking", ["memfd_create", "/proc"])
+def test_a_key_does_not_stay_on_disk_where_files_cannot_be_in_memory(
+    tmp_path: pathlib.Path, pair: pki.KeyPair, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
+    if lacking == "/proc":
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    else:
+        monkeypatch.delattr(os, lacking)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     made = config.Config(server="https://a", cert_data=pair.certificate.read_bytes(), key_data=pair.key.read_bytes())
     assert made.ssl_context() is not None

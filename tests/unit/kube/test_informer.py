@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -9,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.kube import client, config, informer
+from swapwarden.kube import client, config, informer, watch
 
 from tests.unit.kube.scripted import (
     CUT,
@@ -469,6 +470,123 @@ async def test_a_cancelled_informer_leaves_nothing_open(server: Scripted, api: c
     await until(lambda: server.open <= 1)
 
 
+def raw_page(version: int, *items: bytes) -> bytes:
+    return plain(b'{"metadata":{"resourceVersion":"%d"},"items":[%s]}' % (version, b",".join(items)))
+
+
+def deep(name: str, version: int, value: str, *, fields: int = 1, data: int = 1) -> bytes:
+    """An object with so many levels in managedFields, and in something else."""
+    text = json.dumps(configmap(name, version, value)).encode()
+    members = b',"managedFields":[{"fieldsV1":%s}]}, "data"' % (b"[" * fields + b"]" * fields)
+    text = text.replace(b'}, "data"', members)
+    return text[:-1] + b',"x":%s}' % (b"[" * data + b"]" * data)
+
+
+def raw_event(kind: str, body: bytes) -> bytes:
+    return chunk(b'{"type":"%s","object":%s}\n' % (kind.encode(), body))
+
+
+@pytest.mark.parametrize("levels", [1_100, 9_995, 50_000])
+async def test_deep_managed_fields_hide_nothing(server: Scripted, running: Running, levels: int) -> None:
+    server.answer(raw_page(9, deep("a", 1, "1"), deep("b", 2, "1", fields=levels), deep("c", 3, "1")))
+    server.answer(STREAM, raw_event("MODIFIED", deep("a", 10, "2", fields=levels)), bookmark(11), HANG)
+    await until(lambda: running.count(informer.EVENTS, "BOOKMARK") == 1)
+    assert running.rows == values(a="2", b="1", c="1")
+    assert running.count(informer.ERRORS, "request") == running.count(informer.LEFT_OUT) == 0
+
+
+async def test_an_object_that_is_too_deep_is_left_out_alone(
+    server: Scripted, running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is counted and named once, what was known of it stays, and it comes back when it can be decoded."""
+    bad = 20_000
+    server.answer(raw_page(9, deep("a", 1, "1"), deep("b", 2, "1", data=bad), deep("c", 3, "1")))
+    server.answer(
+        STREAM,
+        raw_event("MODIFIED", deep("a", 10, "2", data=bad)),
+        raw_event("MODIFIED", deep("a", 11, "3", data=bad)),
+        raw_event("MODIFIED", deep("c", 12, "2")),
+        error(410, "Expired"),
+    )
+    listed = asyncio.Event()
+    server.answer(
+        listed,
+        raw_page(20, deep("a", 11, "3", data=bad), deep("b", 2, "1", data=bad), deep("c", 12, "2")),
+    )
+    end = asyncio.Event()
+    changed = [raw_event("MODIFIED", deep("a", 21, "4")), raw_event("DELETED", deep("b", 22, "1", data=bad))]
+    server.answer(STREAM, bookmark(20), end, *changed, HANG)
+    await until(lambda: running.rows == values(a="1", c="2"))
+    assert running.count(informer.LEFT_OUT) == 2
+    listed.set()
+    await until(lambda: running.count(informer.EVENTS, "BOOKMARK") == 1)
+    assert running.rows == values(a="1", c="2")
+    assert running.count(informer.LEFT_OUT) == 2
+    end.set()
+    await until(lambda: running.rows == values(a="4", c="2") and not running.count(informer.LEFT_OUT))
+    for name in ("a", "b"):
+        assert caplog.text.count(f"n/{name} of {running.informer.name} cannot be understood") == 1
+    assert running.count(informer.ERRORS, "request") == 0
+
+
+async def test_a_page_that_is_too_large_is_read_in_smaller_ones(
+    server: Scripted, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MAX_BODY_BYTES", 200_000)
+    server.answer(page([configmap("a", 1, "x" * 150_000), configmap("b", 2, "y" * 150_000)], 9))
+    server.answer(page([configmap("a", 1, "x" * 150_000)], 9, "more"))
+    server.answer(page([configmap("b", 2, "y" * 150_000)], 9))
+    server.answer(STREAM, HANG)
+    await running.synced()
+    assert set(running.rows) == {"n/a", "n/b"}
+    asked = [(request.query["limit"], request.query.get("continue", "")) for request in server.requests[:3]]
+    assert asked == [("2", ""), ("1", ""), ("1", "more")]
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        (chunk(b'{"type":"ADDED","object":' + b"x" * 150_000), HANG),
+        (event("ADDED", configmap("b", 10))[:-20], CUT),
+        (chunk(b"<html>\n"), HANG),
+        (event("ADDED", {"metadata": {"resourceVersion": "10"}}), HANG),
+        (END,),
+    ],
+    ids=["a line too long", "cut within an event", "no event", "an event without a name", "over at once"],
+)
+async def test_a_watch_that_cannot_go_on_ends_in_a_list(
+    server: Scripted, running: Running, monkeypatch: pytest.MonkeyPatch, failing: tuple[Part, ...]
+) -> None:
+    """It never asks from the same version for ever."""
+    monkeypatch.setattr(watch, "MAX_LINE_BYTES", 2_000)
+    one_page(server, 9, a="1")
+    for _ in range(1 + informer.RESUMES):
+        server.answer(STREAM, *failing)
+    one_page(server, 12, a="1", b="2")
+    server.answer(STREAM, HANG)
+    await until(lambda: running.rows == values(a="1", b="2"))
+    await server.seen(6)
+    assert resumed(server) == ["list", "9", "9", "9", "list", "12"]
+
+
+async def test_an_unexpected_error_ends_nothing(
+    server: Scripted, running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = running.informer._take
+
+    def fail(_: object) -> None:
+        monkeypatch.setattr(running.informer, "_take", real)
+        raise AttributeError("a mistake of ours")
+
+    monkeypatch.setattr(running.informer, "_take", fail)
+    one_page(server, 9, a="1")
+    server.answer(STREAM, event("MODIFIED", configmap("a", 10, "2")), HANG)
+    server.answer(STREAM, event("MODIFIED", configmap("a", 10, "2")), HANG)
+    await until(lambda: running.rows == values(a="2"))
+    assert running.count(informer.ERRORS, "internal") == 1
+    assert "a mistake of ours" in caplog.text
+
+
 @pytest.fixture(autouse=True)
 def _logs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
@@ -479,7 +597,7 @@ async def test_gauges_of_one_that_has_ended_are_gone(api: client.Client, server:
     server.answer(STREAM, bookmark(6), HANG)
     ended = Running(api, "ended")
     await ended.synced()
-    gauges = (informer.OBJECTS, informer.SYNCED, informer.LAST_EVENT)
+    gauges = (informer.OBJECTS, informer.SYNCED, informer.LAST_EVENT, informer.LEFT_OUT)
     await until(lambda: informer.LAST_EVENT.value("ended"))
     assert [gauge.value("ended") for gauge in gauges[:2]] == [1, 1]
     ended.task.cancel()

@@ -92,13 +92,14 @@ async def test_lines_may_come_byte_by_byte(server: Scripted, api: client.Client)
 
 @pytest.mark.parametrize("end", [CUT, RESET, END], ids=["closed", "reset", "ended"])
 async def test_half_a_line_is_no_event(server: Scripted, api: client.Client, end: Any) -> None:
-    """It comes again after the version that was last seen."""
+    """It comes again after the version that was last seen, unless it is what breaks the watch: so it is an error."""
     go = asyncio.Event()
     server.answer(STREAM, event("ADDED", configmap("a", 6)), chunk(line("ADDED", configmap("b", 7))[:-2]), go, end)
     events = following(api)
     assert (await anext(events)).resource_version == "6"
     go.set()
-    assert await seen(events) == []
+    with pytest.raises(watch.Broken, match="ended within an event"):
+        await anext(events)
 
 
 @pytest.mark.parametrize("code", [410, 500, 504, 429])
@@ -185,6 +186,20 @@ async def test_a_silent_watch(
     with pytest.raises(client.Unreachable, match=r"the watch was silent for 0\.05 s"):
         await seen(following(api, silence=0.05))
     await until(lambda: not server.open)
+
+
+def test_a_watch_that_hangs_is_noticed_within_90_seconds() -> None:
+    """A server ends each when its time is over; what comes later than that does not come."""
+    assert watch.WATCH_SECONDS[1] + watch.SILENCE_SECONDS <= 90
+
+
+@pytest.mark.parametrize("levels", [1_100, 9_995, 50_000])
+async def test_an_object_that_is_nested_deeply(server: Scripted, api: client.Client, levels: int) -> None:
+    """Its version is known, and so is what is deep in it to who decodes it."""
+    body = b'{"data":%s,"metadata":{"name":"a","resourceVersion":"6"}}' % (b"[" * levels + b"]" * levels)
+    server.answer(STREAM, chunk(b'{"type":"ADDED","object":%s}\n' % body), HANG)
+    async with contextlib.aclosing(watch.watch(api, "/x", resource_version="5", decode=bytes)) as events:
+        assert await anext(events) == watch.Event("ADDED", body, "6")
 
 
 async def test_what_cannot_be_decoded_is_the_callers(server: Scripted, api: client.Client) -> None:

@@ -242,4 +242,40 @@
     description: 'Node {{`{{`}} $labels.node }} moves {{`{{`}} $value | humanize1024 }}B/s to and from swap, and for more than a share of {{ $.Values.prometheusRule.thresholds.systemStalledRatio }} of the time nothing in system.slice runs because all there wait for disks or memory: kubelet, container runtime and sshd, as a rule.'
     runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenSwapStallsSystem" | quote }}
 {{- end }}
+{{- if not (has "SwapwardenControllerBlind" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenControllerBlind
+  expr: |-
+    time() - max by (cluster, resource) (swapwarden_informer_last_event_timestamp_seconds) > 300
+    or
+    max by (cluster, resource) (swapwarden_informer_synced) == 0
+  for: 5m
+  labels:
+    severity: critical
+  annotations:
+    summary: No controller sees what changes.
+    description: 'No instance of Swapwarden''s controller has been able to follow {{`{{`}} $labels.resource }} for 5 minutes or more. What changes there is planned by nobody: pods that start now get no swap, or as onUnknownPod of their node''s profile says.'
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenControllerBlind" | quote }}
+{{- end }}
+{{- if not (has "SwapwardenInformerFailing" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenInformerFailing
+  expr: sum by (cluster, resource) (increase(swapwarden_informer_errors_total{kind=~"request|internal"}[15m])) > 10
+  for: 15m
+  labels:
+    severity: warning
+  annotations:
+    summary: Controllers fail again and again to follow a resource.
+    description: Lists and watches of {{`{{`}} $labels.resource }} by Swapwarden's controllers have failed {{`{{`}} $value | printf "%.0f" }} times in 15 minutes. What changes there is planned late.
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenInformerFailing" | quote }}
+{{- end }}
+{{- if not (has "SwapwardenObjectLeftOut" .Values.prometheusRule.disabled) }}
+- alert: SwapwardenObjectLeftOut
+  expr: max by (cluster, resource) (swapwarden_informer_objects_left_out) > 0
+  for: 5m
+  labels:
+    severity: warning
+  annotations:
+    summary: Objects are left out, as they cannot be decoded.
+    description: '{{`{{`}} $value | printf "%.0f" }} of the cluster''s {{`{{`}} $labels.resource }} cannot be decoded by Swapwarden''s controller. What was known of them before goes on to count; of new ones nothing does. The controller''s log names them.'
+    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenObjectLeftOut" | quote }}
+{{- end }}
 {{- end -}}

@@ -14,6 +14,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.cli.kubectl import registration, session
 from swapwarden.cli.kubectl.problems import Check, Problem, Severity
+from swapwarden.kube import decoding
 
 MANAGER: Final = "kubectl-swap"
 _FAILED: Final = re.compile(r'failed calling webhook "([^"]{1,253})": (.*)', re.DOTALL)
@@ -71,7 +72,7 @@ async def attempt(asked: session.Session, namespace: str) -> Trial:
 def admitted(namespace: str, answer: bytes) -> Trial:
     """What it means that the pod would have been created like this."""
     try:
-        found = msgspec.json.decode(answer, type=_Pod)
+        found = decoding.decode(answer, _Pod)
     except msgspec.MsgspecError as error:
         return Trial(untried=f"the API server's answer is not understood: {error}")
     if found.spec.node_selector.get(names.SWAP_LABEL) == "true":

@@ -10,6 +10,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.controller import cluster, profilestore, rows
+from swapwarden.kube import decoding
 from swapwarden.policy import namespaces, nodes, pods, profiles, vocabulary
 from swapwarden.webhook import review
 
@@ -45,9 +46,9 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     violations_omitted: int = 0
 
 
-_PODS = msgspec.json.Decoder(pods.WirePod)
-_ASKED = msgspec.json.Decoder(review.Pod)
-_REPORTS = msgspec.json.Decoder(Report)
+_PODS = decoding.Decoder(pods.WirePod)
+_ASKED = decoding.Decoder(review.Pod)
+_REPORTS = decoding.Decoder(Report)
 
 
 @dataclasses.dataclass
@@ -86,7 +87,7 @@ class View:
         self.states[row.name] = row
         try:
             self.reports[row.name] = _REPORTS.decode(wire.status)
-        except msgspec.ValidationError:
+        except msgspec.DecodeError:
             self.reports.pop(row.name, None)  # the row says that it is not understood
 
     def add_pod(self, item: msgspec.Raw) -> None:

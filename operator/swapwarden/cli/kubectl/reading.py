@@ -70,17 +70,12 @@ async def _states(asked: session.Session, view: clusterview.View) -> None:
 
 async def _pods(asked: session.Session, view: clusterview.View) -> None:
     try:
-        found = await asked.collect(session.PODS, msgspec.Raw)
+        await asked.each(session.PODS, msgspec.Raw, view.add_pod)
     except session.Forbidden:
         if not asked.namespace:
             raise
-        found = await asked.collect(asked.namespaced("api/v1", "pods"), msgspec.Raw)
+        await asked.each(asked.namespaced("api/v1", "pods"), msgspec.Raw, view.add_pod)
         view.pods_of = asked.namespace
-    for item in found:
-        try:
-            view.add_pod(item)
-        except msgspec.ValidationError as error:
-            asked.note(f"a pod is left out: not understood: {error}")
 
 
 class _Meta(msgspec.Struct, frozen=True):

@@ -16,16 +16,13 @@ import msgspec
 import swapwarden
 from swapwarden.api import names
 from swapwarden.cli.kubectl import tables
-from swapwarden.kube import client, config
+from swapwarden.kube import client, config, decoding, paging
 
 T = TypeVar("T")
 Renew = Callable[[], Awaitable[client.Client]]
 """Gets other credentials, for those that were refused. ConfigError where there are none."""
 
 REQUEST_SECONDS: Final = 30.0
-PAGE: Final = "500"
-"""Objects in one answer: kubectl's own number."""
-
 STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 NODES: Final = "/api/v1/nodes"
@@ -69,23 +66,6 @@ class NotFound(Failure):
 
 class Unreachable(Failure):
     """No answer."""
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    continue_: str = msgspec.field(default="", name="continue")
-
-
-class _Page(msgspec.Struct, frozen=True):
-    items: list[msgspec.Raw] | None = None
-    metadata: _Meta = _Meta()
-
-
-class _Name(msgspec.Struct, frozen=True):
-    name: str = ""
-
-
-class _Named(msgspec.Struct, frozen=True):
-    metadata: _Name = _Name()
 
 
 class Session:
@@ -186,14 +166,14 @@ class Session:
     async def get(self, path: str, kind: type[T]) -> T:
         """GET one object. NotFound where it does not exist."""
         try:
-            return msgspec.json.decode(await self.body(path), type=kind)
+            return decoding.decode(await self.body(path), kind)
         except msgspec.MsgspecError as error:
             raise Failure(f"{path} is not understood: {error}; is this version of kubectl swap too old?") from error
 
     def ahead(self, *paths: str) -> None:
         """Ask for the first page of each of these collections now; collect() takes each once."""
         for path in paths:
-            self._ahead[path] = asyncio.ensure_future(self.body(path, {"limit": PAGE}))
+            self._ahead[path] = asyncio.ensure_future(self.body(path, {"limit": str(paging.PAGE_SIZE)}))
 
     async def close(self) -> None:
         """Leave what was asked for ahead, and not taken."""
@@ -205,28 +185,55 @@ class Session:
         self, path: str, kind: type[T], *, selector: str = "", fields: str = "", limit: int | None = None
     ) -> list[T]:
         """All objects of a collection, at most `limit`; those that are not understood are left out, and noted."""
-        params = {"limit": PAGE if limit is None else str(limit)}
-        params |= {"labelSelector": selector} if selector else {}
-        params |= {"fieldSelector": fields} if fields else {}
         found: list[T] = []
-        first = self._ahead.pop(path, None) if params == {"limit": PAGE} else None
-        while True:
-            try:
-                page = msgspec.json.decode(await (first or self.body(path, params)), type=_Page)
-            except msgspec.MsgspecError as error:
-                raise Failure(f"the answer to GET {path} is no list: {error}") from error
-            found += [one for item in page.items or () if (one := self._decode(path, item, kind)) is not None]
-            if not page.metadata.continue_ or limit is not None:
-                return found
-            params, first = {**params, "continue": page.metadata.continue_}, None
+        await self.each(path, kind, found.append, selector=selector, fields=fields, limit=limit)
+        return found[:limit]
 
-    def _decode(self, path: str, item: msgspec.Raw, kind: type[T]) -> T | None:
+    async def each(
+        self,
+        path: str,
+        kind: type[T],
+        take: Callable[[T], None],
+        *,
+        selector: str = "",
+        fields: str = "",
+        limit: int | None = None,
+    ) -> None:
+        """`take` each object of a collection, of the first pages with `limit` objects; otherwise as collect().
+
+        An object of which `take` raises ValueError (msgspec.DecodeError is one) is left out as well.
+        """
+        params = {"labelSelector": selector} if selector else {}
+        params |= {"fieldSelector": fields} if fields else {}
+        ahead = self._ahead.pop(path, None) if not params and limit is None else None
+        decoder, seen = decoding.Decoder(kind), 0
+
+        async def get(query: Mapping[str, str]) -> bytes:
+            nonlocal ahead
+            asked, ahead = ahead, None
+            try:
+                return await (asked or self.body(path, query))
+            except Unreachable as error:
+                raise error.__cause__ if isinstance(error.__cause__, client.TooLarge) else error from None
+
+        def read(body: bytes) -> decoding.ListMetadata:
+            nonlocal seen
+            page = decoding.page(body)
+            for item in page.items or ():
+                try:
+                    take(decoder.decode(item))
+                except ValueError as error:
+                    name = decoding.shown(decoding.identity(item).name)
+                    self.note(f"{path.rpartition('/')[2]} '{name}' is left out: not understood: {error}")
+            seen += len(page.items or ())
+            return page.metadata if limit is None or seen < limit else decoding.ListMetadata()
+
         try:
-            return msgspec.json.decode(item, type=kind)
-        except msgspec.ValidationError as error:
-            name = msgspec.json.decode(item, type=_Named).metadata.name
-            self.note(f"{path.rpartition('/')[2]} {name!r} is left out: not understood: {error}")
-            return None
+            await paging.read(get, read, params, paging.PAGE_SIZE if limit is None else limit)
+        except client.TooLarge as error:
+            raise Unreachable(f"GET {path}: {error}") from error
+        except msgspec.DecodeError as error:
+            raise Failure(f"the answer to GET {path} is no list: {error}") from error
 
     async def objects(self, path: str, kind: type[T], chosen: Sequence[str], *, selector: str = "") -> list[T]:
         """Those of the names `chosen`, or all that the selector matches. NotFound where one is not there."""

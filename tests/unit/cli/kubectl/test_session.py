@@ -13,6 +13,7 @@ import click
 import msgspec
 import pytest
 from swapwarden.cli.kubectl import flags, main, session
+from swapwarden.kube import client
 
 
 class Server:
@@ -158,6 +159,31 @@ def test_objects_that_are_not_understood_are_left_out(
     assert capsys.readouterr().err == (
         "note: pods 'b\\x1b' is left out: not understood: Expected `str`, got `int` - at `$.name`\n"
     )
+
+
+def test_objects_that_are_nested_deeply_hide_no_other(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nested = b"[" * 20_000 + b"]" * 20_000
+    deep = b'{"metadata":{"name":"deep","managedFields":[{"fieldsV1":%s}]},"name":"deep"}' % nested
+    server.body = b'{"items":[{"name":"a"},%s,{"metadata":{"name":"bad"},"name":%s}]}' % (deep, nested)
+    target = session.Target(server.kubeconfig(tmp_path))
+    assert session.run(target, lambda asked: asked.collect("/api/v1/pods", Named)) == [Named("a"), Named("deep")]
+    assert "pods 'bad' is left out" in capsys.readouterr().err
+    with pytest.raises(session.Failure, match="is not understood"):
+        session.run(target, lambda asked: asked.get("/api/v1/pods/bad", Named))
+
+
+def test_lists_that_are_too_large_are_asked_for_in_smaller_pages(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MAX_BODY_BYTES", 100_000)
+    server.body = b'{"items":["%s"]}' % (b"x" * 200_000)
+    target = session.Target(server.kubeconfig(tmp_path))
+    with pytest.raises(session.Unreachable, match="the answer is larger than"):
+        session.run(target, lambda asked: asked.collect("/api/v1/pods", str))
+    limits = [path.rpartition("limit=")[2] for path in server.paths]
+    assert (limits[:3], limits[-1]) == (["500", "250", "125"], "1")
 
 
 @pytest.mark.parametrize(

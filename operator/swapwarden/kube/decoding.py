@@ -1,0 +1,221 @@
+"""Decodes what the API server sends, whoever wrote it.
+
+msgspec and json recurse, also over fields that they skip, and give up at a depth that the API server still stores:
+about 990 levels with Python 3.11, 9,990 with 3.13, against 10,000 (sigs.k8s.io/json, maxNestingDepth). Whoever may
+write an object can bring any JSON into its `metadata.managedFields`, which nobody here reads. What is too deep is
+therefore decoded without managedFields; what is too deep even then is taken apart with a scanner that does not
+recurse, so that one object hides no other one.
+
+Everything here raises msgspec.DecodeError (ValidationError included), and nothing else, whatever the input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+LONGEST_SHOWN: Final = 317
+"""Characters of a namespace, a slash and a name."""
+
+_SCANNED: Final = re.compile(
+    rb"""[^"\[\]{}]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"\[\]{}]*+)*+(?:([\[{]++)|([\]}]++))""", re.DOTALL
+)
+"""Anything but brackets, strings whole, up to one or more brackets of a kind. Possessive: in linear time."""
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_SCALAR: Final = re.compile(rb"[^\s,\[\]{}:\"]++")
+_BLANK: Final = re.compile(rb"[ \t\r\n]*+")
+_MANAGED_FIELDS: Final = re.compile(rb'(?<!\\)"managedFields"[ \t\r\n]*+:[ \t\r\n]*+(?=\[)')
+"""The key. Within a string its first quote would stand behind a backslash."""
+
+
+class ListMetadata(msgspec.Struct, frozen=True, rename={"resource_version": "resourceVersion", "next": "continue"}):
+    """Metadata of one page of a list."""
+
+    resource_version: str = ""
+    next: str = ""
+    """The token for the next page; empty where this is the last."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """One page of a list, with its objects as they came."""
+
+    items: Sequence[msgspec.Raw] | None
+    metadata: ListMetadata = ListMetadata()
+
+
+class Identity(msgspec.Struct, frozen=True, rename="camel"):
+    """What tells an object from others; a field is empty where it is missing."""
+
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class _Identified(msgspec.Struct, frozen=True):
+    metadata: Identity
+
+
+class Decoder(Generic[T]):
+    """Decodes JSON to one type; without managedFields what cannot be decoded with them."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._decode = msgspec.json.Decoder(kind).decode
+
+    def decode(self, body: bytes | msgspec.Raw) -> T:
+        """Decode BODY. msgspec.ValidationError where it is of another type, DecodeError where it is no usable JSON."""
+        try:
+            return self._decode(body)
+        except msgspec.ValidationError:
+            raise
+        except (RecursionError, ValueError) as error:
+            shorter = without_managed_fields(bytes(body))
+            if shorter is None:
+                raise _undecodable(error) from error
+        try:
+            return self._decode(shorter)
+        except msgspec.ValidationError:
+            raise
+        except (RecursionError, ValueError) as error:
+            raise _undecodable(error) from error
+
+
+_TEXTS: Final = Decoder(str)
+_PAGES: Final = Decoder(Page)
+_METADATA: Final = Decoder(ListMetadata)
+_IDENTIFIED: Final = Decoder(_Identified)
+
+
+def decode(body: bytes | msgspec.Raw, kind: type[T]) -> T:
+    """Decode BODY once; for what is decoded often there is Decoder."""
+    return Decoder(kind).decode(body)
+
+
+def page(body: bytes) -> Page:
+    """Take one page of a list apart without a look at its objects."""
+    try:
+        return _PAGES.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        parts = members(body)
+        if "items" not in parts:
+            raise
+        items = [msgspec.Raw(item) for item in elements(parts["items"])]
+        return Page(items, _METADATA.decode(parts.get("metadata", b"{}")))
+
+
+def identity(body: bytes | msgspec.Raw) -> Identity:
+    """Find an object's name, namespace and version, whatever else is in it."""
+    try:
+        return _IDENTIFIED.decode(body).metadata
+    except msgspec.DecodeError:
+        parts = members(members(bytes(body)).get("metadata", b""))
+        found = (parts.get(key, b'""') for key in ("name", "namespace", "resourceVersion"))
+        return Identity(*(_TEXTS.decode(text) for text in found))
+
+
+def version(body: bytes | msgspec.Raw) -> str:
+    """Find an object's resourceVersion."""
+    found = identity(body).resource_version
+    if not found:
+        raise msgspec.DecodeError("it has no resourceVersion")
+    return found
+
+
+def shown(name: str) -> str:
+    """Shorten and escape a name for a log line."""
+    text = name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}..."
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def without_managed_fields(body: bytes) -> bytes | None:
+    """Empty all arrays of the name managedFields; None where there is none."""
+    kept: list[bytes] = []
+    end = 0
+    while found := _MANAGED_FIELDS.search(body, end):
+        kept += (body[end : found.end()], b"[]")
+        end = _end(body, found.end())
+    return b"".join([*kept, body[end:]]) if kept else None
+
+
+def members(body: bytes) -> dict[str, bytes]:
+    """Split a JSON object into the texts of its members, without recursion. Of equal keys the last counts."""
+    return {_TEXTS.decode(key): body[begin:end] for key, begin, end in _parts(body, b"{", b"}")}
+
+
+def elements(body: bytes) -> list[bytes]:
+    """Split a JSON array (or null, which has no elements) into the texts of its elements, without recursion."""
+    return [] if body.strip() == b"null" else [body[begin:end] for _, begin, end in _parts(body, b"[", b"]")]
+
+
+def _parts(body: bytes, opening: bytes, closing: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """What stands between two brackets: the key (empty in an array), and where its value begins and ends."""
+    at = _blank(body, 0)
+    if body[at : at + 1] != opening:
+        raise msgspec.DecodeError(f"JSON does not begin with {opening.decode()}")
+    at = _blank(body, at + 1)
+    if body[at : at + 1] == closing:
+        return
+    while True:
+        key = b""
+        if opening == b"{":
+            found = _STRING.match(body, at)
+            at = _blank(body, found.end()) if found else at
+            if found is None or body[at : at + 1] != b":":
+                raise _malformed(at)
+            key, at = found[0], _blank(body, at + 1)
+        end = _end(body, at)
+        yield key, at, end
+        at = _blank(body, end)
+        following = body[at : at + 1]
+        if following == closing:
+            return
+        if following != b",":
+            raise _malformed(at)
+        at = _blank(body, at + 1)
+
+
+def _end(body: bytes, begin: int) -> int:
+    """Where the JSON value ends that begins there."""
+    first = body[begin : begin + 1]
+    if first not in {b"[", b"{"}:
+        found = (_STRING if first == b'"' else _SCALAR).match(body, begin)
+        if found is None:
+            raise _malformed(begin)
+        return found.end()
+    at, depth = begin, 0
+    # One step for each run of brackets, all else is skipped by the pattern. That they match, the decoder sees.
+    while brackets := _SCANNED.match(body, at):
+        at = brackets.end()
+        opened, closed = brackets.span(1), brackets.span(2)
+        if opened[0] >= 0:
+            depth += opened[1] - opened[0]
+        elif closed[1] - closed[0] >= depth:
+            return closed[0] + depth
+        else:
+            depth -= closed[1] - closed[0]
+    raise _malformed(at)
+
+
+def _blank(body: bytes, at: int) -> int:
+    """Where the next character is that is no blank."""
+    found = _BLANK.match(body, at)
+    return found.end() if found else at
+
+
+def _malformed(at: int) -> msgspec.DecodeError:
+    return msgspec.DecodeError(f"JSON is malformed (byte {at})")
+
+
+def _undecodable(error: Exception) -> msgspec.DecodeError:
+    """What msgspec raised, as its own kind of error."""
+    if isinstance(error, msgspec.DecodeError):
+        return error
+    if isinstance(error, RecursionError):
+        return msgspec.DecodeError("JSON is nested too deeply")
+    return msgspec.DecodeError(str(error))
