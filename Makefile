@@ -126,7 +126,7 @@ bench-agent: venv ## Measure the agent in the kernel VM beside a loop in C: memo
 	$(PYTHON) -m bench.agent
 
 .PHONY: bench-storm
-bench-storm: venv ## Measure repairs on a node VM without idle CPU, by the agent's CPU request and weight (half an hour); STORM_SECONDS=10 is short, STORM="10m 300m" chooses
+bench-storm: venv ## Measure repairs on a node VM without idle CPU, by the agent's CPU request (half an hour); STORM_SECONDS=10 is short, STORM="10m 300m" chooses
 	@$(PYTHON) -m testbed setup controlplane helm cluster
 	$(PYTHON) -m bench.storm --seconds=$(or $(STORM_SECONDS),60) $(STORM)
 

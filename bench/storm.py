@@ -7,9 +7,8 @@ memory.swap.max, and each 20 ms what is in use.
 
     python -m bench.storm [--seconds N] [VARIANT...]
 
-A VARIANT is the agent's CPU request, and what else it is given, with commas: `10m`, `10m,weight=1000` (agent.cpuWeight
-of the chart), `100m,guaranteed` (its limits are its requests), `10m,strict` (guarantee Strict). The first three are
-what a request alone does. The VM's CPU may be emulated: rows are to be compared with each other.
+A VARIANT is the agent's CPU request, and what else it is given, with commas: `10m`, `100m,guaranteed` (its limits are
+its requests), `10m,strict` (guarantee Strict). The VM's CPU may be emulated: rows are to be compared with each other.
 """
 
 from __future__ import annotations
@@ -37,9 +36,7 @@ VARIANTS: Final = (
     "10m",
     "100m",
     "300m",
-    "10m,weight=100",
-    "10m,weight=1000",
-    "10m,weight=10000",
+    "200m",
     "100m,guaranteed",
     "10m,strict",
 )
@@ -70,7 +67,6 @@ class Variant:
 
     name: str
     request: str
-    weight: int = 0
     guaranteed: bool = False
     strict: bool = False
 
@@ -78,20 +74,12 @@ class Variant:
     def parse(cls, text: str) -> Variant:
         """UsageError where it is none."""
         request, *options = text.split(",")
-        weight, guaranteed, strict = 0, False, False
-        for option in options:
-            name, _, value = option.partition("=")
-            if name == "weight" and value.isdecimal():
-                weight = int(value)
-            elif option == "guaranteed":
-                guaranteed = True
-            elif option == "strict":
-                strict = True
-            else:
-                raise UsageError(f"{option!r} of {text!r} is not weight=N, guaranteed or strict")
+        known = {"guaranteed", "strict"}
+        if unknown := set(options) - known:
+            raise UsageError(f"{', '.join(sorted(unknown)) or 'nothing'} in {text!r} is not guaranteed or strict")
         if not request.removesuffix("m").isdecimal():
             raise UsageError(f"{text!r} does not begin with a CPU request, as 10m does")
-        return cls(text, request, weight, guaranteed, strict)
+        return cls(text, request, guaranteed="guaranteed" in options, strict="strict" in options)
 
     @property
     def values(self) -> Json:
@@ -100,7 +88,7 @@ class Variant:
         if self.guaranteed:
             given = {"cpu": self.request, "memory": "128Mi"}
             resources = {"requests": given, "limits": given}
-        agent = {"cpuWeight": self.weight, "resources": resources, "dropIns": {"mount": self.strict}}
+        agent = {"resources": resources, "dropIns": {"mount": self.strict}}
         # One of each: they would only wait, too.
         return {"agent": agent, "controller": {"replicas": 1}, "webhook": {"replicas": 1}}
 
@@ -160,12 +148,10 @@ class Share:
     used: float
     waited: float
     """How long it could run and something else ran (cpu.pressure); NaN where the kernel does not say."""
-    weight: int
-    """At the end."""
 
     def since(self, before: Share) -> Share:
         """What came to it since then."""
-        return Share(self.used - before.used, self.waited - before.waited, self.weight)
+        return Share(self.used - before.used, self.waited - before.waited)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,13 +197,13 @@ def table(rows: Iterable[Row]) -> str:
     head = (
         f"{'agent':<20} {'swapped':>7} {'most kB':>8} {'above 0 s':>9} {'longest s':>9} {'repairs':>7}"
         f" {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8} {'reloads':>7} {'busy':>5} {'CPU s':>6}"
-        f" {'waited':>6} {'weight':>6}"
+        f" {'waited':>6}"
     )
     lines = [
         f"{each.variant:<20} {each.swapped_pods:>7} {each.most_bytes / 1000:>8.0f} {each.above_seconds:>9.2f}"
         f" {each.longest_seconds:>9.2f} {each.repairs:>7} {each.p50 * 1000:>8.1f} {each.p99 * 1000:>8.1f}"
         f" {each.most * 1000:>8.1f} {each.reloads:>7} {each.busy:>5.0%} {each.agent.used:>6.2f}"
-        f" {each.agent.waited:>6.2f} {each.agent.weight:>6}"
+        f" {each.agent.waited:>6.2f}"
         for each in rows
     ]
     return "\n".join([head, *lines])
@@ -394,7 +380,7 @@ class Storm:
             waited = int(read(folder / "cpu.pressure").split("total=")[1].split()[0]) / 1e6
         except (VMError, IndexError):
             waited = math.nan
-        return Share(int(used) / 1e6, waited, int(read(folder / "cpu.weight")))
+        return Share(int(used) / 1e6, waited)
 
 
 def main() -> int:

@@ -23,7 +23,6 @@ MEMORY_STAT: Final = "memory.stat"
 MEMORY_EVENTS: Final = "memory.events"
 SWAP_EVENTS: Final = "memory.swap.events"
 CGROUP_EVENTS: Final = "cgroup.events"
-CPU_WEIGHT: Final = "cpu.weight"
 CONTROLLERS: Final = "cgroup.controllers"
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,7 +34,7 @@ _LIMIT_BYTES: Final = 64
 _STAT_BYTES: Final = 16384
 _DEVICES_BYTES: Final = 65536
 """Of a file with a line for each block device that something is set for."""
-_RESOURCES: Final = (MEMORY_MAX, "cpu.max", CPU_WEIGHT)
+_RESOURCES: Final = (MEMORY_MAX, "cpu.max", "cpu.weight")
 """What a change of a pod's requests or limits changes."""
 
 
@@ -224,17 +223,6 @@ class Cgroups:
     def set_limit(self, path: str, limit: int) -> None:
         """Write memory.swap.max. What the file then holds is for the caller to read: others write there too."""
         self._write(tree.join(path, SWAP_MAX), limits.render(limit))
-
-    def weight(self, path: str) -> int:
-        """Read cpu.weight: 1 to 10000."""
-        text = self._read(tree.join(path, CPU_WEIGHT), _LIMIT_BYTES).strip()
-        if not _NUMBER.match(text):
-            raise TransientError(f"{path}/{CPU_WEIGHT}: {text!r} is not a weight")
-        return int(text)
-
-    def set_weight(self, path: str, weight: int) -> None:
-        """Write cpu.weight."""
-        self._write(tree.join(path, CPU_WEIGHT), str(weight))
 
     def _write(self, name: str, value: str) -> None:
         data = f"{value}\n".encode("ascii")

@@ -131,12 +131,9 @@ class Enforcer:
         away: float | None = None,
         changed: Callable[[], None] = lambda: None,
         held_at_zero: Callable[[str], bool] = lambda _: False,
-        first: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`changed` is called, often, when `standing` may have become another.
-
-        `first` is called before what inotify has to tell is heard.
 
         `book` is of limits of swap, `kept` of other values.
         `held_at_zero` tells of the node's units which ones systemd holds at 0 by the agent's doing.
@@ -145,7 +142,6 @@ class Enforcer:
         self._fs = cgroups
         self._journal = book
         self._changed = changed
-        self._before = first
         self._clock = clock
         self._watches = watches.Watches(readable=lambda: self._guarded(self._readable), fell_short=self._poll_later)
         self._mirror = mirror.Mirror(cgroups, self._watches, self, own_uid=own_uid, anchor=anchor)
@@ -745,7 +741,6 @@ class Enforcer:
 
     def _take_in(self) -> None:
         """Hear what inotify has to tell: what others wrote over is repaired at once, what came or went waits."""
-        self._before()
         noticed = self._clock()
         written = self._settler.writes
         touched: dict[pods.Knob, None] = {}

@@ -38,7 +38,6 @@ from swapwarden.agent import (
     journal,
     kernel,
     originals,
-    ownweight,
     reporter,
     shortfall,
     source,
@@ -144,14 +143,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="between full comparisons (default: 300)",
     )
-    parser.add_argument(
-        "--cpu-weight",
-        type=_weight,
-        default=0,
-        metavar="N",
-        help=f"cpu.weight that the agent keeps for its own pod, of 1 to {ownweight.MOST}: how soon it repairs on a busy"
-        " node (default: 0, what the kubelet gives it by its CPU request)",
-    )
     parser.add_argument("--kubelet-config", default="", metavar="FILE", help="the kubelet's own configuration file")
     parser.add_argument("--kubelet-config-dir", default="", metavar="DIR", help="folder of drop-ins to it")
     check.add_arguments(parser)
@@ -169,13 +160,6 @@ def _top_pods(text: str) -> int:
     value = int(text)
     if not 0 <= value <= usage.MAX_TOP_PODS:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and {usage.MAX_TOP_PODS} pods")
-    return value
-
-
-def _weight(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= ownweight.MOST:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {ownweight.MOST}, or 0")
     return value
 
 
@@ -290,8 +274,6 @@ class Agent:
         self._stands_by = False
         self._enforcer: enforcer.Enforcer | None = None
         self._reporter: reporter.Reporter | None = None
-        self._own_uid = os.environ.get("POD_UID", "")
-        self._weight: ownweight.OwnWeight | None = None
         self._conditions = conditions.Conditions()
         self._usage: usage.Usage | None = None
         self._boot = hostfiles.text(self._proc / "sys/kernel/random/boot_id") or ""
@@ -334,12 +316,11 @@ class Agent:
                 book,
                 self._originals,
                 proc=self._proc,
-                own_uid=self._own_uid,
+                own_uid=os.environ.get("POD_UID", ""),
                 anchor=self._arguments.cgroup_anchor.strip("/"),
                 away=self._sign.last,
                 changed=self._changed,
                 held_at_zero=lambda unit: unit in self._slice_drop_ins.held,
-                first=self._keep_weight,
             )
             stack.callback(self._enforcer.close)
             stack.callback(self._leave, self._enforcer, book)
@@ -351,8 +332,6 @@ class Agent:
             stack.enter_context(swaps.following(self._proc / "swaps", self._facts_due.set))
             if self._facts.cgroup_version == 2:
                 cached = self._cached(book)
-                self._weight = ownweight.OwnWeight(cgroups, self._own_weight(), self._own_path)
-                stack.callback(self._weight.close)
                 self._enforcer.start(cached)
                 if cached is not None:
                     self._kernel.apply(cached)
@@ -421,22 +400,6 @@ class Agent:
                 for job in (*jobs, self._keep_facts, self._kernel.run, self._drop_ins.run, self._slice_drop_ins.run):
                     group.create_task(_unending(job))
 
-    def _own_weight(self) -> int:
-        weight: int = self._arguments.cpu_weight
-        if weight and not self._own_uid:
-            log.warning("--cpu-weight is not kept: which pod is the agent's own? Set POD_UID (from metadata.uid)")
-            return 0
-        return weight
-
-    def _keep_weight(self) -> None:
-        """Before repairs, which go the faster for it: systemd takes it away along with what is to be repaired."""
-        if self._weight is not None:
-            self._weight.catch_up()
-
-    def _own_path(self) -> str | None:
-        known = [] if self._enforcer is None else self._enforcer.known
-        return next((pod.path for pod in known if pod.uid == self._own_uid), None)
-
     # What the parts tell each other
 
     def _accept(self, wire: wanted.WireState) -> None:
@@ -472,16 +435,12 @@ class Agent:
             self._slice_drop_ins.want(self._enforcer.drop_in_slices)
             if self._looked_at is not None and self._looked_at[0] != self._enforcer.root:
                 self._facts_due.set()
-        if self._weight is not None:
-            self._weight.find()
         if self._reporter is not None:
             self._reporter.nudge()
 
     def _resync(self) -> None:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.resync()
-            if self._weight is not None:
-                self._weight.check()
             self._kernel.check()
             self._drop_ins.check()
             self._slice_drop_ins.check()

@@ -39,9 +39,7 @@ class AgentProcess:
         kubeconfig: pathlib.Path,
         *options: str,
         node: str = "n1",
-        pod_uid: str = "",
     ) -> None:
-        """`pod_uid` is that of the agent's own pod; else it is in none."""
         self.port = free_port()
         self.log = folder / f"agent-{self.port}.log"
         self.run_dir = folder / "run"
@@ -52,7 +50,6 @@ class AgentProcess:
         argv += ["--kubeconfig", str(kubeconfig), "--metrics-address", f"127.0.0.1:{self.port}", "--log-level", "debug"]
         argv += options
         environment = {key: value for key, value in os.environ.items() if key not in {"POD_UID", "NODE_NAME"}}
-        environment |= {"POD_UID": pod_uid} if pod_uid else {}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(argv, stderr=log, stdout=log, env=environment)  # noqa: S603 our own
 

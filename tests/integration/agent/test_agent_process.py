@@ -335,32 +335,6 @@ def test_an_agent_that_ends_after_restoring_leaves_no_files(tree: CgroupTree, ap
     holds(pod, "0")
 
 
-def test_it_keeps_the_weight_of_its_own_pod_and_of_no_other(
-    tmp_path: pathlib.Path, tree: CgroupTree, api: FakeApi
-) -> None:
-    own, other = tree.pod(1), tree.pod(2)
-    for pod in (own, other):
-        (pod / "cpu.weight").write_text("1\n")
-    api.put(pods({1: "0", 2: "0"}))
-    files = (tmp_path, tree.root, tree.proc, api.kubeconfig(tmp_path))
-    with AgentProcess(*files, "--cpu-weight", "500", pod_uid=uid(1)) as agent:
-        agent.wait_ready()
-        for rewrites in range(3):
-            until(lambda: (own / "cpu.weight").read_text().strip() == "500", "it has its weight")
-            counted = "swapwarden_agent_cpu_weight_rewrites_total"
-            until(lambda rewrites=rewrites, counted=counted: agent.metric(counted) == rewrites)  # type: ignore[misc] # a default has no type
-            write(own, "1", "cpu.weight")
-        until(lambda: agent.metric("swapwarden_agent_cpu_weight") == 500)
-        holds(other, "0")
-        assert (other / "cpu.weight").read_text() == "1\n"
-    with AgentProcess(*files, "--cpu-weight", "500") as agent:
-        agent.wait_ready()
-        assert "Set POD_UID" in agent.log.read_text()
-    with AgentProcess(*files, "--cpu-weight", "10001") as agent:
-        assert agent.process.wait(30) == 2
-        assert "10001 is not between 1 and 10000" in agent.log.read_text()
-
-
 def test_1000_writes_of_another(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     pod = tree.pod(1)
     tree.container(pod, "app")

@@ -9,7 +9,7 @@ import pytest
 from bench import storm
 from testbed.nodevm import Sample
 
-SHARE = storm.Share(2.0, 0.5, 1)
+SHARE = storm.Share(2.0, 0.5)
 
 
 def seen(*events: tuple[float, int | None, int]) -> list[Sample]:
@@ -41,18 +41,18 @@ def test_all_pods_are_one_row() -> None:
     assert row.above_seconds == pytest.approx(3.1)
     assert math.isnan(storm.row("10m", [], {"reloads": 0, "busy": 0.0}, SHARE).p99)
     assert "10m" in storm.table([row])
-    assert storm.Share(3.0, 2.0, 1000).since(SHARE) == storm.Share(1.0, 1.5, 1000)
+    assert storm.Share(3.0, 2.0).since(SHARE) == storm.Share(1.0, 1.5)
 
 
 def test_a_variant_says_what_the_chart_is_given() -> None:
-    agent = storm.Variant.parse("100m,weight=500,guaranteed").values["agent"]
-    assert (agent["cpuWeight"], agent["resources"]["limits"]["cpu"]) == (500, "100m")
+    agent = storm.Variant.parse("100m,guaranteed").values["agent"]
+    assert agent["resources"]["limits"]["cpu"] == "100m"
     assert agent["resources"]["limits"] == agent["resources"]["requests"]
-    assert storm.Variant.parse("10m").values["agent"]["cpuWeight"] == 0
+    assert "cpu" not in storm.Variant.parse("10m").values["agent"]["resources"]["limits"]
     assert storm.Variant.parse("10m,strict").values["agent"]["dropIns"] == {"mount": True}
 
 
-@pytest.mark.parametrize("text", ["", "fast", "10m,weight", "10m,weight=x", "10m,besteffort"])
+@pytest.mark.parametrize("text", ["", "fast", "10m,", "10m,besteffort"])
 def test_what_is_no_variant_is_refused(text: str) -> None:
     with pytest.raises(storm.UsageError):
         storm.Variant.parse(text)
