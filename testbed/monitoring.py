@@ -77,7 +77,7 @@ def rules() -> str:
     given = values()
     found = [rule(alert) for alert in alerts.ALERTS]
     for each in found:
-        each["annotations"]["runbook_url"] = given["runbookUrl"].replace("{alert}", each["alert"])
+        each["annotations"]["runbook_url"] = f"docs/runbooks/{each['alert']}.md"
     text = dumped({"groups": [{"name": GROUP, "rules": found}]})
     return f"# {_MADE} The chart's prometheusRule is the same for the Prometheus operator.\n" + filled(
         text, given["thresholds"]
@@ -92,7 +92,9 @@ def template() -> str:
         # What Prometheus is to fill in looks to Helm like its own.
         text = dumped([rule(alert)]).replace("{{", "{{`{{`}}")
         text = _THRESHOLD.sub(r"{{ $.Values.prometheusRule.thresholds.\1 }}", text)
-        address = f'{{{{ $.Values.prometheusRule.runbookUrl | replace "{{alert}}" "{alert.name}" | quote }}}}'
+        address = f'{{{{ . | replace "{{alert}}" "{alert.name}" | quote }}}}'
+        line = f"    runbook_url: {_RUNBOOK}\n"
+        text = text.replace(line, f"    {{{{- with $.Values.prometheusRule.runbookUrl }}}}\n{line}    {{{{- end }}}}\n")
         wanted = f'not (has "{alert.name}" .Values.prometheusRule.disabled)'
         if alert.webhook:
             wanted = f'and (eq .Values.admission.mode "Webhook") ({wanted})'
@@ -122,7 +124,8 @@ _HEAD = f"""\
 
 With the Prometheus operator, `prometheusRule.enabled: true` in the chart makes a PrometheusRule of them, and
 `podMonitor.enabled: true` has the metrics collected that they rest on. Without it, give Prometheus
-[deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml), which is the same with the chart's defaults.
+[deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml), which is the same with the chart's defaults. Its
+`runbook_url` is the runbook's path in the repository: put the address of your site before it.
 
 | value of the chart | default | |
 |---|---|---|

@@ -26,6 +26,11 @@ PLACEMENT: Json = {
     "podLabels": {"team": "nodes"},
     "podAnnotations": {"example.com/note": "a text, with more than a label holds"},
     "priorityClassName": "",
+    "annotations": {"example.com/owner": "nodes"},
+    "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/a"},
+    "extraArgs": ["--log-level=debug"],
+    "extraEnv": [{"name": "SSL_CERT_DIR", "value": "/certs"}],
+    "dnsPolicy": "Default",
 }
 SETS: dict[str, Json] = {
     "defaults": {},
@@ -36,6 +41,7 @@ SETS: dict[str, Json] = {
         "log": {"level": "debug", "format": "text"},
         "crds": {"keep": False},
         "flowControl": {"enabled": False},
+        "agent": {"updateStrategy": {"type": "OnDelete"}},
     },
     "all": {
         "nameOverride": "limits",
@@ -50,7 +56,9 @@ SETS: dict[str, Json] = {
             "failurePolicy": "Ignore",
             "objectSelector": {"matchLabels": {"tier": "batch"}},
             "workloadTemplates": "Deny",
+            "timeoutSeconds": 10,
         },
+        "priorityClassQuota": {"create": "Always"},
         "networkPolicy": {
             "apiServer": {"cidrs": ["192.0.2.0/24", "2001:db8::/64"], "ports": [443, 6443]},
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
@@ -71,7 +79,7 @@ SETS: dict[str, Json] = {
                 "a.node-restriction.kubernetes.io/b": "",
             },
         },
-        "webhook": PLACEMENT,
+        "webhook": {**PLACEMENT, "port": 9443, "metricsPort": 9081, "hostNetwork": True},
         "agent": {
             **PLACEMENT,
             "seLinuxOptions": {"type": "spc_t"},
@@ -262,7 +270,11 @@ def rules(documents: list[Json]) -> dict[str, Json]:
 def test_the_rules_are_those_of_the_repository(tmp_path: Path) -> None:
     (group,) = yaml.safe_load(monitoring.RULES.read_text(encoding="utf-8"))["groups"]
     found = rules(rendered(tmp_path, {"prometheusRule": {"enabled": True}}))
-    assert found == {each["alert"]: each for each in group["rules"]}
+    assert found.keys() == {each["alert"] for each in group["rules"]}
+    for each in group["rules"]:
+        # In the repository it is a path; a link that leads nowhere is worth less than none.
+        assert each["annotations"].pop("runbook_url") == f"docs/runbooks/{each['alert']}.md"
+        assert found[each["alert"]] == each
     assert not named(rendered(tmp_path, {}), "PrometheusRule")
 
 
@@ -331,6 +343,13 @@ def test_values_reach_the_pods(tmp_path: Path) -> None:
         assert (
             template["metadata"]["annotations"]["example.com/note"] == PLACEMENT["podAnnotations"]["example.com/note"]
         )
+        workload, account = (named(documents, each)[f"swapwarden-limits-{part}"] for each in (kind, "ServiceAccount"))
+        assert workload["metadata"]["annotations"] == PLACEMENT["annotations"]
+        assert account["metadata"]["annotations"] == PLACEMENT["serviceAccountAnnotations"]
+        (container,) = pod["containers"]
+        assert container["args"][-1] == "--log-level=debug"
+        assert container["env"][-1] == {"name": "SSL_CERT_DIR", "value": "/certs"}
+        assert pod["dnsPolicy"] == "Default"
     agent = named(documents, "DaemonSet")["swapwarden-limits-agent"]["spec"]["template"]["spec"]
     assert agent["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
 
@@ -514,6 +533,83 @@ def test_network_policies_name_the_api_servers(tmp_path: Path) -> None:
     assert named(rendered(tmp_path, SETS["small"]), "NetworkPolicy") == {}
 
 
+def test_nobody_reads_metrics_unless_somebody_is_named(tmp_path: Path) -> None:
+    policies = named(rendered(tmp_path, {}), "NetworkPolicy")
+    ingress = {name: policy["spec"]["ingress"] for name, policy in policies.items()}
+    assert ingress == {
+        "swapwarden-agent": [],
+        "swapwarden-controller": [],
+        "swapwarden-webhook": [{"ports": [{"protocol": "TCP", "port": "https"}]}],
+    }
+    assert all("Ingress" in policy["spec"]["policyTypes"] for policy in policies.values())
+    notes = helm.run("install", "swapwarden", str(chart.FOLDER), "--dry-run=client", "--set=podMonitor.enabled=true")
+    assert "networkPolicy.metricsFrom" in notes
+
+
+def webhook_pod(tmp_path: Path, values: Json) -> Json:
+    pod: Json = named(rendered(tmp_path, values), "Deployment")["swapwarden-webhook"]["spec"]["template"]["spec"]
+    return pod
+
+
+def test_on_the_network_of_the_node_metrics_are_for_the_node_itself_unless_somebody_is_named(tmp_path: Path) -> None:
+    everybody = [{"ipBlock": {"cidr": "0.0.0.0/0"}}]
+    for values, address, host in (
+        ({"webhook": {"hostNetwork": True}}, "127.0.0.1:8081", "127.0.0.1"),
+        ({"webhook": {"hostNetwork": True}, "networkPolicy": {"metricsFrom": everybody}}, ":8081", None),
+        ({}, ":8081", None),
+    ):
+        pod = webhook_pod(tmp_path, values)
+        (container,) = pod["containers"]
+        assert f"--metrics-address={address}" in container["args"]
+        probes = [container[each]["httpGet"] for each in ("startupProbe", "livenessProbe", "readinessProbe")]
+        assert {probe.get("host") for probe in probes} == {host}
+        assert pod.get("hostNetwork", False) is ("hostNetwork" in values.get("webhook", {}))
+
+
+def test_ports_of_the_webhook_reach_all_that_names_them(tmp_path: Path) -> None:
+    documents = rendered(tmp_path, {"webhook": {"port": 10250, "metricsPort": 9081}})
+    (container,) = webhook_pod(tmp_path, {"webhook": {"port": 10250, "metricsPort": 9081}})["containers"]
+    assert {each["name"]: each["containerPort"] for each in container["ports"]} == {"https": 10250, "metrics": 9081}
+    assert {"--port=10250", "--metrics-address=:9081"} <= set(container["args"])
+    (service,) = named(documents, "Service").values()
+    assert service["spec"]["ports"][0]["targetPort"] == "https"
+
+
+@pytest.mark.parametrize(
+    ("webhook", "says"),
+    [
+        ({"port": 8081}, "webhook.port and webhook.metricsPort are the same"),
+        ({"port": 10250, "hostNetwork": True}, "is the kubelet's"),
+    ],
+)
+def test_ports_that_cannot_work_are_refused(webhook: Json, says: str, tmp_path: Path) -> None:
+    with pytest.raises(process.ProcessError, match=says):
+        rendered(tmp_path, {"webhook": webhook})
+
+
+def test_on_the_network_of_the_node_replicas_need_no_further_node_for_an_upgrade(tmp_path: Path) -> None:
+    def strategy(values: Json) -> Json:
+        found: Json = named(rendered(tmp_path, values), "Deployment")["swapwarden-webhook"]["spec"]["strategy"]
+        return found
+
+    assert strategy({})["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert strategy({"webhook": {"hostNetwork": True}})["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def test_a_quota_admits_critical_pods_where_the_cluster_asks_for_one(tmp_path: Path) -> None:
+    def quotas(create: str, *options: str) -> list[Json]:
+        return list(
+            named(rendered(tmp_path, {"priorityClassQuota": {"create": create}}, *options), "ResourceQuota").values()
+        )
+
+    assert quotas("Auto") == quotas("Never") == quotas("Never", "--api-versions=networking.gke.io/v1") == []
+    (quota,) = quotas("Always")
+    assert quotas("Auto", "--api-versions=networking.gke.io/v1") == [quota]
+    (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    classes = {pod["priorityClassName"] for pod in pods(rendered(tmp_path, {}))}
+    assert classes <= set(scope["values"])
+
+
 def test_flows_are_made_unless_they_are_turned_off(tmp_path: Path) -> None:
     flows = named(rendered(tmp_path, SETS["all"]), "FlowSchema")
     accounts = {name: flow["spec"]["rules"][0]["subjects"][0]["serviceAccount"]["name"] for name, flow in flows.items()}
@@ -672,6 +768,11 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
         ({"admission": {"failurePolicy": "Never"}}, "failurePolicy"),
         ({"admission": {"workloadTemplates": "Audit"}}, "workloadTemplates"),
         ({"admission": {"objectSelector": {"matchLabel": {}}}}, "matchLabel"),
+        ({"admission": {"timeoutSeconds": 31}}, "timeoutSeconds"),
+        ({"webhook": {"port": 443}}, "port"),
+        ({"agent": {"updateStrategy": {"rollingUpdate": {"maxSurge": "ten"}}}}, "maxSurge"),
+        ({"agent": {"extraArgs": ["log-level=debug"]}}, "extraArgs"),
+        ({"priorityClassQuota": {"create": True}}, "create"),
     ],
 )
 def test_wrong_values_are_refused_by_name(values: Json, path: str, tmp_path: Path) -> None:

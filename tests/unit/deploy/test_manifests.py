@@ -18,8 +18,9 @@ from swapwarden.api import names
 from swapwarden.controller import main as controller
 from swapwarden.controller import restoring
 from swapwarden.kube import config
+from swapwarden.policy import quantity
 from swapwarden.telemetry import server as telemetry
-from swapwarden.webhook import connections, server
+from swapwarden.webhook import connections, review, server
 
 from testbed import manifests
 
@@ -355,7 +356,7 @@ def test_the_agent_finds_what_is_mounted() -> None:
 
 def test_a_node_is_never_without_an_agent_nor_the_api_server_without_a_webhook() -> None:
     agent = WORKLOADS["swapwarden-agent"]["spec"]
-    assert agent["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert agent["updateStrategy"]["rollingUpdate"] == {"maxSurge": "10%", "maxUnavailable": 0}
     assert pod_of("agent")["tolerations"] == [{"operator": "Exists"}]
     assert pod_of("agent")["priorityClassName"] == "system-node-critical"
     for part in ("controller", "webhook"):
@@ -396,13 +397,39 @@ def test_what_selects_pods_selects_those_of_one_part() -> None:
         assert selected == [document["metadata"]["name"]]
 
 
-def test_network_policies_admit_metrics_and_calls_only() -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_the_memory_of_each_part_is_limited(part: str) -> None:
+    resources = container_of(part)["resources"]
+    assert resources["limits"].keys() == {"memory"}, "a limit of CPU would slow down repairs and answers"
+    assert quantity.capped(resources["requests"]["memory"]) < quantity.capped(resources["limits"]["memory"])
+
+
+def test_the_webhook_s_memory_is_enough_for_all_that_clients_may_send() -> None:
+    bodies = server.MAX_BUFFERED_BYTES + server.MAX_BODY_BYTES
+    decoded = 300 * review.MAX_VALUES
+    handshakes = 100_000 * connections.MAX_HANDSHAKES
+    held = 100_000 * connections.MAX_CONNECTIONS
+    limit = quantity.capped(container_of("webhook")["resources"]["limits"]["memory"])
+    assert 60 * 1024 * 1024 + bodies + decoded + handshakes + held < limit
+
+
+def test_agents_stay_away_from_nodes_that_are_no_machines() -> None:
+    affinity = pod_of("agent")["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = affinity["nodeSelectorTerms"]
+    kept_away = {each["key"]: (each["operator"], each["values"]) for each in term["matchExpressions"]}
+    assert kept_away == {
+        "type": ("NotIn", ["virtual-kubelet"]),
+        "eks.amazonaws.com/compute-type": ("NotIn", ["fargate"]),
+    }
+
+
+def test_network_policies_admit_calls_only() -> None:
     policies = {each["metadata"]["name"].removeprefix("swapwarden-"): each["spec"] for each in of_kind("NetworkPolicy")}
     assert policies.keys() == set(PARTS)
     for part, spec in policies.items():
         assert spec["policyTypes"] == ["Ingress", "Egress"]
         ports = [port["port"] for rule in spec["ingress"] for port in rule["ports"]]
-        assert ports == (["https", "metrics"] if part == "webhook" else ["metrics"])
+        assert ports == (["https"] if part == "webhook" else [])
         assert spec["egress"] == ([] if part == "webhook" else [{"ports": [{"protocol": "TCP"}]}])
 
 

@@ -9,7 +9,9 @@
   annotations:
     summary: Pods that must not swap have swap in use.
     description: On node {{`{{`}} $labels.node }}, pods whose policy is Disabled have {{`{{`}} $value | humanize1024 }}B in swap, and have had some for 15 minutes. They can take little more, and what they have leaves swap only as it is used.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenDisabledPodUsesSwap" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenDisabledPodUsesSwap" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenDriftFight" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenDriftFight
@@ -24,7 +26,9 @@
   annotations:
     summary: Another writer fights over swap limits.
     description: On node {{`{{`}} $labels.node }}, something else has written over Swapwarden's swap limits {{`{{`}} $value | printf "%.0f" }} times lately. Values that it raised were lowered again each time; a value that it keeps lowering is left to it for an hour.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenDriftFight" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenDriftFight" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenAgentSilent" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenAgentSilent
@@ -40,7 +44,9 @@
   annotations:
     summary: A node has no agent that answers.
     description: On node {{`{{`}} $labels.node }}, which is up, Swapwarden's agent has not been at work, or has not reached the API server, for 15 minutes. Without one, new pods get whatever the kubelet gives them, and limits that others undo are not repaired.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenAgentSilent" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenAgentSilent" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenAgentDegraded" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenAgentDegraded
@@ -51,7 +57,9 @@
   annotations:
     summary: An agent cannot do all of its work.
     description: 'On node {{`{{`}} $labels.node }}, Swapwarden''s agent has not been able to do all of its work for 15 minutes: the kernel refuses limits, so that pods may take more swap than they should, or the newest plan cannot be understood, or changes are seen late, or a setting of the node is not as its profile asks. The condition Degraded of the node''s NodeSwapState says which, and what to do.'
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenAgentDegraded" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenAgentDegraded" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenNoLeader" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenNoLeader
@@ -62,7 +70,9 @@
   annotations:
     summary: No controller leads.
     description: No instance of Swapwarden's controller has led for 10 minutes, or its metrics are not collected. Agents go on with what they have; pods that start now get no swap, or as onUnknownPod of their node's profile says.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenNoLeader" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenNoLeader" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenPodsNotPlanned" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenPodsNotPlanned
@@ -134,7 +144,9 @@
   annotations:
     summary: API servers cannot call the webhook.
     description: API servers have failed {{`{{`}} $value | printf "%.0f" }} times in 5 minutes to call the webhook {{`{{`}} $labels.name }}. Pods that count on it are refused, or with failurePolicy Ignore admitted without their namespace's default.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenWebhookFailing" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenWebhookFailing" | quote }}
+    {{- end }}
 {{- end }}
 {{- if and (eq .Values.admission.mode "Webhook") (not (has "SwapwardenWebhookDown" .Values.prometheusRule.disabled)) }}
 - alert: SwapwardenWebhookDown
@@ -145,7 +157,9 @@
   annotations:
     summary: No instance of the webhook runs.
     description: No instance of Swapwarden's webhook has been seen for 10 minutes, or their metrics are not collected. Pods that count on it are refused, or with failurePolicy Ignore admitted without their namespace's default.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenWebhookDown" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenWebhookDown" | quote }}
+    {{- end }}
 {{- end }}
 {{- if and (eq .Values.admission.mode "Webhook") (not (has "SwapwardenCertificateNearExpiry" .Values.prometheusRule.disabled)) }}
 - alert: SwapwardenCertificateNearExpiry
@@ -158,7 +172,9 @@
   annotations:
     summary: The webhook's certificate expires soon.
     description: The certificate that Swapwarden's webhook serves expires in {{`{{`}} $value | humanizeDuration }}; it should have been renewed before. When it has expired, API servers cannot call the webhook any more.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenCertificateNearExpiry" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenCertificateNearExpiry" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenNodeThrashing" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenNodeThrashing
@@ -175,7 +191,9 @@
   annotations:
     summary: A node moves memory to swap and back instead of working.
     description: Node {{`{{`}} $labels.node }} reads {{`{{`}} $value | humanize1024 }}B/s back from swap while it writes more out, and for more than a share of {{ $.Values.prometheusRule.thresholds.memoryStalledRatio }} of the time nothing runs because all wait for memory.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenNodeThrashing" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenNodeThrashing" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenSwapNearlyFull" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenSwapNearlyFull
@@ -190,7 +208,9 @@
   annotations:
     summary: A node's swap is nearly full.
     description: '{{`{{`}} $value | humanizePercentage }} of the swap of node {{`{{`}} $labels.node }} is in use. What does not fit is a matter for the OOM killer, and pods that reach their memory limit are killed instead of swapped.'
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenSwapNearlyFull" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenSwapNearlyFull" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenLimitedSwapNotEngaging" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenLimitedSwapNotEngaging
@@ -201,7 +221,9 @@
   annotations:
     summary: A kubelet that is to give LimitedSwap sets no limits.
     description: 'The kubelet of node {{`{{`}} $labels.node }} is configured with LimitedSwap, but the containers of its Burstable pods have no swap limit at all: they can take all of the node''s swap.'
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenLimitedSwapNotEngaging" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenLimitedSwapNotEngaging" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenSwapHidesMemoryLimit" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenSwapHidesMemoryLimit
@@ -225,7 +247,9 @@
   annotations:
     summary: A container of a pod is at its memory limit, and swap hides it.
     description: '{{`{{`}} if $labels.pod }}Pod {{`{{`}} $labels.namespace }}/{{`{{`}} $labels.pod }}{{`{{`}} else }}The pod with UID {{`{{`}} $labels.pod_uid }}{{`{{`}} end }} on node {{`{{`}} $labels.node }}, or a container of it, has hit its memory limit more than {{ $.Values.prometheusRule.thresholds.limitHitsPerSecond }} times a second for half an hour and goes on only because {{`{{`}} $value | humanize1024 }}B of the pod are in swap. It is slower than it need be, and is killed when its swap is used up.'
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenSwapHidesMemoryLimit" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenSwapHidesMemoryLimit" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenSwapStallsSystem" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenSwapStallsSystem
@@ -240,7 +264,9 @@
   annotations:
     summary: A node's system daemons wait for disks or memory while it swaps.
     description: 'Node {{`{{`}} $labels.node }} moves {{`{{`}} $value | humanize1024 }}B/s to and from swap, and for more than a share of {{ $.Values.prometheusRule.thresholds.systemStalledRatio }} of the time nothing in system.slice runs because all there wait for disks or memory: kubelet, container runtime and sshd, as a rule.'
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenSwapStallsSystem" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenSwapStallsSystem" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenControllerBlind" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenControllerBlind

@@ -67,6 +67,9 @@ annotations:
 {{- with .priorityClassName }}
 priorityClassName: {{ . | quote }}
 {{- end }}
+{{- with .dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
 {{- with .nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
@@ -149,20 +152,22 @@ imagePullSecrets:
 - --log-format={{ .Values.log.format }}
 {{- end -}}
 
+{{/* Takes the host to ask, which is the pod's address where it is empty. */}}
 {{- define "swapwarden.probes" -}}
+{{- $host := ternary "" (printf ", host: %s" .) (empty .) -}}
 # Five minutes for the first answer: a node that is busy with its own start is no reason to begin anew.
 startupProbe:
-  httpGet: {path: /healthz, port: metrics}
+  httpGet: {path: /healthz, port: metrics{{ $host }}}
   periodSeconds: 1
   timeoutSeconds: 5
   failureThreshold: 300
 livenessProbe:
-  httpGet: {path: /healthz, port: metrics}
+  httpGet: {path: /healthz, port: metrics{{ $host }}}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
-  httpGet: {path: /readyz, port: metrics}
+  httpGet: {path: /readyz, port: metrics{{ $host }}}
   periodSeconds: 2
   timeoutSeconds: 5
 {{- end -}}
@@ -186,13 +191,42 @@ egress:
 {{- end }}
 {{- end -}}
 
-{{/* Who may read metrics and health. */}}
+{{/* Who may read metrics and health: nothing where nobody may. */}}
 {{- define "swapwarden.metricsIngress" -}}
+{{- with .Values.networkPolicy.metricsFrom }}
 - ports: [{protocol: TCP, port: metrics}]
-  {{- with .Values.networkPolicy.metricsFrom }}
   from:
   {{- toYaml . | nindent 2 }}
-  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Annotations of a part's object. Takes the annotations. */}}
+{{- define "swapwarden.annotations" -}}
+{{- with . }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The environment that a part gets besides its own. Takes the list. */}}
+{{- define "swapwarden.extraEnv" -}}
+{{- with . }}
+{{- toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Arguments that a part gets besides its own. Takes the list. */}}
+{{- define "swapwarden.extraArguments" -}}
+{{- range . }}
+- {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* Whether a quota must admit pods of the system's priority classes: some text, or none. */}}
+{{- define "swapwarden.priorityClassQuota" -}}
+{{- $create := .Values.priorityClassQuota.create -}}
+{{- $gke := or (contains "-gke." .Capabilities.KubeVersion.Version) (.Capabilities.APIVersions.Has "networking.gke.io/v1") -}}
+{{- if or (eq $create "Always") (and (eq $create "Auto") $gke) }}true{{ end -}}
 {{- end -}}
 
 {{/* Namespaces whose pods are never sent to the webhook, as a match expression. */}}
@@ -221,7 +255,7 @@ objectSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 failurePolicy: {{ index . 2 }}
-timeoutSeconds: 5
+timeoutSeconds: {{ $root.Values.admission.timeoutSeconds }}
 sideEffects: None
 matchPolicy: Equivalent
 reinvocationPolicy: IfNeeded

@@ -1,0 +1,168 @@
+"""One tenant's pods, of any kind that the API server passes on, and others' beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+import urllib.parse
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from swapwarden.kube import client, config
+
+from testbed.controlplane import ControlPlane
+from testbed.webhook import Webhook
+from tests.integration.webhook import pods
+
+OTHERS = 30
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def own(crds: ControlPlane) -> Iterator[Webhook]:
+    """One registered replica."""
+    with Webhook(crds) as running:
+        try:
+            running.install()
+            yield running
+        finally:
+            running.uninstall()
+
+
+def of_many_names() -> pods.Json:
+    """Each limit is for no container, and resembles all of them."""
+    limits = {f"swap-limit.swapwarden.dev/{'ab' * 30}{number:02}": "1" for number in range(21)}
+    pod = pods.pod("costly", limits)
+    (container,) = pod["spec"]["containers"]
+    pod["spec"]["containers"] = [{**container, "name": f"{'ba' * 30}{number:02}"} for number in range(63)]
+    return pod
+
+
+def of_many_containers() -> pods.Json:
+    """Each container has its limit."""
+    pod = pods.pod("large", {f"swap-limit.swapwarden.dev/c{number}": "1Mi" for number in range(4000)})
+    pod["spec"]["containers"] = [{"name": f"c{number}", "image": "none"} for number in range(8000)]
+    return pod
+
+
+def of_long_text() -> pods.Json:
+    """Nearly as large as etcd takes, and six times that in the API server's JSON."""
+    pod = pods.pod("long", {pods.POLICY: "Disabled"})
+    pod["spec"]["containers"][0]["env"] = [{"name": "A", "value": "<" * (14 * MIB // 10)}]
+    return pod
+
+
+@contextlib.asynccontextmanager
+async def asked_again_and_again(
+    api: client.Client, path: str, pod: pods.Json, clients: int
+) -> AsyncIterator[list[int]]:
+    """So many clients ask for a pod, as dry runs, for as long as the block lasts; HTTP statuses of the answers."""
+    body, ended, statuses = json.dumps(pod).encode(), asyncio.Event(), list[int]()
+
+    async def ask() -> None:
+        while not ended.is_set():
+            try:
+                await api.post(path, body, params={"dryRun": "All"})
+                statuses.append(201)
+            except client.ApiError as error:
+                statuses.append(error.status)
+
+    askers = [asyncio.create_task(ask()) for _ in range(clients)]
+    try:
+        async with asyncio.timeout(60):
+            while not statuses:  # noqa: ASYNC110 the first answer
+                await asyncio.sleep(0.01)
+        yield statuses
+    finally:
+        ended.set()
+        await asyncio.gather(*askers)
+
+
+@pytest.mark.parametrize(("hostile", "clients"), [(of_many_names, 24), (of_many_containers, 6), (of_long_text, 4)])
+async def test_one_tenants_costly_pods_refuse_nobody_elses(
+    crds: ControlPlane, own: Webhook, hostile: Callable[[], pods.Json], clients: int
+) -> None:
+    tenant, other = pods.new_namespace(crds), pods.new_namespace(crds)
+    cfg = config.load(str(crds.kubeconfig))
+    async with client.Client(cfg, user_agent="tenant", max_connections=clients) as api:
+        async with asked_again_and_again(api, pods.path(tenant), hostile(), clients) as statuses:
+            before = len(statuses)
+            asked = [
+                ("POST", pods.path(other), pods.pod(f"web-{n}", {pods.POLICY: "Preferred"})) for n in range(OTHERS)
+            ]
+            answers = await pods.many(crds, asked, dry_run=True)
+        assert [each for each in answers if isinstance(each, client.ApiError)] == []
+        assert len(statuses) > before, "the tenant asked all the while"
+    assert own.metric("swapwarden_webhook_bad_requests_total", code="500") == 0
+
+
+def test_a_pod_that_can_be_stored_is_admitted_however_long_it_is_in_json(crds: ControlPlane, own: Webhook) -> None:
+    asked = own.metric(pods.CALLS)
+    namespace = pods.new_namespace(crds)
+    pod = of_long_text()
+    del pod["metadata"]["finalizers"]
+    status, answer = pods.create(crds, namespace, pod)
+    assert status == 201, answer
+    assert own.metric(pods.CALLS) == asked + 1
+    assert crds.request("DELETE", f"{pods.path(namespace, 'long')}?gracePeriodSeconds=0")[0] == 200
+
+
+def test_keys_of_any_length_go_shortened_into_answers_and_logs(crds: ControlPlane, own: Webhook) -> None:
+    namespace = pods.new_namespace(crds)
+    line = "\n2026-01-01T00:00:00.000Z ERROR forged"
+    limit = f"swap-limit.swapwarden.dev/{line}{'x' * 2_000_000}"
+    status, answer = pods.create(crds, namespace, pods.pod("web", {limit: "1"}), pods.DRY_RUN)
+    assert status == 422, answer
+    assert len(json.dumps(answer)) < 5000
+    lines = own.process.output().splitlines()
+    assert max(map(len, lines)) < 10_000
+    assert all(json.loads(each) for each in lines)
+
+
+def resident(webhook: Webhook) -> int:
+    status = Path(f"/proc/{webhook.process.pid}/status").read_text(encoding="ascii")
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")) * 1024
+
+
+def client_hello() -> bytes:
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="webhook").do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize(
+    ("sent", "count"),
+    [(b"", 6000), (b"\x16\x03\x01", 2000), (client_hello(), 1500)],
+    ids=["nothing", "a-little", "a-handshake"],
+)
+def test_thousands_of_connections_that_go_on_with_nothing_cost_little_and_nobody_his_pod(
+    crds: ControlPlane, own: Webhook, sent: bytes, count: int
+) -> None:
+    namespace = pods.new_namespace(crds)
+    address = urllib.parse.urlsplit(own.url)
+    before = resident(own)
+    idle: list[socket.socket] = []
+    most = 0
+    try:
+        for number in range(count):
+            one = socket.socket()
+            one.settimeout(20)
+            one.bind((f"127.2.0.{number % 100 + 1}", 0))
+            one.connect((str(address.hostname), address.port))
+            with contextlib.suppress(ConnectionError):  # dropped again already
+                one.sendall(sent)
+            idle.append(one)
+            if number % 500 == 499:
+                most = max(most, resident(own))
+                status, answer = pods.create(crds, namespace, pods.pod("web", {pods.POLICY: "Disabled"}), pods.DRY_RUN)
+                assert status == 201, answer
+                assert own.health("/readyz")[0] == 200
+    finally:
+        for one in idle:
+            one.close()
+    assert most - before < 60 * MIB
