@@ -26,9 +26,10 @@ _HEAD = """<!-- Made by `make generate` from the code; do not edit. -->
 # Metrics
 
 Each part serves its metrics in the Prometheus text format at `/metrics` of its `--metrics-address`: the agent on port
-8082, the controller on 8083, the webhook on 8081. With `podMonitor.enabled` the chart installs a PodMonitor for each
-([installation](install.md)). Times are in seconds, sizes in bytes. Which node an agent's metrics are about is said by
-the labels of the target.
+8082, the controller on 8083, the webhook on 8081. With `podMonitor.enabled` the chart installs a PodMonitor for each.
+The chart's NetworkPolicies admit nobody to these ports but those that `networkPolicy.metricsFrom` names
+([installation](install.md#network-policies)). Times are in seconds, sizes in bytes. Which node an agent's metrics are
+about is said by the labels of the target.
 
 - Metrics that are called like the kubelet's (`node_swap_usage_bytes`, `container_swap_limit_bytes`, ...) with
   `swapwarden_` in front mean the same. But limits are those in effect: the kubelet tells a container's own, which means

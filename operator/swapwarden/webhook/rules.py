@@ -10,7 +10,7 @@ from swapwarden.api import names
 from swapwarden.policy import quantity, vocabulary
 from swapwarden.webhook import placement, review
 
-MAX_OWN: Final = 512
+MAX_OWN: Final = 256
 """Annotations with a meaning that a pod may have: more than anybody has containers, and read in a moment."""
 
 _MAX_LISTED: Final = 20

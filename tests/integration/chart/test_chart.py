@@ -533,7 +533,7 @@ def test_network_policies_name_the_api_servers(tmp_path: Path) -> None:
     assert named(rendered(tmp_path, SETS["small"]), "NetworkPolicy") == {}
 
 
-def test_nobody_reads_metrics_unless_somebody_is_named(tmp_path: Path) -> None:
+def test_nobody_reads_metrics_unless_somebody_is_named(namespace: ControlPlane, tmp_path: Path) -> None:
     policies = named(rendered(tmp_path, {}), "NetworkPolicy")
     ingress = {name: policy["spec"]["ingress"] for name, policy in policies.items()}
     assert ingress == {
@@ -542,8 +542,11 @@ def test_nobody_reads_metrics_unless_somebody_is_named(tmp_path: Path) -> None:
         "swapwarden-webhook": [{"ports": [{"protocol": "TCP", "port": "https"}]}],
     }
     assert all("Ingress" in policy["spec"]["policyTypes"] for policy in policies.values())
-    notes = helm.run("install", "swapwarden", str(chart.FOLDER), "--dry-run=client", "--set=podMonitor.enabled=true")
-    assert "networkPolicy.metricsFrom" in notes
+    cluster = (f"--kubeconfig={namespace.kubeconfig}", f"--namespace={helm.NAMESPACE}", "--set=crds.install=false")
+    notes = helm.run(
+        "install", "notes", str(chart.FOLDER), "--dry-run=client", *cluster, "--set=podMonitor.enabled=true"
+    )
+    assert "Nobody may read the metrics yet" in notes
 
 
 def webhook_pod(tmp_path: Path, values: Json) -> Json:
@@ -553,11 +556,12 @@ def webhook_pod(tmp_path: Path, values: Json) -> Json:
 
 def test_on_the_network_of_the_node_metrics_are_for_the_node_itself_unless_somebody_is_named(tmp_path: Path) -> None:
     everybody = [{"ipBlock": {"cidr": "0.0.0.0/0"}}]
-    for values, address, host in (
+    cases: list[tuple[Json, str, str | None]] = [
         ({"webhook": {"hostNetwork": True}}, "127.0.0.1:8081", "127.0.0.1"),
         ({"webhook": {"hostNetwork": True}, "networkPolicy": {"metricsFrom": everybody}}, ":8081", None),
         ({}, ":8081", None),
-    ):
+    ]
+    for values, address, host in cases:
         pod = webhook_pod(tmp_path, values)
         (container,) = pod["containers"]
         assert f"--metrics-address={address}" in container["args"]

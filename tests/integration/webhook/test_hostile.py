@@ -140,7 +140,7 @@ def client_hello() -> bytes:
     [(b"", 6000), (b"\x16\x03\x01", 2000), (client_hello(), 1500)],
     ids=["nothing", "a-little", "a-handshake"],
 )
-def test_thousands_of_connections_that_go_on_with_nothing_cost_little_and_nobody_his_pod(
+def test_thousands_of_idle_connections_cost_little_and_refuse_no_pod(
     crds: ControlPlane, own: Webhook, sent: bytes, count: int
 ) -> None:
     namespace = pods.new_namespace(crds)

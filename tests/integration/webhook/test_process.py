@@ -138,7 +138,7 @@ BAD = {
     "no JSON": (message(b"{" + b"x" * 50_000), b"400"),
     "an unknown version": (message(ASKED.replace(b"/v1", b"/v9")), b"400"),
     "no pod": (message(ASKED), b"400"),
-    "too large": (message(b"", 6 * 1024 * 1024), b"413"),
+    "too large": (message(b"", 14 * 1024 * 1024), b"413"),
     "nested too deeply": (message(b"[" * 100_000), b"400"),
     "half a body": (message(b"{" * 60_000, 100_000), b""),
     "half a head": (HEAD, b""),

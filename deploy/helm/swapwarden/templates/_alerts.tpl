@@ -83,7 +83,9 @@
   annotations:
     summary: A node has more pods than its plan has room for.
     description: 'On node {{`{{`}} $labels.node }}, {{`{{`}} $value | printf "%.0f" }} pods have not been in the plan for 5 minutes: the node has more of them, or larger ones, than one plan has room for. They have no swap, or what the kubelet gives them where onUnknownPod of their profile is Allow. Kubelets run far fewer pods, so most of them never run, and somebody may make them on purpose.'
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenPodsNotPlanned" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenPodsNotPlanned" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenCrdOutdated" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenCrdOutdated
@@ -94,7 +96,9 @@
   annotations:
     summary: The CustomResourceDefinitions are older than the controller.
     description: The CustomResourceDefinition of NodeSwapStates has lacked fields that the controller writes for 15 minutes. What they say is not enforced; all else is. Apply the definitions of the controller's version.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenCrdOutdated" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenCrdOutdated" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenControllerPartFailing" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenControllerPartFailing
