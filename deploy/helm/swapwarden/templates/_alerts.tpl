@@ -109,7 +109,9 @@
   annotations:
     summary: A part of the controller fails again and again.
     description: The part {{`{{`}} $labels.part }} of Swapwarden's controller has failed {{`{{`}} $value | printf "%.0f" }} times in 15 minutes with an unexpected error. It is started again each time, and plans go on.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenControllerPartFailing" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenControllerPartFailing" | quote }}
+    {{- end }}
 {{- end }}
 {{- if and (eq .Values.admission.mode "Webhook") (not (has "SwapwardenClockDiffers" .Values.prometheusRule.disabled)) }}
 - alert: SwapwardenClockDiffers
@@ -120,7 +122,9 @@
   annotations:
     summary: The controller's clock and the API server's differ.
     description: The clock of the leading controller's node and the API server's have differed by {{`{{`}} $value | humanizeDuration }} for 10 minutes. The webhook's certificate is not renewed until they agree.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenClockDiffers" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenClockDiffers" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenRestoring" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenRestoring
@@ -131,7 +135,9 @@
   annotations:
     summary: Nodes are told to put back what was there; no policy is enforced.
     description: The ConfigMap swapwarden-uninstall has ordered for 10 minutes that all nodes put back what was there before Swapwarden. Pods that must not swap may.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenRestoring" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenRestoring" | quote }}
+    {{- end }}
 {{- end }}
 {{- if and (eq .Values.admission.mode "Webhook") (not (has "SwapwardenWebhookFailing" .Values.prometheusRule.disabled)) }}
 - alert: SwapwardenWebhookFailing
