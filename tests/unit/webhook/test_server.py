@@ -374,6 +374,7 @@ async def test_a_handshake_that_stalls_gives_way_to_others(
 async def test_handshakes_of_one_address_keep_no_other_waiting(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connections, "MAX_HANDSHAKES", 5)
     monkeypatch.setattr(connections, "MAX_HANDSHAKES_OF_PEER", 2)
     hello = client_hello()
     stalled = []
