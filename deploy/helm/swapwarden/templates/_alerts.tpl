@@ -290,7 +290,9 @@
   annotations:
     summary: No controller sees what changes.
     description: 'No instance of Swapwarden''s controller has been able to follow {{`{{`}} $labels.resource }} for 5 minutes or more. What changes there is planned by nobody: pods that start now get no swap, or as onUnknownPod of their node''s profile says.'
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenControllerBlind" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenControllerBlind" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenInformerFailing" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenInformerFailing
@@ -301,7 +303,9 @@
   annotations:
     summary: Controllers fail again and again to follow a resource.
     description: Lists and watches of {{`{{`}} $labels.resource }} by Swapwarden's controllers have failed {{`{{`}} $value | printf "%.0f" }} times in 15 minutes. What changes there is planned late.
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenInformerFailing" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenInformerFailing" | quote }}
+    {{- end }}
 {{- end }}
 {{- if not (has "SwapwardenObjectLeftOut" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenObjectLeftOut
@@ -312,6 +316,8 @@
   annotations:
     summary: Objects are left out, as they cannot be decoded.
     description: '{{`{{`}} $value | printf "%.0f" }} of the cluster''s {{`{{`}} $labels.resource }} cannot be decoded by Swapwarden''s controller. What was known of them before goes on to count; of new ones nothing does. The controller''s log names them.'
-    runbook_url: {{ $.Values.prometheusRule.runbookUrl | replace "{alert}" "SwapwardenObjectLeftOut" | quote }}
+    {{- with $.Values.prometheusRule.runbookUrl }}
+    runbook_url: {{ . | replace "{alert}" "SwapwardenObjectLeftOut" | quote }}
+    {{- end }}
 {{- end }}
 {{- end -}}
