@@ -34,7 +34,7 @@ def errors(pod: review.Pod) -> Iterator[review.Cause]:
     if len(own) > MAX_OWN:
         told = f"Too many: {len(own)} with keys of {names.GROUP}: must have at most {MAX_OWN} items"
         yield review.Cause(_TOO_MANY, told, "metadata.annotations")
-        return
+        del own[MAX_OWN:]
     suggester = vocabulary.Suggester()
     containers = dict.fromkeys(pod.containers) if any(rule.per_container for _, _, rule in own) else {}
     for key, value, rule in own:
