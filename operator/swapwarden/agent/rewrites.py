@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from swapwarden.agent import cgroupfs, drift, exposure, journal, limits, pods
+from swapwarden.agent import cgroupfs, drift, exposure, journal, limits, pods, trouble
 from swapwarden.api import names
 from swapwarden.telemetry import metrics
 
@@ -180,7 +180,10 @@ class Rewrites:
         self._timer = None
         loop = asyncio.get_running_loop()
         (knob, found), note = notes.popleft()
-        self._find_cause(knob, found, note, running)
+        try:
+            self._find_cause(knob, found, note, running)
+        except Exception as error:  # noqa: BLE001 the causes of others can be found all the same
+            trouble.fault(str(knob), error)
         if notes:
             self._timer = loop.call_soon(self._guarded, lambda: self._find_causes(notes, running))
             return

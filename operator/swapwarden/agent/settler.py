@@ -172,7 +172,7 @@ class Settler:
             self._fail(knob, pods.Failure.INTERNAL, trouble.fault(str(knob), error))
             wait = self._next_try(knob)
         else:
-            knob.failed = ""
+            knob.failed, knob.reason = "", pods.Failure.WRITE_FAILED
             knob.missing = knob.refused = None
             self._lowered(knob)
             self._time_enforcement(knob)
@@ -445,12 +445,23 @@ class Settler:
             self._lowered(knob)
             return None
         kept_out = denied and knob.is_tenants and not isinstance(error, cgroupfs.ReadOnlyError)
-        if kept_out and not knob.seen and isinstance(knob.target, int):
-            self._unlowered.add(knob)  # as far as can be known
+        if kept_out and self._may_be_above(knob):
+            self._unlowered.add(knob)
+        elif kept_out:
+            self._lowered(knob)
         if not knob.failed:
             trouble.warn("cannot set memory.swap.max; trying again", str(knob), str(error))
         self._fail(knob, pods.Failure.ACCESS_DENIED if kept_out else pods.Failure.WRITE_FAILED, str(error))
         return self._next_try(knob)
+
+    def _may_be_above(self, knob: pods.Knob) -> bool:
+        """Whether a file that its owner keeps the agent from may hold more than it is to, for all that is known."""
+        if not isinstance(knob.target, int):
+            return False
+        try:
+            return self._fs.limit(knob.path) > knob.target
+        except cgroupfs.CgroupError:
+            return True
 
     @staticmethod
     def _fail(knob: pods.Knob, reason: pods.Failure, message: str) -> None:

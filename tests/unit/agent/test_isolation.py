@@ -149,6 +149,51 @@ async def test_a_closed_container_does_not_keep_other_pods_from_more(plain: Node
         assert swap_max(crowd.pods[HOSTILE]) == "0", "its container may hold more than it is to"
 
 
+@pytest.mark.parametrize(("held", "raised"), [("0", True), ("max", False)])
+async def test_a_container_that_refuses_to_be_written_bars_its_pod_only_from_what_it_would_get(
+    plain: Node, held: str, *, raised: bool
+) -> None:
+    pod = plain.tree.pod(1, memory_swap_max="0\n")
+    app = plain.tree.container(pod, "app", memory_swap_max=f"{held}\n")
+    agent = plain.start()
+    (app / "memory.swap.max").chmod(0o444)
+    with without_override():
+        agent.apply(state({1: 0}, containers={1: {"app": WANTED}}))
+        assert failures(agent) == [(uid(1), container_id("app"), "AccessDenied")]
+        agent.apply(state({1: 2 * MIB}, containers={1: {"app": WANTED}}, generation=2))
+        assert swap_max(pod) == (str(2 * MIB) if raised else "0")
+        write(pod, "0")
+        agent.catch_up()
+        assert swap_max(pod) == (str(2 * MIB) if raised else "0")
+        agent.apply(state({1: 2 * MIB}, mode=names.Mode.RESTORE, generation=3))
+        agent.apply(state({1: 2 * MIB}, generation=4))
+        assert swap_max(pod) == str(2 * MIB), "nothing is asked of the container any more"
+
+
+async def test_a_cause_that_cannot_be_found_hides_no_other(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults
+) -> None:
+    agent = plain.start(state(dict.fromkeys(PODS, 0)))
+    crowd = Crowd(plain)
+    await until(lambda: len(agent.known) == len(PODS) and all(each.containers for each in agent.known))
+    await until(lambda: all(swap_max(pod) == "0" for pod in crowd.pods.values()))
+    agent.catch_up()
+    real = agent._rewrites._find_cause
+
+    def find(knob: pods.Knob, *more: object) -> None:
+        if knob.pod is not None and knob.pod.uid == uid(1):
+            raise ZeroDivisionError("a mistake")
+        real(knob, *more)  # type: ignore[arg-type] # as they are given
+
+    monkeypatch.setattr(agent._rewrites, "_find_cause", find)
+    for pod in crowd.pods.values():
+        write(pod, "max")
+    agent.catch_up()
+    agent._rewrites._settle()
+    await until(lambda: sum(bool(each.tally.causes) for each in agent.known) >= len(PODS) - 1)
+    assert faults.count == 1
+
+
 async def test_a_pods_folder_that_cannot_be_listed_keeps_no_pod_from_its_limit(plain: Node) -> None:
     crowd = Crowd(plain)
     crowd.pods[HOSTILE].chmod(0o311)
