@@ -260,7 +260,7 @@ class Enforcer:
         self._guarded(lambda: self._apply(new))
 
     def _apply(self, new: wanted.State) -> None:
-        self._take_in()  # what others wrote until now they wrote over the old values
+        self._guarded(self._take_in)  # what others wrote until now they wrote over the old values
         begun = self._clock()
         old, self._state = self._state, new
         self._evidence.follow(new, self.root, self._mirror.pods.values())

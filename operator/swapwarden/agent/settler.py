@@ -155,31 +155,36 @@ class Settler:
         before = knob.standing
         self.cancel(knob)
         try:
-            wait = self._bring(knob, noticed, noticed if since is None else since, ran=ran)
+            wait = self._try(knob, noticed, noticed if since is None else since, ran=ran)
         except _LaterError:
             self._lowered(knob)
             return
-        except cgroupfs.GoneError as error:
-            wait = self._gone(knob, error)
-        except cgroupfs.TransientError as error:
-            wait = self._pending(knob, error)
-        except ContestedError as error:
-            self._fail(knob, pods.Failure.WRITE_FAILED, str(error))
-            wait = CONTESTED_SECONDS
-        except cgroupfs.CgroupError as error:
-            wait = self._refused(knob, error)
         except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
             self._fail(knob, pods.Failure.INTERNAL, trouble.fault(str(knob), error))
             wait = self._next_try(knob)
-        else:
-            knob.failed, knob.reason = "", pods.Failure.WRITE_FAILED
-            knob.missing = knob.refused = None
-            self._lowered(knob)
-            self._time_enforcement(knob)
         if wait is not None:
             knob.retry = asyncio.get_running_loop().call_later(wait, self._again, knob)
         if knob.standing != before:
             self._changed()
+
+    def _try(self, knob: pods.Knob, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
+        """As `settle`; gives the seconds after which to look again, None for never."""
+        try:
+            wait = self._bring(knob, noticed, since, ran=ran)
+        except cgroupfs.GoneError as error:
+            return self._gone(knob, error)
+        except cgroupfs.TransientError as error:
+            return self._pending(knob, error)
+        except ContestedError as error:
+            self._fail(knob, pods.Failure.WRITE_FAILED, str(error))
+            return CONTESTED_SECONDS
+        except cgroupfs.CgroupError as error:
+            return self._refused(knob, error)
+        knob.failed, knob.reason = "", pods.Failure.WRITE_FAILED
+        knob.missing = knob.refused = None
+        self._lowered(knob)
+        self._time_enforcement(knob)
+        return wait
 
     def cancel(self, knob: pods.Knob) -> None:
         """Do not try again."""
@@ -203,7 +208,7 @@ class Settler:
         return entry is not None and entry.found is not None
 
     def _bring(self, knob: pods.Knob, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
-        """As `settle`; gives the seconds after which to look again, None for never."""
+        """As `_try`."""
         if knob.target is targets.Hold.LEAVE:
             return self._settled(knob, knob.found)
         looked = self._clock()
