@@ -7,8 +7,10 @@ import contextlib
 import ctypes
 import errno
 import pathlib
+import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from swapwarden.agent import (
@@ -670,3 +672,72 @@ async def test_so_many_cgroups_in_a_pod_are_looked_at_and_no_more(plain: Node, m
     assert looks < 220
     assert reasons(agent) == ["Draining", "Exposed"]
     assert int(swap_max(pod)) == swap + 16 * MIB
+
+
+class Chaos:
+    """Anything may fail that is asked of the hostile pod's cgroups."""
+
+    METHODS = ("limit", "children", "inode", "set_limit", "in_use", "stat", "is_populated", "resources")
+
+    def __init__(self, crowd: Crowd, chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.on = False
+        self._chance = chance
+        self._place = str(crowd.pods[HOSTILE].relative_to(crowd.node.tree.root))
+        for name in self.METHODS:
+            monkeypatch.setattr(crowd.node.cgroups, name, self._failing(name, getattr(crowd.node.cgroups, name)))
+
+    def _failing(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        errors: list[Exception] = [
+            cgroupfs.DeniedError("denied"),
+            cgroupfs.CgroupError("out of descriptors"),
+            ZeroDivisionError("a mistake"),
+            RecursionError("another"),
+        ]
+        if name in {"limit", "set_limit"}:
+            errors += [cgroupfs.GoneError("gone"), cgroupfs.TransientError("empty")]
+
+        def call(path: str, *more: object, **named: object) -> object:
+            if self.on and path.startswith(self._place) and self._chance.random() < 0.4:
+                raise self._chance.choice(errors)
+            return real(path, *more, **named)
+
+        return call
+
+
+@pytest.mark.usefixtures("faults")
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets_its_own_in_the_end(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    soon = (0.005, 0.01)
+    for module, name in ((trouble, "RETRY_SECONDS"), (trouble, "SOON_SECONDS"), (settler, "FAILED_SECONDS")):
+        monkeypatch.setattr(module, name, soon)
+    monkeypatch.setattr(settler, "FILE_SECONDS", soon)
+    monkeypatch.setattr(watches, "POLL_SECONDS", 0.01)
+    chance = random.Random(seed)  # noqa: S311 no secret
+    crowd = Crowd(plain)
+    agent = plain.start()
+    chaos = Chaos(crowd, chance, monkeypatch)
+    pod = container = 0
+    for generation in range(1, 13):
+        chaos.on = chance.random() < 0.8
+        pod, container = (chance.choice([0, MIB, 2 * MIB, limits.NO_LIMIT]) for _ in range(2))
+        inner = {number: {"app": wanted.Container(container, cap=False)} for number in PODS}
+        agent.apply(state(dict.fromkeys(PODS, pod), containers=inner, generation=generation))
+        held = {(limits.render(pod), limits.render(container))}
+        assert crowd.others() == held, "in the same pass"
+        for number in (chance.choice([n for n in PODS if n != HOSTILE]), HOSTILE):
+            write(chance.choice([crowd.pods, crowd.apps])[number], chance.choice(["max", "0", "4096"]))
+        if chance.random() < 0.3:
+            agent.resync()
+        if chance.random() < 0.2 and not (crowd.apps[HOSTILE] / "container").exists():
+            plain.tree.group(crowd.apps[HOSTILE] / "container")
+        if chance.random() < 0.1:
+            plain.tree.remove(crowd.pods[HOSTILE])
+            plain.tree.container(plain.tree.pod(HOSTILE), "app")
+        await until(lambda held=held: crowd.others() == held)  # type: ignore[misc] # mypy sees no type for the default
+    chaos.on = False
+    own = limits.render(pod), limits.render(container)
+    await until(lambda: (swap_max(crowd.pods[HOSTILE]), swap_max(crowd.apps[HOSTILE])) == own)
+    await until(lambda: condition(agent, "Applied") == ("True", "AsSpecified"))
+    await until(lambda: condition(agent, "Degraded") == ("False", "AsExpected"))
