@@ -475,6 +475,8 @@ class Enforcer:
             self._take_arrivals()
         if not self._cut_short:
             self._taken_in(begun)
+        # Only now: what comes from here on is heard of.
+        log.info("found the tree of pods", extra={"root": f"/{level.path}", "pods": len(self._mirror.pods)})
         for path in self._journal.paths():
             self._forget_gone(path)
         self._bring_units()

@@ -68,7 +68,6 @@ class Mirror:
                 f"/{path} has no memory.swap.max: boot the node with cgroup v2 and the memory controller "
                 "(and without swapaccount=0)",
             )
-        log.info("found the tree of pods", extra={"root": f"/{path}"})
         self.root = pods.Knob(path, inode, None)
         self._watches.watch(self._parent, self._fs.absolute(path.rpartition("/")[0]), inotify.CHILDREN)
         self.watch(self.root)
