@@ -532,6 +532,10 @@ def test_a_turn_is_for_the_profile_as_it_was_judged(seen: Seen) -> None:
     seen.cluster.profiles_changed({"p": third}, history)
     seen.cluster.advance(NONE, judged)
     assert follows(seen) == {"node-1": 1, "node-2": 1}, "nobody asked what that one takes"
+    heard(seen, "node-1", LIMITED, proposed=third, cost=state.Cost(plan.reference(third)))
+    assert seen.cluster.rollouts()["p"].next == ("node-1",)
+    seen.cluster.advance(NONE, judged)
+    assert follows(seen) == {"node-1": 1, "node-2": 1}, "nobody has said what that one takes"
     seen.cluster.profiles_changed({"p": msgspec.structs.replace(NONE, uid="of a namesake")}, history)
     seen.cluster.advance(NONE, judged)
     assert follows(seen) == {"node-1": 1, "node-2": 1}

@@ -316,6 +316,9 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     assert bench.reporter._judged["p"].moving.stalled
     bench.store.offer(profile_object(version=5, generation=3, swap={"behavior": "NoSwap"}))
     assert judged().next == (), "all of them are asked about the next one"
+    time_passes()
+    bench.store.offer(profile_object(version=6, generation=4, swap={"behavior": "NoSwap"}))
+    assert judged().next == (), "and about the one after it"
     bench.store.remove("p", "uid-of-p")
     bench.reporter._judge(leads)
     assert leads.waits == {}

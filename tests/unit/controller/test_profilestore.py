@@ -203,7 +203,7 @@ def test_a_generation_for_which_the_status_has_no_room_is_remembered(store: prof
                 base64.b64encode(zlib.compress(b"[" * 100_000)).decode(),
                 base64.b64encode(zlib.compress(b"\xff\xfe")).decode(),
                 base64.b64encode(zlib.compress(bytes(2**26))).decode(),
-                base64.b64encode(zlib.compress(b"{}")[:-2]).decode(),
+                base64.b64encode(zlib.compress(b'{"nodeSelector":{}}')[:-2]).decode(),
             )
         ),
     ],
