@@ -98,11 +98,24 @@ def _log() -> Path:
 def _holder() -> int | None:
     """The process that is the cluster, if it is up or coming up."""
     try:
-        pid = int((FOLDER / "pid").read_text(encoding="ascii"))
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        pid, started = (FOLDER / "pid").read_text(encoding="ascii").split()
+        return int(pid) if _started(int(pid)) == started else None
     except (OSError, ValueError):
         return None
-    return pid if b"testbed" in arguments and b"hold" in arguments else None
+
+
+def _remember(pid: int) -> None:
+    (FOLDER / "pid").write_text(f"{pid} {_started(pid)}", encoding="ascii")
+
+
+def _started(pid: int) -> str | None:
+    """When a process was started, in ticks since the boot; None where it has ended.
+
+    With its number it names a process for good, and from the first moment: its command line is empty until the new
+    program has set up its memory, which takes a while on a busy machine. OSError where there is none.
+    """
+    state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return None if state in "ZX" else fields[18]
 
 
 def _start() -> None:
@@ -117,8 +130,8 @@ def _start() -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    (FOLDER / "pid").write_text(str(held.pid), encoding="ascii")
     try:
+        _remember(held.pid)
         _follow()
     except BaseException:
         held.terminate()

@@ -71,6 +71,8 @@ class Sample:
     event: str
     max_bytes: int | None
     current_bytes: int
+    after: float = 0.0
+    """Until then nothing had happened that is not recorded before; the recorder may read late what happened since."""
 
 
 def parse_samples(text: str) -> list[Sample]:
@@ -82,6 +84,7 @@ def parse_samples(text: str) -> list[Sample]:
             event=line["event"],
             max_bytes=None if line.get("max") == "max" else int(line.get("max", 0)),
             current_bytes=int(line.get("current", 0)),
+            after=line.get("after", 0.0),
         )
         for line in map(json.loads, text[: text.rfind("\n") + 1].splitlines())
     ]

@@ -5,7 +5,8 @@
 With SECONDS it looks that often at what is in use, and runs before all other processes, so that it misses nothing where
 the node is busy. It writes one JSON object per line to OUTPUT: `at` (the VM's clock, seconds since 1970), `path`
 (relative to CGROUP), `event` (`found` for what was there before, `created`, `written`, `gone`, `used` for a change of
-swap.current) and, but for `gone`, `max` and `current` as the kernel gives them. It ends on SIGTERM.
+swap.current), `after` (a time until which nothing had happened that is not in an earlier line: what is in this one came
+later) and, but for `gone`, `max` and `current` as the kernel gives them. It ends on SIGTERM.
 """
 
 import contextlib
@@ -27,6 +28,8 @@ _FILE = "memory.swap.max"
 _HEADER = struct.Struct("iIII")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SAMPLE_EVERY = 0.5
+_LOOK_EVERY = 0.1
+"""How exact `after` is where nothing happens."""
 
 
 class Recorder:
@@ -44,6 +47,7 @@ class Recorder:
         self._used: dict[Path, str] = {}
         self._open: dict[Path, int] = {}
         """Files that say what is in use: to open each anew each time would keep a small machine busy."""
+        self._after = 0.0
 
     def run(self) -> None:
         """Record until the process is ended."""
@@ -53,9 +57,14 @@ class Recorder:
         poll.register(self._descriptor, select.POLLIN)
         sampled = time.monotonic()
         while True:
-            if poll.poll(self._sample_every * 1000):
+            # The time is taken before the look, as this process may have to wait for a CPU anywhere.
+            looked = time.time()
+            if poll.poll(0):
                 for watch, mask, name in self._events():
                     self._handle(watch, mask, name)
+            else:
+                self._after = looked
+                poll.poll(min(_LOOK_EVERY, self._sample_every) * 1000)
             if time.monotonic() - sampled >= self._sample_every:
                 sampled = time.monotonic()
                 self._sample()
@@ -130,7 +139,13 @@ class Recorder:
         return os.pread(self._open[folder], 64, 0).decode("ascii").strip()
 
     def _write(self, folder: Path, event: str, values: dict[str, str]) -> None:
-        line = {"at": time.time(), "path": str(folder.relative_to(self._root)), "event": event, **values}
+        line = {
+            "at": time.time(),
+            "after": self._after,
+            "path": str(folder.relative_to(self._root)),
+            "event": event,
+            **values,
+        }
         self._output.write(json.dumps(line) + "\n")
 
 

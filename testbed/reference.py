@@ -83,6 +83,10 @@ def _plugin_command(command: click.Command, path: str) -> Iterator[str]:
         record = parameter.get_help_record(context)
         if record and record[1] and "--help" not in parameter.opts:
             yield f"| {_cell(f'`{record[0]}`')} | {_cell(' '.join(record[1].split()))} |"
+    if command.epilog:
+        # Behind a mark of click's, by which lines stay as they are.
+        _, *examples = command.epilog.replace("\b\n", "").strip("\n").split("\n")
+        yield from ("", "```text", *(line.removeprefix("  ") for line in examples), "```")
     yield ""
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import assets, kubeversions, process, term
+from testbed import assets, kubeversions, process, term, unsteady
 
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
 """Modules side by side."""
@@ -88,11 +88,14 @@ class Share:
     status: int = 0
     unsteady: int = 0
     """How many failed first and held when they were run by themselves."""
+    again: tuple[str, ...] = ()
+    """Those of them that were so in one of the last runs, too."""
 
     @property
     def is_good(self) -> bool:
         """Whether the step did what it is for: a tier without one test that passed proves nothing."""
-        return self.status == 0 and not self.failed and (self.name not in TIERS or self.passed > 0)
+        is_done = self.status == 0 and not self.failed and (self.name not in TIERS or self.passed > 0)
+        return is_done and not self.again
 
 
 def counts(report: Path) -> tuple[int, int, int]:
@@ -110,22 +113,37 @@ def run_tier(name: str) -> Share:
     """Run one tier in a process of its own, so that what it started is gone before the next one begins.
 
     A few failures of a tier that depends on the machine's speed are run once more by themselves. Those that hold then
-    do not fail the tier, but are counted and shown.
+    do not fail the tier, but are counted, shown and kept (testbed.unsteady), and fail it the next time.
     """
     begin = time.monotonic()
     status, (passed, failed, skipped) = _pytest(name, *TIERS[name].options)
-    unsteady = 0
+    held = 0
+    found: list[unsteady.Unsteady] = []
     if TIERS[name].is_timed and status == pytest.ExitCode.TESTS_FAILED and failed <= FEW:
         term.say(f"tier {name}: {failed} failed; once more, by themselves ...")
         # One that is skipped now has not held.
-        status, (unsteady, _, _) = _pytest(name, "--last-failed", "--last-failed-no-failures=none", again=True)
-        passed, failed = passed + unsteady, failed - unsteady
-    return Share(name, time.monotonic() - begin, passed, failed, skipped, status, unsteady)
+        status, (held, _, _) = _pytest(name, "--last-failed", "--last-failed-no-failures=none", again=True)
+        passed, failed = passed + held, failed - held
+        found = unsteady.between(_report(name), _report(name, again=True))
+    again: list[str] = []
+    if TIERS[name].is_timed:
+        artifact = REPORTS / f"{name}-unsteady.txt"
+        again = unsteady.note(name, found, artifact)
+        if again:
+            term.say(f"unsteady again within {unsteady.RUNS} runs of tier {name}: {', '.join(again)}")
+            term.say(artifact.read_text(encoding="utf-8"))
+        elif found:
+            term.say(f"what they left, each time: {artifact}")
+    return Share(name, time.monotonic() - begin, passed, failed, skipped, status, held, tuple(again))
+
+
+def _report(name: str, *, again: bool = False) -> Path:
+    return REPORTS / (f"{name}-again.xml" if again else f"{name}.xml")
 
 
 def _pytest(name: str, *options: str, again: bool = False) -> tuple[int, tuple[int, int, int]]:
     """The exit status of a run over a tier, and its counts."""
-    report = REPORTS / (f"{name}-again.xml" if again else f"{name}.xml")
+    report = _report(name, again=again)
     report.unlink(missing_ok=True)
     coverage = ["--cov", "--cov-append", "--cov-report="]
     argv = [
@@ -135,6 +153,7 @@ def _pytest(name: str, *options: str, again: bool = False) -> tuple[int, tuple[i
         *coverage,
         *options,
         f"--junitxml={report}",
+        "-ojunit_logging=all",
         *(TIERS[name].paths or (f"tests/{name}",)),
     ]
     version = {assets.VERSION_VARIABLE: TIERS[name].kubernetes} if TIERS[name].kubernetes else {}
@@ -166,8 +185,10 @@ def table(shares: Sequence[Share]) -> list[str]:
     whole = sum(each.seconds for each in shares) or 1.0
     rows: list[tuple[str, ...]] = [("", "minutes", "share", "passed", "failed", "skipped", "")]
     for each in shares:
-        unsteady = f"UNSTEADY: {each.unsteady}" if each.unsteady else ""
-        verdict = unsteady if each.is_good else f"FAILED, exit status {each.status}" if each.status else "FAILED"
+        unsure = f"UNSTEADY: {each.unsteady}" if each.unsteady else ""
+        failed = f"FAILED, exit status {each.status}" if each.status else "FAILED"
+        failed += ", unsteady again" if each.again else ""
+        verdict = unsure if each.is_good else failed
         numbers = (each.passed, each.failed, each.skipped) if each.name in TIERS else ("", "", "")
         minutes, percent = f"{each.seconds / 60:.1f}", f"{100 * each.seconds / whole:.0f}%"
         rows.append((each.name, minutes, percent, *map(str, numbers), verdict))

@@ -24,6 +24,9 @@ COMMANDS: Final = {
 """Module and description of each command; a module has add_arguments(parser) and run(arguments) -> exit status."""
 
 
+OPERATOR: Final = frozenset({"aiohttp", "cryptography", "kopf", "prometheus_client", "uvloop"})
+"""What the extra `operator` of the package brings."""
+
 LEAN: Final = "agent"
 """The command that runs on every node, where each megabyte counts."""
 
@@ -51,6 +54,18 @@ def _columns() -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status. SystemExit where argparse says no or shows its help."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        return _main(given)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in OPERATOR:
+            raise
+        needs = f"swapwarden {given[0] if given else ''}".strip()
+        sys.stderr.write(f"error: {needs} needs {missing}: pip install 'swapwarden[operator]'\n")
+        return 1
+
+
+def _main(given: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="swapwarden",
         description="A say in swap for every pod, and an enforced swap policy for every node.",

@@ -23,6 +23,8 @@ class Window:
     start: float
     end: float | None
     highest: int | None
+    unlimited: float = 0.0
+    """How many of the seconds it surely had no limit at all, however late the recorder was."""
 
     def __str__(self) -> str:
         lasted = "and still is" if self.end is None else f"for {(self.end - self.start) * 1000:.1f} ms"
@@ -98,18 +100,24 @@ def windows(samples: Iterable[Sample], pod: str, start: float, end: float = floa
     found: list[Window] = []
     since: float | None = None
     highest: int | None = 0
+    unlimited = 0.0
+    before: Sample | None = None
     for sample in samples:
         if not sample.path.endswith(pod) or sample.at > end:
             continue
+        if before is not None and before.event != "gone" and before.max_bytes is None:
+            # Nothing had been written before `after`, so that what was read then held until there.
+            unlimited += max(0.0, sample.after - max(before.at, start))
+        before = sample
         above = sample.event != "gone" and sample.max_bytes != 0
         if above:
             since = sample.at if since is None else since
             highest = None if sample.max_bytes is None or highest is None else max(highest, sample.max_bytes)
         elif since is not None:
             if sample.at > start:
-                found.append(Window(max(since, start), sample.at, highest))
-            since, highest = None, 0
-    return [*found, Window(max(since, start), None, highest)] if since is not None else found
+                found.append(Window(max(since, start), sample.at, highest, unlimited))
+            since, highest, unlimited = None, 0, 0.0
+    return [*found, Window(max(since, start), None, highest, unlimited)] if since is not None else found
 
 
 def dump(node: Node) -> str:

@@ -32,17 +32,24 @@ def series(text: str, name: str) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Exposed:
-    """How often an agent found a pod above its value, and for how long in all, from notice to repair."""
+    """How often an agent found a pod above its value, for how long in all, and what it took of swap meanwhile."""
 
     count: int = 0
     seconds: float = 0.0
+    bytes: int = 0
+
+    def __add__(self, other: Exposed) -> Exposed:
+        return Exposed(self.count + other.count, self.seconds + other.seconds, self.bytes + other.bytes)
 
 
 def exposures(text: str) -> dict[str, Exposed]:
     """What an agent's metrics say of each pod's exposures, by UID."""
     lasted = series(text, "swapwarden_agent_pod_exposed_seconds_total")
+    taken = series(text, "swapwarden_agent_pod_exposed_swap_bytes_total")
     return {
-        labels.removeprefix('pod_uid="').removesuffix('"'): Exposed(int(count), lasted.get(labels, 0.0))
+        labels.removeprefix('pod_uid="').removesuffix('"'): Exposed(
+            int(count), lasted.get(labels, 0.0), int(taken.get(labels, 0))
+        )
         for labels, count in series(text, "swapwarden_agent_pod_exposures_total").items()
     }
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import statistics
 import sys
 import time
 import uuid
@@ -324,7 +325,7 @@ def test_what_a_pod_swaps_is_published_as_the_kernel_has_it(one: Node) -> None:
 
 # Runs in the guest: writes max as soon as the value is right again, and tells how long each repair took.
 REWRITE = """
-import sys, time
+import json, sys, time
 path, count = sys.argv[1], int(sys.argv[2])
 times = []
 for _ in range(count):
@@ -335,26 +336,71 @@ for _ in range(count):
         if time.monotonic() - begun > 60:
             sys.exit("not repaired")
     times.append(time.monotonic() - begun)
-times.sort()
-print(f"median {times[len(times) // 2] * 1000:.1f} ms, worst {times[-1] * 1000:.1f} ms")
+print(json.dumps(times))
 """
+# Runs in the guest: puts 0 back whenever somebody has written, and does nothing else. No repair can be quicker.
+KEEP = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+watch = libc.inotify_init1(os.O_CLOEXEC)
+if libc.inotify_add_watch(watch, os.fsencode(sys.argv[1]), 2) < 0:
+    sys.exit("cannot watch")
+print("watching", flush=True)
+while True:
+    os.read(watch, 4096)
+    with open(sys.argv[1], "r+") as file:
+        if file.read() != "0\\n":
+            file.seek(0)
+            file.write("0")
+"""
+REWRITES = 250
+ROUNDS = 4
+MOST_REPAIR = 5.0
+"""99 of 100 repairs, in times of KEEP's."""
+
+
+def repaired_within(vm: KernelVM, pod: Pod) -> float:
+    """What 99 of 100 rewrites were repaired within, seconds."""
+    argv = [sys.executable, "-c", REWRITE, str(pod.path / "memory.swap.max"), str(REWRITES)]
+    times: list[float] = sorted(json.loads(vm.run(argv, timeout=600).stdout))
+    return times[len(times) * 99 // 100]
 
 
 def test_every_rewrite_is_repaired_and_counted(one: Node, capsys: pytest.CaptureFixture[str]) -> None:
-    pod = one.pod("rewritten")
+    """In rounds that take turns, of which the median counts: the machine may be busy for a moment."""
+    pod, bare = one.pod("rewritten"), Pod(one, "bare")
     one.want({pod: "0"})
     one.start()
     pod.make(held="0")
-    argv = [sys.executable, "-c", REWRITE, str(pod.path / "memory.swap.max"), "1000"]
-    said = one.vm.run(argv, timeout=600).stdout
+    # Outside of the tree that the agent looks after.
+    bare.path = CGROUPS / f"bare-{one.name}"
+    one.vm.mkdir(bare.path)
+    one.vm.write(bare.path / "memory.swap.max", "0")
+    keeping = one.vm.spawn([sys.executable, "-c", KEEP, str(bare.path / "memory.swap.max")], log=bare.uid)
+    try:
+        until(lambda: "watching" in keeping.output(), "the loop watches")
+        floor, agent = [], []
+        for _ in range(ROUNDS):
+            floor.append(repaired_within(one.vm, bare))
+            agent.append(repaired_within(one.vm, pod))
+    finally:
+        keeping.stop()
+        one.vm.rmdir(bare.path)
+    slowest, least = statistics.median(agent), statistics.median(floor)
     with capsys.disabled():
-        sys.stdout.write(f"\n1000 rewrites repaired: {said}")
+        sys.stdout.write(
+            f"\n{ROUNDS * REWRITES} rewrites: 99 of 100 repaired within {slowest * 1000:.1f} ms, by a loop that does"
+            f" nothing else within {least * 1000:.1f} ms: {slowest / least:.1f} times that"
+            f" ({[round(each * 1000, 1) for each in agent]}, {[round(each * 1000, 1) for each in floor]})\n"
+        )
     assert pod.swap_max == "0"
 
     def counted() -> bool:
-        return [each["exposures"] for each in one.status.get("violations", []) if each["reason"] == "Exposed"] == [1000]
+        found = [each["exposures"] for each in one.status.get("violations", []) if each["reason"] == "Exposed"]
+        return found == [ROUNDS * REWRITES]
 
     until(counted, "each is counted")
+    assert slowest <= MOST_REPAIR * least
 
 
 # Runs in the guest: takes a cgroup over, as a runtime gives it to a container's user, who then changes its mode.

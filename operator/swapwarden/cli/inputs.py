@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 import msgspec
 import pydantic
@@ -21,6 +21,19 @@ Struct = TypeVar("Struct")
 Object = TypeVar("Object")
 
 DEFAULT_NAMESPACE = "default"
+
+TEMPLATES: Final = {
+    ("apps", "Deployment"): "spec.template",
+    ("apps", "StatefulSet"): "spec.template",
+    ("apps", "DaemonSet"): "spec.template",
+    ("apps", "ReplicaSet"): "spec.template",
+    ("batch", "Job"): "spec.template",
+    ("batch", "CronJob"): "spec.jobTemplate.spec.template",
+    ("", "ReplicationController"): "spec.template",
+}
+"""Where workloads have their pod template, by group and kind."""
+_VERSIONS: Final = {"": "v1", names.GROUP: names.API_VERSION}
+"""By group; of all others that count it is the group's v1."""
 
 
 class _StateMeta(msgspec.Struct, frozen=True):
@@ -40,7 +53,10 @@ class _State(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass
 class Inputs:
-    """All that was read; by name, pods by namespace/name. Of namespaces the labels."""
+    """All that was read; by name, pods by namespace/name. Of namespaces the labels.
+
+    A workload counts as the pod that it would make, by the name kind/name: deployment/web.
+    """
 
     nodes: dict[str, nodes.NodeRow] = dataclasses.field(default_factory=dict)
     facts: dict[str, state.Facts | None] = dataclasses.field(default_factory=dict)
@@ -93,9 +109,21 @@ def refusals(inputs: Inputs, wire: pods.WirePod) -> Iterator[tuple[str, str]]:
 
 
 def warnings(inputs: Inputs, wire: pods.WirePod) -> Iterator[str]:
-    """What in an awaited pod, which is not refused, has no effect."""
+    """What in an awaited pod has no effect, whether it is refused for something else or not."""
     asked = inputs.asked[f"{wire.metadata.namespace}/{wire.metadata.name}"]
-    yield from _answer(asked, _default(inputs, wire)).warnings if _is_sent(wire) else rules.warnings(asked)
+    answer = _answer(asked, _default(inputs, wire)) if _is_sent(wire) else None
+    if answer is not None and answer.allowed:
+        yield from answer.warnings
+        return
+    # An answer that refuses the pod need not have any, and a misspelt key is told with the rest all the same.
+    yield from _warnings_beside({path for path, _ in refusals(inputs, wire)}, asked)
+
+
+def _warnings_beside(refused: Collection[str], asked: review.Pod) -> Iterator[str]:
+    """Warnings of what is not refused anyway."""
+    for told in rules.warnings(asked):
+        if told.partition(": ")[0] not in refused:
+            yield told
 
 
 def _answer(asked: review.Pod, default: str | None) -> review.Response:
@@ -104,7 +132,7 @@ def _answer(asked: review.Pod, default: str | None) -> review.Response:
     return admission.admit(request, names.Policy(default) if default in frozenset[str](names.Policy) else None)
 
 
-class _InvalidError(Exception):
+class InvalidError(Exception):
     """The object cannot be used; all that is wrong with it, as paths and reasons."""
 
     def __init__(self, *problems: tuple[str, str]) -> None:
@@ -122,6 +150,9 @@ def collect(found: Iterable[documents.Found], log: documents.Log) -> Inputs:
         if kind == "Pod":
             for text in _from_swap_policy(one.object):
                 log.note(one.place, text)
+        if (group, kind) in TEMPLATES:
+            _collect_template(inputs, one, TEMPLATES[group, kind], log)
+            continue
         if reader is None:
             log.note(one.place, f"{version} {kind} is passed over: only {_KNOWN} count")
             continue
@@ -129,20 +160,82 @@ def collect(found: Iterable[documents.Found], log: documents.Log) -> Inputs:
             name = _name(one.object)
             if reader(inputs, one.object):
                 log.note(one.place, f"{kind} {name!r} was read before; this one counts")
-        except _InvalidError as refused:
+        except InvalidError as refused:
             for path, reason in refused.problems:
                 log.problem(one.place.below(path), reason)
+            if kind == "Pod":
+                _log_annotations(one, log)
     return inputs
+
+
+def _collect_template(inputs: Inputs, one: documents.Found, path: str, log: documents.Log) -> None:
+    """Take a workload for the pod that its template makes."""
+    kind = one.object["kind"]
+    try:
+        name = _name(one.object)
+        made = made_by(one.object, DEFAULT_NAMESPACE)
+    except InvalidError as refused:
+        for where, reason in refused.problems:
+            log.problem(one.place.below(where), reason)
+        return
+    pod = documents.Found(one.place.below(path), made)
+    for text in _from_swap_policy(made):
+        log.note(pod.place, text)
+    # Its own metadata.name, as there may be a pod of this name.
+    made["metadata"]["name"] = f"{kind.lower()}/{name}"
+    try:
+        if _read_pod(inputs, made):
+            log.note(one.place, f"{kind} {name!r} was read before; this one counts")
+    except InvalidError as refused:
+        for where, reason in refused.problems:
+            log.problem(pod.place.below(where), reason)
+        _log_annotations(pod, log)
+
+
+def made_by(workload: documents.Json, namespace: str) -> documents.Json:
+    """The pod that a workload would make; `namespace` is for one that names none. InvalidError without a template."""
+    path = TEMPLATES[workload["apiVersion"].rpartition("/")[0], workload["kind"]]
+    template: Any = workload
+    for step in path.split("."):
+        template = template.get(step) if isinstance(template, dict) else None
+    if not isinstance(template, dict):
+        raise InvalidError((path, "Required value"))
+    own, metadata = workload.get("metadata", {}), template.get("metadata", {})
+    for where, given in (("metadata", own), (f"{path}.metadata", metadata)):
+        if not isinstance(given, dict):
+            raise InvalidError((where, f"expected a mapping, got {documents.type_name(given)}"))
+    made = {**metadata, "namespace": own.get("namespace") or namespace, "name": own.get("name") or "unnamed"}
+    made.pop("uid", None)
+    if workload["kind"] == "DaemonSet":
+        made["ownerReferences"] = [{"kind": "DaemonSet", "controller": True}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": template.get("spec", {})}
+
+
+def _log_annotations(one: documents.Found, log: documents.Log) -> None:
+    """Tell of the annotations of a pod, too, which is not read because of something else."""
+    try:
+        asked = _struct(one.object, review.Pod)
+    except InvalidError:
+        return
+    if one.object.get("metadata", {}).get("uid") or asked.is_mirror:
+        return  # it exists, and is not checked any more
+    causes = list(rules.errors(asked))
+    for cause in causes:
+        log.problem(one.place.below(cause.field), cause.message)
+    for told in _warnings_beside({cause.field for cause in causes}, asked):
+        path, _, text = told.partition(": ")
+        log.note(one.place.below(path), text)
 
 
 def _name(document: documents.Json) -> str:
     """The object's name, after what all kinds have in common was checked."""
-    version, known = document["apiVersion"], names.API_VERSION if "/" in document["apiVersion"] else "v1"
+    version, group = document["apiVersion"], document["apiVersion"].rpartition("/")[0]
+    known = _VERSIONS.get(group, f"{group}/v1")
     if version != known:
-        raise _InvalidError(("apiVersion", _unsupported(version, [known])))
+        raise InvalidError(("apiVersion", _unsupported(version, [known])))
     metadata = document.get("metadata", {})
     if not isinstance(metadata, dict):
-        raise _InvalidError(("metadata", f"expected a mapping, got {documents.type_name(metadata)}"))
+        raise InvalidError(("metadata", f"expected a mapping, got {documents.type_name(metadata)}"))
     wrong = []
     for part in ("labels", "annotations"):
         entries = metadata.get(part, {})
@@ -153,6 +246,9 @@ def _name(document: documents.Json) -> str:
                 if not isinstance(value, str)
             ]
     name = metadata.get("name")
+    generated = metadata.get("generateName")
+    if not name and document["kind"] == "Pod" and isinstance(generated, str) and generated:
+        name = metadata["name"] = f"{generated}x"  # what the API server would add
     if name is None or name == "":
         wrong.append(("metadata.name", "Required value"))
     elif not isinstance(name, str):
@@ -160,7 +256,7 @@ def _name(document: documents.Json) -> str:
     elif not _SUBDOMAIN.fullmatch(name) or len(name) > _SUBDOMAIN_LENGTH:
         wrong.append(("metadata.name", f"Invalid value: {_shown(name)}: {_SUBDOMAIN_RULE}"))
     if wrong:
-        raise _InvalidError(*wrong)
+        raise InvalidError(*wrong)
     return str(name)
 
 
@@ -168,7 +264,7 @@ def _struct(document: documents.Json, kind: type[Struct]) -> Struct:
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise _InvalidError(_from_msgspec(str(error))) from None
+        raise InvalidError(_from_msgspec(str(error))) from None
 
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -203,7 +299,7 @@ def _read_node(inputs: Inputs, document: documents.Json) -> bool:
     wire = _struct(document, nodes.WireNode)
     wrong = list(_wrong_quantities(nodes.quantities(wire)))
     if wrong:
-        raise _InvalidError(*wrong)
+        raise InvalidError(*wrong)
     row = nodes.project(wire)
     return _put(inputs.nodes, row.name, row)
 
@@ -217,10 +313,10 @@ def _read_pod(inputs: Inputs, document: documents.Json) -> bool:
     document = {**document, "metadata": {"namespace": DEFAULT_NAMESPACE, **document["metadata"]}}
     wire = _struct(document, pods.WirePod)
     if not wire.spec.containers:
-        raise _InvalidError(("spec.containers", "Required value"))
+        raise InvalidError(("spec.containers", "Required value"))
     wrong = [*_wrong_names(wire), *_wrong_quantities(pods.quantities(wire))]
     if wrong:
-        raise _InvalidError(*wrong)
+        raise InvalidError(*wrong)
     name = f"{wire.metadata.namespace}/{wire.metadata.name}"
     inputs.asked[name] = _struct(document, review.Pod)
     return _put(inputs.pods, name, wire)
@@ -290,7 +386,7 @@ def _read_profile(inputs: Inputs, document: documents.Json) -> bool:
         # As JSON and strictly, because the API server does not take "100" for 100 either.
         model = api.NodeSwapProfile.model_validate_json(json.dumps(document), strict=True)
     except pydantic.ValidationError as error:
-        raise _InvalidError(*_from_pydantic(error)) from None
+        raise InvalidError(*_from_pydantic(error)) from None
     return _put(inputs.profiles, model.metadata.name, profiles.compile_profile(model))
 
 
@@ -331,4 +427,4 @@ _READERS: dict[tuple[str, str], Callable[[Inputs, documents.Json], bool]] = {
     (names.GROUP, names.PROFILE_KIND): _read_profile,
     (names.GROUP, names.STATE_KIND): _read_state,
 }
-_KNOWN = ", ".join(kind for _, kind in _READERS)
+_KNOWN = ", ".join([*(kind for _, kind in _READERS), "workloads"])

@@ -6,12 +6,14 @@ import argparse
 import collections
 import os
 import sys
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli import documents, inputs, report
-from swapwarden.policy import namespaces, nodes, plan, pods, profiles, requirements
+from swapwarden.policy import namespaces, nodes, overcommit, plan, pods, profiles, requirements
 
 BAD_INPUT: Final = 2
 CANNOT_WRITE: Final = 1
@@ -19,12 +21,18 @@ CANNOT_WRITE: Final = 1
 _FORMATS: Final = {"table": report.to_table, "yaml": report.to_yaml, "json": report.to_json}
 
 _EPILOG: Final = """\
-Nodes, Namespaces, Pods, NodeSwapProfiles and NodeSwapStates count; other kinds are passed over. A pod counts for the
-node in its spec.nodeName. A node's swap and memory are those in its status (nodeInfo.swap.capacity and
-capacity.memory), or those that the agent reported in a NodeSwapState of the same name. docs/semantics.md explains the
-reasons. Exit status: 0; 2 where the input is bad; 1 where the output cannot be written.
+Nodes, Namespaces, Pods, workloads (Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, CronJobs),
+NodeSwapProfiles and NodeSwapStates count; other kinds are passed over. A node's swap and memory are those in its status
+(nodeInfo.swap.capacity and capacity.memory), or those that the agent reported in a NodeSwapState of the same name.
+
+A pod counts for the node in its spec.nodeName. One that has none yet, and the pod that a workload would make, is
+planned on each Node in the input that its nodeSelector allows, or on the one that --node names. With no Node in the
+input, it is shown what each behavior of profiles would give it. docs/semantics.md explains the reasons.
+
+Exit status: 0; 2 where the input is bad or there is nothing in it to plan; 1 where the output cannot be written.
 
   kubectl get nodes,ns,pods,nsp,nss -A -o yaml | swapwarden plan -f -
+  swapwarden plan -f deployment.yaml -f profile.yaml
 """
 
 
@@ -41,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="YAML or JSON file, directory of such files, or - for standard input; may be repeated",
     )
     parser.add_argument(
+        "--node",
+        metavar="NAME",
+        help="plan only this Node of the input, and on it pods that have no node (default: all Nodes)",
+    )
+    parser.add_argument(
         "-o", "--output", choices=list(_FORMATS), default="table", help="what to print (default: %(default)s)"
     )
 
@@ -49,19 +62,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the plan of every node in the input; the exit status."""
     log = documents.Log()
     found = inputs.collect(documents.read(arguments.filename, log), log)
-    notes = [str(note) for note in log.notes]
-    plans: dict[str, plan.Explanation] = {}
-    if not log.problems:
-        plans, more = _plan(found)
-        notes += more
-    for note in notes:
+    made = _Plan({}, (), [])
+    problems = [str(problem) for problem in log.problems]
+    if not problems:
+        made, problem = _plan(found, arguments.node)
+        problems = [problem] if problem else []
+    for note in (*map(str, log.notes), *made.notes):
         print(f"note: {note}", file=sys.stderr)
-    for problem in log.problems:
+    for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
-    if log.problems:
+    if problems:
         return BAD_INPUT
     try:
-        sys.stdout.write(_FORMATS[arguments.output](plans))
+        sys.stdout.write(_FORMATS[arguments.output](made.plans, made.unplaced, found.profiles.values()))
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader, head perhaps, has seen enough. Python would complain once more when it closes the stream.
@@ -73,42 +86,97 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(found: inputs.Inputs) -> tuple[dict[str, plan.Explanation], list[str]]:
-    """Plans by node, and what is worth knowing about them."""
-    notes = [] if found.nodes else ["no Node in the input: nothing to plan"]
-    notes += [
-        f"pod {wire.metadata.namespace}/{wire.metadata.name} would be refused at admission: {path}: {reason}"
+class _Plan(NamedTuple):
+    """What comes of the input."""
+
+    plans: dict[str, plan.Explanation]
+    """By node."""
+    unplaced: Sequence[pods.PodRow]
+    """Where there is no node to plan them on."""
+    notes: list[str]
+
+
+def _plan(found: inputs.Inputs, only: str | None) -> tuple[_Plan, str]:
+    """Plan what was read, on one node ONLY if that is named; and why that is of no use, or nothing."""
+    notes = [
+        f"pod {wire.metadata.namespace}/{wire.metadata.name} {told}"
         for wire in found.pods.values()
         if inputs.is_awaited(wire)
-        for path, reason in inputs.refusals(found, wire)
+        for told in (
+            *(f"would be refused at admission: {path}: {reason}" for path, reason in inputs.refusals(found, wire)),
+            *inputs.warnings(found, wire),
+        )
     ]
-    by_node: dict[str, list[pods.PodRow]] = collections.defaultdict(list)
-    for row in inputs.pod_rows(found):
+    if only is not None and only not in found.nodes:
+        there = ", ".join(sorted(found.nodes)) or "none"
+        return _Plan({}, (), notes), f"--node {only}: no Node of this name in the input, which has: {there}"
+    rows = [row for row in inputs.pod_rows(found) if not row.terminal]
+    if not found.nodes:
+        notes += ["no Node in the input: shown is what each behavior of profiles would give"] if rows else []
+        why = "" if rows else "nothing to plan: there is no Node, no pod and no workload in the input"
+        return _Plan({}, rows, notes), why
+    chosen = [only] if only is not None else [*found.nodes]
+    bound, free = _placed(found, rows, only, notes)
+    plans = {name: _of_node(found, name, bound[name], free[name], notes) for name in chosen}
+    counted = sum(len(bound[name]) + len(free[name]) for name in chosen)
+    return _Plan(plans, (), notes), f"none of {len(rows)} pods was planned" if rows and not counted else ""
+
+
+_Placed = dict[str, list[pods.PodRow]]
+"""Pods by node."""
+
+
+def _placed(
+    found: inputs.Inputs, rows: Iterable[pods.PodRow], only: str | None, notes: list[str]
+) -> tuple[_Placed, _Placed]:
+    """Pods that are on the nodes, or on the only one that counts, and those that have none and may come there."""
+    chosen = found.nodes.keys() if only is None else {only}
+    bound: _Placed = collections.defaultdict(list)
+    free: _Placed = collections.defaultdict(list)
+    for row in rows:
         pod = f"pod {row.namespace}/{row.name} is left out"
-        if not row.node:
-            notes.append(f"{pod}: spec.nodeName says of no node that the pod is on it")
-        elif row.node not in found.nodes:
-            notes.append(f"{pod}: no Node {row.node!r} (its spec.nodeName) in the input")
-        else:
-            by_node[row.node].append(row)
-    plans = {}
-    for name, node in found.nodes.items():
-        selection = profiles.select(found.profiles.values(), node.labels)
-        facts = nodes.facts(node, found.facts.get(name))
-        if selection.conflicts:
-            ties = ", ".join((selection.profile.name, *selection.conflicts))
-            notes.append(f"node {name}: {ties} have the same priority; {selection.profile.name} governs")
-        notes += (f"node {name}: {missing}" for missing in _missing(selection.profile, facts))
-        absent = {row.namespace for row in by_node[name]} - found.namespaces.keys()
-        if selection.profile.needs_namespaces():
-            notes += (
-                f"no Namespace {each!r} in the input: overrides of {selection.profile.name} are applied as if it had no"
-                " labels"
-                for each in sorted(absent)
-            )
-        known = {**found.namespaces, **{each: namespaces.project(_bare(each)) for each in absent}}
-        plans[name] = plan.explain_node(selection.profile, facts, by_node[name], known)
-    return plans, notes
+        if row.node:
+            if row.node in chosen:
+                bound[row.node].append(row)
+            elif row.node not in found.nodes:
+                notes.append(f"{pod}: no Node {row.node!r} (its spec.nodeName) in the input")
+            continue
+        if row.uid and only is None:
+            notes.append(f"{pod}: it waits to be scheduled; --node NAME plans it on that one")
+            continue
+        selector = found.asked[f"{row.namespace}/{row.name}"].spec.node_selector or {}
+        fitting = [name for name in sorted(chosen) if selector.items() <= found.nodes[name].labels.items()]
+        if not fitting:
+            notes.append(f"{pod}: no Node that it may be planned on has all labels of its spec.nodeSelector")
+        for name in fitting:
+            free[name].append(row)
+    return bound, free
+
+
+def _of_node(
+    found: inputs.Inputs, name: str, bound: list[pods.PodRow], free: list[pods.PodRow], notes: list[str]
+) -> plan.Explanation:
+    """The plan of a node, with each pod that is FREE to come as if it alone came."""
+    selection = profiles.select(found.profiles.values(), found.nodes[name].labels)
+    profile, facts = selection.profile, nodes.facts(found.nodes[name], found.facts.get(name))
+    if selection.conflicts:
+        ties = ", ".join((profile.name, *selection.conflicts))
+        notes.append(f"node {name}: {ties} have the same priority; {profile.name} governs")
+    notes += (f"node {name}: {missing}" for missing in _missing(profile, facts))
+    absent = {row.namespace for row in (*bound, *free)} - found.namespaces.keys()
+    if profile.needs_namespaces():
+        notes += (
+            f"no Namespace {each!r} in the input: overrides of {profile.name} are applied as if it had no labels"
+            for each in sorted(absent)
+        )
+    known = {**found.namespaces, **{each: namespaces.project(_bare(each)) for each in absent}}
+    if overcommit.budget(profile, facts) is None:
+        return plan.explain_node(profile, facts, [*bound, *free], known)
+    explained = plan.explain_node(profile, facts, bound, known)
+    alone = [plan.explain_node(profile, facts, [*bound, row], known).pods for row in free]
+    coming = [one for each, row in zip(alone, free, strict=True) for one in each if one.row.key == row.key]
+    every = sorted((*explained.pods, *coming), key=lambda one: (one.row.namespace, one.row.name))
+    return msgspec.structs.replace(explained, pods=tuple(every))
 
 
 def _bare(namespace: str) -> namespaces.WireNamespace:

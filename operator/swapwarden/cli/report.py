@@ -3,44 +3,91 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import yaml
 
 from swapwarden.api import names
-from swapwarden.policy import plan
+from swapwarden.cli import behaviors
+from swapwarden.policy import plan, pods, profiles
 
 Json = dict[str, Any]
 Plans = Mapping[str, plan.Explanation]
 """By node."""
 
+Unplaced = Sequence[pods.PodRow]
+"""Pods whose node is not known, where there is none: they are shown by behavior."""
+
 _COLUMNS = ("NODE", "POD", "QOS", "POLICY", "REASON", "SWAP.MAX")
+_BY_BEHAVIOR = ("POD", "QOS", "POLICY", "BEHAVIOR", "SWAP")
 _NOTHING = "-"
 
 
-def as_list(plans: Plans) -> Json:
+def as_list(plans: Plans, unplaced: Unplaced = ()) -> Json:
     """A List of NodeSwapStates. Reports, not objects to apply: containers by name, with reasons, running or not."""
-    return {"apiVersion": "v1", "kind": "List", "items": [_state(node, plans[node]) for node in sorted(plans)]}
+    items = [_state(node, plans[node]) for node in sorted(plans)]
+    by_behavior = {"byBehavior": [_unplaced(row) for row in _sorted(unplaced)]} if unplaced else {}
+    return {"apiVersion": "v1", "kind": "List", "items": items, **by_behavior}
 
 
-def to_json(plans: Plans) -> str:
+def to_json(plans: Plans, unplaced: Unplaced = (), known: Iterable[profiles.Profile] = ()) -> str:  # noqa: ARG001 as to_table
     """The List as JSON, ending in a newline."""
-    return json.dumps(as_list(plans), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(as_list(plans, unplaced), indent=2, ensure_ascii=False) + "\n"
 
 
-def to_yaml(plans: Plans) -> str:
+def to_yaml(plans: Plans, unplaced: Unplaced = (), known: Iterable[profiles.Profile] = ()) -> str:  # noqa: ARG001 as to_table
     """The List as YAML."""
-    return yaml.safe_dump(as_list(plans), sort_keys=False, allow_unicode=True, width=2**16)
+    return yaml.safe_dump(as_list(plans, unplaced), sort_keys=False, allow_unicode=True, width=2**16)
 
 
-def to_table(plans: Plans) -> str:
-    """One line for each node, pod and container, for people; columns as wide as they must be."""
-    rows = [_COLUMNS, *(row for node in sorted(plans) for row in _rows(node, plans[node]))]
+def to_table(plans: Plans, unplaced: Unplaced = (), known: Iterable[profiles.Profile] = ()) -> str:
+    """One line for each node, pod and container, for people; behind a behavior, which of the KNOWN profiles have it."""
+    tables = []
+    if plans or not unplaced:
+        tables.append(_table([_COLUMNS, *(row for node in sorted(plans) for row in _rows(node, plans[node]))]))
+    if unplaced:
+        of = {each: sorted(one.name for one in known if one.behavior is each) for each in names.Behavior}
+        lines = (line for row in _sorted(unplaced) for line in _by_behavior(row, of))
+        tables.append(_table([_BY_BEHAVIOR, *lines]))
+    return "\n".join(tables)
+
+
+def _sorted(rows: Unplaced) -> list[pods.PodRow]:
+    return sorted(rows, key=lambda row: (row.namespace, row.name))
+
+
+def _table(lines: Iterable[Iterable[str]]) -> str:
+    """Columns as wide as they must be."""
+    rows = [tuple(line) for line in lines]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "".join(f"{line}\n" for line in lines)
+
+
+def _by_behavior(row: pods.PodRow, known: Mapping[names.Behavior, list[str]]) -> Iterator[Iterable[str]]:
+    policy = _NOTHING if row.policy is None else _printable(row.policy)
+    head: Iterable[str] = (f"{row.namespace}/{row.name}", row.qos, policy)
+    reason = behaviors.refused(row)
+    if reason is not None:
+        yield *head, "(any)", f"no swap: {reason}"
+        return
+    for one in behaviors.each(row):
+        of = f" ({', '.join(known[one.behavior])})" if known[one.behavior] else ""
+        yield *head, f"{one.behavior}{of}", one.text
+        head = ("", "", "")
+
+
+def _unplaced(row: pods.PodRow) -> Json:
+    reason = behaviors.refused(row)
+    given = (
+        {"swapMax": "0", "reason": reason.value}
+        if reason
+        else {"behaviors": msgspec.to_builtins([*behaviors.each(row)])}
+    )
+    stated = {} if row.policy is None else {"policy": row.policy}
+    return {"namespace": row.namespace, "name": row.name, "qos": row.qos.value, **stated, **given}
 
 
 def _state(node: str, explanation: plan.Explanation) -> Json:

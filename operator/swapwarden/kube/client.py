@@ -51,6 +51,14 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 
+_KEEPALIVE = {
+    # The idle time has another name on macOS, where people run kubectl swap.
+    ("TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"): 15,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+}
+"""Options by their names in `socket`, which not every system has; seconds, and how often."""
+
 REQUESTS = metrics.counter(
     "swapwarden_api_requests_total",
     "Requests to the API server by method and answer (HTTP status, or why there was none).",
@@ -526,7 +534,7 @@ class Client:
         raw: Any = transport.get_extra_info("socket")
         # A peer that vanished without a word must not be waited for until the kernel gives up, many minutes later.
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        for name, value in _KEEPALIVE.items():
+            if (option := getattr(socket, name, None)) is not None:
+                raw.setsockopt(socket.IPPROTO_TCP, option, value)
         return _Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))

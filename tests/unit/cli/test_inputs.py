@@ -185,12 +185,12 @@ def test_all_problems_of_a_profile_at_once() -> None:
 
 def test_other_kinds_are_passed_over_with_a_note() -> None:
     read, log = collect(
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": 5}},
+        {"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": {"name": 5}},
         {"apiVersion": "other.example/v1", "kind": "Node", "metadata": {"name": "n"}},
     )
-    known = "only Node, Namespace, Pod, NodeSwapProfile, NodeSwapState count"
+    known = "only Node, Namespace, Pod, NodeSwapProfile, NodeSwapState, workloads count"
     assert [str(note) for note in log.notes] == [
-        f"f: document 1: apps/v1 Deployment is passed over: {known}",
+        f"f: document 1: apps/v1 ControllerRevision is passed over: {known}",
         f"f: document 2: other.example/v1 Node is passed over: {known}",
     ]
     assert not log.problems

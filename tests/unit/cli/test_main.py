@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import pathlib
+import re
 import subprocess
 import sys
+import tomllib
 import types
 
 import pytest
@@ -108,3 +111,35 @@ def test_the_agents_flags_load_no_compressor() -> None:
     loaded = set(said.splitlines()[-1].split())
     assert "asyncio" in loaded
     assert not {"shutil", "lzma", "bz2", "json", "random", "typing_extensions"} & loaded
+
+
+# As in an environment without the extra `operator`.
+BLOCKED = """
+import importlib.abc, sys
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {"aiohttp", "cryptography", "kopf", "prometheus_client", "uvloop"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocked())
+from swapwarden import __main__ as program
+sys.exit(program.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("name", list(program.COMMANDS))
+def test_what_needs_an_extra_names_it_where_it_is_not_installed(name: str) -> None:
+    done = subprocess.run(  # noqa: S603 our own words
+        [sys.executable, "-c", BLOCKED, name, "--help"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Traceback" not in done.stderr
+    if done.returncode:
+        assert re.fullmatch(rf"error: swapwarden {name} needs \w+: pip install 'swapwarden\[operator\]'\n", done.stderr)
+    else:
+        assert done.stdout.startswith(f"usage: swapwarden {name} ")
+    assert (done.returncode == 1) is (name in {"controller", "webhook"})
+
+
+def test_the_extra_has_what_is_told_of_it() -> None:
+    project = tomllib.loads((pathlib.Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    listed = {re.split(r"[^a-z-]", each)[0] for each in project["optional-dependencies"]["operator"]}
+    assert {each.replace("-", "_") for each in listed} == program.OPERATOR

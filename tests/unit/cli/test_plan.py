@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 from swapwarden import __main__ as program
-from swapwarden.cli import plan
+from swapwarden.api import names
+from swapwarden.cli import inputs, plan
 
 INPUT = """\
 apiVersion: v1
@@ -135,6 +136,19 @@ def pod(name: str, node: str | None = "n") -> str:
     return document("Pod", name, spec={"nodeName": node, "containers": [{"name": "app"}]})
 
 
+def template(kind: str, annotations: dict[str, str] | None = None, memory: str = "256Mi", **spec: Any) -> str:
+    """A workload whose pods ask for memory."""
+    group, path = next((group, path) for (group, one), path in inputs.TEMPLATES.items() if one == kind)
+    made: dict[str, Any] = {
+        "metadata": {"annotations": annotations or {}},
+        "spec": {"containers": [{"name": "app", "resources": {"requests": {"memory": memory}}}], **spec},
+    }
+    for step in reversed(path.split(".")):
+        made = {step: made}
+    version = f"{group}/v1" if group else "v1"
+    return "---\n" + yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": {"name": "web"}, **made})
+
+
 def test_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(INPUT, monkeypatch) == 0
     assert capsys.readouterr() == (TABLE, "")
@@ -225,7 +239,9 @@ def test_whatever_is_in_the_input_the_answer_is_a_plan_or_what_is_wrong(
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
         status = run(text, monkeypatch)
         out, err = capsysbinary.readouterr()
-        assert (status == 0 and out.startswith(b"NODE ")) or (status == 2 and not out and b"error: " in err), mutant
+        assert (status == 0 and out.startswith((b"NODE ", b"POD "))) or (
+            status == 2 and not out and b"error: " in err
+        ), mutant
 
 
 def test_several_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,18 +275,21 @@ def test_audit_shows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 
 def test_notes_on_what_does_not_count(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    text = NODE + document("Node", "bare") + pod("lost", "elsewhere") + pod("waits", None) + document("ConfigMap", "c")
+    waits = pod("waits", None).replace("name: waits", "name: waits\n  uid: u")
+    text = NODE + pod("here") + pod("lost", "elsewhere") + waits + document("ConfigMap", "c")
     assert run(text, monkeypatch) == 0
     out, err = capsys.readouterr()
     assert err.splitlines() == [
         (
             "note: standard input: document 5: v1 ConfigMap is passed over:"
-            " only Node, Namespace, Pod, NodeSwapProfile, NodeSwapState count"
+            " only Node, Namespace, Pod, NodeSwapProfile, NodeSwapState, workloads count"
         ),
         "note: pod default/lost is left out: no Node 'elsewhere' (its spec.nodeName) in the input",
-        "note: pod default/waits is left out: spec.nodeName says of no node that the pod is on it",
+        "note: pod default/waits is left out: it waits to be scheduled; --node NAME plans it on that one",
     ]
     assert "lost" not in out
+    assert run(text, monkeypatch, "--node", "n") == 0
+    assert "default/waits" in capsys.readouterr().out
 
 
 NO_SWAP_KNOWN = (
@@ -428,7 +447,7 @@ def test_a_mode_of_the_draft_that_no_policy_knows(
 
 def test_an_output_that_cannot_be_written_is_said(tmp_path: pathlib.Path) -> None:
     source = tmp_path / "empty.yaml"
-    source.write_text("")
+    source.write_text(NODE)
     with pathlib.Path("/dev/full").open("w") as full:
         argv = [sys.executable, "-m", "swapwarden", "plan", "-f", str(source), "-o", "json"]
         ended = subprocess.run(  # noqa: S603 our own program
@@ -438,13 +457,117 @@ def test_an_output_that_cannot_be_written_is_said(tmp_path: pathlib.Path) -> Non
     assert ended.stderr.splitlines()[-1] == "error: standard output: No space left on device"
 
 
-def test_without_nodes_there_is_nothing_to_plan(
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "nothing to plan: there is no Node, no pod and no workload in the input"),
+        (document("NodeSwapProfile", "p", spec={"nodeSelector": {}}), "nothing to plan: "),
+        (NODE + pod("lost", "elsewhere"), "none of 1 pods was planned"),
+        (NODE + template("Deployment", nodeSelector={"no": "such"}), "none of 1 pods was planned"),
+    ],
+)
+def test_input_with_nothing_to_plan_fails_with_a_reason(
+    text: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(text, monkeypatch, "-o", "json") == plan.BAD_INPUT
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.splitlines()[-1].startswith(f"error: {reason}")
+
+
+@pytest.mark.parametrize("kind", [kind for _, kind in inputs.TEMPLATES])
+def test_template_of_a_workload_is_planned_on_each_node_of_the_input(
+    kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = document("NodeSwapProfile", "p", spec={"nodeSelector": {}, "swap": {"behavior": "LimitedSwap"}})
+    twin = NODE.replace("name: n\n", "name: twin\n")
+    assert run(NODE + twin + profile + template(kind), monkeypatch) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if f"/{kind.lower()}/web" in line]
+    share = ["Burstable", "-", "LimitedSwap", str(2**28)]
+    assert lines == [[node, f"default/{kind.lower()}/web", *share] for node in ("n", "twin")]
+    assert run(NODE + twin + profile + template(kind), monkeypatch, "--node", "twin") == 0
+    out, err = capsys.readouterr()
+    assert "twin" in out
+    assert "\nn " not in out
+    assert not err
+
+
+def test_pods_that_come_are_planned_each_as_if_it_came_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("", monkeypatch, "-o", "json") == 0
+    swap = {"behavior": "WorkloadControlled", "workloadControlled": {"overcommitPercent": 100}}
+    profile = document("NodeSwapProfile", "p", spec={"nodeSelector": {}, "swap": swap})
+    limit = {"swapwarden.dev/swap-limit": "768Mi"}
+    there = yaml.safe_load(pod("there").removeprefix("---"))
+    there["metadata"].update(annotations={"swapwarden.dev/swap-limit": "512Mi"}, uid="u")
+    there["status"] = {"startTime": "2026-01-01T00:00:00Z"}
+    text = NODE + profile + f"---\n{yaml.safe_dump(there)}"
+    text += template("Deployment", annotations=limit) + template("Job", annotations=limit)
+    assert run(text, monkeypatch) == 0
+    given = {line.split()[1]: line.split()[-1] for line in capsys.readouterr().out.splitlines() if "default/" in line}
+    left = {"default/deployment/web": str(2**29), "default/job/web": str(2**29)}
+    assert given == {"default/there": str(2**29), **left}
+
+
+def test_node_that_is_not_in_the_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(NODE + pod("a"), monkeypatch, "--node", "m") == plan.BAD_INPUT
+    assert capsys.readouterr().err == "error: --node m: no Node of this name in the input, which has: n\n"
+
+
+def test_without_a_node_pods_are_shown_by_behavior(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = document("NodeSwapProfile", "mine", spec={"nodeSelector": {}, "swap": {"behavior": "LimitedSwap"}})
+    disabled = template("Job", annotations={"swapwarden.dev/swap-policy": "Disabled"})
+    text = profile + template("Deployment") + disabled + pod("bound", "elsewhere")
+    assert run(text, monkeypatch) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out) == {"apiVersion": "v1", "kind": "List", "items": []}
-    assert err == "note: no Node in the input: nothing to plan\n"
+    assert err == "note: no Node in the input: shown is what each behavior of profiles would give\n"
+    assert "LimitedSwap (mine)" in out
+    assert "a share, by the memory request of app" in out
+    [job] = [line.split() for line in out.splitlines() if "default/job/web" in line]
+    assert job[1:] == ["Burstable", "Disabled", "(any)", "no", "swap:", "PolicyDisabled"]
+    assert run(text, monkeypatch, "-o", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["items"] == []
+    by_name = {one["name"]: one for one in told["byBehavior"]}
+    assert by_name["job/web"]["reason"] == "PolicyDisabled"
+    assert {one["behavior"] for one in by_name["deployment/web"]["behaviors"]} == set(names.Behavior)
+
+
+def test_policy_of_a_template_that_is_no_policy_is_refused_at_admission(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = template(
+        "Deployment", annotations={"swapwarden.dev/swap-policy": "disable", "swapwarden.dev/swap-limt": "1Gi"}
+    )
+    assert run(text, monkeypatch) == 0
+    out, err = capsys.readouterr()
+    assert "no swap: InvalidPolicy" in out
+    start = "note: pod default/deployment/web"
+    assert f"{start} would be refused at admission: metadata.annotations[swapwarden.dev/swap-policy]: " in err
+    assert f"{start} metadata.annotations[swapwarden.dev/swap-limt]: " in err
+    assert 'did you mean "swapwarden.dev/swap-limit"?' in err
+
+
+def test_a_misspelt_annotation_is_told_beside_what_makes_the_pod_unreadable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = template("Deployment", memory="lots", annotations={"swapwarden.dev/swap-polcy": "Disabled"})
+    assert run(text, monkeypatch) == plan.BAD_INPUT
+    err = capsys.readouterr().err
+    assert "error: standard input: document 1: spec.template.spec.containers[0].resources.requests.memory: " in err
+    assert "note: standard input: document 1: spec.template.metadata.annotations[swapwarden.dev/swap-polcy]: " in err
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"template": 5}, {"template": {"metadata": []}}, {"jobTemplate": []}])
+@pytest.mark.parametrize(("version", "kind"), [("apps/v1", "Deployment"), ("batch/v1", "CronJob")])
+def test_workload_without_a_template_is_named_with_its_place(
+    version: str, kind: str, spec: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = {"apiVersion": version, "kind": kind, "metadata": {"name": "web"}, "spec": spec}
+    assert run(NODE + "---\n" + yaml.safe_dump(made), monkeypatch) == plan.BAD_INPUT
+    assert capsys.readouterr().err.startswith("error: standard input: document 2: spec.")
 
 
 def test_profiles_that_tie(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -480,7 +603,7 @@ def test_a_reader_that_has_seen_enough(tmp_path: pathlib.Path, monkeypatch: pyte
     os.close(reading)
     with os.fdopen(writing, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        assert plan.run(argparse.Namespace(filename=[str(tmp_path)], output="table")) == 0
+        assert plan.run(argparse.Namespace(filename=[str(tmp_path)], output="table", node=None)) == 0
 
 
 @pytest.mark.parametrize("arguments", [["plan"], ["plan", "-f", "-", "-o", "xml"]])

@@ -16,7 +16,11 @@ SEMANTICS = (ROOT / "docs/semantics.md").read_text()
 def test_the_examples_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
     assert program.main(["plan", "-f", "examples"]) == 0
-    assert "refused" not in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert [line for line in err.splitlines() if line.startswith("note: pod")] == []
+    assert "InvalidPolicy" not in out
+    for workload in ("swap-examples/deployment/worker", "swap-examples/deployment/database"):
+        assert workload in out
 
 
 def test_the_overrides_that_are_shown_are_accepted() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,3 +70,42 @@ def test_what_a_killed_one_left_is_removed(folder: Path, monkeypatch: pytest.Mon
     democluster.down()
     assert removed == ["networks", "folders"]
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_process_is_known_from_the_moment_it_is_started() -> None:
+    """On a busy machine its command line is empty for a while, and it must not be taken for dead then."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        for _ in range(60):
+            with subprocess.Popen(
+                [sys.executable, "-S", "-c", "input()", "testbed", "hold"], stdin=subprocess.PIPE
+            ) as held:
+                democluster._remember(held.pid)
+                known = democluster._holder()
+                held.kill()
+                held.wait()
+            assert known == held.pid
+            assert democluster._holder() is None
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+
+
+@pytest.mark.usefixtures("folder")
+def test_process_that_has_ended_is_not_up_before_it_is_reaped() -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as held:
+        democluster._remember(held.pid)
+        os.waitid(os.P_PID, held.pid, os.WEXITED | os.WNOWAIT)
+        assert democluster._holder() is None
+
+
+def test_another_process_with_its_number_is_not_the_cluster(folder: Path) -> None:
+    democluster._remember(os.getpid())
+    pid, started = (folder / "pid").read_text(encoding="ascii").split()
+    assert democluster._holder() == os.getpid()
+    (folder / "pid").write_text(f"{pid} {int(started) + 1}", encoding="ascii")
+    assert democluster._holder() is None
+    (folder / "pid").write_text("", encoding="ascii")
+    assert democluster._holder() is None

@@ -1,7 +1,13 @@
 """The recorder on plain folders, which tell of changes as cgroups do."""
 
 import io
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,3 +78,37 @@ def test_parse_samples() -> None:
     assert nodevm.parse_samples(text) == [
         Sample(at=1.5, path="pod", event="written", max_bytes=None, current_bytes=8192)
     ]
+
+
+def test_it_tells_until_when_nothing_else_had_happened(root: Path, tmp_path: Path) -> None:
+    """However late it comes to read what was written: a time without a limit is not made longer by that."""
+    output = tmp_path / "output"
+    begun = time.time()
+    running = subprocess.Popen(  # noqa: S603 our own program
+        [sys.executable, str(Path(recorder.__file__)), str(root), str(output)], stdout=subprocess.PIPE
+    )
+
+    def lines() -> list[Sample]:
+        return nodevm.parse_samples(output.read_text(encoding="utf-8")) if output.exists() else []
+
+    def until(holds: Callable[[], object]) -> None:
+        while not holds():
+            assert running.poll() is None
+            assert time.time() < begun + 60
+
+    try:
+        until(lambda: len(lines()) == 1)
+        os.kill(running.pid, signal.SIGSTOP)
+        (root / "memory.swap.max").write_text("0\n", encoding="ascii")
+        wrote = time.time()
+        until(lambda: time.time() > wrote + 0.3)
+        os.kill(running.pid, signal.SIGCONT)
+        until(lambda: lines()[-1].event == "written")
+        written = lines()[-1]
+        assert written.max_bytes == 0
+        assert begun <= written.after <= wrote < wrote + 0.3 <= written.at
+    finally:
+        running.terminate()
+        running.wait()
+        assert running.stdout is not None
+        running.stdout.close()

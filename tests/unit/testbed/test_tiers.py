@@ -63,6 +63,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int, int
 
     monkeypatch.setattr(tiers, "REPORTS", tmp_path)
     monkeypatch.setattr(tiers, "_call", run)
+    monkeypatch.setenv("SWAPWARDEN_CACHE", str(tmp_path / "cache"))
     return planned
 
 

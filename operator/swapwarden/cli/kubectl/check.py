@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from swapwarden.cli.kubectl import flags, session, tables, whole
 
+EXAMPLES: Final = """\b
+Examples:
+  kubectl swap check                                  the whole cluster
+  kubectl swap check -n shop                          a namespace and its pods
+  kubectl swap check -f manifests/ --offline -o json  in CI, without a cluster
+"""
 
-@click.command("check")
+
+@click.command("check", epilog=EXAMPLES)
 @click.option(
     "-f", "--filename", "files", multiple=True, metavar="FILE", help="Check manifests in this file, directory or -."
 )
@@ -46,12 +53,7 @@ def command(
     form: tables.Form,
     target: session.Target,
 ) -> int:
-    r"""Find what is wrong, with the remedy: in the cluster, or in manifests before they are applied.
-
-    \b
-      kubectl swap check                                  the whole cluster
-      kubectl swap check -n shop                          a namespace and its pods
-      kubectl swap check -f manifests/ --offline -o json  in CI, without a cluster
+    """Find what is wrong, with the remedy: in the cluster, or in manifests before they are applied.
 
     Exit status: 0 where all is well, 1 where there are problems, 2 where not all could be looked at.
     """

@@ -37,18 +37,21 @@ def _line(item: shell_completion.CompletionItem[str]) -> str:
     return f"{item.value}\t{summary}" if summary else item.value
 
 
-@click.command("completion")
+EXAMPLES: Final = """\b
+Examples:
+  source <(kubectl swap completion bash)
+  source <(kubectl swap completion zsh)
+  kubectl swap completion fish | source
+"""
+
+
+@click.command("completion", epilog=EXAMPLES)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(*, shell: str) -> None:
-    r"""Print the completion script of a shell for the program kubectl-swap.
+    """Print the completion script of a shell for the program kubectl-swap.
 
     `kubectl swap` itself is completed by kubectl's own completion (kubectl completion --help), which runs the program
     kubectl_complete-swap; nothing is to be set up for that.
-
-    \b
-      source <(kubectl swap completion bash)
-      source <(kubectl swap completion zsh)
-      kubectl swap completion fish | source
     """
     made = shell_completion.get_completion_class(shell)
     if made is None:

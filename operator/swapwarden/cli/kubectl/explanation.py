@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.cli import behaviors
 from swapwarden.cli.kubectl import admissionpolicies, kernelview, registration, remedies, rulewords, workloads
 from swapwarden.cli.kubectl.planned import Planned, own_limit
 from swapwarden.cli.kubectl.sizes import in_bytes, size
@@ -234,8 +235,9 @@ def _plan(seen: Seen, node: nodes.NodeRow, row: pods.PodRow) -> Planned:
             newest = f"{profile.name} generation {profile.generation}"
             profile, chosen = older, f"in force now; {newest} is next, when the rollout comes to the node"
     labels: namespaces.Labels = {} if seen.namespace is None else {row.namespace: seen.namespace}
-    trace = plan.trace_pod(profile, facts, row, seen.others or (), labels)
-    return Planned(seen.pod, row, profile, chosen, facts, reported is not None, trace)
+    others = seen.others or ()
+    trace = plan.trace_pod(profile, facts, row, others, labels)
+    return Planned(seen.pod, row, profile, chosen, facts, reported is not None, trace, others, labels)
 
 
 def _chosen(selection: profiles.Selection, known: Mapping[str, profiles.Profile], node: nodes.NodeRow) -> str:
@@ -466,28 +468,11 @@ def _of_pod(row: pods.PodRow, planned: Planned) -> str:
 
 
 def _behaviors(row: pods.PodRow) -> Iterator[Number]:
-    """What the pod gets by each behavior, told by the pod alone, where it does not itself refuse swap."""
-    if swap.forbids_swap(row.policy) and not row.defaulted:
+    """What the pod gets by each behavior, where it does not itself refuse swap; an override may lift a default."""
+    if behaviors.refused(row) is not None and not (row.defaulted and row.policy == names.Policy.DISABLED):
         return
-    stated = row.limited()
-    yield Number(names.Behavior.KUBELET, "what the kubelet gives" + (", at most its limit" if stated else ""), "")
-    yield Number(names.Behavior.NO_SWAP, "no swap", "0")
-    if row.critical:
-        yield Number(names.Behavior.LIMITED_SWAP, "no swap: a critical pod", "0")
-    elif row.qos is not qos.Class.BURSTABLE:
-        yield Number(names.Behavior.LIMITED_SWAP, f"no swap: the pod is {row.qos}, not Burstable", "0")
-    else:
-        asking = [one.name for one in row.containers if one.request and one.request != one.limit]
-        text = f"a share, by the memory request of {', '.join(asking)}" if asking else _NOBODY_ASKS
-        yield Number(names.Behavior.LIMITED_SWAP, text, "" if asking else "0")
-    yield Number(
-        names.Behavior.WORKLOAD_CONTROLLED,
-        "its own limit, as far as the profile allows" if stated else "no swap: it names no limit",
-        "" if stated else "0",
-    )
-
-
-_NOBODY_ASKS: Final = "no swap: no container has a memory request below its limit"
+    for one in behaviors.each(row):
+        yield Number(one.behavior, one.text, one.swap_max)
 
 
 def _enforced(pod: workloads.Pod) -> Enforced | None:

@@ -11,7 +11,7 @@ import click
 from click import shell_completion
 
 import swapwarden
-from swapwarden.cli.kubectl import completion, tables
+from swapwarden.cli.kubectl import completion, groups, tables
 
 COMMANDS: Final = {
     "nodes": ("swapwarden.cli.kubectl.nodes", "Show each node's swap, how pods get it, and whether that holds."),
@@ -41,8 +41,10 @@ INTERRUPTED: Final = 130
 """Exit status after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
 
 
-class Commands(click.Group):
+class Commands(groups.Group):
     """The commands of COMMANDS, each imported when it is run."""
+
+    aliases = ALIASES
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click's signature
         return list(COMMANDS)
@@ -124,8 +126,8 @@ def complete(words: Sequence[str] | None = None) -> int:
 
 
 def _show(error: click.ClickException) -> None:
-    if isinstance(error, click.UsageError):
-        error.show()
-    else:
-        # It may have in it what some server said.
-        click.echo("\n".join(map(tables.clean, f"error: {error.format_message()}".splitlines())), err=True)
+    # It may have in it what some server said.
+    lines = [*map(tables.clean, f"error: {error.format_message()}".splitlines())]
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        lines += [error.ctx.get_usage(), f"See '{error.ctx.command_path} --help'."]
+    click.echo("\n".join(lines), err=True)

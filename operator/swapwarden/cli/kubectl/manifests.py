@@ -17,17 +17,6 @@ from swapwarden.policy.namespaces import UNDEFAULTED
 
 Json = dict[str, Any]
 
-TEMPLATES: Final = {
-    ("apps", "Deployment"): "spec.template",
-    ("apps", "StatefulSet"): "spec.template",
-    ("apps", "DaemonSet"): "spec.template",
-    ("apps", "ReplicaSet"): "spec.template",
-    ("batch", "Job"): "spec.template",
-    ("batch", "CronJob"): "spec.jobTemplate.spec.template",
-    ("", "ReplicationController"): "spec.template",
-}
-"""Where workloads have their pod template, by group and kind."""
-
 _POD: Final = ("", "Pod")
 _NAMESPACE: Final = ("", "Namespace")
 _PROFILE: Final = (names.GROUP, names.PROFILE_KIND)
@@ -71,8 +60,8 @@ def judge(
         kind = _kind(one.object)
         if kind == _POD:
             yield from _pod(one, one.object, setting, namespace)
-        elif kind in TEMPLATES:
-            yield from _workload(one, TEMPLATES[kind], setting, namespace)
+        elif kind in inputs.TEMPLATES:
+            yield from _workload(one, inputs.TEMPLATES[kind], setting, namespace)
         elif kind == _NAMESPACE:
             yield from _namespace(one)
         elif kind == _PROFILE:
@@ -114,22 +103,13 @@ def _namespace(one: documents.Found) -> Iterator[Problem]:
 
 
 def _workload(one: documents.Found, path: str, setting: _Setting, namespace: str) -> Iterator[Problem]:
-    template: Any = one.object
-    for step in path.split("."):
-        template = template.get(step) if isinstance(template, dict) else None
-    if not isinstance(template, dict):
-        told = f"{_called(one.object)}: Required value"
-        yield Problem(Severity.ERROR, Check.REFUSED, Check.REFUSED, str(one.place.below(path)), told, _CORRECT)
+    try:
+        pod = inputs.made_by(one.object, namespace)
+    except inputs.InvalidError as refused:
+        for where, reason in refused.problems:
+            told = f"{_called(one.object)}: {reason}"
+            yield Problem(Severity.ERROR, Check.REFUSED, Check.REFUSED, str(one.place.below(where)), told, _CORRECT)
         return
-    own, metadata = one.object.get("metadata"), template.get("metadata", {})
-    if not isinstance(metadata, dict) or not isinstance(own, dict):
-        told = f"{_called(one.object)}: metadata: expected a mapping"
-        yield Problem(Severity.ERROR, Check.REFUSED, Check.REFUSED, str(one.place.below(path)), told, _CORRECT)
-        return
-    made = {**metadata, "namespace": own.get("namespace") or namespace, "name": own.get("name") or "unnamed"}
-    if one.object["kind"] == "DaemonSet":
-        made["ownerReferences"] = [{"kind": "DaemonSet", "controller": True}]
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": template.get("spec", {})}
     yield from _pod(documents.Found(one.place.below(path), one.object), pod, setting, namespace)
 
 
@@ -157,12 +137,12 @@ def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str
             here = str(one.place.below(path)) if path.startswith(("metadata", "spec")) else str(one.place)
             told = reason if here.endswith(path) else f"{path}: {reason}"
             yield Problem(Severity.ERROR, Check.REFUSED, Check.REFUSED, here, f"{called}: {told}", _CORRECT)
-        if refused:
-            continue
         for told in inputs.warnings(read, wire):
             path, _, text = told.partition(": ")
             here = str(one.place.below(path))
             yield Problem(Severity.WARNING, Check.NO_EFFECT, Check.NO_EFFECT, here, f"{called}: {text}", _CORRECT)
+        if refused:
+            continue
         asked = read.asked[f"{wire.metadata.namespace}/{wire.metadata.name}"]
         (row,) = inputs.pod_rows(read)
         yield from _effect(row, asked.spec.node_selector or {}, setting, str(one.place), called)

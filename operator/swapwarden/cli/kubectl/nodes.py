@@ -229,20 +229,22 @@ async def _behaviors(asked: session.Session) -> dict[str, str]:
     return {each.metadata.name: each.spec.swap.behavior for each in found}
 
 
-@click.command("nodes")
+EXAMPLES: Final = """\b
+Examples:
+  kubectl swap nodes                  all nodes, those with problems first
+  kubectl swap nodes -o wide          why each is in its state
+  kubectl swap nodes -l pool=batch --sort-by used
+"""
+
+
+@click.command("nodes", epilog=EXAMPLES)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=candidates.nodes)
 @flags.selector
 @click.option("--sort-by", type=click.Choice(list(SORTS)), default="state", help="Default: state, the worst first.")
 @flags.printing
 @flags.cluster
 def command(*, names: tuple[str, ...], selector: str, sort_by: str, form: tables.Form, target: session.Target) -> None:
-    r"""Show each node's swap, how pods get it, and whether that holds.
-
-    \b
-      kubectl swap nodes                  all nodes, those with problems first
-      kubectl swap nodes -o wide          why each is in its state
-      kubectl swap nodes -l pool=batch --sort-by used
-    """
+    """Show each node's swap, how pods get it, and whether that holds."""
     if names and selector:
         raise click.UsageError("give names of nodes or a selector, not both")
     rows = session.run(target, lambda asked: gather(asked, names, selector))

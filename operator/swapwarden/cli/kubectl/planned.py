@@ -6,7 +6,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli.kubectl import workloads
-from swapwarden.policy import nodes, plan, pods, profiles, quantity
+from swapwarden.policy import namespaces, nodes, plan, pods, profiles, quantity
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -21,6 +21,28 @@ class Planned(msgspec.Struct, frozen=True):
     reported: bool
     """Whether the facts are an agent's."""
     trace: plan.Trace
+    others: tuple[pods.PodRow, ...] = ()
+    """The other pods of the node, as far as they were read."""
+    known: namespaces.Labels = {}
+    """Labels of the pod's namespace, where they were read."""
+
+    def made_anew(self, pod: workloads.Pod) -> Planned:
+        """What the rules give POD in this one's place once it is made: its template says all, its status nothing."""
+        bare = msgspec.structs.replace(pod, status=workloads.Status())
+        return self._planned(pod=bare, row=msgspec.structs.replace(pods.project(bare), node=self.row.node))
+
+    def governed(self, **fields: object) -> Planned:
+        """What the rules give under the profile with other FIELDS."""
+        return self._planned(profile=msgspec.structs.replace(self.profile, **fields))
+
+    def on(self, facts: nodes.NodeFacts) -> Planned:
+        """What the rules give on a node like that."""
+        return self._planned(facts=facts)
+
+    def _planned(self, **fields: object) -> Planned:
+        changed = msgspec.structs.replace(self, **fields)
+        trace = plan.trace_pod(changed.profile, changed.facts, changed.row, changed.others, changed.known)
+        return msgspec.structs.replace(changed, trace=trace)
 
     @property
     def override(self) -> profiles.Override | None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib
+import re
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
@@ -30,6 +31,8 @@ PODS: Final = "/api/v1/pods"
 NAMESPACES: Final = "/api/v1/namespaces"
 REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 WEBHOOKS: Final = f"{REGISTRATION}/mutatingwebhookconfigurations"
+_PAGE_CHARACTERS: Final = 16 * 1024
+"""Of a web page, in which its title is looked for."""
 RIGHTS: Final = "docs/kubectl-swap.md lists the rights that each command needs"
 
 
@@ -165,9 +168,11 @@ class Session:
 
     async def get(self, path: str, kind: type[T]) -> T:
         """GET one object. NotFound where it does not exist."""
+        body = await self.body(path)
         try:
-            return decoding.decode(await self.body(path), kind)
+            return decoding.decode(body, kind)
         except msgspec.MsgspecError as error:
+            _refuse_page(f"GET {path}", body)
             raise Failure(f"{path} is not understood: {error}; is this version of kubectl swap too old?") from error
 
     def ahead(self, *paths: str) -> None:
@@ -218,7 +223,11 @@ class Session:
 
         def read(body: bytes) -> decoding.ListMetadata:
             nonlocal seen
-            page = decoding.page(body)
+            try:
+                page = decoding.page(body)
+            except msgspec.DecodeError:
+                _refuse_page(f"GET {path}", body)
+                raise
             for item in page.items or ():
                 try:
                     take(decoder.decode(item))
@@ -242,12 +251,35 @@ class Session:
         return list(await asyncio.gather(*(self.get(f"{path}/{quote(name)}", kind) for name in chosen)))
 
 
+def _refuse_page(request: str, body: bytes) -> None:
+    """Failure where what came instead of an object is a web page."""
+    page = web_page(body[:_PAGE_CHARACTERS].decode("utf-8", "replace"))
+    if page is not None:
+        raise Failure(f"{request}: {page}")
+
+
 def quote(name: str) -> str:
     """A name as one segment of a path, whatever is in it."""
     return urllib.parse.quote(name, safe="")
 
 
+def web_page(answer: str) -> str | None:
+    """What is to be said of an answer that is a web page, where the API server's is none; None of any other."""
+    start = answer[:512].lstrip("\ufeff \t\r\n").lower()
+    if not start.startswith(("<!doctype html", "<html", "<head", "<body", "<!--")):
+        return None
+    found = re.search(r"<title[^>]*>([^<]{1,200})", answer[:_PAGE_CHARACTERS], re.IGNORECASE)
+    title = f" titled {' '.join(found[1].split())[:80]!r}" if found else ""
+    return (
+        f"the answer is a web page{title}, and no API server's; see that the context names the API server's address"
+        " (kubectl config view --minify), and that no proxy in between wants a login"
+    )
+
+
 def _failure(request: str, error: client.ApiError) -> Failure:
+    page = web_page(error.message)
+    if page is not None:
+        return Failure(f"{request} ({error.status}): {page}")
     if error.status == 401:
         return Failure(
             f"the API server refused the credentials (401): {error.message}; log in again, or see what the context"

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from swapwarden.cli.kubectl import candidates, flags, session, tables, whole
 
+EXAMPLES: Final = """\b
+Examples:
+  kubectl swap simulate -f profile.yaml             who gains or loses swap, and where
+  kubectl swap simulate -f profiles/ --delete old   several profiles at once, and one less
+  kubectl swap simulate -f profile.yaml -n shop     what concerns the pods of a namespace
+"""
 
-@click.command("simulate")
+
+@click.command("simulate", epilog=EXAMPLES)
 @click.option(
     "-f",
     "--filename",
@@ -40,13 +49,7 @@ def command(
     form: tables.Form,
     target: session.Target,
 ) -> None:
-    r"""Show what profiles would do to this cluster, before they are applied.
-
-    \b
-      kubectl swap simulate -f profile.yaml             who gains or loses swap, and where
-      kubectl swap simulate -f profiles/ --delete old   several profiles at once, and one less
-      kubectl swap simulate -f profile.yaml -n shop     what concerns the pods of a namespace
-    """
+    """Show what profiles would do to this cluster, before they are applied."""
     if not files and not delete:
         raise click.UsageError("nothing to try: give profiles with -f, or the name of one with --delete")
     if form.output == "name":

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from swapwarden.api import state
-from swapwarden.cli.kubectl import agents, candidates, flags, rates, samples, session, tables, usage
+from swapwarden.cli.kubectl import agents, candidates, flags, groups, rates, samples, session, tables, usage
 from swapwarden.policy import nodes, pods
 
 Row = TypeVar("Row")
@@ -31,8 +31,10 @@ ALIASES: Final = {"pod": "pods", "po": "pods", "node": "nodes", "no": "nodes", "
 }
 
 
-class _Kinds(click.Group):
+class _Kinds(groups.Group):
     """Kinds by kubectl's short names, too."""
+
+    aliases = ALIASES
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
@@ -438,7 +440,15 @@ def _common(sorts: Mapping[str, Any]) -> Callable[[flags.Command], flags.Command
     return decorate
 
 
-@click.group("top", cls=_Kinds)
+EXAMPLES: Final = """\b
+Examples:
+  kubectl swap top pods -A                  who uses most swap, in all namespaces
+  kubectl swap top pods --containers -n shop
+  kubectl swap top nodes -w                 again and again, with rates
+"""
+
+
+@click.group("top", cls=_Kinds, epilog=EXAMPLES)
 def command() -> None:
     """Show who uses how much swap, and how much they may.
 

@@ -122,6 +122,11 @@ class Pod(pods.WirePod, frozen=True):
         """Whether its kubelet has it from a file, and the API server only shows it."""
         return names.CONFIG_MIRROR_ANNOTATION in self.metadata.annotations
 
+    @property
+    def is_static(self) -> bool:
+        """Whether its kubelet has it from elsewhere than the API server, which makes it critical at any priority."""
+        return self.is_mirror or self.metadata.annotations.get(names.CONFIG_SOURCE_ANNOTATION, "api") != "api"
+
 
 def controller(owners: list[Owner]) -> Owner | None:
     """The owner that manages an object; None where nobody does."""

@@ -72,6 +72,7 @@ def test_a_share_of_the_nodes_swap() -> None:
     assert (told.used_bytes, told.used_containers) == (12 * MI, {"app": 12 * MI})
     assert [(one.outcome, one.command) for one in told.changes] == [
         ("more", ""),
+        ("more", ""),
         ("less", ""),
         ("no swap", "kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q Disabled"),
     ]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from swapwarden.cli import documents
+from swapwarden.cli import documents, inputs
 from swapwarden.cli.kubectl import clusterview, manifests
 from swapwarden.cli.kubectl.problems import Problem
 
@@ -61,7 +61,22 @@ def test_a_pod_that_would_be_refused() -> None:
     assert text == "f: document 1: spec.containers: Pod web: Required value"
 
 
-@pytest.mark.parametrize("kind", [kind for _, kind in manifests.TEMPLATES])
+@pytest.mark.parametrize("wrong", [{LIMIT: "lots"}, {POLICY: "disable"}])
+def test_misspelt_annotation_is_told_beside_a_refusal(wrong: dict[str, str]) -> None:
+    found = told(workload("Deployment", {"swapwarden.dev/swap-polcy": "Disabled", **wrong}))
+    assert [severity for severity, _ in found] == ["Error", "Warning"]
+    assert "swap-polcy" in found[1][1]
+
+
+def test_misspelt_annotation_is_told_beside_a_quantity_that_is_none() -> None:
+    broken = pod({"swapwarden.dev/swap-polcy": "Disabled"})
+    broken["spec"]["containers"][0]["resources"] = {"limits": {"memory": "lots"}}
+    found = told(broken)
+    assert [severity for severity, _ in found] == ["Error", "Warning"]
+    assert "swap-polcy" in found[1][1]
+
+
+@pytest.mark.parametrize("kind", [kind for _, kind in inputs.TEMPLATES])
 def test_templates_of_workloads(kind: str) -> None:
     ((severity, text),) = told(workload(kind, {POLICY: "disabld"}))
     path = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 from swapwarden.cli.kubectl import main
 
@@ -119,7 +122,8 @@ def test_usage_errors(tmp_path: pathlib.Path) -> None:
     for arguments in (["nodes", "a", "-l", "b=c"], ["nodes", "--request-timeout", "soon"], ["bogus"]):
         done = run(BLOCKED, "-", *arguments, KUBECONFIG=str(tmp_path / "absent"))
         assert (done.returncode, done.stdout) == (2, ""), arguments
-        assert done.stderr.startswith("Usage: kubectl swap ")
+        assert done.stderr.startswith("error: ")
+        assert "\nUsage: kubectl swap " in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -156,3 +160,63 @@ def test_a_flag_before_the_command_counts(refused: str, capsys: pytest.CaptureFi
     assert "cannot connect to 127.0.0.1:9" in capsys.readouterr().err
     assert main.main(["-n", "shop"]) == 2
     assert "Commands:" in capsys.readouterr().err
+
+
+def helps(found: click.Command, path: str) -> Iterator[tuple[str, str]]:
+    """What a command and all below it say of themselves, by their paths."""
+    context = click.Context(found, info_name=path, terminal_width=80)
+    yield path, found.get_help(context)
+    if isinstance(found, click.Group):
+        for name in found.list_commands(context):
+            below = found.get_command(context, name)
+            assert below is not None
+            yield from helps(below, f"{path} {name}")
+
+
+HELPS = dict(helps(main.command, "kubectl swap"))
+
+
+@pytest.mark.parametrize("path", HELPS)
+def test_help_is_readable(path: str) -> None:
+    text = HELPS[path]
+    assert "\\" not in text
+    assert text.replace("\n", "").isprintable()
+    # One example a line, which begins with what is typed.
+    for line in text.splitlines():
+        assert line.count("kubectl swap ") <= 1 or line.startswith("  `"), line
+    _, found, examples = text.partition("\n  Examples:\n")
+    if found:
+        assert all(re.match(r"    (kubectl swap|source <\()", line) for line in examples.splitlines())
+
+
+def test_each_command_shows_how_it_is_used() -> None:
+    assert [name for name in main.COMMANDS if "\n  Examples:\n" not in HELPS[f"kubectl swap {name}"]] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["nodse"], "nodes"),
+        (["explane", "web"], "explain"),
+        (["top", "podss"], "pods"),
+        (["top", "name-spaces"], "namespaces"),
+        (["xyzzy"], None),
+    ],
+)
+def test_misspelt_command_is_answered_with_the_one_that_was_meant(
+    words: list[str], meant: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: unknown command ")
+    assert ("did you mean" in said) is (meant is not None)
+    if meant:
+        assert f'did you mean "{meant}"?' in said or f'did you mean "{meant[:-1]}"?' in said
+
+
+@pytest.mark.parametrize("words", [["nodes", "--bad"], ["explain"], ["check", "--offline"], ["nodes", "-o", "xml"]])
+def test_errors_all_begin_alike(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert f"See 'kubectl swap {words[0]} --help'." in said

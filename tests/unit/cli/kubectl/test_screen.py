@@ -59,11 +59,12 @@ NUMBERS
   pod    its containers together                     = 384Mi (402653184)
 
 TO CHANGE IT
-  more     a larger memory request of proxy, below the memory limit, in the pod template of deployment/report
-  less     annotation swapwarden.dev/swap-limit in the pod template of deployment/report
+  more     a memory limit of proxy above its request (64Mi), or a smaller request, in the pod template of deployment/report
+  more     a memory request of app above 1Gi and below its limit (2Gi), in the pod template of deployment/report
+  less     annotation swapwarden.dev/swap-limit below 384Mi, in the pod template of deployment/report
   no swap  the policy Disabled, for pods that are made from then on
            $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q Disabled
-"""  # noqa: RUF001 a sign of multiplication
+"""  # noqa: E501, RUF001 a screen is as wide as it is, with a sign of multiplication
 
 TENANT = """\
 batch/report-6d5f8b7c9-x2x4q: what it gets depends on the profile of its node, which cannot be seen
@@ -101,8 +102,8 @@ RULES  the first that matches decides
   >  PolicyDisabled    the policy is Disabled
 
 TO CHANGE IT
-  swap, as the profile gives it  the policy NoPreference, for pods that are made from then on
-                                 $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q NoPreference
+  swap  the policy NoPreference, for pods that are made from then on
+        $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q NoPreference
 """
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +41,7 @@ class Server:
                 pass
 
         self.http = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        self.http.handle_error = lambda *_: None  # type: ignore[method-assign]  # who has read enough may leave
 
     def kubeconfig(self, folder: Path, user: dict[str, object] | None = None) -> str:
         path = folder / "kubeconfig"
@@ -80,6 +83,82 @@ def test_what_the_server_says(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(said)
+
+
+PAGE = (
+    "<!DOCTYPE html>\n<html><head><title>Sign in &amp; go on</title></head><body>"
+    + "<p>more</p>" * 5000
+    + "</body></html>"
+)
+
+
+@pytest.mark.parametrize("status", [200, 302, 401, 403, 404, 502])
+@pytest.mark.parametrize("words", [["top", "nodes"], ["nodes", "n1"]])
+def test_web_page_is_told_in_a_sentence_and_not_printed(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int, words: list[str]
+) -> None:
+    server.status, server.body = status, PAGE.encode()
+    assert main.main([*words, "--kubeconfig", server.kubeconfig(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: GET /")
+    assert "the answer is a web page titled 'Sign in &amp; go on'" in err
+    assert "address" in err
+    assert "<p>" not in err
+    assert len(err) < 500
+
+
+# The names of Linux that Python has on no other system, taken away before anything is imported.
+ELSEWHERE = """
+import os, select, signal, socket, sys, time
+absent = {
+    os: ("memfd_create", "eventfd", "pidfd_open", "sched_setaffinity", "setresuid", "splice", "posix_fadvise",
+         "copy_file_range", "getrandom", "sendfile", "O_TMPFILE", "O_PATH", "O_DIRECT"),
+    select: ("epoll", "EPOLLIN"),
+    signal: ("pidfd_send_signal", "sigtimedwait", "sigwaitinfo", "SIGRTMIN", "SIGPWR"),
+    socket: ("TCP_KEEPIDLE", "TCP_USER_TIMEOUT", "SOCK_CLOEXEC", "SOCK_NONBLOCK", "AF_NETLINK", "AF_VSOCK"),
+    time: ("CLOCK_BOOTTIME", "CLOCK_TAI", "clock_settime"),
+}
+import asyncio, selectors  # which know other systems themselves
+for module, gone in absent.items():
+    for name in gone:
+        if hasattr(module, name):
+            delattr(module, name)
+socket.TCP_KEEPALIVE = socket.TCP_KEEPINTVL  # what macOS has in place of TCP_KEEPIDLE
+selectors.DefaultSelector = selectors.PollSelector
+def opened(event, arguments):
+    if event == "open" and str(arguments[0]).startswith(("/proc", "/sys")):
+        raise FileNotFoundError(arguments[0])
+sys.addaudithook(opened)
+from swapwarden.cli.kubectl import __main__ as program
+sys.argv[:] = ["kubectl-swap", *sys.argv[1:]]
+sys.exit(program.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["nodes"], 0),
+        (["top", "pods", "-A"], 0),
+        (["explain", "web"], 1),
+        (["simulate", "--delete", "a"], 1),
+    ],
+)
+def test_it_runs_where_python_lacks_what_only_linux_has(
+    server: Server, tmp_path: Path, words: list[str], status: int
+) -> None:
+    server.body = b'{"items": []}'
+    done = subprocess.run(  # noqa: S603 our own words
+        [sys.executable, "-c", ELSEWHERE, *words, "--kubeconfig", server.kubeconfig(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == status, done.stderr
+    assert server.paths
 
 
 class Issuer:

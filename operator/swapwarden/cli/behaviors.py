@@ -1,0 +1,50 @@
+"""What a pod gets by each behavior of profiles, told by the pod alone: for where its node is not known. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.policy import nodes, pods, profiles, qos, swap
+
+_NOBODY_ASKS: Final = "no swap: no container has a memory request below its limit"
+_ANYWHERE: Final = nodes.NodeFacts(compatible=True, swap_bytes=0, memory_bytes=0)
+_OF_THE_POD: Final = frozenset({names.Reason.POLICY_DISABLED, names.Reason.INVALID_POLICY})
+
+
+class Given(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a pod gets by one behavior."""
+
+    behavior: names.Behavior
+    text: str
+    swap_max: str = ""
+    """0, or empty: that depends on the node."""
+
+
+def refused(row: pods.PodRow) -> names.Reason | None:
+    """Why the pod gets no swap whatever the behavior; None where that depends on it."""
+    reason = swap.decide(profiles.BUILT_IN, _ANYWHERE, row).reason
+    return reason if reason in _OF_THE_POD else None
+
+
+def each(row: pods.PodRow) -> Iterator[Given]:
+    """What the pod gets by each behavior, as if no annotation of it refused swap."""
+    stated = row.limited()
+    yield Given(names.Behavior.KUBELET, "what the kubelet gives" + (", at most its limit" if stated else ""))
+    yield Given(names.Behavior.NO_SWAP, "no swap", "0")
+    if row.critical:
+        yield Given(names.Behavior.LIMITED_SWAP, "no swap: a critical pod", "0")
+    elif row.qos is not qos.Class.BURSTABLE:
+        yield Given(names.Behavior.LIMITED_SWAP, f"no swap: the pod is {row.qos}, not Burstable", "0")
+    else:
+        asking = [one.name for one in row.containers if one.request and one.request != one.limit]
+        text = f"a share, by the memory request of {', '.join(asking)}" if asking else _NOBODY_ASKS
+        yield Given(names.Behavior.LIMITED_SWAP, text, "" if asking else "0")
+    yield Given(
+        names.Behavior.WORKLOAD_CONTROLLED,
+        "its own limit, as far as the profile allows" if stated else "no swap: it names no limit",
+        "" if stated else "0",
+    )
