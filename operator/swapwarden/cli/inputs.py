@@ -65,6 +65,8 @@ class Inputs:
     pods: dict[str, pods.WirePod] = dataclasses.field(default_factory=dict)
     asked: dict[str, review.Pod] = dataclasses.field(default_factory=dict)
     """The same pods, as far as admission reads them."""
+    existing: set[str] = dataclasses.field(default_factory=set)
+    """Those of the pods that a workload would make which exists already, and so has pods of its own."""
 
 
 def pod_rows(inputs: Inputs) -> Iterator[pods.PodRow]:
@@ -183,6 +185,8 @@ def _collect_template(inputs: Inputs, one: documents.Found, path: str, log: docu
         log.note(pod.place, text)
     # Its own metadata.name, as there may be a pod of this name.
     made["metadata"]["name"] = f"{kind.lower()}/{name}"
+    if one.object["metadata"].get("uid"):
+        inputs.existing.add(f"{made['metadata']['namespace']}/{made['metadata']['name']}")
     try:
         if _read_pod(inputs, made):
             log.note(one.place, f"{kind} {name!r} was read before; this one counts")

@@ -144,6 +144,10 @@ def _placed(
         if row.uid and only is None:
             notes.append(f"{pod}: it waits to be scheduled; --node NAME plans it on that one")
             continue
+        if f"{row.namespace}/{row.name}" in found.existing and only is None:
+            # An export of a whole cluster has thousands of them, and of nodes.
+            notes.append(f"{pod}: its workload exists, and its pods count; --node NAME plans its template")
+            continue
         selector = found.asked[f"{row.namespace}/{row.name}"].spec.node_selector or {}
         fitting = [name for name in sorted(chosen) if selector.items() <= found.nodes[name].labels.items()]
         if not fitting:

@@ -492,6 +492,19 @@ def test_template_of_a_workload_is_planned_on_each_node_of_the_input(
     assert not err
 
 
+def test_template_of_a_workload_that_exists_is_planned_on_a_node_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An export of a large cluster has thousands of both: each on each would be no answer."""
+    text = NODE + pod("a") + template("Deployment").replace("name: web", "name: web\n  uid: u")
+    assert run(text, monkeypatch) == 0
+    out, err = capsys.readouterr()
+    assert "deployment/web" not in out
+    assert "note: pod default/deployment/web is left out: its workload exists" in err
+    assert run(text, monkeypatch, "--node", "n") == 0
+    assert "deployment/web" in capsys.readouterr().out
+
+
 def test_pods_that_come_are_planned_each_as_if_it_came_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
