@@ -147,16 +147,19 @@ class Newcomer:
 class Listener:
     """A listening socket of the running event loop."""
 
-    def __init__(self, host: str, port: int, accepted: Callable[[socket.socket, str], None]) -> None:
+    def __init__(
+        self, host: str, port: int, accepted: Callable[[socket.socket, str], None], make_room: Callable[[], object]
+    ) -> None:
         """Call `accepted` with each new connection, which does not block, and its peer's address.
 
+        Where the process has no descriptor left for one, `make_room` is to close some connection.
         OSError where the address cannot be bound.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
         self._socket.settimeout(0)
         self.port = int(self._socket.getsockname()[1])
-        self._accepted = accepted
+        self._accepted, self._make_room = accepted, make_room
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
         self._listen()
@@ -180,6 +183,7 @@ class Listener:
                 return
             except OSError as error:
                 log.error("cannot accept connections", extra={"port": self.port, "error": error})  # noqa: TRY400 the text says all
+                self._make_room()
                 self._loop.remove_reader(self._socket)
                 self._retry = self._loop.call_later(RETRY_SECONDS, self._listen)
                 return

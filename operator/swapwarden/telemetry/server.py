@@ -147,6 +147,10 @@ class _Server:
         """Wait for the head of a new connection's request."""
         listener.Newcomer(connection, peer, self._waiting, self._readable, seconds=HEAD_TIMEOUT, expired=self._refuse)
 
+    def make_room(self) -> None:
+        """Close one connection."""
+        self._waiting.drop_one()
+
     def close(self) -> None:
         """Close all connections."""
         self._waiting.drop_all()
@@ -222,7 +226,7 @@ async def serve(
     OSError where the address cannot be bound.
     """
     server = _Server(_Answers(alive, ready, refresh, render))
-    listening = listener.Listener(host, port, server.accepted)
+    listening = listener.Listener(host, port, server.accepted, server.make_room)
     try:
         log.info("serving health and metrics", extra={"host": host, "port": listening.port})
         yield listening.port

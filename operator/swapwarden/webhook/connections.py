@@ -30,6 +30,9 @@ MAX_HANDSHAKES: Final = 256
 MAX_CONNECTIONS: Final = 512
 """After the handshake."""
 
+MAX_FILES: Final = 4096
+"""Files that the process should be able to have open: all of the above, and some."""
+
 READ_TIMEOUT: Final = 10.0
 """Seconds for a connection's first byte, for a TLS handshake, for a request's head, and for its body."""
 
@@ -259,6 +262,11 @@ class Door:
         _wake_after(connection, _RECORD_HEADER_BYTES)
         listener.Newcomer(connection, peer, self._silent, self._readable, seconds=READ_TIMEOUT)
         if len(self._silent) == before:
+            DROPPED.inc("silent")
+
+    def make_room(self) -> None:
+        """Drop one that has not come through."""
+        if self._silent.drop_one():
             DROPPED.inc("silent")
 
     async def close(self) -> None:

@@ -8,12 +8,13 @@ import contextlib
 import logging
 import math
 import pathlib
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 
 from swapwarden.telemetry import build, exposition, logs
 from swapwarden.telemetry import server as health
-from swapwarden.webhook import certificates, server
+from swapwarden.webhook import certificates, connections, server
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     except certificates.CertificateError as error:
         log.error("no usable certificate (--tls-cert, --tls-key): %s", error)  # noqa: TRY400 the text says all
         return 1
+    _allow_open_files(connections.MAX_FILES)
     build.publish("webhook")
     exposition.register()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -65,6 +67,15 @@ def run(args: argparse.Namespace) -> int:
             log.error("cannot listen: %s (--host, --port, --metrics-address)", error)  # noqa: TRY400 the text says all
             return 1
     return 0
+
+
+def _allow_open_files(count: int) -> None:
+    """Raise the soft limit, which container runtimes may leave at 1024, as far as the hard one allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    wanted = count if hard == unlimited else min(count, hard)
+    if soft != unlimited and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextlib.asynccontextmanager

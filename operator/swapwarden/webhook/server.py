@@ -225,7 +225,7 @@ async def serve(host: str, port: int, pair: certificates.Certificates) -> AsyncI
     server = web.Server(handler, request_factory=_request)
     established = connections.Established()
     door = connections.Door(pair.context, lambda peer: connections.Connection(server, established, peer))
-    listening = listener.Listener(host, port, door.accepted)
+    listening = listener.Listener(host, port, door.accepted, door.make_room)
     try:
         yield Serving(listening.port, handler)
     finally:

@@ -62,7 +62,8 @@ async def test_a_process_without_descriptors_goes_on_accepting_later(
         connection.close()
         accepted.put_nowait(peer)
 
-    listening = listener.Listener("127.0.0.1", 0, take)
+    room: list[bool] = []
+    listening = listener.Listener("127.0.0.1", 0, take, lambda: room.append(True))
     real = socket.socket.accept
     monkeypatch.setattr(socket.socket, "accept", full)
     _, writer = await asyncio.open_connection("127.0.0.1", listening.port)
@@ -71,5 +72,6 @@ async def test_a_process_without_descriptors_goes_on_accepting_later(
             await asyncio.sleep(0)
         monkeypatch.setattr(socket.socket, "accept", real)
         assert await accepted.get() == "127.0.0.1"
+    assert room, "another connection had to give way"
     writer.close()
     listening.close()

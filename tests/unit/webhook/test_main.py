@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import resource
 import socket
 from pathlib import Path
 
 import pytest
 from swapwarden.telemetry import exposition, logs
-from swapwarden.webhook import main
+from swapwarden.telemetry import server as telemetry
+from swapwarden.webhook import connections, main
 
 from testbed import pki
 
@@ -75,3 +77,20 @@ def test_with_its_port_taken_it_says_so_and_ends(
     (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
     assert "cannot listen" in record.getMessage()
     assert str(port) in record.getMessage()
+
+
+def test_as_many_files_may_be_open_as_connections_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    for (soft, hard), wanted in (
+        ((1024, 524288), [(4096, 524288)]),
+        ((1024, 2048), [(2048, 2048)]),
+        ((1024, resource.RLIM_INFINITY), [(4096, resource.RLIM_INFINITY)]),
+        ((20000, 524288), []),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), []),
+    ):
+        given: list[tuple[int, int]] = []
+        monkeypatch.setattr(resource, "getrlimit", lambda _which, now=(soft, hard): now)
+        monkeypatch.setattr(resource, "setrlimit", lambda _which, limits, given=given: given.append(limits))
+        main._allow_open_files(connections.MAX_FILES)
+        assert given == wanted
+    held = connections.MAX_SILENT * 2 + connections.MAX_HANDSHAKES + connections.MAX_CONNECTIONS
+    assert held + telemetry.MAX_WAITING + telemetry.MAX_METRICS < connections.MAX_FILES
