@@ -46,6 +46,7 @@ from swapwarden.agent import (
     survey,
     swapdisks,
     swaps,
+    timeslice,
     turns,
     usage,
     wanted,
@@ -172,6 +173,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     logs.configure(arguments.log_level, arguments.log_format)
     build.publish("agent")
+    timeslice.shorten()
     sslproto.SSLProtocol.max_size = TLS_BYTES
     # All modules are there now, and stay. Each full collection would go through them, for as long as ten repairs take.
     gc.collect()
