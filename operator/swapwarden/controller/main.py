@@ -436,7 +436,7 @@ class Controller:
     def _assume(self) -> None:
         """Begin to lead: elected, and with all known that a plan is made from."""
         leadership = self._leadership
-        if leadership is None or self.unready() is not None:
+        if leadership is None or leadership.left() <= 0 or self.unready() is not None:
             return
         if self._led is not None and self._led.leadership is leadership:
             return

@@ -17,6 +17,7 @@ from swapwarden.kube import client, config
 
 from testbed import manifests
 from testbed.controller import Controller
+from tests.integration.controller import clocks
 from tests.integration.controller.cluster import FAST, Cluster
 from tests.unit.controller.objects import term
 from tests.unit.controller.test_pairs import handshake
@@ -327,9 +328,15 @@ async def test_a_missing_secret_is_told_with_the_remedy(
 
 
 def test_the_process_does_it_when_it_is_told_to(
-    installed: Installed, eventually: Callable[[Callable[[], object], str], None]
+    installed: Installed, eventually: Callable[[Callable[[], object], str], None], tmp_path: pathlib.Path
 ) -> None:
-    with Controller(installed.cluster.cp, FAST, *FLAGS) as controller:
+    difference = "swapwarden_controller_clock_difference_seconds"
+    program = (clocks.__file__, str(tmp_path))
+    with Controller(installed.cluster.cp, FAST, *FLAGS, program=program) as controller:
         eventually(installed.works, "a certificate that is trusted")
+        assert abs(controller.metric(difference)) < 60
+        clocks.put(tmp_path, clocks.WALL, 100 * DAY.total_seconds())
+        eventually(lambda: controller.metric(difference) > 99 * DAY.total_seconds(), "the wrong clock is seen")
+        assert installed.works()
         assert controller.metric("swapwarden_controller_webhook_certificate_expiry_timestamp_seconds") > 0
         assert "PRIVATE" not in controller.process.output()

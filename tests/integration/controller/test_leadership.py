@@ -230,10 +230,11 @@ def test_a_write_on_its_way_when_the_leader_freezes_is_refused_when_it_arrives(
             assert later > term
             eventually(lambda: cluster.swap_max("n10", pod) == "0", "the second one plans")
             eventually(lambda: time.monotonic() - since >= frozen, "it was frozen for long", timeout=2 * frozen + 10)
+            # Before it wakes up: then it would take back what has not arrived.
             between.go_on()
-            first.process.send_signal(signal.SIGCONT)
             refused = Write(term, first.credential, REFUSED)
             eventually(lambda: refused in audit.writes(), "the late write is refused")
+            first.process.send_signal(signal.SIGCONT)
             first.said(NO_MORE)
             assert cluster.spec("n10")["epoch"] == later
 

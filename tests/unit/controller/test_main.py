@@ -308,6 +308,13 @@ async def test_what_was_queued_in_an_earlier_leadership_writes_nothing_in_the_ne
     assert epoch((await bench.writes(1))[0]) == 7
 
 
+async def test_a_leadership_that_is_over_when_it_is_told_of_is_none(bench: Bench) -> None:
+    bench.synced()
+    bench.led = Led(0.0)
+    bench.elected()
+    assert (main.LEADER.value(), main.EPOCH.value()) == (0, 0)
+
+
 async def test_a_refusal_of_an_earlier_term_does_not_end_this_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

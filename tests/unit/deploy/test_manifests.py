@@ -462,3 +462,15 @@ def test_the_testbed_applies_the_namespace_first_and_forgets_nothing() -> None:
     wanted = of_kind(*kinds)
     assert len(applied) == len(wanted)
     assert all(document in wanted for document in applied)
+
+
+def test_the_controller_prefers_control_plane_nodes_and_needs_none() -> None:
+    """Whoever has the kubelet of its node may have its token."""
+    [deployment] = [each for each in of_kind("Deployment") if each["metadata"]["name"] == "swapwarden-controller"]
+    spec = deployment["spec"]["template"]["spec"]
+    label = "node-role.kubernetes.io/control-plane"
+    [preferred] = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred["preference"]["matchExpressions"] == [{"key": label, "operator": "Exists"}]
+    assert {"key": label, "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
+    assert "requiredDuringSchedulingIgnoredDuringExecution" not in spec["affinity"]["nodeAffinity"]
+    assert label not in spec["nodeSelector"]
