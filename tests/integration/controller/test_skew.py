@@ -70,6 +70,9 @@ def test_it_plans_and_does_not_write_for_ever(other_version: str, cluster: Clust
         # Each change of a pod may be followed by one write; what the API server drops is not written again and again.
         assert 1 <= written <= 15
         assert controller.metric("swapwarden_controller_failures_total") == 0
+        lacking = other_version == "older"
+        assert controller.metric("swapwarden_controller_crd_fields_missing") == lacking
+        assert ("is older than this controller and lacks spec.kubepods" in controller.process.output()) == lacking
 
 
 def test_versions_that_lead_in_turn_undo_nothing_of_each_other(cluster: Cluster, eventually: Eventually) -> None:
