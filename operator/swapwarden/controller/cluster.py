@@ -106,7 +106,12 @@ class Cluster:
         if new is not None and new.node:
             node = self.nodes.get(new.node)
             self._pods.setdefault(new.node, {})[key] = new.on(node.uid) if node is not None else new
-            if self._is_urgent(new) and (old is None or old.node != new.node):
+            urgent = self._is_urgent(new) and (old is None or old.node != new.node)
+            if len(self._pods[new.node]) > state.MAX_PODS:
+                # Each write moves a large object, and most of these pods never run: whoever makes them must not have
+                # the API server, and this process, work on this node alone.
+                self._dirty(new.node, PATIENT_SECONDS, urgent=urgent)
+            elif urgent:
                 self._dirty(new.node, 0.0, urgent=True)
             else:
                 # Under behavior Kubelet a container's own limit may be all that limits it.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from swapwarden.api import names
+from swapwarden.api import names, state
 from swapwarden.kube import client
 from swapwarden.telemetry import metrics
 
@@ -21,17 +21,19 @@ log = logging.getLogger(__name__)
 
 LACKING = metrics.gauge(
     "swapwarden_controller_crd_fields_missing",
-    "1 while the CustomResourceDefinition of NodeSwapStates lacks fields that this controller writes, which the API"
-    " server then drops: it is of an older version.",
+    "1 while the CustomResourceDefinition of NodeSwapStates lacks fields or values that this controller writes: it is"
+    " of an older version. The API server drops the fields, and pods with such values are left out.",
 )
 
 AGAIN_SECONDS: Final = 300.0
 _STRICT: Final = {"fieldValidation": "Strict"}
 _LENIENT: Final = {"fieldValidation": "Ignore"}
-_REFUSALS: Final = {400, 422}
+_INVALID: Final = 422
+_REFUSALS: Final = {400, _INVALID}
 """To a POST and to a PATCH (k/k: staging/src/k8s.io/apiserver/pkg/endpoints/handlers)."""
 _REFUSED: Final = "strict decoding error"
 _FIELD: Final = re.compile(r'unknown field "([^"]{1,253})"')
+_VALUE: Final = re.compile(rf"spec\.pods\.({state.POD_KEY})[.:]")
 _MAX_NAMED: Final = 5
 
 
@@ -62,17 +64,26 @@ class CrdFields:
         """Whether a write was refused because of fields that the definition lacks: it can be repeated without."""
         if error.status not in _REFUSALS or _REFUSED not in error.message:
             return False
-        fields = sorted(set(_FIELD.findall(error.message)))
-        more = f" and {len(fields) - _MAX_NAMED} more" if len(fields) > _MAX_NAMED else ""
+        self._lacks(sorted(set(_FIELD.findall(error.message))) or ["fields"])
+        return True
+
+    def refused_pods(self, error: client.ApiError) -> frozenset[str]:
+        """Return the keys of pods for which a write was refused: of a kind that the definition does not know yet."""
+        keys = frozenset(_VALUE.findall(error.message)) if error.status == _INVALID else frozenset[str]()
+        if keys:
+            self._lacks([f"values of spec.pods.{key}" for key in sorted(keys)])
+        return keys
+
+    def _lacks(self, found: list[str]) -> None:
+        more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
         log.error(
             "the CustomResourceDefinition %s.%s is older than this controller and lacks %s%s: what they say is not"
             " enforced; apply crds/ of this version. All else is planned; trying again in %.0f s",
             names.STATE_PLURAL,
             names.GROUP,
-            ", ".join(fields[:_MAX_NAMED]) or "fields",
+            ", ".join(found[:_MAX_NAMED]),
             more,
             AGAIN_SECONDS,
         )
         self._until = self._now() + AGAIN_SECONDS
         LACKING.set(1)
-        return True

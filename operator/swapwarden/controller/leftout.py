@@ -13,8 +13,7 @@ from swapwarden.telemetry import metrics
 PODS = metrics.gauge(
     "swapwarden_controller_pods_left_out",
     f"Pods of a node that are not in its plan, which has room for {state.MAX_PODS} pods and"
-    f" {state.MAX_PODS_BYTES // 1024} KiB, or which the API server refused; only nodes with such pods. Only the leader"
-    " has it.",
+    f" {state.MAX_PODS_BYTES // 1024} KiB; only nodes with such pods. Only the leader has it.",
     labels=("node",),
 )
 

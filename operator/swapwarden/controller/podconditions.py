@@ -23,6 +23,8 @@ from swapwarden.policy import pods
 
 log = logging.getLogger(__name__)
 
+RESERVE: Final = 0.25
+"""Share of the writes of a second that is left to states: conditions of one tenant's pods must not delay limits."""
 GATHER_SECONDS: Final = 0.2
 """How long changes gather before pods are looked at: of a pod's start come several at once."""
 BACKOFF_SECONDS: Final = (1.0, 60.0)
@@ -101,7 +103,7 @@ class PodConditions:
         self._changed = asyncio.Event()
         # By the pod's uid. Each is written by itself: what one is refused, or waits for, is its own trouble.
         self._wanted: dict[str, _Wanted] = {}
-        self._queue = workqueue.WorkQueue(QUEUE, hold=writes.wait)
+        self._queue = workqueue.WorkQueue(QUEUE, hold=lambda: writes.wait(reserve=RESERVE))
         self._backoffs: dict[str, backoff.Backoff] = {}
 
     def nudge(self, *nodes: str) -> None:

@@ -87,6 +87,9 @@ class Reconciler:
         # By node: what the API server stored, and what of it was to be stored.
         self._dropped: dict[str, tuple[state.StateSpec | dict[str, Any], state.StateSpec]] = {}
 
+        # By node: pods that the API server refused, for as long as it is not asked again.
+        self._refused: dict[str, frozenset[str]] = {}
+
     async def reconcile(self, name: str) -> None:
         """Look at one node. client.ApiError and client.Unreachable where it is to be tried again; Deposed, TermOver."""
         term, node = self._term(), self._known.nodes.get(name)
@@ -97,11 +100,13 @@ class Reconciler:
             term.asked.forget(name)
             term.left_out.forget(name)
             self._dropped.pop(name, None)
+            self._refused.pop(name, None)
             return
         if self._known.lacks_namespaces(name):
             return
         begun, came = time.perf_counter(), self._waits.now()
         spec, left_out = self._known.plan_all(name)
+        spec = self._without_refused(name, spec)
         PLANS.observe(time.perf_counter() - begun)
         row = self._known.state_of(name)
         if self._known.restoring:
@@ -147,7 +152,7 @@ class Reconciler:
                 term, "state", self._api.merge_patch(path, body, params=params, timeout=WRITE_TIMEOUT)
             )
         except client.ApiError as error:
-            if self._fields.refused(error):
+            if self._is_older(error, node.name, spec):
                 self._again(node.name, 0.0)
                 return None
             if error.status == 422 and state.EPOCH_REFUSAL in error.message:
@@ -176,7 +181,7 @@ class Reconciler:
                 term, "state", self._api.post(STATES, msgspec.json.encode(body), params=params, timeout=WRITE_TIMEOUT)
             )
         except client.ApiError as error:
-            if self._fields.refused(error):
+            if self._is_older(error, node.name, spec):
                 self._again(node.name, 0.0)
                 return None
             if error.status != 409 or not await self._look(node.name):
@@ -184,6 +189,26 @@ class Reconciler:
             self._again(node.name, 0.0)
             return None
         return self._wrote(answer, spec, fields)
+
+    def _is_older(self, error: client.ApiError, name: str, spec: state.StateSpec) -> bool:
+        """Whether a write was refused by an older definition, and another one can do with less."""
+        if self._fields.refused(error):
+            return True
+        keys = self._fields.refused_pods(error) & spec.pods.keys()
+        if keys:
+            self._refused[name] = self._refused.get(name, frozenset()) | keys
+        return bool(keys)
+
+    def _without_refused(self, name: str, spec: state.StateSpec) -> state.StateSpec:
+        """Leave out the pods that were refused a short while ago: for them, all others would have no plan."""
+        refused, left = self._refused.get(name), self._fields.left()
+        if not refused:
+            return spec
+        if not left:
+            del self._refused[name]
+            return spec
+        self._again(name, left)
+        return msgspec.structs.replace(spec, pods={key: pod for key, pod in spec.pods.items() if key not in refused})
 
     def _wrote(self, answer: bytes, spec: state.StateSpec, fields: Mapping[str, str]) -> rows.StateRow:
         row = rows.decode(answer)

@@ -31,10 +31,13 @@ class Throttle:
         self._fill()
         self._left = min(self._left, -seconds * self._rate)
 
-    def wait(self) -> float:
-        """Seconds until a write may be made; 0 where it may be now."""
+    def wait(self, *, reserve: float = 0.0) -> float:
+        """Seconds until a write may be made; 0 where it may be now.
+
+        `reserve` is the share of a second's writes that is left to others.
+        """
         self._fill()
-        return max(0.0, (1 - self._left) / self._rate)
+        return max(0.0, (1 - self._left) / self._rate + reserve)
 
     def _fill(self) -> None:
         now = self._now()

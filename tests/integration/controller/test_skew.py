@@ -35,6 +35,12 @@ def newer(schema: Json) -> None:
     schema["properties"]["spec"]["properties"]["pods"]["additionalProperties"]["properties"]["novel"] = NOVEL
 
 
+def without_a_reason(schema: Json) -> None:
+    """A reason that came later is refused."""
+    pod = schema["properties"]["spec"]["properties"]["pods"]["additionalProperties"]
+    pod["properties"]["reason"]["enum"].remove("QoSNotEligible")
+
+
 @pytest.fixture(params=[older, newer], ids=lambda change: change.__name__)
 def other_version(request: pytest.FixtureRequest, cluster: Cluster, eventually: Eventually) -> Iterator[str]:
     """A cluster with the definitions of that version; which one it is."""
@@ -73,6 +79,40 @@ def test_it_plans_and_does_not_write_for_ever(other_version: str, cluster: Clust
         lacking = other_version == "older"
         assert controller.metric("swapwarden_controller_crd_fields_missing") == lacking
         assert ("is older than this controller and lacks spec.kubepods" in controller.process.output()) == lacking
+
+
+def test_what_an_older_definition_refuses_of_one_pod_keeps_no_other_from_its_plan(
+    cluster: Cluster, eventually: Eventually
+) -> None:
+    crd = manifests.read(STATES_CRD.read_text(encoding="utf-8"))[0]
+    without_a_reason(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    cluster.node("one")
+    cluster.profile("p", {"group": "one"}, swap={"behavior": "LimitedSwap"})
+    novel = cluster.pod("one", "besteffort")
+    try:
+        cluster.cp.apply(manifests.written([crd]))
+        eventually(lambda: not _takes(cluster, "QoSNotEligible"), "the older definition")
+        with Controller(cluster.cp, FAST) as controller:
+            disabled = cluster.pod("one", "first", {"swapwarden.dev/swap-policy": "Disabled"})
+            eventually(lambda: cluster.swap_max("one", disabled) == "0", "a plan")
+            assert novel["metadata"]["uid"] not in cluster.spec("one")["pods"]
+            assert controller.metric("swapwarden_controller_crd_fields_missing") == 1
+            said = f"lacks values of spec.pods.{novel['metadata']['uid']}"
+            assert said in controller.process.output()
+    finally:
+        cluster.cp.apply(STATES_CRD)
+        eventually(lambda: _takes(cluster, "QoSNotEligible"), "this version's definition")
+
+
+def _takes(cluster: Cluster, reason: str) -> bool:
+    spec = {"profile": {"name": "p"}, "pods": {"0" * 32: {"reason": reason}}}
+    body = {
+        "apiVersion": "swapwarden.dev/v1alpha1",
+        "kind": "NodeSwapState",
+        "metadata": {"name": "probe"},
+        "spec": spec,
+    }
+    return cluster.cp.request("POST", "/apis/swapwarden.dev/v1alpha1/nodeswapstates?dryRun=All", body)[0] == 201
 
 
 def test_versions_that_lead_in_turn_undo_nothing_of_each_other(cluster: Cluster, eventually: Eventually) -> None:

@@ -163,6 +163,18 @@ def test_a_new_pod_that_may_not_swap_is_not_kept_waiting(seen: Seen, policy: str
     assert seen.cluster.is_urgent("node-1")
 
 
+def test_a_node_with_more_pods_than_it_has_room_for_is_looked_at_once_a_second(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "MAX_PODS", 2)
+    for number, delay in enumerate((0.0, 0.0, MUCH_LATER, MUCH_LATER)):
+        row = pod(container(), policy="Disabled", uid=f"uid-{number}", name=f"pod-{number}")
+        seen.cluster.pod_changed(f"default/pod-{number}", None, row)
+        assert (seen.take(), seen.urgent.pop()) == ([("node-1", delay)], "node-1")
+    seen.cluster.pod_changed("default/pod-0", row, msgspec.structs.replace(row, qos=row.qos, started="now"))
+    assert seen.urgent == []
+
+
 def test_what_else_becomes_of_it_can_wait(seen: Seen) -> None:
     row = pod(container(), policy="Disabled")
     started = pod(container(id="c1"), policy="Disabled")

@@ -793,3 +793,32 @@ async def test_another_refusal_is_no_older_definition(bench: Bench) -> None:
     with pytest.raises(client.ApiError, match="Too many"):
         await bench.reconcile()
     assert crdfields.LACKING.value() == 0
+
+
+async def test_a_pod_that_an_older_definition_refuses_keeps_no_other_from_its_plan(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(bench.reconciler._fields, "_now", lambda: now)
+    keys = {name: f"{number:032x}" for number, name in enumerate(("a", "b"))}
+    for name, key in keys.items():
+        bench.known.pod_changed(f"default/{name}", None, pod(container(), name=name, uid=key, policy="Disabled"))
+    refusal = failure(422, "Invalid", f'is invalid: spec.pods.{keys["a"]}.reason: Unsupported value: "Novel"')
+
+    async def reconcile(answered: bytes) -> set[str]:
+        bench.server.answer(answered)
+        [made] = await bench.reconcile()
+        return set(json.loads(made.body)["spec"]["pods"])
+
+    assert await reconcile(refusal) == set(keys.values())
+    stored = state.StateSpec(
+        profile=state.ProfileRef(names.BUILT_IN_PROFILE),
+        epoch=TERM,
+        pods={keys["b"]: bench.known.plan("node-1").pods[keys["b"]]},
+    )
+    assert await reconcile(answer(2, spec=stored)) == {keys["b"]}
+    assert crdfields.LACKING.value() == 1
+    assert await bench.reconcile() == []
+    now += crdfields.AGAIN_SECONDS
+    assert await reconcile(answer(3, spec=bench.known.plan("node-1"))) == {keys["a"]}
+    assert crdfields.LACKING.value() == 0

@@ -65,3 +65,14 @@ def test_there_are_never_more_than_a_burst_and_what_the_time_gives(rate: float, 
                 writes.spend()
                 made += 1
     assert made <= rate + (clock.time - begun) * rate + 1e-6
+
+
+def test_who_leaves_a_reserve_waits_while_others_need_not() -> None:
+    clock = Clock()
+    writes = throttle.Throttle(100, clock)
+    for _ in range(80):
+        writes.spend()
+    assert writes.wait() == 0
+    assert writes.wait(reserve=0.25) == pytest.approx(0.06)
+    clock.time += 0.06
+    assert writes.wait(reserve=0.25) == pytest.approx(0)

@@ -89,13 +89,13 @@
 {{- end }}
 {{- if not (has "SwapwardenCrdOutdated" .Values.prometheusRule.disabled) }}
 - alert: SwapwardenCrdOutdated
-  expr: max by (cluster) (swapwarden_controller_crd_fields_missing) == 1
+  expr: max by (cluster) (max_over_time(swapwarden_controller_crd_fields_missing[10m])) == 1
   for: 15m
   labels:
     severity: warning
   annotations:
     summary: The CustomResourceDefinitions are older than the controller.
-    description: The CustomResourceDefinition of NodeSwapStates has lacked fields that the controller writes for 15 minutes. What they say is not enforced; all else is. Apply the definitions of the controller's version.
+    description: The CustomResourceDefinition of NodeSwapStates has lacked fields or values that the controller writes for 15 minutes. What they say is not enforced; all else is. Apply the definitions of the controller's version.
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenCrdOutdated" | quote }}
     {{- end }}

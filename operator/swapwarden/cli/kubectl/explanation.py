@@ -172,6 +172,8 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 def explain(seen: Seen) -> Explanation:
     """Say of one pod all that can be said."""
     pod, row = seen.pod, pods.project(seen.pod)
+    if seen.node is not None:
+        row = row.on(seen.node.uid)
     planned, waiting = None, ""
     if not row.terminal and seen.node is not None and seen.profiles is not None:
         try:
