@@ -130,6 +130,8 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         max_size=30,
     )
 )
+@hypothesis.example(asked=[("ab" * 31, [f"{'ba' * 30}{number:02}" for number in range(63)])] * 21)
+@hypothesis.example(asked=[("ab" * 31, ["ba" * 31])] * 21)
 def test_suggestions_for_one_object_cost_little_whatever_it_holds(
     compared: list[int], asked: list[tuple[str, list[str]]]
 ) -> None:
