@@ -119,7 +119,9 @@ class ProfileReporter:
                 await self._bring(name, judged)
                 judged.term.reports.pop(name, None)
             except TermOver:
-                pass  # whoever leads next looks at all profiles
+                # It may have been renewed meanwhile; else whoever leads next looks at all profiles.
+                if judged.term.is_valid():
+                    self._retry(name, judged)
             except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.MsgspecError) as error:
                 delay = self._retry(name, judged, getattr(error, "retry_after", None) or 0.0)
                 log.warning("cannot write the status of profile %s: %s; trying again in %.1f s", name, error, delay)
