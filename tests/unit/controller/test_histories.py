@@ -227,6 +227,8 @@ class Histories(stateful.RuleBasedStateMachine):
         shuffled = list(self.profiles.items())
         order.shuffle(shuffled)
         made.profiles_changed(dict(shuffled))
+        # What agents had found before their states were deleted, nobody else can know.
+        made._found.update(self.known._found)
         return made
 
     def teardown(self) -> None:
