@@ -415,3 +415,15 @@ async def test_profiles_that_overlap_only_below_a_third_one_are_in_no_conflict(b
     async with bench.running():
         await bench.server.seen(3)
     assert set(conflicts(bench.server.requests).values()) == {("False", "")}
+
+
+async def test_a_write_that_was_cut_off_is_made_again_where_the_term_was_renewed(
+    bench: Bench, waits: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bench.term is not None
+    left = iter([0.05])
+    monkeypatch.setattr(bench.term, "left", lambda: next(left, 60.0))
+    bench.store.offer(profile_object(version=3))
+    async with bench.running():
+        await bench.server.seen(2)
+    assert waits == [("p", 1.5)]
