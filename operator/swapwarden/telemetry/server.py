@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
-from swapwarden.telemetry import listener, metrics, turns
+from swapwarden.telemetry import listener, metrics
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +33,14 @@ MAX_UNREAD_BYTES: Final = 64 * 1024
 MAX_WAITING: Final = 256
 """Connections whose head has not arrived. For one more, another one is dropped (see `listener`)."""
 
-MAX_METRICS: Final = 8
-"""Readers of metrics at a time, four of one address. Probes do not count: their answers are ready at once."""
+MAX_METRICS: Final = 64
+"""Readers of metrics at a time, who share one text. Probes do not count: their answers are ready at once."""
 
 METRICS_SHARE: Final = 0.25
 """Share of the time in which metrics are put together, however often somebody asks."""
+
+LONGEST_PAUSE: Final = 1.0
+"""Seconds from one time that metrics are put together to the next, where somebody waits."""
 
 TEXT = "text/plain; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -72,7 +76,10 @@ class _Answers:
     ) -> None:
         self._checks = {"/healthz": alive, "/livez": alive, "/readyz": ready}
         self._refresh, self._render = refresh, render
-        self._turns = turns.Turns(METRICS_SHARE, waiting=MAX_METRICS, waiting_per_key=MAX_METRICS // 2)
+        self._coming: asyncio.Task[str] | None = None
+        """The next time that metrics are put together, before it begins."""
+        self._one_at_a_time = asyncio.Lock()
+        self._not_before = 0.0
 
     def of(self, path: str, *, body: bool) -> bytes:
         """Answer what needs no waiting: probes, and paths that do not exist."""
@@ -87,17 +94,28 @@ class _Answers:
         status, text = (200, "ok\n") if problem is None else (503, f"{problem}\n")
         return _response(status, TEXT, text, body=body)
 
-    async def metrics(self, peer: str, *, body: bool) -> bytes:
-        """Put the metrics together, when it is this client's turn."""
+    async def metrics(self, *, body: bool) -> bytes:
+        """Put the metrics together after this was called, once for all that wait for it."""
+        if self._coming is None:
+            self._coming = asyncio.ensure_future(self._put_together())
         try:
-            async with self._turns.take(peer):
-                await self._refresh()
-                return _response(200, PROMETHEUS, self._render(), body=body)
-        except turns.Busy:
-            return _response(503, TEXT, "too many readers of metrics at a time: try again\n", body=body)
+            text = await asyncio.shield(self._coming)
         except Exception:  # as above
             log.exception("metrics request failed")
             return _response(500, TEXT, _BROKEN, body=body)
+        return _response(200, PROMETHEUS, text, body=body)
+
+    async def _put_together(self) -> str:
+        async with self._one_at_a_time:
+            await asyncio.sleep(max(0.0, self._not_before - time.perf_counter()))
+            self._coming = None  # who asks from now on wants what is read from now on
+            begun = time.perf_counter()
+            try:
+                await self._refresh()
+                return self._render()
+            finally:
+                ended = time.perf_counter()
+                self._not_before = ended + min((ended - begun) * (1 / METRICS_SHARE - 1), LONGEST_PAUSE)
 
 
 class _Reader:
@@ -185,7 +203,7 @@ class _Server:
             return
         path, body = target.partition("?")[0], method == "GET"
         if path == "/metrics":
-            _Reader(client, self._readers, self._answers.metrics(client.peer, body=body))
+            _Reader(client, self._readers, self._answers.metrics(body=body))
         else:
             _say(client, self._answers.of(path, body=body))
 

@@ -1,6 +1,7 @@
 import asyncio
 import collections
 import contextlib
+import itertools
 import resource
 import socket
 import threading
@@ -151,19 +152,64 @@ async def test_probes_are_answered_while_thousands_of_idle_connections_stand(add
             await asyncio.to_thread(idlers.join)
 
 
-async def test_readers_of_metrics_keep_no_probe_waiting() -> None:
+async def test_readers_of_metrics_share_one_text_and_keep_no_probe_waiting() -> None:
+    finished, made = asyncio.Event(), 0
+
+    async def refresh() -> None:
+        await finished.wait()
+
+    def render() -> str:
+        nonlocal made
+        made += 1
+        return f"up {made}\n"
+
+    async with server.serve("127.0.0.1", 0, ready=lambda: None, refresh=refresh, render=render) as port:
+        first = asyncio.create_task(ask(port, b"GET /metrics HTTP/1.1\r\n\r\n"))
+        others = [asyncio.create_task(ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")) for _ in range(50)]
+        for _ in range(20):
+            assert await ask(port, PROBE) == (b"HTTP/1.1 200 OK", b"ok\n")
+        finished.set()
+        answers = await asyncio.gather(first, *others)
+    # One time for those who were there when it began, and one for all who came while it lasted.
+    assert {status for status, _ in answers} == {b"HTTP/1.1 200 OK"}
+    assert {text for _, text in answers} <= {b"up 1\n", b"up 2\n"}
+    assert made <= 2
+
+
+async def test_too_many_readers_of_metrics_keep_no_probe_waiting() -> None:
     finished = asyncio.Event()
 
     async def refresh() -> None:
         await finished.wait()
 
     async with server.serve("127.0.0.1", 0, ready=lambda: None, refresh=refresh, render=lambda: "up 1\n") as port:
-        readers = [asyncio.create_task(ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")) for _ in range(50)]
+        readers = [
+            asyncio.create_task(ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")) for _ in range(server.MAX_METRICS + 20)
+        ]
         done, _ = await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
-        assert {status.split()[1:2] == [b"503"] or not status for status, _ in (task.result() for task in done)} == {
-            True
-        }
+        assert {task.result()[0] for task in done} == {b""}
         assert await ask(port, PROBE) == (b"HTTP/1.1 200 OK", b"ok\n")
         finished.set()
         answers = await asyncio.gather(*readers)
         assert (b"HTTP/1.1 200 OK", b"up 1\n") in answers
+
+
+async def test_metrics_are_not_put_together_more_than_a_share_of_the_time() -> None:
+    async def refresh() -> None:
+        await asyncio.to_thread(lambda: None)
+
+    times: list[tuple[float, float]] = []
+    loop = asyncio.get_running_loop()
+
+    def render() -> str:
+        begun = loop.time()
+        while loop.time() - begun < 0.01:
+            pass
+        times.append((begun, loop.time()))
+        return "up 1\n"
+
+    async with server.serve("127.0.0.1", 0, ready=lambda: None, refresh=refresh, render=render) as port:
+        for _ in range(4):
+            assert (await ask(port, b"GET /metrics HTTP/1.1\r\n\r\n"))[1] == b"up 1\n"
+    for (begun, ended), (later, _) in itertools.pairwise(times):
+        assert later - ended >= (ended - begun) * (1 / server.METRICS_SHARE - 1) * 0.9
