@@ -39,11 +39,14 @@ def admit(request: review.Request, default: names.Policy | None = None) -> revie
         }
     whole = _annotated(pod, added) if added else pod
     causes = list(itertools.islice(rules.errors(whole), MAX_CAUSES + 1))
+    # Beside errors, too: a misspelt key may be the worse mistake. The API server passes them on with a refusal
+    # (k8s.io/apiserver: pkg/admission/plugin/webhook/mutating/dispatcher.go).
+    warnings = list(itertools.islice(rules.warnings(whole), MAX_WARNINGS))
     if causes:
-        return review.Response(uid=request.uid, allowed=False, status=_refusal(request, pod, causes))
+        refusal = _refusal(request, pod, causes)
+        return review.Response(uid=request.uid, allowed=False, status=refusal, warnings=warnings)
     operations = [*_annotate(pod, added)]
     operations += placement.operations(whole, whole.annotations.get(names.POLICY_ANNOTATION, ""))
-    warnings = list(itertools.islice(rules.warnings(whole), MAX_WARNINGS))
     if not operations:
         return review.Response(uid=request.uid, allowed=True, warnings=warnings)
     patch = review.encode_patch(operations)

@@ -72,6 +72,15 @@ def test_kubectl_prints_a_warning_of_what_has_no_effect(crds: ControlPlane, name
     )
 
 
+def test_kubectl_prints_a_warning_of_a_misspelt_key_beside_an_error(crds: ControlPlane, namespace: str) -> None:
+    both = pods.pod("both", {"swapwarden.dev/swap-polcy": "Disabled", pods.LIMIT: "lots"})
+    with pytest.raises(ProcessError) as refused:
+        kubectl_create(crds, namespace, both)
+    said = str(refused.value)
+    assert "Warning: metadata.annotations[swapwarden.dev/swap-polcy]: no effect" in said
+    assert "metadata.annotations[swapwarden.dev/swap-limit]: Invalid value" in said
+
+
 def test_a_limit_under_a_default_without_swap_is_worth_a_warning(crds: ControlPlane) -> None:
     said = kubectl_create(crds, pods.new_namespace(crds, "Disabled"), pods.pod("web", {pods.LIMIT: "1Gi"}))
     assert "Warning: metadata.annotations[swapwarden.dev/swap-limit]: no effect: the policy Disabled is the" in said

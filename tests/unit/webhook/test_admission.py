@@ -295,6 +295,12 @@ def test_a_key_that_is_misspelt(key: str, meant: str) -> None:
     assert response.warnings == [f"metadata.annotations[{key}]: no effect: there is no such annotation{meant}"]
 
 
+def test_a_key_that_is_misspelt_beside_an_error() -> None:
+    response = admission.admit(reviews.create({"swapwarden.dev/swap-polcy": "Disabled", LIMIT: "lots"}))
+    assert response.status is not None
+    assert response.warnings == admission.admit(reviews.create({"swapwarden.dev/swap-polcy": "Disabled"})).warnings
+
+
 def test_a_policy_as_a_label() -> None:
     pod = reviews.pod(None)
     pod["metadata"]["labels"] = {POLICY: "Disabled", "app": "web"}
