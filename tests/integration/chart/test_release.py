@@ -35,7 +35,8 @@ class Release:
         kinds = "deploy,ds,svc,sa,secret,configmap,lease,pdb,netpol,role,rolebinding,clusterrole,clusterrolebinding,crd"
         kinds += ",validatingwebhookconfiguration,mutatingwebhookconfiguration"
         kinds += ",validatingadmissionpolicy,validatingadmissionpolicybinding"
-        kinds += ",mutatingadmissionpolicy,mutatingadmissionpolicybinding"
+        if self.cp.version() >= (1, 36):
+            kinds += ",mutatingadmissionpolicy,mutatingadmissionpolicybinding"
         selector = f"--selector=app.kubernetes.io/instance={helm.RELEASE}"
         found = self.cp.kubectl("get", kinds, selector, f"--namespace={helm.NAMESPACE}", "-o", "name").stdout
         return set(found.split())

@@ -34,6 +34,10 @@ class Cluster:
         found: dict[str, Any] = self.cp.get(f"/api/v1/nodes/{name}")
         return found
 
+    def knows_swap(self) -> bool:
+        """Whether the API server keeps what Nodes say of their swap (status.nodeInfo.swap); older ones do not."""
+        return self.cp.version() >= (1, 33)
+
     def pod(self, node: str, name: str, annotations: dict[str, str] | None = None, **memory: str) -> dict[str, Any]:
         container = {"name": "app", "image": "none", "resources": {"requests": memory} if memory else {}}
         body = {

@@ -19,6 +19,11 @@ def controller(cluster: Cluster) -> Iterator[Controller]:
         yield running
 
 
+def needs_swap_of_nodes(cluster: Cluster) -> None:
+    if not cluster.knows_swap():
+        pytest.skip("this API server drops status.nodeInfo.swap; what agents report is tested on it, too")
+
+
 @pytest.mark.usefixtures("controller")
 def test_a_disabled_pod_and_its_neighbour_are_planned(cluster: Cluster, eventually: Eventually) -> None:
     node = cluster.node("n1")
@@ -38,6 +43,7 @@ def test_a_disabled_pod_and_its_neighbour_are_planned(cluster: Cluster, eventual
 
 @pytest.mark.usefixtures("controller")
 def test_labels_say_where_swap_is(cluster: Cluster, eventually: Eventually) -> None:
+    needs_swap_of_nodes(cluster)
     cluster.node("with")
     cluster.node("without", swap=0)
 
@@ -56,7 +62,22 @@ def test_labels_say_where_swap_is(cluster: Cluster, eventually: Eventually) -> N
 
 
 @pytest.mark.usefixtures("controller")
+def test_the_agents_word_is_enough_where_the_node_says_nothing_of_its_swap(
+    cluster: Cluster, eventually: Eventually
+) -> None:
+    cluster.node("n0", swap=0)
+    pod = cluster.pod("n0", "app", memory="1Gi")
+    cluster.profile("p0", {"group": "n0"}, swap={"behavior": "LimitedSwap", "systemReserved": "50%"})
+    eventually(lambda: cluster.swap_max("n0", pod) == "0", "what is not known is not given")
+    cluster.report("n0")
+    eventually(lambda: cluster.swap_max("n0", pod) == str(2**27), "the plan")
+    own = ("node.swapwarden.dev/swap", "true")
+    eventually(lambda: own in cluster.cp.get("/api/v1/nodes/n0")["metadata"]["labels"].items(), "the label")
+
+
+@pytest.mark.usefixtures("controller")
 def test_a_profile_is_followed_and_reports(cluster: Cluster, eventually: Eventually) -> None:
+    needs_swap_of_nodes(cluster)
     cluster.node("n2")
     pod = cluster.pod("n2", "app", memory="1Gi")
     limit = {"behavior": "LimitedSwap", "systemReserved": "50%"}
