@@ -107,7 +107,7 @@ class Cluster:
             node = self.nodes.get(new.node)
             self._pods.setdefault(new.node, {})[key] = new.on(node.uid) if node is not None else new
             urgent = self._is_urgent(new) and (old is None or old.node != new.node)
-            if len(self._pods[new.node]) > state.MAX_PODS:
+            if self._is_crowded(new.node):
                 # Each write moves a large object, and most of these pods never run: whoever makes them must not have
                 # the API server, and this process, work on this node alone.
                 self._dirty(new.node, PATIENT_SECONDS, urgent=urgent)
@@ -119,6 +119,11 @@ class Cluster:
                 self._dirty(new.node, PATIENT_SECONDS if patient else COALESCE_SECONDS)
         if self._agent_on(old) != self._agent_on(new):
             self._reported()
+
+    def _is_crowded(self, node: str) -> bool:
+        """Whether there are more pods than a state has room for; those that ended need none."""
+        rows = self._pods[node]
+        return len(rows) > state.MAX_PODS and sum(not row.terminal for row in rows.values()) > state.MAX_PODS
 
     def namespaces_known(self, known: namespaces.Labels | None) -> None:
         """These are all Namespaces, now and as long as nothing else is said; None: they are not known."""

@@ -133,7 +133,10 @@ class ProfileStore:
             if entry.uid not in found and entry.name not in left_out and entry.version < version:
                 self.remove(entry.name, entry.uid)
         for body in found.values():
-            self.offer(body)
+            try:
+                self.offer(body)
+            except Exception:  # what one writer of profiles stores must not hide all others
+                log.exception("profile %s cannot be taken in; what was known of it stays", body["metadata"].get("name"))
 
 
 def _revisions(body: Mapping[str, Any], compiled: profiles.Profile | None, known: Entry | None) -> tuple[Revision, ...]:

@@ -245,15 +245,15 @@ class Recorder:
     async def run(self) -> None:
         """Send what event() was given. Never returns."""
         while True:
+            if not self._urgent and not self._others:
+                self._wanted.clear()
+                self._dropping = False
             await self._wanted.wait()
             await self._sleep(self._bucket.take(self._now()))
             # Only now: what happened again during the wait is part of it.
             happening, waiting = self._next()
             self._measure()
             await self._send(happening._replace(message=waiting.message), waiting)
-            if not self._urgent and not self._others:
-                self._wanted.clear()
-                self._dropping = False
 
     async def _send(self, happening: _Happening, waiting: _Waiting) -> None:
         for tries in range(1, TRIES + 1):

@@ -220,6 +220,13 @@ def test_names_that_no_service_can_have_are_refused(name: str, values: Json, tmp
     assert helm.run("template", name, str(chart.FOLDER), "--set=fullnameOverride=fine")
 
 
+def test_a_namespace_with_pods_that_need_the_node_is_refused_unless_they_are_let_in() -> None:
+    arguments = ("template", helm.RELEASE, str(chart.FOLDER), "--namespace=kube-system")
+    with pytest.raises(process.ProcessError, match="Install into a namespace of its own"):
+        helm.run(*arguments)
+    assert helm.run(*arguments, "--set=namespace.restrictHostAccess=false")
+
+
 def test_values_that_are_null_are_as_good_as_none_unless_they_are_required(tmp_path: Path) -> None:
     schema = json.loads((chart.FOLDER / "values.schema.json").read_text(encoding="utf-8"))
     values: Json = {}

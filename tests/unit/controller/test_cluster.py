@@ -175,6 +175,16 @@ def test_a_node_with_more_pods_than_it_has_room_for_is_looked_at_once_a_second(
     assert seen.urgent == []
 
 
+def test_pods_that_ended_take_no_room_from_those_that_may_not_swap(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MAX_PODS", 2)
+    for number in range(4):
+        ended = pod(container(), uid=f"uid-{number}", name=f"ended-{number}", terminal=True)
+        seen.cluster.pod_changed(f"default/ended-{number}", None, ended)
+    seen.take()
+    seen.cluster.pod_changed("default/pod", None, pod(container(), policy="Disabled", uid="uid", name="pod"))
+    assert (seen.take(), seen.urgent) == ([("node-1", 0.0)], ["node-1"])
+
+
 def test_what_else_becomes_of_it_can_wait(seen: Seen) -> None:
     row = pod(container(), policy="Disabled")
     started = pod(container(id="c1"), policy="Disabled")

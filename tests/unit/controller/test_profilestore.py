@@ -212,3 +212,10 @@ def test_a_generation_for_which_the_status_has_no_room_is_remembered(store: prof
 def test_a_status_that_somebody_else_wrote_does_no_harm(store: profilestore.ProfileStore, kept: object) -> None:
     store.offer({**profile_object(generation=2, swap=LIMITED), "status": {"revisions": kept}})
     assert generations(store) == [(2, LIMITED_SWAP)]
+
+
+def test_a_profile_that_cannot_be_taken_in_hides_no_other(store: profilestore.ProfileStore) -> None:
+    broken = profile_object("broken", uid="of-broken")
+    broken["metadata"]["resourceVersion"] = "none"
+    store.replace([broken, profile_object("sound", uid="of-sound")], version=5)
+    assert store.entries.keys() == {"sound"}

@@ -581,3 +581,22 @@ async def test_nobody_waits_for_an_api_server_that_hangs(server: Scripted, recor
     await server.seen(1)
     recorder.event(pod("shop", 0), "Normal", "R", "m")
     assert len(recorder._others) == events.MAX_WAITING
+
+
+async def test_after_an_unexpected_error_it_waits_for_the_next_event(
+    server: Scripted, idle: events.Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("unexpected")
+
+    idle.event(POD, "Warning", "R", "lost")
+    with monkeypatch.context() as patch:
+        patch.setattr(idle, "_send", broken)
+        with pytest.raises(RuntimeError, match="unexpected"):
+            await idle.run()
+    server.answer(CREATED)
+    async with sending(idle):
+        for _ in range(5):  # it begins with nothing to send
+            await asyncio.sleep(0)
+        idle.event(POD, "Warning", "R", "next")
+        await all_sent(server, idle, 1)
