@@ -147,9 +147,17 @@ def load(directory: pathlib.Path, node: str, page: int) -> Loaded | None:
 
 
 def newest(memory: pathlib.Path, disk: pathlib.Path, node: str, boot: str, page: int) -> Loaded | None:
-    """What is cached last: in memory, if that is of this boot, else on the disk. None where `load` finds nothing."""
-    found = load(memory, node, page)
-    return found if found is not None and found.boot == boot else load(disk, node, page)
+    """What is cached last, in memory or on the disk. None where `load` finds nothing.
+
+    What is in memory counts only if it is of this boot, and not where the disk has a newer generation of the same
+    object: an agent of a version that kept nothing in memory may have been there since.
+    """
+    noted, stored = load(memory, node, page), load(disk, node, page)
+    if noted is None or noted.boot != boot:
+        return stored
+    if stored is not None and stored.state.metadata.uid == noted.state.metadata.uid:
+        return max(noted, stored, key=lambda each: each.state.metadata.generation)
+    return noted
 
 
 class Keeper:

@@ -313,8 +313,6 @@ class Enforcer:
             self._find()
             self.last_resync = now
             return
-        if self._began is None:
-            self._began, self._cut_short = now, False
         self._mirror.prune_levels()
         mark = worklist.Mark(now, self._drained)
         # A root that is to hold less does so first, and one that is to hold more last, as in `Settler.lowering_first`.
@@ -325,6 +323,9 @@ class Enforcer:
         for pod in self._mirror.pods.values():
             self._worklist.mark(pod, worklist.Weight.SWEEP, mark)
         self._worklist.mark(Rest.SWEEP, worklist.Weight.SWEEP, mark)
+        # Last: one that is said to have begun, and has not, would keep all others from beginning.
+        if self._began is None:
+            self._began, self._cut_short = now, False
         self._soon()
 
     def _is_root_above(self) -> bool:

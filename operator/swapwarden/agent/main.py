@@ -464,7 +464,9 @@ class Agent:
                     " next try with the next full comparison",
                     FACTS_SECONDS,
                 )
-            self._looked.set()
+            finally:
+                # Whatever became of it: a status without facts says more than none.
+                self._looked.set()
 
     async def _report(self) -> None:
         """Not before the node was looked at: what is known of it would go for a moment."""

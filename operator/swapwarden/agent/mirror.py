@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -109,9 +110,14 @@ class Mirror:
         return self.root is not None and self._fs.inode(self.root.path) == self.root.inode
 
     def prune_levels(self) -> None:
-        """Forget the levels that are not on disk any more, or are there anew: to be made up for by looking at them."""
-        for path in [path for path, level in self.levels.items() if self._fs.inode(path) != level.inode]:
-            self._leave_level(path)
+        """Forget the levels that are not on disk any more, or are there anew: to be made up for by looking at them.
+
+        One of which that cannot be told stays: looking at it says why.
+        """
+        for path, level in list(self.levels.items()):
+            with contextlib.suppress(cgroupfs.CgroupError):
+                if self._fs.inode(path) != level.inode:
+                    self._leave_level(path)
 
     def refresh(self, pod: pods.Pod, mark: worklist.Mark) -> bool:
         """Compare a pod with what is on disk; whether it is still the same one. CgroupError where it cannot be read."""

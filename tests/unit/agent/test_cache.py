@@ -116,6 +116,26 @@ def test_a_crash_while_storing_leaves_the_old(tmp_path: pathlib.Path, monkeypatc
     assert loaded.state.spec.pods["a"].swap_max == "4096"
 
 
+@pytest.mark.parametrize(
+    ("noted", "stored", "counts"), [((4, "b1"), (9, "b1"), 9), ((9, "b1"), (4, "b1"), 9), ((9, "b0"), (4, "b0"), 4)]
+)
+def test_the_newer_generation_counts_wherever_it_is_of_this_boot(
+    tmp_path: pathlib.Path, noted: tuple[int, str], stored: tuple[int, str], counts: int
+) -> None:
+    memory, disk = tmp_path / "memory", tmp_path / "disk"
+    memory.mkdir()
+    disk.mkdir()
+
+    def wire(generation: int) -> wanted.WireState:
+        return wanted.WireState(wanted.WireMeta("node-1", "uid", "", generation), wanted.WireSpec())
+
+    cache.note(memory, "node-1", wire(noted[0]), noted[1])
+    cache.store(disk, "node-1", wire(stored[0]), stored[1])
+    found = cache.newest(memory, disk, "node-1", "b1", 4096)
+    assert found is not None
+    assert found.state.metadata.generation == counts
+
+
 def test_nothing_is_left_of_what_is_removed(tmp_path: pathlib.Path) -> None:
     for name in ("state.json", "state.json.new", "state.json.corrupt"):
         (tmp_path / name).write_text("x")

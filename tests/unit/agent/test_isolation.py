@@ -464,6 +464,30 @@ async def test_a_repair_does_not_wait_for_a_comparison_of_all(plain: Node, monke
     assert enforcer.RESYNCS.value() == resyncs
 
 
+async def test_a_level_that_cannot_be_looked_at_once_stops_no_comparison(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [plain.tree.pod(number) for number in PODS]
+    agent = plain.start(state(dict.fromkeys(PODS, 0)))
+    await until(lambda: all(swap_max(pod) == "0" for pod in made))
+    level = next(path for path in agent._mirror.levels if "burstable" in path)
+    real, failed = plain.cgroups.inode, False
+
+    def inode(path: str) -> int | None:
+        nonlocal failed
+        if path == level and not failed:
+            failed = True
+            raise cgroupfs.CgroupError("Cannot allocate memory")
+        return real(path)
+
+    monkeypatch.setattr(plain.cgroups, "inode", inode)
+    write(made[0], "max")
+    plain.lose_events()
+    agent.resync()
+    assert failed
+    await until(lambda: swap_max(made[0]) == "0")
+
+
 async def test_what_comes_all_the_time_keeps_nothing_from_being_compared(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
