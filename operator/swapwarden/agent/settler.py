@@ -438,7 +438,8 @@ class Settler:
         if knob.missing is None:
             knob.missing = backoff.Backoff(*FILE_SECONDS)
         if knob.missing.failures >= FILE_ATTEMPTS:
-            self._fail(knob, pods.Failure.WRITE_FAILED, str(error))
+            # Whoever owns a container's cgroup can take the files of those in it away.
+            self._fail(knob, pods.Failure.ACCESS_DENIED if knob.is_tenants else pods.Failure.WRITE_FAILED, str(error))
         return knob.missing.next()
 
     def _refused(self, knob: pods.Knob, error: cgroupfs.CgroupError) -> float | None:

@@ -120,7 +120,9 @@ def _applied(standing: Standing, compatible: _Verdict) -> _Verdict:  # noqa: PLR
     if not standing.stated:
         return _Verdict("Unknown", "AwaitingState", "no state has arrived yet")
     failing = _failing(standing)
-    if failing is not None:
+    # Where nothing is to be written, a cgroup that its owner keeps the agent out of is in nobody's way: what a value of
+    # the agent's is left in counts as that.
+    if failing is not None and (standing.mode is names.Mode.ENFORCE or failing.reason != pods.Failure.ACCESS_DENIED):
         return failing
     if standing.unseen:
         message = f"{standing.unseen} cgroups have not been seen to hold what the spec says yet"

@@ -11,6 +11,10 @@ from swapwarden.api import names, state
 from swapwarden.controller import deviations
 from swapwarden.kube import decoding
 
+SETTLED: Final = frozenset({"Incompatible", "AccessDenied"})
+"""Reasons of Applied for which nothing better is to come: the node can do nothing, or the owner of a container's cgroup
+keeps the agent out of that one. No new node waits for the latter."""
+
 
 class WireViolation(msgspec.Struct, frozen=True, rename="camel"):
     """A deviation that an agent reports, as far as it is read."""
@@ -204,7 +208,7 @@ def project(wire: WireState) -> StateRow:
         before=head.degraded_before,
         cost=status.proposal,
         applied=applied is not None and applied.status == "True",
-        settled=applied is not None and (applied.status == "True" or applied.reason == "Incompatible"),
+        settled=applied is not None and (applied.status == "True" or applied.reason in SETTLED),
         unapplied=_told(applied, "False", "Unknown"),
         incompatible=_told(conditions.get("Compatible"), "False"),
         degraded=_told(conditions.get("Degraded"), "True") or problem,

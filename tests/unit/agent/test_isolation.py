@@ -137,6 +137,18 @@ async def test_a_container_that_closes_its_cgroup_stops_no_other(plain: Node, mo
         assert swap_max(crowd.pods[HOSTILE]) == str(2 * MIB)
 
 
+@pytest.mark.parametrize("mode", [names.Mode.RESTORE, names.Mode.AUDIT])
+async def test_a_closed_container_that_was_never_written_holds_up_no_restore(plain: Node, mode: names.Mode) -> None:
+    crowd = Crowd(plain)
+    with without_override():
+        agent = plain.start()
+        crowd.apps[HOSTILE].chmod(0)
+        agent.apply(crowd.state())
+        agent.apply(crowd.state(generation=2)._replace(mode=mode))
+        await until(lambda: condition(agent, "Applied")[0] == "True")
+        assert crowd.others() == {("max", "max")}
+
+
 async def test_a_closed_container_does_not_keep_other_pods_from_more(plain: Node) -> None:
     crowd = Crowd(plain)
     with without_override():
@@ -605,6 +617,21 @@ async def test_a_folder_that_a_container_makes_is_none_of_the_agents(
         (inner / "cgroup.events").write_text("populated 1\nfrozen 0\n")
         compare(agent)
         assert swap_max(inner) == str(MIB), "crun puts the process there after it made it"
+
+
+async def test_a_file_that_a_container_takes_away_does_not_degrade_its_node(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settler, "FILE_SECONDS", (0.0001, 0.0001))
+    agent = plain.start()
+    scope = plain.tree.container(plain.tree.pod(1), "app")
+    agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    inner = plain.tree.group(scope / "container")
+    await until(lambda: swap_max(inner) == str(MIB))
+    (inner / "memory.swap.max").unlink()  # as by `echo -memory > cgroup.subtree_control`
+    compare(agent)
+    await until(lambda: condition(agent, "Applied")[1] == "AccessDenied")
+    assert condition(agent, "Degraded") == ("False", "AsExpected")
 
 
 async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_while(plain: Node) -> None:
