@@ -125,6 +125,13 @@ class Release:
         nodes = self._cluster.get("/api/v1/nodes")["items"]
         return sum(node["metadata"]["labels"].get("kubernetes.io/os") == "linux" for node in nodes)
 
+    def is_served(self, component: str) -> bool:
+        """Whether all pods of a part are endpoints of its Service."""
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
+        slices = self._cluster.get(f"{path}?labelSelector=kubernetes.io/service-name={NAME}-{component}")["items"]
+        ready = [each for one in slices for each in one.get("endpoints") or () if each["conditions"].get("ready")]
+        return len(ready) >= self.replicas(component)
+
     def pods(self, component: str) -> list[Any]:
         """The pods of `agent`, `controller` or `webhook` that are not about to end."""
         selector = f"app.kubernetes.io/instance={NAME},app.kubernetes.io/component={component}"
