@@ -9,6 +9,10 @@ from testbed.nodevm import Sample
 from tests.e2e.cgroups import Window
 from tests.e2e.release import Exposed
 
+NOTICE_SECONDS = 0.05
+"""So much of each time above 0 may be missing in what is published: the agent counts from when it hears of a write, for
+which it needs the CPU. Seen on an idle node with one CPU: 2 ms. Repairs on a busy one are to take 50 ms at p99."""
+
 
 def broken(
     seen: Sequence[Window], used: Sequence[Sample], published: Exposed, alone_since: float | None = None
@@ -25,9 +29,10 @@ def broken(
         yield f"{len(seen)} times above 0, of which {published.count} are published"
     watched = [each for each in seen if alone_since is None or (each.end is not None and each.end < alone_since)]
     # Each counts for what it surely lasted, so that short ones make no room for a long one.
-    lasted = sum(each.unlimited for each in watched)
+    lasted = sum(max(0.0, each.unlimited - NOTICE_SECONDS) for each in watched)
     if lasted > published.seconds:
-        yield f"without any limit for {lasted:.3f} s at least, of which {published.seconds:.3f} s are published"
+        told = f"of which {published.seconds:.3f} s are published"
+        yield f"without any limit for {lasted:.3f} s at least, beyond the time to notice, {told}"
     unseen = 0
     for before, after in grown(used):
         if not any(each.start <= after.at and (each.end is None or before.at <= each.end) for each in seen):

@@ -51,7 +51,7 @@ def test_a_time_above_0_that_nobody_published_is_told() -> None:
 def test_a_long_exposure_is_not_hidden_by_short_ones_beside_it() -> None:
     short = [(number, number + 0.05) for number in range(10, 16)]
     (only,) = told(exposed((1, 6), *short), Exposed(7, 0.3))
-    assert only.startswith("without any limit for 5.3")
+    assert only.startswith("without any limit for 4.9")
 
 
 def test_nor_by_more_exposures_that_were_published() -> None:
@@ -99,3 +99,9 @@ def test_while_no_agent_runs_nobody_publishes_how_long_it_lasted_but_that_it_was
     assert told(samples, Exposed(2, 0.1), alone_since=9.0) == []
     assert told(samples, Exposed(1, 0.1), alone_since=9.0)
     assert told(samples, Exposed(2, 0.1), alone_since=20.0)
+
+
+def test_the_time_that_an_agent_needs_to_notice_is_no_breach_and_more_is() -> None:
+    assert list(told(exposed((1, 1.003)), Exposed(1, 0.001))) == []
+    (only,) = told(exposed((1, 1.1)), Exposed(1, 0.001))
+    assert only.startswith("without any limit for 0.0")
