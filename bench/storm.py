@@ -8,7 +8,8 @@ memory.swap.max, and each 20 ms what is in use.
     python -m bench.storm [--seconds N] [VARIANT...]
 
 A VARIANT is the agent's CPU request, and what else it is given, with commas: `10m`, `100m,guaranteed` (its limits are
-its requests), `10m,strict` (guarantee Strict). The VM's CPU may be emulated: rows are to be compared with each other.
+its requests), `10m,realtime` (it runs before ordinary processes), `10m,strict` (guarantee Strict). The VM's CPU may be
+emulated: rows are to be compared with each other.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ from testbed.nodevm import Sample
 VARIANTS: Final = (
     "10m",
     "100m",
-    "300m",
     "200m",
+    "300m",
     "100m,guaranteed",
+    "10m,realtime",
+    "100m,realtime",
     "10m,strict",
 )
 SECONDS: Final = 60.0
@@ -68,18 +71,27 @@ class Variant:
     name: str
     request: str
     guaranteed: bool = False
+    realtime: bool = False
     strict: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Variant:
         """UsageError where it is none."""
         request, *options = text.split(",")
-        known = {"guaranteed", "strict"}
+        known = {"guaranteed", "realtime", "strict"}
         if unknown := set(options) - known:
-            raise UsageError(f"{', '.join(sorted(unknown)) or 'nothing'} in {text!r} is not guaranteed or strict")
+            raise UsageError(
+                f"{', '.join(sorted(unknown)) or 'nothing'} in {text!r} is not guaranteed, realtime or strict"
+            )
         if not request.removesuffix("m").isdecimal():
             raise UsageError(f"{text!r} does not begin with a CPU request, as 10m does")
-        return cls(text, request, guaranteed="guaranteed" in options, strict="strict" in options)
+        return cls(
+            text,
+            request,
+            guaranteed="guaranteed" in options,
+            realtime="realtime" in options,
+            strict="strict" in options,
+        )
 
     @property
     def values(self) -> Json:
@@ -88,7 +100,7 @@ class Variant:
         if self.guaranteed:
             given = {"cpu": self.request, "memory": "128Mi"}
             resources = {"requests": given, "limits": given}
-        agent = {"resources": resources, "dropIns": {"mount": self.strict}}
+        agent = {"resources": resources, "realtime": self.realtime, "dropIns": {"mount": self.strict}}
         # One of each: they would only wait, too.
         return {"agent": agent, "controller": {"replicas": 1}, "webhook": {"replicas": 1}}
 

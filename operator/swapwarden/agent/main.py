@@ -38,6 +38,7 @@ from swapwarden.agent import (
     journal,
     kernel,
     originals,
+    realtime,
     reporter,
     shortfall,
     source,
@@ -46,7 +47,6 @@ from swapwarden.agent import (
     survey,
     swapdisks,
     swaps,
-    timeslice,
     turns,
     usage,
     wanted,
@@ -147,6 +147,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kubelet-config", default="", metavar="FILE", help="the kubelet's own configuration file")
     parser.add_argument("--kubelet-config-dir", default="", metavar="DIR", help="folder of drop-ins to it")
     check.add_arguments(parser)
+    parser.add_argument(
+        "--realtime",
+        action="store_true",
+        help="repair before all ordinary processes of a busy CPU; takes CAP_SYS_NICE",
+    )
     logs.add_arguments(parser)
 
 
@@ -173,17 +178,22 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     logs.configure(arguments.log_level, arguments.log_format)
     build.publish("agent")
-    timeslice.shorten()
+    paced = arguments.realtime and realtime.begin()
     sslproto.SSLProtocol.max_size = TLS_BYTES
     # All modules are there now, and stay. Each full collection would go through them, for as long as ten repairs take.
     gc.collect()
     gc.freeze()
     try:
-        asyncio.run(_main(arguments))
+        with asyncio.Runner(loop_factory=functools.partial(_loop, paced=paced)) as runner:
+            runner.run(_main(arguments))
     except (StartError, config.ConfigError) as error:
         log.error("the agent cannot start: %s", error)  # noqa: TRY400 the message has it all
         return 2
     return 0
+
+
+def _loop(*, paced: bool) -> asyncio.AbstractEventLoop:
+    return asyncio.SelectorEventLoop(realtime.Paced() if paced else None)
 
 
 async def _main(arguments: argparse.Namespace) -> None:

@@ -82,6 +82,7 @@ SETS: dict[str, Json] = {
         "webhook": {**PLACEMENT, "port": 9443, "metricsPort": 9081, "hostNetwork": True},
         "agent": {
             **PLACEMENT,
+            "realtime": True,
             "seLinuxOptions": {"type": "spc_t"},
             "dropIns": {"mount": True, "prefix": r"my\x2droot-kubepods", "slices": ["system.slice", r"a-b\x2dc.slice"]},
         },
@@ -359,6 +360,16 @@ def test_values_reach_the_pods(tmp_path: Path) -> None:
         assert pod["dnsPolicy"] == "Default"
     agent = named(documents, "DaemonSet")["swapwarden-limits-agent"]["spec"]["template"]["spec"]
     assert agent["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+
+
+def test_the_agent_has_a_capability_only_where_it_is_to_run_before_others(tmp_path: Path) -> None:
+    def agent(values: Json) -> tuple[Json, bool]:
+        documents = rendered(tmp_path, {"agent": values})
+        (container,) = named(documents, "DaemonSet")["swapwarden-agent"]["spec"]["template"]["spec"]["containers"]
+        return container["securityContext"]["capabilities"], "--realtime" in container["args"]
+
+    assert agent({}) == ({"drop": ["ALL"]}, False)
+    assert agent({"realtime": True}) == ({"drop": ["ALL"], "add": ["SYS_NICE"]}, True)
 
 
 def test_the_agent_is_given_files_of_the_kernel_one_by_one_and_only_on_request(tmp_path: Path) -> None:
@@ -647,7 +658,9 @@ def test_the_constraints_for_openshift_allow_what_the_agent_has_and_no_more(tmp_
     (constraints,) = named(documents, "SecurityContextConstraints").values()
     pod = named(documents, "DaemonSet")["swapwarden-limits-agent"]["spec"]["template"]["spec"]
     assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} <= set(constraints["volumes"])
-    assert constraints["requiredDropCapabilities"] == pod["containers"][0]["securityContext"]["capabilities"]["drop"]
+    capabilities = pod["containers"][0]["securityContext"]["capabilities"]
+    assert constraints["requiredDropCapabilities"] == capabilities["drop"]
+    assert constraints["allowedCapabilities"] == capabilities.get("add", [])
     assert [key for key, value in constraints.items() if key.startswith("allow") and value is True] == [
         "allowHostDirVolumePlugin"
     ]
