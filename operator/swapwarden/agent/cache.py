@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import pathlib
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent import wanted
+from swapwarden.agent import aside, wanted
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -37,10 +38,18 @@ NEW: Final = ".new"
 CORRUPTED: Final = ".corrupt"
 MAX_BYTES: Final = 8 * 1024 * 1024
 """Of the file: above what etcd takes for one object (1.5 MiB) with room."""
-
-
 MIN_SECONDS: Final = 1.0
 """Least time between two writes."""
+LOAD_SECONDS: Final = 5.0
+"""How long the agent's start waits for the disk; `NOTED_SECONDS` where the memory has a state of this boot, which as a
+rule is the newest."""
+NOTED_SECONDS: Final = 1.0
+STORE_SECONDS: Final = 30.0
+"""How long a write may take before it is told of."""
+END_SECONDS: Final = 5.0
+"""How long the agent's end waits for the disk: half of what it has (terminationGracePeriodSeconds in the chart)."""
+
+_HANGS: Final = "the disk has not answered for %.0f s"
 
 
 class Cached(msgspec.Struct, frozen=True):
@@ -146,13 +155,12 @@ def load(directory: pathlib.Path, node: str, page: int) -> Loaded | None:
     return Loaded(state, cached.boot)
 
 
-def newest(memory: pathlib.Path, disk: pathlib.Path, node: str, boot: str, page: int) -> Loaded | None:
-    """What is cached last, in memory or on the disk. None where `load` finds nothing.
+def newest(noted: Loaded | None, stored: Loaded | None, boot: str) -> Loaded | None:
+    """What was cached last: `noted` in memory, or `stored` on the disk.
 
     What is in memory counts only if it is of this boot, and not where the disk has a newer generation of the same
     object: an agent of a version that kept nothing in memory may have been there since.
     """
-    noted, stored = load(memory, node, page), load(disk, node, page)
     if noted is None or noted.boot != boot:
         return stored
     if stored is not None and stored.state.metadata.uid == noted.state.metadata.uid:
@@ -170,10 +178,28 @@ class Keeper:
         self._node = node
         self._boot = boot
         self._newest: wanted.WireState | None = None
+        self._stored: wanted.WireState | None = None
+        self._disk = aside.Aside("state-disk")
         self._due = asyncio.Event()
         self._failed = False
         """Whether the disk lacks the newest; `_unnoted`: whether the memory does."""
         self._unnoted = False
+
+    async def load(self, page: int) -> Loaded | None:
+        """What was cached last; without what the disk has where that takes too long."""
+        noted = load(self._memory, self._node, page)
+        seconds = LOAD_SECONDS if noted is None or noted.boot != self._boot else NOTED_SECONDS
+        try:
+            stored = await self._disk.do(functools.partial(load, self._directory, self._node, page), seconds)
+        except (TimeoutError, RuntimeError) as error:  # the latter: no thread can be started
+            FAILURES.inc()
+            log.error(  # noqa: TRY400 the message has it all
+                "the cached state could not be read, going by what --run-dir and the API server have: %s",
+                str(error) or _HANGS % seconds,
+                extra={"dir": str(self._directory)},
+            )
+            stored = None
+        return newest(noted, stored, self._boot)
 
     def keep(self, state: wanted.WireState) -> None:
         """Cache it, before it is applied; on the disk when the last write is done, and what was waiting is left out."""
@@ -189,18 +215,18 @@ class Keeper:
             self._note(self._newest)
 
     async def run(self) -> None:
-        """Until cancelled; what is the newest then is on the disk when this has ended, unless that fails.
+        """Until cancelled; what is the newest then is on the disk when this has ended, unless that fails or hangs.
 
-        No write is under way any more: who removes the file then removes it for good.
+        Unless it hangs, no write is under way any more: who removes the file then removes it for good.
         """
         try:
             while True:
                 await self._due.wait()
-                await self._store()
+                await self._store(STORE_SECONDS)
                 await asyncio.sleep(MIN_SECONDS)
         except asyncio.CancelledError:
             if self._due.is_set():
-                await self._store()
+                await self._store(END_SECONDS)
             raise
 
     def _note(self, state: wanted.WireState) -> None:
@@ -218,21 +244,28 @@ class Keeper:
         else:
             self._unnoted = False
 
-    async def _store(self) -> None:
-        self._due.clear()
+    async def _store(self, seconds: float) -> None:
         state = self._newest
         if state is None:
             return
-        writing = asyncio.create_task(asyncio.to_thread(store, self._directory, self._node, state, self._boot))
+        self._due.clear()
         try:
-            await asyncio.shield(writing)
+            await self._disk.do(functools.partial(self._write, state), seconds)
         except asyncio.CancelledError:
-            with contextlib.suppress(OSError):
-                await writing
+            self._due.set()  # it is waited for at the end
             raise
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             self._failed = True
             FAILURES.inc()
-            log.error("the state cannot be cached: %s", error)  # noqa: TRY400 the message has it all
+            why = str(error) or _HANGS % seconds
+            log.error(  # noqa: TRY400 the message has it all
+                "the state cannot be cached: %s", why, extra={"dir": str(self._directory)}
+            )
         else:
             self._failed = False
+
+    def _write(self, state: wanted.WireState) -> None:
+        """Unless that was done: who is cancelled does not hear of it."""
+        if self._stored is not state:
+            store(self._directory, self._node, state, self._boot)
+            self._stored = state

@@ -343,7 +343,7 @@ class Agent:
             self._take_facts(_Seen(self._read_facts(None), None))
             stack.enter_context(swaps.following(self._proc / "swaps", self._facts_due.set))
             if self._facts.cgroup_version == 2:
-                cached = self._cached(book)
+                cached = await self._cached(book)
                 self._enforcer.start(cached)
                 if cached is not None:
                     self._kernel.apply(cached)
@@ -383,9 +383,9 @@ class Agent:
             except OSError as error:
                 log.warning("files of this agent are left: %s", error)
 
-    def _cached(self, book: journal.Journal) -> wanted.State | None:
+    async def _cached(self, book: journal.Journal) -> wanted.State | None:
         """The last state, in force at once: the API server may be long in coming."""
-        found = cache.newest(self._run_dir, self._state_dir, self._node, self._boot, self._page)
+        found = await self._cache.load(self._page)
         if found is None:
             return None
         if self._boot and found.boot == self._boot and book.new:

@@ -131,7 +131,7 @@ def test_the_newer_generation_counts_wherever_it_is_of_this_boot(
 
     cache.note(memory, "node-1", wire(noted[0]), noted[1])
     cache.store(disk, "node-1", wire(stored[0]), stored[1])
-    found = cache.newest(memory, disk, "node-1", "b1", 4096)
+    found = cache.newest(cache.load(memory, "node-1", PAGE), cache.load(disk, "node-1", PAGE), "b1")
     assert found is not None
     assert found.state.metadata.generation == counts
 
@@ -223,7 +223,7 @@ async def test_what_a_full_disk_did_not_take_is_tried_again(
 
 def newest(disk: pathlib.Path, boot: str = BOOT) -> int | None:
     """The generation that an agent which starts now begins with."""
-    found = cache.newest(disk / "memory", disk, "n1", boot, PAGE)
+    found = cache.newest(cache.load(disk / "memory", "n1", PAGE), cache.load(disk, "n1", PAGE), boot)
     return None if found is None else found.state.metadata.generation
 
 
@@ -291,3 +291,60 @@ async def test_a_state_that_memory_does_not_take_is_not_hidden_by_the_one_before
     full.unlink()
     keeper.retry()
     assert newest(tmp_path) == 5, "there is room again"
+
+
+@pytest.mark.parametrize(("noted", "expected"), [(4, 4), (None, None)])
+async def test_a_disk_that_hangs_keeps_no_agent_from_its_start(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, noted: int | None, expected: int | None
+) -> None:
+    keeper, disk, real = keeping(tmp_path), threading.Event(), cache.load
+    cache.store(tmp_path, "n1", wire("0", 9), BOOT)
+    if noted is not None:
+        cache.note(tmp_path / "memory", "n1", wire("0", noted), BOOT)
+
+    def load(directory: pathlib.Path, node: str, page: int) -> cache.Loaded | None:
+        if directory == tmp_path:
+            disk.wait()
+        return real(directory, node, page)
+
+    monkeypatch.setattr(cache, "load", load)
+    for name in ("LOAD_SECONDS", "NOTED_SECONDS"):
+        monkeypatch.setattr(cache, name, 0.01)
+    failed = cache.FAILURES.value()
+    try:
+        found = await keeper.load(PAGE)
+    finally:
+        disk.set()
+    assert (None if found is None else found.state.metadata.generation) == expected
+    assert cache.FAILURES.value() == failed + 1
+    for name in ("LOAD_SECONDS", "NOTED_SECONDS"):
+        monkeypatch.setattr(cache, name, 10.0)
+    found = await keeper.load(PAGE)
+    assert found is not None
+    assert found.state.metadata.generation == 9, "it answers again"
+
+
+async def test_the_end_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, disk, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+
+    def hang(*_: object) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        disk.wait()
+
+    monkeypatch.setattr(cache, "store", hang)
+    monkeypatch.setattr(cache, "END_SECONDS", 0.01)
+    keeper = keeping(tmp_path)
+    running = asyncio.create_task(keeper.run())
+    keeper.keep(wire())
+    await begun.wait()
+    running.cancel()
+    try:
+        async with asyncio.timeout(5) as patience:
+            with pytest.raises(asyncio.CancelledError):
+                await running
+    finally:
+        disk.set()
+    assert not patience.expired()
+    assert not [each for each in threading.enumerate() if each.name == "state-disk" and not each.daemon]
