@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from swapwarden.agent import watches
+from swapwarden.agent import fights, watches
 
 from testbed import hog, manifests
 from testbed.controlplane import ControlPlane
@@ -461,6 +461,101 @@ def test_a_container_that_closes_its_cgroup_is_the_only_one_without_its_value(on
         close(pod, "755")
     one.applied(generation)
     assert values(*pods) == held
+
+
+# Runs in the guest: enters a cgroup, and stays.
+ENTER = """
+import os, pathlib, sys, time
+pathlib.Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+time.sleep(3600)
+"""
+# Runs in the guest: writes max to a file so many times, and then 0 as soon as that is not what it holds, so many times.
+STIR = """
+import pathlib, sys, time
+file, raises, cuts = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+for _ in range(raises):
+    file.write_text("max")
+    time.sleep(0.01)
+deadline = time.monotonic() + 120
+for _ in range(cuts):
+    while file.read_text() in {"max\\n", "0\\n"}:
+        if time.monotonic() > deadline:
+            sys.exit("not repaired")
+        time.sleep(0.01)
+    file.write_text("0")
+"""
+
+
+def test_what_a_container_does_to_a_cgroup_of_its_own_is_no_trouble_of_its_node(one: Node) -> None:
+    tenant, other = one.pod("tenant"), one.pod("other")
+    for pod in (tenant, other):
+        pod.make()
+    inner = tenant.container / "container"
+    controllers = tenant.container / "cgroup.subtree_control"
+    one.vm.write(controllers, "+memory")
+    one.vm.mkdir(inner)
+    one.vm.spawn([sys.executable, "-c", ENTER, str(inner)], log="inside")
+    one.vm.wait_for(inner / "cgroup.events", lambda text: "populated 1" in text, PATIENCE)
+
+    def put(of_pod: int, of_container: int) -> int:
+        pods = {
+            pod.uid: {
+                "swapMax": str(of_pod),
+                "reason": "WorkloadLimit",
+                "containers": {pod.container_id: {"name": "app", "swapMax": str(of_container)}},
+            }
+            for pod in (tenant, other)
+        }
+        return one.put({"pods": pods})
+
+    def values(*some: Pod) -> set[tuple[str, str]]:
+        return {(pod.swap_max, one.vm.read(pod.container / "memory.swap.max").strip()) for pod in some}
+
+    def condition(kind: str) -> tuple[str, str]:
+        return next((each["status"], each["reason"]) for each in one.status["conditions"] if each["type"] == kind)
+
+    def said() -> list[tuple[str, str]]:
+        found = one.status.get("violations", [])
+        return [(each["pod"], each["reason"]) for each in found if each["reason"] != "Exposed"]
+
+    def exposures() -> int:
+        found = one.status.get("violations", [])
+        return sum(each["exposures"] for each in found if each["reason"] == "Exposed" and each["pod"] == tenant.uid)
+
+    try:
+        generation = put(8 * MIB, 4 * MIB)
+        one.start(bare=True)
+        one.applied(generation)
+        assert one.vm.read(inner / "memory.swap.max").strip() == str(4 * MIB)
+
+        assert exposures() == 1, "it ran before it had a state"
+
+        # It owns the file, above which its limits hold: what it writes there harms and helps nobody but itself.
+        argv = [sys.executable, "-c", STIR, str(inner / "memory.swap.max"), "50", str(fights.ROUNDS + 1)]
+        one.vm.run(argv, timeout=PATIENCE)
+        until(lambda: said() == [(tenant.uid, "Yielded")], "it is left what it gives itself")
+        assert condition("Applied") == ("False", "Yielded")
+        assert [condition(kind) for kind in ("Degraded", "Drift")] == [("False", "AsExpected"), ("False", "Quiet")]
+
+        # It takes the controller away, and so the file, of which the kernel tells nobody.
+        one.vm.write(controllers, "-memory")
+        assert not one.vm.exists(inner / "memory.swap.max")
+        generation = put(6 * MIB, 3 * MIB)
+        one.applied(generation, "AccessDenied")
+        assert values(tenant, other) == {(str(6 * MIB), str(3 * MIB))}, "in the same pass"
+        assert said() == [(tenant.uid, "AccessDenied")]
+        assert condition("Degraded") == ("False", "AsExpected"), "a tenant must not stop a rollout"
+        one.vm.write(other.path / "memory.swap.max", "max")
+        until(lambda: other.swap_max == str(6 * MIB), "others are repaired")
+
+        one.vm.write(controllers, "+memory")
+        one.applied(generation)
+        assert one.vm.read(inner / "memory.swap.max").strip() == str(3 * MIB)
+        assert exposures() == 1, "none of that is one"
+    finally:
+        one.vm.write(tenant.path / "cgroup.kill", "1")
+        one.vm.wait_for(tenant.path / "cgroup.events", lambda text: "populated 0" in text, PATIENCE)
+        one.vm.rmdir(inner)
 
 
 # Runs in the guest: writes max a while after the value is right again, and tells how long each was there, how long it

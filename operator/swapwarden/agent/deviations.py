@@ -8,7 +8,9 @@ from typing import Final
 from swapwarden.agent import limits, pods, targets, trouble
 from swapwarden.api import state
 
+YIELDED: Final = "Yielded"
 _FAILURES: Final = frozenset(pods.Failure)
+_OF_TENANTS: Final = frozenset({pods.Failure.ACCESS_DENIED.value, YIELDED})
 
 
 def of_file(knob: pods.Knob, *, audit: bool) -> state.Violation | None:
@@ -19,7 +21,7 @@ def of_file(knob: pods.Knob, *, audit: bool) -> state.Violation | None:
     if knob.failed:
         reason, message = knob.reason.value, knob.failed
     elif knob.yielded:
-        reason, message = "Yielded", "another writer keeps lowering it, and is left its value for a time"
+        reason, message = YIELDED, "another writer keeps lowering it, and is left its value for a time"
     elif knob.draining:
         reason, message = "Draining", _draining(knob)
     elif would_write:
@@ -75,17 +77,18 @@ def of_silence(pod: pods.Pod) -> state.Violation:
 
 
 def once(violations: Iterable[state.Violation]) -> list[state.Violation]:
-    """Without those that say no more than another: a container that keeps the agent out is listed once in its pod.
+    """Without those that say no more than another: what containers can bring about is listed once in their pod.
 
-    A pod can have any number of such containers, and a list has room for few violations.
+    That is that they keep the agent out, or lower their own limits. A pod can have any number of such containers, and a
+    list has room for few violations.
     """
     found: list[state.Violation] = []
     told: set[tuple[str, str, str]] = set()
     for each in violations:
-        if each.reason not in _FAILURES:
+        if each.reason not in _FAILURES and each.reason != YIELDED:
             found.append(each)
             continue
-        whose = each.pod, "" if each.reason == pods.Failure.ACCESS_DENIED else each.container
+        whose = each.pod, "" if each.reason in _OF_TENANTS else each.container
         if (each.reason, *whose) not in told:
             told.add((each.reason, *whose))
             found.append(each)

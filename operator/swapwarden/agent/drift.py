@@ -45,8 +45,9 @@ class Write(NamedTuple):
     found: int
     high_below_max: bool
     """Whether the cgroup's memory.high is below its memory.max."""
-    unit: bool = False
-    """Whether it is what systemd holds for the cgroup, and may have written."""
+    quiet: bool = False
+    """Whether it is told of only where a known tool writes so: systemd may have written what it holds for the cgroup,
+    and who runs in a container what it likes to a cgroup inside."""
 
 
 def is_crio(path: str) -> bool:
@@ -75,7 +76,7 @@ class Signs:
     def note(self, write: Write, now: float) -> None:
         """Another writer wrote."""
         value = limits.render(write.found) if write.found in {0, limits.NO_LIMIT} else "a number of bytes"
-        key = write.kind, value, write.unit
+        key = write.kind, value, write.quiet
         trace = self._traces.get(key)
         if trace is None or now - trace.last > RECENT_SECONDS:
             trace = self._traces[key] = _Trace()
@@ -93,12 +94,12 @@ class Signs:
         return "; ".join(dict.fromkeys(sentence for sentence in said if sentence))
 
 
-def _sentence(kind: str, value: str, unit: bool, trace: _Trace) -> str:  # noqa: FBT001 a part of the key
+def _sentence(kind: str, value: str, quiet: bool, trace: _Trace) -> str:  # noqa: FBT001 a part of the key
     """What is to be said of one way to write; nothing of systemd's own value where no other tool is known to."""
     beat = _rhythm(trace.beats)
     rhythm = f" every {beat:.0f} s" if beat else ""
     who = _who(kind, value, trace, beat)
-    return "" if unit and not who else f"another writer gives {value} to {_PLACES[kind]}{rhythm}{who}"
+    return "" if quiet and not who else f"another writer gives {value} to {_PLACES[kind]}{rhythm}{who}"
 
 
 def _who(kind: str, value: str, trace: _Trace, beat: float) -> str:

@@ -87,9 +87,11 @@ PODS_A_TURN: Final = 20
 YOUNG_SECONDS: Final = 3.0
 """How long runtimes and systemd normally take to write to a new container's files: a value of the agent's would be
 written over, and be repaired, at every start. The pod's own limit holds from the start."""
-ANEW: Final = 10
-"""Times that a cgroup in a container's is taken in hand at once; one that is made anew more often waits each time."""
-ANEW_SECONDS: Final = 1.0
+STIRS: Final = 10
+"""Times that what happens inside of a container's cgroup is looked at at once; after that so many seconds later."""
+STIR_SECONDS: Final = 1.0
+CALM_SECONDS: Final = 60.0
+"""After so long without anything it counts anew."""
 
 
 class Child(NamedTuple):
@@ -171,6 +173,10 @@ class Enforcer:
         """Whether something of the tree could not be read in it, for reasons that are not one cgroup's."""
         self._drained = clock()
         """Until then inotify has told of everything that happened to what it watches."""
+        self._complete = self._lost_until = float("-inf")
+        """Between these times events were lost: what they were about is known of files that were looked at since."""
+        self._lossy = False
+        """Whether some were not."""
         self._read_until = 0
         """So many of the settler's writes have been told of by inotify for certain."""
         io = unitio.UnitIo(cgroups, kept, again=lambda: self._guarded(self._bring_units))
@@ -346,6 +352,7 @@ class Enforcer:
             self._worklist.mark(Rest.SWEEP, worklist.Weight.SWEEP, mark)
         else:
             self._began = None
+            self._lossy = False
         self.last_resync = self._clock()
         self._retarget_root()
         self._bring_units()
@@ -375,9 +382,10 @@ class Enforcer:
         audit = current is not None and current.mode is names.Mode.AUDIT
         found: list[state.Violation | None] = []
         untold: list[str] = []
-        pending = drifting = unseen = 0
+        pending = drifting = unseen = contested = 0
         if self._mirror.root is not None:
             unseen += self._mirror.root.unseen
+            contested += self._mirror.root.yielded
             pending += self._settler.is_to_put_back(self._mirror.root)
             found.append(deviations.of_file(self._mirror.root, audit=audit))
         for number, pod in enumerate(list(self._mirror.pods.values())):
@@ -387,6 +395,7 @@ class Enforcer:
                 continue
             for knob in pod.knobs():
                 unseen += knob.unseen
+                contested += knob.yielded and not knob.is_inner
                 pending += self._settler.is_to_put_back(knob)
                 found.append(deviations.of_file(knob, audit=audit))
             drifting += pod.tally.drifting(now)
@@ -410,6 +419,7 @@ class Enforcer:
             stated=current is not None,
             violations=deviations.once(violations),
             to_put_back=pending,
+            contested=contested,
             unseen=unseen,
             drifting=drifting,
             untold=frozenset(untold),
@@ -569,10 +579,25 @@ class Enforcer:
 
     def container_came(self, container: pods.Container, mark: worklist.Mark) -> None:
         """As mirror.Listener."""
-        if container.anew > ANEW:
-            self._ripen(container, ANEW_SECONDS)
-        else:
+        if not self._puts_off(container):
             self._retarget_container(container, mark.noticed)
+
+    @staticmethod
+    def _container_of(knob: pods.Knob) -> pods.Container | None:
+        everyone = () if knob.pod is None else knob.pod.containers.values()
+        return next((each for each in everyone if knob in each.knobs), None)
+
+    def _puts_off(self, container: pods.Container | None) -> bool:
+        """Whether so much happens to a container, whose doing that may be, that it is looked at a little later."""
+        if container is None:
+            return False
+        now = self._clock()
+        container.stirs = 1 if now - container.stirred > CALM_SECONDS else container.stirs + 1
+        container.stirred = now
+        if container.stirs <= STIRS:
+            return False
+        self._ripen(container, STIR_SECONDS)
+        return True
 
     def container_went(self, container: pods.Container) -> None:
         """As mirror.Listener."""
@@ -631,8 +656,13 @@ class Enforcer:
         `watched` as in `_retarget`.
         """
         if knob.watch is not None and knob.watch == knob.right_watch:
-            return max(knob.right, self._drained if watched is None else watched)
+            told = self._drained if watched is None else watched
+            return max(knob.right, min(told, self._complete) if self._may_lack_events(knob) else told)
         return knob.right if knob.right > float("-inf") else None
+
+    def _may_lack_events(self, knob: pods.Knob) -> bool:
+        """Whether events about a file may have been lost since it was last looked at."""
+        return knob.right < self._lost_until
 
     def _retarget_root(self) -> None:
         knob = self._mirror.root
@@ -662,7 +692,9 @@ class Enforcer:
                 # Each time: where it cannot be watched, nothing else tells of crun's cgroup inside.
                 self._open(container)
         except Exception as unknown:  # noqa: BLE001 raised when the files that are known have what they are to hold
-            error = unknown
+            # A cgroup inside without a process is looked for again, but not where there is ever another one.
+            if not (isinstance(unknown, cgroupfs.TransientError) and container.stirs > STIRS):
+                error = unknown
         for knob in container.knobs:
             self._mirror.watch(knob)
             if entry is not None:
@@ -704,8 +736,6 @@ class Enforcer:
 
     def _know(self, knob: pods.Knob, container: pods.Container) -> None:
         """A file has come to be known."""
-        if knob.path != container.path:
-            container.anew += 1
         knob.came = container.since
         self._rewrites.look(knob)
         entry = self._journal.get(knob.path, knob.inode)
@@ -746,19 +776,20 @@ class Enforcer:
         """Hear what inotify has to tell: what others wrote over is repaired at once, what came or went waits."""
         noticed = self._clock()
         written = self._settler.writes
-        touched: dict[pods.Knob, None] = {}
+        touched: dict[pods.Knob, float] = {}
         lost = False
         for owner, event in self._watches.read():
             if event.mask & inotify.Q_OVERFLOW:
                 lost = True
+                self._note_loss()
             elif isinstance(owner, pods.Knob):
-                touched[owner] = None
+                touched.setdefault(owner, self._exposed_since(owner, noticed))
                 self._rewrites.touched(owner, noticed)
             elif owner is not None:
                 self._told(owner, event, noticed)
         with self._settler.lowering_first():
-            for knob in touched:
-                self._repair(knob, noticed)
+            for knob, since in touched.items():
+                self._repair(knob, noticed, since)
         if lost:
             self._lost = self._lost_lately(noticed) + 1
             self._lost_at = noticed
@@ -773,6 +804,17 @@ class Enforcer:
                 self._caught_up = max(self._caught_up, noticed)
         self._soon()
 
+    def _note_loss(self) -> None:
+        if not self._lossy:
+            self._complete = self._drained
+        self._lossy = True
+        self._lost_until = self._clock()
+
+    def _exposed_since(self, knob: pods.Knob, noticed: float) -> float:
+        """Since when a file may not be right that an event tells of: it need not be the first one about it."""
+        right = self._last_right(knob) if self._may_lack_events(knob) else None
+        return noticed if right is None else min(right, noticed)
+
     def _told(self, owner: pods.Watched, event: inotify.Event, noticed: float) -> None:
         """Something came or went in a directory."""
         mark = worklist.Mark(noticed, self._caught_up)
@@ -781,9 +823,12 @@ class Enforcer:
         if self._mirror.concerns(owner, event):
             self._worklist.mark(Child(owner, event.name), worklist.Weight.ARRIVAL, mark)
 
-    def _repair(self, knob: pods.Knob, noticed: float) -> None:
-        """A file was written to."""
+    def _repair(self, knob: pods.Knob, noticed: float, since: float) -> None:
+        """A file was written to; it may not be right `since`."""
         if knob.watch is None:
+            return
+        if knob.is_inner and self._puts_off(self._container_of(knob)):
+            knob.right_watch = None  # what was told of it now is yet to be looked at
             return
         # What the agent wrote itself is told of, too.
         if knob.number <= self._read_until:
@@ -791,7 +836,7 @@ class Enforcer:
                 self._rewritten(knob)
             except Exception as error:  # noqa: BLE001 what it says of systemd is worth less than the repair
                 trouble.fault(str(knob), error)
-        self._settler.settle(knob, noticed)
+        self._settler.settle(knob, noticed, since=since)
 
     def _find_again(self) -> None:
         """Search for the tree if it has gone."""

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from swapwarden.agent import exposure, limits, targets
+from swapwarden.agent import exposure, limits, targets, tree
 from swapwarden.api import names
 from swapwarden.kube import backoff
 
@@ -190,6 +190,11 @@ class Knob(Watched):
         return self.container != ""
 
     @property
+    def is_inner(self) -> bool:
+        """Whether its cgroup is inside of a container's: crun's, or one that the container made, and writes to."""
+        return self.container != "" and self.path.endswith(f"/{tree.INNER}")
+
+    @property
     def standing(self) -> tuple[object, ...]:
         """What the status tells of it."""
         return self.draining, self.failed, self.found, self.swap, self.target, self.seen
@@ -198,7 +203,7 @@ class Knob(Watched):
 class Container(Watched):
     """A container's cgroup; with crun a second one below it."""
 
-    __slots__ = ("anew", "id", "knobs", "path", "pod", "ripe", "since")
+    __slots__ = ("id", "knobs", "path", "pod", "ripe", "since", "stirred", "stirs")
 
     def __init__(self, pod: Pod, container: str, path: str, since: float) -> None:
         super().__init__()
@@ -209,8 +214,10 @@ class Container(Watched):
         """When it came; long ago where it was found."""
         self.ripe: asyncio.TimerHandle | None = None
         """When it is looked at again because it has just come."""
-        self.anew = 0
-        """So many times the cgroup inside was taken in hand."""
+        self.stirs = 0
+        """So many times something happened to it or to the cgroup inside, each time soon after the one before."""
+        self.stirred = float("-inf")
+        """When that was last."""
         self.knobs: list[Knob] = []
 
     @property

@@ -32,7 +32,7 @@ _CAUSES: Final = (
 REWRITES = metrics.counter(
     "swapwarden_agent_rewrites_total",
     "Values of the agent's that another writer wrote over, and that were repaired, by kind of cgroup (pod, container,"
-    " kubepods, system) and cause, as far as it can be told (docs/agent.md).",
+    " kubepods, system) and cause, as far as it can be told (docs/agent.md); not in cgroups inside of containers'.",
     labels=("kind", "cause"),
     known=[(kind, cause.value) for kind in ("pod", "container") for cause in _CAUSES],
 )
@@ -200,10 +200,11 @@ class Rewrites:
         aside = cause in _ASIDE and knob.container != "" and found == _MAX
         # Of a container systemd holds the kubelet's number: tools that write it past systemd have a beat.
         beat = cause is names.Cause.UNIT_VALUE and knob.container != "" and found != _MAX
-        if other or aside or beat:
+        if (other or aside or beat) and not (knob.is_inner and found == _MAX):
             high = self._fs.is_high_below_max(knob.path)
             if other or high or beat:
-                self._signs.note(drift.Write(knob.kind, knob.path, found, high, unit=beat), note.noticed)
+                quiet = beat or knob.is_inner
+                self._signs.note(drift.Write(knob.kind, knob.path, found, high, quiet=quiet), note.noticed)
         if knob.container and cause in {names.Cause.START, names.Cause.RESIZE}:
             # The runtime tells systemd, which from now on writes this one.
             knob.unit = found
@@ -211,9 +212,11 @@ class Rewrites:
         self._tell(cause, knob, note.count, note.exposed, found)
 
     def _tell(self, cause: names.Cause, knob: pods.Knob, count: int, exposed: exposure.Exposure, found: int) -> None:
-        REWRITES.inc(knob.kind, cause.value, by=count)
         if exposed.count and knob.pod is not None:
             knob.pod.tally.attribute(cause, exposed)
+        if knob.is_inner:  # as a rule the container's own, which is no news of the node's
+            return
+        REWRITES.inc(knob.kind, cause.value, by=count)
         self._unlogged[cause] += count
         now = self._clock()
         if now - self._logged.get(cause, float("-inf")) < LOG_SECONDS:

@@ -161,6 +161,8 @@ class Settler:
             return
         except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
             self._fail(knob, pods.Failure.INTERNAL, trouble.fault(str(knob), error))
+            if not self._may_be_above(knob):
+                self._lowered(knob)
             wait = self._next_try(knob)
         if wait is not None:
             knob.retry = asyncio.get_running_loop().call_later(wait, self._again, knob)
@@ -176,8 +178,8 @@ class Settler:
         except cgroupfs.TransientError as error:
             return self._pending(knob, error)
         except ContestedError as error:
-            self._fail(knob, pods.Failure.WRITE_FAILED, str(error))
-            return CONTESTED_SECONDS
+            self._fail(knob, pods.Failure.ACCESS_DENIED if knob.is_inner else pods.Failure.WRITE_FAILED, str(error))
+            return self._next_try(knob) if knob.is_inner else CONTESTED_SECONDS
         except cgroupfs.CgroupError as error:
             return self._refused(knob, error)
         knob.failed, knob.reason = "", pods.Failure.WRITE_FAILED
@@ -386,7 +388,7 @@ class Settler:
         foreign = knob.holds is not None and found != knob.holds
         now = self._clock()
         exposed, pod = None, knob.pod
-        if found > value and (foreign or ran) and pod is not None and pod.containers:
+        if found > value and (foreign or ran) and pod is not None and pod.containers and not self._is_bound(knob, pod):
             # Beyond what it is to have, not beyond what is written: while it drains, that leaves it room.
             used, limit = max(swap, self._used(knob)), value if knob.limit is None else knob.limit
             # A pod that was above several of its limits at once was so for that time once.
@@ -407,6 +409,22 @@ class Settler:
                 self._fights.lowered(knob, value)
         elif exposed is not None and ran is not None and pod is not None:
             pod.tally.attribute(ran, exposed)
+
+    def _is_bound(self, knob: pods.Knob, pod: pods.Pod) -> bool:
+        """Whether a cgroup above it in its pod is to hold no more, and holds what the agent left there.
+
+        What is below that can use no more whatever its own file holds. Where the one above was written over, too, that
+        is an exposure of its own.
+        """
+        limit = limits.NO_LIMIT if knob.limit is None else knob.limit
+        for above in pod.knobs():
+            if above.holds is None or above.limit is None or above.limit > limit:
+                continue
+            if knob.path.startswith(f"{above.path}/"):
+                with contextlib.suppress(cgroupfs.CgroupError):
+                    if self._fs.limit(above.path) <= max(above.limit, above.holds):
+                        return True
+        return False
 
     def _used(self, knob: pods.Knob) -> int:
         """Bytes of swap in use; 0 where that cannot be read: the write that it is about has been made."""
@@ -466,7 +484,7 @@ class Settler:
             return False
         try:
             return self._fs.limit(knob.path) > knob.target
-        except cgroupfs.CgroupError:
+        except Exception:  # noqa: BLE001 it is asked where the same has failed already, and was said
             return True
 
     @staticmethod
@@ -482,8 +500,10 @@ class Settler:
 
 
 def _bars(low: pods.Knob, high: pods.Knob) -> bool:
-    """Whether a file may not be raised while one below it is not lowered: not where that harms other pods.
+    """Whether a file may not be raised while one below it is not lowered: not where that keeps other pods from more.
 
-    What its owner keeps the agent from is bounded by the pod's own limit.
+    A container is bounded by its pod's own limit, which is not raised. And a mistake of the agent's about one pod is
+    that pod's: it may use what its file holds, as before, and its violation says so. What the kernel refuses to lower
+    bars all above it: that is no pod's doing, and of too little swap no promise is broken.
     """
-    return low.reason is not pods.Failure.ACCESS_DENIED or high.pod is low.pod
+    return high.pod is low.pod or not (low.is_tenants or low.reason is pods.Failure.INTERNAL)

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent import findings, pods, shortfall, strict, tree
+from swapwarden.agent import deviations, findings, pods, shortfall, strict, tree
 from swapwarden.api import names, state
 
 COMPATIBLE: Final = "Compatible"
@@ -23,7 +23,7 @@ _REASONS: Final = (
     pods.Failure.WRITE_FAILED,
     pods.Failure.UNREADABLE,
     "Draining",
-    "Yielded",
+    deviations.YIELDED,
     "Audit",
     "AwaitingState",
     pods.Failure.ACCESS_DENIED,
@@ -74,6 +74,8 @@ class Standing(NamedTuple):
     """Files that still hold a value of ours and should not."""
     drifting: int
     """Pods that another writer raised above their value lately."""
+    contested: int = 0
+    """Cgroups that are left to another writer, who lowers them; not those that a container may have made itself."""
     unseen: int = 0
     """Files that were not seen to hold what they are to, for no failure."""
     untold: frozenset[str] = frozenset()
@@ -136,10 +138,10 @@ def _applied(standing: Standing, compatible: _Verdict) -> _Verdict:  # noqa: PLR
     draining = sum(violation.reason == "Draining" for violation in standing.violations)
     if draining:
         return _Verdict("False", "Draining", f"{draining} cgroups have more swap in use than wanted")
-    yielded = sum(violation.reason == "Yielded" for violation in standing.violations)
+    yielded = sum(violation.reason == deviations.YIELDED for violation in standing.violations)
     if yielded:
         return _Verdict(
-            "False", "Yielded", f"{yielded} cgroups hold less than wanted: another writer keeps lowering them"
+            "False", deviations.YIELDED, f"{yielded} cgroups hold less than wanted: another writer keeps lowering them"
         )
     return _Verdict("True", "AsSpecified", "all cgroups hold what the spec says")
 
@@ -169,9 +171,11 @@ def _degraded(standing: Standing) -> _Verdict:
 
 
 def _drift(standing: Standing) -> _Verdict:
-    yielded = sum(violation.reason == "Yielded" for violation in standing.violations)
-    if yielded:
-        reason, message = "Yielded", f"{yielded} cgroups are left to another writer, who keeps lowering them"
+    if standing.contested:
+        reason, message = (
+            deviations.YIELDED,
+            f"{standing.contested} cgroups are left to another writer, who keeps lowering them",
+        )
     elif standing.drifting or standing.others:
         # What systemd writes passes; who else writes does not go away by itself.
         reason = "OtherWriter" if standing.others else "Rewritten"
@@ -201,6 +205,8 @@ def _requirements(unmet: Mapping[str, str]) -> _Verdict:
 
 def _rank(violation: state.Violation, untold: Container[str]) -> tuple[int, bool, int, str, str]:
     order = _ORDER.get(violation.reason, len(_ORDER))
+    if violation.reason == deviations.YIELDED and violation.container:
+        order = _ORDER[pods.Failure.ACCESS_DENIED]
     if violation.reason == "Exposed" and violation.causes and violation.pod in untold:
         order = 0  # for one write only
     # A pod's own limit rules its containers, too.

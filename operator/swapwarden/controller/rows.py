@@ -11,9 +11,9 @@ from swapwarden.api import names, state
 from swapwarden.controller import deviations
 from swapwarden.kube import decoding
 
-SETTLED: Final = frozenset({"Incompatible", "AccessDenied"})
+SETTLED: Final = frozenset({"Incompatible", "AccessDenied", "Yielded"})
 """Reasons of Applied for which nothing better is to come: the node can do nothing, or the owner of a container's cgroup
-keeps the agent out of that one. No new node waits for the latter."""
+keeps the agent out of that one, or lowers it all the time. No new node waits for the latter."""
 
 
 class WireViolation(msgspec.Struct, frozen=True, rename="camel"):

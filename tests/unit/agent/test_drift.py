@@ -29,9 +29,9 @@ def test_wasp_agent(value: int, inner: str) -> None:
 
 
 def test_the_units_own_number_is_told_of_only_with_wasp_agents_beat() -> None:
-    number = drift.Write("container", CRIO, 4096, high_below_max=False, unit=True)
+    number = drift.Write("container", CRIO, 4096, high_below_max=False, quiet=True)
     assert "every 20 s, as wasp-agent does" in told(number)
-    assert told(number, number._replace(unit=False)).count("wasp-agent") == 1, "the same is said once"
+    assert told(number, number._replace(quiet=False)).count("wasp-agent") == 1, "the same is said once"
     assert told(number, rounds=3) == told(number, every=60.0) == told(number._replace(path=CONTAINERD)) == ""
 
 

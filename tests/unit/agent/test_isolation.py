@@ -17,9 +17,11 @@ from swapwarden.agent import (
     cgroupfs,
     enforcer,
     exposure,
+    fights,
     inotify,
     limits,
     pods,
+    rewrites,
     settler,
     status,
     targets,
@@ -38,6 +40,7 @@ PODS = range(1, 7)
 HOSTILE = 3
 FACTS = state_api.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
 WANTED = wanted.Container(MIB, cap=False)
+EVENT = inotify.Event(0, inotify.CONTENT, "")
 
 
 class _Capabilities(ctypes.Structure):
@@ -273,6 +276,51 @@ async def test_an_unexpected_error_is_that_cgroups_own(
     assert swap_max(crowd.apps[HOSTILE]) == str(MIB)
 
 
+@pytest.mark.parametrize("where", ["pod", "container"])
+async def test_an_unexpected_error_keeps_no_other_pod_from_more(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults, where: str
+) -> None:
+    crowd = Crowd(plain)
+    agent = plain.start()
+    for number in PODS:
+        write(crowd.pods[number], "0" if number != HOSTILE else str(3 * MIB))
+    write(plain.tree.kubepods, "0")
+    bad = str((crowd.pods if where == "pod" else crowd.apps)[HOSTILE].relative_to(plain.tree.root))
+    real = plain.cgroups.set_limit
+
+    def fail(path: str, limit: int) -> None:
+        if path == bad:
+            raise ZeroDivisionError("a mistake")
+        real(path, limit)
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", fail)
+    agent.apply(crowd.state())
+    assert faults.count > 0
+    assert swap_max(plain.tree.kubepods) == str(64 * MIB)
+    assert crowd.others() == {(str(2 * MIB), str(MIB))}
+    assert [(each[0], each[2]) for each in failures(agent)] == [(uid(HOSTILE), "InternalError")]
+    write(plain.tree.kubepods, "0")
+    agent.catch_up()
+    assert swap_max(plain.tree.kubepods) == str(64 * MIB)
+
+
+async def test_an_unexpected_error_after_a_file_was_lowered_bars_nothing(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults
+) -> None:
+    pod = plain.tree.pod(1, memory_swap_max="0\n")
+    app = plain.tree.container(pod, "app")
+    agent = plain.start()
+
+    def fail(knob: pods.Knob, *_: object, **__: object) -> None:
+        if knob.container:
+            raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(agent._settler, "_account", fail)
+    agent.apply(state({1: 2 * MIB}, containers={1: {"app": WANTED}}))
+    assert faults.count > 0
+    assert (swap_max(pod), swap_max(app)) == (str(2 * MIB), str(MIB))
+
+
 async def test_what_fails_all_the_time_fills_no_log(
     plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -392,7 +440,7 @@ async def test_an_exposure_that_no_event_told_of_counts_from_when_the_file_was_l
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     compare(agent)
-    agent.apply(state({1: 0}, containers={1: {"app": wanted.Container(0, cap=False)}}))
+    agent.apply(state({1: MIB}, containers={1: {"app": wanted.Container(0, cap=False)}}))
     (late,) = [each for each in agent.standing().violations if each.reason == "Exposed"]
     compare(agent)
     before = late.exposed_milliseconds
@@ -416,6 +464,79 @@ async def test_an_exposure_that_no_event_told_of_counts_from_when_the_file_was_l
         lasted = exposed.exposed_milliseconds - before
         assert 5000 <= lasted < 6000, "the look before was five seconds ago, the write three"
         before = exposed.exposed_milliseconds
+
+
+@pytest.mark.parametrize("how", ["event", "apply", "again"])
+async def test_an_exposure_whose_first_event_was_lost_counts_from_when_the_file_was_last_right(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    agent = plain.start(state({1: MIB}))
+    pod = await plain.run(1, "app")
+    await until(lambda: swap_max(pod) == str(MIB))
+    compare(agent)
+    knob = plain.known(pod).knob
+
+    def lose(*after: pods.Knob) -> None:
+        """Events are lost, and what comes after that is told."""
+        list(agent._watches.read())
+        told = [(None, inotify.Event(-1, inotify.Q_OVERFLOW, "")), *((each, EVENT) for each in after)]
+        with monkeypatch.context() as losing:
+            losing.setattr(agent._watches, "read", lambda: iter(told))
+            agent._take_in()
+
+    def lasted() -> float:
+        before, knob.pod.tally.milliseconds = knob.pod.tally.milliseconds, 0.0  # type: ignore[union-attr] # it has one
+        return before
+
+    for lost in range(3):
+        agent.catch_up()
+        plain.later += 100
+        agent.catch_up()  # until now all was told
+        lasted()
+        plain.later += 5
+        write(pod, "max")
+        lose()
+        assert swap_max(pod) == "max", "its turn has not come"
+        plain.later += 2
+        if lost == 2:
+            lose()
+            plain.later += 1
+        if how == "event":
+            if lost == 1:
+                lose(knob)
+            else:
+                write(pod, "max")
+                agent.catch_up()
+        elif how == "apply":
+            agent.apply(state({1: MIB}, unknown=list(names.UnknownPod)[lost % 2 - 1], generation=2 + lost))
+        else:
+            agent._again(knob)
+        assert swap_max(pod) == str(MIB)
+        assert 7000 <= lasted() < 9000
+        while agent._worklist:
+            agent._work()
+    plain.later += 100
+    write(pod, "max")
+    agent.catch_up()
+    assert lasted() < 5000, "all files were looked at since"
+
+
+async def test_an_event_that_came_before_others_were_lost_counts_from_then(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = plain.start(state({1: MIB}))
+    pod = await plain.run(1, "app")
+    await until(lambda: swap_max(pod) == str(MIB))
+    compare(agent)
+    knob = plain.known(pod).knob
+    plain.later += 100
+    write(pod, "max")
+    list(agent._watches.read())
+    told = [(knob, EVENT), (None, inotify.Event(-1, inotify.Q_OVERFLOW, "")), (knob, EVENT)]
+    monkeypatch.setattr(agent._watches, "read", lambda: iter(told))
+    agent._take_in()
+    assert swap_max(pod) == str(MIB)
+    assert plain.known(pod).tally.milliseconds < 5000
 
 
 async def test_what_an_event_tells_of_counts_from_the_event(plain: Node) -> None:
@@ -634,19 +755,166 @@ async def test_a_file_that_a_container_takes_away_does_not_degrade_its_node(
     assert condition(agent, "Degraded") == ("False", "AsExpected")
 
 
-async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_while(plain: Node) -> None:
-    agent = plain.start()
-    pod = plain.tree.pod(1)
-    scope = plain.tree.container(pod, "app")
-    agent.apply(state({1: limits.NO_LIMIT}, containers={1: {"app": WANTED}}))
-    inner = scope / "container"
-    for _ in range(50):
-        plain.tree.group(inner)
+@pytest.mark.parametrize("populated", [0, 1])
+async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_while(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, populated: int
+) -> None:
+    monkeypatch.setattr(enforcer, "STIR_SECONDS", 0.1)
+    monkeypatch.setattr(trouble, "SOON_SECONDS", (0.0001, 0.0001))
+    agent = plain.start(state({1: limits.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    pod = await plain.run(1, "app")
+    scope = plain.tree.container_path(pod, "app")
+    inner, looks = scope / "container", 0
+    real = agent._mirror.open
+
+    def spy(container: pods.Container) -> None:
+        nonlocal looks
+        looks += 1
+        real(container)
+
+    monkeypatch.setattr(agent._mirror, "open", spy)
+    begun = asyncio.get_running_loop().time()
+    for _ in range(100):
+        plain.tree.group(inner, cgroup_events=f"populated {populated}\n")
         agent.catch_up()
         inner.rename(plain.folder / f"old{_}")
         agent.catch_up()
-    assert plain.known(pod).containers[scope.name].anew <= enforcer.ANEW + 1
+    plain.tree.group(inner)
+    lasted = asyncio.get_running_loop().time() - begun
+    assert looks <= enforcer.STIRS + lasted / enforcer.STIR_SECONDS
+    await until(lambda: swap_max(inner) == str(MIB))
+    inner.rename(plain.folder / "gone")
+    plain.tree.group(inner, cgroup_events="populated 0\n")
+    looks = 0
+    await until(lambda: looks > 0)
+    for _ in range(trouble.SOON_ATTEMPTS):
+        await asyncio.sleep(0.001)
+    assert looks < 3, "an empty one is not looked for again"
     assert failures(agent) == []
+    (known,) = plain.known(pod).containers.values()
+    await until(lambda: known.ripe is None)
+    plain.later += enforcer.CALM_SECONDS + 1
+    inner.rename(plain.folder / "old")
+    plain.tree.group(inner)
+    agent.catch_up()
+    assert known.ripe is None, "after a while it counts anew"
+    assert swap_max(inner) == str(MIB)
+
+
+async def inside(node: Node, agent: enforcer.Enforcer, count: int) -> list[pathlib.Path]:
+    """So many containers of one pod, each with a cgroup of its own in it, in the agent's hands."""
+    names = [f"app {number}" for number in range(count)]
+    agent.apply(state({1: 8 * MIB, 2: 0}, containers={1: dict.fromkeys(names, WANTED)}))
+    pod = await node.run(1, *names)
+    made = [node.tree.group(node.tree.container_path(pod, name) / "container") for name in names]
+    await until(lambda: {swap_max(inner) for inner in made} == {str(MIB)})
+    agent.catch_up()
+    return made
+
+
+async def test_what_a_container_gives_a_cgroup_of_its_own_is_no_exposure(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enforcer, "STIR_SECONDS", 0.01)
+    monkeypatch.setattr(rewrites, "MOMENT_SECONDS", 0.0)
+    agent = plain.start()
+    (inner,) = await inside(plain, agent, 1)
+    write(inner, "4096", "memory.high")  # as with a plugin of the runtime that gives max
+    plain.later += 10 * rewrites.START_SECONDS  # else it might be the runtime that starts it
+    rewritten = rewrites.REWRITES.value("container", names.Cause.OTHER_WRITER.value)
+    for _ in range(50):
+        write(inner, "max")
+        agent.catch_up()
+        await asyncio.sleep(0)
+    await until(lambda: swap_max(inner) == str(MIB))
+    await until(lambda: agent._rewrites._timer is None)
+    assert plain.known(inner.parent.parent).tally.count == 0
+    assert agent.standing().violations == []
+    assert condition(agent, "Drift") == ("False", "Quiet")
+    assert rewrites.REWRITES.value("container", names.Cause.OTHER_WRITER.value) == rewritten
+    write(inner, "0")
+    await until(lambda: swap_max(inner) == str(MIB))
+    await until(lambda: agent._rewrites._timer is None)
+    assert condition(agent, "Drift") == ("False", "Quiet"), "less is no news of the node's, either"
+    # What it had while nothing held above it is one, wherever it is written.
+    scope = inner.parent
+    for limit in (inner, scope, scope.parent):
+        write(limit, "max")
+    agent.catch_up()
+    assert plain.known(scope.parent).tally.count > 0
+
+
+async def test_writes_to_a_cgroup_of_its_own_are_looked_at_once_in_a_while(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enforcer, "STIR_SECONDS", 0.1)
+    agent = plain.start()
+    (inner,) = await inside(plain, agent, 1)
+    path, looks = str(inner.relative_to(plain.tree.root)), 0
+    real = plain.cgroups.set_limit
+
+    def spy(written: str, limit: int) -> None:
+        nonlocal looks
+        looks += written == path
+        real(written, limit)
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", spy)
+    begun = asyncio.get_running_loop().time()
+    for _ in range(100):
+        write(inner, "max")
+        agent.catch_up()
+    lasted = asyncio.get_running_loop().time() - begun
+    assert looks <= enforcer.STIRS + lasted / enforcer.STIR_SECONDS
+    # What it is in is as quick as ever.
+    write(inner.parent, "max")
+    agent.catch_up()
+    assert swap_max(inner.parent) == str(MIB)
+    await until(lambda: swap_max(inner) == str(MIB))
+
+
+async def test_a_container_that_writes_all_the_time_to_a_cgroup_of_its_own_does_not_degrade_its_node(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = plain.start()
+    (inner,) = await inside(plain, agent, 1)
+    real = plain.cgroups.set_limit
+
+    def contend(path: str, limit: int) -> None:
+        real(path, limit)
+        if path.endswith("/container"):
+            write(inner, "max")
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", contend)
+    write(inner, "max")
+    agent.catch_up()
+    assert condition(agent, "Applied") == ("False", "AccessDenied")
+    assert condition(agent, "Degraded") == ("False", "AsExpected")
+
+
+async def test_cgroups_that_containers_lower_are_listed_once_and_behind_others(plain: Node) -> None:
+    plain.tree.pod(2, memory_swap_current=f"{MIB}\n")
+    agent = plain.start()
+    await plain.run(3, "app")
+    made = await inside(plain, agent, 2 * state_api.MAX_VIOLATIONS)
+    for _ in range(fights.ROUNDS + 1):
+        for inner in made:
+            write(inner, "0")
+        agent.catch_up()
+        plain.later += enforcer.CALM_SECONDS / 10
+        compare(agent)
+    assert {swap_max(inner) for inner in made} == {"0"}, "they may have less, if they like"
+    found = status.build(agent.standing(), FACTS, [], "t").violations
+    assert [(each.pod, each.reason) for each in found] == [
+        (uid(2), "Draining"),
+        (uid(3), "AwaitingState"),
+        (uid(1), "Yielded"),
+    ]
+    assert condition(agent, "Drift") == ("False", "Quiet"), "nobody else writes on the node"
+    scope = made[0].parent
+    for _ in range(fights.ROUNDS + 1):
+        write(scope, "0")
+        agent.catch_up()
+    assert condition(agent, "Drift") == ("True", "Yielded"), "that is not the container's to write"
 
 
 # What is read besides the file

@@ -93,7 +93,7 @@ def test_degraded_and_drift() -> None:
     assert verdicts(GOOD._replace(violations=[FAILED]))["Degraded"] == ("True", "WriteFailed")
     assert verdicts(GOOD._replace(drifting=2))["Drift"] == ("True", "Rewritten")
     assert verdicts(GOOD._replace(others="somebody"))["Drift"] == ("True", "OtherWriter")
-    assert verdicts(GOOD._replace(drifting=2, violations=[YIELDED]))["Drift"] == ("True", "Yielded")
+    assert verdicts(GOOD._replace(drifting=2, contested=1, violations=[YIELDED]))["Drift"] == ("True", "Yielded")
     told = status.build(GOOD._replace(drifting=2, others="somebody writes 0"), FACTS, [], "t").conditions[3]
     assert told.reason == "OtherWriter"
     assert told.message == "2 running pods were above their value lately; repaired; somebody writes 0"

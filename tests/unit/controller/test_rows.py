@@ -60,6 +60,7 @@ def test_a_fresh_state_has_no_status() -> None:
         ([("Applied", "False", "Draining")], "Draining: why", "", False),
         ([("Applied", "Unknown", "AwaitingState")], "AwaitingState: why", "", False),
         ([("Applied", "False", "AccessDenied")], "AccessDenied: why", "", True),
+        ([("Applied", "False", "Yielded")], "Yielded: why", "", True),
         (
             [("Compatible", "False", "NoCgroupV2"), ("Applied", "False", "Incompatible")],
             "Incompatible: why",
