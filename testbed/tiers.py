@@ -119,22 +119,34 @@ def run_tier(name: str) -> Share:
     status, (passed, failed, skipped) = _pytest(name, *TIERS[name].options)
     held = 0
     found: list[unsteady.Unsteady] = []
-    if TIERS[name].is_timed and status == pytest.ExitCode.TESTS_FAILED and failed <= FEW:
-        term.say(f"tier {name}: {failed} failed; once more, by themselves ...")
-        # One that is skipped now has not held.
-        status, (held, _, _) = _pytest(name, "--last-failed", "--last-failed-no-failures=none", again=True)
-        passed, failed = passed + held, failed - held
-        found = unsteady.between(_report(name), _report(name, again=True))
     again: list[str] = []
     if TIERS[name].is_timed:
-        artifact = REPORTS / f"{name}-unsteady.txt"
-        again = unsteady.note(name, found, artifact)
-        if again:
-            term.say(f"unsteady again within {unsteady.RUNS} runs of tier {name}: {', '.join(again)}")
-            term.say(artifact.read_text(encoding="utf-8"))
-        elif found:
-            term.say(f"what they left, each time: {artifact}")
+        if status == pytest.ExitCode.TESTS_FAILED and failed <= FEW:
+            term.say(f"tier {name}: {failed} failed; once more, by themselves ...")
+            # One that is skipped now has not held.
+            status, (held, _, _) = _pytest(name, "--last-failed", "--last-failed-no-failures=none", again=True)
+            passed, failed = passed + held, failed - held
+            found = unsteady.between(_report(name), _report(name, again=True))
+        # One that ended before its tests did, or with too many failures for a second look, shows no unsteady test:
+        # were it counted, it would push one that does out of the history.
+        is_whole = status == pytest.ExitCode.OK or (status == pytest.ExitCode.TESTS_FAILED and failed <= FEW)
+        if found or (is_whole and passed):
+            again = _remember(name, found)
     return Share(name, time.monotonic() - begin, passed, failed, skipped, status, held, tuple(again))
+
+
+def _remember(name: str, found: Sequence[unsteady.Unsteady]) -> list[str]:
+    """Keep what a run of a tier FOUND to be unsteady; those that were so before, too."""
+    artifact = REPORTS / f"{name}-unsteady.txt"
+    again = unsteady.note(name, found, artifact)
+    if again:
+        term.say(f"unsteady again within {unsteady.RUNS} runs of tier {name}: {', '.join(again)}")
+    for each in found:
+        if each.name in again:
+            term.say(f"{each.name}\n{each.first}\nonce more\n{each.again}")
+    if found:
+        term.say(f"what unsteady tests left, each time: {artifact}")
+    return again
 
 
 def _report(name: str, *, again: bool = False) -> Path:

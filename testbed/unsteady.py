@@ -1,7 +1,8 @@
 """Tests that failed and held when they were run once more: kept over runs, so that they are mended and not forgotten.
 
 The history is in the cache folder, which all clones of one user share, a JSON object a line, one for each run of a
-tier. A test that was unsteady before, in one of the last RUNS runs of its tier, fails the run in which it is so again.
+tier that could have shown an unsteady test. A test that was unsteady before, in one of the last RUNS of these, fails
+the run in which it is so again.
 """
 
 import collections
@@ -9,7 +10,7 @@ import contextlib
 import datetime
 import subprocess
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -71,7 +72,11 @@ def _output(case: ET.Element) -> str:
 
 
 def note(tier: str, found: Sequence[Unsteady], artifact: Path) -> list[str]:
-    """Keep a run of TIER in the history, and what it FOUND in a file for people; names that were so before, too."""
+    """Keep a run of TIER in the history; return the names of those FOUND that were unsteady in an earlier run, too.
+
+    ARTIFACT is a file for people with all that the history has of the tier, the newest first. A run that found nothing
+    leaves it as it is.
+    """
     run = Run(tier, datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), _commit(), tuple(found))
     with cache.lock("unsteady"):
         path = cache.root() / _FILE
@@ -83,15 +88,11 @@ def note(tier: str, found: Sequence[Unsteady], artifact: Path) -> list[str]:
         new = path.with_suffix(".new")
         new.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for runs in kept.values() for each in runs))
         new.replace(path)
-    before: dict[str, list[Run]] = {each.name: [] for each in found}
-    for earlier in list(own)[:-1]:
-        for test in earlier.tests:
-            before.get(test.name, []).append(Run(tier, earlier.date, earlier.commit, (test,)))
     if found:
-        artifact.write_text("\n".join(_told(run, test, before[test.name]) for test in found), encoding="utf-8")
-    else:
-        artifact.unlink(missing_ok=True)
-    return [name for name, runs in before.items() if runs]
+        told = [_told(each, test) for each in reversed(own) for test in each.tests]
+        artifact.write_text("\n".join(told), encoding="utf-8")
+    before = {test.name for earlier in list(own)[:-1] for test in earlier.tests}
+    return [each.name for each in found if each.name in before]
 
 
 def _read(path: Path) -> Iterator[Run]:
@@ -114,11 +115,9 @@ def _commit() -> str:
     return said[0].stdout.strip() + (" with changes" if said[1].stdout.strip() else "")
 
 
-def _told(run: Run, test: Unsteady, before: Iterable[Run]) -> str:
-    """A test for people: now, and each time before."""
+def _told(run: Run, test: Unsteady) -> str:
+    """A test for people."""
     lines = [f"{test.name} ({run.tier}) failed, and held when it was run by itself: {run.date}, commit {run.commit}"]
     for title, text in (("It failed", test.first), ("Once more", test.again)):
         lines += [f"== {title}", text]
-    for each in before:
-        lines += [f"== Before: {each.date}, commit {each.commit}", each.tests[0].first]
     return "\n".join(lines) + "\n"

@@ -31,7 +31,8 @@ def report(path: Path, **cases: str) -> Path:
             f"<{tag}>{escape(content)}</{tag}></testcase>"
         )
     failed = sum(text.startswith(("failure:", "error:")) for text in cases.values())
-    counts = f'tests="{len(cases)}" failures="{failed}"'
+    skipped = sum(text.startswith("skipped:") for text in cases.values())
+    counts = f'tests="{len(cases)}" failures="{failed}" skipped="{skipped}"'
     path.write_text(f"<testsuites><testsuite {counts}>{''.join(lines)}</testsuite></testsuites>", encoding="utf-8")
     return path
 
@@ -69,9 +70,23 @@ def test_the_second_time_within_the_last_runs_is_told(tmp_path: Path) -> None:
     assert noted(tmp_path, NAME) == []
     for _ in range(unsteady.RUNS - 2):
         assert noted(tmp_path) == []
-    assert not (tmp_path / "told").exists()
     assert noted(tmp_path, NAME, "other") == [NAME]
-    assert "Before: " in (tmp_path / "told").read_text(encoding="utf-8")
+    assert (tmp_path / "told").read_text(encoding="utf-8").count(f"{NAME} (e2e) failed") == 2
+
+
+def test_the_file_for_people_stays_after_steady_runs(tmp_path: Path) -> None:
+    noted(tmp_path, NAME)
+    before = (tmp_path / "told").read_text(encoding="utf-8")
+    for _ in range(unsteady.RUNS + 1):
+        noted(tmp_path)
+    assert (tmp_path / "told").read_text(encoding="utf-8") == before
+
+
+def test_the_file_for_people_has_earlier_runs_after_the_newest(tmp_path: Path) -> None:
+    for name in ("first", "second", "third"):
+        noted(tmp_path, name)
+    told = (tmp_path / "told").read_text(encoding="utf-8")
+    assert told.index("third (") < told.index("second (") < told.index("first (")
 
 
 def test_what_is_longer_ago_does_not_count(tmp_path: Path) -> None:
@@ -101,19 +116,30 @@ def test_history_stays_small_and_survives_what_is_no_line_of_it(tmp_path: Path, 
     assert len(path.read_text(encoding="utf-8").splitlines()) < 200
 
 
-def test_a_tier_fails_where_a_test_is_unsteady_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Exit status and tests of each run of pytest that is to come."""
+    planned: list[tuple[int, dict[str, str]]] = []
+
     def run(argv: Sequence[str], _: Mapping[str, str]) -> int:
         (path,) = [Path(each.partition("=")[2]) for each in argv if each.startswith("--junitxml=")]
-        if path.name.endswith("-again.xml"):
-            report(path, test_y="it was in time")
-            return 0
-        report(path, test_y="failure:it was late", test_z="fine")
-        return 1
+        status, cases = planned.pop(0)
+        if cases:
+            report(path, **cases)
+        return status
 
     monkeypatch.setattr(tiers, "REPORTS", tmp_path)
     monkeypatch.setattr(tiers, "_call", run)
+    return planned
+
+
+UNSTEADY = [(1, {"test_y": "failure:it was late", "test_z": "fine"}), (0, {"test_y": "it was in time"})]
+
+
+def test_a_tier_fails_where_a_test_is_unsteady_again(
+    runs: list[tuple[int, dict[str, str]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.extend(2 * UNSTEADY)
     first, second = tiers.run_tier("kernel"), tiers.run_tier("kernel")
     assert (first.is_good, first.unsteady, first.again) == (True, 1, ())
     assert (second.is_good, second.unsteady, second.again) == (False, 1, (NAME,))
@@ -122,3 +148,48 @@ def test_a_tier_fails_where_a_test_is_unsteady_again(
     assert NAME in told
     assert "it was late" in told
     assert "it was in time" in told
+
+
+@pytest.mark.parametrize(
+    "without_tests",
+    [
+        [(2, {"test_y": "error:it cannot be imported"})],
+        [(3, {})],
+        [(-9, {})],
+        [(5, {})],
+        [(0, {"test_y": "skipped:no machine", "test_z": "skipped:no machine"})],
+        [(1, dict.fromkeys(("test_x", "test_y", "test_z"), "error:no machine"))],
+        [(1, {"test_y": "error:no machine"}), (1, {"test_y": "error:no machine"})],
+        [(1, {"test_y": "failure:it was late", "test_z": "fine"}), (2, {})],
+    ],
+)
+def test_runs_that_show_no_unsteady_test_push_none_out_of_the_history(
+    runs: list[tuple[int, dict[str, str]]], without_tests: list[tuple[int, dict[str, str]]]
+) -> None:
+    runs.extend(UNSTEADY)
+    tiers.run_tier("kernel")
+    for _ in range(unsteady.RUNS):
+        runs.extend(without_tests)
+        assert not tiers.run_tier("kernel").is_good
+    runs.extend(UNSTEADY)
+    assert tiers.run_tier("kernel").again == (NAME,)
+    assert not runs
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        [(0, {"test_y": "fine", "test_z": "skipped:not here"})],
+        [(1, {"test_y": "fine", "test_z": "failure:no"}), (1, {"test_z": "failure:no"})],
+    ],
+)
+def test_runs_that_could_have_shown_an_unsteady_test_count(
+    runs: list[tuple[int, dict[str, str]]], whole: list[tuple[int, dict[str, str]]]
+) -> None:
+    runs.extend(UNSTEADY)
+    tiers.run_tier("kernel")
+    for _ in range(unsteady.RUNS):
+        runs.extend(whole)
+        tiers.run_tier("kernel")
+    runs.extend(UNSTEADY)
+    assert tiers.run_tier("kernel").again == ()
