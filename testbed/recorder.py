@@ -26,6 +26,9 @@ IN_MODIFY, IN_CREATE, IN_DELETE, IN_Q_OVERFLOW = 0x2, 0x100, 0x200, 0x4000
 IN_ONLYDIR, IN_ISDIR = 0x01000000, 0x40000000
 _FILE = "memory.swap.max"
 _HEADER = struct.Struct("iIII")
+_BUFFER = 64 * 1024
+_LARGEST = _HEADER.size + 256
+"""Bytes of the largest event: a name has at most 255, and a 0 (inotify(7))."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SAMPLE_EVERY = 0.5
 _LOOK_EVERY = 0.1
@@ -48,6 +51,8 @@ class Recorder:
         self._open: dict[Path, int] = {}
         """Files that say what is in use: to open each anew each time would keep a small machine busy."""
         self._after = 0.0
+        self._drained = True
+        """Whether the last look left nothing behind."""
 
     def run(self) -> None:
         """Record until the process is ended."""
@@ -57,18 +62,24 @@ class Recorder:
         poll.register(self._descriptor, select.POLLIN)
         sampled = time.monotonic()
         while True:
-            # The time is taken before the look, as this process may have to wait for a CPU anywhere.
-            looked = time.time()
-            if poll.poll(0):
-                for watch, mask, name in self._events():
-                    self._handle(watch, mask, name)
-            else:
-                self._after = looked
+            if not self._follow():
                 poll.poll(min(_LOOK_EVERY, self._sample_every) * 1000)
             if time.monotonic() - sampled >= self._sample_every:
                 sampled = time.monotonic()
                 self._sample()
             self._output.flush()
+
+    def _follow(self) -> bool:
+        """Record what the kernel has to tell by now; whether that was anything."""
+        # The time is taken before the look, as this process may have to wait for a CPU anywhere.
+        looked = time.time()
+        told = False
+        for watch, mask, name in self._events():
+            self._handle(watch, mask, name)
+            told = True
+        if self._drained:
+            self._after = looked
+        return told
 
     def _watch(self, path: Path, mask: int) -> int:
         number: int = _LIBC.inotify_add_watch(self._descriptor, os.fsencode(path), mask)
@@ -88,8 +99,10 @@ class Recorder:
                 self._add(below, event)
 
     def _events(self) -> Iterator[tuple[int, int, str]]:
+        self._drained = True
         with contextlib.suppress(BlockingIOError):
-            buffer = os.read(self._descriptor, 64 * 1024)
+            buffer = os.read(self._descriptor, _BUFFER)
+            self._drained = len(buffer) + _LARGEST <= _BUFFER
             offset = 0
             while offset < len(buffer):
                 watch, mask, _, length = _HEADER.unpack_from(buffer, offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,6 @@ class Window:
     start: float
     end: float | None
     highest: int | None
-    unlimited: float = 0.0
-    """How many of the seconds it surely had no limit at all, however late the recorder was."""
 
     def __str__(self) -> str:
         lasted = "and still is" if self.end is None else f"for {(self.end - self.start) * 1000:.1f} ms"
@@ -100,24 +99,18 @@ def windows(samples: Iterable[Sample], pod: str, start: float, end: float = floa
     found: list[Window] = []
     since: float | None = None
     highest: int | None = 0
-    unlimited = 0.0
-    before: Sample | None = None
     for sample in samples:
         if not sample.path.endswith(pod) or sample.at > end:
             continue
-        if before is not None and before.event != "gone" and before.max_bytes is None:
-            # Nothing had been written before `after`, so that what was read then held until there.
-            unlimited += max(0.0, sample.after - max(before.at, start))
-        before = sample
         above = sample.event != "gone" and sample.max_bytes != 0
         if above:
             since = sample.at if since is None else since
             highest = None if sample.max_bytes is None or highest is None else max(highest, sample.max_bytes)
         elif since is not None:
             if sample.at > start:
-                found.append(Window(max(since, start), sample.at, highest, unlimited))
-            since, highest, unlimited = None, 0, 0.0
-    return [*found, Window(max(since, start), None, highest, unlimited)] if since is not None else found
+                found.append(Window(max(since, start), sample.at, highest))
+            since, highest = None, 0
+    return [*found, Window(max(since, start), None, highest)] if since is not None else found
 
 
 def dump(node: Node) -> str:
@@ -127,6 +120,20 @@ def dump(node: Node) -> str:
             echo "${file%/*} $(cat "$file") $(cat "${file%/*}/memory.swap.current")"
         done"""
     return node.run(["sh", "-c", script, str(node.kubepods)], timeout=TIMEOUT).stdout
+
+
+def agent_log(node: Node, uid: str) -> list[dict[str, Any]]:
+    """What agents logged of a pod and of its own cgroup: the present one, and those before it in the same pod.
+
+    A line of the node's files begins with time, stream and whether it is whole (k/k: pkg/kubelet/kuberuntime/logs).
+    """
+    script = """
+        for file in /var/log/pods/"$0"_*/agent/*; do
+            zcat -f "$file"
+        done | grep -F -e "$1" -e "$2" """
+    argv = ["sh", "-c", script, helm.NAMESPACE, f'"{uid}"', f'{slice_of(uid)}"']
+    lines = node.run(argv, timeout=TIMEOUT, check=False).stdout.splitlines()
+    return [json.loads(line.split(" ", 3)[3]) for line in lines]
 
 
 def container_logs(node: Node) -> str:

@@ -66,7 +66,10 @@ def image_values(reference: str) -> dict[str, str]:
 
 
 class Release:
-    """Swapwarden as `helm install` makes it: defaults, but for the image, the labels' delay and one right."""
+    """Swapwarden as `helm install` makes it: defaults, but for the image, the labels' delay and one right.
+
+    Its agents log each exposure by itself, which they do at level debug.
+    """
 
     def __init__(self, cluster: Provider) -> None:
         self._cluster = cluster
@@ -110,6 +113,7 @@ class Release:
             "controller.labelRemovalDelay": str(LABEL_REMOVAL_SECONDS),
             "extendedResource": "true",
             "podConditions": "true",
+            "agent.extraArgs[0]": "--log-level=debug",
             **values,
         }
         settings = [f"--set={key}={value}" for key, value in given.items()]

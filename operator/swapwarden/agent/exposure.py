@@ -183,10 +183,13 @@ class Tally:
             self.below += grown
         return max(self.own, self.below) - before
 
-    def add(self, uid: str, one: Exposure, *, wanted: int, found: int, ended: float, rewritten: bool) -> None:
+    def add(
+        self, uid: str, one: Exposure, *, wanted: int, found: int, ended: float, until: float, rewritten: bool
+    ) -> None:
         """Count one that `ended`: the file held `found` in place of `wanted` (bytes). Its cause is told later.
 
-        `rewritten`: the file held the value before.
+        `until` is the same moment in seconds since 1970: to log it may take long where the CPU is busy. `rewritten`:
+        the file held the value before.
         """
         self.count += one.count
         self.milliseconds += one.milliseconds
@@ -194,13 +197,12 @@ class Tally:
         self.last, self.found, self.wanted = ended, found, wanted
         if rewritten:
             self.rewritten = ended
-        self._log(uid, one)
+        self._log(uid, one, until)
 
-    def _log(self, uid: str, one: Exposure) -> None:
+    def _log(self, uid: str, one: Exposure, until: float) -> None:
         """Each one by itself, for the status has sums; those with which no harm came only where one looks for them."""
         level = logging.INFO if one.grown else logging.DEBUG
         if log.isEnabledFor(level) and _lines.takes(one):
-            until = time.time()
             log.log(
                 level,
                 "a running pod was above its value",

@@ -386,7 +386,7 @@ class Settler:
         `down` is the cause of what the agent found when it came up.
         """
         foreign = knob.holds is not None and found != knob.holds
-        now = self._clock()
+        now, until = self._clock(), time.time()
         exposed, pod = None, knob.pod
         if found > value and (foreign or ran) and pod is not None and pod.containers and not self._is_bound(knob, pod):
             # Beyond what it is to have, not beyond what is written: while it drains, that leaves it room.
@@ -397,7 +397,7 @@ class Settler:
             grown = pod.tally.taken(grown, own=knob is pod.knob, noticed=since)
             exposed = exposure.Exposure(1, lasted * 1000, grown)
             knob.swap = used  # what is counted once is not counted in the next write's turn
-            pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, rewritten=foreign)
+            pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
             self._changed()
         knob.right = now
         if foreign:

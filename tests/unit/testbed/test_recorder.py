@@ -1,6 +1,8 @@
 """The recorder on plain folders, which tell of changes as cgroups do."""
 
+import functools
 import io
+import itertools
 import os
 import shutil
 import signal
@@ -78,6 +80,33 @@ def test_parse_samples() -> None:
     assert nodevm.parse_samples(text) == [
         Sample(at=1.5, path="pod", event="written", max_bytes=None, current_bytes=8192)
     ]
+
+
+def test_it_tells_so_also_where_it_always_finds_something_new(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", functools.partial(next, itertools.count(1.0)))
+    output = io.StringIO()
+    recording = recorder.Recorder(root, output)
+    recording._add(root, "found")
+    seen = []
+    for _ in range(3):
+        (root / "memory.swap.max").write_text("0\n", encoding="ascii")
+        assert recording._follow()
+        seen.append(nodevm.parse_samples(output.getvalue())[-1])
+    first, second, third = seen
+    assert first.at < third.after < second.at
+
+
+def test_but_not_where_one_look_did_not_take_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_BUFFER", 300)
+    recording = recorder.Recorder(root, io.StringIO())
+    recording._add(root, "found")
+    for number in range(20):
+        make(root / f"pod{number}", "0")
+    assert recording._follow()
+    assert recording._after == 0.0
+    while recording._follow():
+        pass
+    assert recording._after > 0.0
 
 
 def test_it_tells_until_when_nothing_else_had_happened(root: Path, tmp_path: Path) -> None:
