@@ -317,6 +317,7 @@ class Enforcer:
         if not self._mirror.is_there():
             self._mirror.lose()
             self._find()
+            self._watches.retried()
             self.last_resync = now
             return
         self._mirror.prune_levels()

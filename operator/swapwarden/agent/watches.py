@@ -61,7 +61,9 @@ class Watches:
         self._owners: dict[int, pods.Watched] = {}
         self._told = False
         self.short = ""
-        """Why not everything can be watched; empty where everything is."""
+        """Why not everything can be watched; empty where everything is. It stands until a comparison found so."""
+        self._short = ""
+        """The same, of the comparison that is under way."""
 
     def open(self) -> None:
         """Begin, if that did not succeed before."""
@@ -132,11 +134,12 @@ class Watches:
 
     def retry(self) -> None:
         """A full comparison begins, which tries each watch that is missing: look whether there are enough now."""
-        self.short = ""
+        self._short = ""
         self.open()
 
     def retried(self) -> None:
         """The full comparison is over."""
+        self.short = self._short
         if self._told and not self.short:
             self._told = False
             log.info("everything can be watched again")
@@ -147,5 +150,5 @@ class Watches:
         if not self._told:
             log.error("%s; comparing everything every %s s instead", reason, POLL_SECONDS)
         self._told = True
-        self.short = reason
+        self.short = self._short = reason
         self._fell_short()

@@ -155,6 +155,20 @@ async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgot
     assert [swap_max(path) for path in (pod, app, late)] == [str(8 * MIB), "max", "max"]
 
 
+async def test_what_cannot_be_watched_is_told_until_a_comparison_of_all_is_over() -> None:
+    told = watches.Watches(readable=lambda: None, fell_short=lambda: None)
+    told.fall_short(watches.Shortfall.UNREADABLE, "no descriptor left")
+    told.retry()
+    assert told.short == "no descriptor left"
+    told.fall_short(watches.Shortfall.UNREADABLE, "still none")
+    told.retried()
+    assert told.short == "still none"
+    told.retry()
+    told.retried()
+    assert told.short == ""
+    told.close()
+
+
 async def test_pods_that_were_there_before_are_left_alone_also_where_the_first_look_was_cut_short(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
