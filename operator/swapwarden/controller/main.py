@@ -353,8 +353,8 @@ class Controller:
                 for task in tasks:
                     task.cancel()
         finally:
-            # What was cut off may still be done: then others wait until the Lease expires.
-            unsure = self._led is not None and self._led.unsure
+            # What had no answer may still be done: then others wait until the Lease expires.
+            unsure = self._led is not None and self._led.is_unsure()
             self._end_term()
             await asyncio.to_thread(self._elector.stop, release=not unsure)
 
@@ -385,7 +385,7 @@ class Controller:
     def _lagging(self) -> str | None:
         """Of what nothing was heard for so long that plans may be about a cluster that is no more; None as a rule."""
         late = time.monotonic() - LAG_SECONDS
-        lagging = [one.name for one in (*self._informers, self._profiles) if one.heard < late]
+        lagging = [one.name for one in (*self._informers, self._profiles, self._namespaces) if one.heard < late]
         return f"nothing was heard of {', '.join(lagging)} for {LAG_SECONDS:g} s" if lagging else None
 
     def stuck(self) -> str | None:
@@ -394,22 +394,34 @@ class Controller:
 
     def _collections(self) -> dict[str, asyncio.Event]:
         informers = {one.name: one.synced for one in self._informers}
-        return {**informers, "profiles": self._profiles.synced, "the order to restore": self._order.synced}
+        return {
+            **informers,
+            "profiles": self._profiles.synced,
+            self._namespaces.name: self._namespaces.synced,
+            "the order to restore": self._order.synced,
+        }
 
     # Leadership
 
     async def _sync(self) -> None:
         """Compete for the Lease while all is known that a plan is made from, and only then."""
-        for synced in self._collections().values():
-            await synced.wait()
         while True:
-            lagging = self._lagging()
-            self._elector.stand(candidate=lagging is None)
-            if lagging is None:
+            # What nodes follow may have come after the profiles.
+            self._namespaces.update()
+            unready, lagging = self.unready(), self._lagging()
+            self._elector.stand(candidate=unready is None)
+            if unready is None:
                 self._assume()
-            elif self._leadership is not None:
+            elif lagging is not None and self._leadership is not None:
                 self._elector.step_down(lagging, self._leadership)
-            await asyncio.sleep(SYNC_SECONDS)
+            await self._until_known(SYNC_SECONDS)
+
+    async def _until_known(self, seconds: float) -> None:
+        """Wait for the next collection that is not known yet, or for so long."""
+        waiting = [synced for synced in self._collections().values() if not synced.is_set()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await (waiting[0] if waiting else asyncio.Event()).wait()
 
     def _elected(self, leadership: lease.Leadership) -> None:
         self._leadership = leadership

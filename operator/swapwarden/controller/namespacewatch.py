@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from typing import Final
 
 from swapwarden.controller import cluster
 from swapwarden.kube import client, informer
@@ -14,6 +16,9 @@ log = logging.getLogger(__name__)
 NAMESPACES = "/api/v1/namespaces"
 
 
+_Informer = informer.Informer[namespaces.WireNamespace, dict[str, str]]
+
+
 class NamespaceWatch:
     """Tells what is known of the cluster about Namespaces, once all of them are known."""
 
@@ -21,27 +26,44 @@ class NamespaceWatch:
         self._api = api
         self._known = known
         self._needed, self._needless = asyncio.Event(), asyncio.Event()
+        self._since = time.monotonic()
+        self._follower: _Informer | None = None
+        self.name: Final = "namespaces"
+        self.synced = asyncio.Event()
+        """Set while all Namespaces are known, and while nobody needs them."""
+        self.synced.set()
+
+    @property
+    def heard(self) -> float:
+        """When they were last heard of, on the clock of time.monotonic(); now, while nobody needs them."""
+        if not self._needed.is_set():
+            return time.monotonic()
+        return self._follower.heard if self._follower is not None else self._since
 
     def update(self) -> None:
-        """The profiles may be others now."""
-        if self._known.needs_namespaces():
+        """The profiles, or what nodes follow, may be others now."""
+        needed = self._known.needs_namespaces()
+        if needed and not self._needed.is_set():
+            self._since = time.monotonic()
+            self.synced.clear()
             self._needless.clear()
             self._needed.set()
-        else:
+        elif not needed:
             self._needed.clear()
             self._needless.set()
+            self.synced.set()
 
     async def run(self) -> None:
         """Never returns."""
         while True:
             await self._needed.wait()
             log.info("following namespaces: overrides of a profile select by their labels")
-            follower = informer.Informer(
+            follower = self._follower = informer.Informer(
                 self._api,
                 NAMESPACES,
                 wire=namespaces.WireNamespace,
                 project=namespaces.project,
-                name="namespaces",
+                name=self.name,
                 on_change=self._known.namespace_changed,
             )
             try:
@@ -51,9 +73,14 @@ class NamespaceWatch:
                     for task in tasks:
                         task.cancel()
             finally:
+                self._follower = None
                 self._known.namespaces_known(None)
+                if self._needed.is_set():
+                    self._since = time.monotonic()
+                    self.synced.clear()
             log.info("no profile asks for labels of namespaces any more")
 
-    async def _tell(self, follower: informer.Informer[namespaces.WireNamespace, dict[str, str]]) -> None:
+    async def _tell(self, follower: _Informer) -> None:
         await follower.synced.wait()
         self._known.namespaces_known(follower.rows)
+        self.synced.set()

@@ -12,15 +12,19 @@ leader's begins a third of the Lease's duration later.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
 from swapwarden.controller import exposures, leftout, nodelabels
-from swapwarden.kube import backoff
+from swapwarden.kube import backoff, client
 from swapwarden.policy import profiles
 
 DRAIN_SECONDS: Final = 5.0
 """How long writes in flight may take to finish when the process ends."""
+LANDING_SECONDS: Final = 60.0
+"""How long after the last word of it a write may still be done that nobody knows the end of: an API server gives up on
+a request after as long (k/k: staging/src/k8s.io/apiserver/pkg/server/config.go, RequestTimeout)."""
 
 
 class Wait(NamedTuple):
@@ -66,8 +70,8 @@ class Term:
         """Since when, in the event loop's time, rollouts wait for agents."""
         self.reports: Final[dict[str, backoff.Backoff]] = {}
         """Of profiles whose status could not be written, by name."""
-        self.unsure = False
-        """Whether a write was cut off: nobody knows whether the API server does it."""
+        # When a write ended last of which nobody knows whether it is done, in the event loop's time.
+        self._unanswered = -math.inf
         self._closed = False
         self._writing: set[asyncio.Timeout] = set()
         self._finished = asyncio.Event()
@@ -75,6 +79,10 @@ class Term:
     def left(self) -> float:
         """Seconds for which a write may be on its way; 0 where none may begin."""
         return 0.0 if self._closed else self.leadership.left()
+
+    def is_unsure(self) -> bool:
+        """Whether the API server may still do a write that had no answer, or was cut off."""
+        return asyncio.get_running_loop().time() - self._unanswered < LANDING_SECONDS
 
     def is_valid(self) -> bool:
         """Whether a write may begin."""
@@ -91,18 +99,26 @@ class Term:
             async with bound:
                 self._writing.add(bound)
                 return await request
-        except asyncio.CancelledError:
-            self.unsure = True
+        except client.ApiError as error:
+            # Of some that it could not do in time, an API server itself does not know what becomes of them.
+            if error.status >= 500:
+                self._lose()
+            raise
+        except (asyncio.CancelledError, client.Unreachable):
+            self._lose()
             raise
         except TimeoutError:
             if not bound.expired():
                 raise
-            self.unsure = True
+            self._lose()
             raise TermOver("the term ended before the API server's answer came") from None
         finally:
             self._writing.discard(bound)
             if not self._writing:
                 self._finished.set()
+
+    def _lose(self) -> None:
+        self._unanswered = asyncio.get_running_loop().time()
 
     async def drain(self, seconds: float | None = None) -> None:
         """Let no write begin any more, wait for those in flight, and cut off what is not done in time.

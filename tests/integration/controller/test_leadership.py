@@ -298,16 +298,21 @@ def test_a_write_in_flight_is_done_before_the_lease_is_given_back(cluster: Clust
         assert versions == sorted(versions)
 
 
-def test_one_that_is_not_in_sync_neither_leads_nor_says_that_it_does(cluster: Cluster, eventually: Eventually) -> None:
+@pytest.mark.parametrize("missing", ["pods", "namespaces"])
+def test_one_that_is_not_in_sync_neither_leads_nor_says_that_it_does(
+    cluster: Cluster, eventually: Eventually, missing: str
+) -> None:
     cluster.cp.request("DELETE", LEASE)
+    by_namespace = {"namespaceSelector": {"matchLabels": {"team": "quiet"}}, "policy": "Disabled"}
+    cluster.profile("n16", {"group": "n16"}, overrides=[by_namespace])
     role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/swapwarden-controller"
     whole = cluster.cp.get(role)["rules"]
-    blind = [rule for rule in whole if rule["resources"] != ["pods"]]
+    blind = [rule for rule in whole if rule["resources"] != [missing]]
     assert len(blind) < len(whole)
     cluster.cp.request("PATCH", role, {"rules": blind})
     try:
         with Controller(cluster.cp, FAST) as running:
-            eventually(lambda: "waiting for pods" in running.health("/readyz")[1], "all but the pods is known")
+            eventually(lambda: running.health("/readyz")[1].strip().endswith(f"waiting for {missing}"), "all else is known")
             # For longer than an election takes.
             asked = running.metric("swapwarden_api_requests_total", method="GET", code="404")
             eventually(

@@ -16,9 +16,10 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import main, reconciler, rows, supervise, term
 from swapwarden.kube import client, config, lease
+from swapwarden.policy import plan, profiles
 from swapwarden.telemetry import exposition, logs
 
-from tests.unit.controller.objects import Led, node, profile_object, state_object, state_row
+from tests.unit.controller.objects import Led, node, profile, profile_object, state_object, state_row
 from tests.unit.kube.scripted import CUT, HANG, STREAM, Request, Scripted, failure, page, reply, until
 from tests.unit.policy.rows import container, pod
 
@@ -287,6 +288,58 @@ async def test_one_that_is_in_sync_no_more_steps_down_until_it_is_again(
     watched.heard += main.LAG_SECONDS
     await until(lambda: bench.lease.candidate)
     assert bench.controller.unready() is None
+
+
+TEAM = (profiles.Requirement("team", "In", frozenset({"a"})),)
+BY_NAMESPACE = [{"namespaceSelector": {"matchLabels": {"team": "a"}}, "policy": "Disabled"}]
+
+
+async def test_one_that_lacks_the_namespaces_that_a_profile_asks_for_neither_competes_nor_leads(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "SYNC_SECONDS", 0.0)
+    bench.controller._store.offer(profile_object(overrides=BY_NAMESPACE))
+    bench.synced("namespaces")
+    bench.elected()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert bench.controller.unready() == "waiting for namespaces"
+    assert (bench.lease.candidate, main.LEADER.value()) == (False, 0)
+    bench.server.answer(page([], 1))
+    bench.server.answer(STREAM, HANG)
+    following = asyncio.create_task(bench.controller._namespaces.run())
+    await until(lambda: bench.lease.candidate)
+    assert (bench.controller.unready(), main.LEADER.value()) == (None, 1)
+    following.cancel()
+
+
+async def test_a_leader_that_cannot_learn_of_namespaces_that_it_came_to_need_steps_down(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "SYNC_SECONDS", 0.0)
+    bench.synced()
+    bench.elected()
+    await until(lambda: bench.lease.candidate)
+    bench.controller._namespaces._since -= 2 * main.LAG_SECONDS
+    bench.controller._store.offer(profile_object(overrides=BY_NAMESPACE))
+    await until(lambda: not bench.lease.candidate)
+    assert (bench.lease.reasons, main.LEADER.value()) == ([], 1), "it has just begun to ask"
+    bench.controller._namespaces._since -= main.LAG_SECONDS + 1
+    await until(lambda: bench.lease.reasons)
+    assert bench.lease.reasons[0] == "nothing was heard of namespaces for 420 s"
+
+
+async def test_namespaces_count_also_where_only_a_state_that_came_late_asks_for_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "SYNC_SECONDS", 0.0)
+    bench.synced()
+    bench.node_comes()
+    earlier = profile(overrides=(profiles.Override(namespaces=TEAM, policy=names.Policy.DISABLED),))
+    bench.controller._known.profiles_changed({"p": profile(generation=2)}, {plan.reference(earlier): earlier})
+    await until(lambda: bench.lease.candidate)
+    bench.state_comes(state_row(spec=state.StateSpec(profile=plan.reference(earlier)), observed=1))
+    await until(lambda: bench.controller.unready() == "waiting for namespaces")
 
 
 async def test_what_was_queued_in_an_earlier_leadership_writes_nothing_in_the_next(bench: Bench) -> None:

@@ -127,3 +127,29 @@ async def test_a_need_that_returns_at_once_is_met(bench: Bench, server: Scripted
     bench.overrides(BY_TEAM)
     await server.seen(4)
     await until(lambda: not bench.known.lacks_namespaces("node-1"))
+
+
+async def test_it_says_whether_all_that_is_needed_is_known(bench: Bench, server: Scripted) -> None:
+    watch, listed = bench.watch, asyncio.Event()
+    assert watch.synced.is_set(), "nobody needs them"
+    for version in (5, 7):
+        server.answer(listed, page([namespace("default", version, team="a")], version))
+        server.answer(STREAM, HANG)
+    bench.overrides(BY_TEAM)
+    assert not watch.synced.is_set()
+    since = watch.heard
+    await server.seen(1)
+    assert not watch.synced.is_set()
+    listed.set()
+    await until(watch.synced.is_set)
+    assert not bench.known.lacks_namespaces("node-1")
+    assert watch.heard > since
+    bench.overrides()
+    assert watch.synced.is_set()
+    listed.clear()
+    bench.overrides(BY_TEAM)
+    assert not watch.synced.is_set()
+    await server.seen(3)
+    assert not watch.synced.is_set()
+    listed.set()
+    await until(watch.synced.is_set)

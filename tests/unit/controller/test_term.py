@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from swapwarden.controller.term import Term, TermOver
+from swapwarden.controller.term import LANDING_SECONDS, Term, TermOver
+from swapwarden.kube import client
 
 from tests.unit.controller.objects import Led, term
 from tests.unit.kube.scripted import until
@@ -71,7 +72,7 @@ async def test_no_write_begins_when_the_leaders_time_is_over() -> None:
     led.seconds = 0.0
     assert not lasting.is_valid()
     await refused(lasting)
-    assert not lasting.unsure, "nothing was sent"
+    assert not lasting.is_unsure(), "nothing was sent"
 
 
 async def test_a_write_ends_with_the_leaders_time_and_not_with_its_own(fly: Callable[..., Flight]) -> None:
@@ -80,7 +81,7 @@ async def test_a_write_ends_with_the_leaders_time_and_not_with_its_own(fly: Call
     with pytest.raises(TermOver, match="before the API server's answer"):
         await task
     assert request.ended
-    assert flight.term.unsure
+    assert flight.term.is_unsure()
 
 
 async def test_an_error_of_a_write_is_its_own(fly: Callable[..., Flight]) -> None:
@@ -90,7 +91,7 @@ async def test_an_error_of_a_write_is_its_own(fly: Callable[..., Flight]) -> Non
     lasting = fly().term
     with pytest.raises(TimeoutError, match="10 s"):
         await lasting.write(late())
-    assert not lasting.unsure
+    assert not lasting.is_unsure()
 
 
 async def test_the_end_of_a_term_cuts_what_is_on_its_way(fly: Callable[..., Flight]) -> None:
@@ -117,7 +118,7 @@ async def test_draining_lets_writes_finish_and_none_begin(fly: Callable[..., Fli
     request.answer.set()
     await draining
     assert await task == b"done"
-    assert not flight.term.unsure, "the Lease can be given back at once"
+    assert not flight.term.is_unsure(), "the Lease can be given back at once"
 
 
 async def test_draining_cuts_what_does_not_finish_and_remembers_that(fly: Callable[..., Flight]) -> None:
@@ -127,7 +128,7 @@ async def test_draining_cuts_what_does_not_finish_and_remembers_that(fly: Callab
     assert request.ended, "before the Lease is given back"
     with pytest.raises(TermOver):
         await task
-    assert flight.term.unsure
+    assert flight.term.is_unsure()
 
 
 async def test_draining_waits_for_no_longer_than_the_leaders_time(fly: Callable[..., Flight]) -> None:
@@ -143,8 +144,47 @@ async def test_a_cancelled_write_leaves_it_open_whether_it_was_done(fly: Callabl
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert flight.term.unsure
+    assert flight.term.is_unsure()
 
 
 async def test_a_term_that_nothing_is_written_in_drains_at_once() -> None:
     await term().drain()
+
+
+@pytest.mark.parametrize(
+    ("error", "unsure"),
+    [
+        (client.Unreachable("no answer from api:443 within 10 s"), True),
+        (client.ApiError(504, "Timeout", "the request did not complete in time"), True),
+        (client.ApiError(500, "InternalError", "etcdserver: request timed out"), True),
+        (client.ApiError(422, "Invalid", "a newer controller leads"), False),
+        (client.ApiError(409, "Conflict", "it is another one now"), False),
+    ],
+    ids=str,
+)
+async def test_only_a_write_without_an_answer_leaves_it_open_whether_it_was_done(
+    error: Exception, unsure: bool
+) -> None:
+    async def fails() -> bytes:
+        raise error
+
+    lasting = term()
+    with pytest.raises(type(error)):
+        await lasting.write(fails())
+    assert lasting.is_unsure() is unsure
+
+
+async def test_a_write_of_long_ago_is_done_by_now_or_never(
+    fly: Callable[..., Flight], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flight = fly(led := Led(0.01))
+    _, task = await flight.begins()
+    with pytest.raises(TermOver):
+        await task
+    led.seconds = 10.0  # the Lease was renewed after all
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    for later, unsure in ((LANDING_SECONDS - 1, True), (LANDING_SECONDS + 1, False)):
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "time", lambda later=later: now + later)
+            assert flight.term.is_unsure() is unsure
