@@ -66,8 +66,9 @@ class Cluster:
         self.nodes: dict[str, nodes.NodeRow] = {}
         self._pods: dict[str, dict[str, pods.PodRow]] = {}
         self._states: dict[str, rows.StateRow] = {}
-        # What agents found on nodes whose states do not say it any more, with the UID of the Node.
-        self._found: dict[str, tuple[str, state.Facts]] = {}
+        # What states said whose agents had reported, while those that are there now do not: with the UID of the Node,
+        # and without the plan itself.
+        self._last: dict[str, tuple[str, rows.StateRow]] = {}
         self._written: dict[str, rows.StateRow] = {}
         self._profiles: dict[str, profiles.Profile] = {}
         self._history: Mapping[state.ProfileRef, profiles.Profile] = {}
@@ -85,7 +86,7 @@ class Cluster:
         if new is None:
             self.nodes.pop(name, None)
             self._turns.pop(name, None)
-            self._found.pop(name, None)
+            self._last.pop(name, None)
         else:
             self.nodes[name] = new
             if before is None or before.uid != new.uid:
@@ -154,7 +155,7 @@ class Cluster:
 
     def state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
         """A NodeSwapState is another now, or gone (None)."""
-        before, found = self.state_of(name), self._facts(name)
+        before, last = self.state_of(name), self._standing(name)
         if new is None:
             if old is not None:
                 self.lost(name, old.uid)
@@ -163,7 +164,7 @@ class Cluster:
             if name in self._written and new.version >= self._written[name].version:
                 del self._written[name]
         after = self.state_of(name)
-        self._keep(name, found)
+        self._keep(name, last)
         self._note(name, after)
         awaited = after is not None and (
             (self.is_awaited(name) and after.settled) or (after.applied and self._waits_to_show(name))
@@ -193,11 +194,11 @@ class Cluster:
 
     def wrote(self, row: rows.StateRow) -> bool:
         """The API server's answer to a write, or to a GET; whether it is newer than what was known."""
-        before, found = self.state_of(row.name), self._facts(row.name)
+        before, last = self.state_of(row.name), self._standing(row.name)
         if before is not None and row.version <= before.version:
             return False
         self._written[row.name] = row
-        self._keep(row.name, found)
+        self._keep(row.name, last)
         self._note(row.name, row)
         if row.facts != (before.facts if before else None):
             # The agent reported while the write was on its way: what was written was planned without that.
@@ -225,27 +226,38 @@ class Cluster:
 
     def lost(self, name: str, uid: str) -> None:
         """The node's state with this uid is gone. One that was made since, of which the watch is yet to tell, stays."""
-        found = self._facts(name)
+        last = self._standing(name)
         for known in (self._states, self._written):
             if name in known and known[name].uid == uid:
                 del known[name]
-        self._keep(name, found)
+        self._keep(name, last)
 
-    def _facts(self, name: str) -> state.Facts | None:
-        """What an agent found on a node, by its state; else what it found before that stopped saying it."""
-        row, node = self.report_of(name), self.nodes.get(name)
-        if row is not None and row.facts is not None:
-            return row.facts
-        uid, found = self._found.get(name, ("", None))
-        return found if node is not None and node.uid == uid else None
+    def _standing(self, name: str) -> rows.StateRow | None:
+        """A node's state with what its agent reported last, also where that was deleted; None where none is known.
 
-    def _keep(self, name: str, found: state.Facts | None) -> None:
-        """Remember what was found on a node for as long as its state does not say it."""
+        Where it was made anew, and its agent has yet to report, the profile that it names is its own, and what an agent
+        says is as before.
+        """
         row, node = self.report_of(name), self.nodes.get(name)
-        if found is None or node is None or (row is not None and row.facts is not None):
-            self._found.pop(name, None)
+        uid, last = self._last.get(name, ("", None))
+        if node is None or last is None or uid != node.uid:
+            return row
+        if row is None:
+            return last
+        facts = row.facts if row.facts is not None else last.facts
+        if row.observed:
+            return msgspec.structs.replace(row, facts=facts)
+        asked = {"profile": row.profile, "before": row.before, "proposed": row.proposed}
+        return msgspec.structs.replace(last, **asked, facts=facts, generation=last.observed + 1)
+
+    def _keep(self, name: str, last: rows.StateRow | None) -> None:
+        """Remember what a node's state said until its agent has reported all of it anew."""
+        row, node = self.report_of(name), self.nodes.get(name)
+        anew = row is not None and row.observed and row.facts is not None
+        if anew or node is None or last is None or not (last.observed or last.facts is not None):
+            self._last.pop(name, None)
         else:
-            self._found[name] = node.uid, found
+            self._last[name] = node.uid, msgspec.structs.replace(last, spec=b"")
 
     def begin_term(self, turns: dict[str, profiles.Profile]) -> None:
         """Keep there whose turn comes; what came in an earlier term is forgotten: others may have led since."""
@@ -304,7 +316,8 @@ class Cluster:
         What its agent found counts as long as the Node is there, also where the state is deleted: another agent, or
         none, does not make another machine of it.
         """
-        return nodes.facts(self.nodes[name], self._facts(name))
+        row = self._standing(name)
+        return nodes.facts(self.nodes[name], row.facts if row is not None else None)
 
     def selection(self, name: str) -> profiles.Selection:
         """The profile that governs a known node."""
@@ -316,9 +329,10 @@ class Cluster:
     def in_force(self, name: str) -> profiles.Profile:
         """The profile that a known node follows: the one that its state names, until its turn comes for another.
 
-        Where nobody knows any more what that one said, and where no profile selects the node, the turn comes at once.
+        Of a state that was deleted, what it said last counts. Where nobody knows any more what that profile said, and
+        where no profile selects the node, the turn comes at once.
         """
-        target, row = self.selection(name).profile, self.report_of(name)
+        target, row = self.selection(name).profile, self._standing(name)
         wanted = plan.reference(target)
         # Where no agent has ever answered, a plan does nothing, good or bad.
         if row is None or row.observed == 0 or target == profiles.BUILT_IN:
@@ -334,17 +348,20 @@ class Cluster:
                 return known
         return self._history.get(reference)
 
-    def rollouts(self, overdue: Overdue = frozenset(), *, only: str | None = None) -> dict[str, rollout.Progress]:
-        """Where the rollout of each profile stands that governs a node, by name; or of one of them."""
-        members: dict[str, list[rollout.Member]] = collections.defaultdict(list)
+    def selections(self) -> Iterator[tuple[str, profiles.Selection]]:
+        """Yield each node that a profile governs, the built-in one left out."""
         for name in self.nodes:
-            target = self.selection(name).profile
-            if target != profiles.BUILT_IN and only in {None, target.name}:
-                members[target.name].append(self._member(name, plan.reference(target), overdue))
-        return {
-            name: rollout.progress(found, self._profiles[name].max_unavailable, hold=self._profiles[name].hold)
-            for name, found in members.items()
-        }
+            selection = self.selection(name)
+            if selection.profile.name != names.BUILT_IN_PROFILE:
+                yield name, selection
+
+    def rollout_of(
+        self, profile: profiles.Profile, found: Iterable[str], overdue: Overdue = frozenset()
+    ) -> rollout.Progress:
+        """Where the rollout of a profile stands; `found` are the nodes that it governs."""
+        wanted = plan.reference(profile)
+        members = [self._member(name, wanted, overdue) for name in found]
+        return rollout.progress(members, profile.max_unavailable, hold=profile.hold)
 
     def advance(self, judged: profiles.Profile, found: Collection[str], overdue: Overdue = frozenset()) -> None:
         """It is these nodes' turn to follow the profile as it was judged, where they would be next now, too.
@@ -353,8 +370,8 @@ class Cluster:
         """
         if not found or self._profiles.get(judged.name) != judged:
             return
-        now = self.rollouts(overdue, only=judged.name).get(judged.name)
-        for name in now.next if now else ():
+        members = [name for name, selection in self.selections() if selection.profile.name == judged.name]
+        for name in self.rollout_of(judged, members, overdue).next:
             if name in found:
                 self._turns[name] = judged
                 self._dirty(name, COALESCE_SECONDS)
@@ -370,7 +387,7 @@ class Cluster:
             del self._turns[name]
 
     def _member(self, name: str, wanted: state.ProfileRef, overdue: Overdue) -> rollout.Member:
-        row = self.report_of(name)
+        row = self._standing(name)
         if row is None or row.observed == 0:
             return rollout.Member(name, updated=True, silent=True)
         named, turned = row.profile == wanted, self._has_turn(name)
@@ -389,7 +406,7 @@ class Cluster:
 
     def _before(self, name: str, planned: state.ProfileRef) -> list[str]:
         """What was wrong on a node before this generation of a profile came to it."""
-        row = self.report_of(name)
+        row = self._standing(name)
         if row is None or row.observed == 0:
             return []
         return list(row.before if row.profile == planned else _wrong(row, planned))
@@ -397,7 +414,7 @@ class Cluster:
     def needs_namespaces(self) -> bool:
         """Whether the overrides of some profile ask for labels of Namespaces, as it is or as some node follows it."""
         asking = {named for named, profile in self._history.items() if profile.needs_namespaces()}
-        followed = (row.profile in asking for name in self.nodes if (row := self.state_of(name)) is not None)
+        followed = (row.profile in asking for name in self.nodes if (row := self._naming(name)) is not None)
         return any(profile.needs_namespaces() for profile in self._profiles.values()) or (
             bool(asking) and any(followed)
         )
@@ -436,31 +453,28 @@ class Cluster:
         """How many states name which generation of each profile, by the profile's name."""
         named: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
         for name in self.nodes:
-            row = self.state_of(name)
+            row = self._naming(name)
             if row is not None:
                 named[row.profile.name][row.profile.generation] += 1
         return named
 
-    def governed(self) -> Iterator[tuple[profiles.Selection, Governed]]:
-        """Yield each node that a profile governs, the built-in one left out."""
-        for name in self.nodes:
-            selection = self.selection(name)
-            if selection.profile.name == names.BUILT_IN_PROFILE:
-                continue
-            row = self.report_of(name)
-            pending = self._pending(name)
-            yield (
-                selection,
-                Governed(
-                    name,
-                    applied=not pending,
-                    degraded=row.degraded if row else "",
-                    pending=pending,
-                    incompatible=row.incompatible if row else "",
-                    has_agent=self.has_agent(name),
-                    unmet=self._unmet(name),
-                ),
-            )
+    def _naming(self, name: str) -> rows.StateRow | None:
+        """What names the profile that a node follows: its state, or one that was deleted."""
+        return self.state_of(name) or self._standing(name)
+
+    def governed(self, name: str) -> Governed:
+        """How far a known node is with its profile."""
+        row = self.report_of(name)
+        pending = self._pending(name)
+        return Governed(
+            name,
+            applied=not pending,
+            degraded=row.degraded if row else "",
+            pending=pending,
+            incompatible=row.incompatible if row else "",
+            has_agent=self.has_agent(name),
+            unmet=self._unmet(name),
+        )
 
     def _unmet(self, name: str) -> str:
         facts = self.facts(name)

@@ -363,7 +363,7 @@ class Controller:
         parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             **{one.name: one.run for one in self._informers},
             "profiles": self._profiles.run,
-            "profile_status": self._reporter.run,
+            profilereporter.PART: self._reporter.run,
             "events": self._recorder.run,
             "restoring": self._order.run,
             "namespaces": self._namespaces.run,

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from swapwarden.api import merge, names
-from swapwarden.controller import cluster, profilestatus, profilestore, reconciler, throttle, workqueue
+from swapwarden.controller import cluster, profilestatus, profilestore, reconciler, supervise, throttle, workqueue
 from swapwarden.controller.term import Term, TermOver, Wait
 from swapwarden.kube import backoff, client, config, decoding, events
 from swapwarden.policy import profiles, rollout
@@ -28,6 +28,8 @@ NODES = metrics.reading(
     labels=("state",),
 )
 
+PART: Final = "profile_status"
+"""Of the controller, see supervise."""
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 GATHER_SECONDS: Final = 1.0
 """How long reports of nodes gather before profiles are looked at."""
@@ -82,6 +84,8 @@ class ProfileReporter:
         self._judged: dict[str, _Judged] = {}
         # Profiles, by uid and generation, whose revisions the API server refused.
         self._cramped: set[tuple[str, int]] = set()
+        # The same of those that could not be judged, and until when they are left alone, in the event loop's time.
+        self._barred: dict[tuple[str, int], float] = {}
 
     def nudge(self) -> None:
         """A status may have become another."""
@@ -95,6 +99,7 @@ class ProfileReporter:
                 group.create_task(self._work())
 
     async def _look(self) -> None:
+        waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
             await self._changed.wait()
             await asyncio.sleep(self._gather)
@@ -104,7 +109,16 @@ class ProfileReporter:
                 NODES.hold({})
                 self._judged = {}
                 continue
-            self._judge(term)
+            try:
+                self._judge(term)
+            except Exception:
+                supervise.FAULTS.inc(PART)
+                self._changed.set()
+                delay = waits.next()
+                log.exception("cannot look at the profiles; trying again in %.1f s", delay)
+                await asyncio.sleep(delay)
+                continue
+            waits.reset()
             for name in self._judged:
                 self._queue.add(name)
 
@@ -127,6 +141,7 @@ class ProfileReporter:
                 log.warning("cannot write the status of profile %s: %s; trying again in %.1f s", name, error, delay)
             except Exception:
                 # One profile that something is the matter with must not keep the others from their statuses.
+                supervise.FAULTS.inc(PART)
                 delay = self._retry(name, judged)
                 log.exception("cannot make the status of profile %s; trying again in %.1f s", name, delay)
             finally:
@@ -141,15 +156,14 @@ class ProfileReporter:
 
     def _judge(self, term: Term) -> None:
         """Look at all nodes under all profiles."""
-        governed: dict[str, list[cluster.Governed]] = collections.defaultdict(list)
+        members: dict[str, list[str]] = collections.defaultdict(list)
         contested: dict[str, list[profilestatus.Contest]] = collections.defaultdict(list)
-        for selection, node in self._known.governed():
+        for node, selection in self._known.selections():
             winner = selection.profile.name
-            governed[winner].append(node)
+            members[winner].append(node)
             for rival in selection.conflicts:
-                contested[winner].append(profilestatus.Contest(rival, node.node))
-                contested[rival].append(profilestatus.Contest(winner, node.node))
-        NODES.hold(profilestatus.counted(node for nodes in governed.values() for node in nodes))
+                contested[winner].append(profilestatus.Contest(rival, node))
+                contested[rival].append(profilestatus.Contest(winner, node))
         now = asyncio.get_running_loop().time()
         entries = self._store.entries
         current = {(entry.profile.uid, entry.profile.generation) for entry in entries.values() if entry.profile}
@@ -158,27 +172,43 @@ class ProfileReporter:
             for wait, since in term.waits.items()
             if now - since >= self._patience and (wait.uid, wait.generation) in current
         }
-        rollouts, generations = self._known.rollouts(overdue), self._known.generations()
-        self._judged = {
-            name: _Judged(
-                term,
-                entry.uid,
-                entry.generation,
-                entry.profile,
-                governed[name],
-                contested[name],
-                _moving(rollouts.get(name), overdue, generations.get(name, {})),
-                overdue,
+        generations = self._known.generations()
+        versions = {(entry.uid, entry.generation) for entry in entries.values()}
+        self._cramped &= versions
+        self._barred = {version: until for version, until in self._barred.items() if version in versions}
+        self._judged = {}
+        for name, entry in entries.items():
+            if self._barred.get((entry.uid, entry.generation), now) > now:
+                continue
+            try:
+                governed = [self._known.governed(node) for node in members[name]]
+                progress = (
+                    self._known.rollout_of(entry.profile, members[name], overdue)
+                    if entry.profile is not None and members[name]
+                    else rollout.Progress(updated=0, pending=0)
+                )
+                moving = _moving(progress, overdue, generations.get(name, {}))
+            except Exception:
+                # What cannot be judged of one profile must not keep the others from their rollouts.
+                supervise.FAULTS.inc(PART)
+                delay = term.reports.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS)).next()
+                self._barred[entry.uid, entry.generation] = now + delay
+                asyncio.get_running_loop().call_later(delay, self.nudge)
+                log.exception("cannot judge profile %s; trying again in %.1f s", name, delay)
+                continue
+            self._barred.pop((entry.uid, entry.generation), None)
+            self._judged[name] = _Judged(
+                term, entry.uid, entry.generation, entry.profile, governed, contested[name], moving, overdue
             )
-            for name, entry in entries.items()
-        }
-        self._cramped &= {(entry.uid, entry.generation) for entry in entries.values()}
+        NODES.hold(profilestatus.counted(node for judged in self._judged.values() for node in judged.governed))
         self._wait(term, now)
 
     def _wait(self, term: Term, now: float) -> None:
         """Note for whom rollouts wait; those that they wait for no more are forgotten."""
         before = dict(term.waits)
         term.waits.clear()
+        barred = {uid for uid, _ in self._barred}
+        term.waits.update({wait: since for wait, since in before.items() if wait.uid in barred})
         for judged in self._judged.values():
             profile, progress = judged.profile, judged.moving.progress
             if profile is not None:
@@ -243,8 +273,7 @@ class ProfileReporter:
             self._recorder.event(regarding, news.type, news.reason, news.message)
 
 
-def _moving(found: rollout.Progress | None, overdue: cluster.Overdue, named: Mapping[int, int]) -> profilestatus.Moving:
-    progress = found or rollout.Progress(updated=0, pending=0)
+def _moving(progress: rollout.Progress, overdue: cluster.Overdue, named: Mapping[int, int]) -> profilestatus.Moving:
     stalled = bool(progress.waiting) and all((node, True) in overdue for node in progress.waiting)
     return profilestatus.Moving(progress, stalled, named)
 

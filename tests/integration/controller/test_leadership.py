@@ -312,7 +312,9 @@ def test_one_that_is_not_in_sync_neither_leads_nor_says_that_it_does(
     cluster.cp.request("PATCH", role, {"rules": blind})
     try:
         with Controller(cluster.cp, FAST) as running:
-            eventually(lambda: running.health("/readyz")[1].strip().endswith(f"waiting for {missing}"), "all else is known")
+            eventually(
+                lambda: running.health("/readyz")[1].strip().endswith(f"waiting for {missing}"), "all else is known"
+            )
             # For longer than an election takes.
             asked = running.metric("swapwarden_api_requests_total", method="GET", code="404")
             eventually(

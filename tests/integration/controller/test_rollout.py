@@ -135,6 +135,33 @@ def test_a_change_reaches_some_nodes_and_others_when_these_answer(
     assert kept_of(cluster) == {second: True, 1: True}, "the newest, and the one before"
 
 
+@pytest.mark.usefixtures("controller")
+def test_states_that_are_deleted_in_the_middle_of_it_give_no_node_what_it_did_not_have(
+    cluster: Cluster, agents: Agents, eventually: Eventually
+) -> None:
+    begin(cluster, eventually)
+    agents.slow.update(NODES)
+    second = change(cluster, swap={"behavior": "NoSwap"})
+    eventually(lambda: on(cluster, second) == NODES[:2], "the first wave")
+    before = {name: cluster.state(name)["metadata"]["uid"] for name in NODES}
+    for _ in range(2):
+        assert cluster.cp.request("DELETE", STATES)[0] == 200
+        eventually(
+            lambda: all(cluster.state(name).get("metadata", {}).get("uid", uid) != uid for name, uid in before.items()),
+            "all states are made anew",
+        )
+        for name in NODES:
+            pod = cluster.pod(name, f"{name}-{before[name]}", {"swapwarden.dev/swap-policy": "Disabled"})
+            eventually(lambda name=name, pod=pod: cluster.swap_max(name, pod) == "0", "and are planned on")  # type: ignore[misc] # a default has no type
+        eventually(lambda: progressing(cluster) == ("True", "Waiting"), "the status waits for the first wave")
+        assert on(cluster, second) == NODES[:2]
+        assert kept_of(cluster) == {second: True, 1: True}
+        before = {name: cluster.state(name)["metadata"]["uid"] for name in NODES}
+    agents.slow.clear()
+    eventually(lambda: on(cluster, second) == NODES, "all nodes, in the end")
+    eventually(lambda: progressing(cluster) == ("False", "Complete"), "the status says that it is done")
+
+
 def test_a_degraded_node_stops_it_over_a_restart_too(
     cluster: Cluster, controller: Controller, agents: Agents, eventually: Eventually
 ) -> None:

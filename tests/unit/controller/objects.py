@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 from swapwarden.api import names, state
-from swapwarden.controller import rows
+from swapwarden.controller import cluster, rows
 from swapwarden.controller.term import Term
-from swapwarden.policy import nodes, profiles
+from swapwarden.policy import nodes, profiles, rollout
 
 
 class Led:
@@ -100,3 +100,11 @@ def state_object(row: rows.StateRow) -> dict[str, Any]:
         },
         "spec": msgspec.json.decode(row.spec),
     }
+
+
+def rollouts(known: cluster.Cluster, overdue: cluster.Overdue = frozenset()) -> dict[str, rollout.Progress]:
+    """Where the rollouts of all profiles stand that govern a node."""
+    members: dict[str, tuple[profiles.Profile, list[str]]] = {}
+    for name, selection in known.selections():
+        members.setdefault(selection.profile.name, (selection.profile, []))[1].append(name)
+    return {name: known.rollout_of(found, named, overdue) for name, (found, named) in members.items()}

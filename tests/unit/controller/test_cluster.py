@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster
+from swapwarden.controller import cluster, rows
 from swapwarden.policy import plan, pods, profiles, rollout
 
-from tests.unit.controller.objects import node, profile, state_row
+from tests.unit.controller.objects import node, profile, rollouts, state_row
 from tests.unit.policy.rows import container, pod
 
 
@@ -122,7 +122,7 @@ def test_what_an_agent_found_goes_with_its_node(seen: Seen) -> None:
     seen.cluster.node_changed("node-1", None, None)
     seen.cluster.node_changed("node-1", None, node())
     assert not seen.cluster.facts("node-1").reported
-    assert seen.cluster._found == {}
+    assert seen.cluster._last == {}
 
 
 def test_an_earlier_nodes_state_says_nothing_of_this_one(seen: Seen) -> None:
@@ -366,7 +366,7 @@ def answered(seen: Seen, name: str, pods: int = 0) -> None:
 
 def advance(seen: Seen) -> None:
     targets = {found.name: found for found in map(governing(seen), seen.cluster.nodes)}
-    for name, found in seen.cluster.rollouts().items():
+    for name, found in rollouts(seen.cluster).items():
         seen.cluster.advance(targets[name], found.next)
 
 
@@ -414,7 +414,7 @@ def test_a_node_that_does_worse_keeps_others_from_it(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2, degraded="WriteFailed: no")
     advance(waves)
     assert follows(waves) == {"node-1": 2, "node-2": 1}
-    assert waves.cluster.rollouts()["p"].stopped_by == ("node-1",)
+    assert rollouts(waves.cluster)["p"].stopped_by == ("node-1",)
     heard(waves, "node-1", NONE, generation=2, observed=2)
     advance(waves)
     assert follows(waves) == {"node-1": 2, "node-2": 2}
@@ -438,7 +438,7 @@ def test_agents_that_are_behind_with_pods_are_waited_for_by_a_new_leader_too(see
         row = state_row(name, spec=spec[named], generation=9, observed=8, acted=spec[named].profile, applied=True)
         seen.cluster.state_changed(name, None, msgspec.structs.replace(row, proposed=asked, cost=cost))
     seen.cluster.profiles_changed({"p": NONE}, HISTORY)
-    assert seen.cluster.rollouts()["p"].next == ("node-2",)
+    assert rollouts(seen.cluster)["p"].next == ("node-2",)
     assert governed(seen)["node-1"].applied
 
 
@@ -488,9 +488,9 @@ def test_nothing_moves_before_it_is_known_what_it_takes(seen: Seen) -> None:
     assert seen.cluster.plan("node-2").proposal == state.Proposal(plan.reference(NONE), {})
     advance(seen)
     assert follows(seen) == {"node-1": 1, "node-2": 1}
-    assert seen.cluster.rollouts()["p"].asking == ("node-1", "node-2")
+    assert rollouts(seen.cluster)["p"].asking == ("node-1", "node-2")
     answered(seen, "node-1", pods=3)
-    found = seen.cluster.rollouts()["p"]
+    found = rollouts(seen.cluster)["p"]
     assert (found.asking, found.next, found.taken) == (("node-2",), ("node-1",), rollout.Taken(1, 3, 3 * 2**20))
     advance(seen)
     assert follows(seen) == {"node-1": 2, "node-2": 1}
@@ -506,7 +506,7 @@ def test_what_is_in_use_is_held_if_asked(seen: Seen) -> None:
     answered(seen, "node-2")
     advance(seen)
     assert follows(seen) == {"node-1": 1, "node-2": 2}
-    assert seen.cluster.rollouts()["p"].held == ("node-1",)
+    assert rollouts(seen.cluster)["p"].held == ("node-1",)
     answered(seen, "node-1")
     heard(seen, "node-2", NONE, generation=2, observed=2)
     advance(seen)
@@ -518,9 +518,9 @@ def test_agents_that_do_not_know_the_question_are_not_waited_for(seen: Seen) -> 
     heard(seen, "node-1", LIMITED)
     seen.cluster.profiles_changed({"p": NONE}, HISTORY)
     heard(seen, "node-1", LIMITED, proposed=NONE, generation=2, observed=1)
-    assert seen.cluster.rollouts()["p"].asking == ("node-1",)
+    assert rollouts(seen.cluster)["p"].asking == ("node-1",)
     heard(seen, "node-1", LIMITED, proposed=NONE, generation=2, observed=2)
-    assert seen.cluster.rollouts()["p"].next == ("node-1",)
+    assert rollouts(seen.cluster)["p"].next == ("node-1",)
 
 
 def test_agents_that_are_silent_for_long_are_passed_over(seen: Seen) -> None:
@@ -528,8 +528,8 @@ def test_agents_that_are_silent_for_long_are_passed_over(seen: Seen) -> None:
     heard(seen, "node-1", LIMITED)
     seen.cluster.profiles_changed({"p": NONE}, HISTORY)
     heard(seen, "node-1", LIMITED, proposed=NONE, generation=2, observed=1)
-    assert seen.cluster.rollouts({("node-1", True)})["p"].next == ()
-    assert seen.cluster.rollouts({("node-1", False)})["p"].next == ("node-1",)
+    assert rollouts(seen.cluster, {("node-1", True)})["p"].next == ()
+    assert rollouts(seen.cluster, {("node-1", False)})["p"].next == ("node-1",)
 
 
 def test_where_no_agent_ever_answered_nothing_is_waited_for(seen: Seen) -> None:
@@ -547,7 +547,7 @@ def test_a_turn_is_for_the_profile_as_it_was_judged(seen: Seen) -> None:
     seen.cluster.profiles_changed({"p": NONE}, HISTORY)
     for name in seen.cluster.nodes:
         answered(seen, name)
-    judged = seen.cluster.rollouts()["p"].next
+    judged = rollouts(seen.cluster)["p"].next
     assert judged == ("node-1",)
     third = profile(generation=3, behavior=names.Behavior.NO_SWAP, hold=True)
     history = {**HISTORY, plan.reference(NONE): NONE}
@@ -555,7 +555,7 @@ def test_a_turn_is_for_the_profile_as_it_was_judged(seen: Seen) -> None:
     seen.cluster.advance(NONE, judged)
     assert follows(seen) == {"node-1": 1, "node-2": 1}, "nobody asked what that one takes"
     heard(seen, "node-1", LIMITED, proposed=third, cost=state.Cost(plan.reference(third)))
-    assert seen.cluster.rollouts()["p"].next == ("node-1",)
+    assert rollouts(seen.cluster)["p"].next == ("node-1",)
     seen.cluster.advance(NONE, judged)
     assert follows(seen) == {"node-1": 1, "node-2": 1}, "nobody has said what that one takes"
     seen.cluster.profiles_changed({"p": msgspec.structs.replace(NONE, uid="of a namesake")}, history)
@@ -565,7 +565,7 @@ def test_a_turn_is_for_the_profile_as_it_was_judged(seen: Seen) -> None:
 
 def test_a_node_that_became_degraded_since_it_was_judged_is_judged_anew(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
-    judged = waves.cluster.rollouts()["p"].next
+    judged = rollouts(waves.cluster)["p"].next
     assert judged == ("node-2",)
     heard(waves, "node-1", NONE, generation=2, observed=2, degraded="WriteFailed: no")
     waves.cluster.advance(NONE, judged)
@@ -588,6 +588,66 @@ def test_a_turn_is_gone_once_another_profile_governs_the_node(waves: Seen) -> No
     waves.cluster.profiles_changed({"p": NONE}, HISTORY)
     assert turns == {}
     assert follows(waves) == {"node-1": 1, "node-2": 1}
+
+
+def deleted(seen: Seen, *names: str) -> None:
+    for name in names:
+        seen.cluster.state_changed(name, seen.cluster.state_of(name), None)
+
+
+def made_anew(seen: Seen, name: str) -> rows.StateRow:
+    """As the controller does where there is no state."""
+    spec = seen.cluster.plan(name)
+    proposed = spec.proposal.profile if spec.proposal else None
+    row = state_row(name, version=100, uid="made anew", spec=spec, proposed=proposed)
+    seen.cluster.wrote(row)
+    return row
+
+
+def test_a_state_that_is_deleted_in_a_rollout_is_made_anew_with_what_its_node_had(waves: Seen) -> None:
+    heard(waves, "node-1", NONE, generation=2, observed=1)  # its agent has yet to answer
+    deleted(waves, "node-1", "node-2")
+    assert follows(waves) == {"node-1": 2, "node-2": 1}
+    assert waves.cluster.generations() == {"p": {1: 1, 2: 1}}, "what was said then must not be forgotten"
+    advance(waves)
+    assert follows(waves) == {"node-1": 2, "node-2": 1}, "the wave is full"
+    for name in waves.cluster.nodes:
+        made_anew(waves, name)
+    advance(waves)
+    assert follows(waves) == {"node-1": 2, "node-2": 1}
+    deleted(waves, "node-1", "node-2")
+    assert follows(waves) == {"node-1": 2, "node-2": 1}, "deleted once more, before an agent answered"
+    for name in waves.cluster.nodes:
+        made_anew(waves, name)
+    heard(waves, "node-1", NONE, generation=2, observed=2)
+    advance(waves)
+    assert follows(waves) == {"node-1": 2, "node-2": 2}, "the next turn"
+    made = made_anew(waves, "node-2")
+    assert rollouts(waves.cluster)["p"].waiting == ("node-2",)
+    done = msgspec.structs.replace(made, version=101, observed=1, acted=made.profile, facts=FOUND)
+    waves.cluster.state_changed("node-2", made, done)
+    assert rollouts(waves.cluster)["p"].waiting == ()
+
+
+def test_a_node_that_does_worse_stops_a_rollout_while_its_state_is_deleted(waves: Seen) -> None:
+    heard(waves, "node-1", NONE, generation=2, observed=2, degraded="WriteFailed: no")
+    deleted(waves, "node-1")
+    assert rollouts(waves.cluster)["p"].stopped_by == ("node-1",)
+    made_anew(waves, "node-1")
+    assert rollouts(waves.cluster)["p"].stopped_by == ("node-1",)
+
+
+def test_what_a_deleted_state_said_goes_with_its_node(waves: Seen) -> None:
+    deleted(waves, "node-1", "node-2")
+    waves.cluster.node_changed("node-2", None, node("node-2", uid="another machine"))
+    assert follows(waves) == {"node-1": 2, "node-2": 2}
+    waves.cluster.node_changed("node-2", None, None)
+    assert list(waves.cluster._last) == ["node-1"]
+
+
+def test_what_is_kept_of_a_deleted_state_is_not_its_plan(waves: Seen) -> None:
+    deleted(waves, "node-1", "node-2")
+    assert [row.spec for _, row in waves.cluster._last.values()] == [b"", b""]
 
 
 def plans(seen: Seen, name: str) -> list[str]:
@@ -615,10 +675,10 @@ def test_what_was_wrong_before_stands_in_the_state_and_stops_nobody(seen: Seen) 
     )
     seen.cluster.wrote(row)
     assert plans(seen, "node-1") == ["Polling"], "it stays"
-    assert seen.cluster.rollouts()["p"].next == ("node-2",)
+    assert rollouts(seen.cluster)["p"].next == ("node-2",)
     seen.cluster.wrote(msgspec.structs.replace(row, version=10, degraded="StateRefused: no"))
     assert plans(seen, "node-1") == ["Polling"], "what is wrong now was not before"
-    assert seen.cluster.rollouts()["p"].stopped_by == ("node-1",)
+    assert rollouts(seen.cluster)["p"].stopped_by == ("node-1",)
     seen.cluster.profiles_changed({})
     assert plans(seen, "node-1") == []
 
@@ -628,7 +688,7 @@ def test_that_an_agent_did_not_answer_before_stands_in_the_state(seen: Seen) -> 
     heard(seen, "node-1", LIMITED, degraded="StateRefused: no")
     seen.cluster.profiles_changed({"p": NONE}, HISTORY)
     overdue = {("node-1", False)}
-    seen.cluster.advance(NONE, seen.cluster.rollouts(overdue)["p"].next, overdue)
+    seen.cluster.advance(NONE, rollouts(seen.cluster, overdue)["p"].next, overdue)
     assert plans(seen, "node-1") == ["StateRefused", "NoAnswer"]
 
 
@@ -638,7 +698,7 @@ def test_which_generations_nodes_follow(waves: Seen) -> None:
 
 
 def governed(seen: Seen) -> dict[str, cluster.Governed]:
-    return {one.node: one for _, one in seen.cluster.governed()}
+    return {name: seen.cluster.governed(name) for name, _ in seen.cluster.selections()}
 
 
 def test_a_node_has_applied_a_profile_once_its_agent_saw_a_plan_that_names_it(seen: Seen) -> None:

@@ -13,7 +13,7 @@ from swapwarden.api import names, state
 from swapwarden.controller import cluster, reconciler, rows
 from swapwarden.policy import nodes, pods, profiles, qos
 
-from tests.unit.controller.objects import node, profile, state_row
+from tests.unit.controller.objects import node, profile, rollouts, state_row
 from tests.unit.policy.rows import container, pod
 
 NODES = st.sampled_from(["a", "b", "c"])
@@ -194,7 +194,7 @@ class Histories(stateful.RuleBasedStateMachine):
     def turns_come(self) -> None:
         """As swapwarden.controller.profilereporter does it where no agent answers for long."""
         overdue = {(name, False) for name in self.known.nodes}
-        for name, progress in self.known.rollouts(overdue).items():
+        for name, progress in rollouts(self.known, overdue).items():
             self.known.advance(self.profiles[name], progress.next, overdue)
 
     @stateful.rule(order=st.randoms(use_true_random=False))
@@ -227,8 +227,8 @@ class Histories(stateful.RuleBasedStateMachine):
         shuffled = list(self.profiles.items())
         order.shuffle(shuffled)
         made.profiles_changed(dict(shuffled))
-        # What agents had found before their states were deleted, nobody else can know.
-        made._found.update(self.known._found)
+        # What states said before they were deleted, nobody else can know.
+        made._last.update(self.known._last)
         return made
 
     def teardown(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from swapwarden.api import state
-from swapwarden.controller import cluster, profilereporter, profilestatus, profilestore, throttle, workqueue
+from swapwarden.controller import cluster, profilereporter, profilestatus, profilestore, supervise, throttle, workqueue
 from swapwarden.controller.term import Term
 from swapwarden.kube import backoff, client, events
 from swapwarden.policy import profiles, rollout
@@ -190,6 +190,47 @@ async def test_a_profile_that_something_is_the_matter_with_keeps_no_other_from_i
         await bench.server.seen(1)
     assert bench.server.requests[0].path.endswith("/well/status")
     assert ("odd", 1.5) in waits
+
+
+async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_and_is_looked_at_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff.Backoff, "next", lambda _: 0.01)
+    faults = supervise.FAULTS.value(profilereporter.PART)
+    judge, odd = bench.known.rollout_of, {"odd"}
+
+    def fails(found: profiles.Profile, *others: Any) -> rollout.Progress:
+        if found.name in odd:
+            raise KeyError("nobody thought of it")
+        return judge(found, *others)
+
+    monkeypatch.setattr(bench.known, "rollout_of", fails)
+    bench.known.node_changed("node-2", None, node("node-2", labels={"pool": "odd"}))
+    bench.store.offer(profile_object("odd", nodeSelector={"matchLabels": {"pool": "odd"}}, priority=200))
+    bench.store.offer(profile_object("well"))
+    async with bench.running():
+        await bench.server.seen(1)
+        await until(lambda: supervise.FAULTS.value(profilereporter.PART) > faults + 2)
+        assert [request.path.split("/")[-2] for request in bench.server.requests] == ["well"]
+        odd.clear()
+        await bench.server.seen(2)
+    assert bench.server.requests[1].path.endswith("/odd/status")
+
+
+async def test_an_error_in_a_look_at_all_profiles_loses_no_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff.Backoff, "next", lambda _: 0.01)
+    faults = supervise.FAULTS.value(profilereporter.PART)
+    whole = bench.known.generations
+
+    def fails() -> Any:
+        if supervise.FAULTS.value(profilereporter.PART) < faults + 2:
+            raise KeyError("nobody thought of it")
+        return whole()
+
+    monkeypatch.setattr(bench.known, "generations", fails)
+    bench.store.offer(profile_object())
+    async with bench.running():
+        await bench.server.seen(1)
 
 
 @pytest.mark.parametrize(
