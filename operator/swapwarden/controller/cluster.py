@@ -45,9 +45,12 @@ Overdue = AbstractSet[tuple[str, bool]]
 
 
 class Dirty(Protocol):
-    """Has a node looked at in `delay` seconds; where that is `urgent`, before others."""
+    """Has a node looked at in `delay` seconds; where that is `urgent`, before others.
 
-    def __call__(self, name: str, delay: float, /, *, urgent: bool = False) -> None: ...
+    `owner` is the namespace for whose pods it is; empty where it is for no pod's sake.
+    """
+
+    def __call__(self, name: str, delay: float, /, *, urgent: bool = False, owner: str = "") -> None: ...
 
 
 class Cluster:
@@ -103,7 +106,7 @@ class Cluster:
             self._pods[old.node].pop(key, None)
             if not self._pods[old.node]:
                 del self._pods[old.node]
-            self._dirty(old.node, PATIENT_SECONDS)
+            self._dirty(old.node, PATIENT_SECONDS, owner=old.namespace)
         if new is not None and new.node:
             node = self.nodes.get(new.node)
             self._pods.setdefault(new.node, {})[key] = new.on(node.uid) if node is not None else new
@@ -111,13 +114,13 @@ class Cluster:
             if self._is_crowded(new.node):
                 # Each write moves a large object, and most of these pods never run: whoever makes them must not have
                 # the API server, and this process, work on this node alone.
-                self._dirty(new.node, PATIENT_SECONDS, urgent=urgent)
+                self._dirty(new.node, PATIENT_SECONDS, urgent=urgent, owner=new.namespace)
             elif urgent:
-                self._dirty(new.node, 0.0, urgent=True)
+                self._dirty(new.node, 0.0, urgent=True, owner=new.namespace)
             else:
                 # Under behavior Kubelet a container's own limit may be all that limits it.
                 patient = old is not None and not new.limited() and pods.only_started(old, new)
-                self._dirty(new.node, PATIENT_SECONDS if patient else COALESCE_SECONDS)
+                self._dirty(new.node, PATIENT_SECONDS if patient else COALESCE_SECONDS, owner=new.namespace)
         if self._agent_on(old) != self._agent_on(new):
             self._reported()
 
@@ -151,7 +154,7 @@ class Cluster:
                 and any(plan.reference(profile) in concerned for profile in self._planned_by(name))
                 and any(row.namespace == namespace for row in found.values())
             ):
-                self._dirty(name, COALESCE_SECONDS)
+                self._dirty(name, COALESCE_SECONDS, owner=namespace)
 
     def state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
         """A NodeSwapState is another now, or gone (None)."""

@@ -551,9 +551,9 @@ class Controller:
     def _reported(self) -> None:
         self._reporter.nudge()
 
-    def _dirty(self, name: str, delay: float, *, urgent: bool = False) -> None:
+    def _dirty(self, name: str, delay: float, *, urgent: bool = False, owner: str = "") -> None:
         if self._led is not None:
-            self._queue.add(name, delay, urgent=urgent)
+            self._queue.add(name, delay, urgent=urgent, owner=owner)
 
     async def _work(self) -> None:
         while True:

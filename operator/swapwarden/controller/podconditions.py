@@ -141,8 +141,8 @@ class PodConditions:
             if pod.uid not in due:
                 self._wanted.pop(pod.uid, None)
         self._wanted.update(due)
-        for uid in due:
-            self._queue.add(uid)
+        for uid, wanted in due.items():
+            self._queue.add(uid, owner=wanted.pod.namespace)
 
     async def _work(self) -> None:
         while True:

@@ -1,8 +1,13 @@
-"""A queue of names that need work: it coalesces, it delays, and it never gives one name to two workers."""
+"""A queue of names that need work: it coalesces, it delays, and it never gives one name to two workers.
+
+Those for whom the work is take turns: however many names one of them has waiting, another's first name waits for as
+many turns as there are others.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import heapq
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -27,21 +32,57 @@ OF_ALL: Final = 4
 """One of so many turns is for the name that has been due longest, urgent or not."""
 
 
+NOBODY: Final = frozenset[str]()
+
+
 class _Wish(NamedTuple):
-    """When a name wants work, and whether before others that are due."""
+    """When a name wants work, and for whom: before others that are due, or in its turn."""
 
     due: float
-    urgent: bool
+    urgent: frozenset[str]
+    others: frozenset[str]
 
     def joined(self, other: _Wish | None) -> _Wish:
-        return self if other is None else _Wish(min(self.due, other.due), self.urgent or other.urgent)
+        if other is None:
+            return self
+        return _Wish(min(self.due, other.due), self.urgent | other.urgent, self.others | other.others)
+
+
+class _Turns:
+    """Names that are due, each for one or several owners, who take turns; each owner's in the order of their coming."""
+
+    def __init__(self) -> None:
+        # Whose turn is next comes first.
+        self._owners: collections.OrderedDict[str, collections.OrderedDict[str, None]] = collections.OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._owners)
+
+    def add(self, name: str, owners: frozenset[str]) -> None:
+        for owner in owners:
+            self._owners.setdefault(owner, collections.OrderedDict()).setdefault(name)
+
+    def remove(self, name: str, owners: frozenset[str]) -> None:
+        for owner in owners:
+            found = self._owners[owner]
+            del found[name]
+            if not found:
+                del self._owners[owner]
+
+    def next(self) -> str:
+        """The oldest name of the owner whose turn it is; that owner's next turn comes after all others'."""
+        owner, found = next(iter(self._owners.items()))
+        self._owners.move_to_end(owner)
+        return next(iter(found))
 
 
 class WorkQueue:
-    """Names with the time at which they are due. Of those that are, urgent ones come first, then the longest due.
+    """Names with the time at which they are due. Of those that are, urgent ones come first, then the others.
 
-    One of four turns goes to the longest due whatever it is: urgent work that never ends keeps no other waiting for
-    ever. No name is there twice, so that one which changes all the time has no more turns than others.
+    Of both, those for whom the work is, their owners, take turns, and each owner's names come in the order in which
+    they became due, or urgent. One of four turns goes to the longest due whatever it is: urgent work that never ends
+    keeps no other waiting for ever. No name is there twice, so that one which changes all the time has no more turns
+    than others.
 
     A name that is added again while it waits keeps the earlier time, and stays urgent. A name that is added while a
     worker has it waits until the worker is done, so that work on one name never overlaps and no change is missed.
@@ -58,11 +99,11 @@ class WorkQueue:
         self._now = now
         self._hold = hold
         self._waiting: dict[str, _Wish] = {}
-        # What is yet to be due, and what is: by urgency and time, and by time alone. Entries that are not as in
-        # _waiting are outdated.
+        # What is yet to be due, by time; entries that are not as in _waiting are outdated.
         self._later: list[tuple[float, str]] = []
-        self._ready: list[tuple[bool, float, str]] = []
-        self._oldest: list[tuple[float, str]] = []
+        # What is due: by owner, and the longest due first.
+        self._urgent, self._others = _Turns(), _Turns()
+        self._due: collections.OrderedDict[str, None] = collections.OrderedDict()
         self._turn = 0
         self._busy: dict[str, _Wish] = {}
         self._again: dict[str, _Wish] = {}
@@ -75,18 +116,23 @@ class WorkQueue:
     def _clock(self) -> float:
         return self._now() if self._now else asyncio.get_running_loop().time()
 
-    def add(self, name: str, delay: float = 0.0, *, urgent: bool = False) -> None:
-        """Make `name` due in `delay` seconds, or earlier where it already is."""
-        self._add(name, _Wish(self._clock() + delay, urgent))
+    def add(self, name: str, delay: float = 0.0, *, urgent: bool = False, owner: str = "") -> None:
+        """Make `name` due in `delay` seconds, or earlier where it already is.
+
+        `owner` is for whom that is, such as a namespace.
+        """
+        owners = frozenset((owner,))
+        wish = _Wish(self._clock() + delay, owners, NOBODY) if urgent else _Wish(self._clock() + delay, NOBODY, owners)
+        self._add(name, wish)
 
     def retry(self, name: str, delay: float, *, at_least: float = 0.0) -> None:
-        """Before done(): make `name` due again in `delay` seconds, as urgent as it was taken.
+        """Before done(): make `name` due again in `delay` seconds, as urgent as it was taken, and for the same owners.
 
         Nothing brings it back in less than `at_least` seconds; else another change of it may.
         """
         now = self._clock()
         self._barred[name] = now + at_least
-        self._add(name, _Wish(now + delay, self._busy[name].urgent))
+        self._add(name, self._busy[name]._replace(due=now + delay))
 
     def _add(self, name: str, wish: _Wish) -> None:
         if name in self._busy:
@@ -96,45 +142,44 @@ class WorkQueue:
             after = wish._replace(due=max(wish.due, self._barred.get(name, wish.due))).joined(before)
             if after != before:
                 self._waiting[name] = after
-                heapq.heappush(self._later, (after.due, name))
-                self._tidy()
+                if name in self._due:
+                    self._file(name, after)
+                else:
+                    heapq.heappush(self._later, (after.due, name))
+                    self._tidy()
                 self._changed.set()
         DEPTH.set(len(self), self._name)
 
+    def _file(self, name: str, wish: _Wish) -> None:
+        """Have a name that is due where its owners have their turns."""
+        self._urgent.add(name, wish.urgent)
+        self._others.add(name, wish.others)
+
     def _tidy(self) -> None:
         """Drop outdated entries: there may be one for minutes where a label waits to be taken away."""
-        if len(self._later) + len(self._ready) + len(self._oldest) > 3 * len(self._waiting) + SLACK:
-            self._later = [(wish.due, name) for name, wish in self._waiting.items()]
-            self._ready, self._oldest = [], []
+        if len(self._later) > 2 * len(self._waiting) + SLACK:
+            self._later = [(wish.due, name) for name, wish in self._waiting.items() if name not in self._due]
             heapq.heapify(self._later)
 
     def _sort(self) -> None:
-        """Move what is due by now from one heap to the others."""
+        """Move what is due by now to those that are."""
         now = self._clock()
         while self._later and self._later[0][0] <= now:
             due, name = heapq.heappop(self._later)
             wish = self._waiting.get(name)
-            if wish is not None and wish.due == due:
-                heapq.heappush(self._ready, (not wish.urgent, due, name))
-                heapq.heappush(self._oldest, (due, name))
-        while self._ready and self._waiting.get(self._ready[0][2]) != (self._ready[0][1], not self._ready[0][0]):
-            heapq.heappop(self._ready)
-        while self._oldest and self._due(self._oldest[0][1]) != self._oldest[0][0]:
-            heapq.heappop(self._oldest)
-
-    def _due(self, name: str) -> float | None:
-        wish = self._waiting.get(name)
-        return None if wish is None else wish.due
+            if wish is not None and wish.due == due and name not in self._due:
+                self._due[name] = None
+                self._file(name, wish)
 
     async def get(self) -> str:
         """Wait for the next name that is due and take it; call done() with it after the work."""
         while True:
             self._changed.clear()
             self._sort()
-            held = self._hold() if self._ready else 0.0
-            if self._ready and held <= 0:
+            held = self._hold() if self._due else 0.0
+            if self._due and held <= 0:
                 return self._take()
-            until = held if self._ready else self._later[0][0] - self._clock() if self._later else None
+            until = held if self._due else self._later[0][0] - self._clock() if self._later else None
             try:
                 async with asyncio.timeout(until):
                     await self._changed.wait()
@@ -143,12 +188,15 @@ class WorkQueue:
 
     def _take(self) -> str:
         self._turn = (self._turn + 1) % OF_ALL
-        due, name = self._ready[0][1:] if self._turn else self._oldest[0]
-        self._busy[name] = self._waiting.pop(name)
+        name = (self._urgent or self._others).next() if self._turn else next(iter(self._due))
+        wish = self._busy[name] = self._waiting.pop(name)
+        del self._due[name]
+        self._urgent.remove(name, wish.urgent)
+        self._others.remove(name, wish.others)
         self._barred.pop(name, None)
-        WAIT.observe(self._clock() - due, self._name)
+        WAIT.observe(self._clock() - wish.due, self._name)
         DEPTH.set(len(self), self._name)
-        if self._ready or self._later:
+        if self._due or self._later:
             self._changed.set()  # another worker may sleep until a time that has come
         return name
 

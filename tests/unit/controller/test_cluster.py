@@ -19,11 +19,13 @@ class Seen:
     def __init__(self, agent_pods: str | None = None) -> None:
         self.dirty: list[tuple[str, float]] = []
         self.urgent: list[str] = []
+        self.owners: list[str] = []
         self.reports = 0
         self.cluster = cluster.Cluster(self._looked_for, self.reported, agent_pods=agent_pods)
 
-    def _looked_for(self, name: str, delay: float, *, urgent: bool = False) -> None:
+    def _looked_for(self, name: str, delay: float, *, urgent: bool = False, owner: str = "") -> None:
         self.dirty.append((name, delay))
+        self.owners.append(owner)
         if urgent:
             self.urgent.append(name)
 
@@ -87,6 +89,17 @@ def test_a_mirror_that_is_known_before_its_node_counts_once_the_node_is_known() 
 
 
 FOUND = state.Facts(2, swap_controller=True, swap_bytes=2**31, memory_bytes=2**33)
+
+
+def test_it_is_known_for_whose_pods_a_node_is_looked_at(seen: Seen) -> None:
+    seen.owners.clear()
+    made = pod(container(), namespace="shop", policy="Disabled")
+    seen.cluster.pod_changed("shop/pod", None, made)
+    seen.cluster.pod_changed("shop/pod", made, msgspec.structs.replace(made, terminal=True))
+    seen.cluster.pod_changed("shop/pod", made, None)
+    assert seen.owners == ["shop"] * 3
+    seen.cluster.node_changed("node-1", None, node(labels={"another": "one"}))
+    assert seen.owners[3:] == [""]
 
 
 def test_what_an_agent_found_outlives_its_state(seen: Seen) -> None:

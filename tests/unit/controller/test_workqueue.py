@@ -1,5 +1,9 @@
 import asyncio
+from typing import Any
 
+import hypothesis
+import pytest
+from hypothesis import strategies as st
 from swapwarden.controller import workqueue
 
 
@@ -95,7 +99,7 @@ async def test_what_is_made_due_earlier_again_and_again_leaves_nothing_behind() 
         queue.add("a", 0.0)  # as a change of a pod
         assert await taken(queue) == "a"
         queue.done("a")
-    assert len(queue._later) + len(queue._ready) + len(queue._oldest) < 2 * workqueue.SLACK
+    assert len(queue._later) + len(queue._due) < 2 * workqueue.SLACK
     clock.time += 900
     assert await taken(queue) == "other"
 
@@ -223,3 +227,101 @@ async def test_a_worker_that_waits_for_the_end_of_the_hold_wakes_then() -> None:
     async with asyncio.timeout(5):
         assert await queue.get() == "a"
     assert left == []
+
+
+async def several(queue: workqueue.WorkQueue, count: int) -> list[str]:
+    """Names that are taken and done with at once, in their order."""
+    found = []
+    for _ in range(count):
+        name = await taken(queue)
+        assert name is not None
+        queue.done(name)
+        found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("urgent", [True, False])
+async def test_one_owners_many_names_keep_anothers_waiting_for_a_few_turns_only(urgent: bool) -> None:
+    clock = Clock()
+    queue = workqueue.WorkQueue("test", clock)
+    for number in range(3000):
+        queue.add(f"crowd-{number:04}", urgent=urgent, owner="crowd")
+    await several(queue, 10)
+    clock.time += 1
+    for owner in ("a", "b", "c"):
+        queue.add(f"first-{owner}", urgent=urgent, owner=owner)
+        queue.add(f"second-{owner}", urgent=urgent, owner=owner)
+    # Four owners, and of four turns one for the longest due.
+    got = await several(queue, 6)
+    assert {name for name in got if name.startswith("first")} == {"first-a", "first-b", "first-c"}
+    got += await several(queue, 6)
+    assert {name for name in got if name.startswith("second")} == {"second-a", "second-b", "second-c"}
+    crowd = [name for name in got if name.startswith("crowd")]
+    assert crowd == [f"crowd-{number:04}" for number in range(10, 16)]
+
+
+async def test_a_crowd_of_new_owners_ahead_does_not_push_back_who_waits() -> None:
+    queue = workqueue.WorkQueue("test", Clock())
+    queue.add("first", urgent=True, owner="patient")
+    for number in range(100):
+        queue.add(f"n{number}", urgent=True, owner=f"new-{number}")
+    assert await several(queue, 1) == ["first"]
+
+
+async def test_a_name_of_several_owners_is_taken_once_in_the_first_ones_turn() -> None:
+    clock = Clock()
+    queue = workqueue.WorkQueue("test", clock)
+    for number in range(100):
+        queue.add(f"crowd-{number}", urgent=True, owner="crowd")
+    queue.add("crowd-99", urgent=True, owner="a")
+    queue.add("crowd-98", owner="b")
+    clock.time += 1
+    assert "crowd-99" in await several(queue, 3)
+    assert len(set(await several(queue, 97))) == 97
+    assert await taken(queue) is None
+
+
+async def test_what_is_tried_again_stays_its_owners() -> None:
+    clock = Clock()
+    queue = workqueue.WorkQueue("test", clock)
+    queue.add("mine", urgent=True, owner="a")
+    assert await taken(queue) == "mine"
+    queue.retry("mine", 2.0)
+    queue.done("mine")
+    for number in range(100):
+        queue.add(f"crowd-{number}", urgent=True, owner="crowd")
+    clock.time += 2
+    assert "mine" in await several(queue, 3)
+
+
+QUEUED = st.tuples(st.sampled_from("abcdef"), st.sampled_from([0.0, 0.5, 1.0]), st.booleans(), st.sampled_from("xyz"))
+
+
+@hypothesis.given(steps=st.lists(st.one_of(QUEUED, st.just("take"), st.just("done"), st.just("wait")), max_size=60))
+def test_whatever_is_added_is_taken_and_nothing_is_left_behind(steps: list[Any]) -> None:
+    asyncio.run(_play(steps))
+
+
+async def _play(steps: list[Any]) -> None:
+    clock = Clock()
+    queue = workqueue.WorkQueue("test", clock)
+    wanted, busy = set[str](), list[str]()
+    for step in [*steps, "wait", *["take"] * 6, *["done"] * 6, "wait", *["take"] * 6]:
+        if step == "wait":
+            clock.time += 1.0
+        elif step == "done" and busy:
+            queue.done(busy.pop())
+        elif step == "take":
+            name = await taken(queue)
+            if name is not None:
+                assert name in wanted
+                assert name not in busy
+                wanted.discard(name)
+                busy.append(name)
+        elif step != "done":
+            name, delay, urgent, owner = step
+            queue.add(name, delay, urgent=urgent, owner=owner)
+            wanted.add(name)
+    assert wanted <= queue._again.keys(), "of what nobody works on"
+    left = [bool(each) for each in (queue._waiting, queue._due, queue._urgent, queue._others)]
+    assert left == [False] * 4

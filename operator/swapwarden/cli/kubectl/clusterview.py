@@ -133,5 +133,5 @@ class View:
         return known
 
 
-def _nothing(_name: str, _delay: float, /, *, urgent: bool = False) -> None:
+def _nothing(_name: str, _delay: float, /, *, urgent: bool = False, owner: str = "") -> None:
     """Nobody waits for anything to be looked at again."""
