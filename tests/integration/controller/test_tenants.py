@@ -149,6 +149,39 @@ def test_a_forged_mirror_takes_nothing_from_a_static_pod(
     assert pods.keys() == {key, other, uids["none"], uids["uid"]}
 
 
+def test_a_tenants_new_pods_on_all_nodes_keep_nobody_elses_waiting(
+    cluster: Cluster, tenant: Tenant, eventually: Eventually
+) -> None:
+    crowd = [f"turns-{number}" for number in range(30)]
+    for name in (*crowd, "quiet"):
+        cluster.node(name)
+    with Controller(cluster.cp, FAST) as first:
+        first.leads()
+        eventually(
+            lambda: all(
+                "node.swapwarden.dev/swap" in each["metadata"]["labels"]
+                for each in cluster.cp.get("/api/v1/nodes")["items"]
+            ),
+            "all is written that is not about pods",
+        )
+    with Controller(cluster.cp, FAST, "--writes-per-second=2") as slow:
+        slow.leads()
+        eventually(lambda: slow.metric("swapwarden_queue_depth", queue="nodes") == 0, "nothing is to be done")
+        containers = [{"name": "app", "image": "none"}]
+        bodies = (
+            {
+                "metadata": {"name": name, "annotations": DISABLED},
+                "spec": {"nodeName": name, "containers": containers},
+            }
+            for name in crowd
+        )
+        assert set(tenant.requests("POST", ((PODS, body) for body in bodies))) == {201}
+        victim = cluster.pod("quiet", "victim", DISABLED)
+        eventually(lambda: cluster.swap_max("quiet", victim) == "0", "the plan of another namespace's pod")
+        planned = [name for name in crowd if cluster.spec(name).get("pods")]
+        assert len(planned) < len(crowd) / 2, "it did not wait for all of the tenant's"
+
+
 def test_a_tenants_crowd_takes_no_others_room_turns_or_events(
     cluster: Cluster, tenant: Tenant, eventually: Eventually
 ) -> None:

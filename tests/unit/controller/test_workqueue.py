@@ -289,7 +289,7 @@ async def test_what_is_tried_again_stays_its_owners() -> None:
     queue.retry("mine", 2.0)
     queue.done("mine")
     for number in range(100):
-        queue.add(f"crowd-{number}", urgent=True, owner="crowd")
+        queue.add(f"crowd-{number}", urgent=True)
     clock.time += 2
     assert "mine" in await several(queue, 3)
 
