@@ -1,8 +1,8 @@
 """Brings NodeSwapProfiles to the store: kopf watches them, and a list now and then catches what a watch can miss.
 
 kopf runs in a thread and an event loop of its own, because it cancels on its exit whatever else runs in its loop. A
-deletion between two of its watches is lost to it, it passes over profiles whose managedFields are nested deeply, and it
-ends on some errors; hence the lists, and the restarts.
+deletion between two of its watches is lost to it, and it ends on some errors, such as managedFields of a profile that
+are nested deeply; hence the lists, and the restarts.
 """
 
 from __future__ import annotations

@@ -51,7 +51,9 @@ MEMORY_KIB = 400 * 1024
 
 def _with_fields(body: dict[str, Any], fields: str) -> bytes:
     """An object with these fieldsV1 as text, which json could not write."""
-    entry = {"manager": "x", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": "HERE"}
+    # Of another version, the API server drops it.
+    version = body.get("apiVersion", "v1")
+    entry = {"manager": "x", "operation": "Update", "apiVersion": version, "fieldsType": "FieldsV1", "fieldsV1": "HERE"}
     entry["time"] = "2026-01-01T00:00:00Z"
     metadata = {**body["metadata"], "managedFields": [entry]}
     return json.dumps({**body, "metadata": metadata}).replace('"HERE"', fields).encode()
@@ -162,6 +164,7 @@ def _change_profile(cluster: Cluster, behavior: str) -> None:
     body = {**PROFILE, "metadata": {"name": "hostile", "resourceVersion": found[1].decode()}}
     body["spec"] = {**PROFILE["spec"], "swap": {"behavior": behavior}}
     _stored(cluster.cp, "PUT", path, _with_fields(body, _deep(DEEPEST)))
+    assert cluster.cp.send("GET", path)[1].count(b"f:a") == DEEPEST
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
