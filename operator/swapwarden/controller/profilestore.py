@@ -13,6 +13,7 @@ import pydantic
 from swapwarden.api import profile as api
 from swapwarden.api import state
 from swapwarden.controller import revisions
+from swapwarden.kube import decoding
 from swapwarden.policy import profiles
 from swapwarden.telemetry import metrics
 
@@ -107,7 +108,7 @@ class ProfileStore:
             error=error,
             status=body.get("status") or {},
             revisions=past,
-            room=revisions.MAX_OBJECT - revisions.stored_bytes({**body, "status": {}}),
+            room=_room(body),
         )
         VALID.set(0 if error else 1, meta.name)
         self._changed()
@@ -123,11 +124,12 @@ class ProfileStore:
 
     def replace(
         self, bodies: Iterable[Mapping[str, Any]], version: int, left_out: Container[str] = frozenset()
-    ) -> None:
-        """Someone listed all of them; `version` is the list's resourceVersion.
+    ) -> set[str]:
+        """Someone listed all of them; `version` is the list's resourceVersion. The names of those not taken in.
 
         Profiles of the names `left_out` were there, and could not be decoded: what is known of them stays.
         """
+        failed = set[str]()
         found = {body["metadata"]["uid"]: body for body in bodies}
         for entry in list(self.entries.values()):
             if entry.uid not in found and entry.name not in left_out and entry.version < version:
@@ -136,7 +138,22 @@ class ProfileStore:
             try:
                 self.offer(body)
             except Exception:  # what one writer of profiles stores must not hide all others
-                log.exception("profile %s cannot be taken in; what was known of it stays", body["metadata"].get("name"))
+                name = str(body["metadata"].get("name"))
+                failed.add(name)
+                log.exception("profile %s cannot be taken in; what was known of it stays", decoding.shown(name))
+        return failed
+
+
+def _room(body: Mapping[str, Any]) -> int:
+    """The bytes that a profile leaves for its status."""
+    plain = {**body, "status": {}}
+    try:
+        size = revisions.stored_bytes(plain)
+    except RecursionError:
+        # They may be nested just as deeply as can be decoded, and no more. A status that is too large is written again
+        # with less in it.
+        size = revisions.stored_bytes({**plain, "metadata": {**body["metadata"], "managedFields": []}})
+    return revisions.MAX_OBJECT - size
 
 
 def _revisions(body: Mapping[str, Any], compiled: profiles.Profile | None, known: Entry | None) -> tuple[Revision, ...]:

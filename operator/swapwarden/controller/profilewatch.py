@@ -1,8 +1,8 @@
 """Brings NodeSwapProfiles to the store: kopf watches them, and a list now and then catches what a watch can miss.
 
 kopf runs in a thread and an event loop of its own, because it cancels on its exit whatever else runs in its loop. A
-deletion between two of its watches is lost to it, and it ends on some errors, such as managedFields of a profile that
-are nested deeply; hence the lists, and the restarts.
+deletion between two of its watches is lost to it, it passes over profiles whose managedFields are nested deeply, and it
+ends on some errors, such as managedFields that are nested more deeply yet; hence the lists, and the restarts.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ProfileWatch:
             return page.metadata
 
         metadata = await paging.read(lambda params: self._api.get(profilereporter.PROFILES, params=params), take, {})
-        self._store.replace(found, int(metadata.resource_version), left_out)
+        left_out |= self._store.replace(found, int(metadata.resource_version), left_out)
         informer.LEFT_OUT.set(len(left_out), names.PROFILE_PLURAL)
         informer.LAST_EVENT.set(time.time(), names.PROFILE_PLURAL)
         self.heard = time.monotonic()

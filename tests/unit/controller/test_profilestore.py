@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import profilestore, revisions
+from swapwarden.kube import decoding
 
 from tests.unit.controller.objects import profile_object
 
@@ -217,5 +218,18 @@ def test_a_status_that_somebody_else_wrote_does_no_harm(store: profilestore.Prof
 def test_a_profile_that_cannot_be_taken_in_hides_no_other(store: profilestore.ProfileStore) -> None:
     broken = profile_object("broken", uid="of-broken")
     broken["metadata"]["resourceVersion"] = "none"
-    store.replace([broken, profile_object("sound", uid="of-sound")], version=5)
+    assert store.replace([broken, profile_object("sound", uid="of-sound")], version=5) == {"broken"}
     assert store.entries.keys() == {"sound"}
+
+
+def test_a_profile_that_is_as_deep_as_can_be_decoded_is_taken_in(store: profilestore.ProfileStore) -> None:
+    deepest = 0
+    for depth in range(900, 1100):
+        fields = '{"f:a":' * depth + "{}" + "}" * depth
+        body = profile_object(f"p-{depth}", uid=f"uid-{depth}")
+        text = json.dumps(body).replace('{"manager": "kubectl"}', fields).encode()
+        decoded = decoding.decode(text, dict[str, Any])
+        deepest = max(deepest, depth if decoded["metadata"]["managedFields"] else 0)
+        store.offer(decoded)
+    assert len(store.entries) == 200
+    assert deepest > 900, "as deep as this Python can"

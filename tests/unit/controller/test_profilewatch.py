@@ -159,12 +159,14 @@ async def test_a_profile_that_cannot_be_decoded_stays_as_it_was(
         version = b'{"resourceVersion":"99"}'
         bad = b'{"metadata":{"name":"bad"},"spec":%s}' % (b"[" * 20_000 + b"]" * 20_000)
         good = json.dumps(profile_object("good", 98, 2, priority=2)).encode()
-        body = b'{"metadata":%s,"items":[%s,%s]}' % (version, bad, good)
+        odd = json.dumps(profile_object("odd", 97)).replace('"97"', '"none"').encode()
+        body = b'{"metadata":%s,"items":[%s,%s,%s]}' % (version, bad, odd, good)
         monkeypatch.setattr(client.Client, "get", AsyncMock(return_value=body))
         await until(lambda: site.store.valid()["good"].priority == 2, WAIT)
         await site.knows("bad", "good")
         assert site.store.valid()["bad"].priority == 1
-    assert informer.LEFT_OUT.value(RESOURCE) == 1
+    assert informer.LEFT_OUT.value(RESOURCE) == 2
+    assert "profile odd cannot be taken in" in caplog.text
     assert "profile bad cannot be understood" in caplog.text
 
 
