@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import compileall
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -32,12 +30,13 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, cast
+from urllib import parse
 
 from swapwarden.agent import cgroupfs, enforcer, journal, originals, wanted
 from swapwarden.api import names
 from swapwarden.kube import config
 
-from testbed import hog, pki
+from testbed import hog, pki, pythons
 from testbed.kernelvm import CGROUPS, WORK_TREE, KernelVM
 
 NODE: Final = "bench"
@@ -55,7 +54,11 @@ RUNS: Final = 3
 TRIES: Final = 100
 ROUNDS: Final = 5
 """Of repairs. Of their p99 the median counts: a machine that is shared stands still for a moment now and then."""
+PYTHON_VARIABLE: Final = "BENCH_PYTHON"
+BOOKMARK_SECONDS: Final = 60
 IDLE_SECONDS: Final = 60
+IDLE_MINUTES: Final = 4
+"""Traced, so that it does not depend on what part of a watch falls into one."""
 QUIET_SECONDS: Final = 1.0
 """System calls further apart than this belong to different awakenings."""
 PATIENCE: Final = 120.0
@@ -69,9 +72,9 @@ MOST_REPAIR: Final = 5.0
 MOST_IDLE: Final = 200.0
 """CPU time of an idle minute, in times of the C loop over the same pods' files: 5 millicores on hardware."""
 MOST_CALLS: Final = 30
-"""In an idle minute: two signs of life and one full comparison, by which most of them are made."""
+"""In an idle minute, full comparisons left out: signs of life, and one watch after the other."""
 MOST_AWAKENINGS: Final = 4
-"""In an idle minute: two signs of life, one full comparison, and the one that strace itself causes."""
+"""In an idle minute: a sign of life, the watch's bookmark, its end."""
 
 Json = dict[str, Any]
 
@@ -176,48 +179,91 @@ def cold(program: str, count: int) -> Json:
 # --- inside: an agent at work, at an API server that is played ---
 
 
-async def serve(count: int, folder: Path) -> None:
-    """One state, told to every watch; each line on standard input gives limit and guarantee of the next one.
+class ApiServer:
+    """One state, which others write; every write to it is fine. Watches are as a real API server has them.
 
-    Every write is fine.
+    Each ends at its timeoutSeconds. Bookmarks come a minute after its begin and two seconds before its end, where
+    states of other nodes have changed since it began (k/k: apiserver's storage/cacher/cache_watcher.go): here they
+    always have.
     """
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(folder / f"{SERVER}.crt", folder / f"{SERVER}.key")
-    generation = 0
-    watchers: list[asyncio.StreamWriter] = []
 
-    def item(limit: int, guarantee: str = "Standard") -> Json:
-        pods = {uid: {"swapMax": str(limit), "reason": "LimitedSwap"} for uid in uids(count)}
-        metadata = {"name": NODE, "uid": "u", "resourceVersion": str(generation + 1), "generation": generation}
-        return {"metadata": metadata, "spec": {"profile": {"name": "p"}, "guarantee": guarantee, "pods": pods}}
+    def __init__(self, count: int) -> None:
+        self._pods = uids(count)
+        self._version = self._written = 1
+        self._generation = 0
+        self._watching: set[asyncio.StreamWriter] = set()
+        self.put(LIMIT)
 
-    # Ready before anything is measured: the real one is not on the node.
-    patched = json.dumps(item(LIMIT)).encode()
-    whole = json.dumps({"metadata": {"resourceVersion": "1"}, "items": [item(LIMIT)]}).encode()
+    def put(self, limit: int, guarantee: str = "Standard") -> None:
+        """Give all pods another limit, under a guarantee; all who watch are told."""
+        self._generation += 1
+        self._version += 1
+        self._written = self._version
+        pods = {uid: {"swapMax": str(limit), "reason": "LimitedSwap"} for uid in self._pods}
+        metadata = {"name": NODE, "uid": "u", "resourceVersion": str(self._version), "generation": self._generation}
+        item = {"metadata": metadata, "spec": {"profile": {"name": "p"}, "guarantee": guarantee, "pods": pods}}
+        # Ready before anything is measured: the real one is not on the node.
+        self._item = json.dumps(item).encode()
+        self._event = b'{"type": "MODIFIED", "object": ' + self._item + b"}\n"
+        for writer in self._watching:
+            _chunk(writer, self._event)
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = re.search(rb"(?i)content-length: *([0-9]+)", head)
                 await reader.readexactly(int(length[1]) if length else 0)
                 if b"watch=true" in head:
-                    watchers.append(writer)
-                    writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                    await self._watch(
+                        writer, int(_parameter(head, "timeoutSeconds")), _parameter(head, "resourceVersion")
+                    )
                 else:
-                    body = whole if head.startswith(b"GET") else patched
+                    listed = b'{"metadata": {"resourceVersion": "%d"}, "items": [%b]}' % (self._version, self._item)
+                    body = listed if head.startswith(b"GET") else self._item
                     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
                 await writer.drain()
 
-    server = await asyncio.start_server(answer, ADDRESS, 0, ssl=context)
+    async def _watch(self, writer: asyncio.StreamWriter, seconds: int, version: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        if int(version) < self._written:
+            _chunk(writer, self._event)
+        self._watching.add(writer)
+        begun = time.monotonic()
+        try:
+            for at in (BOOKMARK_SECONDS, seconds - 2):
+                if at <= seconds - 2:
+                    await asyncio.sleep(begun + at - time.monotonic())
+                    self._version += 1
+                    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self._version)}}}
+                    _chunk(writer, json.dumps(bookmark).encode() + b"\n")
+            await asyncio.sleep(begun + seconds - time.monotonic())
+        finally:
+            self._watching.remove(writer)
+        writer.write(b"0\r\n\r\n")
+
+
+def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(b"%x\r\n" % len(data) + data + b"\r\n")
+
+
+def _parameter(head: bytes, name: str) -> str:
+    """Of the query in a request's head."""
+    return parse.parse_qs(parse.urlsplit(head.split(None, 2)[1].decode()).query)[name][0]
+
+
+async def serve(count: int, folder: Path) -> None:
+    """Play the API server; each line on standard input gives limit and guarantee of the next state."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / f"{SERVER}.crt", folder / f"{SERVER}.key")
+    played = ApiServer(count)
+    server = await asyncio.start_server(played.answer, ADDRESS, 0, ssl=context)
     print(server.sockets[0].getsockname()[1], flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        generation += 1
         limit, guarantee = line.split()
-        event = json.dumps({"type": "MODIFIED", "object": item(int(limit), guarantee)}).encode() + b"\n"
-        for writer in watchers:
-            writer.write(b"%x\r\n" % len(event) + event + b"\r\n")
+        played.put(int(limit), guarantee)
 
 
 @contextlib.contextmanager
@@ -236,7 +282,8 @@ def agent_at_work(count: int, folder: Path) -> Iterator[tuple[int, Callable[...,
         config.SERVICE_ACCOUNT.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / "ca.crt", config.SERVICE_ACCOUNT / "ca.crt")
         (config.SERVICE_ACCOUNT / "token").write_text("token", encoding="ascii")
-        argv = [sys.executable, "-m", "swapwarden", "agent", "--node-name", NODE, "--cgroup-root", str(ROOT)]
+        python = os.environ.get(PYTHON_VARIABLE, sys.executable)
+        argv = [python, "-m", "swapwarden", "agent", "--node-name", NODE, "--cgroup-root", str(ROOT)]
         argv += ["--run-dir", f"{name}/run", "--state-dir", f"{name}/state", "--log-level", "error"]
         argv += ["--metrics-address", f"{ADDRESS}:0"]
 
@@ -351,20 +398,33 @@ def cpu_seconds(pid: int) -> float:
 
 
 def idle(pid: int) -> Json:
-    """An agent that has nothing to do, for a minute; then its system calls in another one."""
+    """An agent that has nothing to do, for a minute; then its system calls, for some."""
     before = cpu_seconds(pid)
     time.sleep(IDLE_SECONDS)
     found: Json = {"cpu": (cpu_seconds(pid) - before) * 60 / IDLE_SECONDS, "memory": resident(pid)}
     trace = Path("/tmp/idle")  # noqa: S108 the guest's own
     with subprocess.Popen(["strace", "-f", "-q", "-ttt", "-o", str(trace), "-p", str(pid)]) as tracer:
-        time.sleep(IDLE_SECONDS)
+        time.sleep(IDLE_SECONDS * IDLE_MINUTES)
         tracer.send_signal(signal.SIGINT)
-    lines = [line.split(None, 2) for line in trace.read_text(encoding="utf-8").splitlines()]
-    times = [float(line[1]) for line in lines]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    found["calls"] = len(times)
-    found["awakenings"] = min(1, len(times)) + sum(gap > QUIET_SECONDS for gap in gaps)
-    return found
+    return found | quiet([float(line.split(None, 2)[1]) for line in trace.read_text(encoding="utf-8").splitlines()])
+
+
+def quiet(times: Sequence[float]) -> Json:
+    """Calls and awakenings a minute, by the TIMES of an idle agent's system calls; a full comparison by itself."""
+    bursts: list[int] = []
+    before = float("-inf")
+    for at in times:
+        if at - before > QUIET_SECONDS:
+            bursts.append(0)
+        bursts[-1] += 1
+        before = at
+    # strace itself wakes it up first: a call that it finds under way is begun anew.
+    idle = [each for each in bursts[1:] if each < LIVE_PODS]
+    return {
+        "calls": sum(idle) / IDLE_MINUTES,
+        "awakenings": len(idle) / IDLE_MINUTES,
+        "comparison": max((each for each in bursts if each >= LIVE_PODS), default=None),
+    }
 
 
 def inside(program: str, report: Path) -> None:
@@ -428,7 +488,8 @@ def tell(found: Json) -> list[str]:
             print(f"  {each:<24} {statistics.median(found[each]) * 1000:9.2f} {p99(found[each]) * 1000:9.2f}")
     rest = found["idle"]
     print(f"idle for a minute: {rest['cpu'] * 1000:.1f} ms of CPU, {rest['memory'] / 1e6:.1f} MB", end="")
-    print(f", {rest['calls']} system calls in {rest['awakenings']} awakenings")
+    print(f", {rest['calls']:.1f} system calls in {rest['awakenings']:.1f} awakenings", end="")
+    print(f"; {rest['comparison']} more in a full comparison" if rest["comparison"] else "")
     ratios = {
         "MB of memory": (rest["memory"] / 1e6, MOST_MEMORY / 1e6),
         "x the C loop for 250 pods from cold": (many["agent"] / many["floor"], MOST_COLD),
@@ -456,14 +517,19 @@ def outside() -> int:
         sys.exit("the floor is a program in C: install gcc")
     if shutil.which("strace") is None:
         sys.exit("strace counts system calls and awakenings, which have a budget: install strace")
+    python = pythons.of_image()
+    if isinstance(python, str):
+        print(f"the agent at work runs with {sys.version.split()[0]}, and not with the image's Python: {python}")
+        python = Path(sys.executable)
     # As in the image: what compiles its modules itself is larger for it, for as long as it runs.
-    compileall.compile_dir(str(WORK_TREE / "operator"), quiet=1)
+    for each in {str(python), sys.executable}:
+        subprocess.run([each, "-m", "compileall", "-q", str(WORK_TREE / "operator")], check=True)
     with KernelVM() as vm:
         program, report = vm.shared / "floor", vm.shared / "report.json"
         subprocess.run([compiler, "-O2", "-o", str(program), str(FLOOR)], check=True)
         pki.Authority(vm.shared).issue(SERVER, SERVER, [ADDRESS])
-        environment = {"PYTHONPATH": f"{WORK_TREE / 'operator'}:{WORK_TREE}"}
-        vm.run(role("inside", program, report), timeout=1500, env=environment)
+        environment = {"PYTHONPATH": f"{WORK_TREE / 'operator'}:{WORK_TREE}", PYTHON_VARIABLE: str(python)}
+        vm.run(role("inside", program, report), timeout=2100, env=environment)
         found = json.loads(report.read_text(encoding="ascii"))
         print(f"in the kernel VM, accelerator {vm.accelerator}")
     missed = tell(found)

@@ -68,8 +68,10 @@ LOCK_SECONDS: Final = 0.02
 FAULT_SECONDS: Final = 5.0
 """Before a part of the agent that failed unexpectedly starts anew."""
 ALIVE_SECONDS: Final = 30.0
-"""Between signs of life, all that an idle agent does but for full comparisons; they bound what is said of a time
-without an agent."""
+"""The longest between signs of life, which bound what is said of a time without an agent. Besides, an idle agent does
+nothing but watch its state and, seldom, compare all."""
+AWAKE_SECONDS: Final = ALIVE_SECONDS / 2
+"""Since the last sign of life, after which what wakes up the agent anyway is an occasion for one."""
 PASSING_SECONDS: Final = 120.0
 """Between looks whether what the status tells of the last minutes is over."""
 TLS_BYTES: Final = 32 << 10
@@ -282,6 +284,9 @@ class Agent:
         self._refused = ""
         self._look_again = math.inf
         """Monotonic time at which to see whether what the status tells of the last minutes is over."""
+        self._next_sign: asyncio.TimerHandle | None = None
+        self._lived = -math.inf
+        """Monotonic time of the last sign of life."""
         self._phase = "starting"
         self._stands_by = False
         self._enforcer: enforcer.Enforcer | None = None
@@ -406,6 +411,7 @@ class Agent:
                 fetched=self._fetched,
                 refused=self._refuse,
                 seen=self._shown,
+                heard=self._awake,
             )
             async with asyncio.TaskGroup() as group:
                 jobs = (states.run, self._report, self._cache.run, self._keep_alive, self._keep_synced)
@@ -555,13 +561,30 @@ class Agent:
             self._resync()
 
     async def _keep_alive(self) -> None:
-        while True:
-            self._sign.give()
-            if self._enforcer is not None and self._facts.cgroup_version == 2:
-                self._enforcer.catch_up()
-            await asyncio.sleep(ALIVE_SECONDS)
-            if time.monotonic() >= self._look_again:
-                self._changed()
+        try:
+            self._live()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            if self._next_sign is not None:
+                self._next_sign.cancel()
+                self._next_sign = None
+
+    def _live(self) -> None:
+        """Give a sign of life, and the next one in time: by a timer, as a task would wake up the loop twice."""
+        if self._next_sign is not None:
+            self._next_sign.cancel()
+        self._next_sign = asyncio.get_running_loop().call_later(ALIVE_SECONDS, self._live)
+        self._lived = time.monotonic()
+        self._sign.give()
+        if self._enforcer is not None and self._facts.cgroup_version == 2:
+            self._enforcer.catch_up()
+        if self._lived >= self._look_again:
+            self._changed()
+
+    def _awake(self) -> None:
+        """Something else woke up the agent."""
+        if self._next_sign is not None and time.monotonic() - self._lived >= AWAKE_SECONDS:
+            self._live()
 
     # What the kubelet asks
 

@@ -76,7 +76,8 @@ _decode_reports = decoding.Decoder(_Reports).decode
 class Source:
     """Calls `accept` with each state that is to be in force, `fetched` with each list's answer (None: no object).
 
-    `seen` gets what else a watch tells of the object, whatever its generation: of a status, too.
+    `seen` gets what else a watch tells of the object, whatever its generation: of a status, too. `heard` is called when
+    the API server has said anything, at the end of each watch, too.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Source:
         fetched: Callable[[wanted.WireState | None], None],
         refused: Callable[[str], None],
         seen: Callable[[wanted.WireState], None] = lambda _: None,
+        heard: Callable[[], None] = lambda: None,
     ) -> None:
         """`refused` is told why a state could not be understood, and the empty string once one could."""
         self._api = api
@@ -96,6 +98,7 @@ class Source:
         self._fetched = fetched
         self._refused = refused
         self._seen = seen
+        self._heard = heard
         self._uid = ""
         self._generation = -1
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
@@ -137,10 +140,12 @@ class Source:
                 async for event in events:
                     version = event.resource_version
                     self._backoff.reset()
+                    self._heard()
                     if event.type == "DELETED":
                         self._missing()
                     elif event.object is not None:
                         self._take(event.object, fresh=event.object.metadata.uid != self._uid)
+            self._heard()
             if time.monotonic() - begun < QUICK_SECONDS:
                 await asyncio.sleep(self._backoff.next())
             else:

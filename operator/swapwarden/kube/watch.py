@@ -14,8 +14,9 @@ T = TypeVar("T")
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
-WATCH_SECONDS = (50, 70)
-"""How long one watch lasts, drawn at random so that many watchers do not come back at once.
+WATCH_SECONDS = (53, 59)
+"""How long one watch lasts, drawn at random so that many watchers do not come back at once. In one of a minute or less
+there is one bookmark, two seconds before its end; in longer ones there is one each minute, too.
 
 Every server ends a watch when its time is over, so one that says nothing for longer is dead, although its connection
 may live on in a proxy. Bookmarks do not tell: where nothing has changed since a watch began, none is sent (k/k:

@@ -94,3 +94,65 @@ async def test_with_each_sign_of_life_what_there_is_to_know_is_known(
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+async def test_what_wakes_up_the_agent_anyway_is_an_occasion_for_a_sign_of_life(
+    agent: Idle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is due that much later, so that an idle agent wakes up no oftener for it."""
+    sign = Sign()
+    monkeypatch.setattr(agent, "_sign", sign, raising=False)
+    agent._awake()
+    assert sign.given == 0, "it holds no lock yet"
+    task = asyncio.create_task(agent._keep_alive())
+    await until(lambda: sign.given == 1)
+    first = agent._next_sign
+    agent._awake()
+    assert (sign.given, agent._next_sign) == (1, first), "it gave one just now"
+    agent._lived -= main.AWAKE_SECONDS
+    agent._awake()
+    assert sign.given == 2
+    assert first is not None
+    assert first.cancelled()
+    assert agent._next_sign is not None
+    assert agent._next_sign.when() >= asyncio.get_running_loop().time() + main.ALIVE_SECONDS - 5
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    agent._lived -= main.AWAKE_SECONDS
+    agent._awake()
+    assert sign.given == 2, "it has ended"
+
+
+async def test_an_agent_that_is_idle_wakes_up_once_for_a_sign_of_life(
+    agent: Idle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign = Sign()
+    monkeypatch.setattr(agent, "_sign", sign, raising=False)
+    monkeypatch.setattr(main, "ALIVE_SECONDS", 0.005)
+    loop = asyncio.get_running_loop()
+    turns = 0
+    once = loop._run_once  # type: ignore[attr-defined]  # asyncio's own
+
+    def counted() -> None:
+        nonlocal turns
+        turns += 1
+        once()
+
+    task = asyncio.create_task(agent._keep_alive())
+    done = asyncio.Event()
+    enough = Sign.give
+
+    def give(given: Sign) -> None:
+        enough(given)
+        if given.given == 2:
+            monkeypatch.setattr(loop, "_run_once", counted)
+        if given.given == 12:
+            done.set()
+
+    monkeypatch.setattr(Sign, "give", give)
+    await done.wait()
+    assert turns <= 13
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -66,6 +66,7 @@ class Follower:
         self.refused: list[str] = []
         self.shown: list[tuple[int, Any]] = []
         """Generation and status."""
+        self.heard = 0
         self.source = source.Source(
             cast("client.Client", api),
             "n1",
@@ -73,7 +74,11 @@ class Follower:
             fetched=lambda state: self.found.append("" if state is None else state.metadata.uid),
             refused=self.refused.append,
             seen=lambda state: self.shown.append((state.metadata.generation, state.status)),
+            heard=self.hear,
         )
+
+    def hear(self) -> None:
+        self.heard += 1
 
 
 @pytest.fixture
@@ -122,6 +127,13 @@ async def test_a_status_that_others_changed_is_shown_also_where_the_generation_i
     await until(lambda: api.watched == 2)
     assert follower.shown == [(5, {}), (6, {"observedGeneration": 5})]
     assert follower.accepted == [("a", 5), ("a", 6)]
+
+
+async def test_whatever_a_watch_says_is_heard_and_so_is_its_end(api: Api, follow: Follow) -> None:
+    api.watches = [[watch.Event("BOOKMARK", None, "7"), event("MODIFIED", "a", 5)], []]
+    follower = follow()
+    await until(lambda: api.watched == 3)
+    assert follower.heard == 4
 
 
 async def test_a_state_made_anew_counts_whatever_its_generation(api: Api, follow: Follow) -> None:

@@ -193,6 +193,11 @@ def test_a_watch_that_hangs_is_noticed_within_90_seconds() -> None:
     assert watch.WATCH_SECONDS[1] + watch.SILENCE_SECONDS <= 90
 
 
+def test_a_watch_gets_one_bookmark() -> None:
+    """Servers send one each minute, and one two seconds before the end."""
+    assert watch.WATCH_SECONDS[1] - 2 <= 60
+
+
 @pytest.mark.parametrize("levels", [1_100, 9_995, 50_000])
 async def test_an_object_that_is_nested_deeply(server: Scripted, api: client.Client, levels: int) -> None:
     """Its version is known, and so is what is deep in it to who decodes it."""
