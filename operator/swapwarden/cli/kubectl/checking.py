@@ -8,7 +8,7 @@ import itertools
 import sys
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -39,7 +39,7 @@ _RIGHTS: Final = f"; {session.RIGHTS}"
 """What is said once, and not of each."""
 _CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
-Json = dict[str, Any]
+T = TypeVar("T")
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -134,7 +134,7 @@ async def _all(asked: session.Session, patience: float, *, try_admission: bool) 
 
 
 async def _installed(asked: session.Session, unread: dict[str, str]) -> installation.Installed:
-    async def read(plural: str, request: Awaitable[list[Json]]) -> list[Json] | None:
+    async def read(plural: str, request: Awaitable[list[T]]) -> list[T] | None:
         try:
             return await request
         except session.Forbidden as error:
@@ -143,41 +143,42 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
         except session.NotFound:
             return []
 
-    def listed(plural: str) -> Awaitable[list[Json] | None]:
-        return read(plural, asked.collect(f"{session.REGISTRATION}/{plural}", Json))
+    def listed(plural: str, kind: type[T]) -> Awaitable[list[T] | None]:
+        return read(plural, asked.collect(f"{session.REGISTRATION}/{plural}", kind))
 
-    found = await asyncio.gather(
-        read("customresourcedefinitions", _crds(asked)),
-        listed("mutatingwebhookconfigurations"),
-        listed("mutatingadmissionpolicies"),
-        listed("validatingadmissionpolicies"),
-        listed("validatingadmissionpolicybindings"),
-        read("leases", _leases(asked)),
+    made = installation.Installed(
+        *await asyncio.gather(
+            read("customresourcedefinitions", _crds(asked)),
+            listed("mutatingwebhookconfigurations", installation.Webhook),
+            listed("mutatingadmissionpolicies", installation.Named),
+            listed("validatingadmissionpolicies", installation.Named),
+            listed("validatingadmissionpolicybindings", installation.Binding),
+            read("leases", _leases(asked)),
+        )
     )
-    made = installation.Installed(*found)
     where = installation.webhook_namespaces(made.webhooks or ())
     made.served = [one for each in where for one in await serving.read(asked, each)]
     return made
 
 
-async def _crds(asked: session.Session) -> list[Json]:
+async def _crds(asked: session.Session) -> list[installation.Definition]:
     """Ours alone: a cluster can have hundreds, of megabytes."""
-    found: list[Json] = []
+    found: list[installation.Definition] = []
     for plural in (names.PROFILE_PLURAL, names.STATE_PLURAL):
         try:
-            found.append(await asked.get(f"{_CRDS}/{plural}.{names.GROUP}", Json))
+            found.append(await asked.get(f"{_CRDS}/{plural}.{names.GROUP}", installation.Definition))
         except session.NotFound:
             continue
     return found
 
 
-async def _leases(asked: session.Session) -> list[Json]:
+async def _leases(asked: session.Session) -> list[installation.Lease]:
     path, chosen = "/apis/coordination.k8s.io/v1/leases", f"metadata.name={installation.LEASE}"
     try:
-        return await asked.collect(path, Json, fields=chosen)
+        return await asked.collect(path, installation.Lease, fields=chosen)
     except session.Forbidden:
         path = asked.namespaced("apis/coordination.k8s.io/v1", "leases", agents.NAMESPACE)
-        return await asked.collect(path, Json, fields=chosen)
+        return await asked.collect(path, installation.Lease, fields=chosen)
 
 
 async def _behind(asked: session.Session, view: clusterview.View, patience: float) -> set[str]:

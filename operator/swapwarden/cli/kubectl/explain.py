@@ -8,7 +8,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 import msgspec
@@ -34,7 +34,7 @@ async def read(asked: session.Session, name: str) -> explanation.Seen:
     """Read what there is to see of a pod, and of what decides on its swap. Failure where the pod cannot be had."""
     pod = await _pod(asked, name)
     # Only now: they take longer to load than the cluster takes to answer, and who mistyped a name waits for neither.
-    from swapwarden.cli.kubectl import admissionpolicies, explanation, registration  # noqa: PLC0415
+    from swapwarden.cli.kubectl import admissionpolicies, explanation, reading, registration  # noqa: PLC0415
     from swapwarden.controller import profilestore  # noqa: PLC0415
 
     # It would tell of profiles that it does not understand in the controller's words.
@@ -43,7 +43,7 @@ async def read(asked: session.Session, name: str) -> explanation.Seen:
     on = session.quote(pod.spec.node_name)
     node, bodies, found, webhooks = await asyncio.gather(
         _seen(unseen, "nodes", asked.get(f"{session.NODES}/{on}", nodes.WireNode) if on else _nothing()),
-        _seen(unseen, names.PROFILE_PLURAL, asked.collect(session.PROFILES, dict[str, Any])),
+        _seen(unseen, names.PROFILE_PLURAL, reading.profiles(asked)),
         _seen(
             unseen, names.STATE_PLURAL, asked.get(f"{session.STATES}/{on}", state.NodeSwapState) if on else _nothing()
         ),

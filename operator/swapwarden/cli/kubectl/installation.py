@@ -7,8 +7,10 @@ import binascii
 import dataclasses
 import datetime
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 import swapwarden
 from swapwarden.api import crd, names
@@ -32,19 +34,93 @@ _NAMED: Final = 5
 _INSTALL: Final = "install the chart or deploy/manifests again (docs/install.md)"
 
 
+class _Meta(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str = ""
+    labels: dict[str, str] = {}
+
+
+class Named(msgspec.Struct, frozen=True):
+    """An object of which only the metadata are read."""
+
+    metadata: _Meta
+
+
+class _Schema(msgspec.Struct, frozen=True, rename={"root": "openAPIV3Schema"}):
+    root: Json = {}
+
+
+class _Version(msgspec.Struct, frozen=True):
+    name: str
+    served: bool = False
+    schema: _Schema = _Schema()
+
+
+class _Versions(msgspec.Struct, frozen=True):
+    versions: list[_Version] = []
+
+
+class Definition(Named, frozen=True):
+    """A CustomResourceDefinition, as far as it is read."""
+
+    spec: _Versions = _Versions()
+
+
+class _Service(msgspec.Struct, frozen=True):
+    namespace: str
+
+
+class _ClientConfig(msgspec.Struct, frozen=True, rename="camel"):
+    ca_bundle: str = ""
+    service: _Service | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    failure_policy: str = ""
+    client_config: _ClientConfig = _ClientConfig()
+
+
+class Webhook(Named, frozen=True):
+    """A MutatingWebhookConfiguration, as far as it is read."""
+
+    webhooks: list[_Entry] = []
+
+
+class _BindingSpec(msgspec.Struct, frozen=True, rename="camel"):
+    policy_name: str = ""
+
+
+class Binding(Named, frozen=True):
+    """A ValidatingAdmissionPolicyBinding, as far as it is read."""
+
+    spec: _BindingSpec = _BindingSpec()
+
+
+class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
+    holder_identity: str | None = None
+    renew_time: str | None = None
+    lease_duration_seconds: int | None = None
+
+
+class Lease(Named, frozen=True):
+    """A Lease, as far as it is read."""
+
+    spec: _LeaseSpec = _LeaseSpec()
+
+
 @dataclasses.dataclass
 class Installed:
     """What was read of the installation; None where it could not be."""
 
-    crds: list[Json] | None = None
-    webhooks: list[Json] | None = None
-    """MutatingWebhookConfigurations."""
-    mutating: list[Json] | None = None
+    crds: list[Definition] | None = None
+    webhooks: list[Webhook] | None = None
+    mutating: list[Named] | None = None
     """MutatingAdmissionPolicies, with which an installation may do without a webhook."""
-    policies: list[Json] | None = None
+    policies: list[Named] | None = None
     """ValidatingAdmissionPolicies."""
-    bindings: list[Json] | None = None
-    leases: list[Json] | None = None
+    bindings: list[Binding] | None = None
+    leases: list[Lease] | None = None
     """Those of the name LEASE."""
     served: list[serving.Served] = dataclasses.field(default_factory=list)
     """What replicas of the webhook serve, as far as they could be asked."""
@@ -73,10 +149,10 @@ def judge(found: Installed, view: clusterview.View, now: datetime.datetime) -> I
         yield from _policies(found.policies, found.bindings)
 
 
-def _kinds(crds: Iterable[Json]) -> Iterator[Problem]:
-    by_name = {one["metadata"]["name"]: one for one in crds}
-    for ours in (crd.profile_crd(), crd.state_crd()):
-        name = ours["metadata"]["name"]
+def _kinds(crds: Iterable[Definition]) -> Iterator[Problem]:
+    by_name = {one.metadata.name: one for one in crds}
+    for ours in msgspec.convert([crd.profile_crd(), crd.state_crd()], list[Definition]):
+        name = ours.metadata.name
         theirs = by_name.get(name)
         here = f"customresourcedefinition/{name}"
         if theirs is None:
@@ -95,35 +171,36 @@ def _other_version(here: str, told: str) -> Problem:
     return Problem(Severity.WARNING, Check.OTHER_VERSION, Check.OTHER_VERSION, here, told, remedy)
 
 
-def _schema(definition: Json) -> Json:
-    for version in definition["spec"]["versions"]:
-        if version["name"] == names.VERSION and version.get("served"):
-            found: Json = version["schema"]["openAPIV3Schema"]
-            return found
+def _schema(definition: Definition) -> Json:
+    for version in definition.spec.versions:
+        if version.name == names.VERSION and version.served:
+            return version.schema.root
     return {}
 
 
-def _fields(schema: Json, path: str = "") -> Iterator[str]:
+def _fields(schema: Any, path: str = "") -> Iterator[str]:
     """The paths of all fields of a schema."""
-    for name, child in schema.get("properties", {}).items():
+    if not isinstance(schema, dict):
+        return
+    properties = schema.get("properties")
+    for name, child in properties.items() if isinstance(properties, dict) else ():
         yield f"{path}{name}"
         yield from _fields(child, f"{path}{name}.")
     for part in ("items", "additionalProperties"):
-        if isinstance(schema.get(part), dict):
-            yield from _fields(schema[part], f"{path.removesuffix('.')}[].")
+        yield from _fields(schema.get(part), f"{path.removesuffix('.')}[].")
 
 
-def _leader(leases: Iterable[Json], now: datetime.datetime) -> Iterator[Problem]:
+def _leader(leases: Iterable[Lease], now: datetime.datetime) -> Iterator[Problem]:
     told = f"there is no Lease {LEASE}: no controller ever led"
     for one in leases:
-        spec, namespace = one.get("spec") or {}, one["metadata"]["namespace"]
-        renewed, seconds = _time(spec.get("renewTime")), spec.get("leaseDurationSeconds") or 15
-        if not spec.get("holderIdentity") or renewed is None:
+        spec, namespace = one.spec, one.metadata.namespace
+        renewed, seconds = _time(spec.renew_time), spec.lease_duration_seconds or 15
+        if not spec.holder_identity or renewed is None:
             told = f"nobody holds the Lease {namespace}/{LEASE}"
         elif now - renewed > datetime.timedelta(seconds=_LATE * seconds):
             told = (
                 f"the Lease {namespace}/{LEASE} was not renewed since {renewed:%Y-%m-%dT%H:%M:%SZ}, by"
-                f" {spec['holderIdentity']}"
+                f" {spec.holder_identity}"
             )
         else:
             return
@@ -139,15 +216,16 @@ def _leader(leases: Iterable[Json], now: datetime.datetime) -> Iterator[Problem]
 
 def _time(text: str | None) -> datetime.datetime | None:
     try:
-        return datetime.datetime.fromisoformat(text) if text else None
+        found = datetime.datetime.fromisoformat(text or "")
     except ValueError:
         return None
+    return found if found.tzinfo else None
 
 
 def _webhooks(
-    webhooks: Iterable[Json], mutating: Iterable[Json], view: clusterview.View, now: datetime.datetime
+    webhooks: Iterable[Webhook], mutating: Iterable[Named], view: clusterview.View, now: datetime.datetime
 ) -> Iterator[Problem]:
-    ours = {one["metadata"]["name"]: _entries(one) for one in webhooks if _entries(one)}
+    ours = {one.metadata.name: _entries(one) for one in webhooks if _entries(one)}
     if not ours:
         if not any(_is_ours(one) for one in mutating):
             yield Problem(
@@ -162,12 +240,12 @@ def _webhooks(
         return
     for name, entries in ours.items():
         here = f"mutatingwebhookconfiguration/{name}"
-        bundles = {each.get("clientConfig", {}).get("caBundle") or "" for each in entries}
+        bundles = {each.client_config.ca_bundle for each in entries}
         yield from (one for bundle in sorted(bundles) for one in _certificate(here, bundle, now))
         lenient = [
-            each["name"]
+            each.name
             for each in entries
-            if each.get("failurePolicy") == "Ignore" and not each["name"].startswith(registration.OPTIONAL)
+            if each.failure_policy == "Ignore" and not each.name.startswith(registration.OPTIONAL)
         ]
         if lenient:
             yield Problem(
@@ -179,7 +257,7 @@ def _webhooks(
                 " their namespace's default, and are not placed",
                 "install with admission.failurePolicy: Fail, unless that is meant",
             )
-        if any(each.get("clientConfig", {}).get("service") for each in entries) and _sees_pods(view):
+        if any(each.client_config.service for each in entries) and _sees_pods(view):
             parts = [part for part in view.parts if part.component == "webhook"]
             if not any(part.ready for part in parts):
                 yield Problem(
@@ -197,14 +275,12 @@ def _sees_pods(view: clusterview.View) -> bool:
     return "pods" not in view.unread and not view.pods_of
 
 
-def _entries(configuration: Json) -> list[Json]:
-    found: list[Json] = configuration.get("webhooks") or []
-    return [each for each in found if registration.is_ours(each["name"])]
+def _entries(configuration: Webhook) -> list[_Entry]:
+    return [each for each in configuration.webhooks if registration.is_ours(each.name)]
 
 
-def _is_ours(one: Json) -> bool:
-    labels: Mapping[str, str] = one["metadata"].get("labels") or {}
-    return labels.get("app.kubernetes.io/name") == "swapwarden"
+def _is_ours(one: Named) -> bool:
+    return one.metadata.labels.get("app.kubernetes.io/name") == "swapwarden"
 
 
 def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[Problem]:
@@ -251,17 +327,15 @@ def _authorities(bundle: str) -> list[_Authority] | None:
     ]
 
 
-def webhook_namespaces(webhooks: Iterable[Json]) -> set[str]:
+def webhook_namespaces(webhooks: Iterable[Webhook]) -> set[str]:
     """Where the Services are that stand for our webhook."""
-    configs = (entry.get("clientConfig") or {} for one in webhooks for entry in _entries(one))
-    return {str(config["service"]["namespace"]) for config in configs if config.get("service")}
+    services = (entry.client_config.service for one in webhooks for entry in _entries(one))
+    return {service.namespace for service in services if service}
 
 
 def _served(found: Installed, now: datetime.datetime) -> Iterator[Problem]:
     """Yield what is wrong with the certificates that replicas serve."""
-    bundles = {
-        each.get("clientConfig", {}).get("caBundle") or "" for one in found.webhooks or () for each in _entries(one)
-    }
+    bundles = {each.client_config.ca_bundle for one in found.webhooks or () for each in _entries(one)}
     for one in found.served:
         ends = datetime.datetime.fromtimestamp(min(one.expires, _FAR), datetime.UTC)
         untrusted = any(_lacks(bundle, ends) for bundle in bundles)
@@ -296,9 +370,9 @@ def _lacks(bundle: str, ends: datetime.datetime) -> bool:
     return all(one.ours for one in found) and bool(found) and ends not in {one.ends for one in found}
 
 
-def _policies(policies: Iterable[Json], bindings: Iterable[Json]) -> Iterator[Problem]:
-    bound = {one.get("spec", {}).get("policyName") for one in bindings}
-    there = [one["metadata"]["name"] for one in policies if _is_ours(one)]
+def _policies(policies: Iterable[Named], bindings: Iterable[Binding]) -> Iterator[Problem]:
+    bound = {one.spec.policy_name for one in bindings}
+    there = [one.metadata.name for one in policies if _is_ours(one)]
     for suffix in POLICIES:
         found = [name for name in there if name == suffix or name.endswith(f"-{suffix}")]
         if suffix == "namespace-default":

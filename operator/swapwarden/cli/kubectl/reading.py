@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Collection, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -50,22 +50,43 @@ async def _guarded(view: clusterview.View, plural: str, job: Awaitable[None]) ->
 
 
 async def _nodes(asked: session.Session, view: clusterview.View) -> None:
-    for wire in await asked.collect(session.NODES, nodes.WireNode):
-        view.add_node(wire)
+    await asked.each(session.NODES, nodes.WireNode, view.add_node)
 
 
 async def _namespaces(asked: session.Session, view: clusterview.View) -> None:
-    for wire in await asked.collect(session.NAMESPACES, namespaces.WireNamespace):
-        view.add_namespace(wire)
+    await asked.each(session.NAMESPACES, namespaces.WireNamespace, view.add_namespace)
 
 
 async def _profiles(asked: session.Session, view: clusterview.View) -> None:
-    view.profiles = await asked.collect(session.PROFILES, dict[str, Any])
+    view.profiles = await profiles(asked)
+
+
+class _ProfileMeta(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    uid: str
+    generation: int
+    resource_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+$")]
+
+
+class _Profile(msgspec.Struct, frozen=True):
+    metadata: _ProfileMeta
+    status: dict[str, Any] | None = None
+
+
+async def profiles(asked: session.Session) -> list[dict[str, Any]]:
+    """All NodeSwapProfiles; those that no API server keeps in this form are left out, and noted."""
+    found: list[dict[str, Any]] = []
+
+    def take(body: dict[str, Any]) -> None:
+        msgspec.convert(body, _Profile)
+        found.append(body)
+
+    await asked.each(session.PROFILES, dict[str, Any], take)
+    return found
 
 
 async def _states(asked: session.Session, view: clusterview.View) -> None:
-    for wire in await asked.collect(session.STATES, rows.WireState):
-        view.add_state(wire)
+    await asked.each(session.STATES, rows.WireState, view.add_state)
 
 
 async def _pods(asked: session.Session, view: clusterview.View) -> None:

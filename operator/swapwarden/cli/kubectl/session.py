@@ -232,8 +232,7 @@ class Session:
                 try:
                     take(decoder.decode(item))
                 except ValueError as error:
-                    name = decoding.shown(decoding.identity(item).name)
-                    self.note(f"{path.rpartition('/')[2]} '{name}' is left out: not understood: {error}")
+                    self.note(f"{path.rpartition('/')[2]} '{_name(item)}' is left out: not understood: {error}")
             seen += len(page.items or ())
             return page.metadata if limit is None or seen < limit else decoding.ListMetadata()
 
@@ -249,6 +248,13 @@ class Session:
         if not chosen:
             return await self.collect(path, kind, selector=selector)
         return list(await asyncio.gather(*(self.get(f"{path}/{quote(name)}", kind) for name in chosen)))
+
+
+def _name(item: msgspec.Raw) -> str:
+    """The name of an object, as a note has it; empty where it has none."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return decoding.shown(decoding.identity(item).name)
+    return ""
 
 
 def _refuse_page(request: str, body: bytes) -> None:

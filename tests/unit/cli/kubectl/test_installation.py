@@ -32,7 +32,7 @@ GOOD = bundle(60)
 
 
 def webhook(ca: str = GOOD, failure: str = "Fail") -> dict[str, Any]:
-    config = {"service": {"name": "swapwarden-webhook"}, "caBundle": ca}
+    config = {"service": {"name": "swapwarden-webhook", "namespace": "swapwarden-system"}, "caBundle": ca}
     entries = [("pods.swapwarden.dev", failure), ("warnings.pods.swapwarden.dev", "Ignore")]
     return {
         "metadata": {"name": "swapwarden"},
@@ -68,7 +68,7 @@ def installed(**fields: Any) -> Installed:
         "bindings": [binding(name) for name in POLICIES],
         "leases": [lease()],
     }
-    return Installed(**{**given, **fields})
+    return msgspec.convert({**given, **fields}, Installed)
 
 
 def read(*, ready: bool = True) -> clusterview.View:
@@ -116,6 +116,7 @@ def test_kinds_of_another_version() -> None:
         ([lease(holder="")], "nobody holds the Lease swapwarden-system/swapwarden-controller"),
         ([lease(ago=46)], "was not renewed since 2026-05-31T23:59:14Z, by controller-1"),
         ([{**lease(), "spec": {"holderIdentity": "x", "renewTime": "soon"}}], "nobody holds"),
+        ([{**lease(), "spec": {"holderIdentity": "x", "renewTime": "2026-06-01T00:00:00"}}], "nobody holds"),
     ],
 )
 def test_nobody_leads(leases: list[dict[str, Any]], expected: str) -> None:
@@ -170,7 +171,7 @@ def test_where_the_webhook_is() -> None:
     by_url = {"clientConfig": {"url": "https://10.0.0.1/pods"}, "name": "warnings.pods.swapwarden.dev"}
     others = {"clientConfig": {"service": {"namespace": "shop", "name": "w"}}, "name": "pods.example.com"}
     found = [{"metadata": {"name": "x"}, "webhooks": [service, by_url, others]}]
-    assert installation.webhook_namespaces(found) == {"elsewhere"}
+    assert installation.webhook_namespaces(msgspec.convert(found, list[installation.Webhook])) == {"elsewhere"}
 
 
 def test_of_several_authorities_the_last_one_counts() -> None:

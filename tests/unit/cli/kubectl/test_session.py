@@ -161,6 +161,38 @@ def test_it_runs_where_python_lacks_what_only_linux_has(
     assert server.paths
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"items": []},
+        {"items": [{}]},
+        {"items": [{"metadata": {}}]},
+        {"items": [{"metadata": {"name": "a"}}]},
+        {"metadata": {"name": "a"}, "items": [{"metadata": {"name": "a"}, "spec": [], "webhooks": [{}]}]},
+    ],
+    ids=json.dumps,
+)
+@pytest.mark.parametrize("words", [["check", "--patience=0"], ["check", "-f", "examples"]], ids=" ".join)
+def test_answers_that_no_api_server_gives_end_no_command(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], answer: object
+) -> None:
+    server.body = json.dumps(answer).encode()
+    assert main.main([*words, "--kubeconfig", server.kubeconfig(tmp_path)]) in {0, 1, 2}
+    err = capsys.readouterr().err
+    assert answer == {"items": []} or "not understood" in err
+    assert all(line.startswith(("note: ", "error: ")) for line in err.splitlines())
+
+
+def test_of_an_object_without_what_each_has_the_path_is_told(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.body = b'{"items": []}'
+    assert main.main(["check", "--kubeconfig", server.kubeconfig(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: /apis/apiextensions.k8s.io/v1/customresourcedefinitions/")
+    assert "is not understood" in err
+
+
 class Issuer:
     """A program that gives tokens: the first, then the second, and so on. It keeps count in a file."""
 
