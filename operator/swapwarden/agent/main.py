@@ -131,7 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"print these two files and end; for slices that begin with PREFIX (default: {dropins.PREFIX})",
     )
     parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
-    parser.add_argument("--metrics-address", default="0.0.0.0:8082", help="for /healthz, /readyz and /metrics")
+    parser.add_argument("--metrics-address", default=":8082", help="for /healthz, /readyz and /metrics")
     parser.add_argument(
         "--metrics-top-pods",
         type=_top_pods,

@@ -86,9 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-address",
         type=_address,
-        default="0.0.0.0:8083",
+        default=":8083",
         metavar="HOST:PORT",
-        help="for /healthz, /readyz and /metrics (default: %(default)s)",
+        help="for /healthz, /readyz and /metrics (default: %(default)s, all addresses)",
     )
     parser.add_argument(
         "--lease-duration",

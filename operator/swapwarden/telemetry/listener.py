@@ -152,11 +152,12 @@ class Listener:
     ) -> None:
         """Call `accepted` with each new connection, which does not block, and its peer's address.
 
-        Where the process has no descriptor left for one, `make_room` is to close some connection.
-        OSError where the address cannot be bound.
+        An empty host means all addresses, IPv6 and IPv4. Where the process has no descriptor left for one, `make_room`
+        is to close some connection. OSError where the address cannot be bound.
         """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        both = not host and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
         self._socket.settimeout(0)
         self.port = int(self._socket.getsockname()[1])
         self._accepted, self._make_room = accepted, make_room
@@ -190,4 +191,5 @@ class Listener:
             connection.settimeout(0)
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._accepted(connection, str(address[0]))
+            # What IPv4 clients are called on a socket for both (RFC 4291, section 2.5.5.2): they are no others there.
+            self._accepted(connection, str(address[0]).removeprefix("::ffff:"))

@@ -45,6 +45,7 @@ LONGEST_PAUSE: Final = 1.0
 TEXT = "text/plain; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
+_END_OF_HEAD = b"\r\n\r\n"
 _BROKEN = "internal error: see the log\n"
 _STATUS = {
     200: "OK",
@@ -57,11 +58,11 @@ _STATUS = {
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Split `host:port`, `:port` (all interfaces) or `[v6]:port`; ValueError with an example where it is neither."""
+    """Split `host:port`, `:port` (all addresses: the host is empty) or `[v6]:port`; ValueError with an example."""
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{address!r} is not an address: write host:port, for example 0.0.0.0:8080 or [::]:8080")
-    return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)  # noqa: S104 a pod's kubelet must reach it
+        raise ValueError(f"{address!r} is not an address: write host:port, for example [::1]:8080, or :8080 for all")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 async def _nothing() -> None:
@@ -76,7 +77,7 @@ class _Answers:
     ) -> None:
         self._checks = {"/healthz": alive, "/livez": alive, "/readyz": ready}
         self._refresh, self._render = refresh, render
-        self._coming: asyncio.Task[str] | None = None
+        self._coming: asyncio.Task[tuple[bytes, bytes]] | None = None
         """The next time that metrics are put together, before it begins."""
         self._one_at_a_time = asyncio.Lock()
         self._not_before = 0.0
@@ -95,24 +96,26 @@ class _Answers:
         return _response(status, TEXT, text, body=body)
 
     async def metrics(self, *, body: bool) -> bytes:
-        """Put the metrics together after this was called, once for all that wait for it."""
+        """Put the metrics together after this was called, once for all that wait for it, who share the same bytes."""
         if self._coming is None:
             self._coming = asyncio.ensure_future(self._put_together())
         try:
-            text = await asyncio.shield(self._coming)
+            head, whole = await asyncio.shield(self._coming)
         except Exception:  # as above
             log.exception("metrics request failed")
             return _response(500, TEXT, _BROKEN, body=body)
-        return _response(200, PROMETHEUS, text, body=body)
+        return whole if body else head
 
-    async def _put_together(self) -> str:
+    async def _put_together(self) -> tuple[bytes, bytes]:
         async with self._one_at_a_time:
             await asyncio.sleep(max(0.0, self._not_before - time.perf_counter()))
             self._coming = None  # who asks from now on wants what is read from now on
             begun = time.perf_counter()
             try:
                 await self._refresh()
-                return self._render()
+                whole = _response(200, PROMETHEUS, self._render(), body=True)
+                head, end, _ = whole.partition(_END_OF_HEAD)
+                return head + end, whole
             finally:
                 ended = time.perf_counter()
                 self._not_before = ended + min((ended - begun) * (1 / METRICS_SHARE - 1), LONGEST_PAUSE)
@@ -183,7 +186,7 @@ class _Server:
             client.drop()
             return
         client.received += received
-        head, ended, _ = client.received.partition(b"\r\n\r\n")
+        head, ended, _ = client.received.partition(_END_OF_HEAD)
         if ended:
             self._answer(client, bytes(head))
         elif not received or len(client.received) >= MAX_HEAD_BYTES:
@@ -246,7 +249,7 @@ async def serve(
     server = _Server(_Answers(alive, ready, refresh, render))
     listening = listener.Listener(host, port, server.accepted, server.make_room)
     try:
-        log.info("serving health and metrics", extra={"host": host, "port": listening.port})
+        log.info("serving health and metrics", extra={"host": host or "all", "port": listening.port})
         yield listening.port
     finally:
         listening.close()

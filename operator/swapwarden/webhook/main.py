@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `swapwarden webhook`."""
-    parser.add_argument("--host", default="0.0.0.0", help="address to listen on (default: %(default)s)")  # noqa: S104 the API server comes from outside the pod
+    parser.add_argument("--host", default="", help="address to listen on (default: all, IPv6 and IPv4)")
     parser.add_argument("--port", type=_port, default=8443, help="port; 0 picks a free one (default: %(default)s)")
     parser.add_argument("--tls-cert", type=pathlib.Path, required=True, help="the certificate (chain), PEM")
     parser.add_argument("--tls-key", type=pathlib.Path, required=True, help="its private key, PEM")
@@ -35,9 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-address",
         type=_address,
-        default="0.0.0.0:8081",
+        default=":8081",
         metavar="HOST:PORT",
-        help="where to serve /healthz, /readyz and /metrics (default: %(default)s)",
+        help="where to serve /healthz, /readyz and /metrics (default: %(default)s, all addresses)",
     )
     parser.add_argument(
         "--shutdown-delay",
@@ -108,7 +108,7 @@ async def _serve(args: argparse.Namespace, pair: certificates.Certificates) -> N
         _running(pair.watch(args.cert_reload_interval)),
     ):
         started = True
-        log.info("listening", extra={"host": args.host, "port": serving.port, "metrics_port": bound_metrics})
+        log.info("listening", extra={"host": args.host or "all", "port": serving.port, "metrics_port": bound_metrics})
         await stop.wait()
         log.info("stopping", extra={"delay": args.shutdown_delay})
         serving.drain()

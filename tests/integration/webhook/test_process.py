@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import socket
@@ -175,3 +176,19 @@ def test_clients_that_behave_badly_are_answered_and_leave_nothing(crds: ControlP
         assert after < before + 12 * 1024 * 1024
         assert webhook.metric("swapwarden_webhook_bad_requests_total", code="400") >= 3 * 400
         assert webhook.metric("swapwarden_webhook_bad_requests_total", code="500") == 0
+
+
+def test_by_default_it_serves_clients_of_both_families(control_plane: ControlPlane) -> None:
+    with Webhook(control_plane, "--host=", "--metrics-address=:0") as running:
+        ports = {"reviews": int(running.url.rpartition(":")[2]), "health": int(running.metrics_url.rpartition(":")[2])}
+        for host in ("127.0.0.1", "::1"):
+            probe = http.client.HTTPConnection(host, ports["health"], timeout=10)
+            probe.request("GET", "/readyz")
+            assert probe.getresponse().status == 200
+            probe.close()
+            trusting = ssl.create_default_context(cafile=str(control_plane.ca_file))
+            trusting.check_hostname = False  # the certificate is for the usual address
+            review = http.client.HTTPSConnection(host, ports["reviews"], timeout=10, context=trusting)
+            review.request("POST", "/pods", b"{}", {"Content-Type": "application/json"})
+            assert review.getresponse().status == 400
+            review.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
+from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
@@ -75,3 +77,52 @@ async def test_a_process_without_descriptors_goes_on_accepting_later(
     assert room, "another connection had to give way"
     writer.close()
     listening.close()
+
+
+@contextlib.contextmanager
+def listening(host: str) -> Iterator[tuple[listener.Listener, asyncio.Queue[str]]]:
+    """A listener, and the addresses of those that it accepted."""
+    peers: asyncio.Queue[str] = asyncio.Queue()
+
+    def accepted(connection: socket.socket, peer: str) -> None:
+        connection.close()
+        peers.put_nowait(peer)
+
+    opened = listener.Listener(host, 0, accepted, lambda: None)
+    try:
+        yield opened, peers
+    finally:
+        opened.close()
+
+
+async def connected(host: str, port: int) -> None:
+    _, writer = await asyncio.open_connection(host, port)
+    writer.close()
+
+
+async def test_without_a_host_both_families_are_served_and_an_ipv4_client_has_its_usual_address() -> None:
+    with listening("") as (opened, peers):
+        for host in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+            await connected(host, opened.port)
+        async with asyncio.timeout(20):
+            assert [await peers.get() for _ in range(3)] == ["127.0.0.1", "::1", "127.0.0.1"]
+
+
+async def test_without_ipv6_in_the_kernel_ipv4_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Socket(socket.socket):
+        def __init__(self, family: int = -1, *arguments: int, **more: int) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *arguments, **more)
+
+    monkeypatch.setattr(socket, "socket", Socket)
+    with listening("") as (opened, peers):
+        await connected("127.0.0.1", opened.port)
+        async with asyncio.timeout(20):
+            assert await peers.get() == "127.0.0.1"
+
+
+async def test_an_address_of_one_family_is_of_that_one_only() -> None:
+    for host, other in (("127.0.0.1", "::1"), ("::1", "127.0.0.1"), ("0.0.0.0", "::1")):
+        with listening(host) as (opened, _), pytest.raises(ConnectionRefusedError):
+            await connected(other, opened.port)

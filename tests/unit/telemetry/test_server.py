@@ -5,6 +5,7 @@ import itertools
 import resource
 import socket
 import threading
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -65,7 +66,7 @@ async def test_a_silent_client_is_let_go(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(
     ("text", "address"),
-    [("127.0.0.1:80", ("127.0.0.1", 80)), (":8080", ("0.0.0.0", 8080)), ("[::]:1", ("::", 1))],
+    [("127.0.0.1:80", ("127.0.0.1", 80)), (":8080", ("", 8080)), ("[::]:1", ("::", 1))],
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
     assert server.parse_address(text) == address
@@ -174,6 +175,27 @@ async def test_readers_of_metrics_share_one_text_and_keep_no_probe_waiting() -> 
     assert {status for status, _ in answers} == {b"HTTP/1.1 200 OK"}
     assert {text for _, text in answers} <= {b"up 1\n", b"up 2\n"}
     assert made <= 2
+
+
+async def test_readers_that_take_nothing_hold_one_text_in_memory() -> None:
+    size, count = 8 * 1024 * 1024, 16
+    text = "x" * size  # more than the kernel takes for a client
+    before = most = 0
+    tracemalloc.start()
+    try:
+        async with server.serve("127.0.0.1", 0, ready=lambda: None, render=lambda: text) as port:
+            before = tracemalloc.get_traced_memory()[0]
+            readers = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+            for reader in readers:
+                reader.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            for reader in readers:
+                await asyncio.get_running_loop().run_in_executor(None, reader.recv, 1)
+            most = tracemalloc.get_traced_memory()[0]
+            for reader in readers:
+                reader.close()
+    finally:
+        tracemalloc.stop()
+    assert most - before < 4 * size, "they came in a few turns, of which each has a text"
 
 
 async def test_too_many_readers_of_metrics_keep_no_probe_waiting() -> None:

@@ -31,7 +31,7 @@ def parse(*arguments: str) -> argparse.Namespace:
 
 def test_defaults() -> None:
     args = parse()
-    assert (args.host, args.port, args.metrics_address) == ("0.0.0.0", 8443, ("0.0.0.0", 8081))
+    assert (args.host, args.port, args.metrics_address) == ("", 8443, ("", 8081))
     assert (args.cert_reload_interval, args.shutdown_delay) == (10.0, 3.0)
     assert (args.log_level, args.log_format) == ("info", "json")
     assert args.tls_cert == Path("tls.crt")
