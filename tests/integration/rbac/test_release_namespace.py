@@ -134,6 +134,18 @@ POWERS: dict[str, tuple[Json, Json]] = {
     "IPC": ({"hostIPC": True}, {}),
     "privileged": ({}, {"securityContext": {"privileged": True}}),
     "capability": ({}, {"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}),
+    "capability of the network on the node's network": (
+        {"hostNetwork": True},
+        {"securityContext": {"capabilities": {"add": ["NET_ADMIN"]}}},
+    ),
+    "Windows process of the host": (
+        {"hostNetwork": True, "securityContext": {"windowsOptions": {"hostProcess": True}}},
+        {},
+    ),
+    "Windows container of the host": (
+        {"hostNetwork": True},
+        {"securityContext": {"windowsOptions": {"hostProcess": True}}},
+    ),
     "in an init container": (
         {"initContainers": [{"name": "i", "image": "i", "securityContext": {"privileged": True}}]},
         {},
@@ -151,7 +163,12 @@ def test_who_may_make_pods_there_is_not_root_on_nodes(power: str, tenant: Ask) -
 def test_pods_without_powers_are_let_in(tenant: Ask) -> None:
     modest = {"securityContext": {"privileged": False, "capabilities": {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}}}
     volumes = [{"name": "x", "emptyDir": {}}, {"name": "y", "projected": {"sources": []}}]
-    for spec in ({}, {"volumes": volumes, "hostNetwork": True, "initContainers": [{"name": "i", "image": "i"}]}):
+    mesh = {"name": "i", "image": "i", "securityContext": {"capabilities": {"add": ["NET_ADMIN", "NET_RAW"]}}}
+    for spec in (
+        {},
+        {"volumes": volumes, "hostNetwork": True, "initContainers": [{"name": "i", "image": "i"}]},
+        {"volumes": volumes, "initContainers": [mesh]},
+    ):
         status, answer = tenant("POST", f"{PODS}?dryRun=All", pod(spec, modest))
         assert status == 201, answer
 
@@ -176,6 +193,7 @@ def test_who_is_root_on_nodes_anyway_may_do_it(installed: ControlPlane, eventual
 
 def test_a_debugging_container_has_no_powers_either(installed: ControlPlane, eventually: Callable[..., None]) -> None:
     made = installed.create(PODS, pod())["metadata"]["name"]
+    agent = installed.create(PODS, pod(HOST))["metadata"]["name"]
     rule = {"apiGroups": [""], "resources": ["pods", "pods/ephemeralcontainers"], "verbs": ["get", "patch"]}
     tenant = account(installed, "default", "debugger", rules=[rule])
     path = f"{PODS}/{made}/ephemeralcontainers?dryRun=All"
@@ -185,8 +203,15 @@ def test_a_debugging_container_has_no_powers_either(installed: ControlPlane, eve
     status, answer = tenant("PATCH", path, {"spec": {"ephemeralContainers": [powerful]}})
     assert status == 403, answer
     assert "only the agents' pods" in answer["message"]
+    of_agent = f"{PODS}/{agent}/ephemeralcontainers?dryRun=All"
+    for each in (debugger, {**debugger, "volumeMounts": [{"name": "root", "mountPath": "/host"}]}):
+        status, answer = tenant("PATCH", of_agent, {"spec": {"ephemeralContainers": [each]}})
+        assert status == 403, answer
+        assert "no pod with host paths" in answer["message"]
+    assert installed.request("PATCH", of_agent, {"spec": {"ephemeralContainers": [debugger]}})[0] == 200
     assert tenant("PATCH", f"{PODS}/{made}", {"metadata": {"labels": {"a": "b"}}})[0] == 200
-    installed.request("DELETE", f"{PODS}/{made}?gracePeriodSeconds=0")
+    for name in (made, agent):
+        installed.request("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
 
 
 def test_other_namespaces_are_not_held_to_it(installed: ControlPlane, eventually: Callable[..., None]) -> None:
