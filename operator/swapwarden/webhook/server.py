@@ -17,7 +17,7 @@ from aiohttp import web
 from swapwarden.api import names
 from swapwarden.policy import vocabulary
 from swapwarden.telemetry import listener, metrics, turns
-from swapwarden.webhook import admission, certificates, connections, review
+from swapwarden.webhook import admission, bodies, certificates, connections, review
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +28,11 @@ An API server sends etcd no more than 2 MiB (etcd: client/v3/options.go, default
 takes 1.5 MiB by default. In JSON, as Go's encoder writes it, one stored byte becomes six at most: `<` is `\\u003c`.
 """
 
-MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
-"""All bodies that are being read at one time, as far as they have arrived: who announces much holds up nobody."""
-
-SMALL_BODY_BYTES: Final = 64 * 1024
-"""Bodies up to this size are taken in any case, and answered at once: nearly every pod's is smaller."""
-
 LARGE_SHARE: Final = 0.25
-"""Share of the time that larger ones may take altogether, one at a time, and the namespaces in turns."""
+"""Share of the time that reviews above `bodies.SMALL_BODY_BYTES` may take altogether, one at a time.
+
+Peers take turns, and the namespaces of each; smaller ones are answered at once.
+"""
 
 MAX_LARGE_WAITING: Final = 16
 MAX_LARGE_WAITING_OF_NAMESPACE: Final = 3
@@ -83,14 +80,14 @@ def _too_busy(what: str) -> _BadRequest:
 
 
 class _Handler:
-    """Answers requests; knows how many, and how much of them is being read at the moment."""
+    """Answers requests; knows how many, and what of them is in memory at the moment."""
 
     def __init__(self) -> None:
         self.draining = False
         self.idle = asyncio.Event()
         self.idle.set()
         self._active = 0
-        self._buffered = 0
+        self._bodies = bodies.Bodies()
         self._large = turns.Turns(
             LARGE_SHARE, waiting=MAX_LARGE_WAITING, waiting_per_key=MAX_LARGE_WAITING_OF_NAMESPACE
         )
@@ -105,7 +102,7 @@ class _Handler:
             answer = await self._answer(request)
         except _BadRequest as error:
             connections.BAD_REQUESTS.inc(str(error.code))
-            log.warning("bad request", extra={"code": error.code, "peer": request.remote, "reason": str(error)})
+            log.warning("bad request", extra={"code": error.code, "peer": _peer(request), "reason": str(error)})
             # What is left of the body is not worth reading.
             answer = web.Response(status=error.code, text=f"{error}\n", headers=error.headers)
             answer.force_close()
@@ -134,47 +131,44 @@ class _Handler:
             found = vocabulary.shown(request.content_type)
             raise _BadRequest(415, f"the content type must be application/json, not {found}")
         path, decide = route
-        async with self._body(request) as body:
-            if isinstance(request.protocol, connections.Connection):
-                request.protocol.request_arrived()
-            if len(body) <= SMALL_BODY_BYTES:
-                answer = _decided(path, decide, body)
-            else:
-                try:
-                    async with self._large.take(review.namespace_in(body)):
-                        answer = _decided(path, decide, body)
-                except turns.Busy as busy:
-                    raise _too_busy("large pods") from busy
-        SECONDS.observe(time.perf_counter() - begun, path)
-        return web.Response(body=answer, content_type="application/json")
-
-    @contextlib.asynccontextmanager
-    async def _body(self, request: web.BaseRequest) -> AsyncIterator[bytearray]:
-        """The whole body; it counts as buffered for as long as the block lasts."""
-        body = bytearray()
         try:
-            await self._read(request, body)
-            yield body
-        finally:
-            self._buffered -= len(body)
-
-    async def _read(self, request: web.BaseRequest, body: bytearray) -> None:
-        if (request.content_length or 0) > MAX_BODY_BYTES:
-            raise _BadRequest(413, f"the body is too large: {request.content_length} bytes, at most {MAX_BODY_BYTES}")
-        try:
-            async with asyncio.timeout(connections.READ_TIMEOUT):
-                async for chunk in request.content.iter_any():
-                    body += chunk
-                    self._buffered += len(chunk)
-                    if len(body) > MAX_BODY_BYTES:
-                        raise _BadRequest(413, f"the body is too large: at most {MAX_BODY_BYTES} bytes")
-                    if self._buffered > MAX_BUFFERED_BYTES and len(body) > SMALL_BODY_BYTES:
-                        raise _too_busy("large requests")
+            async with self._bodies.receive(_peer(request), connections.READ_TIMEOUT) as body:
+                await _read(request, body)
+                answer = await self._in_turn(body, lambda: _decided(path, decide, body.data))
         except TimeoutError as error:
             told = f"the body did not arrive within {connections.READ_TIMEOUT:.0f} seconds"
             raise _BadRequest(408, told) from error
-        except (web.RequestPayloadError, aiohttp.ClientError, ConnectionError) as error:
-            raise _BadRequest(400, f"the body did not arrive whole: {error}") from error
+        except (bodies.GaveWay, turns.Busy) as error:
+            raise _too_busy("large requests") from error
+        SECONDS.observe(time.perf_counter() - begun, path)
+        return web.Response(body=answer, content_type="application/json")
+
+    async def _in_turn(self, body: bodies.Body, decide: Callable[[], bytes]) -> bytes:
+        if not body.is_large:
+            return decide()
+        async with self._large.take(body.peer, body.namespace):
+            body.check()  # it may have given way in the moment in which its turn came
+            return decide()
+
+
+async def _read(request: web.BaseRequest, body: bodies.Body) -> None:
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise _BadRequest(413, f"the body is too large: {request.content_length} bytes, at most {MAX_BODY_BYTES}")
+    try:
+        async for chunk in request.content.iter_any():
+            body.add(chunk)
+            if len(body.data) > MAX_BODY_BYTES:
+                raise _BadRequest(413, f"the body is too large: at most {MAX_BODY_BYTES} bytes")
+    except (web.RequestPayloadError, aiohttp.ClientError, ConnectionError) as error:
+        raise _BadRequest(400, f"the body did not arrive whole: {error}") from error
+    body.arrived()
+    if isinstance(request.protocol, connections.Connection):
+        request.protocol.request_arrived()
+
+
+def _peer(request: web.BaseRequest) -> str:
+    protocol = request.protocol
+    return protocol.peer if isinstance(protocol, connections.Connection) else ""
 
 
 def _decided(path: str, decide: Callable[[review.Request], review.Response], body: bytearray) -> bytes:

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 from swapwarden.kube import client, config
+from swapwarden.webhook import bodies
 
 from testbed.controlplane import ControlPlane
 from testbed.webhook import Webhook
 from tests.integration.webhook import pods
 
 OTHERS = 30
+LARGE = 10
 MIB = 1024 * 1024
 
 
@@ -166,3 +168,115 @@ def test_thousands_of_idle_connections_cost_little_and_refuse_no_pod(
         for one in idle:
             one.close()
     assert most - before < 60 * MIB
+
+
+# --- clients that come to the port directly ---
+
+
+def review_of(pod: pods.Json, namespace: str) -> bytes:
+    """What an API server would ask about a new pod."""
+    request = {
+        "uid": "c0ffee00-0000-4000-8000-000000000001",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "namespace": namespace,
+        "operation": "CREATE",
+        "object": pod,
+    }
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+class Direct:
+    """Clients of one address that do the same again and again."""
+
+    def __init__(self, webhook: Webhook, source: str) -> None:
+        self._address = urllib.parse.urlsplit(webhook.url)
+        self._source = source
+        self._trusting = ssl.create_default_context()
+        self._trusting.check_hostname = False
+        self._trusting.verify_mode = ssl.CERT_NONE
+        self._open: set[asyncio.StreamWriter] = set()
+        self._over = False
+        self.ended = 0
+        """How often the webhook answered, or closed the connection."""
+
+    @contextlib.asynccontextmanager
+    async def keep_sending(self, bodies: list[bytes], *, announced: int) -> AsyncIterator[None]:
+        """A client for each of the bodies, with more bytes announced than are in it, or as many."""
+        self._over = False
+        clients = [asyncio.create_task(self._keep_sending(body, announced or len(body))) for body in bodies]
+        try:
+            yield
+        finally:
+            self._over = True
+            for writer in self._open:
+                writer.transport.abort()
+            await asyncio.gather(*clients)
+
+    async def _keep_sending(self, body: bytes, announced: int) -> None:
+        head = (
+            f"POST /pods HTTP/1.1\r\nHost: w\r\nContent-Type: application/json\r\nContent-Length: {announced}\r\n\r\n"
+        )
+        while not self._over:
+            reader, writer = await asyncio.open_connection(
+                self._address.hostname, self._address.port, ssl=self._trusting, local_addr=(self._source, 0)
+            )
+            self._open.add(writer)
+            with contextlib.suppress(ConnectionError):
+                writer.write(head.encode("ascii") + body)
+                await writer.drain()
+                if not self._over:
+                    await reader.read(1)
+            self.ended += 1
+            self._open.discard(writer)
+            writer.transport.abort()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+@pytest.mark.parametrize("source", ["127.3.0.1", "127.0.0.1"], ids=["another-address", "the-api-servers-address"])
+async def test_bodies_that_are_held_back_keep_no_large_pod_out(crds: ControlPlane, own: Webhook, source: str) -> None:
+    namespace = pods.new_namespace(crds)
+    direct, size = Direct(own, source), bodies.MAX_BUFFERED_BYTES // 5 - 10_000
+    held = [(b'{"namespace":"forged-%d",' % number).ljust(size) for number in range(5)]
+    before = resident(own)
+    async with direct.keep_sending(held, announced=13 * MIB):
+        async with asyncio.timeout(60):
+            while resident(own) - before < 50 * MIB:  # noqa: ASYNC110 another process
+                await asyncio.sleep(0.01)
+        answers = await large_pods(crds, namespace)
+    assert answers == [201] * LARGE
+    assert direct.ended > 0, "some of what was held gave way"
+    assert own.metric("swapwarden_webhook_bad_requests_total", code="500") == 0
+
+
+async def test_reviews_under_forged_namespaces_keep_no_large_pod_out(crds: ControlPlane, own: Webhook) -> None:
+    namespace = pods.new_namespace(crds)
+    costly = of_many_containers()
+    direct = Direct(own, "127.3.0.1")
+    forged = [review_of(costly, f"forged-{number}") for number in range(24)]
+    async with direct.keep_sending(forged, announced=0):
+        async with asyncio.timeout(60):
+            while direct.ended < len(forged):  # noqa: ASYNC110 as above
+                await asyncio.sleep(0.01)
+        asked = direct.ended
+        answers = await large_pods(crds, namespace)
+    assert answers == [201] * LARGE
+    assert direct.ended > asked, "they asked all the while"
+
+
+async def large_pods(control_plane: ControlPlane, namespace: str) -> list[int]:
+    """HTTP statuses of the API server's answers about pods whose reviews wait for turns, one after the other."""
+    pod = pods.pod("web", {pods.POLICY: "Disabled", "note": "x" * 2 * bodies.SMALL_BODY_BYTES})
+    statuses = []
+    cfg = config.load(str(control_plane.kubeconfig))
+    async with client.Client(cfg, user_agent="other") as api:
+        for _ in range(LARGE):
+            try:
+                # Less than the webhook's clients get to send a body, so that none slips in when that time is over.
+                await api.post(
+                    pods.path(namespace), json.dumps(pod).encode(), params={"dryRun": "All", "timeout": "4s"}
+                )
+                statuses.append(201)
+            except client.ApiError as error:
+                statuses.append(error.status)
+    return statuses

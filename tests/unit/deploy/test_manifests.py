@@ -20,7 +20,7 @@ from swapwarden.controller import restoring
 from swapwarden.kube import config
 from swapwarden.policy import quantity
 from swapwarden.telemetry import server as telemetry
-from swapwarden.webhook import connections, review, server
+from swapwarden.webhook import bodies, connections, review, server
 
 from testbed import manifests
 
@@ -405,12 +405,12 @@ def test_the_memory_of_each_part_is_limited(part: str) -> None:
 
 
 def test_the_webhook_s_memory_is_enough_for_all_that_clients_may_send() -> None:
-    bodies = server.MAX_BUFFERED_BYTES + server.MAX_BODY_BYTES
+    buffered = bodies.MAX_BUFFERED_BYTES + server.MAX_BODY_BYTES
     decoded = 300 * review.MAX_VALUES
     handshakes = 100_000 * connections.MAX_HANDSHAKES
     held = 100_000 * connections.MAX_CONNECTIONS
     limit = quantity.capped(container_of("webhook")["resources"]["limits"]["memory"])
-    assert 60 * 1024 * 1024 + bodies + decoded + handshakes + held < limit
+    assert 60 * 1024 * 1024 + buffered + decoded + handshakes + held < limit
 
 
 def test_agents_stay_away_from_nodes_that_are_no_machines() -> None:

@@ -14,20 +14,20 @@ async def test_keys_take_turns_whoever_came_first() -> None:
     begun, going_on = asyncio.Event(), asyncio.Event()
 
     async def first() -> None:
-        async with queue.take("busy"):
+        async with queue.take("api", "busy"):
             begun.set()
             await going_on.wait()
 
-    async def work(key: str) -> None:
-        async with queue.take(key):
-            order.append(key)
+    async def work(key: tuple[str, str]) -> None:
+        async with queue.take(*key):
+            order.append(key[1])
 
     async with asyncio.TaskGroup() as group:
         group.create_task(first())
         await begun.wait()
         for key in ("busy", "busy", "busy", "quiet", "other"):
-            group.create_task(work(key))
-        while sum(map(len, queue._queues.values())) < 5:  # noqa: ASYNC110 nothing says so
+            group.create_task(work(("api", key)))
+        while len(queue) < 5:  # noqa: ASYNC110 nothing says so
             await asyncio.sleep(0)
         going_on.set()
     assert order == ["busy", "quiet", "other", "busy", "busy"]
@@ -35,25 +35,87 @@ async def test_keys_take_turns_whoever_came_first() -> None:
 
 async def test_too_many_are_turned_away_at_once_those_of_one_key_first() -> None:
     queue = turns.Turns(1.0, waiting=3, waiting_per_key=2)
-    async with queue.take("a"):
-        waiting = [asyncio.create_task(take(queue, key)) for key in ("a", "a", "b")]
+    async with queue.take("api", "a"):
+        waiting = [asyncio.create_task(take(queue, key)) for key in ("a", "b", "c")]
         await asyncio.sleep(0)
-        for key in ("a", "c"):
+        for key in ("a", "d"):
             with pytest.raises(turns.Busy):
                 await take(queue, key)
     await asyncio.gather(*waiting)
-    await take(queue, "c")
+    await take(queue, "d")
+
+
+async def test_where_too_many_wait_the_last_of_the_longest_queue_gives_way() -> None:
+    queue = turns.Turns(1.0, waiting=3, waiting_per_key=2)
+    async with queue.take("api", "a"):
+        waiting = [asyncio.create_task(take(queue, key)) for key in ("a", "a", "b")]
+        await asyncio.sleep(0)
+        modest = asyncio.create_task(take(queue, "c"))
+        await asyncio.sleep(0)
+        assert len(queue) == 3
+    answers = await asyncio.gather(*waiting, modest, return_exceptions=True)
+    assert [type(each) for each in answers] == [type(None), turns.Busy, type(None), type(None)]
+
+
+async def test_a_peer_that_invents_keys_keeps_no_other_peer_waiting() -> None:
+    queue = turns.Turns(1.0, waiting=4, waiting_per_key=2)
+    order: list[str] = []
+
+    async def work(peer: str, key: str) -> None:
+        async with queue.take(peer, key):
+            order.append(peer)
+
+    async with queue.take("hostile", "0"):
+        hostile = [asyncio.create_task(work("hostile", str(number))) for number in range(1, 5)]
+        await asyncio.sleep(0)
+        others = [asyncio.create_task(work("api", key)) for key in ("a", "b")]
+        await asyncio.sleep(0)
+    answers = await asyncio.gather(*hostile, return_exceptions=True)
+    await asyncio.gather(*others)
+    assert [type(each) for each in answers] == [type(None), type(None), turns.Busy, turns.Busy]
+    assert order == ["hostile", "api", "hostile", "api"]
 
 
 async def test_one_that_gives_up_costs_nobody_a_turn() -> None:
     queue = turns.Turns(1.0, waiting=9, waiting_per_key=9)
-    async with queue.take("a"):
+    async with queue.take("api", "a"):
         impatient, patient = asyncio.create_task(take(queue, "a")), asyncio.create_task(take(queue, "a"))
         await asyncio.sleep(0)
         impatient.cancel()
     await patient
     assert impatient.cancelled()
     await take(queue, "a")
+
+
+async def test_one_that_gives_up_waits_no_more() -> None:
+    queue = turns.Turns(1.0, waiting=1, waiting_per_key=1)
+    async with queue.take("api", "a"):
+        impatient = asyncio.create_task(take(queue, "a"))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.wait([impatient])
+        patient = asyncio.create_task(take(queue, "a"))
+        await asyncio.sleep(0)
+        assert len(queue) == 1
+    await patient
+
+
+async def test_one_that_is_turned_away_and_gives_up_at_once_begins_no_turn() -> None:
+    queue = turns.Turns(1.0, waiting=2, waiting_per_key=2)
+
+    async def give_up() -> None:
+        await asyncio.sleep(0)
+        assert len(queue) == 2, "one was turned away"
+        unlucky.cancel()
+
+    async with queue.take("api", "a"):
+        lucky, unlucky = asyncio.create_task(take(queue, "a")), asyncio.create_task(take(queue, "a"))
+        await asyncio.sleep(0)
+        giving_up, newcomer = asyncio.create_task(give_up()), asyncio.create_task(take(queue, "b"))
+        await asyncio.wait([giving_up, unlucky])
+        assert unlucky.cancelled()
+        assert len(queue) == 2, "the turn that is going on has not ended"
+    await asyncio.gather(giving_up, lucky, newcomer)
 
 
 async def test_work_takes_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,11 +133,11 @@ async def test_work_takes_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch
     queue = turns.Turns(0.25, waiting=1, waiting_per_key=1)
     monkeypatch.setattr(loop, "call_later", call_later)
     for took in (0.02, 5.0):
-        async with queue.take("a"):
+        async with queue.take("api", "a"):
             now += took
     assert pauses == [pytest.approx(0.06), turns.LONGEST_PAUSE]
 
 
 async def take(queue: turns.Turns, key: str) -> None:
-    async with queue.take(key):
+    async with queue.take("api", key):
         pass

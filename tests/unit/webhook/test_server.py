@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from swapwarden.api import names
 from swapwarden.telemetry import turns
-from swapwarden.webhook import admission, certificates, connections, server
+from swapwarden.webhook import admission, bodies, certificates, connections, server
 
 from testbed import pki
 from tests.unit.webhook import reviews
@@ -90,9 +90,10 @@ class Running:
         self.serving, self.authority, self.pair = serving, authority, pair
         self._clients: list[Client] = []
 
-    async def connect(self) -> Client:
+    async def connect(self, source: str = "127.0.0.1") -> Client:
         trusting = ssl.create_default_context(cafile=str(self.authority.certificate))
-        client = Client(*await asyncio.open_connection("127.0.0.1", self.serving.port, ssl=trusting))
+        at = ("127.0.0.1", self.serving.port)
+        client = Client(*await asyncio.open_connection(*at, ssl=trusting, local_addr=(source, 0)))
         self._clients.append(client)
         return client
 
@@ -257,24 +258,22 @@ async def test_a_body_of_unknown_length_is_cut_off_at_the_limit(
     assert (await client.answer()).status == 413
 
 
-async def test_bodies_together_have_a_limit(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_BUFFERED_BYTES", 1000 + len(GOOD))
-    monkeypatch.setattr(server, "SMALL_BODY_BYTES", len(GOOD) - 1)
-    first, second = await running.connect(), await running.connect()
-    await first.send(head("/pods", 2000) + b"{")
-    assert (await second.post("/pods")).status == 200, "what is only announced counts for nothing"
-    await first.send(b" " * 1000)
+async def test_bodies_that_stay_unfinished_keep_none_out(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "MAX_BUFFERED_BYTES", 4 * len(GOOD))
+    monkeypatch.setattr(bodies, "SMALL_BODY_BYTES", len(GOOD) - 1)
+    hostile = [await running.connect("127.9.9.9") for _ in range(3)]
+    other = await running.connect()
+    for client in hostile:
+        await client.send(head("/pods", 4 * len(GOOD)) + b"{")
+        assert (await other.post("/pods")).status == 200, "what is only announced counts for nothing"
+    counted = connections.BAD_REQUESTS.value("503")
+    for client in hostile:
+        await client.send(b" " * (len(GOOD) + 9))
     async with asyncio.timeout(20):
-        while (answer := await second.post("/pods")).status == 200:
-            pass  # what the first one sent may still be under way
-        assert answer.status == 503
-        with monkeypatch.context() as small:
-            small.setattr(server, "SMALL_BODY_BYTES", len(GOOD))
-            assert (await (await running.connect()).post("/pods")).status == 200
-        await first.close()
-        third = await running.connect()
-        while (await third.post("/pods")).status != 200:
-            third = await running.connect()
+        while connections.BAD_REQUESTS.value("503") == counted:  # what was sent may still be under way
+            assert (await other.post("/pods")).status == 200
+    answer = await hostile[-1].answer()
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1"), "the last to come is furthest from its end"
 
 
 async def test_for_a_new_connection_the_oldest_idle_one_gives_way(
@@ -312,11 +311,11 @@ async def test_a_connection_that_is_being_answered_does_not_give_way(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 1)
-    monkeypatch.setattr(server, "SMALL_BODY_BYTES", 0)
+    monkeypatch.setattr(bodies, "SMALL_BODY_BYTES", 0)
     begun, going_on = asyncio.Event(), asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def take(_turns: turns.Turns, _key: str) -> AsyncIterator[None]:
+    async def take(_turns: turns.Turns, _peer: str, _key: str) -> AsyncIterator[None]:
         begun.set()
         await going_on.wait()
         yield
@@ -402,7 +401,7 @@ async def test_a_client_that_closes_within_its_first_record_leaves_nothing(runni
 
 
 def large(namespace: str, **annotations: str) -> bytes:
-    pod = reviews.pod({"note": "x" * server.SMALL_BODY_BYTES, **annotations})
+    pod = reviews.pod({"note": "x" * bodies.SMALL_BODY_BYTES, **annotations})
     return reviews.raw(pod, namespace=namespace)
 
 
@@ -414,8 +413,8 @@ async def test_large_reviews_of_one_namespace_keep_no_other_pod_waiting(
     turn = turns.Turns.take
 
     @contextlib.asynccontextmanager
-    async def take(queue: turns.Turns, key: str) -> AsyncIterator[None]:
-        async with turn(queue, key):
+    async def take(queue: turns.Turns, peer: str, key: str) -> AsyncIterator[None]:
+        async with turn(queue, peer, key):
             await going_on.wait()
             yield
 
