@@ -158,7 +158,7 @@ class Cluster:
 
     def state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
         """A NodeSwapState is another now, or gone (None)."""
-        before, last = self.state_of(name), self._standing(name)
+        before, last = self.state_of(name), self.standing(name)
         if new is None:
             if old is not None:
                 self.lost(name, old.uid)
@@ -197,7 +197,7 @@ class Cluster:
 
     def wrote(self, row: rows.StateRow) -> bool:
         """The API server's answer to a write, or to a GET; whether it is newer than what was known."""
-        before, last = self.state_of(row.name), self._standing(row.name)
+        before, last = self.state_of(row.name), self.standing(row.name)
         if before is not None and row.version <= before.version:
             return False
         self._written[row.name] = row
@@ -229,13 +229,13 @@ class Cluster:
 
     def lost(self, name: str, uid: str) -> None:
         """The node's state with this uid is gone. One that was made since, of which the watch is yet to tell, stays."""
-        last = self._standing(name)
+        last = self.standing(name)
         for known in (self._states, self._written):
             if name in known and known[name].uid == uid:
                 del known[name]
         self._keep(name, last)
 
-    def _standing(self, name: str) -> rows.StateRow | None:
+    def standing(self, name: str) -> rows.StateRow | None:
         """A node's state with what its agent reported last, also where that was deleted; None where none is known.
 
         Where it was made anew, and its agent has yet to report, the profile that it names is its own, and what an agent
@@ -319,7 +319,7 @@ class Cluster:
         What its agent found counts as long as the Node is there, also where the state is deleted: another agent, or
         none, does not make another machine of it.
         """
-        row = self._standing(name)
+        row = self.standing(name)
         return nodes.facts(self.nodes[name], row.facts if row is not None else None)
 
     def selection(self, name: str) -> profiles.Selection:
@@ -335,7 +335,7 @@ class Cluster:
         Of a state that was deleted, what it said last counts. Where nobody knows any more what that profile said, and
         where no profile selects the node, the turn comes at once.
         """
-        target, row = self.selection(name).profile, self._standing(name)
+        target, row = self.selection(name).profile, self.standing(name)
         wanted = plan.reference(target)
         # Where no agent has ever answered, a plan does nothing, good or bad.
         if row is None or row.observed == 0 or target == profiles.BUILT_IN:
@@ -390,7 +390,7 @@ class Cluster:
             del self._turns[name]
 
     def _member(self, name: str, wanted: state.ProfileRef, overdue: Overdue) -> rollout.Member:
-        row = self._standing(name)
+        row = self.standing(name)
         if row is None or row.observed == 0:
             return rollout.Member(name, updated=True, silent=True)
         named, turned = row.profile == wanted, self._has_turn(name)
@@ -409,7 +409,7 @@ class Cluster:
 
     def _before(self, name: str, planned: state.ProfileRef) -> list[str]:
         """What was wrong on a node before this generation of a profile came to it."""
-        row = self._standing(name)
+        row = self.standing(name)
         if row is None or row.observed == 0:
             return []
         return list(row.before if row.profile == planned else _wrong(row, planned))
@@ -463,7 +463,7 @@ class Cluster:
 
     def _naming(self, name: str) -> rows.StateRow | None:
         """What names the profile that a node follows: its state, or one that was deleted."""
-        return self.state_of(name) or self._standing(name)
+        return self.state_of(name) or self.standing(name)
 
     def governed(self, name: str) -> Governed:
         """How far a known node is with its profile."""

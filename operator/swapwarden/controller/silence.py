@@ -30,7 +30,8 @@ def silent(known: cluster.Cluster) -> list[str]:
 
 
 def _reported(known: cluster.Cluster, name: str) -> bool:
-    row = known.report_of(name)
+    # That its state was deleted meanwhile is no news of it.
+    row = known.standing(name)
     return row is not None and row.observed > 0
 
 

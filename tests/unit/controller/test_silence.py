@@ -35,6 +35,16 @@ def test_one_that_is_gone_is_not() -> None:
     assert silence.silent(made) == []
 
 
+def test_a_node_is_silent_also_while_its_state_is_deleted_and_made_anew() -> None:
+    made = known()
+    for name in made.nodes:
+        made.state_changed(name, made.state_of(name), None)
+    assert silence.silent(made) == ["silent"]
+    for name in made.nodes:
+        made.wrote(state_row(name, version=9, uid="made anew"))
+    assert silence.silent(made) == ["silent"]
+
+
 async def test_nothing_is_said_before_all_is_known() -> None:
     silence.SILENT.set(0)
     silence.BY_NAME.hold({})
