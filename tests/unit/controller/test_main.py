@@ -50,7 +50,7 @@ def parse(*arguments: str) -> argparse.Namespace:
 def test_defaults() -> None:
     args = parse()
     assert (args.kubeconfig, args.namespace, args.identity) == (None, "swapwarden-system", "")
-    assert (args.metrics_address, args.lease_duration, args.label_removal_delay) == (("0.0.0.0", 8083), 15.0, 600.0)
+    assert (args.metrics_address, args.lease_duration, args.label_removal_delay) == (("", 8083), 15.0, 600.0)
     assert args.writes_per_second == 300.0
 
 
