@@ -43,8 +43,18 @@ def ensure() -> Assets:
     The API server is of the version that TESTBED_KUBERNETES names, else the newest.
     """
     host.need_linux()
-    version = os.environ.get(VERSION_VARIABLE) or KUBE_VERSION
-    return Assets(etcd=_ensure("etcd"), kube_apiserver=_ensure("kube-apiserver", version), kubectl=_ensure("kubectl"))
+    apiserver = _ensure("kube-apiserver", _version())
+    return Assets(etcd=_ensure("etcd"), kube_apiserver=apiserver, kubectl=_ensure("kubectl"))
+
+
+def version() -> tuple[int, int]:
+    """Major and minor version of the API server that tests run."""
+    major, minor, *_ = _version().split(".")
+    return int(major), int(minor)
+
+
+def _version() -> str:
+    return os.environ.get(VERSION_VARIABLE) or KUBE_VERSION
 
 
 def apiserver(version: str) -> Path:

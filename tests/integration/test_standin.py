@@ -12,6 +12,7 @@ import pytest
 from testbed import standin
 from testbed.controlplane import ControlPlane
 from testbed.process import Process
+from tests.integration import needs
 
 GIB = 1 << 30
 PATIENCE = 30.0
@@ -64,6 +65,7 @@ def slice_of(tmp_path: Path, pod: dict[str, Any], level: str) -> Path:
     return next((tmp_path / "cgroup").rglob(f"kubepods{level}-pod{uid}.slice"))
 
 
+@needs.NODES_TELL_SWAP
 def test_it_registers_a_node_with_its_swap(control_plane: ControlPlane, fresh_namespace: str, node: Process) -> None:
     status = control_plane.get(f"/api/v1/nodes/node-{fresh_namespace}")["status"]
     assert node.poll() is None
@@ -110,6 +112,7 @@ def test_systemds_rewriting_undoes_what_others_wrote(make: Make, tmp_path: Path,
     wait_until(lambda: (folder / "memory.swap.max").read_text() == "max\n")
 
 
+@needs.RESIZES
 def test_a_resize_reaches_cgroup_and_status(
     make: Make, control_plane: ControlPlane, fresh_namespace: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from swapwarden.agent import kernel
 
 from testbed import alerts, chart, helm, manifests, monitoring, process
 from testbed.controlplane import ControlPlane
+from tests.integration import needs
 
 Json = dict[str, Any]
 
@@ -155,7 +156,10 @@ def test_helm_finds_nothing_wrong(tmp_path: Path) -> None:
         assert name
 
 
-@pytest.mark.parametrize("name", list(SETS))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=needs.MUTATING_POLICIES if name == "without webhook" else ()) for name in SETS],
+)
 def test_the_api_server_accepts_every_object(name: str, namespace: ControlPlane, tmp_path: Path) -> None:
     documents = rendered(tmp_path, SETS[name])
     assert len(documents) > 25

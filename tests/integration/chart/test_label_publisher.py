@@ -11,6 +11,7 @@ import pytest
 from testbed import helm, manifests, process
 from testbed.controller import Controller
 from testbed.controlplane import ControlPlane
+from tests.integration import needs
 from tests.integration.chart import nfd
 from tests.integration.chart.agents import Agent
 from tests.integration.chart.nfd import FEATURES, OWNS
@@ -80,6 +81,7 @@ def noted(cluster: Cluster, node: str = "one") -> set[str]:
     }
 
 
+@needs.NODES_TELL_SWAP
 def test_nfd_sets_the_labels_that_it_is_asked_for_and_takes_them_away(cluster: Cluster, eventually: Eventually) -> None:
     node = cluster.node("one")
     patch(cluster, "one", labels={VOUCHED: "encrypted"})
@@ -107,6 +109,7 @@ def test_nfd_sets_the_labels_that_it_is_asked_for_and_takes_them_away(cluster: C
             assert asked(cluster) == {}
 
 
+@needs.NODES_TELL_SWAP
 def test_what_nfd_found_by_itself_stays_with_it(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("one")
     metadata = {"name": "one", "labels": {"nfd.node.kubernetes.io/node-name": "one"}}
@@ -149,6 +152,7 @@ def test_the_kind_may_come_later_and_go_and_no_label_is_missing_when_it_comes(
         assert controller.metric("swapwarden_controller_node_features") == 0
 
 
+@needs.NODES_TELL_SWAP
 def test_without_the_kind_no_label_is_set_where_only_nfd_may(cluster: Cluster, eventually: Eventually) -> None:
     cluster.cp.kubectl("delete", "crd", "nodefeatures.nfd.k8s-sigs.io")
     cluster.node("one")

@@ -12,6 +12,7 @@ import pytest
 from testbed import helm, manifests, process
 from testbed.controller import Controller
 from testbed.controlplane import ControlPlane
+from tests.integration import needs
 from tests.integration.chart.agents import Agent
 from tests.integration.controller.cluster import FAST, PROFILES, STATES, Cluster
 
@@ -156,6 +157,7 @@ def test_a_node_that_does_not_answer_is_listed_with_what_is_left(
     assert cluster.cp.get(STATES)["items"] == []
 
 
+@needs.NODES_TELL_SWAP
 def test_nothing_is_removed_before_the_controller_knows_even_where_no_agent_ever_was(
     cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
 ) -> None:
@@ -188,6 +190,7 @@ def test_it_ends_in_time_where_no_controller_runs_and_a_second_one_says_the_same
     assert uninstall("--timeout=1").splitlines()[1:] == ["  one: up to 1 pods"]
 
 
+@needs.NODES_TELL_SWAP
 def test_an_order_that_is_taken_back_stops_it_before_anything_is_removed(
     cluster: Cluster, uninstall: Callable[..., str], eventually: Eventually
 ) -> None:

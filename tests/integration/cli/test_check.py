@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from testbed import commands
+from tests.integration import needs
 from tests.integration.cli.conftest import API, GIB, Cluster, Plugin, healthy
 from tests.integration.cli.objects import add_node, add_pod
 
@@ -30,6 +31,7 @@ def found(plugin: Plugin, cluster: Cluster, *arguments: str) -> set[tuple[str, .
     }
 
 
+@needs.NODES_TELL_SWAP
 def test_nodes_and_their_pods(cluster: Cluster) -> None:
     well = add_node(cluster, "well")
     cluster.node("lone", swap=GIB)

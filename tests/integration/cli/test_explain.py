@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration import needs
 from tests.integration.cli.conftest import API, GIB, Cluster, Plugin, healthy
 
 READ_PODS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
@@ -164,6 +165,7 @@ def test_a_pod_that_the_webhook_is_not_asked_about(cluster: Cluster) -> None:
     cluster.control_plane.request("DELETE", f"{registrations}/{name}", None)
 
 
+@needs.MUTATING_POLICIES
 def test_a_pod_that_the_policies_are_not_asked_about(cluster: Cluster) -> None:
     """Where policies stand in for the webhook, and their binding leaves out the pod's namespace."""
     name, label = f"{cluster.name('other')}-pod-completion", {"app.kubernetes.io/name": "swapwarden"}
@@ -200,6 +202,7 @@ def test_a_pod_that_the_policies_are_not_asked_about(cluster: Cluster) -> None:
         cluster.control_plane.request("DELETE", f"{path}/{name}", None)
 
 
+@needs.NODES_TELL_SWAP
 def test_what_others_leave_and_what_a_namespace_is_called(cluster: Cluster) -> None:
     cluster.node("batch", swap=4 * GIB)
     profile = make_profile(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.controlplane import ControlPlane
+from tests.integration import needs
 from tests.integration.cli.conftest import GIB, Cluster, Plugin, healthy
 
 DISK = {
@@ -30,6 +31,7 @@ def two(cluster: Cluster) -> Cluster:
     return cluster
 
 
+@needs.NODES_TELL_SWAP
 def test_an_administrator_sees_all_nodes_that_the_selector_matches(two: Cluster) -> None:
     # No agent's pod is there, so one that has reported is silent.
     unknown = ["<unknown>"] * 2
@@ -62,6 +64,7 @@ def test_no_node_at_all(two: Cluster) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "No nodes found.\n")
 
 
+@needs.NODES_TELL_SWAP
 def test_who_may_read_nodes_only_sees_what_they_say(two: Cluster) -> None:
     user = two.user([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}], everywhere=True)
     done = user("nodes", "-l", two.selector, "--no-headers")

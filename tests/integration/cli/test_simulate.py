@@ -13,6 +13,7 @@ import yaml
 
 from testbed import commands
 from testbed.controlplane import ControlPlane
+from tests.integration import needs
 from tests.integration.cli.conftest import API, GIB, Cluster
 from tests.integration.cli.front import Front
 from tests.integration.cli.objects import add_node, add_pod
@@ -119,6 +120,7 @@ def test_what_is_not_there(cluster: Cluster, file: Path) -> None:
     assert (nowhere.returncode, nowhere.stderr) == (1, "error: there is no node no-such-node\n")
 
 
+@needs.NODES_TELL_SWAP
 def test_somebody_who_sees_no_states_and_one_who_sees_their_pods_only(cluster: Cluster, file: Path) -> None:
     node = add_node(cluster, "n")
     add_pod(cluster, "one", node, "512Mi")

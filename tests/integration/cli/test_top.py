@@ -13,6 +13,7 @@ from typing import IO
 
 import pytest
 
+from tests.integration import needs
 from tests.integration.cli.conftest import EVERYTHING, GIB, Cluster, Plugin, healthy
 
 MIB = 1 << 20
@@ -142,6 +143,7 @@ def test_nothing_found_has_no_headers(shop: Cluster) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", f"{told}\n")
 
 
+@needs.NODES_TELL_SWAP
 def test_nodes(shop: Cluster) -> None:
     admin = shop.user(EVERYTHING, everywhere=True)
     done = admin("top", "nodes", "-l", shop.selector, "--no-headers", "-o", "wide")
@@ -216,6 +218,7 @@ def test_agents_that_do_not_answer(shop: Cluster) -> None:
     assert "the agents of 1 of 2 nodes gave no metrics: two-" in done.stderr
 
 
+@needs.NODES_TELL_SWAP
 def test_following(shop: Cluster) -> None:
     name = shop.name("agent-one")
     with following(shop, "pods", "queue") as stdout:
@@ -233,6 +236,7 @@ def test_following(shop: Cluster) -> None:
         assert found[-1].startswith("-")
 
 
+@needs.NODES_TELL_SWAP
 def test_following_a_node_that_swaps(shop: Cluster) -> None:
     name = shop.name("agent-one")
 
@@ -260,6 +264,7 @@ def test_following_a_node_that_swaps(shop: Cluster) -> None:
         assert found[-3:] == ["0", "<unknown>", "<unknown>"]
 
 
+@needs.NODES_TELL_SWAP
 def test_programs_get_the_changes_when_they_follow(shop: Cluster) -> None:
     key = "swapChangeBytesPerSecond"
     admin = shop.user(EVERYTHING, everywhere=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from testbed.controller import Controller
+from tests.integration import needs
 from tests.integration.controller.cluster import FAST, PROFILES, STATES, Cluster
 
 Eventually = Callable[[Callable[[], object], str], None]
@@ -17,11 +18,6 @@ def controller(cluster: Cluster) -> Iterator[Controller]:
     with Controller(cluster.cp, FAST) as running:
         running.leads()
         yield running
-
-
-def needs_swap_of_nodes(cluster: Cluster) -> None:
-    if not cluster.knows_swap():
-        pytest.skip("this API server drops status.nodeInfo.swap; what agents report is tested on it, too")
 
 
 @pytest.mark.usefixtures("controller")
@@ -41,9 +37,9 @@ def test_a_disabled_pod_and_its_neighbour_are_planned(cluster: Cluster, eventual
     assert "managedFields" not in cluster.state("n1")["metadata"], "field records are larger than the rest"
 
 
+@needs.NODES_TELL_SWAP
 @pytest.mark.usefixtures("controller")
 def test_labels_say_where_swap_is(cluster: Cluster, eventually: Eventually) -> None:
-    needs_swap_of_nodes(cluster)
     cluster.node("with")
     cluster.node("without", swap=0)
 
@@ -75,9 +71,9 @@ def test_the_agents_word_is_enough_where_the_node_says_nothing_of_its_swap(
     eventually(lambda: own in cluster.cp.get("/api/v1/nodes/n0")["metadata"]["labels"].items(), "the label")
 
 
+@needs.NODES_TELL_SWAP
 @pytest.mark.usefixtures("controller")
 def test_a_profile_is_followed_and_reports(cluster: Cluster, eventually: Eventually) -> None:
-    needs_swap_of_nodes(cluster)
     cluster.node("n2")
     pod = cluster.pod("n2", "app", memory="1Gi")
     limit = {"behavior": "LimitedSwap", "systemReserved": "50%"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from testbed.controller import Controller
+from tests.integration import needs
 from tests.integration.controller.cluster import FAST, STATES, Cluster
 from tests.integration.controller.node_labels import BACKING, CLEAR, ENCRYPTED, NVME, SWAP, labels, report
 
@@ -24,6 +25,7 @@ def taints(cluster: Cluster, node: str) -> list[str]:
     return [taint["key"] for taint in cluster.cp.get(f"/api/v1/nodes/{node}")["spec"].get("taints", [])]
 
 
+@needs.NODES_TELL_SWAP
 def test_what_an_agent_reported_outlives_its_state(cluster: Cluster, eventually: Eventually) -> None:
     # A kubelet before 1.33 says nothing of swap.
     cluster.node("kept", swap=0)

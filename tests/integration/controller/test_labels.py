@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from testbed.controller import Controller
+from tests.integration import needs
 from tests.integration.controller.cluster import FAST, PROFILES, Cluster
 from tests.integration.controller.node_labels import (
     BACKING,
@@ -54,6 +55,7 @@ def test_labels_follow_the_devices(cluster: Cluster, eventually: Eventually) -> 
     eventually(lambda: labels(cluster, "one") == {}, "swap is off, and has been for long")
 
 
+@needs.NODES_TELL_SWAP
 @pytest.mark.usefixtures("controller")
 def test_the_behavior_in_force_is_told(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("one")
@@ -102,6 +104,7 @@ def test_what_someone_writes_over_a_label_is_put_right(cluster: Cluster, eventua
     eventually(lambda: labels(cluster, "one") == right, "the same labels")
 
 
+@needs.NODES_TELL_SWAP
 @pytest.mark.usefixtures("controller")
 def test_labels_that_nfd_notes_as_its_own_are_left_to_it(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("one")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from testbed.controller import Controller
+from tests.integration import needs
 from tests.integration.controller.cluster import FAST, STATES, Cluster
 
 Eventually = Callable[[Callable[[], object], str], None]
@@ -19,6 +20,7 @@ def controller(cluster: Cluster) -> Iterator[Controller]:
         yield running
 
 
+@needs.NODES_TELL_SWAP
 def test_a_node_is_planned_anew_when_its_swap_changes(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("f-1")
     pod = cluster.pod("f-1", "app", memory="1Gi")
@@ -41,6 +43,7 @@ def test_a_node_is_planned_anew_when_its_swap_changes(cluster: Cluster, eventual
     eventually(lambda: planned() == (None, None), "nothing is planned where nothing can be done")
 
 
+@needs.NODES_TELL_SWAP
 def test_a_node_made_anew_waits_for_an_agent_of_its_own(cluster: Cluster, eventually: Eventually) -> None:
     def planned(pod: str) -> bool:
         made = cluster.pod("again", pod, {"swapwarden.dev/swap-policy": "Disabled"})

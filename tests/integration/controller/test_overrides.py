@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from testbed.controller import Controller
+from tests.integration import needs
 from tests.integration.controller.cluster import FAST, PROFILES, Cluster
 
 Eventually = Callable[[Callable[[], object], str], None]
@@ -92,6 +93,7 @@ def test_the_next_leader_plans_nothing_before_it_knows_the_namespaces(
     assert cluster.state("n1")["metadata"]["generation"] == generation + 1, "one write, for the pod that came late"
 
 
+@needs.NODES_TELL_SWAP
 @pytest.mark.usefixtures("controller")
 def test_an_override_is_applied_and_what_it_took_comes_back(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("n1")
@@ -121,6 +123,7 @@ def test_an_override_is_applied_and_what_it_took_comes_back(cluster: Cluster, ev
     assert given(cluster, refusing) == ("0", "PolicyDisabled")
 
 
+@needs.NODES_TELL_SWAP
 @pytest.mark.usefixtures("controller")
 def test_a_pod_is_told_that_an_override_goes_before_its_own_limit(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("n1")

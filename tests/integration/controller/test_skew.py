@@ -10,6 +10,7 @@ import pytest
 
 from testbed import manifests, part
 from testbed.controller import Controller
+from tests.integration import needs
 from tests.integration.controller import earlier
 from tests.integration.controller.cluster import FAST, Cluster
 
@@ -115,6 +116,7 @@ def _takes(cluster: Cluster, reason: str) -> bool:
     return cluster.cp.request("POST", "/apis/swapwarden.dev/v1alpha1/nodeswapstates?dryRun=All", body)[0] == 201
 
 
+@needs.NODES_TELL_SWAP
 def test_versions_that_lead_in_turn_undo_nothing_of_each_other(cluster: Cluster, eventually: Eventually) -> None:
     def planned() -> Json:
         found: Json = cluster.spec("one").get("pods", {}).get(uid, {})

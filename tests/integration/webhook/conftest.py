@@ -11,6 +11,7 @@ import pytest
 from testbed import helm, manifests
 from testbed.controlplane import ControlPlane
 from testbed.webhook import Webhook
+from tests.integration import needs
 from tests.integration.webhook import pods
 
 _WITHOUT_WEBHOOK = ("--set=admission.mode=Policy", "--show-only=templates/admission/without-webhook.yaml")
@@ -33,7 +34,7 @@ class Admission:
         return 0 if self.webhook is None else self.webhook.metric(pods.CALLS, **labels)
 
 
-@pytest.fixture(scope="module", params=["Webhook", "Policy"])
+@pytest.fixture(scope="module", params=["Webhook", pytest.param("Policy", marks=needs.MUTATING_POLICIES)])
 def admission(
     request: pytest.FixtureRequest, crds: ControlPlane, eventually: Callable[[Callable[[], object], str], None]
 ) -> Iterator[Admission]:

@@ -6,6 +6,7 @@ import pytest
 
 from testbed.controlplane import ControlPlane
 from testbed.process import ProcessError
+from tests.integration import needs
 from tests.integration.webhook import pods
 from tests.integration.webhook.conftest import Admission
 
@@ -119,6 +120,7 @@ def test_a_debug_container_can_be_added_and_changes_no_annotation(crds: ControlP
     assert found["metadata"]["annotations"][pods.POLICY] == "Disabled"
 
 
+@needs.RESIZES
 def test_a_pod_can_be_resized_and_that_changes_no_annotation(crds: ControlPlane, web: str) -> None:
     body = {
         "metadata": {"annotations": {pods.POLICY: "NoPreference"}},

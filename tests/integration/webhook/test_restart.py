@@ -8,6 +8,7 @@ import pytest
 
 from testbed import helm, manifests
 from testbed.controlplane import ControlPlane
+from tests.integration import needs
 from tests.integration.webhook import pods
 
 
@@ -20,6 +21,7 @@ def alone() -> Iterator[ControlPlane]:
         yield running
 
 
+@needs.MUTATING_POLICIES
 def test_pods_without_a_key_of_ours_wait_for_nothing(
     alone: ControlPlane, eventually: Callable[[Callable[[], object], str], None]
 ) -> None:
