@@ -218,7 +218,6 @@ def test_agents_that_do_not_answer(shop: Cluster) -> None:
     assert "the agents of 1 of 2 nodes gave no metrics: two-" in done.stderr
 
 
-@needs.NODES_TELL_SWAP
 def test_following(shop: Cluster) -> None:
     name = shop.name("agent-one")
     with following(shop, "pods", "queue") as stdout:
@@ -236,7 +235,6 @@ def test_following(shop: Cluster) -> None:
         assert found[-1].startswith("-")
 
 
-@needs.NODES_TELL_SWAP
 def test_following_a_node_that_swaps(shop: Cluster) -> None:
     name = shop.name("agent-one")
 
@@ -264,7 +262,6 @@ def test_following_a_node_that_swaps(shop: Cluster) -> None:
         assert found[-3:] == ["0", "<unknown>", "<unknown>"]
 
 
-@needs.NODES_TELL_SWAP
 def test_programs_get_the_changes_when_they_follow(shop: Cluster) -> None:
     key = "swapChangeBytesPerSecond"
     admin = shop.user(EVERYTHING, everywhere=True)
