@@ -406,24 +406,30 @@ def idle(pid: int) -> Json:
     with subprocess.Popen(["strace", "-f", "-q", "-ttt", "-o", str(trace), "-p", str(pid)]) as tracer:
         time.sleep(IDLE_SECONDS * IDLE_MINUTES)
         tracer.send_signal(signal.SIGINT)
-    return found | quiet([float(line.split(None, 2)[1]) for line in trace.read_text(encoding="utf-8").splitlines()])
+    lines = [line.split(None, 2) for line in trace.read_text(encoding="utf-8").splitlines()]
+    # The end of a call that is told in two parts, a signal, the end of a thread.
+    times = [float(at) for _, at, what in lines if not what.startswith(("<...", "---", "+++"))]
+    return found | quiet(times, IDLE_SECONDS * IDLE_MINUTES)
 
 
-def quiet(times: Sequence[float]) -> Json:
-    """Calls and awakenings a minute, by the TIMES of an idle agent's system calls; a full comparison by itself."""
-    bursts: list[int] = []
-    before = float("-inf")
+def quiet(times: Sequence[float], seconds: float) -> Json:
+    """Calls and awakenings a minute, by the TIMES of an idle agent's system calls in so many SECONDS.
+
+    A full comparison is left out, with the time that it takes, and counted by itself.
+    """
+    bursts: list[list[float]] = []
     for at in times:
-        if at - before > QUIET_SECONDS:
-            bursts.append(0)
-        bursts[-1] += 1
-        before = at
-    # strace itself wakes it up first: a call that it finds under way is begun anew.
-    idle = [each for each in bursts[1:] if each < LIVE_PODS]
+        if not bursts or at - bursts[-1][-1] > QUIET_SECONDS:
+            bursts.append([])
+        bursts[-1].append(at)
+    comparisons = [each for each in bursts if len(each) >= LIVE_PODS]
+    # strace itself comes first: a call that it finds under way.
+    idle = [each for each in bursts[1:] if len(each) < LIVE_PODS]
+    minutes = (seconds - sum(each[-1] - each[0] for each in comparisons)) / 60
     return {
-        "calls": sum(idle) / IDLE_MINUTES,
-        "awakenings": len(idle) / IDLE_MINUTES,
-        "comparison": max((each for each in bursts if each >= LIVE_PODS), default=None),
+        "calls": sum(map(len, idle)) / minutes,
+        "awakenings": len(idle) / minutes,
+        "comparison": max(map(len, comparisons), default=None),
     }
 
 
@@ -529,7 +535,7 @@ def outside() -> int:
         subprocess.run([compiler, "-O2", "-o", str(program), str(FLOOR)], check=True)
         pki.Authority(vm.shared).issue(SERVER, SERVER, [ADDRESS])
         environment = {"PYTHONPATH": f"{WORK_TREE / 'operator'}:{WORK_TREE}", PYTHON_VARIABLE: str(python)}
-        vm.run(role("inside", program, report), timeout=2100, env=environment)
+        vm.run(role("inside", program, report), timeout=3600, env=environment)
         found = json.loads(report.read_text(encoding="ascii"))
         print(f"in the kernel VM, accelerator {vm.accelerator}")
     missed = tell(found)

@@ -78,8 +78,8 @@ async def test_what_was_written_while_nobody_watched_is_told_to_the_next_watch(
 
 def test_system_calls_are_counted_by_the_minute_and_a_full_comparison_by_itself() -> None:
     attached, sign = [0.0, 0.001], [30.0 + number / 1000 for number in range(3)]
-    comparison = [50.0 + number / 1000 for number in range(1000)]
-    end = [55.0 + number / 1000 for number in range(9)]
-    found = bench.quiet([*attached, *sign, *comparison, *end])
-    assert found == {"calls": 12 / bench.IDLE_MINUTES, "awakenings": 2 / bench.IDLE_MINUTES, "comparison": 1000}
-    assert bench.quiet([]) == {"calls": 0, "awakenings": 0, "comparison": None}
+    comparison = [50.0 + number / 100 for number in range(6001)]
+    end = [115.0 + number / 1000 for number in range(9)]
+    found = bench.quiet([*attached, *sign, *comparison, *end], 180.0)
+    assert found == {"calls": pytest.approx(6), "awakenings": pytest.approx(1), "comparison": 6001}
+    assert bench.quiet([], 60.0) == {"calls": 0, "awakenings": 0, "comparison": None}
