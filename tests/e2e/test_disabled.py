@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from testbed import hog, image
 from testbed.nodevm import Sample
 from tests.e2e import cgroups, promise, release
 from tests.e2e.cgroups import MIB, Window
-from tests.e2e.conftest import ARTIFACTS, PATIENCE, Namespace, Wait, new_namespace
+from tests.e2e.conftest import ARTIFACTS, PATIENCE, POLL, Namespace, Wait, new_namespace
 from tests.e2e.provider import Node, Provider, Recording
 from tests.e2e.release import Exposed, Release
 
 DISABLED = {"annotations": {"swapwarden.dev/swap-policy": "Disabled"}}
+LOG_SECONDS = 20.0
+"""So long the container runtime may take to write down what an agent logged."""
 LIMIT = 64 * MIB
 USED_MIB = 8
 # Asks the kernel again and again to take memory from cgroups: what may swap does, and no pod comes near its limit. What
@@ -57,9 +60,14 @@ def broken(node: Node, recording: Recording, uid: str, started: float) -> list[s
     """What of the promise was broken for a pod since its first container STARTED, and all that is known of it."""
     of_pod = cgroups.slice_of(uid)
     own = [each for each in recording.samples(of_pod) if each.path.endswith(of_pod)]
-    # What is logged is asked for last: it may know of more than was recorded, and never of less.
-    told = promise.told(cgroups.agent_log(node, uid), uid)
-    found = list(promise.broken(own, started, told))
+    deadline = time.monotonic() + LOG_SECONDS
+    while True:
+        # What is logged is asked for last: it may know of more than was recorded, and never of less.
+        told = promise.told(cgroups.agent_log(node, uid), uid)
+        found = list(promise.broken(own, started, told))
+        if not found or time.monotonic() > deadline:
+            break
+        time.sleep(POLL)
     seen = map(str, cgroups.windows(own, of_pod, started))
     return found and [*found, "recorded:", *seen, "logged:", *map(str, told.exposures)]
 
