@@ -218,6 +218,11 @@ class Enforcer:
         return list(self._mirror.pods.values())
 
     @property
+    def runs(self) -> bool:
+        """Whether any pod has a container now."""
+        return any(pod.containers for pod in self._mirror.pods.values())
+
+    @property
     def evidence(self) -> strict.View:
         """What was seen of systemd's part in guarantee Strict."""
         return self._evidence.view(self.root, self._mirror.pods.values())
@@ -580,6 +585,7 @@ class Enforcer:
 
     def container_came(self, container: pods.Container, mark: worklist.Mark) -> None:
         """As mirror.Listener."""
+        self._changed()
         if not self._puts_off(container):
             self._retarget_container(container, mark.noticed)
 

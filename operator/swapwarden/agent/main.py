@@ -234,11 +234,20 @@ def _directory(flag: str, text: str) -> pathlib.Path:
     return path
 
 
+class _Tree(NamedTuple):
+    """What there is of pods, as far as it tells something of the node."""
+
+    root: str | None
+    """The cgroup above all of them."""
+    runs: bool
+    """Whether a container was there, by whose name the runtime is known."""
+
+
 class _More(NamedTuple):
     """What takes longer to see, or is on disks."""
 
-    root: str | None
-    """The cgroup above all pods that it was looked at for."""
+    tree: _Tree
+    """What it was looked at for."""
     seen: survey.Look
     disks: swapdisks.Disks
 
@@ -275,8 +284,8 @@ class Agent:
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._kubelet = check.configuration_files(arguments)
         self._seen = survey.Look()
-        self._looked_at: tuple[str | None, list[state.SwapDevice]] | None = None
-        """For which cgroup above all pods, and which swap devices; None: it is time to look again."""
+        self._looked_at: tuple[_Tree, list[state.SwapDevice]] | None = None
+        """For which tree of pods, and which swap devices; None: it is time to look again."""
         self._facts_due = asyncio.Event()
         self._looked = asyncio.Event()
         """Set once there was a look at the node, or it took too long."""
@@ -451,7 +460,7 @@ class Agent:
         if self._enforcer is not None:
             self._drop_ins.want(self._enforcer.drop_in_prefix)
             self._slice_drop_ins.want(self._enforcer.drop_in_slices)
-            if self._looked_at is not None and self._looked_at[0] != self._enforcer.root:
+            if self._looked_at is not None and self._looked_at[0] != self._tree():
                 self._facts_due.set()
         if self._reporter is not None:
             self._reporter.nudge()
@@ -470,9 +479,8 @@ class Agent:
         while True:
             await self._facts_due.wait()
             self._facts_due.clear()
-            root = None if self._enforcer is None else self._enforcer.root
             try:
-                self._take_facts(await self._looking.do(functools.partial(self._look, root), FACTS_SECONDS))
+                self._take_facts(await self._looking.do(functools.partial(self._look, self._tree()), FACTS_SECONDS))
             except TimeoutError:
                 FACTS_FAILURES.inc()
                 log.warning(
@@ -494,18 +502,23 @@ class Agent:
         """The facts, which are the kernel's; `root` is the cgroup above all pods."""
         return facts.read(self._proc, self._block, self._cgroups, root, (str(self._state_dir.absolute()),))
 
-    def _look(self, root: str | None) -> _Seen:
+    def _tree(self) -> _Tree:
+        root = None if self._enforcer is None else self._enforcer.root
+        ran = self._looked_at is not None and self._looked_at[0] == _Tree(root, runs=True)
+        return _Tree(root, runs=ran or (self._enforcer is not None and self._enforcer.runs))
+
+    def _look(self, tree: _Tree) -> _Seen:
         """See what the node has, also on its disks: to be done aside."""
-        found = self._read_facts(root)
-        if self._looked_at == (root, found.devices):
+        found = self._read_facts(tree.root)
+        if self._looked_at == (tree, found.devices):
             return _Seen(found, None)
-        seen = survey.look(self._proc, self._sys, self._cgroups, root, self._kubelet, ours=self._journal.wrote)
-        return _Seen(found, _More(root, seen, swapdisks.find(self._block, found.devices)))
+        seen = survey.look(self._proc, self._sys, self._cgroups, tree.root, self._kubelet, ours=self._journal.wrote)
+        return _Seen(found, _More(tree, seen, swapdisks.find(self._block, found.devices)))
 
     def _take_facts(self, found: _Seen) -> None:
         self._facts: state.Facts = found.facts
         if found.more is not None:
-            self._looked_at = found.more.root, found.facts.devices
+            self._looked_at = found.more.tree, found.facts.devices
             before = self._seen.unreadable
             self._seen, disks = found.more.seen, found.more.disks
             if self._seen.unreadable not in {"", before}:

@@ -432,6 +432,17 @@ def test_a_pod_without_state_is_reported(tree: CgroupTree, api: FakeApi, start: 
     until(lambda: [v["reason"] for v in api.status.get("violations", [])] == ["AwaitingState"])
 
 
+def test_the_runtime_reaches_the_status_with_the_first_container(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+    generation = api.put(pods({}))
+    start().wait_ready()
+    applied(api, generation)
+    pod = tree.pod(1)
+    applied(api, api.put(pods({1: "0"})))
+    assert api.status["facts"].get("runtime") is None
+    tree.container(pod, "a")
+    until(lambda: api.status["facts"].get("runtime") == "containerd", "the runtime is known")
+
+
 def test_swapon_reaches_the_status(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     (tree.proc / "swaps").write_text("Filename\tType\tSize\tUsed\tPriority\n")
     (tree.proc / "meminfo").write_text("MemTotal: 4194304 kB\nMemAvailable: 1 kB\nSwapTotal: 0 kB\n")
