@@ -196,7 +196,8 @@ def test_upgrade_and_rollback_while_pods_come_and_go(
     assert (churn.failed, questions.failed, published.failed) == ([], [], [])
     assert len(questions.late) <= 1, "\n".join(questions.late)
     assert during >= 2
-    assert min(answered, questions.answered - answered) >= 20
+    # A rollback takes 40 seconds and less, and each question two besides its answer.
+    assert min(answered, questions.answered - answered) >= 10
     eventually(lambda: swapwarden.planned(steady) == "0", "the pod that was there all the time is planned")
     folder = cgroups.find(node, cgroups.slice_of(steady))
     assert cgroups.swap_max(node, folder) == "0"
