@@ -64,11 +64,12 @@ class Entry(msgspec.Struct, frozen=True):
 class ProfileStore:
     """Takes objects from whoever has seen some, in any order, and keeps the newest of each name.
 
-    `changed()` is called after each change.
+    `changed()` is called after each change. A `quiet` one logs nothing of what cannot be used: its reader tells of it.
     """
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], *, quiet: bool = False) -> None:
         self._changed = changed
+        self._quiet = quiet
         self.entries: dict[str, Entry] = {}
         # A late event of an object that is gone must not bring it back.
         self._gone: collections.deque[str] = collections.deque(maxlen=MAX_TOMBSTONES)
@@ -96,7 +97,7 @@ class ProfileStore:
         past = _revisions(body, compiled, same)
         if compiled is None and past:
             compiled = past[0].profile
-        if error and (known is None or known.generation != meta.generation):
+        if error and not self._quiet and (known is None or known.generation != meta.generation):
             instead = f"generation {compiled.generation} stays in force" if compiled else "none is known that can"
             log.error("generation %d of profile %s cannot be used: %s; %s", meta.generation, meta.name, error, instead)
         self.entries[meta.name] = Entry(

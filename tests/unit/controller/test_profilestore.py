@@ -44,6 +44,20 @@ def test_a_version_that_cannot_be_understood_leaves_the_last_one_in_force(store:
     assert store.entries["p"].error == ""
 
 
+def test_what_cannot_be_understood_is_logged_once_and_by_a_quiet_store_never(
+    store: profilestore.ProfileStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who reads for somebody at a terminal tells of it there, and nothing of that lasts longer than the store."""
+    odd = profile_object(swap={"behavior": "Newfangled"})
+    quiet = profilestore.ProfileStore(lambda: None, quiet=True)
+    quiet.offer(odd)
+    assert quiet.entries["p"].error
+    assert not caplog.records
+    for version in (1, 2):
+        store.offer(odd | {"metadata": odd["metadata"] | {"resourceVersion": str(version)}})
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
 def test_an_object_that_never_was_valid_governs_nothing(store: profilestore.ProfileStore) -> None:
     store.offer(profile_object(priority="high"))
     assert store.valid() == {}

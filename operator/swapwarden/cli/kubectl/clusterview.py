@@ -110,7 +110,7 @@ class View:
 
     def store(self) -> profilestore.ProfileStore:
         """The profiles as the controller understands them."""
-        store = profilestore.ProfileStore(lambda: None)
+        store = profilestore.ProfileStore(lambda: None, quiet=True)
         for body in self.profiles:
             store.offer(body)
         return store

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import logging
 import shutil
 import sys
 from collections.abc import Awaitable
@@ -37,8 +36,6 @@ async def read(asked: session.Session, name: str) -> explanation.Seen:
     from swapwarden.cli.kubectl import admissionpolicies, explanation, reading, registration  # noqa: PLC0415
     from swapwarden.controller import profilestore  # noqa: PLC0415
 
-    # It would tell of profiles that it does not understand in the controller's words.
-    logging.getLogger(profilestore.__name__).setLevel(logging.CRITICAL)
     unseen: list[str] = []
     on = session.quote(pod.spec.node_name)
     node, bodies, found, webhooks = await asyncio.gather(
@@ -49,7 +46,7 @@ async def read(asked: session.Session, name: str) -> explanation.Seen:
         ),
         _seen(unseen, "mutatingwebhookconfigurations", asked.collect(session.WEBHOOKS, registration.Registration)),
     )
-    store = profilestore.ProfileStore(lambda: None)
+    store = profilestore.ProfileStore(lambda: None, quiet=True)
     for body in bodies or ():
         store.offer(body)
     valid = store.valid()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Awaitable, Collection, Mapping
 from typing import Annotated, Any, Final
@@ -24,8 +23,6 @@ async def read(asked: session.Session, only: Collection[str] = ()) -> clustervie
 
     Who may not read the pods of all namespaces gets those of the session's.
     """
-    # It tells of profiles that it does not understand; here that is for the caller to do.
-    logging.getLogger("swapwarden.controller.profilestore").setLevel(logging.CRITICAL)
     view = clusterview.View()
     jobs = {
         "nodes": _nodes(asked, view),
