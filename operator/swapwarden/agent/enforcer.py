@@ -749,6 +749,8 @@ class Enforcer:
         if entry is not None and entry.wrote:
             knob.shadow = knob.holds = entry.wrote[-1]
             knob.unit = entry.units
+            if self._away is not None:  # as of its pod, what nobody looked after counts from then
+                knob.right = self._away
 
     def _is_awaiting(self, pod: pods.Pod) -> bool:
         unknown = self._state is None or pod.uid not in self._state.pods

@@ -411,10 +411,10 @@ class Settler:
             pod.tally.attribute(ran, exposed)
 
     def _is_bound(self, knob: pods.Knob, pod: pods.Pod) -> bool:
-        """Whether a cgroup above it in its pod is to hold no more, and holds what the agent left there.
+        """Whether a cgroup above it in its pod is to hold no more, and holds no more than the agent left in this one.
 
         What is below that can use no more whatever its own file holds. Where the one above was written over, too, that
-        is an exposure of its own.
+        is an exposure of its own; and while it drains, it may hold more than what is below is to have.
         """
         limit = limits.NO_LIMIT if knob.limit is None else knob.limit
         for above in pod.knobs():
@@ -422,7 +422,7 @@ class Settler:
                 continue
             if knob.path.startswith(f"{above.path}/"):
                 with contextlib.suppress(cgroupfs.CgroupError):
-                    if self._fs.limit(above.path) <= max(above.limit, above.holds):
+                    if self._fs.limit(above.path) <= max(limit, knob.holds or 0):
                         return True
         return False
 

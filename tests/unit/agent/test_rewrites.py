@@ -276,6 +276,20 @@ async def test_what_was_written_over_while_no_agent_ran(plain: Node, caplog: pyt
     assert exposure.GROWN.value(Cause.AGENT_DOWN) - before[Cause.AGENT_DOWN] == 3 * MIB
 
 
+async def test_what_was_written_over_of_a_container_while_no_agent_ran_counts_as_long(plain: Node) -> None:
+    wants = state({1: 64 * MIB}, containers={1: {"app": wanted.Container(MIB, cap=False)}})
+    plain.start().apply(wants)
+    pod = await plain.run(1, "app")
+    app = plain.tree.container_path(pod, "app")
+    await until(lambda: swap_max(app) == str(MIB))
+    plain.stop()
+    write(app, "max")
+    plain.later += 3600
+    plain.start(wants, away=10.0)
+    assert swap_max(app) == str(MIB)
+    assert plain.known(pod).tally.milliseconds >= 3_500_000
+
+
 @pytest.mark.parametrize("full", [False, True])
 async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node, full: bool) -> None:
     """Also of a pod at its memory limit, which is one that swaps, and of which what it took cannot be cut at once."""
