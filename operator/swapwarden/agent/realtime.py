@@ -41,6 +41,9 @@ SHARE: Final = 0.25
 """Of one CPU, in the long run."""
 BURST_SECONDS: Final = 1.0
 """Of CPU time, beyond that share: what a start on a full node takes, and hundreds of repairs at once."""
+BREATH_SECONDS: Final = (0.5, 0.001)
+"""After so much CPU time it waits for so long in any case. Else turns without end, of which each is short and all are
+within the burst, would count as one that keeps the CPU at once."""
 _CAPABILITIES: Final = struct.Struct("=II")
 """struct __user_cap_header_struct (include/uapi/linux/capability.h)."""
 _VERSION: Final = 0x20080522
@@ -92,23 +95,40 @@ class Paced(selectors.EpollSelector):
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, pause: Callable[[float], None] = time.sleep
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+        ahead: Callable[[], float] = REALTIME.value,
     ) -> None:
-        """`clock` in seconds; `pause` takes seconds."""
+        """`clock` in seconds; `pause` takes seconds; `ahead` gives 0 once the thread is an ordinary one.
+
+        From then on it does not pause: the CPU is the scheduler's to share, and turns last as long as others run.
+        """
         super().__init__()
         self._clock = clock
         self._pause = pause
+        self._ahead = ahead
         self._left = BURST_SECONDS
         """CPU time that it may use at once."""
+        self._unpaused = 0.0
+        """CPU time since the last pause."""
         self._at = self._woken = clock()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """As the one above. Pauses count as waiting: nothing is lost, only heard of later."""
         now = self._clock()
-        self._left = min(BURST_SECONDS, self._left + (now - self._at) * SHARE) - (now - self._woken)
+        turn = now - self._woken
+        self._left = min(BURST_SECONDS, self._left + (now - self._at) * SHARE) - turn
+        self._unpaused += turn
         self._at = now
-        if self._left < 0:
-            self._pause(-self._left / SHARE)
+        seconds = max(0.0, -self._left / SHARE)
+        after, breath = BREATH_SECONDS
+        if self._unpaused >= after:
+            seconds = max(seconds, breath)
+        if seconds > 0:
+            self._unpaused = 0.0
+            if self._ahead():
+                self._pause(seconds)
         ready = super().select(timeout)
         self._woken = self._clock()
         return ready
