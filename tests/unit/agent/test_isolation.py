@@ -844,21 +844,28 @@ async def test_what_a_container_gives_a_cgroup_of_its_own_is_no_exposure(
     assert plain.known(scope.parent).tally.count > 0
 
 
-async def test_a_container_that_gets_more_than_its_limit_is_exposed_though_its_pod_drains(plain: Node) -> None:
-    """What the pod keeps while it drains binds no container that is to have less, and has its limit already."""
+@pytest.mark.parametrize("drains", [False, True])
+async def test_a_container_that_gets_more_than_its_limit_is_exposed_though_its_pod_drains(
+    plain: Node, *, drains: bool
+) -> None:
+    """What the pod keeps while it drains is more than such a container had, but where that is what drains itself."""
     agent = plain.start()
-    agent.apply(state({1: 64 * MIB}, containers={1: {"app": WANTED}}))
+    before = wanted.Container(64 * MIB, cap=False) if drains else WANTED
+    agent.apply(state({1: 64 * MIB}, containers={1: {"app": before}}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
-    await until(lambda: swap_max(app) == str(MIB))
-    for value, file in ((32 * MIB, "memory.swap.current"), (63 * MIB, "memory.current"), (64 * MIB, "memory.max")):
-        write(pod, str(value), file)
+    await until(lambda: swap_max(app) == str(before.limit))
+    for each in (pod, app) if drains else (pod,):
+        for value, file in ((32 * MIB, "memory.swap.current"), (63 * MIB, "memory.current"), (64 * MIB, "memory.max")):
+            write(each, str(value), file)
     agent.apply(state({1: MIB}, containers={1: {"app": WANTED}}, generation=2))
+    left = swap_max(app)
     assert int(swap_max(pod)) > 32 * MIB
+    assert (int(left) > MIB) == drains
     write(app, "max")
     agent.catch_up()
-    assert swap_max(app) == str(MIB)
-    assert plain.known(pod).tally.count == 1
+    assert swap_max(app) == left
+    assert plain.known(pod).tally.count == (0 if drains else 1)
 
 
 async def test_writes_to_a_cgroup_of_its_own_are_looked_at_once_in_a_while(
