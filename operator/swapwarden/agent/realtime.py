@@ -9,11 +9,13 @@ read: from then on the process has no capability, as without it. In return it is
 - In the long run: between turns of the event loop it pauses (`Paced`), so that whoever gives the agent work without end
   does not take the CPU from others through it.
 
-Threads that it begins, which look at disks, are ordinary ones (SCHED_RESET_ON_FORK).
+Threads that it begins, which look at disks, are realtime ones, too: an ordinary one that loses the CPU while it has the
+interpreter's lock keeps the agent waiting for as long as it waits itself. The kernel counts for each of them by itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -60,7 +62,7 @@ def begin(once: tuple[float, float] = ONCE_SECONDS) -> bool:
     soft, hard = (round(seconds * 1e6) for seconds in once)
     try:
         resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(PRIORITY))
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
     except (OSError, ValueError) as error:
         log.warning(
             "no realtime priority (%s): on a busy CPU repairs wait as long as the pod's CPU request has them wait. It"
@@ -81,9 +83,10 @@ def _give_up() -> None:
 
 
 def _step_down(_number: int, _frame: object) -> None:
-    """Take SIGXCPU: until this is done no ordinary thread gets the CPU."""
-    # To clear the flag would take a capability.
-    os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+    """Take SIGXCPU: until this is done for all threads no ordinary one gets the CPU."""
+    for thread in os.listdir("/proc/self/task"):  # noqa: PTH208 names only
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.sched_setscheduler(int(thread), os.SCHED_OTHER, os.sched_param(0))
     REALTIME.set(0)
     log.warning("kept a CPU for %.1f s at once: an ordinary process until it is started again", ONCE_SECONDS[0])
 

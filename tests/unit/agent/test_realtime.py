@@ -13,9 +13,9 @@ ASK = """
 import json, logging, os, pathlib, sys, threading, time
 from swapwarden.agent import realtime
 
-def policy():
-    # Of the thread that asks.
-    return os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+def policy(thread=0):
+    # By default of the one that asks.
+    return os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK
 
 def capabilities():
     lines = pathlib.Path("/proc/thread-self/status").read_text().splitlines()
@@ -23,15 +23,17 @@ def capabilities():
 
 logging.basicConfig(stream=sys.stderr)
 given = realtime.begin((0.02, 60.0))
-told = {"given": given, "policy": policy(), "capabilities": capabilities(), "threads": []}
-thread = threading.Thread(target=lambda: told["threads"].append(policy()))
+told = {"given": given, "policy": policy(), "capabilities": capabilities()}
+over = threading.Event()
+thread = threading.Thread(target=over.wait)
 thread.start()
-thread.join()
 if "spin" in sys.argv:
     until = time.monotonic() + 20
     while policy() == os.SCHED_FIFO and time.monotonic() < until:
         pass
     told["policy"], told["gauge"] = policy(), realtime.REALTIME.value()
+told["threads"] = [policy(thread.native_id)]
+over.set()
 print(json.dumps(told))
 """
 
@@ -50,10 +52,11 @@ def held(told: dict[str, object]) -> int:
     return int(found["CapEff"]) | int(found["CapPrm"]) | int(found["CapInh"])
 
 
-def test_it_runs_before_others_and_keeps_no_capability_and_its_threads_are_ordinary() -> None:
+def test_it_runs_before_others_with_its_threads_and_keeps_no_capability() -> None:
+    """One that waits for the CPU, and has the interpreter's lock, keeps all others waiting."""
     told, _ = ask()
     assert told["given"]
-    assert (told["policy"], told["threads"]) == (1, [0])  # SCHED_FIFO, SCHED_OTHER
+    assert (told["policy"], told["threads"]) == (1, [1])  # SCHED_FIFO
     assert held(told) == 0
 
 
@@ -66,7 +69,7 @@ def test_it_goes_on_without_where_it_is_not_given_and_says_what_it_takes() -> No
 def test_one_that_keeps_the_cpu_at_once_becomes_an_ordinary_one_and_says_so() -> None:
     told, logged = ask("spin")
     assert told["given"]
-    assert (told["policy"], told["gauge"]) == (0, 0)
+    assert (told["policy"], told["threads"], told["gauge"]) == (0, [0], 0)
     assert "until it is started again" in logged
 
 
