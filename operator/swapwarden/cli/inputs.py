@@ -181,6 +181,11 @@ def _collect_template(inputs: Inputs, one: documents.Found, path: str, log: docu
             log.problem(one.place.below(where), reason)
         return
     pod = documents.Found(one.place.below(path), made)
+    if wrong := list(_wrong_texts(made["metadata"])):
+        for where, reason in wrong:
+            log.problem(pod.place.below(where), reason)
+        _log_annotations(pod, log)
+        return
     for text in _from_swap_policy(made):
         log.note(pod.place, text)
     # Its own metadata.name, as there may be a pod of this name.
@@ -218,7 +223,7 @@ def made_by(workload: documents.Json, namespace: str) -> documents.Json:
 def _log_annotations(one: documents.Found, log: documents.Log) -> None:
     """Tell of the annotations of a pod, too, which is not read because of something else."""
     try:
-        asked = _struct(one.object, review.Pod)
+        asked = _struct(_with_texts_only(one.object), review.Pod)
     except InvalidError:
         return
     if one.object.get("metadata", {}).get("uid") or asked.is_mirror:
@@ -240,15 +245,7 @@ def _name(document: documents.Json) -> str:
     metadata = document.get("metadata", {})
     if not isinstance(metadata, dict):
         raise InvalidError(("metadata", f"expected a mapping, got {documents.type_name(metadata)}"))
-    wrong = []
-    for part in ("labels", "annotations"):
-        entries = metadata.get(part, {})
-        if isinstance(entries, dict):
-            wrong += [
-                (f"metadata.{part}[{key}]", f"expected a string, got {_shown(value)}: put it in quotes")
-                for key, value in entries.items()
-                if not isinstance(value, str)
-            ]
+    wrong = list(_wrong_texts(metadata))
     name = metadata.get("name")
     generated = metadata.get("generateName")
     if not name and document["kind"] == "Pod" and isinstance(generated, str) and generated:
@@ -262,6 +259,29 @@ def _name(document: documents.Json) -> str:
     if wrong:
         raise InvalidError(*wrong)
     return str(name)
+
+
+def _wrong_texts(metadata: documents.Json) -> Iterator[tuple[str, str]]:
+    """Labels and annotations that YAML does not take for text: each is a number or a truth value without quotes."""
+    for part in ("labels", "annotations"):
+        entries = metadata.get(part, {})
+        if isinstance(entries, dict):
+            for key, value in entries.items():
+                if not isinstance(value, str):
+                    yield f"metadata.{part}[{key}]", f"expected a string, got {_shown(value)}: put it in quotes"
+
+
+def _with_texts_only(document: documents.Json) -> documents.Json:
+    """The object without the labels and annotations of _wrong_texts."""
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict):
+        return document
+    texts = {
+        part: {key: value for key, value in entries.items() if isinstance(value, str)}
+        for part in ("labels", "annotations")
+        if isinstance(entries := metadata.get(part), dict)
+    }
+    return {**document, "metadata": {**metadata, **texts}}
 
 
 def _struct(document: documents.Json, kind: type[Struct]) -> Struct:

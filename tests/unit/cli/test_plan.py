@@ -7,7 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -136,7 +136,7 @@ def pod(name: str, node: str | None = "n") -> str:
     return document("Pod", name, spec={"nodeName": node, "containers": [{"name": "app"}]})
 
 
-def template(kind: str, annotations: dict[str, str] | None = None, memory: str = "256Mi", **spec: Any) -> str:
+def template(kind: str, annotations: Mapping[str, object] | None = None, memory: str = "256Mi", **spec: Any) -> str:
     """A workload whose pods ask for memory."""
     group, path = next((group, path) for (group, one), path in inputs.TEMPLATES.items() if one == kind)
     made: dict[str, Any] = {
@@ -571,6 +571,22 @@ def test_a_misspelt_annotation_is_told_beside_what_makes_the_pod_unreadable(
     err = capsys.readouterr().err
     assert "error: standard input: document 1: spec.template.spec.containers[0].resources.requests.memory: " in err
     assert "note: standard input: document 1: spec.template.metadata.annotations[swapwarden.dev/swap-polcy]: " in err
+
+
+@pytest.mark.parametrize(("kind", "place"), [("Pod", ""), ("Deployment", "spec.template.")])
+def test_annotation_that_lacks_its_quotes_is_named_with_the_remedy_and_hides_no_misspelt_one(
+    kind: str, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    annotations = {"swapwarden.dev/swap-limit": 0, "swapwarden.dev/swap-polcy": "Disabled"}
+    made = yaml.safe_load(template("Deployment", annotations=annotations))
+    if kind == "Pod":
+        made = {**made["spec"]["template"], "apiVersion": "v1", "kind": "Pod"}
+        made["metadata"]["name"] = "web"
+    assert run(yaml.safe_dump(made), monkeypatch) == plan.BAD_INPUT
+    err = capsys.readouterr().err
+    at = f"standard input: document 1: {place}metadata.annotations"
+    assert f"error: {at}[swapwarden.dev/swap-limit]: expected a string, got 0: put it in quotes" in err
+    assert f"note: {at}[swapwarden.dev/swap-polcy]: " in err
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"template": 5}, {"template": {"metadata": []}}, {"jobTemplate": []}])
