@@ -126,6 +126,9 @@ def complete(words: Sequence[str] | None = None) -> int:
 
 
 def _show(error: click.ClickException) -> None:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return
     # It may have in it what some server said.
     lines = [*map(tables.clean, f"error: {error.format_message()}".splitlines())]
     if isinstance(error, click.UsageError) and error.ctx is not None:

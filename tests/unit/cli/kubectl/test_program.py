@@ -214,6 +214,14 @@ def test_misspelt_command_is_answered_with_the_one_that_was_meant(
         assert f'did you mean "{meant}"?' in said or f'did you mean "{meant[:-1]}"?' in said
 
 
+@pytest.mark.parametrize(("words", "path"), [([], "kubectl swap"), (["top"], "kubectl swap top")])
+def test_without_a_command_the_help_is_shown_and_nothing_else(
+    words: list[str], path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(words) == 2
+    assert capsys.readouterr().err.split() == HELPS[path].split()
+
+
 @pytest.mark.parametrize("words", [["nodes", "--bad"], ["explain"], ["check", "--offline"], ["nodes", "-o", "xml"]])
 def test_errors_all_begin_alike(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(words) == 2

@@ -143,6 +143,8 @@ sys.exit(program.main())
         (["top", "pods", "-A"], 0),
         (["explain", "web"], 1),
         (["simulate", "--delete", "a"], 1),
+        (["check"], 1),
+        (["policy", "web", "Disabled"], 1),
     ],
 )
 def test_it_runs_where_python_lacks_what_only_linux_has(
