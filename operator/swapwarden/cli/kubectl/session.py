@@ -299,7 +299,8 @@ def _failure(request: str, error: client.ApiError) -> Failure:
             f" {names.API_VERSION}; install it (docs/install.md), or choose another cluster with --context"
         )
     if error.status == 404:
-        return NotFound(error.message)
+        # What says no more may be no API server at all.
+        return NotFound(error.message if error.reason == "NotFound" else f"{request}: {error}")
     return Failure(f"{request}: {error}")
 
 
