@@ -304,6 +304,9 @@ def _requests(planned: Planned, one: pods.ContainerRow, so_that: str = "") -> It
             yield _Step(f"limit of {one.name}", f"{how}{alternative}{where}", larger)
         else:
             yield lower
+    elif not one.request and one.limit > memory:
+        how = f"a memory request of {one.name} of at most the node's memory ({size(memory)}){where}"
+        yield _Step(request, how, _request(one.name, memory))
     elif not one.request:
         below = f" below its limit ({size(one.limit)})" if one.limit else ""
         wanted = one.limit // 2 if one.limit else memory // 8
