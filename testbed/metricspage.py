@@ -45,8 +45,9 @@ about is said by the labels of the target.
   mirror pod's annotation `kubernetes.io/config.hash`.
 - How long pods were above their limit has three sums: by pod, by pod and cause (a second later, when the cause is
   told), and by cause over all pods of the node, also those that are gone. The node's status names each pod's causes,
-  the longest first, without their times: it is kept short, for it is written to etcd whenever one changes. The log of
-  the agent has each exposure with its beginning and end.
+  the longest first, without their times: it is kept short, for it is written to etcd whenever one changes. The agent's
+  log has exposures by themselves, with beginning and end: at level `info` those in which swap was taken, 60 a minute
+  at most, and at level `debug` each one.
 - The controller and the webhook also publish what Prometheus' client for Python says of every process (`process_*`,
   `python_*`).
 """

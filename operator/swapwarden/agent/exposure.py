@@ -46,7 +46,7 @@ POD_EXPOSURES = metrics.reading(
 POD_EXPOSED = metrics.reading(
     "counter",
     "swapwarden_agent_pod_exposed_seconds_total",
-    "Time that this pod was above its limit, from notice to verified repair; of the same pods.",
+    "Time that this pod was above its limit, counted as in swapwarden_agent_exposed_seconds_total; of the same pods.",
     labels=("pod_uid",),
 )
 POD_EXPOSED_BY_CAUSE = metrics.reading(

@@ -55,7 +55,8 @@ DROPPED = metrics.counter(
 )
 BAD_REQUESTS = metrics.counter(
     "swapwarden_webhook_bad_requests_total",
-    "Requests that were no admission request for a pod, by HTTP status; 500 is a bug.",
+    "Requests that got no decision, by HTTP status: they were no admission request for a pod, did not arrive in time"
+    " (408), or were some of too many large ones (503); 500 is a bug.",
     labels=("code",),
     known=[(code,) for code in ("400", "404", "405", "408", "413", "415", "500", "503")],
 )
