@@ -21,9 +21,10 @@ CANNOT_WRITE: Final = 1
 _FORMATS: Final = {"table": report.to_table, "yaml": report.to_yaml, "json": report.to_json}
 
 _EPILOG: Final = """\
-Nodes, Namespaces, Pods, workloads (Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, CronJobs),
-NodeSwapProfiles and NodeSwapStates count; other kinds are passed over. A node's swap and memory are those in its status
-(nodeInfo.swap.capacity and capacity.memory), or those that the agent reported in a NodeSwapState of the same name.
+Nodes, Namespaces, Pods, workloads (Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs,
+CronJobs), NodeSwapProfiles and NodeSwapStates count; other kinds are passed over. A node's swap and memory are those in
+its status (nodeInfo.swap.capacity and capacity.memory), or those that the agent reported in a NodeSwapState of the same
+name.
 
 A pod counts for the node in its spec.nodeName. One that has none yet, and the pod that a workload would make, is
 planned on each Node in the input that its nodeSelector allows, or on the one that --node names. With no Node in the
