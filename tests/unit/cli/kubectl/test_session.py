@@ -71,7 +71,7 @@ def server() -> Iterator[Server]:
         (401, {"message": "Unauthorized"}, "error: the API server refused the credentials (401): Unauthorized; log in"),
         (403, {"message": "nodes is forbidden"}, "error: nodes is forbidden (403); docs/kubectl-swap.md lists"),
         (404, {"message": 'nodes "a" not found', "reason": "NotFound"}, 'error: nodes "a" not found'),
-        (404, {}, "error: GET /api/v1/nodes: no message (404)"),
+        (404, {}, "error: GET /api/v1/nodes: {} (404)"),
         (500, {"message": "etcd\x1b[31m is away"}, "error: GET /api/v1/nodes: etcd\ufffd[31m is away (500)"),
         (200, [], "error: the answer to GET /api/v1/nodes is no list: "),
     ],
