@@ -55,7 +55,9 @@ class Memory:
 
 
 @pytest.fixture
-async def memory() -> AsyncIterator[Memory]:
+async def memory(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Memory]:
+    # To fill the memory takes a busy machine longer than the second after which a body stalls.
+    monkeypatch.setattr(bodies, "STALLED_AFTER", 20.0)
     started = Memory()
     yield started
     await started.end()
