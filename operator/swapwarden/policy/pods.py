@@ -19,6 +19,12 @@ CRITICAL_PRIORITY = 2_000_000_000
 CRITICAL_CLASSES = frozenset({"system-node-critical", "system-cluster-critical"})
 
 _POD_KEY = re.compile(state.POD_KEY)
+_MAX_WRITTEN = quantity.MAX_LENGTH + 1
+"""Characters of a text that are kept: what is longer is no policy and no quantity, and stays none when it is cut."""
+
+_MAX_SHARED = 1024
+"""Characters of labels that are remembered beyond their pod: nearly all pods have fewer, and some have a million."""
+
 _CONTAINER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
 """Runtimes give 64 hexadecimal digits. Anything else must at least not grow when it is written as JSON."""
 
@@ -123,7 +129,7 @@ class ContainerRow(msgspec.Struct, frozen=True, gc=False):
     request: int
     limit: int
     swap_limit: str | None = None
-    """The container's swap-limit annotation, as written; ephemeral containers have none."""
+    """The container's swap-limit annotation, as written, or its beginning; ephemeral containers have none."""
     swap_resource: int | None = None
     """What the container asks of the extended resource, in bytes; None where nothing."""
     id: str = ""
@@ -160,9 +166,9 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     critical: bool
     qos: qos.Class
     policy: str | None
-    """The policy annotation, as written."""
+    """The policy annotation, as written, or the beginning of one that is too long to be any."""
     swap_limit: str | None
-    """The swap-limit annotation, as written."""
+    """The swap-limit annotation in the same way."""
     created: str
     started: str
     """When the kubelet took the pod on (RFC 3339, UTC, seconds); empty before."""
@@ -200,7 +206,7 @@ def project(wire: WirePod) -> PodRow:
     """Reduce a pod to its row. QuantityError where a resource is no quantity (the API server lets none pass)."""
     meta, spec, status = wire.metadata, wire.spec, wire.status
     annotations = meta.annotations
-    policy = annotations.get(names.POLICY_ANNOTATION)
+    policy = _written(annotations, names.POLICY_ANNOTATION)
     mirror = _mirror(wire)
     return PodRow(
         key=(mirror.key if mirror else meta.uid) or f"{meta.namespace}/{meta.name}",
@@ -212,7 +218,7 @@ def project(wire: WirePod) -> PodRow:
         critical=_is_critical(wire),
         qos=_qos_class(wire),
         policy=policy if policy is None else sys.intern(policy),
-        swap_limit=annotations.get(names.LIMIT_ANNOTATION),
+        swap_limit=_written(annotations, names.LIMIT_ANNOTATION),
         created=meta.creation_timestamp,
         started=sys.intern(status.start_time),
         containers=(
@@ -222,10 +228,10 @@ def project(wire: WirePod) -> PodRow:
         ),
         agent=names.AGENT_LABELS.items() <= meta.labels.items() and _is_ready(status),
         defaulted=annotations.get(names.POLICY_SOURCE_ANNOTATION) == vocabulary.SOURCE_NAMESPACE,
-        labels=_shared(",".join(f"{key}={value}" for key, value in meta.labels.items())),
+        labels=_labels(meta.labels),
         enforced=next(
             (
-                _enforced(each.status, each.reason)
+                _enforced(each.status[:_MAX_WRITTEN], each.reason[:_MAX_WRITTEN])
                 for each in status.conditions
                 if each.type == names.ENFORCED_CONDITION
             ),
@@ -254,6 +260,16 @@ def parse_labels(text: str) -> dict[str, str]:
 def _enforced(status: str, reason: str) -> Enforced:
     """One object for all pods of which the same is said."""
     return Enforced(status, reason)
+
+
+def _written(annotations: dict[str, str], key: str) -> str | None:
+    text = annotations.get(key)
+    return text if text is None else text[:_MAX_WRITTEN]
+
+
+def _labels(labels: dict[str, str]) -> str:
+    text = ",".join(f"{key}={value}" for key, value in labels.items())
+    return _shared(text) if len(text) <= _MAX_SHARED else text
 
 
 @functools.lru_cache(maxsize=4096)
@@ -355,7 +371,7 @@ def _rows(
             kind=kind or _init_kind(container),
             request=request,
             limit=limit,
-            swap_limit=annotations.get(names.CONTAINER_LIMIT_PREFIX + container.name) if annotations else None,
+            swap_limit=_written(annotations, names.CONTAINER_LIMIT_PREFIX + container.name) if annotations else None,
             swap_resource=None if asked is None else quantity.capped(str(asked)),
             id=_container_id(status.container_id) if status is not None and running else "",
         )

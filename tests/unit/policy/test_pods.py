@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent import tree
 from swapwarden.api import state
-from swapwarden.policy import phases, pods, qos, quantity
+from swapwarden.policy import phases, pods, qos, quantity, swap
 
 from tests.unit.policy.rows import MI, Kind, container, pod
 
@@ -288,6 +289,42 @@ def test_quantities_names_all_of_them() -> None:
 @pytest.mark.parametrize("labels", [{}, {"app": "web"}, {"app": "web", "example.com/empty": "", "z": "1"}])
 def test_labels_come_back_as_they_were(labels: dict[str, str]) -> None:
     assert pods.parse_labels(project(labels=labels).labels) == labels
+
+
+def test_of_labels_that_nobody_else_has_nothing_is_kept_beyond_the_pod() -> None:
+    def come_and_go(number: int) -> None:
+        project(labels={f"key-{number}-{each}": "x" * 63 for each in range(1000)})
+
+    come_and_go(0)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(1, 51):
+            come_and_go(number)
+        kept = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert kept < 50 * 1000 * 63 / 10
+
+
+@pytest.mark.parametrize("letter", ["x", "1", "\U0001f600"])
+def test_of_texts_that_are_too_long_to_mean_anything_little_is_kept(letter: str) -> None:
+    text = letter * 50_000
+    condition = {"type": "swapwarden.dev/SwapPolicyEnforced", "status": text, "reason": text}
+    row = project(
+        status={"conditions": [condition]},
+        annotations={
+            "swapwarden.dev/swap-policy": text,
+            "swapwarden.dev/swap-limit": text,
+            "swap-limit.swapwarden.dev/app": text,
+        },
+    )
+    assert len(repr(row)) < 2000
+    # Cut, they are as little a policy and as little quantities as before.
+    assert swap.forbids_swap(row.policy)
+    for limit in (row.swap_limit, row.containers[0].swap_limit):
+        assert limit is not None
+        assert not quantity.is_quantity(limit)
 
 
 def test_pods_with_the_same_labels_share_them() -> None:
