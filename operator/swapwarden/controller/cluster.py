@@ -68,6 +68,9 @@ class Cluster:
         """Whether all nodes are to put back what was there, instead of their plans."""
         self.nodes: dict[str, nodes.NodeRow] = {}
         self._pods: dict[str, dict[str, pods.PodRow]] = {}
+        # How many pods of a node have not ended: to count them anew with each one that comes would, of 100,000 on one
+        # node, hold up everything else for minutes.
+        self._unended: collections.Counter[str] = collections.Counter()
         self._states: dict[str, rows.StateRow] = {}
         # What states said whose agents had reported, while those that are there now do not: with the UID of the Node,
         # and without the plan itself.
@@ -103,13 +106,11 @@ class Cluster:
     def pod_changed(self, key: str, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
         """A Pod is another now, or gone (None); `key` is its namespace and name."""
         if old is not None and old.node and (new is None or new.node != old.node):
-            self._pods[old.node].pop(key, None)
-            if not self._pods[old.node]:
-                del self._pods[old.node]
+            self._put(old.node, key, None)
             self._dirty(old.node, PATIENT_SECONDS, owner=old.namespace)
         if new is not None and new.node:
             node = self.nodes.get(new.node)
-            self._pods.setdefault(new.node, {})[key] = new.on(node.uid) if node is not None else new
+            self._put(new.node, key, new.on(node.uid) if node is not None else new)
             urgent = self._is_urgent(new) and (old is None or old.node != new.node)
             if self._is_crowded(new.node):
                 # Each write moves a large object, and most of these pods never run: whoever makes them must not have
@@ -124,10 +125,21 @@ class Cluster:
         if self._agent_on(old) != self._agent_on(new):
             self._reported()
 
+    def _put(self, node: str, key: str, row: pods.PodRow | None) -> None:
+        """Keep a pod of a node, or forget it (None)."""
+        found = self._pods.setdefault(node, {})
+        before = found.get(key)
+        if row is not None:
+            found[key] = row
+        else:
+            found.pop(key, None)
+        self._unended[node] += _has_not_ended(row) - _has_not_ended(before)
+        if not found:
+            del self._pods[node], self._unended[node]
+
     def _is_crowded(self, node: str) -> bool:
         """Whether there are more pods than a state has room for; those that ended need none."""
-        rows = self._pods[node]
-        return len(rows) > state.MAX_PODS and sum(not row.terminal for row in rows.values()) > state.MAX_PODS
+        return self._unended[node] > state.MAX_PODS
 
     def namespaces_known(self, known: namespaces.Labels | None) -> None:
         """These are all Namespaces, now and as long as nothing else is said; None: they are not known."""
@@ -524,6 +536,10 @@ class Cluster:
         except overrides.UnknownNamespaceError:
             return False
         return place is not None and profile.overrides[place].policy is names.Policy.DISABLED
+
+
+def _has_not_ended(row: pods.PodRow | None) -> bool:
+    return row is not None and not row.terminal
 
 
 def degraded_for(row: rows.StateRow) -> str:

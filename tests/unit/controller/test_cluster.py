@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -196,6 +197,53 @@ def test_pods_that_ended_take_no_room_from_those_that_may_not_swap(seen: Seen, m
     seen.take()
     seen.cluster.pod_changed("default/pod", None, pod(container(), policy="Disabled", uid="uid", name="pod"))
     assert (seen.take(), seen.urgent) == ([("node-1", 0.0)], ["node-1"])
+
+
+def test_a_pod_that_comes_to_a_crowd_costs_no_look_at_each_of_the_others(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a list of 100,000 pods of one node, no probe would be answered for minutes."""
+    monkeypatch.setattr(state, "MAX_PODS", 2)
+    rows = [pod(container(), uid=f"uid-{number}", name=f"pod-{number}") for number in range(1000)]
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    for number, row in enumerate(rows):
+        sys.setprofile(count if number == 999 else None)
+        try:
+            seen.cluster.pod_changed(f"default/pod-{number}", None, row)
+        finally:
+            sys.setprofile(None)
+    assert 0 < calls < 500
+
+
+def test_a_crowd_is_one_for_as_long_as_it_is_there(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MAX_PODS", 2)
+
+    def delay() -> float:
+        probe = pod(container(), policy="Disabled", uid="probe", name="probe")
+        seen.take()
+        seen.cluster.pod_changed("default/probe", None, probe)
+        [(_, found)] = seen.take()
+        seen.cluster.pod_changed("default/probe", probe, None)
+        return found
+
+    rows = [pod(container(), uid=f"uid-{number}", name=f"pod-{number}") for number in range(4)]
+    for row in rows:
+        seen.cluster.pod_changed(f"default/{row.name}", None, row)
+    assert delay() == MUCH_LATER
+    ended, moved = pod(container(), uid="uid-0", name="pod-0", terminal=True), pod(container(), node="node-2")
+    seen.cluster.pod_changed("default/pod-0", rows[0], rows[0])
+    seen.cluster.pod_changed("default/pod-0", rows[0], ended)
+    seen.cluster.pod_changed("default/pod-1", rows[1], moved)
+    assert delay() == MUCH_LATER, "two, and the one that comes"
+    seen.cluster.pod_changed("default/pod-0", ended, None)
+    assert delay() == MUCH_LATER
+    seen.cluster.pod_changed("default/pod-2", rows[2], None)
+    assert delay() == 0.0
 
 
 def test_what_else_becomes_of_it_can_wait(seen: Seen) -> None:
