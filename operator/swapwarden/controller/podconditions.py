@@ -165,13 +165,13 @@ class PodConditions:
         try:
             await self._write(wanted)
         except TermOver:
-            pass
+            # The Lease may have been renewed since the write began: then nobody else writes it.
+            if uid in self._wanted and wanted.term.is_valid():
+                self._retry(uid)
+                return
         except (client.ApiError, client.Unreachable, config.ConfigError) as error:
             if uid in self._wanted:
-                waits = self._backoffs.setdefault(uid, backoff.Backoff(*BACKOFF_SECONDS))
-                retry_after = getattr(error, "retry_after", None) or 0.0
-                wait = max(waits.next(), retry_after)
-                self._queue.retry(uid, wait, at_least=retry_after)
+                wait = self._retry(uid, getattr(error, "retry_after", None) or 0.0)
                 log.warning(
                     "cannot write the condition of pod %s/%s on node %s: %s; trying again in %.1f s",
                     *(pod.namespace, pod.name, pod.node, error, wait),
@@ -181,6 +181,12 @@ class PodConditions:
         # What was found meanwhile is in the queue again.
         if self._wanted.get(uid) is wanted:
             del self._wanted[uid]
+
+    def _retry(self, uid: str, at_least: float = 0.0) -> float:
+        """Have the worker's pod written again, in how many seconds."""
+        wait = max(self._backoffs.setdefault(uid, backoff.Backoff(*BACKOFF_SECONDS)).next(), at_least)
+        self._queue.retry(uid, wait, at_least=at_least)
+        return wait
 
     def _due(self, node: str) -> Iterator[tuple[pods.PodRow, Verdict]]:
         """Yield the pods whose condition is to become another."""

@@ -329,6 +329,19 @@ async def test_nothing_is_written_in_a_term_that_is_over(bench: Bench) -> None:
     assert await bench.look() == [(PATH, "True", "PolicyDisabled")], "decided anew"
 
 
+async def test_a_write_that_is_cut_off_is_repeated_where_the_term_was_renewed(bench: Bench) -> None:
+    led = Led(0.01)
+    bench.term = term(1, led)
+    bench.has(told(), with_enforced(None))
+    bench.api.hang = {PATH}
+    bench.api.on_write = lambda: setattr(led, "seconds", 10.0)  # the Lease is renewed while it is on its way
+    async with bench.running():
+        bench.made.nudge("n")
+        await until(lambda: bench.waits == [60.0])
+        bench.api.go_on()
+        await until(lambda: bench.api.patches == [(PATH, "True", "PolicyDisabled")])
+
+
 async def test_a_node_that_cannot_be_judged_is_counted_and_keeps_no_other_waiting(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
