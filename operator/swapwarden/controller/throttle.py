@@ -34,10 +34,11 @@ class Throttle:
     def wait(self, *, reserve: float = 0.0) -> float:
         """Seconds until a write may be made; 0 where it may be now.
 
-        `reserve` is the share of a second's writes that is left to others.
+        `reserve` is the share of a second's writes that is left to others; with one write a second, none can be.
         """
         self._fill()
-        return max(0.0, (1 - self._left) / self._rate + reserve)
+        wanted = min(self._rate, 1 + reserve * self._rate)
+        return max(0.0, (wanted - self._left) / self._rate)
 
     def _fill(self) -> None:
         now = self._now()

@@ -76,3 +76,12 @@ def test_who_leaves_a_reserve_waits_while_others_need_not() -> None:
     assert writes.wait(reserve=0.25) == pytest.approx(0.06)
     clock.time += 0.06
     assert writes.wait(reserve=0.25) == pytest.approx(0)
+
+
+@given(st.floats(1, 1000), st.floats(0, 1))
+def test_who_leaves_a_reserve_has_a_turn_where_nobody_writes(rate: float, reserve: float) -> None:
+    clock = Clock()
+    writes = throttle.Throttle(rate, clock)
+    writes.spend()
+    clock.time += 1 + 1e-6
+    assert writes.wait(reserve=reserve) == 0
