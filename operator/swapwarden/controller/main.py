@@ -252,6 +252,7 @@ class Controller:
         self._label_grace = arguments.label_removal_delay
         self._leadership: lease.Leadership | None = None
         self._led: Term | None = None
+        self._ended: Term | None = None
         self._known = cluster.Cluster(
             self._dirty, self._reported, agent_pods=arguments.namespace if arguments.agent_pods else None
         )
@@ -354,7 +355,7 @@ class Controller:
                     task.cancel()
         finally:
             # What had no answer may still be done: then others wait until the Lease expires.
-            unsure = self._led is not None and self._led.is_unsure()
+            unsure = any(term is not None and term.is_unsure() for term in (self._led, self._ended))
             self._end_term()
             await asyncio.to_thread(self._elector.stop, release=not unsure)
 
@@ -438,6 +439,7 @@ class Controller:
         if self._led is not None:
             self._led.end()
             self._led.left_out.clear()
+            self._ended = self._led
         self._led = None
         self._known.begin_term({})
         LEADER.set(0)

@@ -426,6 +426,27 @@ async def test_the_lease_is_given_back_after_the_last_write(
     assert main.LEADER.value() == 0
 
 
+async def test_the_lease_is_not_given_back_while_a_write_of_the_term_before_may_land(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays this instance's in the API server until another one takes it."""
+    monkeypatch.setattr(bench.controller, "_parts", dict)
+    stop = asyncio.Event()
+    bench.server.answer(HANG)
+    running = asyncio.create_task(bench.controller.run(stop))
+    bench.synced()
+    bench.node_comes()
+    bench.elected()
+    await bench.writes(1)
+    ended = bench.controller._led
+    assert ended is not None
+    bench.deposed()
+    await until(ended.is_unsure)
+    stop.set()
+    await running
+    assert bench.lease.released is False
+
+
 async def test_a_part_that_fails_ends_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervise, "BACKOFF_SECONDS", (0.0, 0.0))
     faults = supervise.FAULTS.value("broken")
