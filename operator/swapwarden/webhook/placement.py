@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
+
 from swapwarden.api import names
 from swapwarden.policy import vocabulary
 from swapwarden.webhook import review
@@ -60,7 +62,7 @@ def _preference(affinity: review.Affinity | None, wanted: dict[str, Any]) -> Ite
         terms = affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
         if terms is None:
             yield _add([wanted], "affinity", "nodeAffinity", _PREFERRED)
-        elif wanted not in terms:
+        elif msgspec.convert(wanted, review.PreferredTerm) not in terms:
             yield _add(wanted, "affinity", "nodeAffinity", _PREFERRED, "-")
 
 

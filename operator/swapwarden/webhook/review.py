@@ -50,10 +50,32 @@ class Toleration(msgspec.Struct, frozen=True):
     effect: str = ""
 
 
-class NodeAffinity(msgspec.Struct, frozen=True, rename="camel"):
-    """spec.affinity.nodeAffinity: the preferred terms as they are."""
+class Expression(msgspec.Struct, frozen=True):
+    """core/v1 NodeSelectorRequirement."""
 
-    preferred_during_scheduling_ignored_during_execution: list[Any] | None = None
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class Preference(msgspec.Struct, frozen=True, rename="camel"):
+    """core/v1 NodeSelectorTerm."""
+
+    match_expressions: list[Expression] | None = None
+    match_fields: list[Expression] | None = None
+
+
+class PreferredTerm(msgspec.Struct, frozen=True):
+    """core/v1 PreferredSchedulingTerm."""
+
+    weight: int = 0
+    preference: Preference | None = None
+
+
+class NodeAffinity(msgspec.Struct, frozen=True, rename="camel"):
+    """spec.affinity.nodeAffinity: the preferred terms."""
+
+    preferred_during_scheduling_ignored_during_execution: list[PreferredTerm] | None = None
 
 
 class Affinity(msgspec.Struct, frozen=True, rename="camel"):
@@ -185,6 +207,9 @@ class ReviewError(ValueError):
 MAX_VALUES: Final = 200_000
 """Fields, or objects in lists, of a review: what a million of them becomes in memory is many times its text."""
 
+MAX_QUOTES: Final = 4 * MAX_VALUES
+"""Quotes that begin or end strings, keys included."""
+
 _UNCOUNTED_BYTES: Final = 64 * 1024
 _NAMESPACE: Final = re.compile(rb'"namespace": ?"([-a-z0-9]{1,63})"')
 _NAMESPACE_WITHIN: Final = 8192
@@ -204,8 +229,8 @@ def namespace_in(body: bytes | bytearray) -> str:
 
 def decode(body: bytes | bytearray) -> Request:
     """The request in an encoded AdmissionReview; ReviewError where there is none for a pod."""
-    if len(body) > _UNCOUNTED_BYTES and max(body.count(b"{"), body.count(b'":')) > MAX_VALUES:
-        raise ReviewError(f"the object is too large: it has more than {MAX_VALUES} fields")
+    if len(body) > _UNCOUNTED_BYTES:
+        _refuse_many(body)
     try:
         review = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -229,6 +254,16 @@ def decode(body: bytes | bytearray) -> Request:
     if request.object is None and request.operation in {"CREATE", "UPDATE"}:
         raise ReviewError(f"the request ({request.operation}) has no object")
     return request
+
+
+def _refuse_many(body: bytes | bytearray) -> None:
+    """Raise ReviewError where more may come of a body than there is memory for. All that is decoded has these forms."""
+    fields = body.count(b'":') + sum(body.count(blank + b":") for blank in (b" ", b"\t", b"\r", b"\n"))
+    if max(body.count(b"{"), fields) > MAX_VALUES:
+        raise ReviewError(f"the object is too large: it has more than {MAX_VALUES} fields")
+    # A quote that begins a string has no backslash before it.
+    if body.count(b'"') - body.count(b'\\"') > MAX_QUOTES:
+        raise ReviewError(f"the object is too large: it may have more than {MAX_QUOTES // 2} strings")
 
 
 def _name(request: Request) -> str:

@@ -406,7 +406,7 @@ def test_the_memory_of_each_part_is_limited(part: str) -> None:
 
 def test_the_webhook_s_memory_is_enough_for_all_that_clients_may_send() -> None:
     buffered = bodies.MAX_BUFFERED_BYTES + server.MAX_BODY_BYTES
-    decoded = 300 * review.MAX_VALUES
+    decoded = 300 * review.MAX_VALUES + 60 * review.MAX_QUOTES
     handshakes = 100_000 * connections.MAX_HANDSHAKES
     held = 100_000 * connections.MAX_CONNECTIONS
     limit = quantity.capped(container_of("webhook")["resources"]["limits"]["memory"])

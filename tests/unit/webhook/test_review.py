@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
 
 import hypothesis
 import pytest
@@ -11,6 +15,8 @@ from hypothesis import strategies
 from swapwarden.webhook import review
 
 from tests.unit.webhook import reviews
+
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def test_decodes_what_decisions_need() -> None:
@@ -59,6 +65,72 @@ def test_a_pod_that_a_go_client_left_half_empty() -> None:
 def test_what_cannot_be_answered_is_named(body: bytes, says: str) -> None:
     with pytest.raises(review.ReviewError, match=says):
         review.decode(body)
+
+
+def filled(where: str, element: Callable[[int], str], size: int) -> bytearray:
+    """A review of some SIZE in bytes whose pod has as many elements as fit, there."""
+    pod: Any = {"metadata": {}, "spec": {}}
+    expressions = [{"key": "a", "operator": "In", "values": "HERE"}]
+    match where:
+        case "annotations":
+            pod["metadata"]["annotations"] = "HERE"
+        case "terms":
+            pod["spec"]["affinity"] = {"nodeAffinity": {PREFERRED: "HERE"}}
+        case "values":
+            term = {"weight": 1, "preference": {"matchExpressions": expressions}}
+            pod["spec"]["affinity"] = {"nodeAffinity": {PREFERRED: [term]}}
+        case _:
+            pod["spec"][where] = "HERE"
+    elements = ",".join(map(element, range(size // len(element(0)))))
+    brackets = "{}" if where in {"annotations", "nodeSelector"} else "[]"
+    return bytearray(reviews.raw(pod).replace(b'"HERE"', f"{brackets[0]}{elements}{brackets[1]}".encode()))
+
+
+@pytest.mark.parametrize(
+    ("where", "element"),
+    [
+        ("terms", lambda _: "[[]]"),
+        ("terms", lambda _: "1.5"),
+        ("terms", lambda _: "{}"),
+        ("terms", lambda number: f'"{number}"'),
+        ("values", lambda number: f'"{number}"'),
+        ("values", lambda number: f'"{number}\\\\"'),
+        ("annotations", lambda number: f'"{number}":""'),
+        ("annotations", lambda number: f'"{number}" :""'),
+        ("annotations", lambda number: f'"{number}"\n:""'),
+        ("nodeSelector", lambda number: f'"{number}"\t \r:""'),
+        ("tolerations", lambda _: "{}"),
+        ("containers", lambda number: f'{{"name":"{number}"}}'),
+    ],
+)
+def test_what_comes_of_a_review_has_a_bound(
+    where: str, element: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, quotes = 2000, 8000
+    monkeypatch.setattr(review, "MAX_VALUES", values)
+    monkeypatch.setattr(review, "MAX_QUOTES", quotes)
+    body = filled(where, element, 500_000)
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(review.ReviewError):
+            review.decode(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 300 * values + 60 * quotes
+
+
+@pytest.mark.parametrize(
+    ("where", "element", "size"),
+    [
+        ("annotations", lambda number: f'"key-{number:06}":"{number:03}"', 3_000_000),
+        ("containers", lambda number: f'{{"name":"{number:06}"}}', 3_000_000),
+        ("values", lambda number: f'"{number:06}"', 3_000_000),
+    ],
+)
+def test_what_a_pod_can_be_stored_with_is_read(where: str, element: Callable[[int], str], size: int) -> None:
+    """More of each than there are bytes for in etcd."""
+    assert review.decode(filled(where, element, size)).object is not None
 
 
 def test_a_deletion_needs_no_object() -> None:
