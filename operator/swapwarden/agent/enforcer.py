@@ -274,7 +274,7 @@ class Enforcer:
         self._guarded(self._take_in)  # what others wrote until now they wrote over the old values
         begun = self._clock()
         old, self._state = self._state, new
-        self._evidence.follow(new, self.root, self._mirror.pods.values())
+        self._guarded(lambda: self._evidence.follow(new, self.root, self._mirror.pods.values()))
         everything = old is None or (old.mode, old.on_unknown_pod) != (new.mode, new.on_unknown_pod)
         above = everything or old is None or old.kubepods != new.kubepods
         with self._settler.lowering_first():

@@ -229,7 +229,7 @@ async def test_a_pods_folder_that_cannot_be_listed_keeps_no_pod_from_its_limit(p
         assert swap_max(crowd.pods[HOSTILE]) == str(3 * MIB)
 
 
-@pytest.mark.parametrize("where", ["pod", "container", "file", "write"])
+@pytest.mark.parametrize("where", ["pod", "container", "file", "write", "evidence"])
 async def test_an_unexpected_error_is_that_cgroups_own(
     plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults, where: str
 ) -> None:
@@ -258,12 +258,19 @@ async def test_an_unexpected_error_is_that_cgroups_own(
         elif where == "file":
             limit = plain.cgroups.limit
             broken.setattr(plain.cgroups, "limit", lambda path, *more: fail() if path == bad else limit(path, *more))
-        else:
+        elif where == "write":
             wrote = plain.cgroups.set_limit
             broken.setattr(plain.cgroups, "set_limit", lambda path, to: fail() if path == bad else wrote(path, to))
+        else:
+            came = agent._evidence.came
+            broken.setattr(
+                agent._evidence, "came", lambda root, pod: fail() if bad.startswith(pod.path) else came(root, pod)
+            )
         new = crowd.state()
         if where == "pod":
             new = new._replace(pods={**new.pods, uid(HOSTILE): new.pods[uid(HOSTILE)]._replace(limit=7 * MIB)})
+        if where == "evidence":
+            new = new._replace(guarantee=names.Guarantee.STRICT)
         agent.apply(new)
         assert crowd.others() == {(str(2 * MIB), str(MIB))}
         assert faults.count > 0
