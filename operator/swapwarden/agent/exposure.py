@@ -65,6 +65,8 @@ POD_GROWN = metrics.reading(
 LOG_LINES: Final = 60
 """Exposures that are logged one by one in `LOG_SECONDS`."""
 LOG_SECONDS: Final = 60.0
+TIMES: Final = 8
+"""Of a pod, that are known by themselves: of exposures that overlap older ones, time is counted more than once."""
 RECENT_SECONDS: Final = 600.0
 """How long an exposure stays in the node's status; metrics keep the sum for as long as the pod's cgroup lives."""
 
@@ -145,6 +147,7 @@ class Tally:
         "own",
         "rewritten",
         "since",
+        "times",
         "told",
         "wanted",
     )
@@ -161,6 +164,8 @@ class Tally:
         """Of `grown`, for so much the cause is known."""
         self.last = float("-inf")
         """When the last one ended."""
+        self.times: tuple[tuple[float, float], ...] = ()
+        """Begin and end of the last ones; where they overlap, of all of them together."""
         self.own = self.below = 0
         """Taken beyond the pod's own limit, and beyond those of its containers, at the last time of exposure."""
         self.rewritten = float("-inf")
@@ -182,6 +187,19 @@ class Tally:
         else:
             self.below += grown
         return max(self.own, self.below) - before
+
+    def lasted(self, since: float, ended: float) -> float:
+        """Seconds `since` then until it `ended`, less those that are counted already: it was above another limit, too.
+
+        One that is found late may have begun before others that are over: it is not for them to say how long it was.
+        """
+        times, begun, seconds = list(self.times), since, ended - since
+        while times and times[-1][1] >= since:
+            first, last = times.pop()
+            seconds -= last - max(first, since)
+            begun = min(begun, first)
+        self.times = (*times, (begun, ended))[-TIMES:]
+        return max(0.0, seconds)
 
     def add(
         self, uid: str, one: Exposure, *, wanted: int, found: int, ended: float, until: float, rewritten: bool

@@ -392,7 +392,7 @@ class Settler:
             # Beyond what it is to have, not beyond what is written: while it drains, that leaves it room.
             used, limit = max(swap, self._used(knob)), value if knob.limit is None else knob.limit
             # A pod that was above several of its limits at once was so for that time once.
-            lasted = max(0.0, now - max(since, pod.tally.last))
+            lasted = pod.tally.lasted(since, now)
             grown = max(0, used - max(knob.swap, limit))
             grown = pod.tally.taken(grown, own=knob is pod.knob, noticed=since)
             exposed = exposure.Exposure(1, lasted * 1000, grown)

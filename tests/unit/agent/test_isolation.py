@@ -528,6 +528,29 @@ async def test_an_exposure_whose_first_event_was_lost_counts_from_when_the_file_
     assert lasted() < 5000, "all files were looked at since"
 
 
+async def test_a_short_exposure_takes_no_time_from_a_longer_one_that_is_found_after_it(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state({1: 8 * MIB}, containers={1: {"app": WANTED}}))
+    pod = await plain.run(1, "app")
+    app = plain.tree.container_path(pod, "app")
+    await until(lambda: swap_max(app) == str(MIB))
+    compare(agent)
+    known = plain.known(pod)
+    agent._watches.release(known.knob)  # no event tells of the pod's own file
+    plain.later += 10
+    write(pod, "max")
+    plain.later += 5
+    write(app, "max")
+    agent.catch_up()
+    assert swap_max(app) == str(MIB)
+    assert known.tally.milliseconds < 1000
+    plain.later += 1
+    compare(agent)
+    assert swap_max(pod) == str(8 * MIB)
+    assert known.tally.count == 2
+    assert 16_000 <= known.tally.milliseconds < 17_000
+
+
 async def test_an_event_that_came_before_others_were_lost_counts_from_then(
     plain: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,8 @@ import re
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from swapwarden.agent import enforcer, exposure, limits, pods, rewrites, wanted, watches
 from swapwarden.api import names
 from swapwarden.api import state as state_api
@@ -534,6 +536,32 @@ def test_the_longest_cause_comes_first() -> None:
     for cause, milliseconds in ((Cause.START, 1.0), (Cause.RELOAD, 5.0), (Cause.START, 2.0)):
         tally.attribute(cause, exposure.Exposure(1, milliseconds, 0))
     assert tally.causes == [Cause.RELOAD, Cause.START]
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=exposure.TIMES))
+def test_times_above_several_limits_are_counted_once_in_whatever_order_they_are_found(
+    found: list[tuple[int, int]],
+) -> None:
+    """Each as how long it lasted, and how long after the one before it ended."""
+    tally, now, seconds = exposure.Tally(), 100, 0.0
+    above: set[int] = set()
+    for lasted, later in found:
+        now += later
+        above |= set(range(now - lasted, now))
+        seconds += tally.lasted(now - lasted, now)
+    assert seconds == len(above)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=100))
+def test_of_many_times_few_are_kept_and_none_is_left_out(found: list[tuple[int, int]]) -> None:
+    tally, now, seconds = exposure.Tally(), 100, 0.0
+    above: set[int] = set()
+    for lasted, later in found:
+        now += later
+        above |= set(range(now - lasted, now))
+        seconds += tally.lasted(now - lasted, now)
+    assert seconds >= len(above)
+    assert len(tally.times) <= exposure.TIMES
 
 
 def test_a_knob_that_was_never_looked_at() -> None:
