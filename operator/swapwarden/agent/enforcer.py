@@ -831,6 +831,9 @@ class Enforcer:
             self._worklist.mark(Rest.UNITS, worklist.Weight.ARRIVAL, mark)
         if self._mirror.concerns(owner, event):
             self._worklist.mark(Child(owner, event.name), worklist.Weight.ARRIVAL, mark)
+        elif isinstance(owner, pods.Container) and self._puts_off(owner):
+            # Cgroups of its own, made in a loop, would fill the queue that all events come by.
+            self._watches.release(owner)
 
     def _repair(self, knob: pods.Knob, noticed: float, since: float) -> None:
         """A file was written to; it may not be right `since`."""

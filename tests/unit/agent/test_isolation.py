@@ -831,6 +831,37 @@ async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_wh
     assert swap_max(inner) == str(MIB)
 
 
+async def test_cgroups_that_a_container_makes_in_a_loop_do_not_fill_the_queue_of_events(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enforcer, "STIR_SECONDS", 0.1)
+    agent = plain.start(state({1: limits.NO_LIMIT}, containers={1: {"app": WANTED}}))
+    pod = await plain.run(1, "app")
+    scope = plain.tree.container_path(pod, "app")
+    await until(lambda: swap_max(scope) == str(MIB))
+    heard = 0
+    real = inotify.Inotify.read
+
+    def spy(self: inotify.Inotify) -> list[inotify.Event]:
+        nonlocal heard
+        events = real(self)
+        heard += len(events)
+        return events
+
+    monkeypatch.setattr(inotify.Inotify, "read", spy)
+    begun = asyncio.get_running_loop().time()
+    for number in range(1000):
+        (scope / f"own-{number}").mkdir()
+        agent.catch_up()
+    lasted = asyncio.get_running_loop().time() - begun
+    assert heard <= 5 * (enforcer.STIRS + lasted / enforcer.STIR_SECONDS)
+    inner = plain.tree.group(scope / "container")
+    await until(lambda: swap_max(inner) == str(MIB))
+    write(inner, "max")
+    await until(lambda: swap_max(inner) == str(MIB))
+    assert failures(agent) == []
+
+
 async def inside(node: Node, agent: enforcer.Enforcer, count: int) -> list[pathlib.Path]:
     """So many containers of one pod, each with a cgroup of its own in it, in the agent's hands."""
     names = [f"app {number}" for number in range(count)]
