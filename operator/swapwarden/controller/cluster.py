@@ -220,24 +220,25 @@ class Cluster:
             self._dirty(row.name, COALESCE_SECONDS)
         return True
 
-    def labelled(self, name: str, uid: str, labels: Mapping[str, str | None]) -> None:
-        """This controller set these labels of a Node, or took them away (None); the watch is yet to tell."""
-        node = self.nodes.get(name)
-        if node is not None and node.uid == uid:
-            merged = {key: value for key, value in {**node.labels, **labels}.items() if value is not None}
-            self.nodes[name] = msgspec.structs.replace(node, labels=merged)
+    def labelled(self, before: nodes.NodeRow, labels: Mapping[str, str | None]) -> None:
+        """This controller set these labels of a Node, or took them away (None); the watch is yet to tell.
 
-    def tainted(self, name: str, uid: str, taints: tuple[nodes.WireTaint, ...]) -> None:
-        """A Node has these taints after a write of this controller; the watch is yet to tell."""
-        node = self.nodes.get(name)
-        if node is not None and node.uid == uid:
-            self.nodes[name] = msgspec.structs.replace(node, taints=taints)
+        `before` is the row that this was decided from. Where the watch has told of another one meanwhile, that counts:
+        it may be newer than the answer, and nothing would be told of it again.
+        """
+        if self.nodes.get(before.name) is before:
+            merged = {key: value for key, value in {**before.labels, **labels}.items() if value is not None}
+            self.nodes[before.name] = msgspec.structs.replace(before, labels=merged)
 
-    def offered(self, name: str, uid: str, amount: int | None) -> None:
-        """A Node offers so much of the extended resource after a write of this controller; the watch is yet to tell."""
-        node = self.nodes.get(name)
-        if node is not None and node.uid == uid:
-            self.nodes[name] = msgspec.structs.replace(node, swap_resource=amount)
+    def tainted(self, before: nodes.NodeRow, taints: tuple[nodes.WireTaint, ...]) -> None:
+        """A Node has these taints after a write of this controller; as in labelled()."""
+        if self.nodes.get(before.name) is before:
+            self.nodes[before.name] = msgspec.structs.replace(before, taints=taints)
+
+    def offered(self, before: nodes.NodeRow, amount: int | None) -> None:
+        """A Node offers so much of the extended resource after a write of this controller; as in labelled()."""
+        if self.nodes.get(before.name) is before:
+            self.nodes[before.name] = msgspec.structs.replace(before, swap_resource=amount)
 
     def lost(self, name: str, uid: str) -> None:
         """The node's state with this uid is gone. One that was made since, of which the watch is yet to tell, stays."""

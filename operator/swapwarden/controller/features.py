@@ -152,8 +152,8 @@ class Features:
         return self._rows.get(object_name(node))
 
     def wrote(self, row: FeatureRow) -> None:
-        """The API server's answer to a write: the watch is yet to tell."""
-        self._rows[row.name] = row
+        """The API server's answer to a write: the watch is yet to tell, or has told of what came after it."""
+        self._keep(row)
 
     async def run(self) -> None:
         """Until cancelled. Nothing is to be done where the controller sets all labels."""
@@ -192,13 +192,22 @@ class Features:
         row = new or old
         if row is None:
             return
-        known = self._rows.get(row.name)
         if new is None:
-            if known is not None and known.uid == row.uid:
-                del self._rows[row.name]
-        elif known is None or known.uid != new.uid or known.version < new.version:
-            self._rows[row.name] = new
+            self.lost(row)
+        else:
+            self._keep(new)
         self._changed(row.name.removeprefix(object_name("")))
+
+    def lost(self, row: FeatureRow) -> None:
+        """The API server has no such NodeFeature any more."""
+        known = self._rows.get(row.name)
+        if known is not None and known.uid == row.uid:
+            del self._rows[row.name]
+
+    def _keep(self, row: FeatureRow) -> None:
+        known = self._rows.get(row.name)
+        if known is None or known.uid != row.uid or known.version < row.version:
+            self._rows[row.name] = row
 
     def _settle(self, *, in_use: bool | None) -> None:
         if in_use is None and not self._missed:

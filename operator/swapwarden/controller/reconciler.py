@@ -255,7 +255,7 @@ class Reconciler:
             if error.status not in {404, 409}:  # the watch will say what became of the node
                 raise
         else:
-            self._known.labelled(name, node.uid, change.labels)
+            self._known.labelled(node, change.labels)
             log.info("labels changed", extra={"node": name, "labels": change.labels})
 
     async def _write_feature(self, node: nodes.NodeRow, wanted: labels.Labels, term: Term) -> None:
@@ -284,7 +284,13 @@ class Reconciler:
                 params=FIELD_MANAGER,
                 timeout=WRITE_TIMEOUT,
             )
-        self._published.wrote(features.decode(await self._counted(term, "feature", request)))
+        try:
+            answer = await self._counted(term, "feature", request)
+        except client.ApiError as error:
+            if error.status == 404 and row is not None:
+                self._published.lost(row)  # the watch may have told of that before the answer to an earlier write came
+            raise
+        self._published.wrote(features.decode(answer))
         log.info("labels asked for", extra={"node": node.name, "labels": change.labels})
 
     async def _remove_startup_taint(self, name: str, term: Term) -> None:
@@ -320,7 +326,7 @@ class Reconciler:
             if error.status not in {404, 409}:  # the watch will say what became of the node
                 raise
         else:
-            self._known.offered(name, node.uid, amount)
+            self._known.offered(node, amount)
             log.info("extended resource changed", extra={"node": name, "bytes": amount})
 
     async def _patch_taints(self, node: nodes.NodeRow, patch: taints.Patch | None, term: Term) -> bool:
@@ -334,7 +340,7 @@ class Reconciler:
                 raise
             return False
         written = decoding.decode(answer, nodes.WireNode)
-        self._known.tainted(node.name, node.uid, tuple(written.spec.taints))
+        self._known.tainted(node, tuple(written.spec.taints))
         return True
 
     async def _counted(self, term: Term, kind: str, request: Coroutine[Any, Any, bytes]) -> bytes:

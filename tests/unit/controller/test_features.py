@@ -175,6 +175,8 @@ async def test_what_the_watch_says_and_what_was_written() -> None:
         assert bench.features.of("one") == row(5, a="b"), "the watch is behind"
         tell("ns/swapwarden-one", row(4), row(6))
         assert bench.features.of("one") == row(6)
+        bench.features.wrote(row(5, a="b"))
+        assert bench.features.of("one") == row(6), "the answer is behind"
         bench.features.wrote(row(8, uid="new"))
         tell("ns/swapwarden-one", row(6), None)
         assert bench.features.of("one") == row(8, uid="new"), "another one of its name is there already"

@@ -96,7 +96,7 @@ class Bench:
     def no_swap(self) -> None:
         """The profile gives no swap, and the node says so."""
         self.known.profiles_changed({"p": NO_SWAP})
-        self.known.labelled("node-1", "uid-of-node-1", {names.BEHAVIOR_LABEL: "NoSwap"})
+        self.known.labelled(self.known.nodes["node-1"], {names.BEHAVIOR_LABEL: "NoSwap"})
 
     def pod_comes(self, name: str = "a", **fields: Any) -> None:
         self.known.pod_changed(f"default/{name}", None, pod(container(), name=name, uid=f"uid-{name}", **fields))
@@ -497,6 +497,16 @@ async def test_labels_of_before_stay_on_the_node_until_nfd_has_them_and_go_in_ti
     assert json.loads(taken.body)["metadata"]["labels"] == dict.fromkeys(LABELED.keys() - {names.SWAP_LABEL})
 
 
+async def test_a_nodefeature_that_is_gone_without_a_word_is_made_anew(asking: Bench) -> None:
+    asking.features.wrote(features.decode(json.dumps(feature({})).encode()))
+    asking.server.answer(failure(404, "NotFound", "gone"))
+    with pytest.raises(client.ApiError, match="gone"):
+        await asking.reconcile()
+    asking.server.answer(reply(feature(LABELED, 2)))
+    [made] = await asking.reconcile()
+    assert (made.method, made.path) == ("POST", FEATURES)
+
+
 async def test_no_label_is_written_before_it_is_known_where_to(asking: Bench) -> None:
     asking.features.in_use = None
     assert await asking.reconcile() == []
@@ -561,6 +571,38 @@ async def test_an_extended_resource_that_is_refused_is_tried_again(bench: Bench)
     await bench.reconcile()
     node_now = bench.known.nodes["node-1"]
     assert node_now.swap_resource is None
+
+
+TAINT = {"key": names.SWAP_TAINT, "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("given", "labels", "body"),
+    [
+        (profile(), {}, {}),
+        (OFFERING, OFFERED, {}),
+        (profile(taint_effect=names.TaintEffect.NO_SCHEDULE), LABELED, {"spec": {"taints": [TAINT]}}),
+    ],
+    ids=["labels", "resource", "taint"],
+)
+async def test_what_the_watch_tells_of_a_node_while_a_write_is_on_its_way_counts(
+    bench: Bench, given: profiles.Profile, labels: dict[str, str], body: dict[str, Any]
+) -> None:
+    """Others may have taken away what was written. Nothing more would be told of that."""
+    bench.known.node_changed("node-1", None, node(labels=labels))
+    bench.known.profiles_changed({"p": given})
+    bench.planned(version=1, applied=True, observed=1)
+    arrived = asyncio.Event()
+    bench.server.answer(arrived, reply({"metadata": {"name": "node-1"}, **body}))
+    looking = asyncio.create_task(bench.reconciler.reconcile("node-1"))
+    await bench.server.seen(1)
+    later = node(labels={**labels, "zone": "a"})
+    bench.known.node_changed("node-1", bench.known.nodes["node-1"], later)
+    arrived.set()
+    await looking
+    assert bench.known.nodes["node-1"] == later
+    bench.server.answer(reply({"metadata": {"name": "node-1"}, **body}))
+    assert len(await bench.reconcile()) == 1
 
 
 async def test_owners_of_pods_are_told_once(bench: Bench) -> None:
