@@ -82,13 +82,13 @@ async def test_of_one_address_the_namespace_that_has_most_gives_way(memory: Memo
 
 async def test_what_stalls_gives_way_first_whoever_has_most(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     stalled = [await memory.hold(f"address-{number}", 640 * KIB) for number in range(5)]
-    whole = await memory.hold("api", 100 * KIB)
+    whole = await memory.hold("api", 700 * KIB)
     whole.body.arrived()
     loop = asyncio.get_running_loop()
     now = loop.time
     monkeypatch.setattr(loop, "time", lambda: now() + 2 * bodies.STALLED_AFTER)
     young = [await memory.hold("api", SHARE) for _ in range(4)]
-    young.append(await memory.hold("api", SHARE - 3 * MIB))
+    young.append(await memory.hold("api", SHARE - 3 * MIB - 600 * KIB))
     assert [await each.gave_way() for each in (whole, *young)] == [False] * 6
     assert sum([await each.gave_way() for each in stalled]) == 1, "no more than it takes"
 
