@@ -297,7 +297,11 @@ async def test_what_is_tried_again_stays_its_owners() -> None:
 QUEUED = st.tuples(st.sampled_from("abcdef"), st.sampled_from([0.0, 0.5, 1.0]), st.booleans(), st.sampled_from("xyz"))
 
 
-@hypothesis.given(steps=st.lists(st.one_of(QUEUED, st.just("take"), st.just("done"), st.just("wait")), max_size=60))
+STEPS = st.one_of(QUEUED, st.sampled_from(["take", "done", "fail", "wait"]))
+
+
+@hypothesis.example(steps=[("a", 0.0, False, "x"), "take", "fail"])
+@hypothesis.given(steps=st.lists(STEPS, max_size=60))
 def test_whatever_is_added_is_taken_and_nothing_is_left_behind(steps: list[Any]) -> None:
     asyncio.run(_play(steps))
 
@@ -311,6 +315,10 @@ async def _play(steps: list[Any]) -> None:
             clock.time += 1.0
         elif step == "done" and busy:
             queue.done(busy.pop())
+        elif step == "fail" and busy:
+            queue.retry(busy[-1], 1.0, at_least=0.5)
+            wanted.add(busy[-1])
+            queue.done(busy.pop())
         elif step == "take":
             name = await taken(queue)
             if name is not None:
@@ -318,10 +326,10 @@ async def _play(steps: list[Any]) -> None:
                 assert name not in busy
                 wanted.discard(name)
                 busy.append(name)
-        elif step != "done":
+        elif step not in {"done", "fail"}:
             name, delay, urgent, owner = step
             queue.add(name, delay, urgent=urgent, owner=owner)
             wanted.add(name)
     assert wanted <= queue._again.keys(), "of what nobody works on"
-    left = [bool(each) for each in (queue._waiting, queue._due, queue._urgent, queue._others)]
-    assert left == [False] * 4
+    left = [bool(each) for each in (queue._waiting, queue._due, queue._urgent, queue._others, queue._barred)]
+    assert left == [False] * 5
