@@ -160,6 +160,7 @@ class PodConditions:
         """Write a pod's condition; what cannot be written now is tried again."""
         wanted = self._wanted.get(uid)
         if wanted is None:
+            self._backoffs.pop(uid, None)
             return
         pod = wanted.pod
         try:

@@ -317,6 +317,19 @@ async def test_what_fails_is_not_written_late_where_the_pod_needs_it_no_more(ben
     assert await bench.look() == []
 
 
+async def test_of_what_failed_and_is_needed_no_more_nothing_is_kept(bench: Bench) -> None:
+    bench.has(told(violation("WriteFailed")), with_enforced("True"))
+    bench.api.refuse = [client.ApiError(403, "", "denied by somebody's policy", retry_after=0.02)]
+    async with bench.running():
+        bench.made.nudge("n")
+        await until(lambda: bench.made._backoffs)
+        bench.has(newer(told(), version=9))
+        bench.made.nudge("n")
+        await until(lambda: not bench.made._backoffs)
+    assert bench.api.patches == []
+    assert not bench.made._wanted
+
+
 async def test_nothing_is_written_in_a_term_that_is_over(bench: Bench) -> None:
     led = Led()
     bench.term = term(1, led)
