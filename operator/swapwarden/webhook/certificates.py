@@ -83,7 +83,12 @@ class Certificates:
         """Check every `interval` seconds, for ever."""
         while True:
             await asyncio.sleep(interval)
-            await asyncio.to_thread(self.check)
+            try:
+                await asyncio.to_thread(self.check)
+            except Exception:
+                # Else the certificate in use would expire, and nobody would have been told why.
+                RELOADS.inc("failed")
+                log.exception("cannot look at the certificate; trying again in %.1f s", interval)
 
     def _stamp_now(self) -> _Stamp:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 import os
@@ -17,6 +18,7 @@ from cryptography.x509.oid import NameOID
 from swapwarden.webhook import certificates
 
 from testbed import pki
+from tests.unit.kube.scripted import until
 
 
 @pytest.fixture
@@ -205,3 +207,26 @@ def test_the_expiry_is_read_from_certificates_of_all_sorts(year: int) -> None:
 def test_what_is_no_certificate_raises_nothing_else(pem: str) -> None:
     with pytest.raises(ValueError, match=r"certificate|CERTIFICATE"):
         certificates.not_after(pem)
+
+
+async def test_an_unexpected_error_ends_no_watch(
+    pair: pki.KeyPair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loaded = certificates.Certificates(pair.certificate, pair.key)
+    failed, looks = certificates.RELOADS.value("failed"), 0
+
+    def check() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise RuntimeError("can't start new thread")
+        return False
+
+    monkeypatch.setattr(loaded, "check", check)
+    watching = asyncio.create_task(loaded.watch(0.0))
+    await until(lambda: looks > 2 or watching.done())
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+    assert certificates.RELOADS.value("failed") == failed + 1
+    assert "can't start new thread" in caplog.text
