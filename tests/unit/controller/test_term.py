@@ -110,6 +110,9 @@ async def test_the_end_of_a_term_cuts_what_is_on_its_way(fly: Callable[..., Flig
 
 async def test_draining_lets_writes_finish_and_none_begin(fly: Callable[..., Flight]) -> None:
     flight = fly()
+    earlier, done = await flight.begins()
+    earlier.answer.set()
+    await done
     request, task = await flight.begins()
     draining = asyncio.create_task(flight.term.drain(60.0))
     await asyncio.sleep(0)
