@@ -29,7 +29,8 @@ WAIT = metrics.histogram(
 SLACK: Final = 64
 """So many outdated entries are not worth tidying up."""
 OF_ALL: Final = 4
-"""One of so many turns is for the name that has been due longest, urgent or not."""
+"""One of so many turns is not for urgent names: it is alternately for the name that has been due longest, urgent or
+not, and for the owner whose turn it is among those of other names."""
 
 
 NOBODY: Final = frozenset[str]()
@@ -80,9 +81,9 @@ class WorkQueue:
     """Names with the time at which they are due. Of those that are, urgent ones come first, then the others.
 
     Of both, those for whom the work is, their owners, take turns, and each owner's names come in the order in which
-    they became due, or urgent. One of four turns goes to the longest due whatever it is: urgent work that never ends
-    keeps no other waiting for ever. No name is there twice, so that one which changes all the time has no more turns
-    than others.
+    they became due, or urgent. Of eight turns one goes to the longest due whatever it is, and one to what is not
+    urgent: urgent work that never ends keeps no other waiting for ever, and one owner's keeps no other owner waiting
+    for long. No name is there twice, so that one which changes all the time has no more turns than others.
 
     A name that is added again while it waits keeps the earlier time, and stays urgent. A name that is added while a
     worker has it waits until the worker is done, so that work on one name never overlaps and no change is missed.
@@ -187,8 +188,13 @@ class WorkQueue:
                 pass
 
     def _take(self) -> str:
-        self._turn = (self._turn + 1) % OF_ALL
-        name = (self._urgent or self._others).next() if self._turn else next(iter(self._due))
+        self._turn = (self._turn + 1) % (2 * OF_ALL)
+        if self._turn == 0:
+            name = next(iter(self._due))
+        elif self._turn == OF_ALL:
+            name = (self._others or self._urgent).next()
+        else:
+            name = (self._urgent or self._others).next()
         wish = self._busy[name] = self._waiting.pop(name)
         del self._due[name]
         self._urgent.remove(name, wish.urgent)

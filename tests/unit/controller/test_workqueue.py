@@ -260,6 +260,21 @@ async def test_one_owners_many_names_keep_anothers_waiting_for_a_few_turns_only(
     assert crowd == [f"crowd-{number:04}" for number in range(10, 16)]
 
 
+async def test_one_owners_urgent_names_keep_what_is_not_urgent_of_another_waiting_for_a_few_turns_only() -> None:
+    clock = Clock()
+    queue = workqueue.WorkQueue("test", clock)
+    for number in range(1000):
+        queue.add(f"crowd-{number}", owner="crowd")
+    clock.time += 1
+    queue.add("plain", owner="a")
+    got = []
+    for number in range(24):
+        queue.add(f"urgent-{number}", urgent=True, owner="crowd")
+        got += await several(queue, 1)
+    assert "plain" in got[: 4 * workqueue.OF_ALL]
+    assert sum(name.startswith("urgent") for name in got) == 18
+
+
 async def test_a_crowd_of_new_owners_ahead_does_not_push_back_who_waits() -> None:
     queue = workqueue.WorkQueue("test", Clock())
     queue.add("first", urgent=True, owner="patient")
