@@ -262,6 +262,8 @@ class Settler:
             knob.holds = action.write
             ran = down = None
             found = again
+        if knob.limit is not None and found > knob.limit:  # as was seen: it does not begin with the next event
+            knob.above = pods.Above(since, ran)
         raise ContestedError(f"{knob.path}: another writer changes it all the time")
 
     @staticmethod

@@ -569,6 +569,36 @@ async def test_an_event_that_came_before_others_were_lost_counts_from_then(
     assert plain.known(pod).tally.milliseconds < 5000
 
 
+async def test_what_was_seen_to_be_written_over_at_once_counts_until_it_is_repaired(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from the next event, which is read when all else was done: another writer may be as quick as the agent."""
+    monkeypatch.setattr(settler, "CONTESTED_SECONDS", 1000.0)
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    pod = await plain.run(1, "app")
+    known = plain.known(pod)
+    agent.catch_up()
+    real, writes = plain.cgroups.set_limit, 0
+
+    def overwritten(path: str, limit: int) -> None:
+        nonlocal writes
+        writes += 1
+        real(path, limit)
+        if writes <= settler.ATTEMPTS:
+            write(pod, "max")
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", overwritten)
+    write(pod, "max")
+    agent.catch_up()
+    assert swap_max(pod) == "max"
+    before = known.tally.milliseconds
+    plain.later += 3
+    agent.catch_up()
+    assert swap_max(pod) == "0"
+    assert 3000 <= known.tally.milliseconds - before < 3500
+
+
 async def test_what_an_event_tells_of_counts_from_the_event(plain: Node) -> None:
     agent = plain.start(state({1: 0}))
     pod = await plain.run(1, "app")
