@@ -56,7 +56,7 @@ class Fight:
 
 
 class Above(NamedTuple):
-    """A file held more than it is to, and could not be written yet."""
+    """A file may hold more than it is to, and could not be read or written yet."""
 
     since: float
     ran: names.Cause | None

@@ -213,6 +213,8 @@ class Settler:
         """As `_try`."""
         if knob.target is targets.Hold.LEAVE:
             return self._settled(knob, knob.found)
+        if knob.above is None:  # until it was looked at
+            knob.above = pods.Above(since, ran)
         looked = self._clock()
         found = self._fs.limit(knob.path)
         down = None if knob.settled else names.Cause.AGENT_DOWN
@@ -250,30 +252,20 @@ class Settler:
                 return self._settled(knob, found, swap, looked=looked, seen=False)
             if action.write < found:
                 self._unlowered.add(knob)
-                since, ran = self._since(knob, found, since, ran)
+                since, ran = min(since, knob.above.since), ran or knob.above.ran
             self._write(knob, found, action.write)
             looked = self._clock()
             again = self._fs.limit(knob.path)
             self._account(knob, found, action.write, noticed, since, swap=swap, ran=ran, down=down)
-            knob.above = None
             WRITES.inc(knob.kind, "ok" if again == action.write else "overwritten")
+            since = self._clock()
             if again != action.write:
-                noticed = since = self._clock()
+                noticed = since
+            knob.above = pods.Above(since, None)  # as was seen, or until it was: not only from the next event on
             knob.holds = action.write
             ran = down = None
             found = again
-        if knob.limit is not None and found > knob.limit:  # as was seen: it does not begin with the next event
-            knob.above = pods.Above(since, ran)
         raise ContestedError(f"{knob.path}: another writer changes it all the time")
-
-    @staticmethod
-    def _since(knob: pods.Knob, found: int, since: float, ran: names.Cause | None) -> tuple[float, names.Cause | None]:
-        """Since when a file that is about to be lowered is exposed, and why: it may not be the first try."""
-        if knob.above is not None:
-            since, ran = min(since, knob.above.since), ran or knob.above.ran
-        if ran is not None or (knob.holds is not None and found != knob.holds):
-            knob.above = pods.Above(since, ran)
-        return since, ran
 
     def _above(self, knob: pods.Knob) -> int:
         """The least limit of the cgroups above a file's; where others just lowered the pod's, what that is to be."""

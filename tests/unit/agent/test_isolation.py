@@ -599,6 +599,34 @@ async def test_what_was_seen_to_be_written_over_at_once_counts_until_it_is_repai
     assert 3000 <= known.tally.milliseconds - before < 3500
 
 
+@pytest.mark.parametrize("error", [cgroupfs.CgroupError("out of memory"), ZeroDivisionError("a mistake")])
+async def test_what_an_event_told_of_and_could_not_be_looked_at_counts_from_the_event(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults, error: Exception
+) -> None:
+    monkeypatch.setattr(settler, "FAILED_SECONDS", (1000.0, 1000.0))
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    pod = await plain.run(1, "app")
+    known = plain.known(pod)
+    agent.catch_up()
+
+    def fail(*_: object) -> None:
+        raise error
+
+    plain.later += 100
+    with monkeypatch.context() as broken:
+        broken.setattr(plain.cgroups, "limit", fail)
+        write(pod, "max")
+        agent.catch_up()
+    assert swap_max(pod) == "max"
+    assert faults.count == isinstance(error, ZeroDivisionError)
+    before = known.tally.milliseconds
+    plain.later += 20
+    agent._again(known.knob)
+    assert swap_max(pod) == "0"
+    assert 20_000 <= known.tally.milliseconds - before < 30_000
+
+
 async def test_what_an_event_tells_of_counts_from_the_event(plain: Node) -> None:
     agent = plain.start(state({1: 0}))
     pod = await plain.run(1, "app")
