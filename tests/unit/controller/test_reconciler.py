@@ -778,6 +778,9 @@ async def test_owners_are_told_of_so_many_namespaces_only(bench: Bench, monkeypa
         bench.server.answer(answer(version))
         await bench.reconcile()
     assert len(bench.told.reasons) == leftout.MAX_NAMESPACES
+    bench.known.node_changed("node-1", bench.known.nodes["node-1"], None)
+    await bench.reconcile()
+    assert not list(leftout.PODS.samples()), "nothing is left for other tests"
 
 
 LACKS = 'NodeSwapState.swapwarden.dev "node-1" is invalid: patch: strict decoding error: unknown field "spec.guarantee"'
