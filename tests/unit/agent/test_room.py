@@ -47,6 +47,17 @@ def test_a_kernel_that_counts_no_swap_cache(tree: CgroupTree, space: room.Room) 
     assert space.out(name(tree, pod)) == 40 * MIB
 
 
+def test_a_stat_that_cannot_be_read_tells_of_no_swap_cache(
+    tree: CgroupTree, space: room.Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> None:
+        raise cgroupfs.DeniedError("closed")
+
+    pod = tree.pod(1, memory_swap_current=mib(40))
+    monkeypatch.setattr(space._fs, "stat", denied)
+    assert space.out(name(tree, pod)) == 40 * MIB
+
+
 def test_the_least_of_memory_max_and_memory_high_is_the_ceiling(tree: CgroupTree, space: room.Room) -> None:
     pod = tree.pod(1, memory_swap_current=mib(4), memory_max=mib(64), memory_high=mib(32))
     assert [usage.ceiling for usage in space.usages(name(tree, pod))] == [AVAILABLE, 32 * MIB]
