@@ -1203,3 +1203,110 @@ async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets
     await until(lambda: (swap_max(crowd.pods[HOSTILE]), swap_max(crowd.apps[HOSTILE])) == own)
     await until(lambda: condition(agent, "Applied") == ("True", "AsSpecified"))
     await until(lambda: condition(agent, "Degraded") == ("False", "AsExpected"))
+
+
+class Overwritten:
+    """Files that others write over, and how long each was above its limit at least, as far as an agent can know."""
+
+    def __init__(self, crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._node = crowd.node
+        self._patch = monkeypatch
+        pods = list(crowd.pods.values())
+        self.pod_of = dict(zip([*pods, *crowd.apps.values()], [*pods, *pods], strict=True))
+        self._since: dict[pathlib.Path, float] = {}
+        self.lasted: dict[pathlib.Path, float] = {}
+        self.lost = False
+        """Whether the kernel has dropped events, which it has not told of yet."""
+        real = inotify.Inotify.read
+
+        def read(notify: inotify.Inotify) -> list[inotify.Event]:
+            overflow = [inotify.Event(-1, inotify.Q_OVERFLOW, "")] if self.lost else []
+            self.lost = False
+            return overflow + real(notify)
+
+        monkeypatch.setattr(inotify.Inotify, "read", read)
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time() + self._node.later
+
+    def begin(self, since: float = 0.0) -> None:
+        """Forget what was, and have what is written from now on count `since`, if that is given."""
+        self._since, self.lasted = {}, {}
+        if since:
+            self._since = {path: since for path in self.pod_of if swap_max(path) == "max"}
+
+    def look(self) -> None:
+        """Those that were repaired meanwhile were above until the look before, at least."""
+        for path in list(self._since):
+            if swap_max(path) == "max":
+                self.lasted[path] = self.now() - self._since[path]
+            else:
+                del self._since[path]
+
+    def write(self, agent: enforcer.Enforcer, path: pathlib.Path, how: str) -> None:
+        """Write over a file, of which the agent is told, or not, or when it cannot use the file."""
+        write(path, "max")
+        since = self.now()
+        if how == "lost":
+            list(agent._watches.read())
+            self.lost = True
+        else:
+            with self._patch.context() as broken:
+                if how != "told":
+                    broken.setattr(self._node.cgroups, how, failing(getattr(self._node.cgroups, how), path))
+                agent.catch_up()
+            since = self.now()
+        self._since.setdefault(path, since)
+
+
+def failing(real: Callable[..., Any], bad: pathlib.Path) -> Callable[..., Any]:
+    """As it is, but for one cgroup."""
+
+    def call(path: str, *more: object) -> Any:
+        if str(bad).endswith(path):
+            raise cgroupfs.CgroupError("out of memory")
+        return real(path, *more)
+
+    return call
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_no_exposure_is_told_shorter_than_it_was(plain: Node, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Whether its event is told, is lost, or comes when the file cannot be used, or no agent is there."""
+    for module, name in ((settler, "FAILED_SECONDS"), (settler, "FILE_SECONDS"), (trouble, "RETRY_SECONDS")):
+        monkeypatch.setattr(module, name, (1e6, 1e6))
+    monkeypatch.setattr(watches, "POLL_SECONDS", 1e6)
+    chance = random.Random(seed)  # noqa: S311 no secret
+    crowd = Crowd(plain)
+    written = Overwritten(crowd, monkeypatch)
+    agent = plain.start()
+    agent.apply(crowd.state())
+    for _ in range(12):
+        compare(agent)
+        agent.catch_up()
+        before = {pod: plain.known(pod).tally.milliseconds for pod in crowd.pods.values()}
+        written.begin()
+        for path in chance.sample(list(written.pod_of), 3):
+            plain.later += chance.random() * 5
+            written.look()
+            written.write(agent, path, chance.choice(["told", "lost", "limit", "set_limit"]))
+        plain.later += chance.random() * 5
+        if chance.random() < 0.2:
+            plain.stop()
+            written.lost, away = False, written.now()
+            for path in chance.sample(list(written.pod_of), 3):
+                write(path, "max")
+            written.begin(away)
+            before = dict.fromkeys(before, 0.0)
+            plain.later += chance.random() * 5
+            written.look()
+            agent = plain.start(crowd.state(), away=away)
+        written.look()
+        agent.catch_up()
+        for knob in agent._mirror.knobs():
+            agent._again(knob)
+        compare(agent)
+        for path, seconds in written.lasted.items():
+            pod = written.pod_of[path]
+            assert plain.known(pod).tally.milliseconds - before[pod] >= 1000 * seconds - 0.001
+        assert {swap_max(path) for path in written.pod_of} == {str(MIB), str(2 * MIB)}
