@@ -586,7 +586,9 @@ class Enforcer:
     def container_came(self, container: pods.Container, mark: worklist.Mark) -> None:
         """As mirror.Listener."""
         self._changed()
-        if not self._puts_off(container):
+        if self._puts_off(container):
+            self._watches.release(container)
+        else:
             self._retarget_container(container, mark.noticed)
 
     @staticmethod
@@ -595,7 +597,10 @@ class Enforcer:
         return next((each for each in everyone if knob in each.knobs), None)
 
     def _puts_off(self, container: pods.Container | None) -> bool:
-        """Whether so much happens to a container, whose doing that may be, that it is looked at a little later."""
+        """Whether so much happens to a container, whose doing that may be, that it is looked at a little later.
+
+        Until then nothing is to be told of it: what is done in a loop would fill the queue that all events come by.
+        """
         if container is None:
             return False
         now = self._clock()
@@ -832,7 +837,6 @@ class Enforcer:
         if self._mirror.concerns(owner, event):
             self._worklist.mark(Child(owner, event.name), worklist.Weight.ARRIVAL, mark)
         elif isinstance(owner, pods.Container) and self._puts_off(owner):
-            # Cgroups of its own, made in a loop, would fill the queue that all events come by.
             self._watches.release(owner)
 
     def _repair(self, knob: pods.Knob, noticed: float, since: float) -> None:
@@ -840,7 +844,7 @@ class Enforcer:
         if knob.watch is None:
             return
         if knob.is_inner and self._puts_off(self._container_of(knob)):
-            knob.right_watch = None  # what was told of it now is yet to be looked at
+            self._watches.release(knob)
             return
         # What the agent wrote itself is told of, too.
         if knob.number <= self._read_until:
