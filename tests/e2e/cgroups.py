@@ -67,6 +67,17 @@ def of_container(node: Node, pod: Any, name: str = "main") -> Path:
     return find(node, f"{container_id(pod, name)}.scope")
 
 
+def first_process(node: Node, folder: Path) -> str:
+    """The id of the process that came first into a container's cgroup."""
+    return node.read(folder / "cgroup.procs").split()[0]
+
+
+def status_of(node: Node, process: str) -> dict[str, str]:
+    """What the kernel says of a process, by name: capabilities, user, and so on (proc_pid_status(5))."""
+    lines = node.read(f"/proc/{process}/status").splitlines()
+    return dict(line.split(":\t") for line in lines if ":\t" in line)
+
+
 def swap_max(node: Node, folder: Path) -> str:
     """What a cgroup's memory.swap.max holds."""
     return node.read(folder / "memory.swap.max").strip()

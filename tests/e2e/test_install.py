@@ -52,8 +52,7 @@ def test_the_policies_agree_with_the_types_of_what_they_are_about(cluster: Provi
 
 def test_the_agent_runs_with_nothing_but_uid_0(node: Node, swapwarden: Release) -> None:
     scope = cgroups.of_container(node, swapwarden.agent(), "agent")
-    process = node.read(scope / "cgroup.procs").split()[0]
-    status = dict(line.split(":\t") for line in node.read(f"/proc/{process}/status").splitlines() if ":\t" in line)
+    status = cgroups.status_of(node, cgroups.first_process(node, scope))
     assert status["Uid"].split() == ["0"] * 4
     assert {status[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {"0" * 16}
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")

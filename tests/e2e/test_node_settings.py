@@ -1,7 +1,8 @@
-"""What a profile says of the node's kernel, where the chart gives the agent the files for it."""
+"""What the chart gives the agent only where it is asked to: files of the node's kernel, and a turn before others."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from testbed import commands
+from tests.e2e import cgroups
 from tests.e2e.cgroups import TIMEOUT
 from tests.e2e.conftest import Wait
 from tests.e2e.provider import Node, Provider
@@ -27,11 +29,12 @@ systemd-run --quiet --wait --property=MemoryMax=16M sh -c 'seq 5000000 > /dev/sh
 
 @pytest.fixture(scope="module")
 def given(cluster: Provider, swapwarden: Release) -> Iterator[None]:
-    """An agent with the files of /proc/sys/vm and of zswap."""
+    """An agent with the files of /proc/sys/vm and of zswap, and before ordinary processes."""
     if not cluster.owns_swap:
         pytest.skip(f"the kernel of {cluster.name}'s node is not the suite's own")
     try:
-        swapwarden.upgrade(**{"agent.kernel.vm": "true", "agent.kernel.zswap": "true"})
+        asked = ("agent.kernel.vm", "agent.kernel.zswap", "agent.realtime")
+        swapwarden.upgrade(**dict.fromkeys(asked, "true"))
         yield
     finally:
         # Values that are not given have their default again.
@@ -63,6 +66,17 @@ def test_zswap_and_swappiness_are_set_and_put_back(node: Node, swapwarden: Relea
     unused = swapped_to_zswap()
     node.run(["sh", "-c", SWAP_TEXT], timeout=TIMEOUT)
     assert swapped_to_zswap() == unused
+
+
+@pytest.mark.usefixtures("given")
+def test_an_agent_that_runs_before_ordinary_processes_keeps_no_capability(node: Node, swapwarden: Release) -> None:
+    process = cgroups.first_process(node, cgroups.of_container(node, swapwarden.agent(), "agent"))
+    # Behind the name in parentheses; policy is field 41 of proc_pid_stat(5), and rt_priority field 40.
+    fields = node.read(f"/proc/{process}/stat").rpartition(") ")[2].split()
+    assert (int(fields[41 - 3]) & 0xFF, fields[40 - 3]) == (os.SCHED_FIFO, "1")
+    status = cgroups.status_of(node, process)
+    assert {status[f"Cap{kind}"] for kind in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
+    assert swapwarden.total("agent", "swapwarden_agent_realtime") == 1
 
 
 @pytest.mark.usefixtures("given")
