@@ -98,6 +98,7 @@ class _Answering(client.Client):
         path: str,
         *,
         params: Mapping[str, str] | None = None,
+        accept: str = client.JSON,  # noqa: ARG002 as the client has it
         timeout: float = client.REQUEST_SECONDS,  # noqa: ASYNC109, ARG002 as the client has it
     ) -> bytes:
         return self._answer(f"{path}?{parse.urlencode(params)}" if params else path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import pathlib
 import sys
 import time
@@ -98,7 +99,7 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
         found.extend(_PROFILES.decode(item) for item in page.items or ())
         return page.metadata
 
-    await paging.read(lambda params: api.get(PROFILES, params=params, timeout=REQUEST_SECONDS), take, {})
+    await paging.read(functools.partial(api.get, timeout=REQUEST_SECONDS), PROFILES, take, {})
     owned = {each.metadata.name for each in found if is_owned(each.metadata.labels, owner)}
     foreign = {each.metadata.name for each in found} - owned
     problems = []

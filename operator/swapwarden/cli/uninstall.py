@@ -366,7 +366,7 @@ async def _list(
         return page.metadata
 
     try:
-        await paging.read(lambda params: _tried(_get, api, path, params), take, selector)
+        await paging.read(functools.partial(_got, api), path, take, selector)
     except client.ApiError as error:
         if error.status == 404:
             return []
@@ -381,8 +381,10 @@ def _left_out(path: str, one: decoding.Identity, why: str) -> None:
     print(f"{path.rpartition('/')[2]} {name} is left out: not understood: {why}", file=sys.stderr)
 
 
-async def _get(api: client.Client, path: str, params: Mapping[str, str]) -> bytes:
-    return await api.get(path, params=params, timeout=REQUEST_SECONDS)
+async def _got(api: client.Client, path: str, *, params: Mapping[str, str], accept: str) -> bytes:
+    asked = functools.partial(api.get, path, params=params, accept=accept, timeout=REQUEST_SECONDS)
+    body: bytes = await _tried(asked)
+    return body
 
 
 async def _tried(request: Any, *arguments: Any) -> Any:
@@ -396,7 +398,7 @@ async def _tried(request: Any, *arguments: Any) -> Any:
         except client.Unreachable:
             pass
         except client.ApiError as error:
-            if error.status not in {403, 409, 429} and error.status < 500:
+            if (error.status not in {403, 409, 429} and error.status < 500) or paging.is_too_deep(error):
                 raise
         await asyncio.sleep(waits.next())
     return await request(*arguments)

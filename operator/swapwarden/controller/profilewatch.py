@@ -104,8 +104,8 @@ class ProfileWatch:
                     log.error("profile %s cannot be understood; what was known of it stays: %s", name, error)  # noqa: TRY400 the text says all
             return page.metadata
 
-        metadata = await paging.read(lambda params: self._api.get(profilereporter.PROFILES, params=params), take, {})
-        left_out |= self._store.replace(found, int(metadata.resource_version), left_out)
+        listed = await paging.read(self._api.get, profilereporter.PROFILES, take, {})
+        left_out |= self._store.replace(found, int(listed.resource_version), left_out)
         informer.LEFT_OUT.set(len(left_out), names.PROFILE_PLURAL)
         informer.LAST_EVENT.set(time.time(), names.PROFILE_PLURAL)
         self.heard = time.monotonic()

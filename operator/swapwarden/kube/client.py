@@ -15,7 +15,7 @@ import struct
 import time
 import urllib.parse
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import httptools
 import msgspec
@@ -297,6 +297,17 @@ def _bare(name: str) -> str:
     return name.encode() if name.isascii() else name  # type: ignore[return-value]  # ssl takes bytes, too
 
 
+class _Call(NamedTuple):
+    """What is asked."""
+
+    method: str
+    path: str
+    params: Mapping[str, str] | None
+    body: bytes | None = None
+    content_type: str = JSON
+    accept: str = JSON
+
+
 class Client:
     """An API server as seen by one identity. Use it as an async context manager, within one event loop."""
 
@@ -339,10 +350,11 @@ class Client:
         path: str,
         *,
         params: Mapping[str, str] | None = None,
+        accept: str = JSON,
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
     ) -> bytes:
-        """GET; gives the body."""
-        return await self.request("GET", path, params=params, timeout=timeout)
+        """GET; gives the body. `accept` chooses its form."""
+        return await self.request("GET", path, params=params, accept=accept, timeout=timeout)
 
     async def post(
         self,
@@ -389,6 +401,7 @@ class Client:
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = JSON,
+        accept: str = JSON,
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
     ) -> bytes:
         """Send one request and read the whole answer within `timeout` seconds.
@@ -401,7 +414,7 @@ class Client:
             async with (
                 asyncio.timeout(timeout),
                 self._slots,
-                self._exchange(method, path, params, body, content_type) as connection,
+                self._exchange(_Call(method, path, params, body, content_type, accept)) as connection,
             ):
                 answer = await connection.whole_body()
         except TimeoutError as error:
@@ -430,7 +443,7 @@ class Client:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(timeout):
-                    connection = await stack.enter_async_context(self._exchange("GET", path, params, None, JSON))
+                    connection = await stack.enter_async_context(self._exchange(_Call("GET", path, params)))
                     answer = await connection.whole_body() if connection.status >= 400 else b""
             except TimeoutError as error:
                 REQUESTS.inc("WATCH", "timeout")
@@ -447,16 +460,14 @@ class Client:
         return Unreachable(f"no answer from {self._netloc} within {timeout:g} s to {method} {path}")
 
     @contextlib.asynccontextmanager
-    async def _exchange(
-        self, method: str, path: str, params: Mapping[str, str] | None, body: bytes | None, content_type: str
-    ) -> AsyncIterator[_Connection]:
+    async def _exchange(self, call: _Call) -> AsyncIterator[_Connection]:
         """Send one request; gives the connection, which has the answer's head and from which its body is to be read."""
-        connection = await self._send(method, path, params, body, content_type)
+        connection = await self._send(call)
         if connection.status == 401 and self._config.token_file:
             # The token may have been replaced since the last look at its file.
             connection.close()
             self._config.token_file.forget()
-            connection = await self._send(method, path, params, body, content_type)
+            connection = await self._send(call)
         self._dated = connection.headers.get("date", ""), time.monotonic()
         try:
             yield connection
@@ -466,10 +477,8 @@ class Client:
             else:
                 connection.close()
 
-    async def _send(
-        self, method: str, path: str, params: Mapping[str, str] | None, body: bytes | None, content_type: str
-    ) -> _Connection:
-        request = self._encode(method, path, params, body, content_type)
+    async def _send(self, call: _Call) -> _Connection:
+        request = self._encode(call)
         self._drop_unusable()
         if self._idle:
             kept = self._idle.pop()
@@ -490,23 +499,21 @@ class Client:
             else:
                 connection.close()
 
-    def _encode(
-        self, method: str, path: str, params: Mapping[str, str] | None, body: bytes | None, content_type: str
-    ) -> bytes:
-        query = f"?{urllib.parse.urlencode(params)}" if params else ""
+    def _encode(self, call: _Call) -> bytes:
+        query = f"?{urllib.parse.urlencode(call.params)}" if call.params else ""
         lines = [
-            f"{method} {self._prefix}{path}{query} HTTP/1.1",
+            f"{call.method} {self._prefix}{call.path}{query} HTTP/1.1",
             f"Host: {self._netloc}",
             f"User-Agent: {self._user_agent}",
-            f"Accept: {JSON}",
+            f"Accept: {call.accept}",
         ]
         token = self._config.token()
         if token:
             lines.append(f"Authorization: Bearer {token}")
         lines += [f"{name}: {value}" for name, value in self._config.impersonation]
-        if body is not None:
-            lines += [f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
-        return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
+        if call.body is not None:
+            lines += [f"Content-Type: {call.content_type}", f"Content-Length: {len(call.body)}"]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + (call.body or b"")
 
     async def _tunnel(self) -> socket.socket:
         # Loaded by nobody who has no proxy.

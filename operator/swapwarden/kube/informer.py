@@ -28,7 +28,8 @@ SYNCED = metrics.gauge(
 )
 LISTS = metrics.counter(
     "swapwarden_informer_lists_total",
-    "Lists of a resource that were begun, by reason: start, expired (the watch was too far behind), error.",
+    "Lists of a resource that were begun, by reason: start, expired (the watch was too far behind), error, unwatched"
+    " (there are objects that the API server cannot watch).",
     labels=("resource", "reason"),
 )
 EVENTS = metrics.counter(
@@ -111,7 +112,7 @@ class Informer(Generic[W, R]):
         self._path = path
         self._project = project
         self.name = name
-        LISTS.begin((name, reason) for reason in ("start", "expired", "error"))
+        LISTS.begin((name, reason) for reason in ("start", "expired", "error", "unwatched"))
         ERRORS.begin((name, kind) for kind in ("request", "object", "handler", "internal"))
         self._on_change = on_change
         self._page_size = page_size
@@ -121,6 +122,7 @@ class Informer(Generic[W, R]):
         self._pages: decoding.Decoder[_Page[W]] = decoding.Decoder(page[wire])
         self._rows: dict[str, R] = {}
         self._left_out = set[str]()
+        self._alone: frozenset[str] = frozenset()
         self._version = ""
         self._errors = 0
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
@@ -148,6 +150,8 @@ class Informer(Generic[W, R]):
                 if not self._version:
                     await self._list(reason)
                 await self._watch()
+                if self._alone:
+                    reason, self._version = "unwatched", ""
             except watch.Expired as error:
                 reason, self._version, wait = "expired", "", self._backoff.next()
                 log.info("what is known of %s is too old to go on from (%s); listing them again", self.name, error)
@@ -176,16 +180,22 @@ class Informer(Generic[W, R]):
         LISTS.inc(self.name, reason)
         found: dict[str, R] = {}
         left_out = set[str]()
-        metadata = await paging.read(
-            lambda params: self._api.get(self._path, params=params),
-            lambda body: self._read(body, found, left_out),
-            self._params,
-            self._page_size,
+        listed = await paging.read(
+            self._api.get, self._path, lambda body: self._read(body, found, left_out), self._params, self._page_size
         )
         self._replace(found)
         self._left_out = left_out
         LEFT_OUT.set(len(left_out), self.name)
-        self._version, self._errors = metadata.resource_version, 0
+        self._version, self._errors = listed.resource_version, 0
+        if listed.alone - self._alone:
+            log.warning(
+                "the API server can neither list nor watch %s of %s, so deeply are they nested; they are read by"
+                " themselves, about once a minute",
+                ", ".join(map(decoding.shown, sorted(listed.alone)[:5])),
+                self.name,
+                extra={"count": len(listed.alone)},
+            )
+        self._alone = listed.alone
         if not self.synced.is_set():
             log.info("all %s are known", self.name, extra={"count": len(self._rows)})
         self.heard = time.monotonic()
@@ -260,8 +270,9 @@ class Informer(Generic[W, R]):
     async def _watch(self) -> None:
         """Follow the collection from the last version on, until the server ends the answer."""
         begun = time.monotonic()
+        params = paging.without(self._params, self._alone)
         async with contextlib.aclosing(
-            watch.watch(self._api, self._path, resource_version=self._version, params=self._params, decode=self._decode)
+            watch.watch(self._api, self._path, resource_version=self._version, params=params, decode=self._decode)
         ) as events:
             async for event in events:
                 self._take(event)

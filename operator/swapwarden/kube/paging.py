@@ -1,42 +1,121 @@
-"""Reads collections page by page, in pages that fit into one answer."""
+"""Reads collections page by page, in pages that fit into one answer and that the API server can write."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+import urllib.parse
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, Protocol
+
+import msgspec
 
 from swapwarden.kube import client, decoding
 
 PAGE_SIZE: Final = 500
 """Objects in one page: kubectl's own number."""
 
+TABLE: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
+"""Names and versions, with no object's spec or status (KEP-555)."""
+_TOO_DEEP: Final = "exceeded max depth"
+
+
+class Get(Protocol):
+    """Asks for a page, or for one object; raises what client.Client.get raises."""
+
+    def __call__(self, path: str, /, *, params: Mapping[str, str], accept: str) -> Awaitable[bytes]: ...
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """What there is to say of a collection that was read."""
+
+    resource_version: str
+    """Of the last page; where the list began, and all of it is as of."""
+    alone: frozenset[str] = frozenset()
+    """Names of objects that the API server gives by themselves only: a watch ends where one of them changes."""
+
+
+class _Row(msgspec.Struct):
+    object: msgspec.Raw
+
+
+class _Table(msgspec.Struct):
+    rows: list[_Row] | None
+    metadata: decoding.ListMetadata
+
+
+_TABLES: Final = decoding.Decoder(_Table)
+
 
 async def read(
-    get: Callable[[Mapping[str, str]], Awaitable[bytes]],
+    get: Get,
+    path: str,
     take: Callable[[bytes], decoding.ListMetadata],
     params: Mapping[str, str],
     size: int = PAGE_SIZE,
-) -> decoding.ListMetadata:
-    """Read a whole collection; gives the metadata of its last page.
+) -> Listed:
+    """Read the whole collection at `path`.
 
     `get` asks for one page, with PARAMS and those that choose the page, and `take` takes in each answer. Where an
     answer is too large (client.TooLarge) the same page is asked for with half as many objects, down to one; after small
-    ones with more again. Whatever else `get` and `take` raise ends it: 410 where the list takes longer than the server
-    keeps old versions (5 minutes by default).
+    ones with more again. So it is where the server cannot write a page: until Kubernetes 1.33 (KEP-5116) custom
+    resources that are as deep as can be stored are too deep in a list. Then the object is asked for by itself.
+
+    Whatever else `get` and `take` raise ends it: 410 where the list takes longer than the server keeps old versions (5
+    minutes by default).
     """
     query, limit = dict(params), size
+    alone = set[str]()
     while True:
+        page = {"limit": str(limit), **query}
         try:
-            body = await get({"limit": str(limit), **query})
-        except client.TooLarge:
-            if limit == 1:
+            body = await get(path, params=page, accept=client.JSON)
+        except (client.TooLarge, client.ApiError) as error:
+            if not isinstance(error, client.TooLarge) and not is_too_deep(error):
                 raise
-            limit = max(1, limit // 2)
-            continue
+            if limit > 1:
+                limit //= 2
+                continue
+            if isinstance(error, client.TooLarge):
+                raise
+            body = await _by_itself(get, path, page, alone)
         metadata = take(body)
         if not metadata.next:
-            return metadata
+            return Listed(metadata.resource_version, frozenset(alone))
         # The token says where to go on, and nothing of how many objects.
         query["continue"] = metadata.next
         if len(body) < client.MAX_BODY_BYTES // 4:
             limit = min(size, limit * 2)
+
+
+def without(params: Mapping[str, str], alone: Collection[str]) -> dict[str, str]:
+    """Parameters of a watch that says nothing of objects that a list has `alone`."""
+    selectors = [params.get("fieldSelector", ""), *(f"metadata.name!={name}" for name in sorted(alone))]
+    chosen = ",".join(filter(None, selectors))
+    return {**params, **({"fieldSelector": chosen} if chosen else {})}
+
+
+def is_too_deep(error: client.ApiError) -> bool:
+    """Whether the server could not write what it was asked for."""
+    return error.status == 500 and _TOO_DEEP in error.message
+
+
+async def _by_itself(get: Get, path: str, page: Mapping[str, str], alone: set[str]) -> bytes:
+    """Make a page of one object, whose name a table has."""
+    table = _TABLES.decode(await get(path, params=page, accept=TABLE))
+    items = []
+    for row in table.rows or ():
+        one = decoding.identity(row.object)
+        alone.add(one.name)
+        try:
+            items.append(await get(_path(path, one), params={}, accept=client.JSON))
+        except client.ApiError as error:
+            if error.status != 404:  # it went in between
+                raise
+    return b'{"items":[%s],"metadata":%s}' % (b",".join(items), msgspec.json.encode(table.metadata))
+
+
+def _path(collection: str, one: decoding.Identity) -> str:
+    """Where an object is; a collection may be that of one namespace, or of all."""
+    base, _, plural = collection.rpartition("/")
+    if one.namespace and not base.endswith(f"/namespaces/{one.namespace}"):
+        return f"{base}/namespaces/{one.namespace}/{plural}/{urllib.parse.quote(one.name, safe='')}"
+    return f"{collection}/{urllib.parse.quote(one.name, safe='')}"

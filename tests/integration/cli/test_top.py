@@ -275,8 +275,10 @@ def test_programs_get_the_changes_when_they_follow(shop: Cluster) -> None:
 @contextlib.contextmanager
 def following(cluster: Cluster, *arguments: str) -> Iterator[IO[str]]:
     """What `kubectl swap top ... -w` prints, until Ctrl-C."""
+    # Who runs these tests may ignore Ctrl-C, as shells have it for what they start with `&`.
+    listening = ["env", "--default-signal=INT", sys.executable, "-m", "swapwarden.cli.kubectl"]
     with subprocess.Popen(  # noqa: S603 our own words
-        [sys.executable, "-m", "swapwarden.cli.kubectl", "top", *arguments, "-w", "--interval=100ms"],
+        [*listening, "top", *arguments, "-w", "--interval=100ms"],
         env=environment(cluster.user(EVERYTHING, everywhere=True)),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

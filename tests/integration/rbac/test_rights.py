@@ -270,7 +270,7 @@ def test_the_controller_has_these_rights_and_no_other(controller: Part) -> None:
         ("namespaces", "", ("list", "watch")),
         ("nodes", "", ("list", "patch", "watch")),
         ("events", "", ("create", "patch")),
-        ("nodeswapprofiles", "", ("list", "watch")),
+        ("nodeswapprofiles", "", ("get", "list", "watch")),
         ("nodeswapprofiles/status", "", ("patch",)),
         ("nodeswapstates", "", ("create", "get", "list", "patch", "watch")),
         ("mutatingwebhookconfigurations", "swapwarden", ("get", "update")),

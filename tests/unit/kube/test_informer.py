@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.kube import client, config, informer, watch
+from swapwarden.kube import client, config, informer, paging, watch
 
 from tests.unit.kube.scripted import (
     CUT,
@@ -541,6 +541,31 @@ async def test_a_page_that_is_too_large_is_read_in_smaller_ones(
     assert set(running.rows) == {"n/a", "n/b"}
     asked = [(request.query["limit"], request.query.get("continue", "")) for request in server.requests[:3]]
     assert asked == [("2", ""), ("1", ""), ("1", "more")]
+
+
+async def test_what_can_be_neither_listed_nor_watched_is_read_by_itself_and_holds_up_no_watch(
+    server: Scripted, running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As an API server before 1.33 does with custom resources that are as deep as they can be."""
+    monkeypatch.setattr(informer, "QUICK_SECONDS", 0.0)
+    end = asyncio.Event()
+    rests: tuple[tuple[Part, ...], ...] = ((end, END), (HANG,))
+    for value, rest in zip("12", rests, strict=True):
+        deep = configmap("b", 2, value)
+        server.answer(page([configmap("a", 1, "1")], 9, "more"))
+        server.answer(failure(500, "", "json: invalid character '{' exceeded max depth"))
+        server.answer(failure(500, "", "json: invalid character '{' exceeded max depth"))
+        server.answer(reply({"rows": [{"object": deep}], "metadata": {"resourceVersion": "9"}}))
+        server.answer(reply(deep))
+        server.answer(STREAM, event("MODIFIED", configmap("a", 10, "2")), *rest)
+    await until(lambda: running.rows == values(a="2", b="1"))
+    assert server.requests[3].headers["accept"] == paging.TABLE
+    assert server.requests[4].path == "/api/v1/namespaces/n/configmaps/b"
+    assert server.requests[5].query["fieldSelector"] == "metadata.name!=b"
+    end.set()
+    await until(lambda: running.rows == values(a="2", b="2"))
+    assert running.count(informer.LISTS, "unwatched") == 1
+    assert caplog.text.count("can neither list nor watch b of") == 1
 
 
 @pytest.mark.parametrize(

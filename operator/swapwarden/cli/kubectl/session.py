@@ -121,10 +121,18 @@ class Session:
         chosen = self.namespace if namespace is None else namespace
         return f"/{group}/namespaces/{quote(chosen)}/{plural}" if chosen else f"/{group}/{plural}"
 
-    async def body(self, path: str, params: Mapping[str, str] | None = None, seconds: float | None = None) -> bytes:
+    async def body(
+        self,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        seconds: float | None = None,
+        accept: str = client.JSON,
+    ) -> bytes:
         """GET; the answer as it came. Failure where there is none."""
         patience = min(seconds or self._seconds, self._seconds)
-        return await self._answered(f"GET {path}", lambda api: api.get(path, params=params, timeout=patience))
+        return await self._answered(
+            f"GET {path}", lambda api: api.get(path, params=params, accept=accept, timeout=patience)
+        )
 
     async def patch(self, path: str, body: bytes, manager: str) -> None:
         """Send a JSON merge patch (RFC 7386) under the name of a field manager. Failure where it is refused."""
@@ -213,13 +221,18 @@ class Session:
         ahead = self._ahead.pop(path, None) if not params and limit is None else None
         decoder, seen = decoding.Decoder(kind), 0
 
-        async def get(query: Mapping[str, str]) -> bytes:
+        async def get(asked: str, *, params: Mapping[str, str], accept: str) -> bytes:
             nonlocal ahead
-            asked, ahead = ahead, None
+            begun, ahead = ahead, None
             try:
-                return await (asked or self.body(path, query))
-            except Unreachable as error:
-                raise error.__cause__ if isinstance(error.__cause__, client.TooLarge) else error from None
+                return await (begun or self.body(asked, params, accept=accept))
+            except Failure as error:
+                match error.__cause__:
+                    case client.TooLarge() as cause:
+                        raise cause from None
+                    case client.ApiError() as cause if paging.is_too_deep(cause) or asked != path:
+                        raise cause from None
+                raise
 
         def read(body: bytes) -> decoding.ListMetadata:
             nonlocal seen
@@ -237,9 +250,11 @@ class Session:
             return page.metadata if limit is None or seen < limit else decoding.ListMetadata()
 
         try:
-            await paging.read(get, read, params, paging.PAGE_SIZE if limit is None else limit)
+            await paging.read(get, path, read, params, paging.PAGE_SIZE if limit is None else limit)
         except client.TooLarge as error:
             raise Unreachable(f"GET {path}: {error}") from error
+        except client.ApiError as error:
+            raise _failure(f"GET {path}", error) from error
         except msgspec.DecodeError as error:
             raise Failure(f"the answer to GET {path} is no list: {error}") from error
 
