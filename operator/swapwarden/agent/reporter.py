@@ -114,9 +114,7 @@ class Reporter:
         if not self._certain or time.monotonic() - self._wrote < FOREIGN_SECONDS:
             self._foreign_timer = asyncio.get_running_loop().call_later(FOREIGN_SECONDS, self._settle_foreign)
             return
-        OVERWRITTEN.inc()
-        log.warning("another writer changed the status of this node's state; it is written again")
-        self.found(self._foreign)
+        self._overwritten(self._foreign)
 
     async def run(self) -> None:
         """Never returns."""
@@ -175,6 +173,7 @@ class Reporter:
 
     async def _write(self, wanted: dict[str, Any]) -> None:
         before = self._written if self._certain else dict.fromkeys(_FIELDS)
+        kept = self._stored if self._certain else None
         patch = merge.merge_patch(before or {}, wanted)
         self._wrote = time.monotonic()
         self._passed = None
@@ -189,6 +188,14 @@ class Reporter:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             # It was written all the same. What a watch shows of it may then cost one write more.
             self._stored = wanted
+        if any(self._stored.get(field) != value for field, value in (kept or {}).items() if field not in patch):
+            self._overwritten(self._stored)
+
+    def _overwritten(self, found: dict[str, Any]) -> None:
+        """Another writer left this."""
+        OVERWRITTEN.inc()
+        log.warning("another writer changed the status of this node's state; it is written again")
+        self.found(found)
 
     def _wrote_all(self, wanted: dict[str, Any], *, overtaken: bool) -> None:
         """`overtaken`: the object was read anew during the write, and may be another than the one written to."""

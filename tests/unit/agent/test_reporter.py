@@ -278,6 +278,19 @@ async def test_a_status_that_others_changed_is_written_again(running: Running, l
     assert len(running.api.patches) == 2
 
 
+async def test_a_status_that_others_changed_is_written_again_if_the_next_write_came_before_the_watch(
+    running: Running,
+) -> None:
+    before = reporter.OVERWRITTEN.value()
+    running.want(observedGeneration=1, facts={"pageSize": 4096})
+    running.reporter.found({})
+    await running.written()
+    running.api.status = {}
+    running.want(observedGeneration=2, facts={"pageSize": 4096})
+    await running.written()
+    assert reporter.OVERWRITTEN.value() == before + 1
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_the_agents_own_writes_are_nobody_elses_however_late_a_watch_shows_them(running: Running) -> None:
     before, first = reporter.OVERWRITTEN.value(), dict(running.wanted)
