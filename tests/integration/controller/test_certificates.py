@@ -63,6 +63,16 @@ class Installed:
         return len(trusted) == 2 + len(names.Policy) and all(pairs.judge(served, each, HOST, now) for each in trusted)
 
 
+async def look_thrice(keeper: certificates.Keeper) -> None:
+    """Beside its own loop, which may write first; that loop tries again where somebody else did."""
+    for _ in range(3):
+        try:
+            await keeper.look(term())
+        except client.ApiError as error:
+            if error.status != 409:
+                raise
+
+
 @pytest.fixture
 def installed(cluster: Cluster) -> Iterator[Installed]:
     """The registration, without any certificate."""
@@ -278,8 +288,7 @@ async def test_clocks_that_agree_again_go_on_with_the_renewal(
         await until(installed.works, "a certificate that is trusted")
     first, ahead[0] = installed.served(), 100 * DAY
     async with keep(overlap=0 * DAY) as keeper:
-        for _ in range(3):
-            await keeper.look(term())
+        await look_thrice(keeper)
         assert installed.served() == first
         ahead[0] = 0 * DAY
         await until(lambda: installed.served() != first, "the renewal that was due")
@@ -294,8 +303,7 @@ async def test_an_authority_that_signed_nothing_is_not_taken_over(installed: Ins
         bundle = base64.b64encode(installed.data()["ca.crt"] + foreign).decode()
         assert installed.cluster.cp.request("PATCH", SECRET, {"data": {"ca.crt": bundle}})[0] == 200
     async with keep() as keeper:
-        for _ in range(3):
-            await keeper.look(term())
+        await look_thrice(keeper)
     assert installed.trusted() == before
     assert installed.works()
 
