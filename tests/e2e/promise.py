@@ -74,6 +74,8 @@ class Episode:
     writes: int = 0
     most: int = 0
     """Bytes in use."""
+    left: int = 0
+    """Bytes in use at its end, at least."""
     exposures: list[Exposure] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
@@ -107,8 +109,10 @@ class Episode:
         lasted = sum(max(0.0, min(one.end, self.end) - max(one.start, self.begin)) for one in self.exposures)
         if self.surely - NOTICE_SECONDS * min(self.writes, len(self.exposures)) > lasted:
             yield f"{self}, for {self.surely:.3f} s at least, of which {lasted:.3f} s are published"
-        if self.most > self.known:
-            yield f"{self}: {self.most - self.before} bytes went to swap, of which {self.published} are published"
+        # No agent knows what came back before it looked; in so short a time nothing does.
+        taken = self.most if self.surely <= NOTICE_SECONDS else self.left
+        if taken > self.known:
+            yield f"{self}: {taken - self.before} bytes went to swap, of which {self.published} are published"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +179,9 @@ def _cut(samples: Sequence[Sample], started: float, known: Told) -> tuple[list[E
             held = max(held, after.after)
             now.writes += each.event != "used" or not now.writes
             now.most = max(now.most, each.current_bytes, after.current_bytes if after.max_bytes == 0 else 0)
+            # At 0 nothing more goes to swap; with a limit to drain it may.
+            more = after.max_bytes != 0 and each.current_bytes < after.current_bytes
+            now.left = each.current_bytes if more else after.current_bytes
     return episodes, drains
 
 

@@ -135,6 +135,20 @@ def test_what_went_to_swap_in_an_exposure_is_held_against_what_is_published_of_i
     assert found(samples, Exposure(1.01, 6, 60 * MIB)) == []
 
 
+def test_what_came_back_before_an_agent_looked_it_cannot_publish() -> None:
+    """Nobody ran, or got the CPU; the pod itself touches its pages."""
+    peak = [at(0.0, event="created"), at(1, None), at(2, None, 3 * MIB, "used"), at(3, None, 2 * MIB, "used")]
+    for end in (at(4, 0, 2 * MIB), at(4, 2 * MIB + 8192, 2 * MIB)):
+        samples = [*peak, end, at(5, 0)]
+        wrote = ((4.0, end.max_bytes),) if end.max_bytes else ()
+        assert found(samples, Exposure(1, 4, 2 * MIB), wrote=wrote) == []
+        assert found(samples, Exposure(1, 4, 2 * MIB - 4096), wrote=wrote)
+    # Where an agent looks at once, nothing has come back.
+    assert found(
+        [at(0.0, event="created"), at(1, None), at(1.01, None, 3 * MIB, "used"), at(1.02, 0)], Exposure(1, 1.02)
+    )
+
+
 def drained(limit: int, used: int = 4 * MIB) -> list[Sample]:
     """A pod that takes swap while it is without a limit, and has this one until what it took is back."""
     return [at(0.0, event="created"), at(1, None), at(1.1, limit, used), at(8.5, limit, 4096, "used"), at(9, 0)]
