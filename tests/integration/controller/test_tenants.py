@@ -159,7 +159,8 @@ def test_a_tenants_new_pods_on_all_nodes_keep_nobody_elses_waiting(
         first.leads()
         eventually(
             lambda: all(
-                "node.swapwarden.dev/swap" in each["metadata"]["labels"]
+                cluster.spec(each["metadata"]["name"])
+                and (not cluster.knows_swap() or "node.swapwarden.dev/swap" in each["metadata"]["labels"])
                 for each in cluster.cp.get("/api/v1/nodes")["items"]
             ),
             "all is written that is not about pods",
