@@ -100,9 +100,10 @@ class Reporter:
         """A watch shows this status: the agent's own, of now or of before, or what another writer made of it."""
         if self._written is None:
             self.found(shown)
-        elif shown == self._stored:
+        elif self._certain and shown == self._stored:
             self._foreign = None
         else:
+            # While a write is on its way, what was there before it may be what another writer went back to.
             self._foreign = shown
             if self._foreign_timer is None:
                 self._foreign_timer = asyncio.get_running_loop().call_later(FOREIGN_SECONDS, self._settle_foreign)

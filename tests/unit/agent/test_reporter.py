@@ -292,6 +292,23 @@ async def test_a_status_that_others_changed_is_written_again_if_the_next_write_c
 
 
 @pytest.mark.usefixtures("impatient")
+async def test_a_status_that_others_put_back_is_written_again_if_the_watch_tells_before_the_answer_to_the_write(
+    running: Running,
+) -> None:
+    """What it was before the write is no news only once the write is answered."""
+    before = reporter.OVERWRITTEN.value()
+    running.want(observedGeneration=1)
+    running.api.gate.clear()
+    running.reporter.found({})
+    await until(lambda: bool(running.api.patches))
+    running.reporter.seen({"observedGeneration": 1})
+    running.reporter.seen({})
+    running.api.gate.set()
+    await until(lambda: len(running.api.patches) == 2)
+    assert reporter.OVERWRITTEN.value() == before + 1
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_the_agents_own_writes_are_nobody_elses_however_late_a_watch_shows_them(running: Running) -> None:
     before, first = reporter.OVERWRITTEN.value(), dict(running.wanted)
     running.reporter.found({})
