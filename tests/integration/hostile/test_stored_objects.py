@@ -161,11 +161,14 @@ def _follows(cluster: Cluster, node: str, generation: int) -> bool:
 
 def _change_profile(cluster: Cluster, behavior: str) -> None:
     path = f"{PROFILES}/hostile"
-    found = re.search(rb'"resourceVersion":"(\d+)"', cluster.cp.send("GET", path)[1])
-    assert found
-    body = {**PROFILE, "metadata": {"name": "hostile", "resourceVersion": found[1].decode()}}
-    body["spec"] = {**PROFILE["spec"], "swap": {"behavior": behavior}}
-    _stored(cluster.cp, "PUT", path, _with_fields(body, _deep(DEEPEST)))
+    status, answer = 409, b""
+    while status == 409:  # the controller has just written its status
+        found = re.search(rb'"resourceVersion":"(\d+)"', cluster.cp.send("GET", path)[1])
+        assert found
+        body = {**PROFILE, "metadata": {"name": "hostile", "resourceVersion": found[1].decode()}}
+        body["spec"] = {**PROFILE["spec"], "swap": {"behavior": behavior}}
+        status, answer, _ = cluster.cp.send("PUT", path, _with_fields(body, _deep(DEEPEST)))
+    assert status == 200, answer[:500]
     assert cluster.cp.send("GET", path)[1].count(b"f:a") == DEEPEST
 
 
