@@ -12,7 +12,6 @@ import itertools
 import pathlib
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 
@@ -60,10 +59,12 @@ def main(argv: list[str]) -> None:
         renew_deadline=renew_deadline,
         retry_period=retry_period,
     )
-    ending = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ending.set())
+    # No threading.Event: its lock may be taken where the signal comes.
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     elector.start()
-    while not ending.wait(0.005):
+    while not ended:
+        time.sleep(0.005)
         before = now()
         leads = elector.is_leading()
         print(f"{before:.6f} {leads:d} {now():.6f}", flush=True)  # noqa: T201 that is its purpose
