@@ -98,6 +98,16 @@ def pythons_of_both() -> list[Path]:
     return list(dict.fromkeys([Path(sys.executable), found]))
 
 
+def _spoil(cp: ControlPlane, path: str, note: dict[str, str]) -> None:
+    """Make an object as large and deep as can be, whoever else writes it."""
+    status, answer = 409, b""
+    while status == 409:
+        found = cp.get(path)
+        found["metadata"]["annotations"] = {**found["metadata"].get("annotations", {}), **note}
+        status, answer, _ = cp.send("PUT", path, _with_fields(found, _deep(DEEPEST)))
+    assert status == 200, (path, answer[:500])
+
+
 def _store_the_worst(cluster: Cluster) -> None:
     cp = cluster.cp
     _stored(cp, "POST", PODS, _with_fields(_pod("deep"), _deep(DEEPEST)))
@@ -107,10 +117,8 @@ def _store_the_worst(cluster: Cluster) -> None:
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         fat = [json.dumps(_pod(f"fat-{number}", "<" * 1_450_000)).encode() for number in range(FAT)]
         storing = [pool.submit(_stored, cp, "POST", PODS, body) for body in fat]
-        for path in ("/api/v1/nodes/n2", "/api/v1/namespaces/default", f"{PROFILES}/hostile", f"{STATES}/n2"):
-            found = cp.get(path)
-            found["metadata"]["annotations"] = {**found["metadata"].get("annotations", {}), **note}
-            storing.append(pool.submit(_stored, cp, "PUT", path, _with_fields(found, _deep(DEEPEST))))
+        paths = ("/api/v1/nodes/n2", "/api/v1/namespaces/default", f"{PROFILES}/hostile", f"{STATES}/n2")
+        storing += [pool.submit(_spoil, cp, path, note) for path in paths]
         for each in storing:
             each.result()
 
