@@ -14,7 +14,7 @@ PAGE_SIZE: Final = 500
 """Objects in one page: kubectl's own number."""
 
 TABLE: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
-"""Names and versions, with no object's spec or status (KEP-555)."""
+"""Has each object's metadata, and no spec or status (meta/v1: Table, includeObject)."""
 _TOO_DEEP: Final = "exceeded max depth"
 
 
@@ -28,7 +28,7 @@ class Listed(msgspec.Struct, frozen=True):
     """What there is to say of a collection that was read."""
 
     resource_version: str
-    """Of the last page; where the list began, and all of it is as of."""
+    """The version that the list shows. A watch goes on from there."""
     alone: frozenset[str] = frozenset()
     """Names of objects that the API server gives by themselves only: a watch ends where one of them changes."""
 
@@ -56,8 +56,8 @@ async def read(
 
     `get` asks for one page, with PARAMS and those that choose the page, and `take` takes in each answer. Where an
     answer is too large (client.TooLarge) the same page is asked for with half as many objects, down to one; after small
-    ones with more again. So it is where the server cannot write a page: until Kubernetes 1.33 (KEP-5116) custom
-    resources that are as deep as can be stored are too deep in a list. Then the object is asked for by itself.
+    ones with more again. The same happens where the server cannot write a page: before Kubernetes 1.33 (KEP-5116),
+    custom resources as deep as can be stored are too deep for a list. Such an object is then asked for by itself.
 
     Whatever else `get` and `take` raise ends it: 410 where the list takes longer than the server keeps old versions (5
     minutes by default).
@@ -68,14 +68,17 @@ async def read(
         page = {"limit": str(limit), **query}
         try:
             body = await get(path, params=page, accept=client.JSON)
-        except (client.TooLarge, client.ApiError) as error:
-            if not isinstance(error, client.TooLarge) and not is_too_deep(error):
+        except client.TooLarge:
+            if limit == 1:
+                raise
+            limit //= 2
+            continue
+        except client.ApiError as error:
+            if not is_too_deep(error):
                 raise
             if limit > 1:
                 limit //= 2
                 continue
-            if isinstance(error, client.TooLarge):
-                raise
             body = await _by_itself(get, path, page, alone)
         metadata = take(body)
         if not metadata.next:

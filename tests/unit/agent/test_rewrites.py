@@ -538,29 +538,30 @@ def test_the_longest_cause_comes_first() -> None:
     assert tally.causes == [Cause.RELOAD, Cause.START]
 
 
+def told_and_true(tally: exposure.Tally, found: list[tuple[int, int]]) -> tuple[float, int]:
+    """Seconds that are counted, and that were; FOUND is how long each lasted, and how long after the last it ended."""
+    now, seconds = 100, 0.0
+    above: set[int] = set()
+    for lasted, later in found:
+        now += later
+        above |= set(range(now - lasted, now))
+        seconds += tally.lasted(now - lasted, now)
+    return seconds, len(above)
+
+
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=exposure.TIMES))
 def test_times_above_several_limits_are_counted_once_in_whatever_order_they_are_found(
     found: list[tuple[int, int]],
 ) -> None:
-    """Each as how long it lasted, and how long after the one before it ended."""
-    tally, now, seconds = exposure.Tally(), 100, 0.0
-    above: set[int] = set()
-    for lasted, later in found:
-        now += later
-        above |= set(range(now - lasted, now))
-        seconds += tally.lasted(now - lasted, now)
-    assert seconds == len(above)
+    seconds, above = told_and_true(exposure.Tally(), found)
+    assert seconds == above
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=100))
 def test_of_many_times_few_are_kept_and_none_is_left_out(found: list[tuple[int, int]]) -> None:
-    tally, now, seconds = exposure.Tally(), 100, 0.0
-    above: set[int] = set()
-    for lasted, later in found:
-        now += later
-        above |= set(range(now - lasted, now))
-        seconds += tally.lasted(now - lasted, now)
-    assert seconds >= len(above)
+    tally = exposure.Tally()
+    seconds, above = told_and_true(tally, found)
+    assert seconds >= above
     assert len(tally.times) <= exposure.TIMES
 
 
