@@ -237,11 +237,16 @@ def test_limits_hold_under_memory_stress(node: Node) -> None:
     until(lambda: [pod.swap_max for pod in (disabled, limited, free)] == ["0", str(16 * MIB), "max"], "limits are set")
 
     # More than memory.max in each: without swap that ends in an OOM kill, with it in swapping.
-    greedy = {pod: pod.hog(88) for pod in (disabled, limited, free)}
+    greedy = {disabled: disabled.hog(88), limited: limited.hog(66), free: free.hog(88)}
     assert disabled.peak(greedy[disabled], 2) == 0
     assert greedy[disabled].wait(PATIENCE) == -9
     assert disabled.oom_kills == 1
     assert 0 < limited.peak(greedy[limited], 2) <= 16 * MIB
+    assert limited.oom_kills == 0
+    # And more than both of its limits together: one of its processes dies, as no more is swapped.
+    another = limited.hog(32)
+    assert limited.peak(another, 1) <= 16 * MIB
+    until(lambda: limited.oom_kills > 0, "more than memory and swap together is refused")
     assert free.peak(greedy[free], 2) > 16 * MIB
     assert free.oom_kills == 0
     facts = node.status["facts"]
