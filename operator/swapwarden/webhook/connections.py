@@ -78,19 +78,20 @@ class Established:
         self.working = 0
         """How many have a request that is being answered."""
         self._open: dict[Connection, asyncio.Transport] = {}
-        self._none_left = asyncio.Event()
-        self._none_left.set()
+        self.none_left = asyncio.Event()
+        """Set while no connection is open."""
+        self.none_left.set()
 
     def opened(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Remember one for the end."""
         self._open[connection] = transport
-        self._none_left.clear()
+        self.none_left.clear()
 
     def lost(self, connection: Connection) -> None:
         """Forget one that is closed."""
         self._open.pop(connection, None)
         if not self._open:
-            self._none_left.set()
+            self.none_left.set()
 
     async def close(self) -> None:
         """Close all connections, those too that wait for their client to take leave."""
@@ -98,7 +99,7 @@ class Established:
             transport.abort()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
-                await self._none_left.wait()
+                await self.none_left.wait()
 
     def make_room(self) -> bool:
         """Whether there is room for one more, or one was dropped for it."""

@@ -11,12 +11,18 @@ import pathlib
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Final
 
 from swapwarden.telemetry import build, exposition, logs
 from swapwarden.telemetry import server as health
 from swapwarden.webhook import certificates, connections, server
 
 log = logging.getLogger(__name__)
+
+LINGER: Final = 2.0
+"""So many times the delay of the shutdown more, where clients keep connections open: HTTP/1.1 has no way to tell one
+that asks nothing, and what it sends in the moment in which its connection is closed is lost."""
+MAX_LINGER_SECONDS: Final = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=3.0,
         metavar="SECONDS",
-        help="how long to go on serving after SIGTERM, while clients find other replicas (default: %(default)s)",
+        help="how long to go on serving after SIGTERM, while clients find other replicas; twice as long once more where"
+        " they keep connections open (default: %(default)s)",
     )
     logs.add_arguments(parser)
 
@@ -113,6 +120,7 @@ async def _serve(args: argparse.Namespace, pair: certificates.Certificates) -> N
         log.info("stopping", extra={"delay": args.shutdown_delay})
         serving.drain()
         await asyncio.sleep(args.shutdown_delay)
+        await serving.left(min(LINGER * args.shutdown_delay, MAX_LINGER_SECONDS))
     log.info("stopped")
 
 

@@ -199,13 +199,20 @@ def _account(path: str, asked: review.Request, response: review.Response) -> Non
 class Serving:
     """A server that runs."""
 
-    def __init__(self, port: int, handler: _Handler) -> None:
+    def __init__(self, port: int, handler: _Handler, established: connections.Established) -> None:
         self.port = port
         self._handler = handler
+        self._established = established
 
     def drain(self) -> None:
         """Answer as before, but end each connection with its next answer: the client comes back elsewhere."""
         self._handler.draining = True
+
+    async def left(self, seconds: float) -> None:
+        """Wait until no connection is open, at most so long: when one is closed, a client may be about to use it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._established.none_left.wait()
 
 
 @contextlib.asynccontextmanager
@@ -221,7 +228,7 @@ async def serve(host: str, port: int, pair: certificates.Certificates) -> AsyncI
     door = connections.Door(pair.context, lambda peer: connections.Connection(server, established, peer))
     listening = listener.Listener(host, port, door.accepted, door.make_room)
     try:
-        yield Serving(listening.port, handler)
+        yield Serving(listening.port, handler, established)
     finally:
         listening.close()
         handler.draining = True

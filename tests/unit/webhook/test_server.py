@@ -570,6 +570,22 @@ async def test_draining_ends_connections_with_their_next_answer(running: Running
     assert (await (await running.connect()).post("/pods")).status == 200, "it still serves"
 
 
+async def test_the_end_waits_until_clients_have_left_their_connections(running: Running) -> None:
+    """A request that meets the end of an idle connection is lost."""
+    clients = [await running.connect() for _ in range(3)]
+    for client in clients:
+        assert (await client.post("/pods")).status == 200
+    running.serving.drain()
+    ending = asyncio.create_task(running.serving.left(60.0))
+    for client in clients:
+        await asyncio.sleep(0)
+        assert not ending.done()
+        assert (await client.post("/pods")).status == 200
+        assert await client.ended()
+    async with asyncio.timeout(10):
+        await ending
+
+
 async def test_a_request_in_progress_is_answered_before_the_end(
     authority: pki.Authority, files: pki.KeyPair, loaded: certificates.Certificates
 ) -> None:
