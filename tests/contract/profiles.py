@@ -1,0 +1,257 @@
+"""Profiles that the API server and the models refuse with the same reason at the same field, and that both accept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swapwarden.api import names
+
+QUANTITY = "must be a quantity without a sign, such as 512Mi"
+TOO_LONG = "Too long: may not be "
+"""More, or longer: versions of the API server differ in what follows."""
+SUPPORTED = "supported values: "
+LABEL = "must be the value of a label"
+LABEL_KEY = "must be that of a label: pool, or example.com/pool"
+ONE_MORE_LABEL = {f"key-{number}": "x" for number in range(65)}
+
+
+def document(spec: dict[str, Any]) -> dict[str, Any]:
+    """A profile for all nodes with the spec; without `nodeSelector` where it is None."""
+    whole = {key: value for key, value in {"nodeSelector": {}, **spec}.items() if value is not None}
+    metadata = {"name": "contract"}
+    return {"apiVersion": names.API_VERSION, "kind": names.PROFILE_KIND, "metadata": metadata, "spec": whole}
+
+
+def workload(**bounds: Any) -> dict[str, Any]:
+    return {"behavior": "WorkloadControlled", "workloadControlled": bounds}
+
+
+def expression(**fields: Any) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"], **fields}]}
+
+
+def override(**fields: Any) -> dict[str, Any]:
+    return {"overrides": [{"podSelector": {}, **fields}]}
+
+
+def system(**units: Any) -> dict[str, Any]:
+    return {"system": {"disableSwap": True, **units}}
+
+
+REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
+    ({"nodeSelector": None}, "spec.nodeSelector", "Required value"),
+    ({"guarantee": "strict"}, "spec.guarantee", f'{SUPPORTED}"Standard", "Strict"'),
+    ({"swap": {"behaviour": "NoSwap"}}, "spec.swap.behaviour", "unknown field"),
+    ({"mode": "Restore"}, "spec.mode", f'{SUPPORTED}"Enforce", "Audit"'),
+    ({"onUnknownPod": "deny"}, "spec.onUnknownPod", f'{SUPPORTED}"Deny", "Allow"'),
+    ({"swap": {"behavior": "limitedSwap"}}, "spec.swap.behavior", f'{SUPPORTED}"Kubelet", "NoSwap", "LimitedSwap"'),
+    ({"priority": 1_000_001}, "spec.priority", "less than or equal to 1000000"),
+    ({"priority": -1_000_001}, "spec.priority", "greater than or equal to -1000000"),
+    ({"priority": "100"}, "spec.priority", "integer"),
+    ({"swap": {"systemReserved": "1GB"}}, "spec.swap.systemReserved", QUANTITY),
+    ({"swap": {"systemReserved": "101%"}}, "spec.swap.systemReserved", "percents from 0% to 100%"),
+    ({"swap": {"systemReserved": "1.5%"}}, "spec.swap.systemReserved", "percents from 0% to 100%"),
+    ({"swap": {"systemReserved": -5}}, "spec.swap.systemReserved", QUANTITY),
+    ({"swap": {"systemReserved": "512MB"}}, "spec.swap.systemReserved", "such as 512Mi or 2G"),
+    ({"swap": {"systemReserved": "10 %"}}, "spec.swap.systemReserved", "percents from 0% to 100%"),
+    ({"swap": {"systemReserved": ""}}, "spec.swap.systemReserved", QUANTITY),
+    ({"swap": workload(overcommitPercent=0)}, "spec.swap.workloadControlled.overcommitPercent", "than or equal to 1"),
+    ({"swap": workload(overcommitPercent=10_001)}, "spec.swap.workloadControlled.overcommitPercent", "equal to 10000"),
+    ({"swap": workload(overcommitPercent="150%")}, "spec.swap.workloadControlled.overcommitPercent", "integer"),
+    (
+        {"swap": {"workloadControlled": {"overcommitPercent": 150}}},
+        "spec.swap",
+        "set the behavior or remove the bounds",
+    ),
+    ({"kernel": {"swappiness": 201}}, "spec.kernel.swappiness", "less than or equal to 200"),
+    ({"kernel": {"minFreeKbytes": 1023}}, "spec.kernel.minFreeKbytes", "greater than or equal to 1024"),
+    ({"kernel": {"watermarkScaleFactor": 0}}, "spec.kernel.watermarkScaleFactor", "greater than or equal to 1"),
+    ({"kernel": {"pageCluster": 9}}, "spec.kernel.pageCluster", "less than or equal to 8"),
+    ({"kernel": {"overcommitMemory": 2}}, "spec.kernel.overcommitMemory", "unknown field"),
+    ({"kernel": {"zswap": {"compressor": "bzip2"}}}, "spec.kernel.zswap.compressor", f'{SUPPORTED}"lzo"'),
+    ({"kernel": {"zswap": {"maxPoolPercent": 51}}}, "spec.kernel.zswap.maxPoolPercent", "less than or equal to 50"),
+    ({"system": {"disableSwap": True}}, "spec.system", "ioLatencyTarget and ioWeight need slices or services"),
+    ({"system": {"ioWeight": 1}}, "spec.system", "ioLatencyTarget and ioWeight need slices or services"),
+    (system(slices=["a.slice"], ioWeight=10001), "spec.system.ioWeight", "less than or equal to 10000"),
+    *(
+        (
+            {"system": {"slices": ["a.slice"], "ioLatencyTarget": target}},
+            "spec.system.ioLatencyTarget",
+            "must be whole milliseconds or seconds, from 1ms to 10s",
+        )
+        for target in ("0ms", "10001ms", "11s", "25", "500us")
+    ),
+    ({"system": {"services": ["a.service"]}}, "spec.system", "no effect without disableSwap: true"),
+    (system(slices=["-.slice"]), "spec.system.slices[0]", "must be the name of a systemd slice"),
+    (system(slices=["a/b.slice"]), "spec.system.slices[0]", "without a path"),
+    (system(slices=["kubepods-burstable.slice"]), "spec.system.slices[0]", "must not be a slice of pods"),
+    (system(services=["../x.service"]), "spec.system.services[0]", "must be the name of a systemd service"),
+    (system(slices=["a.slice"] * 17), "spec.system.slices", "at most 16 items"),
+    ({"scheduling": {"taintEffect": "NoExecute"}}, "spec.scheduling.taintEffect", f'{SUPPORTED}"NoSchedule"'),
+    ({"scheduling": {"taint": "NoSchedule"}}, "spec.scheduling.taint", "unknown field"),
+    ({"swap": workload(maxPerPod="10%")}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
+    ({"swap": workload(maxPerContainer="-1Gi")}, "spec.swap.workloadControlled.maxPerContainer", QUANTITY),
+    ({"swap": {"workloadControlled": {"maxPerPod": "1Gi"}}}, "spec.swap", "set the behavior or remove the bounds"),
+    ({"scheduling": {"extendedResource": True}}, "spec", "extendedResource needs swap.behavior WorkloadControlled"),
+    ({"scheduling": {"extendedResource": "yes"}}, "spec.scheduling.extendedResource", "boolean"),
+    ({"swap": {"require": {}}}, "spec.swap.require", "or list backing; or remove it"),
+    ({"swap": {"require": {"encrypted": False}}}, "spec.swap.require", "require asks for nothing"),
+    ({"swap": {"require": {"encrypted": "yes"}}}, "spec.swap.require.encrypted", "boolean"),
+    ({"swap": {"require": {"backing": []}}}, "spec.swap.require.backing", "at least 1 item"),
+    ({"swap": {"require": {"backing": ["tape"]}}}, "spec.swap.require.backing[0]", f'{SUPPORTED}"nvme", "ssd", "hdd"'),
+    ({"swap": {"require": {"backing": ["hdd"] * 8}}}, "spec.swap.require.backing", "at most 7 items"),
+    ({"swap": {"require": {"dedicated": True}}}, "spec.swap.require.dedicated", "unknown field"),
+    ({"nodeSelector": expression(values=[])}, "spec.nodeSelector.matchExpressions[0]", "In and NotIn need values"),
+    (
+        {"nodeSelector": expression(operator="Exists")},
+        "spec.nodeSelector.matchExpressions[0]",
+        "Exists and DoesNotExist take none",
+    ),
+    (
+        {"nodeSelector": expression(operator="Equals")},
+        "spec.nodeSelector.matchExpressions[0].operator",
+        f'{SUPPORTED}"In", "NotIn", "Exists", "DoesNotExist"',
+    ),
+    ({"nodeSelector": expression(key="po ol")}, "spec.nodeSelector.matchExpressions[0].key", LABEL_KEY),
+    ({"nodeSelector": expression(key="x" * 64)}, "spec.nodeSelector.matchExpressions[0].key", LABEL_KEY),
+    ({"nodeSelector": expression(key="Example.com/pool")}, "spec.nodeSelector.matchExpressions[0].key", LABEL_KEY),
+    ({"nodeSelector": expression(values=["a b"])}, "spec.nodeSelector.matchExpressions[0].values[0]", "should match"),
+    ({"nodeSelector": {"matchLabels": {"po ol": "x"}}}, "spec.nodeSelector.matchLabels", LABEL_KEY),
+    ({"nodeSelector": {"matchLabels": {"/pool": "x"}}}, "spec.nodeSelector.matchLabels", LABEL_KEY),
+    ({"nodeSelector": {"matchLabels": {"pool": "a b"}}}, "spec.nodeSelector.matchLabels", "the value of a label"),
+    ({"nodeSelector": {"matchLabels": {"pool": "x" * 64}}}, "spec.nodeSelector.matchLabels", (TOO_LONG, LABEL)),
+    ({"nodeSelector": {"matchlabels": {"pool": "x"}}}, "spec.nodeSelector.matchlabels", "unknown field"),
+    ({"nodeSelector": {"matchLabels": ONE_MORE_LABEL}}, "spec.nodeSelector.matchLabels", "at most 64 items"),
+    ({"overrides": [{"policy": "Disabled"}]}, "spec.overrides[0]", "needs a namespaceSelector or a podSelector"),
+    (override(), "spec.overrides[0]", "needs a policy or a swapLimit: without both it changes nothing"),
+    (override(policy="Disabled", swapLimit="0.5Gi"), "spec.overrides[0]", "remove the swapLimit, or the policy"),
+    (override(policy="Disabled", swapLimit=4096), "spec.overrides[0]", "remove the swapLimit, or the policy"),
+    (override(policy="Required"), "spec.overrides[0].policy", f'{SUPPORTED}"Disabled", "NoPreference"'),
+    (override(swapLimit="10%"), "spec.overrides[0].swapLimit", ("should match", QUANTITY)),
+    (override(swapLimit=-1), "spec.overrides[0].swapLimit", ("greater than or equal to 0", QUANTITY)),
+    (override(policy="Disabled", nodeSelector={}), "spec.overrides[0].nodeSelector", "unknown field"),
+    (
+        {"overrides": [{"namespaceSelector": {"matchLabels": {"a b": "x"}}, "policy": "Disabled"}]},
+        "spec.overrides[0].namespaceSelector.matchLabels",
+        "must be that of a label",
+    ),
+    (
+        {"overrides": [{"podSelector": expression(values=[]), "policy": "Disabled"}]},
+        "spec.overrides[0].podSelector.matchExpressions[0]",
+        "In and NotIn need values",
+    ),
+    ({"overrides": [{"podSelector": {}, "policy": "Disabled"}] * 33}, "spec.overrides", "at most 32 items"),
+    *(
+        ({"swap": {"systemReserved": text}}, "spec.swap.systemReserved", "percents from 0% to 100%")
+        for text in ("-1Gi", "lots", "1gi", "1Gi\n", "\u0661", "+1", "1e100", "0x1")
+    ),
+    ({"swap": {"systemReserved": "1" * 40}}, "spec.swap.systemReserved", (TOO_LONG, QUANTITY)),
+    ({"swap": workload(maxPerPod="1GB")}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
+    ({"swap": workload(maxPerPod=-1)}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
+    (
+        {"scheduling": {"extendedResource": True}, "swap": {"behavior": "LimitedSwap"}},
+        "spec",
+        "extendedResource needs swap.behavior WorkloadControlled",
+    ),
+    (
+        {"swap": {"require": {"encrypted": False, "dedicatedDevice": False}}},
+        "spec.swap.require",
+        "require asks for nothing",
+    ),
+    *(
+        ({"swap": {"require": {"backing": [kind]}}}, "spec.swap.require.backing[0]", SUPPORTED)
+        for kind in ("unknown", "mixed", "NVMe")
+    ),
+    *(
+        ({"nodeSelector": {"matchLabels": {key: "x"}}}, "spec.nodeSelector.matchLabels", LABEL_KEY)
+        for key in ("", "Example.com/pool", "a/b/c", "-a", "a-", "pool\n", "a" * 318)
+    ),
+    *(
+        ({"nodeSelector": expression(key=key)}, "spec.nodeSelector.matchExpressions[0].key", LABEL_KEY)
+        for key in ("", "/pool", "a/b/c", "-a", "a-", "pool\n")
+    ),
+    (
+        {"nodeSelector": {"matchExpressions": [{"key": "pool", "operator": "In"}]}},
+        "spec.nodeSelector.matchExpressions[0]",
+        "In and NotIn need values",
+    ),
+    (
+        {"nodeSelector": expression(operator="NotIn", values=[])},
+        "spec.nodeSelector.matchExpressions[0]",
+        "In and NotIn need values",
+    ),
+    ({"swapp": {}}, "spec.swapp", "unknown field"),
+    *(
+        (override(policy="Disabled", swapLimit=limit), "spec.overrides[0]", "remove the swapLimit, or the policy")
+        for limit in (1, "1Gi", "1e-2", "10")
+    ),
+    ({"system": {"ioLatencyTarget": "25ms"}}, "spec.system", "ioLatencyTarget and ioWeight need slices or services"),
+    ({"system": {"slices": ["a.slice"]}}, "spec.system", "no effect without disableSwap: true"),
+    *(
+        (
+            {"system": {"slices": ["a.slice"], "ioLatencyTarget": target}},
+            "spec.system.ioLatencyTarget",
+            "must be whole milliseconds or seconds, from 1ms to 10s",
+        )
+        for target in ("0.5ms", "25000us", "1m", "", "-1s", "1s\n")
+    ),
+    (system(slices=["a.slice"], ioWeight=0), "spec.system.ioWeight", "greater than or equal to 1"),
+    *(
+        (system(slices=[name]), "spec.system.slices[0]", "must be the name of a systemd slice, such as system.slice")
+        for name in ("../a.slice", "a--b.slice", "system", "a.slice\n")
+    ),
+    (system(slices=["a" * 128 + ".slice"]), "spec.system.slices[0]", (TOO_LONG, "must be the name of a systemd slice")),
+    *(
+        (system(services=[name]), "spec.system.services[0]", "must be the name of a systemd service")
+        for name in ("system.slice", "a/b.service", ".service", "..service", "a b.service")
+    ),
+    ({"rollout": {"maxUnavailable": 0}}, "spec.rollout.maxUnavailable", "must be a number of nodes from 1"),
+    *(
+        ({"rollout": {"maxUnavailable": text}}, "spec.rollout.maxUnavailable", "percents of them from 1% to 100%")
+        for text in ("0", "0%", "101%", "1.5", "1Gi", "-1", "")
+    ),
+    ({"rollout": {"onSwapInUse": "hold"}}, "spec.rollout.onSwapInUse", f'{SUPPORTED}"Proceed", "Hold"'),
+]
+"""A part of a spec, the field that is refused, and why: two reasons where the API server words it in its own way."""
+
+
+ACCEPTED: list[dict[str, Any]] = [
+    {"guarantee": "Strict"},
+    {"priority": -5, "mode": "Audit", "onUnknownPod": "Allow", "swap": {"behavior": "NoSwap", "systemReserved": "10%"}},
+    {"swap": {"behavior": "LimitedSwap", "systemReserved": 1073741824}},
+    {"swap": workload(maxPerContainer="1.5Gi", maxPerPod="4e9")},
+    {"swap": workload(overcommitPercent=150), "scheduling": {"extendedResource": True}},
+    {"swap": {"require": {"encrypted": True, "tmpfsNoswap": True, "dedicatedDevice": True, "backing": ["nvme"]}}},
+    {"swap": {"require": {"encrypted": False, "backing": ["zram", "virtual"]}}},
+    {"nodeSelector": {"matchLabels": {"example.com/pool": "batch", "zone": ""}, **expression(operator="NotIn")}},
+    {"nodeSelector": expression(operator="DoesNotExist", values=[])},
+    *(override(policy="Disabled", swapLimit=zero) for zero in (0, "0", "0Gi", "0k")),
+    override(policy="NoPreference", swapLimit="1.5Gi"),
+    system(slices=["system.slice", "a-b.slice", r"a-b\x2dc.slice"], services=["kubelet.service", "x@1.service"]),
+    {"system": {"disableSwap": False}},
+    system(slices=["a.slice"], ioLatencyTarget="25ms", ioWeight=800),
+    *(
+        {"system": {"slices": ["a.slice"], "ioLatencyTarget": target}}
+        for target in ("1ms", "999ms", "10000ms", "1s", "10s")
+    ),
+    {"system": {"services": ["a.service"], "ioWeight": 10000}},
+    {"kernel": {"swappiness": 0, "minFreeKbytes": 1024, "watermarkScaleFactor": 1000, "pageCluster": 0}},
+    {"kernel": {"zswap": {"enabled": False, "compressor": "842", "maxPoolPercent": 50}}},
+    {"overrides": [{"namespaceSelector": expression(), "podSelector": expression(), "policy": "Disabled"}] * 32},
+    *(
+        {"swap": {"systemReserved": text}}
+        for text in ("0", "1Gi", "1.5G", "0%", "100%", "1e9", "512Mi", 1024, ".5", "1.")
+    ),
+    *(
+        {"swap": {"require": require}}
+        for require in ({"encrypted": True}, {"tmpfsNoswap": True}, {"backing": ["zram"]})
+    ),
+    {"swap": {"require": {"dedicatedDevice": True, "encrypted": False}}},
+    {"swap": {"behavior": "LimitedSwap"}, "scheduling": {"extendedResource": False}},
+    *(
+        {"nodeSelector": {"matchLabels": {key: "x"}, "matchExpressions": [{"key": key, "operator": "Exists"}]}}
+        for key in ("pool", "example.com/pool", "a", "a/B_c.d", "x" * 63)
+    ),
+    override(namespaceSelector={"matchLabels": {"team": "a"}}, swapLimit="1Gi"),
+    *({"rollout": {"maxUnavailable": text}} for text in (1, "1", "999999", "1%", "100%")),
+]
