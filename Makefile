@@ -33,27 +33,27 @@ demo-down: venv ## Remove what demo-cluster brought up
 
 .PHONY: test
 test: venv ## Set up what is needed and run every tier of tests; say what each took
-	@$(PYTHON) -m testbed.tiers unit integration oldest kernel e2e
+	@$(PYTHON) -m testbed.run.tiers unit integration oldest kernel e2e
 
 .PHONY: test-unit
 test-unit: venv ## Run the unit tests: no I/O
-	@$(PYTHON) -m testbed.tiers unit
+	@$(PYTHON) -m testbed.run.tiers unit
 
 .PHONY: test-integration
 test-integration: venv ## Run the integration tests: a real etcd and kube-apiserver
-	@$(PYTHON) -m testbed.tiers integration
+	@$(PYTHON) -m testbed.run.tiers integration
 
 .PHONY: test-oldest
 test-oldest: venv ## Run what an installation needs of the integration tests on the oldest Kubernetes that README promises
-	@$(PYTHON) -m testbed.tiers oldest
+	@$(PYTHON) -m testbed.run.tiers oldest
 
 .PHONY: test-matrix
 test-matrix: venv ## Run the integration tests on each minor version of Kubernetes (hours; goes on where it was stopped); VERSION=1.31.14 for one
-	@$(PYTHON) -m testbed.versionmatrix $(VERSION)
+	@$(PYTHON) -m testbed.run.versionmatrix $(VERSION)
 
 .PHONY: test-kernel
 test-kernel: venv ## Run the kernel tests: a VM with cgroup v2 and swap
-	@$(PYTHON) -m testbed.tiers kernel
+	@$(PYTHON) -m testbed.run.tiers kernel
 
 .PHONY: setup-cluster
 setup-cluster: venv ## Get what a whole cluster needs: the node VM's disk, more programs (root; long the first time)
@@ -61,7 +61,7 @@ setup-cluster: venv ## Get what a whole cluster needs: the node VM's disk, more 
 
 .PHONY: e2e
 e2e: venv ## Run the e2e tests on a real kubelet: kind where docker works, else the node VM; E2E_PROVIDER chooses
-	@$(PYTHON) -m testbed.tiers e2e
+	@$(PYTHON) -m testbed.run.tiers e2e
 
 .PHONY: lint
 lint: venv ## Check format, rules, types, import contracts, generated files and the documentation's links

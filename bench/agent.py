@@ -36,8 +36,10 @@ from swapwarden.agent import cgroupfs, enforcer, journal, originals, wanted
 from swapwarden.api import names
 from swapwarden.kube import config
 
-from testbed import hog, pki, pythons
-from testbed.kernelvm import CGROUPS, WORK_TREE, KernelVM
+from testbed.controlplane import pki
+from testbed.run import pythons
+from testbed.standin import hog
+from testbed.vm.kernelvm import CGROUPS, WORK_TREE, KernelVM
 
 NODE: Final = "bench"
 SERVER: Final = "apiserver"

@@ -20,7 +20,7 @@ from swapwarden.controller import reconciler
 from swapwarden.kube import backoff, client, config, informer
 
 from bench import load
-from testbed import term
+from testbed.base import term
 
 FACTS: Final = state.Facts(
     cgroup_version=2,

@@ -30,9 +30,10 @@ from swapwarden.kube import client, config
 
 from bench.agent import cpu_seconds, resident
 from bench.load import LIVES_FOR, STARTS_AFTER, Bound, Load, Observer, roles
-from testbed import manifests, part, process, term
-from testbed.controller import Controller
-from testbed.controlplane import ControlPlane
+from testbed.base import process, term
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests, part
+from testbed.product.controller import Controller
 
 FOLDER: Final = Path(__file__).parent
 CRDS: Final = FOLDER.parent / "crds"

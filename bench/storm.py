@@ -28,10 +28,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from testbed import chart, controlplane, helm, hog, host, image, nodevm, process, term
-from testbed.cluster import Cluster
-from testbed.guestlink import VMError
-from testbed.nodevm import Sample
+from testbed import chart, helm, image
+from testbed.base import host, process, term
+from testbed.controlplane import servers
+from testbed.standin import hog
+from testbed.vm import nodevm
+from testbed.vm.cluster import Cluster
+from testbed.vm.guestlink import VMError
+from testbed.vm.nodevm import Sample
 
 VARIANTS: Final = (
     "10m",
@@ -420,7 +424,7 @@ def main() -> int:
                 said = {"accelerator": accelerator, "rows": [dataclasses.asdict(each) for each in rows]}
                 REPORT.write_text(json.dumps(said, indent=2) + "\n", encoding="ascii")
                 term.say(table(rows[-1:]))
-    except (UsageError, host.SetupError, process.ProcessError, controlplane.ControlPlaneError, VMError) as error:
+    except (UsageError, host.SetupError, process.ProcessError, servers.ControlPlaneError, VMError) as error:
         term.say(f"can't go on: {error}")
         return 1
     print(f"node VM ({accelerator}), one CPU, {options.pods} Disabled pods, {options.busy} busy pods of {BUSY_REQUEST}")

@@ -31,9 +31,11 @@ from typing import Any
 import aiohttp
 import yaml
 
-from testbed import golang, manifests, process
-from testbed.controlplane import ControlPlane, free_port
-from testbed.webhook import Webhook
+from testbed.base import process
+from testbed.controlplane import golang
+from testbed.controlplane.servers import ControlPlane, free_port
+from testbed.product import manifests
+from testbed.product.webhook import Webhook
 
 BUDGET = 0.8
 """What ours may add to the median at most, as a share of what the one in Go adds."""

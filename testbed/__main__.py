@@ -5,20 +5,10 @@ import os
 import sys
 from collections.abc import Iterable
 
-from testbed import (
-    assets,
-    cluster,
-    controlplane,
-    demo,
-    democluster,
-    e2e,
-    host,
-    kernelvm,
-    kubeversions,
-    process,
-    programs,
-    term,
-)
+from testbed.base import host, process, term
+from testbed.controlplane import assets, kubeversions, programs, servers
+from testbed.run import demo, democluster, e2e
+from testbed.vm import cluster, kernelvm
 
 
 def _setup_controlplane() -> None:
@@ -108,7 +98,7 @@ def main() -> int:
             PARTS[name]()
         if options.command == "demo":
             demo.run()
-    except (host.SetupError, process.ProcessError, controlplane.ControlPlaneError, kernelvm.VMError) as error:
+    except (host.SetupError, process.ProcessError, servers.ControlPlaneError, kernelvm.VMError) as error:
         term.say(f"can't go on: {error}")
         return 1
     except demo.DemoError as error:

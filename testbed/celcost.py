@@ -13,7 +13,8 @@ from pathlib import Path
 
 import yaml
 
-from testbed import cache, golang, host, process, term
+from testbed.base import cache, host, process, term
+from testbed.controlplane import golang
 
 CRDS = Path(__file__).parents[1] / "crds"
 SOURCES = Path(__file__).with_name("celcost")

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from testbed import assets
+from testbed.controlplane import assets
 
 ROOT = Path(__file__).resolve().parents[1]
 LANGUAGES = ("sh", "console")

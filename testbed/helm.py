@@ -7,7 +7,9 @@ import re
 import sys
 from pathlib import Path
 
-from testbed import assets, chart, host, process, programs, term
+from testbed import chart
+from testbed.base import host, process, term
+from testbed.controlplane import assets, programs
 
 MANIFESTS = chart.ROOT / "deploy" / "manifests"
 RELEASE = "swapwarden"

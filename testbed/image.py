@@ -14,7 +14,8 @@ from typing import Protocol
 
 import swapwarden
 
-from testbed import cache, host, ociarchive, process, term
+from testbed import ociarchive
+from testbed.base import cache, host, process, term
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = f"localhost/swapwarden:{swapwarden.__version__}"

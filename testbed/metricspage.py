@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from testbed import process
+from testbed.base import process
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 PARTS = ("agent", "controller", "webhook")

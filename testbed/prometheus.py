@@ -12,8 +12,10 @@ from typing import Any, Self
 
 import yaml
 
-from testbed import helm, monitoring, process, programs
-from testbed.controlplane import LOOPBACK, ControlPlane
+from testbed import helm, monitoring
+from testbed.base import process
+from testbed.controlplane import programs
+from testbed.controlplane.servers import LOOPBACK, ControlPlane
 
 INTERVAL = 5
 """Seconds from one scrape to the next, and from one look at the alerts to the next. Ours, not what is advised."""

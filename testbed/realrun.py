@@ -17,11 +17,15 @@ from typing import Any
 
 from swapwarden.kube import client
 
-from testbed import chart, controlplane, dashboard, helm, hog, host, image, nodevm, process, recording, term
-from testbed.cluster import Cluster
-from testbed.guestlink import VMError
+from testbed import chart, dashboard, helm, image, recording
+from testbed.base import host, process, term
+from testbed.controlplane import servers
 from testbed.prometheus import INTERVAL, Prometheus
 from testbed.recording import Answer, Event, Explained, Recording, Series
+from testbed.standin import hog
+from testbed.vm import nodevm
+from testbed.vm.cluster import Cluster
+from testbed.vm.guestlink import VMError
 
 SECONDS = 400
 _SWAP_MIB = 1024
@@ -287,7 +291,7 @@ def main() -> int:
                 cluster.wait_for(lambda: prometheus.targets_up() == _TARGETS, "all targets answer")
                 time.sleep(2 * 4 * INTERVAL)  # what is counted a second needs a past
                 recording.save(run.record(prometheus))
-    except (host.SetupError, process.ProcessError, controlplane.ControlPlaneError, VMError) as error:
+    except (host.SetupError, process.ProcessError, servers.ControlPlaneError, VMError) as error:
         term.say(f"can't go on: {error}")
         return 1
     return 0

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from testbed import child
-from testbed.controlplane import ControlPlane
-from testbed.kernelvm import GuestProcess, KernelVM
-from testbed.process import Process
+from testbed.base import child
+from testbed.base.process import Process
+from testbed.controlplane.servers import ControlPlane
+from testbed.vm.kernelvm import GuestProcess, KernelVM
 
 TESTS = Path(__file__).parent
 

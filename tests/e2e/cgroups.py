@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed import helm
-from testbed.nodevm import Sample
+from testbed.vm.nodevm import Sample
 from tests.e2e.provider import Node
 
 MIB = 1 << 20

@@ -16,8 +16,8 @@ from typing import Any, Protocol, cast
 
 import pytest
 
-from testbed import process
-from testbed.guestlink import VMError
+from testbed.base import process
+from testbed.vm.guestlink import VMError
 from tests.e2e import cgroups, provider
 from tests.e2e.provider import Provider, ProviderError
 from tests.e2e.release import Release
@@ -32,7 +32,7 @@ ARTIFACTS = Path(os.environ.get("E2E_ARTIFACTS") or DEFAULT_ARTIFACTS)
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Provider]:
-    """The cluster that the environment asks for; see testbed/e2e.py. What an earlier run said is removed."""
+    """The cluster that the environment asks for; see testbed/run/e2e.py. What an earlier run said is removed."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     if ARTIFACTS == DEFAULT_ARTIFACTS:

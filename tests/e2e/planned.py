@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from testbed import process
+from testbed.base import process
 from tests.e2e import cgroups
 from tests.e2e.cgroups import TIMEOUT
 from tests.e2e.provider import Node, Provider

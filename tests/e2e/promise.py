@@ -10,7 +10,7 @@ from typing import Any
 
 from swapwarden.agent import decide, exposure, settler
 
-from testbed.nodevm import Sample
+from testbed.vm.nodevm import Sample
 from tests.e2e import cgroups
 
 NOTICE_SECONDS = 0.05

@@ -1,4 +1,4 @@
-"""Where the e2e suite runs: one interface, three kinds of cluster. testbed.e2e chooses."""
+"""Where the e2e suite runs: one interface, three kinds of cluster. testbed.run.e2e chooses."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from testbed import assets, commands, e2e, image, process, programs
-from testbed.guestlink import Completed
-from testbed.nodevm import Sample
+from testbed import commands, image
+from testbed.base import process
+from testbed.controlplane import assets, programs
+from testbed.run import e2e
+from testbed.vm.guestlink import Completed
+from testbed.vm.nodevm import Sample
 
 
 class ProviderError(Exception):

@@ -7,7 +7,8 @@ import types
 from pathlib import Path
 from typing import Self
 
-from testbed import assets, process
+from testbed.base import process
+from testbed.controlplane import assets
 from tests.e2e import provider
 from tests.e2e.provider import ProviderError
 

@@ -1,6 +1,6 @@
 """The e2e suite on kind, where docker works. Not run by the authors so far: their machines have no docker daemon.
 
-The node shares the kernel and the swap of this machine; testbed.e2e.obstacle() says what that asks for.
+The node shares the kernel and the swap of this machine; testbed.run.e2e.obstacle() says what that asks for.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-from testbed import cluster, e2e, nodevm, process, programs, recorder
-from testbed.guestlink import Completed
+from testbed.base import process
+from testbed.controlplane import programs
 from testbed.image import REFERENCE
-from testbed.nodevm import Sample
+from testbed.run import e2e
+from testbed.vm import cluster, nodevm, recorder
+from testbed.vm.guestlink import Completed
+from testbed.vm.nodevm import Sample
 from tests.e2e import provider
 from tests.e2e.provider import ProviderError
 

@@ -8,17 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from testbed import nodevm, ociimage, process
-from testbed.cluster import Cluster
-from testbed.controlplane import ControlPlaneError
+from testbed.base import process
+from testbed.controlplane.servers import ControlPlaneError
 from testbed.image import REFERENCE
-from testbed.nodevm import NodeVM
+from testbed.vm import nodevm, ociimage
+from testbed.vm.cluster import Cluster
+from testbed.vm.nodevm import NodeVM
 from tests.e2e import provider
 from tests.e2e.provider import PLUGIN, PLUGIN_TIMEOUT, ProviderError
 
 
 class NodeVMProvider:
-    """A testbed.cluster.Cluster."""
+    """A testbed.vm.cluster.Cluster."""
 
     name = "node-vm"
     node_name = nodevm.NAME

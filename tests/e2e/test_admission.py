@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from testbed import process
+from testbed.base import process
 from tests.e2e import cgroups
 from tests.e2e.conftest import Namespace, Wait, new_namespace
 from tests.e2e.provider import Node, Provider

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from testbed import hog, image
-from testbed.nodevm import Sample
+from testbed import image
+from testbed.standin import hog
+from testbed.vm.nodevm import Sample
 from tests.e2e import cgroups, promise, release
 from tests.e2e.cgroups import MIB, Window
 from tests.e2e.conftest import ARTIFACTS, PATIENCE, POLL, Namespace, Wait, new_namespace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from swapwarden.policy import swap
 
-from testbed import process
+from testbed.base import process
 from tests.e2e import cgroups
 from tests.e2e.cgroups import MIB, PAGE, TIMEOUT
 from tests.e2e.conftest import Namespace, Wait

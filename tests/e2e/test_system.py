@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import part
+from testbed.product import part
 from tests.e2e import cgroups
 from tests.e2e.cgroups import TIMEOUT
 from tests.e2e.conftest import Wait

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controlplane import ControlPlane
-from testbed.webhook import Webhook
+from testbed.controlplane.servers import ControlPlane
+from testbed.product.webhook import Webhook
 
 CRDS = Path(__file__).parents[2] / "crds"
 POLL = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed import assets
+from testbed.controlplane import assets
 
 
 def _since(minor: int, what: str) -> pytest.MarkDecorator:

@@ -7,7 +7,8 @@ import re
 
 from prometheus_client import parser
 
-from testbed import process, programs
+from testbed.base import process
+from testbed.controlplane import programs
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "metrics.md"
 # Prometheus' client for Python tells of the process by itself.

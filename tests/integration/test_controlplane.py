@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controlplane import ControlPlane, ControlPlaneError
-from testbed.process import ProcessError
+from testbed.base.process import ProcessError
+from testbed.controlplane.servers import ControlPlane, ControlPlaneError
 
 CRD = """
 apiVersion: apiextensions.k8s.io/v1

@@ -14,8 +14,8 @@ import yaml
 from swapwarden import __main__ as program
 from swapwarden.api import names, state
 
-from testbed.controlplane import ControlPlane
-from testbed.process import ProcessError
+from testbed.base.process import ProcessError
+from testbed.controlplane.servers import ControlPlane
 from tests.contract import profiles
 
 PROFILES = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"

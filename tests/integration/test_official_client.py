@@ -11,7 +11,7 @@ import kubernetes.config
 import pytest
 from swapwarden.api import names
 
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 
 KIND = (names.GROUP, names.VERSION, names.PROFILE_PLURAL)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.process import Process, ProcessError
+from testbed.base.process import Process, ProcessError
 
 PARENT = """
 import pathlib, signal, sys, threading, time

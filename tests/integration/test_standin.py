@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from testbed import standin
-from testbed.controlplane import ControlPlane
-from testbed.process import Process
+from testbed.base.process import Process
+from testbed.controlplane.servers import ControlPlane
+from testbed.standin import start
 from tests.integration import needs
 
 GIB = 1 << 30
@@ -23,7 +23,7 @@ Make = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def node(control_plane: ControlPlane, fresh_namespace: str, tmp_path: Path) -> Iterator[Process]:
-    with standin.on_host(control_plane, tmp_path, f"node-{fresh_namespace}", OPTIONS) as running:
+    with start.on_host(control_plane, tmp_path, f"node-{fresh_namespace}", OPTIONS) as running:
         yield running
 
 
@@ -155,7 +155,7 @@ def test_a_deleted_pod_takes_its_cgroup_along(
 def test_it_outlives_an_outage_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with ControlPlane() as other:
         other.create_namespace("pods")
-        with standin.on_host(other, tmp_path, "outage", [*OPTIONS, "--naming", "cgroupfs"]) as node:
+        with start.on_host(other, tmp_path, "outage", [*OPTIONS, "--naming", "cgroupfs"]) as node:
             other.stop_apiserver()
             other.start_apiserver()
             spec = {"nodeName": "outage", "containers": [{"name": "main", "image": "none"}]}

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 from swapwarden.agent import fights, watches
 
-from testbed import hog, manifests
-from testbed.controlplane import ControlPlane
-from testbed.kernelvm import CGROUPS, WORK_TREE, GuestProcess, KernelVM
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
+from testbed.standin import hog
+from testbed.vm.kernelvm import CGROUPS, WORK_TREE, GuestProcess, KernelVM
 
 MIB = 1 << 20
 PATIENCE = 180.0

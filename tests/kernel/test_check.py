@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.kernelvm import CGROUPS, KernelVM
+from testbed.vm.kernelvm import CGROUPS, KernelVM
 
 KUBELET = """\
 kind: KubeletConfiguration

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 from swapwarden.agent import decide, exposure
 
-from testbed import churn, manifests
-from testbed.controlplane import ControlPlane
-from testbed.kernelvm import KernelVM
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
+from testbed.standin import churn
+from testbed.vm.kernelvm import KernelVM
 from tests.kernel import test_agent
 
 MIB = 1 << 20

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from testbed import hog, manifests
-from testbed.controlplane import ControlPlane
-from testbed.kernelvm import CGROUPS, KernelVM
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
+from testbed.standin import hog
+from testbed.vm.kernelvm import CGROUPS, KernelVM
 from tests.kernel.test_agent import CRDS, MEMORY, PATIENCE, Node, until
 
 VM = pathlib.Path("/proc/sys/vm")

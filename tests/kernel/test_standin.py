@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from testbed import standin
-from testbed.controlplane import ControlPlane
-from testbed.kernelvm import CGROUPS, KernelVM
+from testbed.controlplane.servers import ControlPlane
+from testbed.standin import start
+from testbed.vm.kernelvm import CGROUPS, KernelVM
 
 PATIENCE = 120.0
 NAMINGS = {
@@ -34,7 +34,7 @@ def node(
     control_plane: ControlPlane, kernel_vm: KernelVM, fresh_namespace: str, root: Path, naming: str
 ) -> Iterator[str]:
     name = f"node-{fresh_namespace}"
-    with standin.in_vm(control_plane, kernel_vm, name, root, ["--naming", naming]):
+    with start.in_vm(control_plane, kernel_vm, name, root, ["--naming", naming]):
         yield name
     assert not kernel_vm.exists(root)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import hog
-from testbed.kernelvm import CGROUPS, KernelVM, VMError
+from testbed.standin import hog
+from testbed.vm.kernelvm import CGROUPS, KernelVM, VMError
 
 MIB = 1 << 20
 PATIENCE = 120.0

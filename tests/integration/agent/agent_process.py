@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from testbed.controlplane import free_port
+from testbed.controlplane.servers import free_port
 from tests.unit.agent.cgroup_tree import uid
 
 PATIENCE = 30.0

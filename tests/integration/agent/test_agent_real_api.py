@@ -12,8 +12,8 @@ import pytest
 from swapwarden.agent import dropins
 from swapwarden.api import names
 
-from testbed import manifests
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
 from tests.integration.agent.agent_process import AgentProcess, until
 from tests.unit.agent import host_tree
 from tests.unit.agent.cgroup_tree import CgroupTree, container_id, swap_max, uid, write

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from swapwarden.agent import dropins
 
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 from tests.integration.agent.agent_process import AgentProcess, until
 from tests.integration.agent.test_agent_real_api import Node, installed
 from tests.unit.agent.cgroup_tree import swap_max, write

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from testbed import process, programs
-from testbed.controlplane import ControlPlane, free_port
+from testbed.base import process
+from testbed.controlplane import programs
+from testbed.controlplane.servers import ControlPlane, free_port
 
 FEATURES = "/apis/nfd.k8s-sigs.io/v1alpha1/nodefeatures"
 OWNS = "nfd.node.kubernetes.io/feature-labels"

@@ -10,8 +10,10 @@ import pytest
 import yaml
 from swapwarden.agent import kernel
 
-from testbed import alerts, chart, helm, manifests, monitoring, process
-from testbed.controlplane import ControlPlane
+from testbed import alerts, chart, helm, monitoring
+from testbed.base import process
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
 from tests.integration import needs
 
 Json = dict[str, Any]

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from testbed import helm, manifests, process
-from testbed.controller import Controller
-from testbed.controlplane import ControlPlane
+from testbed import helm
+from testbed.base import process
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
+from testbed.product.controller import Controller
 from tests.integration import needs
 from tests.integration.chart import nfd
 from tests.integration.chart.agents import Agent

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from testbed import chart, helm, process
-from testbed.controller import Controller
-from testbed.controlplane import ControlPlane
+from testbed import chart, helm
+from testbed.base import process
+from testbed.controlplane.servers import ControlPlane
+from testbed.product.controller import Controller
 
 Json = dict[str, Any]
 

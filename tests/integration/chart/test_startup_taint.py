@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from testbed import helm, manifests
-from testbed.controller import Controller
-from testbed.controlplane import ControlPlane
+from testbed import helm
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
+from testbed.product.controller import Controller
 from tests.integration.chart.agents import Agent
 from tests.integration.controller.cluster import FAST, STATES, Cluster
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from swapwarden.api import names
 
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 from tests.integration.cli.front import Front
 
 API = "/apis/swapwarden.dev/v1alpha1"

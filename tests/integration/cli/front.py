@@ -13,7 +13,7 @@ import ssl
 import threading
 from typing import Any, Self
 
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 
 _AGENT = re.compile(r"/api/v1/namespaces/[^/]+/pods/http:([^/:]+):([0-9]+)/proxy/metrics")
 _METRICS = "/apis/metrics.k8s.io/v1beta1"

@@ -8,8 +8,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from testbed import pki
-from testbed.webhook import Webhook
+from testbed.controlplane import pki
+from testbed.product.webhook import Webhook
 from tests.integration.cli.conftest import RELEASE, Cluster, Plugin
 
 EXPIRY = "swapwarden_webhook_certificate_expiry_timestamp_seconds"

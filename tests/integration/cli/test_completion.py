@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import assets
+from testbed.controlplane import assets
 from tests.integration.cli.conftest import Cluster, Plugin
 
 

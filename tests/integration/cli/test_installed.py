@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from swapwarden.cli.kubectl import main
 
-from testbed import assets, host, process
+from testbed.base import host, process
+from testbed.controlplane import assets
 from tests.integration.cli.conftest import Cluster
 
 ROOT = Path(__file__).parents[3]

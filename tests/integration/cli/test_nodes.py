@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 from tests.integration import needs
 from tests.integration.cli.conftest import GIB, Cluster, Plugin, healthy
 

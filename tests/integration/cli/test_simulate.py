@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from testbed import commands
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 from tests.integration import needs
 from tests.integration.cli.conftest import API, GIB, Cluster
 from tests.integration.cli.front import Front

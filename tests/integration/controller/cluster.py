@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 
 API = "/apis/swapwarden.dev/v1alpha1"
 STATES, PROFILES = f"{API}/nodeswapstates", f"{API}/nodeswapprofiles"

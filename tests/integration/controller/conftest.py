@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from testbed import manifests
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
 from tests.integration.controller.cluster import PROFILES, STATES, Cluster
 
 AUDITED = ["nodeswapstates.swapwarden.dev", "nodes", "nodeswapprofiles/status.swapwarden.dev"]

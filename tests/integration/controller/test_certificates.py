@@ -15,8 +15,8 @@ from swapwarden.api import names
 from swapwarden.controller import certificates, pairs, rotation
 from swapwarden.kube import client, config
 
-from testbed import manifests
-from testbed.controller import Controller
+from testbed.product import manifests
+from testbed.product.controller import Controller
 from tests.integration.controller import clocks
 from tests.integration.controller.cluster import FAST, Cluster
 from tests.unit.controller.objects import term

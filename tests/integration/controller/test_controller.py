@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from testbed.controller import Controller
+from testbed.product.controller import Controller
 from tests.integration import needs
 from tests.integration.controller.cluster import FAST, PROFILES, STATES, Cluster
 

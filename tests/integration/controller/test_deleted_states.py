@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from testbed.controller import Controller
+from testbed.product.controller import Controller
 from tests.integration import needs
 from tests.integration.controller.cluster import FAST, STATES, Cluster
 from tests.integration.controller.node_labels import BACKING, CLEAR, ENCRYPTED, NVME, SWAP, labels, report

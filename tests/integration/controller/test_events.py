@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from testbed.controller import Controller
+from testbed.product.controller import Controller
 from tests.integration.controller.cluster import FAST, STATES, Cluster
 
 Eventually = Callable[[Callable[[], object], str], None]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 import pytest
 
-from testbed.controller import ACCOUNT, NAMESPACE, Controller
+from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
 from tests.integration import needs
 from tests.integration.controller import clocks
 from tests.integration.controller.cluster import FAST, STATES, Cluster

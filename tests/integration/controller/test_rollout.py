@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import pytest
 
-from testbed import manifests
-from testbed.controller import NAMESPACE, Controller
+from testbed.product import manifests
+from testbed.product.controller import NAMESPACE, Controller
 from tests.integration.controller.cluster import FACTS, FAST, PROFILES, STATES, Cluster
 
 Eventually = Callable[[Callable[[], object], str], None]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from testbed import manifests, part
-from testbed.controller import Controller
+from testbed.product import manifests, part
+from testbed.product.controller import Controller
 from tests.integration import needs
 from tests.integration.controller import earlier
 from tests.integration.controller.cluster import FAST, Cluster

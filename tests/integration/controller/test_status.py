@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from testbed.controller import ACCOUNT, NAMESPACE, Controller
+from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
 from tests.integration.controller.cluster import FAST, PROFILES, Cluster
 
 Eventually = Callable[[Callable[[], object], str], None]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from testbed.controller import Controller
+from testbed.product.controller import Controller
 from tests.integration.chart.agents import Agent
 from tests.integration.controller.cluster import FAST, PROFILES, Cluster
 

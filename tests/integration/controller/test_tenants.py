@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from swapwarden.api import state
 
-from testbed.controller import Controller
+from testbed.product.controller import Controller
 from tests.integration.controller.cluster import FAST, STATES, Cluster
 
 Json = dict[str, Any]

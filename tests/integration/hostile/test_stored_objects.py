@@ -18,9 +18,11 @@ from typing import Any
 
 import pytest
 
-from testbed import manifests, part, pythons
-from testbed.controller import Controller
-from testbed.controlplane import ControlPlane
+from testbed.base import paths
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
+from testbed.product.controller import Controller
+from testbed.run import pythons
 from tests.integration.controller.cluster import FAST, PROFILES, STATES, Cluster
 
 Eventually = Callable[..., None]
@@ -183,7 +185,7 @@ def _change_profile(cluster: Cluster, behavior: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_commands_go_on(cluster: Cluster, pythons_of_both: list[Path], command: tuple[str, ...]) -> None:
     for python in pythons_of_both if command[0] == "swapwarden" else pythons_of_both[:1]:
-        environment = {**os.environ, "PYTHONPATH": str(part.OPERATOR), "KUBECONFIG": str(cluster.cp.kubeconfig)}
+        environment = {**os.environ, "PYTHONPATH": str(paths.OPERATOR), "KUBECONFIG": str(cluster.cp.kubeconfig)}
         done = subprocess.run(  # noqa: S603 our own words
             [str(python), "-m", *command], env=environment, capture_output=True, text=True, timeout=120, check=False
         )

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from swapwarden.kube import client, config
 
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 from tests.integration.kube.proxy import Proxy
 
 

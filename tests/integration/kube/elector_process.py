@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from swapwarden.kube import config, lease
 
-from testbed.process import Process
+from testbed.base.process import Process
 
 
 def now() -> float:

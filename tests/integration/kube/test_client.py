@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from swapwarden.kube import client, config
 
-from testbed import pki
-from testbed.controlplane import ControlPlane
+from testbed.controlplane import pki
+from testbed.controlplane.servers import ControlPlane
 from tests.integration.kube.conftest import ConfigMaps
 from tests.integration.kube.proxy import Proxy
 

@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 from swapwarden.kube import client, config, events
 
-from testbed import manifests
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
 from tests.integration.kube.conftest import ConfigMaps
 from tests.integration.kube.proxy import Proxy
 

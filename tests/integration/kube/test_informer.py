@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from swapwarden.kube import client, config, informer, watch
 
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 from tests.integration.kube.conftest import ConfigMaps
 from tests.integration.kube.proxy import Proxy
 from tests.unit.kube.scripted import until

@@ -14,9 +14,9 @@ from typing import Any, Self
 import pytest
 from swapwarden.kube import config, lease
 
-from testbed import manifests
-from testbed.controlplane import ControlPlane
-from testbed.process import Process
+from testbed.base.process import Process
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
 from tests.integration.kube import elector_process
 from tests.integration.kube.elector_process import now
 

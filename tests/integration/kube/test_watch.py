@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from swapwarden.kube import client, watch
 
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 from tests.integration.kube.conftest import ConfigMaps
 from tests.integration.kube.proxy import Proxy
 from tests.unit.kube.scripted import until

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed import alerts, commands, dashboard, monitoring, process, programs
+from testbed import alerts, commands, dashboard, monitoring
+from testbed.base import process
+from testbed.controlplane import programs
 
 FOLDER = Path(__file__).parent / "alerts"
 NAMES = [alert.name for alert in alerts.ALERTS]

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from testbed import chart, commands, helm, pki, process
-from testbed.controlplane import ControlPlane
+from testbed import chart, commands, helm
+from testbed.base import process
+from testbed.controlplane import pki
+from testbed.controlplane.servers import ControlPlane
 
 ME = "tests/integration/monitoring/test_runbooks.py"
 Json = dict[str, Any]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from testbed import manifests
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
 
 NAMESPACE = "swapwarden-system"
 API = "/apis/swapwarden.dev/v1alpha1"

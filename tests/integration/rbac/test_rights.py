@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from testbed import manifests
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
 
 Json = dict[str, Any]
 Eventually = Callable[[Callable[[], object], str], None]

@@ -11,7 +11,7 @@ from typing import Any
 
 from swapwarden.kube import client, config
 
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 
 Json = dict[str, Any]
 

@@ -12,8 +12,8 @@ from typing import Self
 
 from swapwarden.kube import client, config
 
-from testbed.controlplane import ControlPlane
-from testbed.webhook import Webhook
+from testbed.controlplane.servers import ControlPlane
+from testbed.product.webhook import Webhook
 from tests.integration.webhook import pods
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.controlplane import ControlPlane
-from testbed.process import ProcessError
+from testbed.base.process import ProcessError
+from testbed.controlplane.servers import ControlPlane
 from tests.integration import needs
 from tests.integration.webhook import pods
 from tests.integration.webhook.conftest import Admission

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from testbed import controlplane, manifests, pki
-from testbed.controlplane import ControlPlane
-from testbed.webhook import Webhook
+from testbed.controlplane import pki, servers
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
+from testbed.product.webhook import Webhook
 from tests.integration.webhook import pods
 from tests.integration.webhook.service import Load, Service
 
@@ -128,7 +129,7 @@ def trust(control_plane: ControlPlane, *authorities: Path) -> None:
     marker = {
         **entries[0],
         "name": f"{name}.example.com",
-        "clientConfig": {"url": f"https://127.0.0.1:{controlplane.free_port()}/"},
+        "clientConfig": {"url": f"https://127.0.0.1:{servers.free_port()}/"},
         "namespaceSelector": {},
         "matchConditions": [{"name": "marker", "expression": f"object.metadata.name == '{name}'"}],
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}],

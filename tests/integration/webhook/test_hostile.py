@@ -15,8 +15,8 @@ import pytest
 from swapwarden.kube import client, config
 from swapwarden.webhook import bodies
 
-from testbed.controlplane import ControlPlane
-from testbed.webhook import Webhook
+from testbed.controlplane.servers import ControlPlane
+from testbed.product.webhook import Webhook
 from tests.integration.webhook import pods
 
 OTHERS = 30

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from testbed.controlplane import ControlPlane
-from testbed.webhook import Webhook
+from testbed.controlplane.servers import ControlPlane
+from testbed.product.webhook import Webhook
 from tests.integration import scrapes
 from tests.integration.webhook import pods
 

@@ -12,7 +12,7 @@ from swapwarden.kube import client
 from swapwarden.webhook import admission as webhook
 from swapwarden.webhook import review
 
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 from tests.integration.webhook import pods
 from tests.integration.webhook.conftest import Admission
 from tests.unit.webhook import reviews

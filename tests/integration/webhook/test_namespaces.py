@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from testbed.controlplane import ControlPlane
-from testbed.process import ProcessError
+from testbed.base.process import ProcessError
+from testbed.controlplane.servers import ControlPlane
 from tests.integration.webhook import pods
 from tests.integration.webhook.conftest import Admission
 

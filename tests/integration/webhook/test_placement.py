@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from testbed.controlplane import ControlPlane
+from testbed.controlplane.servers import ControlPlane
 from tests.integration.webhook import others, pods
 from tests.integration.webhook.conftest import Admission
 

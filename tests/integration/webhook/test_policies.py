@@ -16,9 +16,9 @@ from swapwarden.kube import client
 from swapwarden.policy import vocabulary
 from swapwarden.webhook import review, rules
 
-from testbed import manifests
-from testbed.controlplane import ControlPlane
-from testbed.process import ProcessError
+from testbed.base.process import ProcessError
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
 from tests.integration.webhook import pods
 
 MIRROR = {"kubernetes.io/config.mirror": "0123", "kubernetes.io/config.source": "file"}

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controlplane import ControlPlane
-from testbed.process import ProcessError
-from testbed.webhook import Webhook
+from testbed.base.process import ProcessError
+from testbed.controlplane.servers import ControlPlane
+from testbed.product.webhook import Webhook
 from tests.integration.webhook import pods
 
 Eventually = Callable[[Callable[[], object], str], None]

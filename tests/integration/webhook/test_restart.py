@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from testbed import helm, manifests
-from testbed.controlplane import ControlPlane
+from testbed import helm
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests
 from tests.integration import needs
 from tests.integration.webhook import pods
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from bench import storm
-from testbed.nodevm import Sample
+from testbed.vm.nodevm import Sample
 
 SHARE = storm.Share(2.0, 0.5)
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from aiohttp import web
 from swapwarden.api import names
 
-from testbed import pki
+from testbed.controlplane import pki
 from tests.unit.controller.objects import profile_object
 
 NAME = "api.example.org"

@@ -12,7 +12,7 @@ from cryptography import x509
 from swapwarden.controller import pairs
 from swapwarden.webhook import certificates
 
-from testbed import pki
+from testbed.controlplane import pki
 
 HOST = "swapwarden-webhook.swapwarden-system.svc"
 NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)

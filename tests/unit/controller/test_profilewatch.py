@@ -15,7 +15,7 @@ import pytest_asyncio
 from swapwarden.controller import profilestore, profilewatch
 from swapwarden.kube import backoff, client, config, informer
 
-from testbed import pki
+from testbed.controlplane import pki
 from tests.unit.controller.objects import profile_object
 from tests.unit.controller.profileapi import NAME, ProfileApi
 from tests.unit.kube.scripted import until

@@ -22,7 +22,7 @@ from swapwarden.policy import quantity
 from swapwarden.telemetry import server as telemetry
 from swapwarden.webhook import bodies, connections, review, server
 
-from testbed import manifests
+from testbed.product import manifests
 
 Json = dict[str, Any]
 

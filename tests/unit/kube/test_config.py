@@ -12,7 +12,7 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 from swapwarden.kube import config
 
-from testbed import pki
+from testbed.controlplane import pki
 
 Json = dict[str, Any]
 

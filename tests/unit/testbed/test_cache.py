@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import cache
+from testbed.base import cache
 
 
 @pytest.fixture(autouse=True)

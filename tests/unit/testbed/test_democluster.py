@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from testbed import cluster, democluster, netns, process
+from testbed.base import process
+from testbed.controlplane import netns
+from testbed.run import democluster
+from testbed.vm import cluster
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from testbed import __main__ as command
-from testbed import e2e, host
-from testbed.host import SetupError
+from testbed.base import host
+from testbed.base.host import SetupError
+from testbed.run import e2e
 
 DOCKER = {
     "ServerVersion": "29.1.0",

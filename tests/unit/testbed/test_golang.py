@@ -2,7 +2,7 @@
 
 import pytest
 
-from testbed import golang
+from testbed.controlplane import golang
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from testbed import host
+from testbed.base import host
 
 
 def test_need_names_what_is_missing_and_the_remedy() -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import host, initramfs
+from testbed.base import host
+from testbed.vm import initramfs
 
 
 @pytest.fixture

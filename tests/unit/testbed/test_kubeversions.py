@@ -1,6 +1,8 @@
 """How an older Kubernetes is put together from modules, and what is told of the tests on each version."""
 
-from testbed import assets, celcost, kubeversions, tiers, versionmatrix
+from testbed import celcost
+from testbed.controlplane import assets, kubeversions
+from testbed.run import tiers, versionmatrix
 
 GO_MOD = """module k8s.io/kubernetes
 

@@ -2,7 +2,7 @@
 
 import os
 
-from testbed import netns
+from testbed.controlplane import netns
 
 
 def test_leftovers_are_ours_and_their_process_is_gone() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed import node, nodetree
+from testbed.standin import node, nodetree
 
 MIB = 1 << 20
 

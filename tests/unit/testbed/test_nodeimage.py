@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import cache, nodeimage
+from testbed.base import cache
+from testbed.vm import nodeimage
 
 TARGETS = """\
 Debian bookworm http://mirror.test/debian/ bookworm main

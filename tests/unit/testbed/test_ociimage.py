@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from testbed import ociimage
+from testbed.vm import ociimage
 
 
 def test_every_image_can_be_followed_down_to_its_files(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from testbed import part
+from testbed.product import part
 
 TEXT = """\
 # HELP requests_total Requests.

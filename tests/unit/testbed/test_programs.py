@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import cache, golang, host, programs
+from testbed.base import cache, host
+from testbed.controlplane import golang, programs
 
 RELEASE = programs.Release(
     name="tool",

@@ -8,7 +8,7 @@ import pytest
 from swapwarden.agent import exposure, settler
 from swapwarden.telemetry import logs
 
-from testbed.nodevm import Sample
+from testbed.vm.nodevm import Sample
 from tests.e2e import cgroups, promise
 from tests.e2e.promise import Exposure, Told
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import assets, programs
+from testbed.controlplane import assets, programs
 from tests.e2e import provider_kind
 from tests.e2e.provider import ProviderError
 from tests.e2e.provider_existing import Existing

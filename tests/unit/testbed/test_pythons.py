@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import host, pythons
+from testbed.base import host, paths
+from testbed.run import pythons
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,7 +19,7 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_shim_that_only_fails_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As pyenv puts onto PATH; the interpreter itself is among its versions."""
-    version = (pythons._ROOT / "Dockerfile").read_text().partition("ARG BASE=python:")[2].partition("-")[0]
+    version = (paths.ROOT / "Dockerfile").read_text().partition("ARG BASE=python:")[2].partition("-")[0]
     shim = tmp_path / f"python{version}"
     real = tmp_path / "versions" / f"{version}.9" / "bin" / f"python{version}"
     real.parent.mkdir(parents=True)

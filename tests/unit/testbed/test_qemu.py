@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from testbed import host, process, qemu
+from testbed.base import host, process
+from testbed.vm import qemu
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import nodevm, recorder
-from testbed.nodevm import Sample
+from testbed.vm import nodevm, recorder
+from testbed.vm.nodevm import Sample
 
 
 @pytest.fixture

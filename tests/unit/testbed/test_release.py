@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from testbed.process import ProcessError
+from testbed.base.process import ProcessError
 from tests.e2e import release
 from tests.e2e.provider import Provider, ProviderError
 from tests.e2e.release import Release

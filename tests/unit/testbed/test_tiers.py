@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from testbed import __main__ as command
-from testbed import tiers
-from testbed.tiers import Share
+from testbed.run import tiers
+from testbed.run.tiers import Share
 
 
 def test_counts_what_pytest_reported(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_every_part_of_a_tier_is_there() -> None:
 
 
 def test_a_kill_takes_what_runs_along() -> None:
-    code = "from testbed import tiers; tiers._call(['sh', '-c', 'echo up; exec sleep 60'])"
+    code = "from testbed.run import tiers; tiers._call(['sh', '-c', 'echo up; exec sleep 60'])"
     read, write = os.pipe()
     try:
         with subprocess.Popen([sys.executable, "-c", code], stdout=write) as caller:  # noqa: S603 this Python

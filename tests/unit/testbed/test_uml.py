@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import host, uml
+from testbed.base import host
+from testbed.vm import uml
 
 
 def test_the_sources_come_from_where_this_machine_has_debian_from() -> None:

@@ -7,8 +7,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 import pytest
 
-from testbed import tiers, unsteady
-from testbed.unsteady import Unsteady
+from testbed.run import tiers, unsteady
+from testbed.run.unsteady import Unsteady
 
 NAME = "tests.e2e.test_x::test_y"
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from swapwarden.webhook import certificates
 
-from testbed import pki
+from testbed.controlplane import pki
 from tests.unit.kube.scripted import until
 
 

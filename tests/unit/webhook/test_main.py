@@ -13,7 +13,7 @@ from swapwarden.telemetry import exposition, logs
 from swapwarden.telemetry import server as telemetry
 from swapwarden.webhook import connections, main
 
-from testbed import pki
+from testbed.controlplane import pki
 
 
 @pytest.fixture(autouse=True)

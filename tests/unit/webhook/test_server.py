@@ -16,7 +16,7 @@ from swapwarden.api import names
 from swapwarden.telemetry import turns
 from swapwarden.webhook import admission, bodies, certificates, connections, server
 
-from testbed import pki
+from testbed.controlplane import pki
 from tests.unit.webhook import reviews
 
 GOOD = reviews.raw(reviews.pod({"swapwarden.dev/swap-policy": "Disabled"}))

@@ -19,7 +19,7 @@ import yaml
 from swapwarden.cli.kubectl import credentials
 from swapwarden.kube import config
 
-from testbed import pki
+from testbed.controlplane import pki
 
 V1 = "client.authentication.k8s.io/v1"
 

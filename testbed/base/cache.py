@@ -1,0 +1,55 @@
+"""Where the testbed keeps what is slow to make: outside the work tree, shared by all clones of one user."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from testbed.base import term
+
+
+def root() -> Path:
+    """The cache folder, made if absent: $SWAPWARDEN_CACHE, $XDG_CACHE_HOME/swapwarden or ~/.cache/swapwarden."""
+    if own := os.environ.get("SWAPWARDEN_CACHE"):
+        folder = Path(own)
+    elif xdg := os.environ.get("XDG_CACHE_HOME"):
+        folder = Path(xdg) / "swapwarden"
+    else:
+        folder = Path.home() / ".cache" / "swapwarden"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()
+
+
+@contextlib.contextmanager
+def lock(name: str) -> Iterator[None]:
+    """Hold the lock NAME against other set-ups of this user; waits for as long as another one is at work."""
+    path = root() / f"{name}.lock"
+    with path.open("w", encoding="ascii") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            term.say(f"another set-up is making {name}; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def find(name: str) -> Path | None:
+    """The installed folder NAME, or None. What is there is whole: it got its name only when it was done."""
+    folder = root() / name
+    return folder if folder.is_dir() else None
+
+
+@contextlib.contextmanager
+def install(name: str) -> Iterator[Path]:
+    """Yield an empty folder that becomes the cache's NAME when the block ends well, and vanishes when it does not."""
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=root()) as made:
+        folder = Path(made) / "content"
+        folder.mkdir()
+        yield folder
+        target = root() / name
+        if target.exists():
+            shutil.rmtree(target)
+        folder.rename(target)

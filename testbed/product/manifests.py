@@ -1,0 +1,65 @@
+"""The product's manifests as a test cluster needs them: the webhook runs outside of the cluster, behind a URL."""
+
+import base64
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed.base import paths
+
+try:
+    from yaml import CSafeDumper as Dumper
+    from yaml import CSafeLoader as Loader
+except ImportError:  # PyYAML without libyaml
+    from yaml import SafeDumper as Dumper  # type: ignore[assignment]  # the same interface, ten times slower
+    from yaml import SafeLoader as Loader  # type: ignore[assignment]  # the same interface, ten times slower
+
+FOLDER = paths.MANIFESTS
+_WEBHOOK = "webhook-registration.yaml"
+_NEEDED = (
+    "00-namespace.yaml",
+    "*-serviceaccount.yaml",
+    "*-certificates.yaml",
+    "*-rbac.yaml",
+    "*-policy-*.yaml",
+    "*-flowschema.yaml",
+)
+
+
+def read(text: str) -> list[Any]:
+    """The objects of a YAML text; documents without one are left out."""
+    return [each for each in yaml.load_all(text, Loader) if each]
+
+
+def written(objects: Iterable[Any]) -> str:
+    """Objects as YAML in block style."""
+    return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False)
+
+
+def webhook_manifests(url_base: str, ca_pem: str | bytes, registration: str | None = None) -> str:
+    """The webhook's registration as YAML, for a webhook at URL_BASE (https://host:port) that CA_PEM vouches for.
+
+    REGISTRATION is what the chart makes, unless it is that of the manifests.
+    """
+    ca = ca_pem.encode() if isinstance(ca_pem, str) else ca_pem
+    documents = read(registration or (FOLDER / _WEBHOOK).read_text(encoding="utf-8"))
+    for document in documents:
+        for entry in document["webhooks"]:
+            path = entry["clientConfig"]["service"]["path"]
+            entry["clientConfig"] = {
+                "url": f"{url_base.rstrip('/')}{path}",
+                "caBundle": base64.b64encode(ca).decode("ascii"),
+            }
+    return written(documents)
+
+
+def policies() -> list[Path]:
+    """The admission policies."""
+    return sorted(FOLDER.glob("*-policy-*.yaml"))
+
+
+def other_manifests() -> list[Path]:
+    """What a part needs that runs outside of the cluster: namespace (first), rights, policies, flows, a Secret."""
+    return [path for pattern in _NEEDED for path in sorted(FOLDER.glob(pattern))]

@@ -1,0 +1,63 @@
+"""The product's webhook as a process of its own, in front of a testbed control plane."""
+
+import time
+from pathlib import Path
+
+from testbed.base import process
+from testbed.controlplane.servers import ControlPlane
+from testbed.product import manifests, part
+
+_SETTLE_TIMEOUT = 30.0
+
+
+class Webhook(part.Part):
+    """`swapwarden webhook`, with a certificate of the control plane's authority."""
+
+    def __init__(self, control_plane: ControlPlane, *options: str) -> None:
+        self._control_plane = control_plane
+        self.certificate, self.key = control_plane.issue_certificate("swapwarden-webhook", ["127.0.0.1", "localhost"])
+        fixed = ["--host=127.0.0.1", "--port=0", f"--tls-cert={self.certificate}", f"--tls-key={self.key}"]
+        fixed += ["--cert-reload-interval=0.1", "--shutdown-delay=0"]
+        super().__init__("webhook", *fixed, *options, log=self.certificate.with_suffix(".log"))
+        try:
+            self.url = f"https://127.0.0.1:{self.said('listening')['port']}"
+        except BaseException:
+            self.process.kill()
+            raise
+
+    def install(self) -> None:
+        """Apply rights and policies of deploy/manifests with this process as the webhook; wait until it is in force."""
+        self._control_plane.apply(*manifests.other_manifests())
+        # Without one, the probe's pod is refused before any webhook is asked; no controller manager makes it here.
+        self._control_plane.request(
+            "POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}}
+        )
+        ca = self._control_plane.ca_file.read_bytes()
+        self._control_plane.apply(manifests.webhook_manifests(self.url, ca))
+        deadline = time.monotonic() + _SETTLE_TIMEOUT
+        while not self._is_called():
+            if time.monotonic() > deadline:
+                raise process.ProcessError(f"the API server does not call the webhook\n{self._control_plane.logs()}")
+            time.sleep(0.05)
+        self._control_plane.wait_for_policies()
+
+    def _is_called(self) -> bool:
+        before = self.metric("swapwarden_webhook_requests_total")
+        annotations = {"swapwarden.dev/swap-policy": "NoPreference"}
+        pod = {
+            "metadata": {"generateName": "probe-", "annotations": annotations},
+            "spec": {"containers": [{"name": "probe", "image": "none"}]},
+        }
+        self._control_plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod)
+        return self.metric("swapwarden_webhook_requests_total") > before
+
+    def uninstall(self) -> None:
+        """Take the registration and the admission policies away; the namespace and the rights stay."""
+        paths = [manifests.FOLDER / "webhook-registration.yaml", *manifests.policies()]
+        self._control_plane.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in paths))
+        self._control_plane.wait_for_policies()
+
+    def replace_certificate(self, certificate: Path, key: Path) -> None:
+        """Put another pair where the process reads its own, one file after the other as a careless rotation does."""
+        self.certificate.write_bytes(certificate.read_bytes())
+        self.key.write_bytes(key.read_bytes())

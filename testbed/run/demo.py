@@ -1,0 +1,325 @@
+"""The main job, shown: a pod says Disabled, and a real kernel refuses to swap it while its neighbour swaps.
+
+A real API server, the product's three processes, a real kernel in a VM; only the node's kubelet and systemd are played.
+All that is shown is asserted: each number in the kernel equals what `swapwarden plan` says of the same objects.
+"""
+
+import concurrent.futures
+import contextlib
+import errno
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from testbed.base import process, term
+from testbed.controlplane.servers import ControlPlane
+from testbed.product.controller import Controller
+from testbed.product.webhook import Webhook
+from testbed.standin import nodetree, start
+from testbed.vm.kernelvm import CGROUPS, WORK_TREE, GuestProcess, KernelVM
+
+NODE = "demo-node"
+SPACE = "demo"
+ROOT = CGROUPS / "demo"
+POLICY = "swapwarden.dev/swap-policy"
+HOG = {"testbed/hog": "40", "testbed/hog-pace": "200"}
+MEMORY = {"requests": {"memory": "32Mi"}, "limits": {"memory": "96Mi"}}
+FULL = {"requests": {"memory": "32Mi", "cpu": "100m"}, "limits": {"memory": "32Mi", "cpu": "100m"}}
+PODS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "burstable": (HOG, MEMORY),
+    "burstable-disabled": (HOG | {POLICY: "Disabled"}, MEMORY),
+    "guaranteed": ({}, FULL),
+    "besteffort": ({}, {}),
+}
+HOGS = ("burstable", "burstable-disabled")
+RECLAIM = "24M"
+_PATIENCE = 120.0
+_PRESSURE_SECONDS = 3.0
+_STATES = "/apis/swapwarden.dev/v1alpha1/nodeswapstates"
+_PROFILES = "/apis/swapwarden.dev/v1alpha1/nodeswapprofiles"
+_AGENT = ("swapwarden-system", "swapwarden-agent")
+_SWAP_LABELS = ("feature.node.kubernetes.io/memory-swap", "node.swapwarden.dev/swap")
+
+Json = Any
+
+
+class DemoError(Exception):
+    """Something that the demo shows does not hold."""
+
+
+def _check(holds: object, what: str) -> None:
+    if not holds:
+        raise DemoError(what)
+
+
+def _until(holds: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not holds():
+        _check(time.monotonic() < deadline, f"not within {_PATIENCE:.0f} s: {what}")
+        time.sleep(0.1)
+
+
+def run() -> None:
+    """Run all of it; DemoError names what does not hold."""
+    begun = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        control_plane, vm = _machines(stack)
+        with term.step("installing CRDs, webhook and rights; starting webhook and controller"):
+            control_plane.apply_crds(WORK_TREE / "crds")
+            stack.enter_context(Webhook(control_plane)).install()
+            stack.enter_context(Controller(control_plane)).leads()
+            control_plane.create_namespace(SPACE)
+        with term.step("starting the node and its agent in the VM"):
+            stack.enter_context(
+                start.in_vm(control_plane, vm, NODE, ROOT, ["--swap-behavior", "LimitedSwap", "--label", "pool=demo"])
+            )
+            stack.enter_context(_agent(control_plane, vm))
+        demo = _Demo(control_plane, vm)
+        demo.refuse_bad_policy()
+        demo.create_pods()
+        demo.step("no profile: what the kubelet gives stays, but for pods that say Disabled", swaps=True)
+        demo.apply_profile({"behavior": "LimitedSwap", "systemReserved": "25%"})
+        demo.step("a profile with LimitedSwap, 25 % of the swap reserved for the system", swaps=True)
+        demo.apply_profile({"behavior": "NoSwap"})
+        demo.step("a profile with NoSwap", swaps=False)
+    print(f"All of it held: every number equals what `swapwarden plan` says ({time.monotonic() - begun:.0f} s).")
+
+
+def _machines(stack: contextlib.ExitStack) -> tuple[ControlPlane, KernelVM]:
+    """Both at once: they take a few seconds each."""
+    control_plane, vm = ControlPlane(), KernelVM()
+    # Entered objects clean up themselves where their start fails, so the stack needs only what has started.
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        starts = [pool.submit(stack.enter_context, machine) for machine in (control_plane, vm)]
+        try:
+            for start in starts:
+                start.result()
+        except BaseException:
+            # The pool waits for its threads, and an emulated boot takes its time: cut it short.
+            while concurrent.futures.wait(starts, timeout=0.2).not_done:
+                control_plane.stop()
+                vm.stop()
+            raise
+    return control_plane, vm
+
+
+@contextlib.contextmanager
+def _agent(control_plane: ControlPlane, vm: KernelVM) -> Iterator[GuestProcess]:
+    """`swapwarden agent` in the VM, with a token that is bound to a pod on its node."""
+    namespace, account = _AGENT
+    containers = [{"name": "agent", "image": "none", "resources": {"requests": {"memory": "32Mi"}}}]
+    spec = {"nodeName": NODE, "serviceAccountName": account, "containers": containers}
+    control_plane.create(f"/api/v1/namespaces/{namespace}/pods", {"metadata": {"name": "agent"}, "spec": spec})
+    token = control_plane.token(namespace, account, pod="agent")
+    kubeconfig = vm.shared / "agent.kubeconfig"
+    shutil.copy(control_plane.kubeconfig_for(token, "agent", server=control_plane.guest_url), kubeconfig)
+    argv = [sys.executable, "-m", "swapwarden", "agent", f"--node-name={NODE}", f"--cgroup-anchor={ROOT.name}"]
+    argv += [f"--kubeconfig={kubeconfig}", "--metrics-address=127.0.0.1:0"]
+    argv += ["--run-dir=/run/swapwarden", "--state-dir=/var/tmp/swapwarden"]  # the guest's own folders
+    running = vm.spawn(argv, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")}, log="agent")
+    try:
+        _until(lambda: "found the tree of pods" in running.output() or running.poll() is not None, "the agent is up")
+        _check(running.poll() is None, f"the agent ended:\n{running.tail()}")
+        yield running
+    finally:
+        running.stop()
+        kubeconfig.unlink()
+
+
+class _Demo:
+    def __init__(self, control_plane: ControlPlane, vm: KernelVM) -> None:
+        self._cluster = control_plane
+        self._vm = vm
+        self._tree = nodetree.Tree(ROOT, "systemd")
+
+    def refuse_bad_policy(self) -> None:
+        """A pod with a policy that does not exist is refused, and the refusal says what does."""
+        status, answer = self._create("bad", {POLICY: "Never"}, {})
+        _check(status in {403, 422}, f"a pod with {POLICY}: Never was not refused (HTTP {status})")
+        _check("Disabled" in answer["message"], f"the refusal does not help: {answer['message']}")
+        print(f"\nA pod with a bad policy is refused:\n  {answer['message']}")
+
+    def create_pods(self) -> None:
+        """Create the pods, and wait until they run and the hogs have filled their memory once."""
+        with term.step("creating pods; two of them run a memory hog"):
+            for name, (annotations, resources) in PODS.items():
+                status, answer = self._create(name, annotations, resources)
+                _check(status == 201, f"pod {name} was refused: {answer}")
+            _until(lambda: all(pod["status"].get("phase") == "Running" for pod in self._pods()), "all pods run")
+            _until(lambda: all(self._number(name, "memory.current") > 36 << 20 for name in HOGS), "the hogs are full")
+            labels = self._cluster.get(f"/api/v1/nodes/{NODE}")["metadata"]["labels"]
+            _check(all(labels.get(key) == "true" for key in _SWAP_LABELS), f"the node lacks its swap labels: {labels}")
+
+    def apply_profile(self, swap: dict[str, str]) -> None:
+        """Apply a profile for the node with kubectl, as an administrator does."""
+        self._cluster.apply(
+            json.dumps(
+                {
+                    "apiVersion": "swapwarden.dev/v1alpha1",
+                    "kind": "NodeSwapProfile",
+                    "metadata": {"name": "demo"},
+                    "spec": {"nodeSelector": {"matchLabels": {"pool": "demo"}}, "swap": swap},
+                }
+            )
+        )
+
+    def step(self, title: str, *, swaps: bool) -> None:
+        """Wait until the plan is in the kernel, squeeze the hogs, show the table, and check each number of it."""
+        with term.step(title):
+            _until(self._is_in_force, "the plan is in force")
+            before = self._number("burstable", "memory.swap.current")
+            peaks = self._squeeze()
+            plan, kernel = self._plan(), self._kernel()
+        print(f"\n{title}")
+        print(_table(self._rows(plan, kernel, peaks)))
+        _check(plan == self._wanted(), f"the state differs from swapwarden plan:\n{self._wanted()}\n{plan}")
+        for place, (_, wanted) in plan.items():
+            _check(kernel[place] == wanted, f"{place}: the kernel holds {kernel[place]}, the plan says {wanted}")
+        _check(peaks["burstable-disabled"] == 0, f"the Disabled pod swapped {peaks['burstable-disabled']} bytes")
+        if swaps:
+            _check(peaks["burstable"] > 0, "its neighbour did not swap")
+        else:
+            _check(peaks["burstable"] <= before, f"more was swapped out: {before} bytes, then {peaks['burstable']}")
+            if left := self._number("burstable", "memory.swap.current"):
+                print(f"  {left} bytes of burstable still count as swap: no limit brings back what nobody touches.")
+
+    def _create(self, name: str, annotations: dict[str, str], resources: dict[str, Any]) -> tuple[int, Json]:
+        container = {"name": "app", "image": "none", "resources": resources}
+        body = {
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {"nodeName": NODE, "containers": [container]},
+        }
+        return self._cluster.request("POST", f"/api/v1/namespaces/{SPACE}/pods", body)
+
+    def _pods(self) -> list[Json]:
+        return list(self._cluster.get("/api/v1/pods")["items"])
+
+    def _pod(self, name: str) -> Json:
+        return self._cluster.get(f"/api/v1/namespaces/{SPACE}/pods/{name}")
+
+    def _folder(self, pod: Json) -> Path:
+        return self._tree.pod(pod["metadata"]["uid"], pod["status"]["qosClass"].lower())
+
+    def _number(self, name: str, file: str) -> int:
+        try:
+            return int(self._vm.read(self._folder(self._pod(name)) / file))
+        except FileNotFoundError:
+            return 0
+
+    def _is_in_force(self) -> bool:
+        """Whether the state says what the plan says, and the agent has put it in force.
+
+        It says Draining for as long as pages are out that a limit, which the kernel holds already, would not let out.
+        The state is read last: one read before might tell of a plan that was in force before this one.
+        """
+        plan, kernel = self._plan(), self._kernel()
+        if plan != self._wanted() or any(kernel[place] != wanted for place, (_, wanted) in plan.items()):
+            return False
+        state = self._cluster.get(f"{_STATES}/{NODE}")
+        status = state.get("status", {})
+        applied = [(one["status"], one["reason"]) for one in status.get("conditions", []) if one["type"] == "Applied"]
+        observed = status.get("observedGeneration") == state["metadata"]["generation"]
+        return observed and applied in ([("True", "AsSpecified")], [("False", "Draining")])
+
+    def _squeeze(self) -> dict[str, int]:
+        """Ask the kernel to take memory from both hogs alike, again and again; the most swap seen of each pod."""
+        folders = {
+            pod["metadata"]["name"]: self._folder(pod) for pod in self._pods() if pod["metadata"]["name"] in PODS
+        }
+        peaks = dict.fromkeys(folders, 0)
+        deadline = time.monotonic() + _PRESSURE_SECONDS
+        while time.monotonic() < deadline:
+            for name in HOGS:
+                try:
+                    self._vm.write(folders[name] / "memory.reclaim", RECLAIM)
+                except OSError as error:
+                    if error.errno != errno.EAGAIN:  # it could not take as much: there is nowhere to put it
+                        raise
+            for name, folder in folders.items():
+                peaks[name] = max(peaks[name], int(self._vm.read(folder / "memory.swap.current")))
+        return peaks
+
+    def _plan(self) -> dict[str, tuple[str, str]]:
+        """What `swapwarden plan` says of the cluster's objects: reason and value, by place."""
+        paths = [f"/api/v1/nodes/{NODE}", f"{_STATES}/{NODE}"]
+        # Items of a list have no kind of their own.
+        items = [self._cluster.get(path) for path in paths]
+        items += [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in self._pods()]
+        items += self._cluster.get(_PROFILES)["items"]
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        argv = [sys.executable, "-m", "swapwarden", "plan", "-f", "-", "-o", "json"]
+        [planned] = json.loads(process.run(argv, timeout=60, text=text).stdout)["items"]
+        running = {
+            (pod["metadata"]["uid"], one["name"]): one["containerID"].partition("://")[2]
+            for pod in self._pods()
+            for one in pod["status"].get("containerStatuses", [])
+            if "running" in one["state"]
+        }
+        return _places(planned["spec"], lambda uid, name: running.get((uid, name), ""), self._written())
+
+    def _written(self) -> set[str]:
+        """Container ids that the state has a value of its own for."""
+        pods = self._cluster.get(f"{_STATES}/{NODE}")["spec"].get("pods", {})
+        return {identifier for pod in pods.values() for identifier in pod.get("containers", {})}
+
+    def _wanted(self) -> dict[str, tuple[str, str]]:
+        """What the NodeSwapState says."""
+        return _places(
+            self._cluster.get(f"{_STATES}/{NODE}")["spec"], lambda _, identifier: identifier, self._written()
+        )
+
+    def _kernel(self) -> dict[str, str]:
+        """What the kernel holds, by place."""
+        found = {"kubepods": self._vm.read(self._tree.kubepods / "memory.swap.max").strip()}
+        for pod in self._pods():
+            folder = self._folder(pod)
+            found[pod["metadata"]["uid"]] = self._vm.read(folder / "memory.swap.max").strip()
+            for one in pod["status"].get("containerStatuses", []):
+                identifier = one["containerID"].partition("://")[2]
+                path = self._tree.container(folder, identifier) / "memory.swap.max"
+                found[identifier] = self._vm.read(path).strip()
+        return found
+
+    def _rows(
+        self, plan: dict[str, tuple[str, str]], kernel: dict[str, str], peaks: dict[str, int]
+    ) -> Iterator[tuple[str, ...]]:
+        yield "POD", "QOS", "POLICY", "REASON", "WANTED", "KERNEL", "PEAK SWAP"
+        if "kubepods" in plan:
+            yield "(all pods)", "", "", "", plan["kubepods"][1], kernel["kubepods"], ""
+        for pod in self._pods():
+            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+            if name not in PODS:
+                continue
+            policy = pod["metadata"].get("annotations", {}).get(POLICY, "-")
+            reason, wanted = plan[uid]
+            yield name, pod["status"]["qosClass"], policy, reason, wanted, kernel[uid], str(peaks[name])
+            for one in pod["status"]["containerStatuses"]:
+                identifier = one["containerID"].partition("://")[2]
+                if identifier in plan:
+                    yield f"  container {one['name']}", "", "", "", plan[identifier][1], kernel[identifier], ""
+
+
+def _places(spec: Json, identify: Callable[[str, str], str], written: set[str]) -> dict[str, tuple[str, str]]:
+    """Reason and value by place: `kubepods`, UIDs of pods, ids of those containers that get a value of their own."""
+    places = {uid: (pod["reason"], pod["swapMax"]) for uid, pod in spec.get("pods", {}).items()}
+    if "kubepods" in spec:
+        places["kubepods"] = ("", spec["kubepods"]["swapMax"])
+    for uid, pod in spec.get("pods", {}).items():
+        for key, one in pod.get("containers", {}).items():
+            identifier = identify(uid, key)
+            if identifier in written:
+                places[identifier] = ("", one["swapMax"])
+    return places
+
+
+def _table(rows: Iterator[tuple[str, ...]]) -> str:
+    lines = list(rows)
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

@@ -1,0 +1,163 @@
+"""python -m testbed cluster up | down: a cluster with Swapwarden and the workloads of examples/, to look around in."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from testbed import chart, helm, image
+from testbed.base import cache, paths, process, term
+from testbed.controlplane import assets, netns
+from testbed.controlplane.servers import ControlPlane
+from testbed.vm import cluster
+
+EXAMPLES = ("namespaces.yaml", "profile.yaml", "workloads.yaml")
+FOLDER = paths.ROOT / "build" / "demo-cluster"
+"""Where its kubectl is; what it says goes to `log` in it."""
+
+_TIMEOUT = 900.0
+_START_TIMEOUT = 3600.0
+_STOP_TIMEOUT = 120.0
+_POLL = 0.2
+_READY = "demo cluster: ready"
+
+
+def up() -> None:
+    """Bring it up in the background, unless somebody has; ProcessError with the end of its log."""
+    if _holder() is None:
+        _start()
+    elif _READY not in _said():
+        term.say("the cluster is coming up already:")
+        _follow()
+    kubectl = os.path.relpath(FOLDER / "kubectl")
+    term.say("the cluster is up, and stays until `make demo-down`. Talk to it with its own kubectl:")
+    for arguments in ("get nodes,pods -A", "get nsp,nss", "swap nodes"):
+        term.say(f"  {kubectl} {arguments}")
+
+
+def down() -> None:
+    """End it, and wait until all of it is gone; where it was killed, remove what it left."""
+    if (pid := _holder()) is None:
+        term.say("no demo cluster is up")
+    else:
+        with term.step("removing the demo cluster"):
+            os.kill(pid, signal.SIGTERM)
+            deadline = time.monotonic() + _STOP_TIMEOUT
+            while _holder() is not None:
+                if time.monotonic() > deadline:
+                    raise process.ProcessError(f"process {pid} does not end; its log is {_log()}")
+                time.sleep(_POLL)
+    netns.remove_leftovers()
+    cluster.remove_leftovers()
+    for path in (FOLDER / "kubectl", FOLDER / "pid"):
+        path.unlink(missing_ok=True)
+
+
+def hold() -> None:
+    """Be the cluster: until SIGTERM."""
+    with cache.lock("demo-cluster"), cluster.Cluster([image.ensure()]) as made:
+        with term.step("installing Swapwarden"):
+            repository = image.REFERENCE.partition(":")[0]
+            options = [f"--namespace={helm.NAMESPACE}", "--create-namespace", "--wait", f"--timeout={_TIMEOUT:.0f}s"]
+            settings = f"--set=image.repository={repository}"
+            made.helm("install", helm.RELEASE, str(chart.FOLDER), settings, *options, timeout=2 * _TIMEOUT)
+        with term.step("applying the examples"):
+            for name in EXAMPLES:
+                made.kubectl("apply", "-f", str(paths.ROOT / "examples" / name))
+            available = ["wait", "--for=condition=Available", "deployments", "--all", f"--timeout={_TIMEOUT:.0f}s"]
+            for namespace in ("swap-examples", "swap-examples-strict"):
+                made.kubectl(*available, f"--namespace={namespace}", timeout=2 * _TIMEOUT)
+        script = FOLDER / "kubectl"
+        script.write_text(_kubectl(made.control_plane), encoding="utf-8")
+        script.chmod(0o700)
+        term.say(_READY)
+        try:
+            while True:
+                signal.pause()
+        finally:
+            script.unlink()
+
+
+def _kubectl(control_plane: ControlPlane) -> str:
+    """A kubectl for this cluster, whose plugin is the one of this Python."""
+    command = shlex.join(control_plane.command([str(assets.kubectl())]))
+    # Not by --kubeconfig: kubectl takes no flags before the name of a plugin.
+    return f"""\
+#!/bin/sh
+export KUBECONFIG={shlex.quote(str(control_plane.kubeconfig))}
+export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"
+exec {command} "$@"
+"""
+
+
+def _log() -> Path:
+    return FOLDER / "log"
+
+
+def _holder() -> int | None:
+    """The process that is the cluster, if it is up or coming up."""
+    try:
+        pid, started = (FOLDER / "pid").read_text(encoding="ascii").split()
+        return int(pid) if _started(int(pid)) == started else None
+    except (OSError, ValueError):
+        return None
+
+
+def _remember(pid: int) -> None:
+    (FOLDER / "pid").write_text(f"{pid} {_started(pid)}", encoding="ascii")
+
+
+def _started(pid: int) -> str | None:
+    """When a process was started, in ticks since the boot; None where it has ended.
+
+    With its number it names a process for good, and from the first moment: its command line is empty until the new
+    program has set up its memory, which takes a while on a busy machine. OSError where there is none.
+    """
+    state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return None if state in "ZX" else fields[18]
+
+
+def _start() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with _log().open("wb") as output:
+        # Not a process.Process: those end with their parent, and this one is to stay.
+        held = subprocess.Popen(
+            [sys.executable, "-m", "testbed", "cluster", "hold"],
+            cwd=paths.ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _remember(held.pid)
+        _follow()
+    except BaseException:
+        held.terminate()
+        held.wait(_STOP_TIMEOUT)
+        raise
+
+
+def _follow() -> None:
+    """Show what the cluster says until it is ready."""
+    deadline = time.monotonic() + _START_TIMEOUT
+    shown = 0
+    while True:
+        running = _holder() is not None
+        said = _said()
+        sys.stderr.write(said[shown:])
+        shown = len(said)
+        if _READY in said:
+            return
+        if not running:
+            raise process.ProcessError(f"the cluster did not come up; its log is {_log()}")
+        if time.monotonic() > deadline:
+            raise process.ProcessError(f"the cluster is not up after {_START_TIMEOUT:.0f} s; its log is {_log()}")
+        time.sleep(_POLL)
+
+
+def _said() -> str:
+    return _log().read_text(encoding="utf-8", errors="replace")

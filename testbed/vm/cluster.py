@@ -1,0 +1,151 @@
+"""A real cluster: the control plane on this machine, one node in a VM, both in a network of the testbed's own."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from testbed.base import process, term
+from testbed.controlplane import managers, netns, programs
+from testbed.controlplane.servers import ControlPlane
+from testbed.vm import nodevm
+from testbed.vm.nodevm import NodeVM
+
+_READY_TIMEOUT = 600.0
+_POLL = 0.2
+_FOLDERS = "swapwarden-*-*-*"
+
+Json = Any
+
+
+def ensure(images: Sequence[Path] = ()) -> None:
+    """Have all that a cluster needs, IMAGES on its node among it; host.SetupError where that can't be."""
+    netns.ensure()
+    for name in programs.KUBE_ON_HOST:
+        programs.kube_on_host(name)
+    programs.helm()
+    nodevm.ensure(images)
+
+
+def remove_leftovers() -> None:
+    """Remove the folders of runs that were killed."""
+    for folder in [*Path(tempfile.gettempdir()).glob(_FOLDERS), *nodevm.IN_MEMORY.glob(_FOLDERS)]:
+        found = re.fullmatch(r"swapwarden-(?:node|cluster|controlplane|vm|kind)-(\d+)-\w+", folder.name)
+        if found and not Path("/proc", found[1]).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Cluster:
+    """Comes up on entering, with its node Ready, and is gone on leaving. Several may run side by side.
+
+    IMAGES are archives (OCI layout) of what pods will run; see NodeVM.
+    """
+
+    def __init__(
+        self, images: Sequence[Path] = (), *, swap_mib: int = 512, memory_mib: int = 3072, cpus: int = 2
+    ) -> None:
+        ensure(images)
+        self._images = images
+        self._size = {"swap_mib": swap_mib, "memory_mib": memory_mib, "cpus": cpus}
+        self._stack = contextlib.ExitStack()
+        self._network: netns.NetworkNamespace
+        self._programs: list[process.Process] = []
+        self.folder: Path
+        self.control_plane: ControlPlane
+        self.node: NodeVM
+
+    # --- life cycle ---
+
+    def __enter__(self) -> Self:
+        remove_leftovers()
+        with contextlib.ExitStack() as stack:
+            self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def _start(self, stack: contextlib.ExitStack) -> None:
+        self.folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix=f"swapwarden-cluster-{os.getpid()}-"))
+        )
+        self._network = stack.enter_context(netns.NetworkNamespace())
+        with term.step("starting the control plane"):
+            self.control_plane = stack.enter_context(ControlPlane(self._network, nodevm.HOST))
+            self._programs += managers.start(stack, self.control_plane, self.folder)
+        self.node = stack.enter_context(NodeVM(self._network, self._credentials(), images=self._images, **self._size))
+        with term.step("waiting until the node is Ready"):
+            self.wait_for(self.node_is_ready, "the node is Ready", _READY_TIMEOUT)
+
+    def _credentials(self) -> dict[str, bytes]:
+        url = f"https://{nodevm.HOST}:{self.control_plane.port}"
+        certificate, key = self.control_plane.issue_certificate("kubelet", [nodevm.ADDRESS, nodevm.NAME])
+        node, proxy = (
+            self.control_plane.kubeconfig_as(user, group, server=url)
+            for user, group in ((f"system:node:{nodevm.NAME}", "system:nodes"), ("system:kube-proxy", None))
+        )
+        files = {
+            "ca.crt": self.control_plane.ca_file,
+            "kubelet.crt": certificate,
+            "kubelet.key": key,
+            "kubelet.kubeconfig": node,
+            "kube-proxy.kubeconfig": proxy,
+        }
+        return {name: path.read_bytes() for name, path in files.items()}
+
+    # --- use ---
+
+    def kubectl(self, *args: str, text: str | None = None, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as administrator, with TEXT on its stdin; process.ProcessError with its stderr when it fails."""
+        return self.control_plane.kubectl(*args, text=text, timeout=timeout)
+
+    def helm(self, *args: str, timeout: float = 900.0) -> subprocess.CompletedProcess[str]:
+        """Run helm as administrator, with files of its own; process.ProcessError with its stderr when it fails."""
+        folders = {
+            f"HELM_{kind}_HOME": str(self.folder / f"helm-{kind.lower()}") for kind in ("CACHE", "CONFIG", "DATA")
+        }
+        environment = programs.helm_environment() | folders | {"KUBECONFIG": str(self.control_plane.kubeconfig)}
+        argv = self.control_plane.command([str(programs.helm()), *args])
+        return process.run(argv, timeout=timeout, env=environment)
+
+    def node_is_ready(self) -> bool:
+        """Whether the kubelet says that its node can run pods."""
+        status, node = self.control_plane.request("GET", f"/api/v1/nodes/{nodevm.NAME}")
+        conditions = node.get("status", {}).get("conditions", []) if status == 200 else []
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def pod(self, namespace: str, name: str) -> Json:
+        """A pod as the API server has it."""
+        return self.control_plane.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+    def wait_for(self, holds: Callable[[], object], what: str, timeout: float = _READY_TIMEOUT) -> None:
+        """Wait until HOLDS; process.ProcessError that says WHAT did not come, with the logs, after TIMEOUT seconds."""
+        deadline = time.monotonic() + timeout
+        while not holds():
+            for running in self._programs:
+                running.check_alive()
+            if time.monotonic() > deadline:
+                raise process.ProcessError(f"not within {timeout:.0f} s: {what}\n{self.logs()}")
+            time.sleep(_POLL)
+
+    def logs(self, lines: int = 20) -> str:
+        """The end of what each part wrote, and the node's console."""
+        parts = [self.control_plane.logs(lines)]
+        parts += [f"  {running.name}:\n{running.tail(lines)}" for running in self._programs]
+        for unit in ("kubelet", "containerd"):
+            with contextlib.suppress(Exception):
+                parts.append(f"  {unit}:\n{process.last_lines(self.node.journal(unit, lines), lines)}")
+        return "\n".join([*parts, self.node.console(lines)])

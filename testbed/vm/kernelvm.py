@@ -1,0 +1,125 @@
+"""A VM with a kernel of its own: cgroup v2, a swap disk, and the host's files to look at.
+
+The guest sees the host's file system read-only at the same paths, so the virtual environment and the work tree work
+inside; /tmp, /run and /var/tmp are its own. What the host changes after boot may be seen late or never in the guest:
+exchange files through `vm.shared`, which is the same folder at the same path on both sides, or with `vm.write`.
+"""
+
+import compileall
+import os
+import secrets
+import shlex
+import shutil
+import socket
+import sys
+import tempfile
+import time
+import types
+from pathlib import Path
+from typing import Self
+
+from testbed.base import paths, process, term
+from testbed.vm import initramfs, qemu
+from testbed.vm.guestlink import GuestLink, GuestProcess, VMError
+
+__all__ = ["CGROUPS", "HOST", "WORK_TREE", "GuestProcess", "KernelVM", "VMError", "ensure"]
+
+HOST = "10.0.2.2"  # the host's loopback, as the guest sees it
+CGROUPS = Path("/sys/fs/cgroup")
+WORK_TREE = paths.ROOT
+_GUEST = Path(__file__).with_name("guest.py")
+_GUESTS_OWN = ("/tmp", "/run", "/var/tmp")  # noqa: S108 - where the guest has file systems of its own
+_BOOT_TIMEOUT = {"kvm": 30.0, "tcg": 240.0}
+_MIB = 1 << 20
+
+
+def ensure() -> initramfs.Kernel:
+    """Have QEMU and a kernel on this machine; host.SetupError where that can't be."""
+    qemu.ensure("the kernel VM")
+    return initramfs.ensure()
+
+
+class KernelVM(GuestLink):
+    """Boots on entering, is gone on leaving. Its methods may be called from several threads."""
+
+    def __init__(self, *, swap_mib: int = 512, memory_mib: int = 1024, cpus: int = 2) -> None:
+        self._kernel = ensure()
+        self._swap_mib = swap_mib
+        self._memory_mib = memory_mib
+        self._cpus = cpus
+        self.folder = Path(tempfile.mkdtemp(prefix=f"swapwarden-vm-{os.getpid()}-"))
+        super().__init__(self.folder / "shared", self.folder / "console.log")
+        self.shared.mkdir()
+        self._qemu: process.Process | None = None
+        self.accelerator = ""
+        self.boot_seconds = 0.0
+
+    # --- life cycle ---
+
+    def __enter__(self) -> Self:
+        begun = time.monotonic()
+        try:
+            self._boot()
+        except BaseException:
+            self.stop()
+            raise
+        self.boot_seconds = time.monotonic() - begun
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the VM, as pulling the plug would, and remove its files."""
+        if self._qemu:
+            self._qemu.kill()
+        self.hang_up()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _boot(self) -> None:
+        for folder in ("operator", "testbed"):
+            # The guest can't keep compiled files, and compiling on an emulated CPU takes its time.
+            compileall.compile_dir(WORK_TREE / folder, quiet=2)
+        with (self.folder / "swap.img").open("wb") as disk:
+            disk.truncate(self._swap_mib * _MIB)
+        secret = secrets.token_hex(16)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(0.2)
+            port = listener.getsockname()[1]
+            archive = self._boot_archive(port, secret)
+            with term.step(f"booting the kernel VM ({self._kernel.release})"):
+                self.accelerator = qemu.boot(lambda name: self._start_with(name, archive, listener, secret))
+
+    def _start_with(self, accelerator: str, archive: Path, listener: socket.socket, secret: str) -> None:
+        self.accept(listener, secret, self._start_qemu(accelerator, archive), _BOOT_TIMEOUT[accelerator])
+
+    def _boot_archive(self, port: int, secret: str) -> Path:
+        needed = [WORK_TREE, Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent]
+        hidden = sorted({str(path) for path in needed if str(path).startswith(tuple(f"{own}/" for own in _GUESTS_OWN))})
+        settings = {
+            "BINDS": " ".join(hidden),
+            "SHARED": str(self.shared),
+            "PYTHON": sys.executable,
+            "GUEST": str(_GUEST),
+            "HOST": HOST,
+            "PORT": str(port),
+            "SECRET": secret,
+        }
+        conf = "".join(f"{key}={shlex.quote(value)}\n" for key, value in settings.items())
+        return initramfs.with_boot_files(self._kernel, {"boot.conf": conf}, self.folder / "initramfs.cpio")
+
+    def _start_qemu(self, accelerator: str, archive: Path) -> process.Process:
+        argv = qemu.machine(accelerator, cpus=self._cpus, memory_mib=self._memory_mib, console=self.console_file)
+        argv += ["-kernel", str(self._kernel.image), "-initrd", str(archive), "-append", " ".join(qemu.KERNEL_WORDS)]
+        argv += ["-drive", f"file={self.folder / 'swap.img'},if=virtio,format=raw,cache=unsafe"]
+        argv += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
+        argv += qemu.shared_folder("host", Path("/"), readonly=True)
+        argv += qemu.shared_folder("shared", self.shared)
+        self.console_file.unlink(missing_ok=True)
+        self._qemu = process.Process("qemu", argv, log=self.folder / "qemu.log")
+        return self._qemu

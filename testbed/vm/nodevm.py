@@ -1,0 +1,319 @@
+"""A VM with a whole node in it: Debian, systemd, containerd and a kubelet with swap, in a network of the testbed's own.
+
+`shared` is the same folder at the same path on both sides; all else in the VM is its own and gone with it.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import tempfile
+import time
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from testbed.base import host, process, term
+from testbed.controlplane import netns
+from testbed.vm import nodeimage, qemu, uml
+from testbed.vm.guestlink import GuestLink, GuestProcess, VMError
+
+NAME = "node-1"
+HOST = "192.168.77.1"
+ADDRESS = "192.168.77.2"
+PODS = "10.85.0.0/24"
+CGROUPS = Path("/sys/fs/cgroup")
+KUBEPODS = CGROUPS / "kubepods.slice"
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - not for files of a known name
+_TAP, _PEER = "tap0", "tap1"
+_GUEST_FILES = ("guest.py", "recorder.py")
+_BOOT_TIMEOUT = {"kvm": 90.0, "uml": 90.0, "tcg": 600.0}
+_COMMAND_TIMEOUT = 300.0
+_MIB = 1 << 20
+_ROOM = 6 << 30
+_VIRTIO = {"DEVICE": "eth0", "SWAP": "/dev/vdb"}
+_DEVICES = {"kvm": _VIRTIO, "tcg": _VIRTIO, "uml": {"DEVICE": "vec0", "SWAP": "/dev/ubdb"}}
+# Only once the host has hung up: the connection of a machine that just goes would stay open.
+_REBOOT = "while systemctl --quiet is-active testbed-guest; do sleep 0.2; done; exec systemctl reboot --force --force"
+_NUMBERS = itertools.count(1)
+
+
+def ensure(images: Sequence[Path] = ()) -> None:
+    """Have all that a node VM with IMAGES on its disk needs; host.SetupError where that can't be."""
+    nodeimage.ensure(images)
+    if qemu.accelerators(user_mode=True)[0] == "uml":
+        try:
+            uml.ensure()
+        except (host.SetupError, process.ProcessError) as error:
+            qemu.give_up("uml", error)
+
+
+def _place() -> str | None:
+    """Where a VM's files are best: in memory, if there is room; None for the usual place."""
+    with contextlib.suppress(OSError):
+        found = os.statvfs(IN_MEMORY)
+        if found.f_bavail * found.f_frsize > _ROOM:
+            return str(IN_MEMORY)
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """What the recorder saw of a cgroup's swap; `event` is as in testbed.vm.recorder, bytes are None for no limit."""
+
+    at: float
+    path: str
+    event: str
+    max_bytes: int | None
+    current_bytes: int
+    after: float = 0.0
+    """Until then nothing had happened that is not recorded before; the recorder may read late what happened since."""
+
+
+def parse_samples(text: str) -> list[Sample]:
+    """The recorder's lines, but for one that is not whole yet; a cgroup's end has no values and counts as 0."""
+    return [
+        Sample(
+            at=line["at"],
+            path=line["path"],
+            event=line["event"],
+            max_bytes=None if line.get("max") == "max" else int(line.get("max", 0)),
+            current_bytes=int(line.get("current", 0)),
+            after=line.get("after", 0.0),
+        )
+        for line in map(json.loads, text[: text.rfind("\n") + 1].splitlines())
+    ]
+
+
+class Recording:
+    """A recorder at work in the VM."""
+
+    def __init__(self, vm: "NodeVM", running: GuestProcess, output: Path) -> None:
+        self._vm = vm
+        self._running = running
+        self._output = output
+
+    def samples(self, contains: str = "") -> list[Sample]:
+        """What was seen so far of the cgroups whose path has CONTAINS in it, in the order in which it was seen."""
+        if (status := self._running.poll()) is not None:
+            raise process.ProcessError(f"the recorder ended with status {status}\n{self._running.tail()}")
+        return [sample for sample in parse_samples(self._vm.read(self._output)) if contains in sample.path]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self._running.stop()
+
+
+class NodeVM(GuestLink):
+    """Boots on entering, is gone on leaving. Its methods may be called from several threads.
+
+    CREDENTIALS are the files of /etc/kubernetes that no image can hold, by name. IMAGES are archives (OCI layout) whose
+    images are there from the start; `import_image` takes its time.
+    """
+
+    kubepods = KUBEPODS
+
+    def __init__(
+        self,
+        network: netns.NetworkNamespace,
+        credentials: Mapping[str, bytes],
+        *,
+        images: Sequence[Path] = (),
+        swap_mib: int = 512,
+        memory_mib: int = 3072,
+        cpus: int = 2,
+    ) -> None:
+        self._image = nodeimage.ensure(images)
+        self._network = network
+        self._swap_mib = swap_mib
+        self._memory_mib = memory_mib
+        self._cpus = cpus
+        self.folder = Path(tempfile.mkdtemp(prefix=f"swapwarden-node-{os.getpid()}-", dir=_place()))
+        self._swap = self.folder / "swap.img"
+        super().__init__(self.folder / "shared", self.folder / "console.log")
+        kubernetes = self.shared / "kubernetes"
+        kubernetes.mkdir(parents=True)
+        for name, content in credentials.items():
+            (kubernetes / name).touch(mode=0o600)
+            (kubernetes / name).write_bytes(content)
+        self._machine: process.Process | None = None
+        self.accelerator = ""
+        self.boot_seconds = 0.0
+
+    # --- life cycle ---
+
+    def __enter__(self) -> Self:
+        begun = time.monotonic()
+        try:
+            self._boot()
+        except BaseException:
+            self.stop()
+            raise
+        self.boot_seconds = time.monotonic() - begun
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the VM, as pulling the plug would, and remove its files."""
+        if self._machine:
+            self._machine.kill()
+        self.hang_up()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _boot(self) -> None:
+        with self._swap.open("wb") as disk:
+            disk.truncate(self._swap_mib * _MIB)
+        for name in _GUEST_FILES:
+            shutil.copy2(Path(__file__).with_name(name), self.shared / name)
+        with term.step("booting the node VM"):
+            self.accelerator = qemu.boot(self._start_with, user_mode=True)
+
+    @contextlib.contextmanager
+    def _awaited(self, accelerator: str) -> Iterator[tuple[socket.socket, str]]:
+        """Where the VM will call once it is up, and what it will say, which it is told."""
+        secret = secrets.token_hex(16)
+        with self._network.entered():
+            listener = socket.create_server((HOST, 0))
+        with listener:
+            listener.settimeout(0.2)
+            self._write_settings(listener.getsockname()[1], secret, _DEVICES[accelerator])
+            yield listener, secret
+
+    def _write_settings(self, port: int, secret: str, devices: Mapping[str, str]) -> None:
+        settings = {"NODE": NAME, "ADDRESS": ADDRESS, "HOST": HOST, "PORT": str(port), "SECRET": secret, **devices}
+        file = self.shared / "node.conf"
+        file.touch(mode=0o600)
+        file.write_text("".join(f"{key}={shlex.quote(value)}\n" for key, value in settings.items()), encoding="ascii")
+
+    def _start_with(self, accelerator: str) -> None:
+        user_mode = accelerator == "uml"
+        argv = self._user_mode() if user_mode else self._emulation(accelerator)
+        self._plug(user_mode=user_mode)
+        self.console_file.unlink(missing_ok=True)
+        # Nameless files are kept in TMPDIR: by QEMU what the VM writes on top of an image that it only reads, by Linux
+        # in user mode its memory.
+        environment = os.environ | {"TMPDIR": str(self.folder)}
+        log = self.console_file if user_mode else self.folder / "qemu.log"
+        with self._awaited(accelerator) as (listener, secret):
+            self._machine = process.Process("the node VM", self._network.command(argv), log=log, env=environment)
+            self.accept(listener, secret, self._machine, _BOOT_TIMEOUT[accelerator])
+
+    def _plug(self, *, user_mode: bool) -> None:
+        """Make the host's end of the VM's network."""
+        with contextlib.suppress(process.ProcessError):
+            self._network.ip("link", "delete", _TAP)  # which another accelerator has left that did not work
+        if user_mode:
+            self._network.ip("link", "add", _TAP, "type", "veth", "peer", "name", _PEER)
+            self._network.ip("link", "set", _PEER, "up")
+        else:
+            self._network.ip("tuntap", "add", "dev", _TAP, "mode", "tap")
+        self._network.ip("address", "add", f"{HOST}/24", "dev", _TAP)
+        self._network.ip("link", "set", _TAP, "up")
+        self._network.ip("route", "add", PODS, "via", ADDRESS)
+
+    def _emulation(self, accelerator: str) -> list[str]:
+        argv = qemu.machine(
+            accelerator, cpus=self._cpus, memory_mib=self._memory_mib, console=self.console_file, reboots=True
+        )
+        words = [*qemu.KERNEL_WORDS, self._shared_word]
+        argv += ["-kernel", str(self._image.kernel), "-initrd", str(self._image.initramfs), "-append", " ".join(words)]
+        argv += ["-drive", f"file={self._image.disk},if=virtio,format=raw,snapshot=on,cache=unsafe"]
+        argv += ["-drive", f"file={self._swap},if=virtio,format=raw,cache=unsafe"]
+        argv += ["-netdev", f"tap,id=net,ifname={_TAP},script=no,downscript=no"]
+        argv += ["-device", "virtio-net-pci,netdev=net,romfile="]
+        return argv + qemu.shared_folder("shared", self.shared)
+
+    def _user_mode(self) -> list[str]:
+        return uml.machine(
+            uml.ensure(),
+            self.folder,
+            memory_mib=self._memory_mib,
+            disks=[f"{self.folder / 'changes.img'},{self._image.disk}", str(self._swap)],
+            device=_PEER,
+            words=["quiet", "rootflags=noinit_itable", self._shared_word],
+        )
+
+    @property
+    def _shared_word(self) -> str:
+        return f"testbed.shared={self.shared}"
+
+    # --- what happens to nodes ---
+
+    def reboot(self) -> None:
+        """Boot the node anew, with the disk that it has; nothing in it is asked to end, and its swap device is new.
+
+        Returns when programs can be run in it again, its kubelet perhaps not up yet. ProcessError where it does not
+        come up.
+        """
+        if self._machine is None:
+            raise VMError("the VM was not started")
+        with self._awaited(self.accelerator) as (listener, secret):
+            self.spawn(["sh", "-c", _REBOOT], log="reboot")
+            self.hang_up()
+            self.accept(listener, secret, self._machine, _BOOT_TIMEOUT[self.accelerator])
+
+    def systemctl(self, *arguments: str, timeout: float = _COMMAND_TIMEOUT) -> str:
+        """Run systemctl in the VM; what it prints."""
+        return self.run(["systemctl", *arguments], timeout=timeout).stdout
+
+    def restart(self, unit: str) -> None:
+        """Restart a unit: `kubelet`, `containerd`."""
+        self.systemctl("restart", unit)
+
+    def daemon_reload(self) -> None:
+        """Have systemd read its units again, upon which it writes the cgroup files of all of them."""
+        self.systemctl("daemon-reload")
+
+    def journal(self, unit: str, lines: int = 100) -> str:
+        """The end of what a unit logged."""
+        return self.run(
+            ["journalctl", "--no-pager", "--output=short-precise", f"--lines={lines}", f"--unit={unit}"],
+            timeout=_COMMAND_TIMEOUT,
+        ).stdout
+
+    def import_image(self, archive: Path, timeout: float = 900.0) -> None:
+        """Give an archive of images (OCI layout) to containerd, under the names that it says."""
+        inside = self.shared / archive.name
+        shutil.copyfile(archive, inside)
+        try:
+            self.run(["ctr", "--namespace", "k8s.io", "images", "import", str(inside)], timeout=timeout)
+        finally:
+            inside.unlink()
+
+    def record(self, root: Path = KUBEPODS, every: float | None = None) -> Recording:
+        """Start a recorder of all swap limits below the cgroup ROOT; it is at work when this returns.
+
+        EVERY is in seconds, as testbed.vm.recorder has it.
+        """
+        name = f"recorder-{next(_NUMBERS)}"
+        output = Path("/run") / f"{name}.jsonl"
+        argv = ["python3", "-S", str(self.shared / "recorder.py"), str(root), str(output)]
+        running = self.spawn([*argv, *([] if every is None else [str(every)])], log=name)
+        deadline = time.monotonic() + _COMMAND_TIMEOUT
+        while "recording" not in running.output():
+            if running.poll() is not None or time.monotonic() > deadline:
+                running.send_signal(signal.SIGKILL)
+                raise process.ProcessError(f"the recorder does not start\n{running.tail()}")
+            time.sleep(0.1)
+        return Recording(self, running, output)
