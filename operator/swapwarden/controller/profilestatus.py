@@ -139,9 +139,9 @@ def _keep(entry: profilestore.Entry, named: Mapping[int, int], room: int) -> rev
     needed = sorted(
         (number for number in known if number == in_force or named.get(number)),
         key=lambda number: (number == entry.generation, number != in_force, -named.get(number, 0), -number),
-    )[: api.MAX_REVISIONS]
+    )[: api.status.MAX_REVISIONS]
     last = max((number for number in known if number < in_force), default=0)
-    spare = [last] if last and last not in needed and len(needed) < api.MAX_REVISIONS else []
+    spare = [last] if last and last not in needed and len(needed) < api.status.MAX_REVISIONS else []
     return revisions.keep(
         [(number, known[number]) for number in needed], [(number, known[number]) for number in spare], room
     )

@@ -26,7 +26,7 @@ VALID = metrics.gauge(
 )
 
 MAX_TOMBSTONES: Final = 1024
-MAX_REMEMBERED: Final = 2 * api.MAX_REVISIONS
+MAX_REMEMBERED: Final = 2 * api.status.MAX_REVISIONS
 """Generations of a profile: those that its status keeps, and some that it may come to keep."""
 
 

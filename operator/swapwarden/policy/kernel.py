@@ -28,9 +28,9 @@ class Plan(msgspec.Struct, frozen=True):
     """With the reason, and the remedy."""
 
 
-def settings(model: api.Kernel) -> tuple[tuple[str, str], ...]:
+def settings(model: api.spec.Kernel) -> tuple[tuple[str, str], ...]:
     """What a profile asks for, by the names that states use (those of sysctl), as the kernel's files take it."""
-    zswap = model.zswap or api.Zswap()
+    zswap = model.zswap or api.spec.Zswap()
     asked = {
         "vm.swappiness": model.swappiness,
         MIN_FREE: model.min_free_kbytes,

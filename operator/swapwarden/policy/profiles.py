@@ -168,13 +168,13 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
 
 
 def _microseconds(latency: str | None) -> int | None:
-    """Of a time as api.LATENCY_PATTERN has it."""
+    """Of a time as values.LATENCY_PATTERN has it."""
     if latency is None:
         return None
     return int(latency[:-2]) * 1000 if latency.endswith("ms") else int(latency[:-1]) * 1_000_000
 
 
-def _selector(model: api.LabelSelector | None) -> Selector:
+def _selector(model: api.selectors.LabelSelector | None) -> Selector:
     if model is None:
         return ()
     labels = (Requirement(key, "In", frozenset({value})) for key, value in model.match_labels.items())
@@ -185,7 +185,7 @@ def _selector(model: api.LabelSelector | None) -> Selector:
     return (*labels, *expressions)
 
 
-def _require(model: api.Require | None) -> Require | None:
+def _require(model: api.spec.Require | None) -> Require | None:
     if model is None:
         return None
     return Require(
@@ -196,7 +196,7 @@ def _require(model: api.Require | None) -> Require | None:
     )
 
 
-def _override(model: api.Override) -> Override:
+def _override(model: api.spec.Override) -> Override:
     return Override(
         namespaces=_selector(model.namespace_selector),
         pods=_selector(model.pod_selector),

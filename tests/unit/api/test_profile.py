@@ -5,12 +5,12 @@ import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.api import names, profile
+from swapwarden.api import names, profile, values
 from swapwarden.policy import quantity
 
 
-def spec(**fields: object) -> profile.ProfileSpec:
-    return profile.ProfileSpec.model_validate({"nodeSelector": {}, **fields})
+def spec(**fields: object) -> profile.spec.ProfileSpec:
+    return profile.spec.ProfileSpec.model_validate({"nodeSelector": {}, **fields})
 
 
 def test_defaults_are_those_of_a_fresh_install() -> None:
@@ -18,7 +18,7 @@ def test_defaults_are_those_of_a_fresh_install() -> None:
     assert (made.priority, made.mode, made.guarantee, made.on_unknown_pod) == (100, "Enforce", "Standard", "Deny")
     assert made.swap.behavior is names.Behavior.KUBELET
     assert made.swap.system_reserved is None
-    assert made.system == profile.System()
+    assert made.system == profile.spec.System()
 
 
 def test_a_number_of_bytes_is_kept_as_text() -> None:
@@ -35,15 +35,15 @@ def test_reserves_that_are_not(text: object) -> None:
 
 def test_what_can_be_required_is_what_an_agent_tells() -> None:
     told = set(names.Backing) - {names.Backing.UNKNOWN, names.Backing.MIXED, names.Backing.LOOP}
-    assert set(get_args(profile.RequiredBacking)) == told
-    assert len(told) == profile.MAX_BACKINGS
-    aliases = {field.alias for field in profile.Require.model_fields.values()}
+    assert set(get_args(profile.spec.RequiredBacking)) == told
+    assert len(told) == profile.spec.MAX_BACKINGS
+    aliases = {field.alias for field in profile.spec.Require.model_fields.values()}
     assert aliases == set(names.Requirement)
 
 
 @given(
-    st.from_regex(re.compile(profile.QUANTITY_PATTERN, re.ASCII), fullmatch=True).filter(
-        lambda text: len(text) <= profile.QUANTITY_LENGTH
+    st.from_regex(re.compile(values.QUANTITY_PATTERN, re.ASCII), fullmatch=True).filter(
+        lambda text: len(text) <= values.QUANTITY_LENGTH
     )
 )
 def test_a_quantity_that_is_let_in_is_understood(text: str) -> None:
@@ -52,6 +52,6 @@ def test_a_quantity_that_is_let_in_is_understood(text: str) -> None:
 
 def test_overrides_are_bounded() -> None:
     entry = {"podSelector": {}, "policy": "Disabled"}
-    assert len(spec(overrides=[entry] * profile.MAX_OVERRIDES).overrides) == profile.MAX_OVERRIDES
+    assert len(spec(overrides=[entry] * profile.spec.MAX_OVERRIDES).overrides) == profile.spec.MAX_OVERRIDES
     with pytest.raises(pydantic.ValidationError, match="at most 32"):
-        spec(overrides=[entry] * (profile.MAX_OVERRIDES + 1))
+        spec(overrides=[entry] * (profile.spec.MAX_OVERRIDES + 1))

@@ -154,7 +154,7 @@ def namespace(name: str, policy: str) -> dict[str, Any]:
                 (
                     "spec.nodeSelector.matchExpressions[0]: Invalid value: In and NotIn need"
                     " values; Exists and DoesNotExist"
-                    " take none (key 'a': In)"
+                    " take none"
                 )
             ],
         ),

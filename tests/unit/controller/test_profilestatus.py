@@ -44,7 +44,7 @@ def build(
 
 
 def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    api.ProfileStatus.model_validate(status)
+    api.status.ProfileStatus.model_validate(status)
     return {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
 
 
@@ -247,7 +247,7 @@ def kept(found: profilestore.Entry, named: dict[int, int], *, cramped: bool = Fa
     status = profilestatus.build(found, [], [], moving, NOW, extended_resource=False, cramped=cramped)
     size = revisions.stored_bytes({**status, "conditions": []})
     assert size < max(found.room, 1000)
-    api.ProfileStatus.model_validate(status)
+    api.status.ProfileStatus.model_validate(status)
     omitted = [each["generation"] for each in status["revisions"] if not each["spec"]]
     degraded = next(one for one in status["conditions"] if one["type"] == "Degraded")
     assert (degraded["reason"] == "RevisionsNotKept") == bool(omitted)
@@ -280,7 +280,7 @@ def test_what_there_is_no_room_for_is_named_and_older_ones_come_before_the_newes
 def test_what_the_change_takes_is_told() -> None:
     moving = profilestatus.Moving(rollout.Progress(1, 3, taken=rollout.Taken(2, 5, 2**30)), stalled=False, named={})
     status = build(entry(), [], [], NOW, moving=moving)
-    api.ProfileStatus.model_validate(status)
+    api.status.ProfileStatus.model_validate(status)
     assert status["swapInUse"] == {"nodes": 2, "pods": 5, "bytes": 2**30}
 
 

@@ -105,4 +105,4 @@ def test_values_are_those_of_the_chart(shown: Shown) -> None:
 @pytest.mark.parametrize("shown", [each for each in values() if "profiles" in each[1]], ids=ids)
 def test_profiles_in_values_are_accepted(shown: Shown) -> None:
     for spec in shown[1]["profiles"].values():
-        assert profile.ProfileSpec.model_validate_json(json.dumps(spec), strict=True)
+        assert profile.spec.ProfileSpec.model_validate_json(json.dumps(spec), strict=True)

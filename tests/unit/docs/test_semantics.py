@@ -27,7 +27,7 @@ def test_the_overrides_that_are_shown_are_accepted() -> None:
     _, found, rest = SEMANTICS.partition("## Overrides")
     assert found
     shown_spec = yaml.safe_load(rest.partition("```yaml\n")[2].partition("```")[0])["spec"]
-    spec = profile.ProfileSpec.model_validate({"nodeSelector": {}, **shown_spec})
+    spec = profile.spec.ProfileSpec.model_validate({"nodeSelector": {}, **shown_spec})
     assert [(entry.policy, entry.swap_limit) for entry in spec.overrides] == [("Disabled", None), (None, "2Gi")]
 
 

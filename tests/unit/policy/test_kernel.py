@@ -26,7 +26,7 @@ FILES = {
 
 
 def asked(**fields: object) -> dict[str, str]:
-    return dict(kernel.settings(profile.Kernel.model_validate(fields)))
+    return dict(kernel.settings(profile.spec.Kernel.model_validate(fields)))
 
 
 def test_what_a_profile_asks_for_is_what_the_files_take() -> None:

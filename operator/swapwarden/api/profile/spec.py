@@ -1,0 +1,365 @@
+"""NodeSwapProfile.spec: what an administrator decides for a set of nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pydantic
+
+from swapwarden.api import names, rules, values
+from swapwarden.api.profile import selectors
+
+
+class WorkloadControlled(rules.Model):
+    """Bounds on what pods may ask for under behavior WorkloadControlled."""
+
+    max_per_container: values.Quantity | None = pydantic.Field(
+        default=None, description="Largest swap limit of one container. Absent: the node's swap."
+    )
+    max_per_pod: values.Quantity | None = pydantic.Field(
+        default=None, description="Largest swap limit of one pod. Absent: the node's swap."
+    )
+    overcommit_percent: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
+        default=None,
+        description=(
+            "What the limits of a node's pods may add up to, in percent of its swap less systemReserved (150). Pods"
+            " that come when it is reached get what is left. Absent: no bound on the sum."
+        ),
+    )
+
+
+MAX_BACKINGS = 7
+RequiredBacking = Literal["nvme", "ssd", "hdd", "virtual", "network", "zram", "file"]
+"""Those of names.Backing that somebody may want: not what the agent cannot tell."""
+
+
+class Require(rules.Model):
+    """What a node must have before its pods get swap. What is not known counts as not there."""
+
+    RULES = (
+        rules.Rule(
+            "self.?encrypted.orValue(false) || self.?tmpfsNoswap.orValue(false)"
+            " || self.?dedicatedDevice.orValue(false) || has(self.backing)",
+            lambda require: (
+                require.encrypted or require.tmpfs_noswap or require.dedicated_device or bool(require.backing)
+            ),
+            "require asks for nothing: set encrypted, tmpfsNoswap or dedicatedDevice to true, or list backing; or"
+            " remove it",
+        ),
+    )
+
+    encrypted: bool = pydantic.Field(
+        default=False,
+        description="All swap devices encrypt what is written to them (dm-crypt), or are memory (zram).",
+    )
+    tmpfs_noswap: bool = pydantic.Field(
+        default=False,
+        description=(
+            "The kubelet keeps its tmpfs volumes, Secrets among them, out of swap: Linux 6.4 or newer, or seen in the"
+            " agent's mounts."
+        ),
+    )
+    backing: Annotated[list[RequiredBacking], pydantic.Field(min_length=1, max_length=MAX_BACKINGS)] | None = (
+        pydantic.Field(default=None, description="All swap devices are of one of these kinds; see docs/labels.md.")
+    )
+    dedicated_device: bool = pydantic.Field(
+        default=False,
+        description="No disk under a swap device holds the file systems of the kubelet or of the agent's state, too.",
+    )
+
+
+class Swap(rules.Model):
+    """How pods on these nodes get swap."""
+
+    RULES = (
+        rules.Rule(
+            "!has(self.workloadControlled) || self.behavior == 'WorkloadControlled'",
+            lambda swap: swap.workload_controlled is None or swap.behavior is names.Behavior.WORKLOAD_CONTROLLED,
+            "workloadControlled has no effect unless behavior is WorkloadControlled: set the behavior or remove the"
+            " bounds",
+            ".workloadControlled",
+        ),
+    )
+
+    behavior: Annotated[names.Behavior, pydantic.Field()] = pydantic.Field(
+        default=names.Behavior.KUBELET,
+        description=(
+            "Kubelet: what the kubelet gives stays in force. NoSwap: no pod swaps. LimitedSwap: Burstable pods get swap"
+            " in proportion to their memory requests (KEP-2400). WorkloadControlled: pods get what their annotations"
+            " ask for."
+        ),
+    )
+    system_reserved: values.QuantityOrPercent | None = pydantic.Field(
+        default=None,
+        description="Swap kept back from pods: a quantity, or percent of the node's swap (50Mi, 10%).",
+    )
+    workload_controlled: WorkloadControlled | None = pydantic.Field(
+        default=None, description="Bounds for behavior WorkloadControlled; refused with another behavior."
+    )
+    require: Require | None = pydantic.Field(
+        default=None,
+        description=(
+            "What a node must have before its pods get swap. Where something is missing, or not known, they get none;"
+            " the condition RequirementsMet says what. Absent: nothing."
+        ),
+    )
+
+
+class Scheduling(rules.Model):
+    """What the scheduler is told of these nodes, beyond their labels."""
+
+    taint_effect: Annotated[names.TaintEffect, pydantic.Field()] | None = pydantic.Field(
+        default=None,
+        description=(
+            "Nodes whose pods get swap carry the taint node.swapwarden.dev/swap=true with this effect, once they have"
+            " applied the profile. Pods with the policy Required or Preferred tolerate it. Absent: no taint."
+        ),
+    )
+    extended_resource: bool = pydantic.Field(
+        default=False,
+        description=(
+            "Nodes offer the extended resource swapwarden.dev/swap, in bytes, once they have applied the profile: what"
+            " the limits of their pods may add up to. The scheduler counts what containers ask of it, which is their"
+            " swap limit. Only with behavior WorkloadControlled, and a controller that may write the status of nodes"
+            " (extendedResource in the chart)."
+        ),
+    )
+
+
+class Rollout(rules.Model):
+    """How a change of the profile reaches its nodes."""
+
+    max_unavailable: values.NodesOrPercent = pydantic.Field(
+        default="25%",
+        description=(
+            "How many of the profile's nodes may be under way to a new generation at once: a number, or percents, which"
+            " are rounded down but never to 0. While a node that has it does worse than before, no other gets it."
+            " 100%: all at once, whatever becomes of them."
+        ),
+    )
+    on_swap_in_use: Literal["Proceed", "Hold"] = pydantic.Field(
+        default="Proceed",
+        description=(
+            "What becomes of a node where the change would take swap from pods that use it now; status.swapInUse says"
+            " how much. Proceed: it gets the change in its turn. Hold: it keeps what it has until they use less."
+        ),
+    )
+
+
+class Zswap(rules.Model):
+    """The compressed cache in front of swap, of kernels that are built with it (CONFIG_ZSWAP)."""
+
+    enabled: bool | None = pydantic.Field(default=None, description="Whether it is on. Absent: as it is.")
+    compressor: Literal["lzo", "lzo-rle", "lz4", "lz4hc", "zstd", "deflate", "842"] | None = pydantic.Field(
+        default=None,
+        description="Name of the kernel's compression algorithm, which must be built in or loaded. Absent: as it is.",
+    )
+    max_pool_percent: Annotated[int, pydantic.Field(ge=1, le=50)] | None = pydantic.Field(
+        default=None, description="How much of the node's memory it may take, in percent. Absent: as it is."
+    )
+
+
+class Kernel(rules.Model):
+    """Settings of the node's kernel. What is absent stays as it is, or becomes again what it was."""
+
+    swappiness: Annotated[int, pydantic.Field(ge=0, le=200)] | None = pydantic.Field(
+        default=None,
+        description=(
+            "vm.swappiness: how readily the kernel swaps rather than drops file pages. More than 100 only where swap is"
+            " faster than the disk (zram, zswap)."
+        ),
+    )
+    min_free_kbytes: Annotated[int, pydantic.Field(ge=1024, le=16_777_216)] | None = pydantic.Field(
+        default=None,
+        description=(
+            "vm.min_free_kbytes: memory in KiB that the kernel keeps free. A node that this is more than 5 % of the"
+            " memory of does not get it, and says so."
+        ),
+    )
+    watermark_scale_factor: Annotated[int, pydantic.Field(ge=1, le=1000)] | None = pydantic.Field(
+        default=None,
+        description=(
+            "vm.watermark_scale_factor, in 1/10000 of memory: how far apart the marks are at which the kernel begins"
+            " to reclaim, and ends. 100 is 1 %."
+        ),
+    )
+    page_cluster: Annotated[int, pydantic.Field(ge=0, le=8)] | None = pydantic.Field(
+        default=None,
+        description="vm.page-cluster: 2 to this power pages are read from swap at once. 0 for SSD, zram and zswap.",
+    )
+    zswap: Zswap | None = pydantic.Field(
+        default=None, description="The compressed cache in front of swap. Absent: as it is."
+    )
+
+
+MAX_UNITS = 16
+
+_ASKS = "self.?disableSwap.orValue(false) || has(self.ioLatencyTarget) || has(self.ioWeight)"
+_NAMES = "size(self.?slices.orValue([])) + size(self.?services.orValue([]))"
+
+
+class System(rules.Model):
+    """What of the node, besides pods, may swap, and how its I/O fares on the disk that is swapped to."""
+
+    RULES = (
+        rules.Rule(
+            f"!({_ASKS}) || {_NAMES} > 0",
+            lambda system: not system.asks() or system.names_units(),
+            "disableSwap, ioLatencyTarget and ioWeight need slices or services: name those that are meant (slices:"
+            " [system.slice])",
+        ),
+        rules.Rule(
+            f"{_ASKS} || {_NAMES} == 0",
+            lambda system: system.asks() or not system.names_units(),
+            "slices and services have no effect without disableSwap: true, ioLatencyTarget or ioWeight: say what is to"
+            " be so of them, or remove them",
+        ),
+    )
+
+    disable_swap: bool = pydantic.Field(
+        default=False, description="No swap (memory.swap.max 0) for the slices and services that are named."
+    )
+    io_latency_target: values.Latency | None = pydantic.Field(
+        default=None,
+        description=(
+            "What an I/O of the slices and services that are named should take at most on the disks that the node swaps"
+            " to, from 1ms to 10s: where it takes longer, the kernel holds back the I/O of others beside them"
+            " (io.latency). Absent: as it is."
+        ),
+    )
+    io_weight: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
+        default=None,
+        description=(
+            "Their share of these disks' time, to the 100 that others beside them have (io.weight); only where the"
+            " node's administrator has turned on iocost for the disk. Absent: as it is."
+        ),
+    )
+    slices: Annotated[list[values.Slice], pydantic.Field(max_length=MAX_UNITS)] = pydantic.Field(
+        default=[],
+        description=(
+            "systemd slices by name (system.slice), with all that is in them. One that pods are in is refused on the"
+            " node."
+        ),
+    )
+    services: Annotated[list[values.Service], pydantic.Field(max_length=MAX_UNITS)] = pydantic.Field(
+        default=[],
+        description=(
+            "systemd services by name (kubelet.service, containerd.service), of system.slice or another slice. None of"
+            " them is needed if its slice is named."
+        ),
+    )
+
+    def asks(self) -> bool:
+        """Whether it has a setting for the units."""
+        return self.disable_swap or self.io_latency_target is not None or self.io_weight is not None
+
+    def names_units(self) -> bool:
+        """Whether it names any unit."""
+        return bool(self.slices or self.services)
+
+
+MAX_OVERRIDES = 32
+ZEROS = tuple(f"0{suffix}" for suffix in ("", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"))
+"""Limits that say no more than the policy does. A list, because comparing costs an API server less than a pattern."""
+
+
+class Override(rules.Model):
+    """A policy or a limit for pods whose owners cannot annotate them."""
+
+    RULES = (
+        rules.Rule(
+            "has(self.namespaceSelector) || has(self.podSelector)",
+            lambda override: override.namespace_selector is not None or override.pod_selector is not None,
+            "an override needs a namespaceSelector or a podSelector; podSelector: {} selects all pods",
+        ),
+        rules.Rule(
+            "has(self.policy) || has(self.swapLimit)",
+            lambda override: override.policy is not None or override.swap_limit is not None,
+            "an override needs a policy or a swapLimit: without both it changes nothing",
+        ),
+        rules.Rule(
+            "!has(self.policy) || self.policy != 'Disabled' || !has(self.swapLimit) ||"
+            f" (type(self.swapLimit) == int ? self.swapLimit == 0 : self.swapLimit in {list(ZEROS)})",
+            lambda override: override.policy != "Disabled" or not override.swap_limit or override.swap_limit in ZEROS,
+            "policy Disabled leaves no swap to limit: remove the swapLimit, or the policy",
+        ),
+    )
+
+    namespace_selector: selectors.LabelSelector | None = pydantic.Field(
+        default=None, description="Over the labels of a pod's Namespace. Absent: pods of all namespaces."
+    )
+    pod_selector: selectors.LabelSelector | None = pydantic.Field(
+        default=None, description="Over the labels of a pod. Absent: all pods of the namespaces."
+    )
+    policy: Literal["Disabled", "NoPreference"] | None = pydantic.Field(
+        default=None,
+        description=(
+            "Disabled: no swap, whatever the pod says. NoPreference: what this profile gives, where only the"
+            " namespace's default says Disabled. Other policies place pods, and so must be there when one is created."
+        ),
+    )
+    swap_limit: values.ListedQuantity | None = pydantic.Field(
+        default=None,
+        description="The pod's swap limit, unless its own annotations name a smaller one.",
+    )
+
+
+class ProfileSpec(rules.Model):
+    """What an administrator decides for a set of nodes."""
+
+    RULES = (
+        rules.Rule(
+            "!self.?scheduling.extendedResource.orValue(false) || self.swap.behavior == 'WorkloadControlled'",
+            lambda spec: (
+                not spec.scheduling.extended_resource or spec.swap.behavior is names.Behavior.WORKLOAD_CONTROLLED
+            ),
+            "extendedResource needs swap.behavior WorkloadControlled: with another one the scheduler would count limits"
+            " that give no swap",
+            ".scheduling.extendedResource",
+        ),
+    )
+
+    node_selector: selectors.LabelSelector = pydantic.Field(
+        description="Which nodes the profile governs. {} selects every node."
+    )
+    priority: Annotated[int, pydantic.Field(ge=-1_000_000, le=1_000_000)] = pydantic.Field(
+        default=100, description="Where several profiles select a node, the highest wins; at a tie the oldest does."
+    )
+    mode: Literal["Enforce", "Audit"] = pydantic.Field(
+        default="Enforce", description="Enforce: write and repair. Audit: compute and report, write nothing."
+    )
+    guarantee: Literal["Standard", "Strict"] = pydantic.Field(
+        default="Standard",
+        description=(
+            "Standard: the agent watches pods' limits, and repairs what systemd and others write. Strict: besides,"
+            " systemd itself makes Burstable and BestEffort pods without swap, agent or not, by drop-in files that the"
+            " node needs; with the agent down a pod that swaps can be OOM-killed (docs/strict.md)."
+        ),
+    )
+    on_unknown_pod: Literal["Deny", "Allow"] = pydantic.Field(
+        default="Deny",
+        description=(
+            "What a pod cgroup gets that appears before the controller has planned it. Deny: no swap. Allow: it is left"
+            " as the kubelet made it, so that a pod with policy Disabled may swap for a moment."
+        ),
+    )
+    swap: Swap = pydantic.Field(default=Swap(), description="How pods on these nodes get swap.")
+    system: System = pydantic.Field(
+        default=System(), description="What of these nodes, besides pods, may swap. Absent: as it is."
+    )
+    kernel: Kernel = pydantic.Field(
+        default=Kernel(),
+        description=(
+            "Settings of the nodes' kernels. Agents write them where the chart lets them (agent.kernel.vm,"
+            " agent.kernel.zswap)."
+        ),
+    )
+    scheduling: Scheduling = pydantic.Field(default=Scheduling(), description="How these nodes show in scheduling.")
+    rollout: Rollout = pydantic.Field(default=Rollout(), description="How a change reaches these nodes.")
+    overrides: Annotated[list[Override], pydantic.Field(max_length=MAX_OVERRIDES)] = pydantic.Field(
+        default=[],
+        description=(
+            "For pods on these nodes that nobody can annotate. The first that selects a pod counts. A pod's own"
+            " annotations win where they are stricter."
+        ),
+    )

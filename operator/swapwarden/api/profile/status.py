@@ -1,0 +1,105 @@
+"""NodeSwapProfile.status: what the controller reports of a profile."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pydantic
+
+from swapwarden.api import rules
+
+MAX_REVISIONS = 5
+MAX_REVISION_LENGTH = 1_500_000
+"""Characters: as many as any profile can need. What bounds them together is the size of the whole object."""
+
+
+class Condition(rules.Model):
+    """A condition in the form of metav1.Condition."""
+
+    type: str = pydantic.Field(
+        max_length=316, description="Ready, Progressing, Conflicted, Degraded or RequirementsMet."
+    )
+    status: Literal["True", "False", "Unknown"] = pydantic.Field(description="True, False or Unknown.")
+    reason: str = pydantic.Field(max_length=1024, description="One word for programs.")
+    message: str = pydantic.Field(default="", max_length=32768, description="A sentence for people.")
+    last_transition_time: str = pydantic.Field(
+        description="When status last changed.", json_schema_extra={"format": "date-time"}
+    )
+    observed_generation: int = pydantic.Field(default=0, ge=0, description="Generation of the spec this is about.")
+
+
+class NodeCounts(rules.Model):
+    """How many nodes are in which state under this profile."""
+
+    matched: int = pydantic.Field(default=0, ge=0, description="Nodes that this profile governs.")
+    updated: int = pydantic.Field(default=0, ge=0, description="Of these, nodes whose plan is by this generation.")
+    applied: int = pydantic.Field(default=0, ge=0, description="Of these, nodes whose agent applied the newest plan.")
+    pending: int = pydantic.Field(default=0, ge=0, description="Of these, nodes whose agent has yet to apply it.")
+    incompatible: int = pydantic.Field(
+        default=0, ge=0, description="Of these, nodes without cgroup v2 or its swap controller: nothing is enforced."
+    )
+    without_agent: int = pydantic.Field(
+        default=0, ge=0, description="Of these, nodes without a Ready agent, whatever an earlier one reported."
+    )
+    degraded: int = pydantic.Field(
+        default=0, ge=0, description="Of all of these, nodes whose agent reports a problem; they count elsewhere, too."
+    )
+    requirements_unmet: int = pydantic.Field(
+        default=0,
+        ge=0,
+        description="Of all of these, nodes with swap that lack what swap.require asks for; they count elsewhere, too.",
+    )
+
+
+class SwapInUse(rules.Model):
+    """Swap that pods use above what the newest generation gives them, on nodes that do not have it yet."""
+
+    nodes: int = pydantic.Field(default=0, ge=0, description="Nodes with such pods.")
+    pods: int = pydantic.Field(default=0, ge=0, description="Pods.")
+    bytes: int = pydantic.Field(default=0, ge=0, description="Bytes.")
+
+
+class Revision(rules.Model):
+    """What the profile said in a generation that nodes still follow, or may have to go on with."""
+
+    generation: int = pydantic.Field(ge=0, description="metadata.generation.")
+    spec: str = pydantic.Field(
+        max_length=MAX_REVISION_LENGTH,
+        description=(
+            "The spec as JSON; one of more than 16 KiB is compressed (zlib, base64). Empty where the profile leaves no"
+            " room for it: see the condition Degraded."
+        ),
+    )
+
+
+class ProfileStatus(rules.Model):
+    """What the controller reports about a profile."""
+
+    observed_generation: int = pydantic.Field(
+        default=0, ge=0, description="Generation of the spec this status is about."
+    )
+    applied_generation: int = pydantic.Field(
+        default=0, ge=0, description="Newest generation of the spec that all nodes had applied at some moment."
+    )
+    swap_in_use: SwapInUse = pydantic.Field(
+        default=SwapInUse(), description="What the newest generation is yet to take from pods that use it now."
+    )
+    revisions: Annotated[list[Revision], pydantic.Field(max_length=MAX_REVISIONS)] = pydantic.Field(
+        default=[],
+        description=(
+            "The generation in force, those in use on nodes, so that nodes whose turn has not come go on with theirs,"
+            " and the one before, for a controller that does not understand the newest."
+        ),
+    )
+    nodes: NodeCounts = pydantic.Field(
+        default=NodeCounts(),
+        description="Counts of nodes: each is applied, pending, incompatible or without an agent.",
+    )
+    conditions: Annotated[list[Condition], pydantic.Field(max_length=16)] = pydantic.Field(
+        default=[],
+        description="Ready, Progressing, Conflicted, Degraded; RequirementsMet where swap.require is set.",
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        },
+    )

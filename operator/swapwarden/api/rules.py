@@ -1,0 +1,53 @@
+"""Rules about several fields at once, each written once for the API server (CEL) and once for the models.
+
+tests/contract has the cases on which both must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Self
+
+import pydantic
+from pydantic import alias_generators
+
+
+class Rule(NamedTuple):
+    """A condition on an object, whose fields are valid by themselves."""
+
+    cel: str
+    holds: Callable[[Any], bool]
+    """The same of the model."""
+    message: str
+    field: str = ""
+    """The fieldPath that the API server names, relative to the object."""
+
+
+def _add_rules(schema: dict[str, Any], model: type[Any]) -> None:
+    if model.RULES:
+        schema["x-kubernetes-validations"] = [
+            {"rule": rule.cel, "message": rule.message, **({"fieldPath": rule.field} if rule.field else {})}
+            for rule in model.RULES
+        ]
+
+
+class Model(pydantic.BaseModel):
+    """Base of all parts of a profile: camelCase in YAML, unknown fields refused, immutable, RULES checked."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = ()
+
+    model_config = pydantic.ConfigDict(
+        alias_generator=alias_generators.to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        extra="forbid",
+        frozen=True,
+        json_schema_extra=_add_rules,
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _keeps_the_rules(self) -> Self:
+        for rule in self.RULES:
+            if not rule.holds(self):
+                raise ValueError(rule.message)
+        return self

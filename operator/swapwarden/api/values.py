@@ -1,0 +1,177 @@
+"""Values of single fields of a profile: quantities, labels, names of units. Each for the models and for the CRD."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import pydantic
+
+QUANTITY_PATTERN = r"(\d+[.]?\d*|[.]\d+)([KMGTPE]i|[kMGTPEm]|[eE][+-]?\d{1,2})?"
+"""Kubernetes quantities without a sign (k/k: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go).
+
+Short, because the API server's estimate of a rule grows with its text. For Python: re.ASCII."""
+
+QUANTITY_REFUSAL = "must be a quantity without a sign, such as 512Mi, 2G or 1073741824"
+QUANTITY_OR_PERCENT_PATTERN = QUANTITY_PATTERN + r"|(100|\d\d?)%"
+QUANTITY_OR_PERCENT_REFUSAL = "must be a quantity without a sign, such as 512Mi or 2G, or percents from 0% to 100%"
+QUANTITY_LENGTH = 32
+LABEL_KEY_PATTERN = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+LABEL_KEY_LENGTH = 317
+LABEL_KEY_REFUSAL = (
+    "a key must be that of a label: pool, or example.com/pool, with at most 63 characters after the slash"
+)
+LABEL_VALUE_REFUSAL = (
+    "must be the value of a label: letters, digits, '-', '_' and '.', with a letter or digit at both ends; or empty"
+)
+LABEL_VALUE_PATTERN = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
+
+
+def _quantity(
+    pattern: str, refusal: str, *, least: int = 0, listed: bool = False
+) -> tuple[pydantic.BeforeValidator, pydantic.WithJsonSchema]:
+    """What makes a field a quantity, in the model and in the CRD. YAML reads `maxPerPod: 1024` as a number.
+
+    `least` is the smallest such number; the pattern says the same of text. `listed`: one of many.
+    """
+
+    def checked(value: object) -> str:
+        text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+        if len(text) > QUANTITY_LENGTH or not re.fullmatch(pattern, text, re.ASCII):
+            raise ValueError(refusal)
+        return text
+
+    schema: dict[str, object] = {"x-kubernetes-int-or-string": True, "maxLength": QUANTITY_LENGTH}
+    if listed:
+        # Before Kubernetes 1.34 the estimate of a rule takes text that may be a number, too, for as long as a request
+        # can be: in a list that is more than an API server allows.
+        schema |= {"pattern": f"^({pattern})$", "minimum": least}
+    else:
+        # A rule instead of `pattern`, whose message would be the pattern.
+        rule = (
+            f"type(self) == int ? self >= {least} : size(self) <= {QUANTITY_LENGTH} && self.matches(r'^({pattern})$')"
+        )
+        schema["x-kubernetes-validations"] = [{"rule": rule, "message": refusal}]
+    return pydantic.BeforeValidator(checked), pydantic.WithJsonSchema(schema)
+
+
+Quantity = Annotated[str, *_quantity(QUANTITY_PATTERN, QUANTITY_REFUSAL)]
+"""Bytes as a Kubernetes quantity: 512Mi, 2G, 1073741824."""
+
+ListedQuantity = Annotated[str, *_quantity(QUANTITY_PATTERN, QUANTITY_REFUSAL, listed=True)]
+"""The same, as one of many."""
+
+QuantityOrPercent = Annotated[str, *_quantity(QUANTITY_OR_PERCENT_PATTERN, QUANTITY_OR_PERCENT_REFUSAL)]
+"""A quantity, or whole percents of the node's swap: 10%."""
+
+NODES_OR_PERCENT_PATTERN = r"[1-9]\d{0,5}|([1-9]\d?|100)%"
+NodesOrPercent = Annotated[
+    str,
+    *_quantity(
+        NODES_OR_PERCENT_PATTERN, "must be a number of nodes from 1, or percents of them from 1% to 100%", least=1
+    ),
+]
+"""So many nodes: 3, 25%."""
+
+
+def _label(pattern: str, length: int, refusal: str) -> tuple[pydantic.AfterValidator, pydantic.WithJsonSchema]:
+    """What makes a string a part of a label, in the model and in the CRD."""
+
+    def checked(text: str) -> str:
+        if len(text) > length or not re.fullmatch(pattern, text):
+            raise ValueError(refusal)
+        return text
+
+    # A rule instead of `pattern`, as above.
+    rules = [{"rule": f"self.matches(r'{pattern}')", "message": refusal}]
+    return pydantic.AfterValidator(checked), pydantic.WithJsonSchema(
+        {"type": "string", "maxLength": length, "x-kubernetes-validations": rules}
+    )
+
+
+LabelKey = Annotated[str, *_label(LABEL_KEY_PATTERN, LABEL_KEY_LENGTH, LABEL_KEY_REFUSAL)]
+LabelValue = Annotated[str, *_label(LABEL_VALUE_PATTERN, 63, LABEL_VALUE_REFUSAL)]
+ListedLabelValue = Annotated[str, pydantic.Field(max_length=63, pattern=LABEL_VALUE_PATTERN)]
+"""One of many: for lists in lists, where a rule would cost the API server more than it allows."""
+
+
+def _are_keys(labels: dict[str, str]) -> dict[str, str]:
+    for key in labels:
+        if len(key) > LABEL_KEY_LENGTH or not re.fullmatch(LABEL_KEY_PATTERN, key):
+            raise ValueError(f"{LABEL_KEY_REFUSAL} (got {key[:LABEL_KEY_LENGTH]!r})")
+    return labels
+
+
+MatchLabels = Annotated[
+    dict[str, LabelValue],
+    pydantic.Field(
+        max_length=64,
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": f"self.all(key, size(key) <= {LABEL_KEY_LENGTH} && key.matches(r'{LABEL_KEY_PATTERN}'))",
+                    "message": LABEL_KEY_REFUSAL,
+                }
+            ]
+        },
+    ),
+    pydantic.AfterValidator(_are_keys),
+]
+"""Labels by key."""
+
+
+UNIT_LENGTH = 128
+SLICE_PATTERN = r"^[A-Za-z0-9_:.\\]+(-[A-Za-z0-9_:.\\]+)*[.]slice$"
+SLICE_REFUSAL = "must be the name of a systemd slice, such as system.slice: without a path, and not -.slice"
+SERVICE_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_:.@\\-]*[.]service$"
+SERVICE_REFUSAL = "must be the name of a systemd service, such as kubelet.service, without a path"
+PODS_REFUSAL = "must not be a slice of pods: swap.behavior says what these get"
+LATENCY_PATTERN = r"([1-9][0-9]{0,3}|10000)ms|([1-9]|10)s"
+LATENCY_REFUSAL = "must be whole milliseconds or seconds, from 1ms to 10s (25ms)"
+
+
+def _unit(pattern: str, refusal: str) -> tuple[pydantic.AfterValidator, pydantic.WithJsonSchema]:
+    """What makes a string the name of a unit, in the model and in the CRD."""
+
+    def checked(text: str) -> str:
+        if len(text) > UNIT_LENGTH or not re.fullmatch(pattern, text):
+            raise ValueError(refusal)
+        if "kubepods" in text:
+            raise ValueError(PODS_REFUSAL)
+        return text
+
+    rules = [
+        {"rule": f"self.matches(r'{pattern}')", "message": refusal},
+        {"rule": "!self.contains('kubepods')", "message": PODS_REFUSAL},
+    ]
+    return pydantic.AfterValidator(checked), pydantic.WithJsonSchema(
+        {"type": "string", "maxLength": UNIT_LENGTH, "x-kubernetes-validations": rules}
+    )
+
+
+def _latency(text: str) -> str:
+    if not re.fullmatch(LATENCY_PATTERN, text):
+        raise ValueError(LATENCY_REFUSAL)
+    return text
+
+
+Latency = Annotated[
+    str,
+    pydantic.AfterValidator(_latency),
+    pydantic.WithJsonSchema(
+        {
+            "type": "string",
+            "maxLength": 7,
+            # A rule instead of `pattern`, as above.
+            "x-kubernetes-validations": [
+                {"rule": f"self.matches('^({LATENCY_PATTERN})$')", "message": LATENCY_REFUSAL}
+            ],
+        }
+    ),
+]
+"""A time that an I/O may take: 25ms."""
+Slice = Annotated[str, *_unit(SLICE_PATTERN, SLICE_REFUSAL)]
+Service = Annotated[str, *_unit(SERVICE_PATTERN, SERVICE_REFUSAL)]
