@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from swapwarden.api import names
+from swapwarden.api.conditions import ConditionType
 
 from tests.e2e import cgroups
 from tests.e2e.cgroups import MIB, TIMEOUT
@@ -53,7 +53,7 @@ def test_a_pod_that_swaps(
 
 @pytest.mark.usefixtures("swapwarden")
 def test_a_readiness_gate_opens_once_the_policy_is_in_force(namespace: Namespace) -> None:
-    gate = names.ENFORCED_CONDITION
+    gate = ConditionType.SWAP_POLICY_ENFORCED
     refused = {"annotations": {"swapwarden.dev/swap-policy": "Disabled"}}
     namespace.create_pod("gated", metadata=refused, readinessGates=[{"conditionType": gate}])
     (found,) = (each for each in namespace.wait_ready("gated")["status"]["conditions"] if each["type"] == gate)

@@ -7,10 +7,9 @@ from typing import Final
 
 from swapwarden.agent import limits, pods, targets, trouble
 from swapwarden.api import state
+from swapwarden.api.violations import FAILURES, ViolationReason
 
-YIELDED: Final = "Yielded"
-_FAILURES: Final = frozenset(pods.Failure)
-_OF_TENANTS: Final = frozenset({pods.Failure.ACCESS_DENIED.value, YIELDED})
+_OF_TENANTS: Final = frozenset({ViolationReason.ACCESS_DENIED, ViolationReason.YIELDED})
 
 
 def of_file(knob: pods.Knob, *, audit: bool) -> state.Violation | None:
@@ -19,13 +18,13 @@ def of_file(knob: pods.Knob, *, audit: bool) -> state.Violation | None:
     target = knob.shadow if would_write else knob.target
     wanted = target if isinstance(target, int) else knob.limit if knob.draining else None
     if knob.failed:
-        reason, message = knob.reason.value, knob.failed
+        reason, message = knob.reason, knob.failed
     elif knob.yielded:
-        reason, message = YIELDED, "another writer keeps lowering it, and is left its value for a time"
+        reason, message = ViolationReason.YIELDED, "another writer keeps lowering it, and is left its value for a time"
     elif knob.draining:
-        reason, message = "Draining", _draining(knob)
+        reason, message = ViolationReason.DRAINING, _draining(knob)
     elif would_write:
-        reason, message = "Audit", ""
+        reason, message = ViolationReason.AUDIT, ""
     else:
         return None
     return state.Violation(
@@ -46,8 +45,8 @@ def _draining(knob: pods.Knob) -> str:
 
 def of_trouble(pod: str, container: str, failed: trouble.Trouble) -> state.Violation:
     """A cgroup that could not be looked at."""
-    reason = pods.Failure.INTERNAL if failed.reason is None else failed.reason
-    return state.Violation(pod=pod[:128], reason=reason.value, container=container, message=failed.message[:512])
+    reason = ViolationReason.INTERNAL_ERROR if failed.reason is None else failed.reason
+    return state.Violation(pod=pod[:128], reason=reason, container=container, message=failed.message[:512])
 
 
 def of_exposure(pod: pods.Pod) -> state.Violation:
@@ -55,7 +54,7 @@ def of_exposure(pod: pods.Pod) -> state.Violation:
     tally = pod.tally
     return state.Violation(
         pod=pod.uid,
-        reason="Exposed",
+        reason=ViolationReason.EXPOSED,
         wanted=limits.render(tally.wanted),
         found=limits.render(tally.found),
         swap_bytes=tally.explained,
@@ -70,7 +69,7 @@ def of_silence(pod: pods.Pod) -> state.Violation:
     """A pod that no state has said anything about."""
     return state.Violation(
         pod=pod.uid,
-        reason="AwaitingState",
+        reason=ViolationReason.AWAITING_STATE,
         found=limits.render(pod.knob.found),
         message="the state says nothing of this pod: is the controller running?",
     )
@@ -85,7 +84,7 @@ def once(violations: Iterable[state.Violation]) -> list[state.Violation]:
     found: list[state.Violation] = []
     told: set[tuple[str, str, str]] = set()
     for each in violations:
-        if each.reason not in _FAILURES and each.reason != YIELDED:
+        if each.reason not in FAILURES and each.reason != ViolationReason.YIELDED:
             found.append(each)
             continue
         whose = each.pod, "" if each.reason in _OF_TENANTS else each.container

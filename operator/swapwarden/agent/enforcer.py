@@ -50,6 +50,7 @@ from swapwarden.agent import (
     worklist,
 )
 from swapwarden.api import names, state
+from swapwarden.api.violations import FAILURES, ViolationReason
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
 
@@ -372,7 +373,7 @@ class Enforcer:
         AWAITING.set(sum(self._is_awaiting(pod) for pod in self._mirror.pods.values()))
         failing = collections.Counter(knob.reason for knob in self._mirror.knobs() if knob.failed)
         failing.update(each.reason for _, each in self._troubles.items() if each.reason is not None)
-        for reason in pods.Failure:
+        for reason in FAILURES:
             FAILING.set(failing[reason], reason.value)
         exposure.flush()
         strict.publish(self.evidence)
@@ -549,7 +550,7 @@ class Enforcer:
         # The mirror knows it from now on, so what fails is the pod's.
         self._troubles.attempt(pod, lambda: self._take_pod(pod, mark))
         if denied:
-            self._troubles.failed(pod, pods.Failure.ACCESS_DENIED, denied)
+            self._troubles.failed(pod, ViolationReason.ACCESS_DENIED, denied)
 
     def _take_pod(self, pod: pods.Pod, mark: worklist.Mark) -> None:
         entry = self._journal.get(pod.path, pod.knob.inode)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.agent import survey
-from swapwarden.api import names, state
+from swapwarden.api import state
+from swapwarden.api.conditions import ConditionType
 
 _MIB: Final = 1 << 20
 _LIMITED: Final = "LimitedSwap"
@@ -18,7 +19,7 @@ _LIMITED: Final = "LimitedSwap"
 class Finding(NamedTuple):
     """Something that people should know."""
 
-    kind: names.Finding
+    kind: ConditionType
     reason: str
     """One word for programs."""
     message: str
@@ -35,7 +36,7 @@ def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None
     if counted is not None and counted != facts.swap_bytes:
         found.append(
             Finding(
-                names.Finding.KUBELET_RESTART_NEEDED,
+                ConditionType.KUBELET_RESTART_NEEDED,
                 "SwapChanged",
                 f"the kubelet found {_mib(counted)} of swap when it started, now there are {_mib(facts.swap_bytes)}:"
                 " it computes limits from the old number",
@@ -45,7 +46,7 @@ def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None
     if lost:
         found.append(
             Finding(
-                names.Finding.EVENTS_LOST,
+                ConditionType.EVENTS_LOST,
                 "QueueOverflow",
                 f"{lost} times of late more happened to cgroups at once than the kernel keeps for the agent: all was"
                 " compared, later than it would have been told",
@@ -59,14 +60,14 @@ def _conditions(facts: state.Facts, seen: survey.Look) -> Iterator[Finding]:
     configuration = seen.configuration
     if configuration is not None and configuration.fail_swap_on:
         yield Finding(
-            names.Finding.KUBELET_WILL_NOT_START,
+            ConditionType.KUBELET_WILL_NOT_START,
             "FailSwapOn",
             "swap is on, and the kubelet's configuration has failSwapOn: true, its default",
             "set failSwapOn: false, or turn swap off (a flag --fail-swap-on=false also does it, and is not seen here)",
         )
     if configuration is not None and configuration.swap_behavior == _LIMITED and _unlimited(seen.containers):
         yield Finding(
-            names.Finding.KUBELET_SETS_NO_LIMITS,
+            ConditionType.KUBELET_SETS_NO_LIMITS,
             "ContainersAtMax",
             "the kubelet is to give LimitedSwap, but containers of Burstable pods have no swap limit:"
             " it finds no swap controller in its own cgroup",
@@ -75,7 +76,7 @@ def _conditions(facts: state.Facts, seen: survey.Look) -> Iterator[Finding]:
     threshold = configuration.threshold(facts.memory_bytes) if configuration is not None else None
     if threshold and 0 < seen.watermark_low < threshold:
         yield Finding(
-            names.Finding.EVICTION_BEFORE_SWAP,
+            ConditionType.EVICTION_BEFORE_SWAP,
             "ThresholdAboveWatermark",
             f"the kubelet evicts below {_mib(threshold)} of available memory, the kernel may begin to swap only below"
             f" {_mib(seen.watermark_low)} of free memory",
@@ -83,7 +84,7 @@ def _conditions(facts: state.Facts, seen: survey.Look) -> Iterator[Finding]:
         )
     if secrets_reach_disk(facts, seen):
         yield Finding(
-            names.Finding.SECRETS_ON_DISK,
+            ConditionType.SECRETS_ON_DISK,
             "NoTmpfsNoswap",
             "Secrets can be swapped to a disk in the clear: no tmpfs noswap, swap is not encrypted, and the kubelet,"
             " which owns their pages, may swap",

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.agent import exposure, limits, targets, tree
 from swapwarden.api import names
+from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
 
 _UNITS: Final = (".slice", ".scope", ".service")
-
-
-class Failure(enum.StrEnum):
-    """Why a cgroup is not seen to hold what the state says: reasons of violations, the worst first."""
-
-    INTERNAL = "InternalError"
-    """A mistake in the agent."""
-    WRITE_FAILED = "WriteFailed"
-    """The kernel refused, or the file holds no value."""
-    UNREADABLE = "Unreadable"
-    """The kernel does not let it be listed."""
-    ACCESS_DENIED = "AccessDenied"
-    """Its owner, who is inside of the pod, keeps the agent out."""
 
 
 class Watched:
@@ -123,7 +110,7 @@ class Knob(Watched):
         self.above: Above | None = None
         self.failed = ""
         """Why it could not be brought to its target; empty where it could."""
-        self.reason = Failure.WRITE_FAILED
+        self.reason = ViolationReason.WRITE_FAILED
         """What kind of failure that is."""
         self.missing: backoff.Backoff | None = None
         """Between looks for a file that is not there, or is empty."""

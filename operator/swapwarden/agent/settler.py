@@ -26,6 +26,7 @@ from swapwarden.agent import (
     trouble,
 )
 from swapwarden.api import names
+from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
 
@@ -160,7 +161,7 @@ class Settler:
             self._lowered(knob)
             return
         except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
-            self._fail(knob, pods.Failure.INTERNAL, trouble.fault(str(knob), error))
+            self._fail(knob, ViolationReason.INTERNAL_ERROR, trouble.fault(str(knob), error))
             if not self._may_be_above(knob):
                 self._lowered(knob)
             wait = self._next_try(knob)
@@ -178,11 +179,13 @@ class Settler:
         except cgroupfs.TransientError as error:
             return self._pending(knob, error)
         except ContestedError as error:
-            self._fail(knob, pods.Failure.ACCESS_DENIED if knob.is_inner else pods.Failure.WRITE_FAILED, str(error))
+            self._fail(
+                knob, ViolationReason.ACCESS_DENIED if knob.is_inner else ViolationReason.WRITE_FAILED, str(error)
+            )
             return self._next_try(knob) if knob.is_inner else CONTESTED_SECONDS
         except cgroupfs.CgroupError as error:
             return self._refused(knob, error)
-        knob.failed, knob.reason = "", pods.Failure.WRITE_FAILED
+        knob.failed, knob.reason = "", ViolationReason.WRITE_FAILED
         knob.missing = knob.refused = None
         self._lowered(knob)
         self._time_enforcement(knob)
@@ -451,7 +454,9 @@ class Settler:
             knob.missing = backoff.Backoff(*FILE_SECONDS)
         if knob.missing.failures >= FILE_ATTEMPTS:
             # Whoever owns a container's cgroup can take the files of those in it away.
-            self._fail(knob, pods.Failure.ACCESS_DENIED if knob.is_tenants else pods.Failure.WRITE_FAILED, str(error))
+            self._fail(
+                knob, ViolationReason.ACCESS_DENIED if knob.is_tenants else ViolationReason.WRITE_FAILED, str(error)
+            )
         return knob.missing.next()
 
     def _refused(self, knob: pods.Knob, error: cgroupfs.CgroupError) -> float | None:
@@ -469,7 +474,7 @@ class Settler:
             self._lowered(knob)
         if not knob.failed:
             trouble.warn("cannot set memory.swap.max; trying again", str(knob), str(error))
-        self._fail(knob, pods.Failure.ACCESS_DENIED if kept_out else pods.Failure.WRITE_FAILED, str(error))
+        self._fail(knob, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
         return self._next_try(knob)
 
     def _may_be_above(self, knob: pods.Knob) -> bool:
@@ -482,7 +487,7 @@ class Settler:
             return True
 
     @staticmethod
-    def _fail(knob: pods.Knob, reason: pods.Failure, message: str) -> None:
+    def _fail(knob: pods.Knob, reason: ViolationReason, message: str) -> None:
         knob.seen = False
         knob.reason, knob.failed = reason, message
 
@@ -500,4 +505,4 @@ def _bars(low: pods.Knob, high: pods.Knob) -> bool:
     that pod's: it may use what its file holds, as before, and its violation says so. What the kernel refuses to lower
     bars all above it: that is no pod's doing, and of too little swap no promise is broken.
     """
-    return high.pod is low.pod or not (low.is_tenants or low.reason is pods.Failure.INTERNAL)
+    return high.pod is low.pod or not (low.is_tenants or low.reason is ViolationReason.INTERNAL_ERROR)

@@ -7,40 +7,21 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent import deviations, findings, pods, shortfall, strict, tree
+from swapwarden.agent import findings, shortfall, strict, tree
 from swapwarden.api import names, state
+from swapwarden.api.conditions import REWRITTEN, AppliedReason, ConditionType
+from swapwarden.api.violations import ViolationReason
 
-COMPATIBLE: Final = "Compatible"
-APPLIED: Final = "Applied"
-DEGRADED: Final = "Degraded"
-DRIFT: Final = "Drift"
-NODE_SETTINGS: Final = "NodeSettings"
-STRICT: Final = "Strict"
-REQUIREMENTS_MET: Final = "RequirementsMet"
-
-_REASONS: Final = (
-    pods.Failure.INTERNAL,
-    pods.Failure.WRITE_FAILED,
-    pods.Failure.UNREADABLE,
-    "Draining",
-    deviations.YIELDED,
-    "Audit",
-    "AwaitingState",
-    pods.Failure.ACCESS_DENIED,
-    "Exposed",
-)
-"""Of violations, where there is not room for all: what is wrong now before what was. What a tenant can bring about in
-any number comes behind what concerns others."""
 _FAILING: Final = {
-    pods.Failure.INTERNAL: "met an unexpected error in the agent",
-    pods.Failure.WRITE_FAILED: "cannot be written",
-    pods.Failure.UNREADABLE: "cannot be listed",
-    pods.Failure.ACCESS_DENIED: "are closed to the agent by who runs in them",
+    ViolationReason.INTERNAL_ERROR: "met an unexpected error in the agent",
+    ViolationReason.WRITE_FAILED: "cannot be written",
+    ViolationReason.UNREADABLE: "cannot be listed",
+    ViolationReason.ACCESS_DENIED: "are closed to the agent by who runs in them",
 }
-_DEGRADING: Final = (pods.Failure.INTERNAL, pods.Failure.WRITE_FAILED)
+_DEGRADING: Final = (ViolationReason.INTERNAL_ERROR, ViolationReason.WRITE_FAILED)
 """Not what a container does to its own cgroup: whoever can run one could stop a profile's rollout by it. What cannot be
 listed makes the agent poll, which says why."""
-_ORDER: Final = {reason: number for number, reason in enumerate(_REASONS)}
+_ORDER: Final[dict[str, int]] = {reason: number for number, reason in enumerate(ViolationReason)}
 _MEANT: Final = frozenset({names.Shortfall.AUDIT, names.Shortfall.NO_EFFECT})
 """Shortfalls of settings that are as whoever wrote the profile must have meant it."""
 _PASSING: Final = frozenset(
@@ -98,7 +79,7 @@ class Standing(NamedTuple):
     @property
     def passing(self) -> bool:
         """Whether something of it is only about the last minutes: nothing tells when these are over."""
-        exposed = any(violation.reason == "Exposed" for violation in self.violations)
+        exposed = any(violation.reason == ViolationReason.EXPOSED for violation in self.violations)
         return bool(exposed or self.drifting or self.others or self.lost)
 
 
@@ -113,37 +94,43 @@ def _compatible(standing: Standing, facts: state.Facts) -> _Verdict:
     if standing.root is None:
         reason = "Searching" if standing.problem is None else standing.problem.reason
         return _Verdict("Unknown", reason, str(standing.problem or "looking for the cgroups of pods"))
-    return _Verdict("True", "Compatible", f"pods are below /{standing.root}")
+    return _Verdict("True", ConditionType.COMPATIBLE, f"pods are below /{standing.root}")
 
 
 def _applied(standing: Standing, compatible: _Verdict) -> _Verdict:  # noqa: PLR0911 a table, one line per row
     if compatible.status != "True":
-        return _Verdict("False", "Incompatible" if compatible.status == "False" else "NoPodTree", compatible.message)
+        return _Verdict(
+            "False",
+            AppliedReason.INCOMPATIBLE if compatible.status == "False" else AppliedReason.NO_POD_TREE,
+            compatible.message,
+        )
     if not standing.stated:
-        return _Verdict("Unknown", "AwaitingState", "no state has arrived yet")
+        return _Verdict("Unknown", ViolationReason.AWAITING_STATE, "no state has arrived yet")
     failing = _failing(standing)
     # Where nothing is to be written, a cgroup that its owner keeps the agent out of is in nobody's way: what a value of
     # the agent's is left in counts as that.
-    if failing is not None and (standing.mode is names.Mode.ENFORCE or failing.reason != pods.Failure.ACCESS_DENIED):
+    if failing is not None and (standing.mode is names.Mode.ENFORCE or failing.reason != ViolationReason.ACCESS_DENIED):
         return failing
     if standing.unseen:
         message = f"{standing.unseen} cgroups have not been seen to hold what the spec says yet"
-        return _Verdict("False", "Reconciling", message)
+        return _Verdict("False", AppliedReason.RECONCILING, message)
     if standing.mode is not names.Mode.ENFORCE and standing.to_put_back:
-        return _Verdict("False", "Restoring", f"{standing.to_put_back} files still hold a value of ours")
+        return _Verdict("False", AppliedReason.RESTORING, f"{standing.to_put_back} files still hold a value of ours")
     if standing.mode is names.Mode.RESTORE:
-        return _Verdict("True", "Restored", "all cgroups hold what they held before")
+        return _Verdict("True", AppliedReason.RESTORED, "all cgroups hold what they held before")
     if standing.mode is names.Mode.AUDIT:
-        return _Verdict("True", "Audit", "nothing is written; violations lists what would be")
-    draining = sum(violation.reason == "Draining" for violation in standing.violations)
+        return _Verdict("True", ViolationReason.AUDIT, "nothing is written; violations lists what would be")
+    draining = sum(violation.reason == ViolationReason.DRAINING for violation in standing.violations)
     if draining:
-        return _Verdict("False", "Draining", f"{draining} cgroups have more swap in use than wanted")
-    yielded = sum(violation.reason == deviations.YIELDED for violation in standing.violations)
+        return _Verdict("False", ViolationReason.DRAINING, f"{draining} cgroups have more swap in use than wanted")
+    yielded = sum(violation.reason == ViolationReason.YIELDED for violation in standing.violations)
     if yielded:
         return _Verdict(
-            "False", deviations.YIELDED, f"{yielded} cgroups hold less than wanted: another writer keeps lowering them"
+            "False",
+            ViolationReason.YIELDED,
+            f"{yielded} cgroups hold less than wanted: another writer keeps lowering them",
         )
-    return _Verdict("True", "AsSpecified", "all cgroups hold what the spec says")
+    return _Verdict("True", AppliedReason.AS_SPECIFIED, "all cgroups hold what the spec says")
 
 
 def _failing(standing: Standing) -> _Verdict | None:
@@ -151,7 +138,7 @@ def _failing(standing: Standing) -> _Verdict | None:
     for reason, what in _FAILING.items():
         failed = sum(violation.reason == reason for violation in standing.violations)
         if failed:
-            return _Verdict("False", reason.value, f"{failed} cgroups {what}; violations says why")
+            return _Verdict("False", reason, f"{failed} cgroups {what}; violations says why")
     return None
 
 
@@ -161,10 +148,10 @@ def _degraded(standing: Standing) -> _Verdict:
     for reason in _DEGRADING:
         failed = [violation.message for violation in standing.violations if violation.reason == reason]
         if failed:
-            return _Verdict("True", reason.value, f"{len(failed)} cgroups {_FAILING[reason]}; the first: {failed[0]}")
+            return _Verdict("True", reason, f"{len(failed)} cgroups {_FAILING[reason]}; the first: {failed[0]}")
     failing = [short for short in standing.settings or () if short.reason not in _PASSING]
     if failing:
-        return _Verdict("True", NODE_SETTINGS, _settings(failing).message)
+        return _Verdict("True", ConditionType.NODE_SETTINGS, _settings(failing).message)
     if standing.polling:
         return _Verdict("True", "Polling", standing.polling)
     return _Verdict("False", "AsExpected", "")
@@ -172,13 +159,11 @@ def _degraded(standing: Standing) -> _Verdict:
 
 def _drift(standing: Standing) -> _Verdict:
     if standing.contested:
-        reason, message = (
-            deviations.YIELDED,
-            f"{standing.contested} cgroups are left to another writer, who keeps lowering them",
-        )
+        reason: str = ViolationReason.YIELDED
+        message = f"{standing.contested} cgroups are left to another writer, who keeps lowering them"
     elif standing.drifting or standing.others:
         # What systemd writes passes; who else writes does not go away by itself.
-        reason = "OtherWriter" if standing.others else "Rewritten"
+        reason = "OtherWriter" if standing.others else REWRITTEN
         drifting = f"{standing.drifting} running pods were above their value lately; repaired"
         message = drifting if standing.drifting else "values were written over lately; repaired"
     else:
@@ -205,9 +190,9 @@ def _requirements(unmet: Mapping[str, str]) -> _Verdict:
 
 def _rank(violation: state.Violation, untold: Container[str]) -> tuple[int, bool, int, str, str]:
     order = _ORDER.get(violation.reason, len(_ORDER))
-    if violation.reason == deviations.YIELDED and violation.container:
-        order = _ORDER[pods.Failure.ACCESS_DENIED]
-    if violation.reason == "Exposed" and violation.causes and violation.pod in untold:
+    if violation.reason == ViolationReason.YIELDED and violation.container:
+        order = _ORDER[ViolationReason.ACCESS_DENIED]
+    if violation.reason == ViolationReason.EXPOSED and violation.causes and violation.pod in untold:
         order = 0  # for one write only
     # A pod's own limit rules its containers, too.
     within = bool(violation.container)
@@ -220,15 +205,15 @@ def verdicts(
     """What the conditions say of `standing`, by their types; `found` are conditions only while they are true."""
     compatible = _compatible(standing, facts)
     said: dict[str, strict.Verdict] = {
-        COMPATIBLE: compatible,
-        APPLIED: _applied(standing, compatible),
-        DEGRADED: _degraded(standing),
-        DRIFT: _drift(standing),
-        **({} if standing.guarantee is None else {STRICT: standing.guarantee}),
-        **({} if standing.unmet is None else {REQUIREMENTS_MET: _requirements(standing.unmet)}),
+        ConditionType.COMPATIBLE: compatible,
+        ConditionType.APPLIED: _applied(standing, compatible),
+        ConditionType.DEGRADED: _degraded(standing),
+        ConditionType.DRIFT: _drift(standing),
+        **({} if standing.guarantee is None else {ConditionType.STRICT: standing.guarantee}),
+        **({} if standing.unmet is None else {ConditionType.REQUIREMENTS_MET: _requirements(standing.unmet)}),
     }
     if standing.settings is not None:
-        said[NODE_SETTINGS] = _settings(standing.settings)
+        said[ConditionType.NODE_SETTINGS] = _settings(standing.settings)
     return said | {each.kind: _Verdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found}
 
 
@@ -257,7 +242,7 @@ def build(
             verdict.message[:1024],
             since.get((kind, verdict.status)) or now,
             # The others are not about the spec; with it they would be written with every change of the spec.
-            standing.generation if kind == APPLIED else 0,
+            standing.generation if kind == ConditionType.APPLIED else 0,
         )
         for kind, verdict in verdicts(standing, facts, found).items()
     ]
@@ -285,7 +270,7 @@ def essence(status: Mapping[str, Any]) -> dict[str, Any]:
     violations = sorted(
         (
             # That a pod took swap while exposed is worth an event, which waits for this.
-            violation.get("reason") == "Exposed" and bool(violation.get("swapBytes")),
+            violation.get("reason") == ViolationReason.EXPOSED and bool(violation.get("swapBytes")),
             *[violation.get(field, "") for field in _ESSENTIAL],
             *violation.get("causes", ()),
         )

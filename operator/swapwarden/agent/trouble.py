@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
-from swapwarden.agent import cgroupfs, pods
+from swapwarden.agent import cgroupfs
+from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
 
@@ -81,7 +82,7 @@ class Trouble:
     __slots__ = ("backoff", "message", "reason", "retry")
 
     def __init__(self, bounds: tuple[float, float]) -> None:
-        self.reason: pods.Failure | None = None
+        self.reason: ViolationReason | None = None
         """None where that is normal for a moment, and no violation."""
         self.message = ""
         self.backoff = backoff.Backoff(*bounds)
@@ -110,19 +111,19 @@ class Troubles(Generic[K]):
         except cgroupfs.TransientError as error:
             self.failed(key, None, str(error))
         except cgroupfs.DeniedError as error:
-            self.failed(key, pods.Failure.ACCESS_DENIED, str(error))
+            self.failed(key, ViolationReason.ACCESS_DENIED, str(error))
         except cgroupfs.GoneError:  # events tell of that
             self.clear(key)
         except cgroupfs.CgroupError as error:
             self._short(error)
-            self.failed(key, pods.Failure.UNREADABLE, str(error))
+            self.failed(key, ViolationReason.UNREADABLE, str(error))
         except Exception as error:  # noqa: BLE001 a mistake in one key must not stop the others
-            self.failed(key, pods.Failure.INTERNAL, fault(str(key), error))
+            self.failed(key, ViolationReason.INTERNAL_ERROR, fault(str(key), error))
         else:
             if whole:
                 self.clear(key)
 
-    def failed(self, key: K, reason: pods.Failure | None, message: str) -> None:
+    def failed(self, key: K, reason: ViolationReason | None, message: str) -> None:
         """Note a failure, and try the key again later."""
         trouble = self._of.get(key)
         if trouble is None or (trouble.reason is None) != (reason is None):

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from swapwarden.api import names, profile, state
+from swapwarden.api.conditions import ConditionType
 
 Schema = dict[str, Any]
 
@@ -148,15 +149,17 @@ def profile_crd() -> Schema:
             _column("Nodes", ".status.nodes.matched", "Nodes governed.", kind="integer"),
             _column("Applied", ".status.nodes.applied", "Nodes that applied the plan.", kind="integer"),
             _column("Degraded", ".status.nodes.degraded", "Nodes with a problem.", kind="integer"),
-            _column("Ready", _condition("Ready"), "Whether all governed nodes applied the plan."),
-            _column("Reason", _condition("Ready", "reason"), "Why they did not all, or what they did."),
+            _column("Ready", _condition(ConditionType.READY), "Whether all governed nodes applied the plan."),
+            _column("Reason", _condition(ConditionType.READY, "reason"), "Why they did not all, or what they did."),
             _column("Pending", ".status.nodes.pending", "Nodes that have yet to apply.", kind="integer", wide=True),
             _column("No-Agent", ".status.nodes.withoutAgent", "Nodes without an agent.", kind="integer", wide=True),
             _column(
                 "Incompatible", ".status.nodes.incompatible", "Nodes that can't limit swap.", kind="integer", wide=True
             ),
             _column("Reserved", ".spec.swap.systemReserved", "Swap kept back from pods.", wide=True),
-            _column("Conflicted", _condition("Conflicted"), "Whether another profile ties with it.", wide=True),
+            _column(
+                "Conflicted", _condition(ConditionType.CONFLICTED), "Whether another profile ties with it.", wide=True
+            ),
             _column("Age", ".metadata.creationTimestamp", "Time since creation.", kind="date"),
         ],
     )
@@ -176,9 +179,9 @@ def state_crd() -> Schema:
             _column("Profile", ".spec.profile.name", "The profile in force."),
             _column("Mode", ".spec.mode", "Absent means Enforce."),
             _column("Swap", ".status.facts.swapBytes", "Total swap in bytes.", kind="integer"),
-            _column("Applied", _condition("Applied"), "Whether the kernel holds what the spec says."),
-            _column("Degraded", _condition("Degraded"), "Whether the agent has a problem."),
-            _column("Drift", _condition("Drift"), "Whether others changed the values lately.", wide=True),
+            _column("Applied", _condition(ConditionType.APPLIED), "Whether the kernel holds what the spec says."),
+            _column("Degraded", _condition(ConditionType.DEGRADED), "Whether the agent has a problem."),
+            _column("Drift", _condition(ConditionType.DRIFT), "Whether others changed the values lately.", wide=True),
             _column("Epoch", ".spec.epoch", "Leadership term of the last writer.", kind="integer", wide=True),
             _column("Age", ".metadata.creationTimestamp", "Time since creation.", kind="date"),
         ],

@@ -25,8 +25,6 @@ POLICY_SOURCE_ANNOTATION: Final = "swapwarden.dev/policy-source"
 
 # On namespaces (a label, so that webhook selectors can see it).
 DEFAULT_POLICY_LABEL: Final = "swapwarden.dev/default-swap-policy"
-ENFORCED_CONDITION: Final = "swapwarden.dev/SwapPolicyEnforced"
-"""Type of a condition of pods, which a pod may name as a readiness gate."""
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 """Every Namespace has it, with its name: the API server sets it."""
 
@@ -159,32 +157,6 @@ class Backing(enum.StrEnum):
     MIXED = "mixed"
     """Several of these under one device."""
     UNKNOWN = "unknown"
-
-
-class Finding(enum.StrEnum):
-    """Conditions of a node's state that are there only where there is something to say."""
-
-    KUBELET_WILL_NOT_START = "KubeletWillNotStart"
-    KUBELET_SETS_NO_LIMITS = "KubeletSetsNoLimits"
-    KUBELET_RESTART_NEEDED = "KubeletRestartNeeded"
-    EVICTION_BEFORE_SWAP = "EvictionBeforeSwap"
-    SECRETS_ON_DISK = "SecretsOnDisk"
-    EVENTS_LOST = "EventsLost"
-
-
-AMISS: Final = {
-    **dict.fromkeys(("Compatible", "NodeSettings", "RequirementsMet", "Strict"), "False"),
-    **dict.fromkeys(("Degraded", "Drift", *Finding), "True"),
-}
-"""With which status a condition of a node's state says that something is wrong there."""
-
-
-def is_amiss(kind: str, status: str, reason: str) -> bool:
-    """Whether a condition of a node's state, by its fields, says that something is wrong that somebody can mend.
-
-    What systemd writes over at a reload, and the agent repairs, is none of that: it does so all the time.
-    """
-    return status == AMISS.get(kind) and (kind, reason) != ("Drift", "Rewritten")
 
 
 class Requirement(enum.StrEnum):

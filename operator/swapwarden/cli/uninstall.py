@@ -19,6 +19,7 @@ import msgspec
 
 import swapwarden
 from swapwarden.api import names, state
+from swapwarden.api.conditions import AppliedReason, ConditionType
 from swapwarden.cli import hooks, profiles
 from swapwarden.controller import features, reconciler, restoring
 from swapwarden.kube import backoff, client, config, decoding, paging
@@ -200,11 +201,11 @@ def answered(found: State) -> bool:
         return False
     if not found.status.observed_generation:
         return True
-    applied = next((each for each in found.status.conditions if each.type == "Applied"), None)
+    applied = next((each for each in found.status.conditions if each.type == ConditionType.APPLIED), None)
     return (
         found.status.observed_generation >= found.metadata.generation
         and applied is not None
-        and (applied.status == "True" or applied.reason == "Incompatible")
+        and (applied.status == "True" or applied.reason == AppliedReason.INCOMPATIBLE)
     )
 
 

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
-_SAID: Final = {
-    "WriteFailed": "the kernel of node {node} refuses this pod's swap limit; the node's NodeSwapState has its words",
-    "AccessDenied": (
+from swapwarden.api.violations import ViolationReason
+
+_SAID: Final[dict[str, str]] = {
+    ViolationReason.WRITE_FAILED: (
+        "the kernel of node {node} refuses this pod's swap limit; the node's NodeSwapState has its words"
+    ),
+    ViolationReason.ACCESS_DENIED: (
         "a container of this pod closed its own cgroup to the agent on node {node}, so that its own limit is not known"
         " to hold; the pod's limit is held. Let the container's cgroup be read (chmod), or give it none to own"
     ),
-    "Unreadable": "a cgroup of this pod cannot be read on node {node}; the node's NodeSwapState says why",
-    "InternalError": (
+    ViolationReason.UNREADABLE: "a cgroup of this pod cannot be read on node {node}; the node's NodeSwapState says why",
+    ViolationReason.INTERNAL_ERROR: (
         "the agent on node {node} met an unexpected error with this pod, and tries again; its log has it: please"
         " report it"
     ),
-    "Draining": (
+    ViolationReason.DRAINING: (
         "this pod has more in swap than it may have on node {node}: nothing is taken from it by force, so it keeps what"
         " it has there, gets little more, and gives back what it touches"
     ),
-    "Yielded": (
+    ViolationReason.YIELDED: (
         "another writer on node {node} keeps lowering this pod's swap limit, and is left its value for a time; the"
         " condition Drift of the node's NodeSwapState says what is known of it"
     ),
-    "Audit": (
+    ViolationReason.AUDIT: (
         "profile {profile} is in mode Audit on node {node}: nothing is written, and what this pod says of swap is not"
         " in force"
     ),

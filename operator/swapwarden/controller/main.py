@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import swapwarden
 from swapwarden.api import names
+from swapwarden.api.conditions import ConditionType
 from swapwarden.controller import (
     certificates,
     cluster,
@@ -147,7 +148,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pod-conditions",
         action="store_true",
-        help=f"give pods with a policy the condition {names.ENFORCED_CONDITION}; needs the right to patch their status",
+        help=f"give pods with a policy the condition {ConditionType.SWAP_POLICY_ENFORCED}; needs the right to patch"
+        " their status",
     )
     parser.add_argument(
         "--webhook-service",

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from swapwarden.api import names
+from swapwarden.api.conditions import ConditionType
+from swapwarden.api.violations import ViolationReason
 from swapwarden.controller import cluster, deviations, reconciler, rows, supervise, throttle, workqueue
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import backoff, client, config
@@ -56,7 +58,7 @@ def judge(pod: pods.PodRow, row: rows.StateRow, told: rows.Told, pending: Pendin
     if entry.reason == names.Reason.NODE_INCOMPATIBLE:
         return Verdict("False", entry.reason, f"node {node} cannot limit the swap of pods (it needs cgroup v2)")
     if told.mode == names.Mode.AUDIT:
-        return Verdict("False", "Audit", deviations.said("Audit", node, told.profile.name))
+        return Verdict("False", ViolationReason.AUDIT, deviations.said(ViolationReason.AUDIT, node, told.profile.name))
     if told.mode == names.Mode.RESTORE:
         return Verdict("False", "Restore", f"node {node} puts back what was there before Swapwarden")
     if row.observed < pending.generation:
@@ -234,7 +236,7 @@ class PodConditions:
 def body(pod: pods.PodRow, verdict: Verdict, now: datetime.datetime) -> dict[str, Any]:
     """The strategic merge patch of a pod's status: of its list of conditions this one, by its type."""
     condition = {
-        "type": names.ENFORCED_CONDITION,
+        "type": ConditionType.SWAP_POLICY_ENFORCED,
         "status": verdict.status,
         "reason": verdict.reason,
         "message": verdict.message,

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from swapwarden.api import profile as api
+from swapwarden.api.conditions import ConditionType
 from swapwarden.controller import cluster, profilestore, revisions
 from swapwarden.kube import events
 from swapwarden.policy import rollout
@@ -31,8 +32,6 @@ NOT_KEPT: Final = (
 )
 ROOM_FOR_MORE: Final = 4096
 """Bytes that a status may take beyond its revisions and what was counted: what it says of those that are not kept."""
-
-REQUIREMENTS_MET: Final = "RequirementsMet"
 
 
 class Contest(NamedTuple):
@@ -99,10 +98,10 @@ def build(
                 "observedGeneration": entry.generation,
             }
             for condition in (
-                _condition("Ready", *ready),
-                _condition("Progressing", *progressing),
-                _condition("Conflicted", *conflicted),
-                _condition("Degraded", *_degraded(degraded, lacks)),
+                _condition(ConditionType.READY, *ready),
+                _condition(ConditionType.PROGRESSING, *progressing),
+                _condition(ConditionType.CONFLICTED, *conflicted),
+                _condition(ConditionType.DEGRADED, *_degraded(degraded, lacks)),
                 *_required(entry, unmet),
             )
         ]
@@ -168,17 +167,20 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[News]:
     """
     old = {condition["type"]: condition for condition in before.get("conditions", ())}
     new = {condition["type"]: condition for condition in after["conditions"]}
-    ready, was_ready = new["Ready"], old.get("Ready", {})
+    ready, was_ready = new[ConditionType.READY], old.get(ConditionType.READY, {})
     if after["appliedGeneration"] != before.get("appliedGeneration", 0):
         yield News("Normal", "Applied", ready["message"])
     if ready["reason"] == "Invalid" and any(
         ready[key] != was_ready.get(key) for key in ("reason", "observedGeneration")
     ):
         yield News("Warning", "Invalid", ready["message"])
-    lacking, lacked = new.get(REQUIREMENTS_MET, {}), old.get(REQUIREMENTS_MET, {})
+    lacking, lacked = new.get(ConditionType.REQUIREMENTS_MET, {}), old.get(ConditionType.REQUIREMENTS_MET, {})
     if lacking.get("status") == "False" and lacked.get("status") != "False":
         yield News("Warning", "RequirementUnmet", lacking["message"])
-    for kind, reason in (("Conflicted", "Conflicted"), ("Degraded", new["Degraded"]["reason"])):
+    for kind, reason in (
+        (ConditionType.CONFLICTED, "Conflicted"),
+        (ConditionType.DEGRADED, new[ConditionType.DEGRADED]["reason"]),
+    ):
         if new[kind]["status"] == "True" and old.get(kind, {}).get("status") != "True":
             yield News("Warning", reason, new[kind]["message"])
 
@@ -292,9 +294,13 @@ def _required(entry: profilestore.Entry, unmet: Sequence[str]) -> Iterator[dict[
     """The condition on what the profile requires of nodes; none where it requires nothing."""
     if entry.profile is not None and entry.profile.require is not None:
         if unmet:
-            yield _condition(REQUIREMENTS_MET, "False", "NodesLack", f"pods get no swap there: {_list(unmet)}")
+            yield _condition(
+                ConditionType.REQUIREMENTS_MET, "False", "NodesLack", f"pods get no swap there: {_list(unmet)}"
+            )
         else:
-            yield _condition(REQUIREMENTS_MET, "True", "AllMet", "no node with swap lacks what is required")
+            yield _condition(
+                ConditionType.REQUIREMENTS_MET, "True", "AllMet", "no node with swap lacks what is required"
+            )
 
 
 def _described(node: str, why: str) -> str:

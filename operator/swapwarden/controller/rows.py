@@ -7,11 +7,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from swapwarden.api import names, state
+from swapwarden.api import state
+from swapwarden.api.conditions import AppliedReason, ConditionType, is_abnormal
+from swapwarden.api.violations import ViolationReason
 from swapwarden.controller import deviations
 from swapwarden.kube import decoding
 
-SETTLED: Final = frozenset({"Incompatible", "AccessDenied", "Yielded"})
+SETTLED: Final = frozenset[str]({AppliedReason.INCOMPATIBLE, ViolationReason.ACCESS_DENIED, ViolationReason.YIELDED})
 """Reasons of Applied for which nothing better is to come: the node can do nothing, or the owner of a container's cgroup
 keeps the agent out of that one, or lowers it all the time. No new node waits for the latter."""
 
@@ -191,7 +193,7 @@ def project(wire: WireState) -> StateRow:
     status, problem = _status(wire.status)
     head = _HEADS.decode(spec)
     conditions = {condition.type: condition for condition in status.conditions}
-    applied = conditions.get("Applied")
+    applied = conditions.get(ConditionType.APPLIED)
     return StateRow(
         name=meta.name,
         uid=meta.uid,
@@ -210,18 +212,20 @@ def project(wire: WireState) -> StateRow:
         applied=applied is not None and applied.status == "True",
         settled=applied is not None and (applied.status == "True" or applied.reason in SETTLED),
         unapplied=_told(applied, "False", "Unknown"),
-        incompatible=_told(conditions.get("Compatible"), "False"),
-        degraded=_told(conditions.get("Degraded"), "True") or problem,
+        incompatible=_told(conditions.get(ConditionType.COMPATIBLE), "False"),
+        degraded=_told(conditions.get(ConditionType.DEGRADED), "True") or problem,
         swapped=tuple(
-            each for each in status.violations if each.reason == "Exposed" and each.swap_bytes and each.causes
+            each
+            for each in status.violations
+            if each.reason == ViolationReason.EXPOSED and each.swap_bytes and each.causes
         ),
         holding=tuple(
             each
             for each in status.violations
-            if each.reason == "Draining" and each.wanted == "0" and each.swap_bytes and not each.container
+            if each.reason == ViolationReason.DRAINING and each.wanted == "0" and each.swap_bytes and not each.container
         ),
         deviating=tuple(each for each in status.violations if each.reason in deviations.REASONS),
-        amiss=tuple(each for each in status.conditions if names.is_amiss(each.type, each.status, each.reason)),
+        amiss=tuple(each for each in status.conditions if is_abnormal(each.type, each.status, each.reason)),
         # What is wrong now comes before what was.
         unlisted=status.violations_omitted > 0
         and any(each.reason in deviations.REASONS for each in status.violations[-1:]),

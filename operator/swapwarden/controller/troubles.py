@@ -6,27 +6,29 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.api import names
+from swapwarden.api.conditions import ConditionType
+from swapwarden.api.violations import ViolationReason
 from swapwarden.controller import deviations, rows
 from swapwarden.kube import events
 from swapwarden.policy import nodes, pods
 
-_OF_NODES: Final = {
-    "Compatible": "SwapIncompatible",
-    "Degraded": "SwapDegraded",
-    "Drift": "SwapLimitsContested",
-    "NodeSettings": "SwapSettingsNotAsSpecified",
-    "RequirementsMet": "SwapRequirementUnmet",
-    "Strict": "SwapNotHeldBySystemd",
+_OF_NODES: Final[dict[str, str]] = {
+    ConditionType.COMPATIBLE: "SwapIncompatible",
+    ConditionType.DEGRADED: "SwapDegraded",
+    ConditionType.DRIFT: "SwapLimitsContested",
+    ConditionType.NODE_SETTINGS: "SwapSettingsNotAsSpecified",
+    ConditionType.REQUIREMENTS_MET: "SwapRequirementUnmet",
+    ConditionType.STRICT: "SwapNotHeldBySystemd",
 }
 """Reasons of events by the condition that they tell of; a finding's own type says enough."""
 
-_OF_PODS: Final = {
-    "AccessDenied": "SwapLimitNotWritten",
-    "Draining": "SwapDraining",
-    "InternalError": "SwapLimitNotWritten",
-    "Unreadable": "SwapLimitNotWritten",
-    "WriteFailed": "SwapLimitNotWritten",
-    "Yielded": "SwapLimitContested",
+_OF_PODS: Final[dict[str, str]] = {
+    ViolationReason.ACCESS_DENIED: "SwapLimitNotWritten",
+    ViolationReason.DRAINING: "SwapDraining",
+    ViolationReason.INTERNAL_ERROR: "SwapLimitNotWritten",
+    ViolationReason.UNREADABLE: "SwapLimitNotWritten",
+    ViolationReason.WRITE_FAILED: "SwapLimitNotWritten",
+    ViolationReason.YIELDED: "SwapLimitContested",
 }
 """Reasons of events by the violation that they tell of."""
 
@@ -70,7 +72,7 @@ def of_pods(old: rows.StateRow, new: rows.StateRow, known: Iterable[pods.PodRow]
             yield News(regarding, "Warning", _OF_PODS[reason], deviations.said(reason, row.node, new.profile.name))
         ended = before.get(row.key, set()) - now.get(row.key, set())
         # Of a list that is cut nothing can be told by what it lacks.
-        if "Draining" in ended and not row.terminal and not new.unlisted and _enforces(new):
+        if ViolationReason.DRAINING in ended and not row.terminal and not new.unlisted and _enforces(new):
             message = f"this pod has no more in swap than it may have on node {row.node}"
             yield News(regarding, "Normal", DRAINED, message)
 

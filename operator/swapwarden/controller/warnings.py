@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.api.violations import ViolationReason
 from swapwarden.controller import deviations
 from swapwarden.policy import pods
 
@@ -36,7 +37,9 @@ def about(rows: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterator[Warnin
             continue
         if audit and planned.reason not in _IN_ANY_MODE:
             if planned.reason is names.Reason.POLICY_DISABLED or row.limited():
-                yield Warning(row, names.Mode.AUDIT, deviations.said("Audit", row.node, spec.profile.name))
+                yield Warning(
+                    row, names.Mode.AUDIT, deviations.said(ViolationReason.AUDIT, row.node, spec.profile.name)
+                )
             continue
         message = _message(row, planned.reason, spec.profile.name, limited=row.limited(), audit=audit)
         if message:

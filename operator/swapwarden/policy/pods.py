@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.api.conditions import ConditionType
 from swapwarden.policy import phases, qos, quantity, vocabulary
 
 CRITICAL_PRIORITY = 2_000_000_000
@@ -137,7 +138,7 @@ class ContainerRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Enforced(NamedTuple):
-    """A pod's condition names.ENFORCED_CONDITION, as far as it is kept."""
+    """A pod's condition SWAP_POLICY_ENFORCED, as far as it is kept."""
 
     status: str
     reason: str
@@ -233,7 +234,7 @@ def project(wire: WirePod) -> PodRow:
             (
                 _enforced(each.status[:_MAX_WRITTEN], each.reason[:_MAX_WRITTEN])
                 for each in status.conditions
-                if each.type == names.ENFORCED_CONDITION
+                if each.type == ConditionType.SWAP_POLICY_ENFORCED
             ),
             None,
         ),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from swapwarden.agent import dropins
-from swapwarden.api import names
+from swapwarden.api.conditions import DIAGNOSTICS
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
@@ -122,7 +122,7 @@ def test_it_tells_what_is_wrong_with_the_kubelet_while_it_is(node: Node) -> None
 
     def found() -> set[str]:
         conditions = node.object.get("status", {}).get("conditions", [])
-        return {each["type"] for each in conditions if each["type"] in set(names.Finding)}
+        return {each["type"] for each in conditions if each["type"] in DIAGNOSTICS}
 
     node.put({}, kubeletSwapBytes=0, onUnknownPod="Allow")
     options = (f"--kubelet-config={config}", f"--kubelet-config-dir={drop_in.parent}", "--resync-interval=1")
@@ -130,7 +130,7 @@ def test_it_tells_what_is_wrong_with_the_kubelet_while_it_is(node: Node) -> None
         until(lambda: found() == {"KubeletSetsNoLimits", "KubeletRestartNeeded", "SecretsOnDisk"}, "what is wrong")
         told = node.object["status"]
         assert told["facts"]["kubelet"]["swapBehavior"] == "LimitedSwap"
-        worst = [each for each in told["conditions"] if each["type"] in set(names.Finding)]
+        worst = [each for each in told["conditions"] if each["type"] in DIAGNOSTICS]
         assert len(json.dumps(worst)) < 2048
         drop_in.write_text("kind: KubeletConfiguration\nevictionHard: {memory.available: 1Gi}\n")
         node.put({}, kubeletSwapBytes=None)

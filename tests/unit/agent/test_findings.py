@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 from swapwarden.agent import findings, kubelet, survey
-from swapwarden.api import names, state
+from swapwarden.api import state
+from swapwarden.api.conditions import DIAGNOSTICS
 
 DISK = state.SwapDevice("/dev/vda", "partition", 1 << 30)
 FACTS = state.Facts(
@@ -83,10 +84,10 @@ def test_all_of_them_together_are_short() -> None:
         configuration=GOOD._replace(fail_swap_on=True, eviction_memory="100Gi"), containers=survey.Containers(without=1)
     )
     found = findings.conditions(msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 0, 1)
-    assert {each.kind for each in found} == set(names.Finding)
+    assert {each.kind for each in found} == set(DIAGNOSTICS)
     assert max(len(f"{each.message}; {each.remedy}") for each in found) < 300
 
 
 def test_each_is_documented() -> None:
     page = (pathlib.Path(__file__).parents[3] / "docs/node-check.md").read_text()
-    assert [kind for kind in names.Finding if f"`{kind}`" not in page] == []
+    assert [kind for kind in DIAGNOSTICS if f"`{kind}`" not in page] == []

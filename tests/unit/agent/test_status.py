@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from swapwarden.agent import findings, shortfall, status, tree
 from swapwarden.api import names, state
+from swapwarden.api.conditions import ConditionType
 
 from testbed import commands
 
@@ -193,7 +194,7 @@ def test_what_has_no_effect_is_told_and_nothing_is_wrong() -> None:
 
 
 def test_findings_are_conditions_while_they_are_true() -> None:
-    found = findings.Finding(names.Finding.SECRETS_ON_DISK, "NoTmpfsNoswap", "they can", "encrypt it")
+    found = findings.Finding(ConditionType.SECRETS_ON_DISK, "NoTmpfsNoswap", "they can", "encrypt it")
     first = status.build(GOOD, FACTS, [], "2026-01-01T00:00:00Z", [found])
     condition = first.conditions[-1]
     assert (condition.type, condition.status, condition.reason) == ("SecretsOnDisk", "True", "NoTmpfsNoswap")

@@ -624,6 +624,16 @@ def test_a_turn_is_for_the_profile_as_it_was_judged(seen: Seen) -> None:
     assert follows(seen) == {"node-1": 1, "node-2": 1}
 
 
+def test_no_node_is_reconciled_for_a_turn_of_an_earlier_generation(seen: Seen) -> None:
+    seen.cluster.profiles_changed({"p": LIMITED})
+    for name in seen.cluster.nodes:
+        heard(seen, name, LIMITED)
+    seen.cluster.profiles_changed({"p": profile(generation=3, behavior=names.Behavior.NO_SWAP)}, HISTORY)
+    seen.dirty.clear()
+    seen.cluster.advance(NONE, ["node-1"], frozenset({("node-1", False)}))
+    assert seen.dirty == []
+
+
 def test_a_node_that_became_degraded_since_it_was_judged_is_judged_anew(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
     judged = rollouts(waves.cluster)["p"].next

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from swapwarden.api import names, state
+from swapwarden.api.conditions import ConditionType
 from swapwarden.controller import (
     cluster,
     deviations,
@@ -117,7 +118,7 @@ class Api:
             raise self.refuse.pop()
         [condition] = json.loads(body)["status"]["conditions"]
         assert (method, content_type) == ("PATCH", client.STRATEGIC_MERGE_PATCH)
-        assert condition["type"] == names.ENFORCED_CONDITION
+        assert condition["type"] == ConditionType.SWAP_POLICY_ENFORCED
         self.patches.append((path, condition["status"], condition["reason"]))
         return b"{}"
 

@@ -7,6 +7,7 @@ import re
 import pytest
 import yaml
 from swapwarden.api import names
+from swapwarden.api.conditions import DIAGNOSTICS
 
 from testbed import alerts, chart, commands, monitoring, promql
 from tests.unit.testbed.series import labels_of, unknown
@@ -32,7 +33,7 @@ def test_what_nobody_makes_is_noticed() -> None:
 def test_values_of_labels_are_words_that_the_code_has() -> None:
     known = {
         "cause": {cause.value for cause in names.Cause},
-        "type": {*(finding.value for finding in names.Finding), "Degraded", "Drift", "anon", "file"},
+        "type": {*DIAGNOSTICS, "Degraded", "Drift", "anon", "file"},
     }
     used = {
         (label, value)

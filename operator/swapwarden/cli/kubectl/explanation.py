@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.api.conditions import ConditionType
 from swapwarden.cli import behaviors
 from swapwarden.cli.kubectl import admissionpolicies, kernelview, registration, remedies, rulewords, workloads
 from swapwarden.cli.kubectl.planned import Planned, own_limit
@@ -491,7 +492,7 @@ def _secrets(seen: Seen) -> str:
     has = f"it mounts {len(volumes)} volumes with secrets or tokens" if volumes else "it mounts none"
     if not status.facts.swap_bytes:
         return "cannot reach a disk: the node has no swap"
-    found = next((one for one in status.conditions if one.type == names.Finding.SECRETS_ON_DISK), None)
+    found = next((one for one in status.conditions if one.type == ConditionType.SECRETS_ON_DISK), None)
     if found is not None:
         return f"can reach the disk, whatever the pod's limit: their pages are the kubelet's ({has}). {found.message}"
     if status.facts.tmpfs_noswap:

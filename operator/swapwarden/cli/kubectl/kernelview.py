@@ -12,6 +12,8 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.api.conditions import ConditionType
+from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl import sizes, standing
 from swapwarden.policy import pods
 
@@ -60,15 +62,15 @@ _OF_NODE: Final = {
     standing.Standing.RESTORED: Held.NOT_WRITTEN,
 }
 """Standings of a node that say all there is to say of its pods."""
-_WRONG: Final = {
-    "WriteFailed": (Held.WRITE_FAILED, "the kernel refuses the limit"),
-    "AccessDenied": (Held.WRITE_FAILED, "a container keeps the agent out of its cgroup"),
-    "Unreadable": (Held.WRITE_FAILED, "a cgroup of the pod cannot be read"),
-    "InternalError": (Held.WRITE_FAILED, ""),
-    "Draining": (Held.DRAINING, ""),
-    "Yielded": (Held.YIELDED, ""),
-    "Audit": (Held.NOT_WRITTEN, "mode Audit: the limit would be written"),
-    "AwaitingState": (Held.AWAITING_STATE, ""),
+_WRONG: Final[dict[str, tuple[Held, str]]] = {
+    ViolationReason.WRITE_FAILED: (Held.WRITE_FAILED, "the kernel refuses the limit"),
+    ViolationReason.ACCESS_DENIED: (Held.WRITE_FAILED, "a container keeps the agent out of its cgroup"),
+    ViolationReason.UNREADABLE: (Held.WRITE_FAILED, "a cgroup of the pod cannot be read"),
+    ViolationReason.INTERNAL_ERROR: (Held.WRITE_FAILED, ""),
+    ViolationReason.DRAINING: (Held.DRAINING, ""),
+    ViolationReason.YIELDED: (Held.YIELDED, ""),
+    ViolationReason.AUDIT: (Held.NOT_WRITTEN, "mode Audit: the limit would be written"),
+    ViolationReason.AWAITING_STATE: (Held.AWAITING_STATE, ""),
 }
 """By the reason of a violation; and what is to be said before the agent's own message, where that is not a sentence."""
 
@@ -92,7 +94,7 @@ def look(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: bool
         status=held,
         text=text,
         since=_since(conditions, row) if held is Held.HELD else "",
-        drift=conditions["Drift"].message if _is_true(conditions.get("Drift")) else "",
+        drift=conditions[ConditionType.DRIFT].message if _is_true(conditions.get(ConditionType.DRIFT)) else "",
     )
 
 
@@ -161,18 +163,20 @@ def _exposed(own: Sequence[state.Violation]) -> Kernel:
     text = f"above its limit {often}, {times.exposed_milliseconds} ms in all"
     text += f" ({', '.join(times.causes)})" if times.causes else ""
     most = "" if names.UNWATCHED.isdisjoint(times.causes) else "at most "
-    text += f"; swapped {most}{sizes.size(times.swap_bytes)} meanwhile" if times.reason == "Exposed" else ""
+    text += (
+        f"; swapped {most}{sizes.size(times.swap_bytes)} meanwhile" if times.reason == ViolationReason.EXPOSED else ""
+    )
     return Kernel(
         Held.UNKNOWN,
         "",
         exposures=times.exposures,
         exposed_milliseconds=times.exposed_milliseconds,
-        exposed_bytes=times.swap_bytes if times.reason == "Exposed" else 0,
+        exposed_bytes=times.swap_bytes if times.reason == ViolationReason.EXPOSED else 0,
         exposed_text=text,
     )
 
 
 def _since(conditions: dict[str, state.Condition], row: pods.PodRow) -> str:
     """The later of the pod's start and the time from which all of the node has been as specified."""
-    applied = conditions.get("Applied")
+    applied = conditions.get(ConditionType.APPLIED)
     return max(row.started, applied.last_transition_time if applied is not None and _is_true(applied) else "")

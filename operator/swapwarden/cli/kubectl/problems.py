@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.api.conditions import DIAGNOSTICS, ConditionType, is_abnormal
+from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl import clusterview, tables
 from swapwarden.controller import cluster, profilestore, warnings
 from swapwarden.policy import plan, pods, profiles, vocabulary
@@ -111,36 +113,42 @@ def lagging(view: clusterview.View) -> dict[str, int]:
 # Nodes
 
 
-_CONDITIONS: Final = {
-    "Compatible": (
+_CONDITIONS: Final[dict[str, tuple[Severity, str]]] = {
+    ConditionType.COMPATIBLE: (
         Severity.ERROR,
         (
             "boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1) and a kernel with swap accounting, or"
             " keep pods with a policy off it"
         ),
     ),
-    "Degraded": (
+    ConditionType.DEGRADED: (
         Severity.ERROR,
         "kubectl swap nodes -o wide and the agent's log say more; docs/agent.md has the reasons",
     ),
-    "Drift": (Severity.WARNING, "find who else writes memory.swap.max there; docs/agent.md has who it may be"),
-    "NodeSettings": (Severity.WARNING, "docs/node-settings.md has each reason and what to do"),
-    "RequirementsMet": (Severity.WARNING, "give the node what its profile requires, or require less (swap.require)"),
-    "Strict": (Severity.WARNING, "docs/strict.md has each reason and what to do"),
+    ConditionType.DRIFT: (
+        Severity.WARNING,
+        "find who else writes memory.swap.max there; docs/agent.md has who it may be",
+    ),
+    ConditionType.NODE_SETTINGS: (Severity.WARNING, "docs/node-settings.md has each reason and what to do"),
+    ConditionType.REQUIREMENTS_MET: (
+        Severity.WARNING,
+        "give the node what its profile requires, or require less (swap.require)",
+    ),
+    ConditionType.STRICT: (Severity.WARNING, "docs/strict.md has each reason and what to do"),
 }
 """How bad a condition of a node's state is, and the remedy, where its message does not end with that."""
-_FINDINGS: Final = {names.Finding.KUBELET_WILL_NOT_START: Severity.ERROR}
-"""The findings that are worse than a warning."""
+_DIAGNOSTICS: Final[dict[str, Severity]] = {ConditionType.KUBELET_WILL_NOT_START: Severity.ERROR}
+"""Those that are worse than a warning."""
 
 
 def condition(node: str, one: state.Condition) -> Problem | None:
     """The problem that a condition of a node's state tells of; None where it tells of none."""
-    if not names.is_amiss(one.type, one.status, one.reason):
+    if not is_abnormal(one.type, one.status, one.reason):
         return None
-    if one.type in frozenset[str](names.Finding):
+    if one.type in DIAGNOSTICS:
         # The agent ends the message of these with the remedy.
         message, _, remedy = one.message.rpartition("; ")
-        severity = _FINDINGS.get(names.Finding(one.type), Severity.WARNING)
+        severity = _DIAGNOSTICS.get(one.type, Severity.WARNING)
         return Problem(severity, Check.NODE_CONDITION, one.type, f"node/{node}", message, remedy)
     severity, remedy = _CONDITIONS[one.type]
     told = f"{one.reason}: {one.message}" if one.message else one.reason
@@ -248,7 +256,7 @@ def ungoverned(profile: profiles.Profile, known: cluster.Cluster, here: str) -> 
 def _told(entry: profilestore.Entry, here: str) -> Iterator[Problem]:
     """Yield what the profile's own status tells, and nothing else does."""
     found = {one.get("type"): one for one in entry.status.get("conditions", ())}
-    progressing, degraded = found.get("Progressing", {}), found.get("Degraded", {})
+    progressing, degraded = found.get(ConditionType.PROGRESSING, {}), found.get(ConditionType.DEGRADED, {})
     if progressing.get("reason") in {"Stopped", "Held"}:
         yield Problem(
             Severity.WARNING,
@@ -425,10 +433,11 @@ def _held(view: clusterview.View) -> Iterator[Problem]:
             amount = tables.amount(one.swap_bytes)
             causes = ", ".join(one.causes) or "cause not known"
             most = "" if names.UNWATCHED.isdisjoint(one.causes) else "at most "
-            told = {
-                "Draining": f"has {amount} of swap in use, and is to have none; it can grow little",
-                "Exposed": f"took {most}{amount} of swap while its limit was undone ({causes})",
-            }.get(one.reason)
+            by_reason: dict[str, str] = {
+                ViolationReason.DRAINING: f"has {amount} of swap in use, and is to have none; it can grow little",
+                ViolationReason.EXPOSED: f"took {most}{amount} of swap while its limit was undone ({causes})",
+            }
+            told = by_reason.get(one.reason)
             if told is not None:
                 yield Problem(
                     Severity.ERROR if row.policy == names.Policy.DISABLED else Severity.WARNING,

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names
+from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl import clusterview, tables
 from swapwarden.controller import cluster
 from swapwarden.policy import labels, nodes, plan, pods, profiles, rollout, swap
@@ -269,7 +270,7 @@ class _Kubelet:
         self._found = row.facts.kubelet if row is not None and row.facts is not None else None
         report = view.reports.get(name)
         self._sets_none = report is not None and any(
-            one.type == names.Finding.KUBELET_SETS_NO_LIMITS and one.status == "True" for one in report.conditions
+            one.type == ConditionType.KUBELET_SETS_NO_LIMITS and one.status == "True" for one in report.conditions
         )
 
     def gives(self, row: pods.PodRow, facts: nodes.NodeFacts) -> str | None:

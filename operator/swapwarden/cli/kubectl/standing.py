@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names, state
+from swapwarden.api.conditions import DIAGNOSTICS, AppliedReason, ConditionType
+from swapwarden.api.violations import ViolationReason
 
 
 class Standing(enum.StrEnum):
@@ -56,18 +58,18 @@ class Verdict(msgspec.Struct, frozen=True):
 _NO: Final = state.Condition("", "", "")
 
 # Reasons of the condition Applied where it is not True, and Degraded says nothing.
-_UNAPPLIED: Final = {
-    "Incompatible": Standing.INCOMPATIBLE,
-    "NoPodTree": Standing.PENDING,
-    "AwaitingState": Standing.PENDING,
-    "Reconciling": Standing.PENDING,
-    "WriteFailed": Standing.DEGRADED,
-    "AccessDenied": Standing.DEGRADED,
-    "Unreadable": Standing.DEGRADED,
-    "InternalError": Standing.DEGRADED,
-    "Restoring": Standing.RESTORING,
-    "Draining": Standing.DRAINING,
-    "Yielded": Standing.YIELDED,
+_UNAPPLIED: Final[dict[str, Standing]] = {
+    AppliedReason.INCOMPATIBLE: Standing.INCOMPATIBLE,
+    AppliedReason.NO_POD_TREE: Standing.PENDING,
+    ViolationReason.AWAITING_STATE: Standing.PENDING,
+    AppliedReason.RECONCILING: Standing.PENDING,
+    ViolationReason.WRITE_FAILED: Standing.DEGRADED,
+    ViolationReason.ACCESS_DENIED: Standing.DEGRADED,
+    ViolationReason.UNREADABLE: Standing.DEGRADED,
+    ViolationReason.INTERNAL_ERROR: Standing.DEGRADED,
+    AppliedReason.RESTORING: Standing.RESTORING,
+    ViolationReason.DRAINING: Standing.DRAINING,
+    ViolationReason.YIELDED: Standing.YIELDED,
 }
 _DONE: Final = {
     names.Mode.ENFORCE: Standing.ENFORCED,
@@ -84,8 +86,8 @@ def decide(  # noqa: PLR0911 a table, one line per row
     That observedGeneration is behind says little: plans change with every pod. What counts is the profile's generation.
     """
     conditions = {condition.type: condition for condition in status.conditions}
-    applied, compatible = conditions.get("Applied", _NO), conditions.get("Compatible", _NO)
-    degraded, met = conditions.get("Degraded", _NO), conditions.get("RequirementsMet", _NO)
+    applied, compatible = conditions.get(ConditionType.APPLIED, _NO), conditions.get(ConditionType.COMPATIBLE, _NO)
+    degraded, met = conditions.get(ConditionType.DEGRADED, _NO), conditions.get(ConditionType.REQUIREMENTS_MET, _NO)
     if spec is None:
         return Verdict(Standing.NO_STATE, "the controller has not planned this node; see whether it runs")
     if not status.conditions and has_agent:
@@ -110,9 +112,9 @@ def decide(  # noqa: PLR0911 a table, one line per row
 
 def _others(conditions: Mapping[str, state.Condition]) -> str:
     """What else there is to say of a node on which all is as it should be."""
-    drift = conditions.get("Drift", _NO)
+    drift = conditions.get(ConditionType.DRIFT, _NO)
     found = [drift.message] if drift.status == "True" else []
-    found += [f"{kind}: {conditions[kind].message}" for kind in names.Finding if kind in conditions]
+    found += [f"{kind}: {conditions[kind].message}" for kind in DIAGNOSTICS if kind in conditions]
     return "; ".join(found)
 
 

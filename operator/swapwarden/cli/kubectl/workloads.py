@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names
+from swapwarden.api.conditions import ConditionType
 from swapwarden.policy import pods
 
 POD_TEMPLATE_HASH: Final = "pod-template-hash"
@@ -115,7 +116,7 @@ class Pod(pods.WirePod, frozen=True):
     @property
     def enforced(self) -> Condition | None:
         """The controller's word on whether the policy is in force; None where it has given none."""
-        return next((each for each in self.status.conditions if each.type == names.ENFORCED_CONDITION), None)
+        return next((each for each in self.status.conditions if each.type == ConditionType.SWAP_POLICY_ENFORCED), None)
 
     @property
     def is_mirror(self) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.agent import findings
-from swapwarden.agent import status as agent_status
 from swapwarden.api import names, state
+from swapwarden.api.conditions import ABNORMAL_STATUS, DIAGNOSTICS, ConditionType
 from swapwarden.cli.kubectl import clusterview, problems
 from swapwarden.cli.kubectl.problems import Check, Problem, Severity
 from swapwarden.controller import warnings
@@ -100,16 +100,16 @@ def test_conditions_of_a_node(kind: str, status: str, severity: Severity) -> Non
 
 def test_every_condition_of_an_agent_is_known() -> None:
     kinds = {
-        agent_status.COMPATIBLE,
-        agent_status.DEGRADED,
-        agent_status.DRIFT,
-        agent_status.NODE_SETTINGS,
-        agent_status.STRICT,
-        agent_status.REQUIREMENTS_MET,
+        ConditionType.COMPATIBLE,
+        ConditionType.DEGRADED,
+        ConditionType.DRIFT,
+        ConditionType.NODE_SETTINGS,
+        ConditionType.STRICT,
+        ConditionType.REQUIREMENTS_MET,
     }
     assert kinds == problems._CONDITIONS.keys()
-    assert kinds | set(names.Finding) == names.AMISS.keys()
-    assert problems.condition("n", state.Condition(agent_status.APPLIED, "False", "Draining")) is None
+    assert kinds | set(DIAGNOSTICS) == ABNORMAL_STATUS.keys()
+    assert problems.condition("n", state.Condition(ConditionType.APPLIED, "False", "Draining")) is None
 
 
 def test_what_systemd_writes_over_is_no_problem() -> None:
@@ -121,14 +121,14 @@ def test_what_systemd_writes_over_is_no_problem() -> None:
     assert found["OtherWriter"] is not None
 
 
-@pytest.mark.parametrize("kind", list(names.Finding))
-def test_findings_end_with_their_remedy(kind: names.Finding) -> None:
+@pytest.mark.parametrize("kind", DIAGNOSTICS)
+def test_findings_end_with_their_remedy(kind: ConditionType) -> None:
     found = findings.Finding(kind, "Reason", "one thing; and another", "do this, or that")
     message = f"{found.message}; {found.remedy}"
     problem = problems.condition("n", state.Condition(kind, "True", found.reason, message))
     assert problem is not None
     assert (problem.message, problem.remedy) == ("one thing; and another", "do this, or that")
-    severe = kind is names.Finding.KUBELET_WILL_NOT_START
+    severe = kind is ConditionType.KUBELET_WILL_NOT_START
     assert problem.severity is (Severity.ERROR if severe else Severity.WARNING)
     assert problems.condition("n", state.Condition(kind, "False", "Reason")) is None
 
@@ -136,7 +136,7 @@ def test_findings_end_with_their_remedy(kind: names.Finding) -> None:
 def test_no_remedy_of_a_finding_has_what_separates_it() -> None:
     source = Path(findings.__file__).read_text(encoding="utf-8")
     remedies = re.findall(r'" *([^"]*)",\n +\)', source)
-    assert len(remedies) == len(names.Finding)
+    assert len(remedies) == len(DIAGNOSTICS)
     assert not [one for one in remedies if "; " in one]
 
 

@@ -1,0 +1,44 @@
+"""Reasons for which a NodeSwapState lists a cgroup.
+
+This module imports nothing of the package, so that every process can have it for free.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+
+class ViolationReason(enum.StrEnum):
+    """Why a cgroup does not, or for a while did not, hold what the spec says; the order in which agents list them.
+
+    What is wrong now comes before what was. What a tenant can cause in any number comes behind what concerns others.
+    """
+
+    INTERNAL_ERROR = "InternalError"
+    """A mistake in the agent."""
+    WRITE_FAILED = "WriteFailed"
+    """The kernel refused, or the file holds no value."""
+    UNREADABLE = "Unreadable"
+    """The kernel does not let it be listed."""
+    DRAINING = "Draining"
+    """More swap is in use than wanted; the limit follows it down."""
+    YIELDED = "Yielded"
+    """Another writer keeps lowering the value, and the agent leaves it alone for a time."""
+    AUDIT = "Audit"
+    """The value would be written in mode Enforce."""
+    AWAITING_STATE = "AwaitingState"
+    """No state has said anything about this pod."""
+    ACCESS_DENIED = "AccessDenied"
+    """Its owner, who is inside of the pod, keeps the agent out."""
+    EXPOSED = "Exposed"
+    """The cgroup was above its value for a while."""
+
+
+FAILURES: Final = (
+    ViolationReason.INTERNAL_ERROR,
+    ViolationReason.WRITE_FAILED,
+    ViolationReason.UNREADABLE,
+    ViolationReason.ACCESS_DENIED,
+)
+"""Why a cgroup is not seen to hold what the state says, the worst first."""
