@@ -90,18 +90,17 @@ format: venv ## Format the code and apply safe fixes
 	$(PYTHON) -m ruff format .
 
 .PHONY: generate
-generate: venv ## Make crds/, the generated pages and pictures of docs/ and files of the chart from the code
+generate: venv ## Make crds/, the generated pages of docs/ and files of the chart from the code
 	$(PYTHON) -m swapwarden.api.crd crds docs/api-reference.md
 	$(PYTHON) -m testbed.chart write
 	$(PYTHON) -m testbed.monitoring write
 	$(PYTHON) -m testbed.reference write
 	$(PYTHON) -m testbed.metricspage write
-	$(PYTHON) -m testbed.pictures
 
-.PHONY: recording
-recording: setup-cluster ## Record a real run on a whole cluster (ten minutes, as root) for the pictures of docs/, and draw them
-	@$(PYTHON) -m testbed.realrun
-	$(PYTHON) -m testbed.pictures
+.PHONY: pictures
+pictures: setup-cluster ## Draw what kubectl swap explain prints on a real cluster, for README.md (as root)
+	E2E_SHOW=build/shown $(PYTHON) -m pytest -q tests/e2e/test_seeing.py -k test_a_pod_that_swaps
+	$(PYTHON) -m hack.docs.terminal build/shown/explain.txt docs/images/explain.svg
 
 .PHONY: manifests
 manifests: venv ## Make deploy/manifests from the Helm chart (gets helm if it is not there)

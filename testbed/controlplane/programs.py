@@ -160,30 +160,21 @@ def _build_nfd(folder: Path) -> None:
 
 def promtool() -> Path:
     """Prometheus' checker of metrics and rules: that of PATH, else Debian's, unpacked without its server."""
-    return _on_path("promtool", ["--version"], "promtool, version ") or _of_prometheus(
-        "promtool", "the check of metrics and alerts"
-    )
+    return _on_path("promtool", ["--version"], "promtool, version ") or _of_prometheus()
 
 
-def prometheus() -> Path:
-    """Prometheus' server: that of PATH, else Debian's, unpacked only, so that none starts as a service."""
-    return _on_path("prometheus", ["--version"], "prometheus, version ") or _of_prometheus(
-        "prometheus", "what a dashboard shows of a run"
-    )
-
-
-def _of_prometheus(name: str, purpose: str) -> Path:
-    with cache.lock(name):
-        if not cache.find(name):
-            with term.step(f"fetching {name}"), cache.install(name) as folder:
+def _of_prometheus() -> Path:
+    with cache.lock("promtool"):
+        if not cache.find("promtool"):
+            with term.step("fetching promtool"), cache.install("promtool") as folder:
                 unpacked = folder / "unpacked"
                 unpacked.mkdir()
-                host.apt_unpack(["prometheus"], unpacked, purpose)
-                program = unpacked / "usr" / "bin" / name
-                host.need(program.exists(), f"the package prometheus holds no {name}", f"put a {name} on PATH")
-                program.rename(folder / name)
+                host.apt_unpack(["prometheus"], unpacked, "the check of metrics and alerts")
+                program = unpacked / "usr" / "bin" / "promtool"
+                host.need(program.exists(), "the package prometheus holds no promtool", "put a promtool on PATH")
+                program.rename(folder / "promtool")
                 shutil.rmtree(unpacked)
-    return cache.root() / name / name
+    return cache.root() / "promtool" / "promtool"
 
 
 def kube_on_host(name: str) -> Path:

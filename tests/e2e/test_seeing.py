@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +45,8 @@ def test_a_pod_that_swaps(
         assert "e2e-seen" in explained
         assert f"{LIMIT // MIB}Mi" in explained
         assert cluster.node_name in cluster.swap("nodes", "--no-headers").stdout
+        if folder_of_pictures := os.environ.get("E2E_SHOW"):
+            show(cluster, Path(folder_of_pictures), namespace.name)
 
         def used() -> int:
             said = cluster.swap("top", "nodes", cluster.node_name, "--output=json").stdout
@@ -49,6 +54,18 @@ def test_a_pod_that_swaps(
 
         # The kubelet's figure of the node is some seconds older than the agent's of the pod.
         eventually(lambda: used() > MIB, "so does what is told of the node")
+
+
+def show(cluster: Provider, folder: Path, namespace: str) -> None:
+    """What `make pictures` draws: commands with what they print in colour, and below it when and where that was."""
+    node = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]["nodeInfo"]
+    where = f"{datetime.date.today()}, Kubernetes {node['kubeletVersion']}, Linux {node['kernelVersion']}"  # noqa: DTZ011 the day here
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, argv in {"explain": ["explain", "queue"], "top": ["top", "pods"], "nodes": ["nodes"]}.items():
+        of_namespace = [] if name == "nodes" else ["-n", namespace]
+        said = cluster.swap(*argv, *of_namespace, "--color=always").stdout
+        text = f"$ kubectl swap {' '.join([*argv, *of_namespace])}\n{said}# {where}\n"
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
 @pytest.mark.usefixtures("swapwarden")

@@ -13,7 +13,7 @@ from testbed.base.process import Process, ProcessError
 
 PARENT = """
 import pathlib, signal, sys, threading, time
-from testbed import process
+from testbed.base import process
 process.exit_on_sigterm()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 log = pathlib.Path(sys.argv[1])
