@@ -57,8 +57,8 @@ def command_line() -> str:
         importlib.import_module(module).add_arguments(parser)
         lines += [f"## swapwarden {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
         lines += [*_TABLE, *_rows(parser), ""]
-    for name, (module, summary) in kubectl.COMMANDS.items():
-        lines += _plugin_section(importlib.import_module(module).command, f"kubectl swap {name}", summary)
+    for name, (_, summary) in kubectl.COMMANDS.items():
+        lines += _plugin_section(kubectl.load(name), f"kubectl swap {name}", summary)
     return "\n".join(lines)
 
 

@@ -85,7 +85,7 @@ def test_only_options_that_take_a_value_show_one() -> None:
 
 @pytest.mark.parametrize("command", kubectl.COMMANDS)
 def test_each_option_of_the_plugin_is_in_the_reference(command: str) -> None:
-    found = importlib.import_module(kubectl.COMMANDS[command][0]).command
+    found = kubectl.load(command)
     each = found.commands if isinstance(found, click.Group) else {"": found}
     for name, one in each.items():
         path = f"kubectl swap {command} {name}".strip()

@@ -8,7 +8,7 @@ from typing import Final
 import click
 import msgspec
 
-from swapwarden.cli.kubectl import session
+from swapwarden.cli.kubectl.cluster import session
 from swapwarden.kube import config
 
 WAIT_SECONDS: Final = 2.0

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 import click
 
-from swapwarden.cli.kubectl import candidates, session, tables
+from swapwarden.cli.kubectl import candidates
+from swapwarden.cli.kubectl.cluster import session
+from swapwarden.cli.kubectl.output import tables
 from swapwarden.kube import config
 
 Command = Callable[..., Any]

@@ -11,21 +11,19 @@ import click
 from click import shell_completion
 
 import swapwarden
-from swapwarden.cli.kubectl import completion, groups, tables
+from swapwarden.cli.kubectl import completion, groups
+from swapwarden.cli.kubectl.output import tables
 
 COMMANDS: Final = {
-    "nodes": ("swapwarden.cli.kubectl.nodes", "Show each node's swap, how pods get it, and whether that holds."),
-    "explain": ("swapwarden.cli.kubectl.explain", "Say why a pod has its swap limit, and whether the kernel holds it."),
-    "policy": ("swapwarden.cli.kubectl.policy", "Give the pods of a workload, or of a namespace, another policy."),
-    "check": ("swapwarden.cli.kubectl.check", "Find problems of the cluster, or of manifests, with their remedies."),
-    "simulate": (
-        "swapwarden.cli.kubectl.simulate",
-        "Show what profiles would do to this cluster before they are applied.",
-    ),
-    "top": ("swapwarden.cli.kubectl.top", "Show who uses how much swap, and how much they may."),
-    "completion": ("swapwarden.cli.kubectl.completion", "Print the completion script of a shell."),
+    "nodes": ("status.command", "Show each node's swap, how pods get it, and whether that holds."),
+    "explain": ("explain.command", "Say why a pod has its swap limit, and whether the kernel holds it."),
+    "policy": ("policy.command", "Give the pods of a workload, or of a namespace, another policy."),
+    "check": ("check.command", "Find problems of the cluster, or of manifests, with their remedies."),
+    "simulate": ("simulate.command", "Show what profiles would do to this cluster before they are applied."),
+    "top": ("top.command", "Show who uses how much swap, and how much they may."),
+    "completion": ("completion", "Print the completion script of a shell."),
 }
-"""Module and summary of each command; a module has a click command of the name `command`."""
+"""Module of this package and summary of each command; a module has a click command of the name `command`."""
 ALIASES: Final = {"node": "nodes", "no": "nodes"}
 """As kubectl takes them for the kind."""
 
@@ -41,6 +39,12 @@ INTERRUPTED: Final = 130
 """Exit status after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
 
 
+def load(name: str) -> click.Command:
+    """Import a command of COMMANDS."""
+    found: click.Command = importlib.import_module(f"{__package__}.{COMMANDS[name][0]}").command
+    return found
+
+
 class Commands(groups.Group):
     """The commands of COMMANDS, each imported when it is run."""
 
@@ -53,8 +57,7 @@ class Commands(groups.Group):
         name = ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
-        found: click.Command = importlib.import_module(COMMANDS[name][0]).command
-        return found
+        return load(name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 click's signature
         with formatter.section("Commands"):

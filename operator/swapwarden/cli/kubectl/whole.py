@@ -10,7 +10,8 @@ import importlib
 from collections.abc import Iterable
 from typing import Any, Final
 
-from swapwarden.cli.kubectl import session, tables
+from swapwarden.cli.kubectl.cluster import session
+from swapwarden.cli.kubectl.output import tables
 
 EVERYTHING: Final = (session.NODES, session.PODS, session.NAMESPACES, session.PROFILES, session.STATES)
 

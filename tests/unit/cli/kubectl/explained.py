@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl import explanation, workloads
+from swapwarden.cli.kubectl.cluster import workloads
+from swapwarden.cli.kubectl.explain import model
 from swapwarden.policy import namespaces, nodes, plan, pods, profiles
 
 GI = 2**30
@@ -91,7 +92,7 @@ def planned(
     return plan.plan_node(governing, nodes.facts(NODE, facts), [pods.project(found)], known or {})
 
 
-def seen(found: workloads.Pod, *known: profiles.Profile, **fields: Any) -> explanation.Seen:
+def seen(found: workloads.Pod, *known: profiles.Profile, **fields: Any) -> model.Seen:
     """All of it, planned by the first of the profiles."""
     governing = known[0] if known else profiles.BUILT_IN
     made: dict[str, Any] = {
@@ -102,4 +103,4 @@ def seen(found: workloads.Pod, *known: profiles.Profile, **fields: Any) -> expla
         "has_agent": True,
         **fields,
     }
-    return explanation.Seen(found, **made)
+    return model.Seen(found, **made)

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from swapwarden.cli.kubectl import candidates, completion, main, session
+from swapwarden.cli.kubectl import candidates, completion, main
+from swapwarden.cli.kubectl.cluster import session
 
 
 def answered(*words: str) -> list[str]:

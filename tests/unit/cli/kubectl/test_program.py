@@ -40,7 +40,8 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 
 ASKED = """
 import sys
-from swapwarden.cli.kubectl import __main__ as program, session
+from swapwarden.cli.kubectl import __main__ as program
+from swapwarden.cli.kubectl.cluster import session
 def ahead(self, *paths):
     print(len(paths), "pydantic" in sys.modules, "swapwarden.policy.plan" in sys.modules)
     sys.exit()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from swapwarden.api import state
-from swapwarden.cli.kubectl import clusterview
+from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.controller import rows
 from swapwarden.policy import nodes, pods
 
@@ -34,9 +34,9 @@ def view(
     states: Iterable[rows.StateRow] = (),
     profiles: Iterable[dict[str, Any]] = (),
     **fields: Any,
-) -> clusterview.View:
+) -> snapshot.View:
     """What was read."""
-    return clusterview.View(
+    return snapshot.View(
         nodes={one.name: one for one in nodes},
         pods={(one.namespace, one.name): one for one in pods},
         states={one.name: one for one in states},

@@ -1,0 +1,76 @@
+"""`kubectl swap check`: problems of the cluster, or of manifests, each with its remedy."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import click
+
+from swapwarden.cli.kubectl import flags, whole
+from swapwarden.cli.kubectl.cluster import session
+from swapwarden.cli.kubectl.output import tables
+
+EXAMPLES: Final = """\b
+Examples:
+  kubectl swap check                                  the whole cluster
+  kubectl swap check -n shop                          a namespace and its pods
+  kubectl swap check -f manifests/ --offline -o json  in CI, without a cluster
+"""
+
+
+@click.command("check", epilog=EXAMPLES)
+@click.option(
+    "-f", "--filename", "files", multiple=True, metavar="FILE", help="Check manifests in this file, directory or -."
+)
+@click.option("--offline", is_flag=True, help="With -f: ask no cluster, and judge by the files alone.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning"]),
+    default="error",
+    help="The least that makes the exit status 1. Default: error.",
+)
+@click.option(
+    "--patience",
+    type=flags.Seconds(zero=0.0),
+    default=10.0,
+    metavar="TIME",
+    help="How long agents may take to tell of the newest plan. Default: 10s.",
+)
+@click.option(
+    "--try-admission",
+    is_flag=True,
+    help="Also ask for a pod in the namespace, in a dry run that keeps nothing: whether admission answers.",
+)
+@flags.printing
+@flags.namespace
+@flags.cluster
+def command(
+    *,
+    files: tuple[str, ...],
+    offline: bool,
+    fail_on: str,
+    patience: float,
+    try_admission: bool,
+    form: tables.Form,
+    target: session.Target,
+) -> int:
+    """Find what is wrong, with the remedy: in the cluster, or in manifests before they are applied.
+
+    Exit status: 0 where all is well, 1 where there are problems, 2 where not all could be looked at.
+    """
+    if offline and not files:
+        raise click.UsageError("--offline needs manifests: give them with -f")
+    if try_admission and files:
+        raise click.UsageError("--try-admission is about the cluster as it is: leave -f away")
+    if form.output == "name":
+        raise click.UsageError("-o name says too little here: take wide, json or yaml")
+    wanted: dict[str, Any] = {"files": files, "fail_on": fail_on, "patience": patience, "try_admission": try_admission}
+    # Manifests are judged by the cluster's profiles and nodes, not by its pods.
+    ahead = [path for path in whole.EVERYTHING if not files or path != session.PODS]
+    status: int = (
+        asyncio.run(whole.offline("check.report", target, form, **wanted))
+        if offline
+        else session.run(target, lambda asked: whole.run(asked, ahead, "check.report", target, form, **wanted))
+    )
+    return status

@@ -1,0 +1,116 @@
+"""Whether admission does what it should: the API server is asked for a pod in a dry run, which keeps nothing.
+
+Who signed the webhook's certificate, for which name, and whether API servers reach it, only they can tell, and they do
+not without being asked for a pod: what vouches for the certificate is public, the rest is beside a private key.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
+from swapwarden.cli.kubectl.cluster import registration, session
+from swapwarden.kube import decoding
+
+MANAGER: Final = "kubectl-swap"
+_FAILED: Final = re.compile(r'failed calling webhook "([^"]{1,253})": (.*)', re.DOTALL)
+_TRUST: Final = re.compile(r"x509|tls:|certificate")
+_CONTAINER: Final = {
+    "name": "check",
+    "image": "registry.k8s.io/pause:3.10",
+    "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"cpu": "1m", "memory": "2Mi"}},
+    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+}
+POD: Final = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "generateName": "swap-check-",
+        "annotations": {names.POLICY_ANNOTATION: names.Policy.REQUIRED.value},
+    },
+    "spec": {
+        "containers": [_CONTAINER],
+        # As the strictest of the Pod Security Standards wants it.
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+    },
+}
+"""It is to get a place: a node selector."""
+
+
+class Trial(NamedTuple):
+    """What came of it."""
+
+    problem: Problem | None = None
+    untried: str = ""
+    """Why nothing can be told: somebody else refused the pod."""
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    node_selector: dict[str, str] = {}
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    spec: _Spec = _Spec()
+
+
+async def attempt(asked: session.Session, namespace: str) -> Trial:
+    """Ask for the pod in a namespace. Where that has no answer in time, what else is asked may have some."""
+    path = asked.namespaced("api/v1", "pods", namespace)
+    try:
+        answer = await asked.dry_run(path, msgspec.json.encode(POD), MANAGER)
+    except session.Unreachable as error:
+        return Trial(untried=f"the API server does not answer for the pod of the dry run: {error.message}")
+    except session.Failure as error:
+        return refused(namespace, error.message)
+    return admitted(namespace, answer)
+
+
+def admitted(namespace: str, answer: bytes) -> Trial:
+    """What it means that the pod would have been created like this."""
+    try:
+        found = decoding.decode(answer, _Pod)
+    except msgspec.MsgspecError as error:
+        return Trial(untried=f"the API server's answer is not understood: {error}")
+    if found.spec.node_selector.get(names.SWAP_LABEL) == "true":
+        return Trial()
+    return Trial(
+        _problem(
+            Severity.WARNING,
+            "NotCompleted",
+            namespace,
+            f"a new pod with the policy {names.Policy.REQUIRED} gets no place: admission passes by it, or does not"
+            " answer, and its failurePolicy is Ignore",
+            "try another namespace with -n, and without -n see the problems of admission and of the webhook;"
+            " docs/admission.md has which pods are passed by",
+        )
+    )
+
+
+def refused(namespace: str, message: str) -> Trial:
+    """What it means that the pod would not have been created, by the API server's message."""
+    failed = _FAILED.search(message)
+    if failed is None or not registration.is_ours(failed[1]):
+        return Trial(untried=f"the pod of the dry run is refused before or after: {message}")
+    if _TRUST.search(failed[2]):
+        remedy = (
+            "caBundle must hold the authority of the webhook's certificate, and that be for the name of its Service:"
+            " see the controller's log, which makes and renews both, or cert-manager's (docs/admission.md)"
+        )
+        return Trial(_problem(Severity.ERROR, "Untrusted", namespace, _refusal(failed[2]), remedy))
+    remedy = (
+        "see that the webhook's pods are Ready, and that API servers reach its Service: network policies, firewalls"
+        " between control plane and nodes (docs/install.md)"
+    )
+    return Trial(_problem(Severity.ERROR, "NoAnswer", namespace, _refusal(failed[2]), remedy))
+
+
+def _refusal(why: str) -> str:
+    return f"a new pod with a policy is refused, as API servers cannot ask the webhook: {why}"
+
+
+def _problem(severity: Severity, reason: str, namespace: str, message: str, remedy: str) -> Problem:
+    return Problem(severity, Check.ADMISSION_FAILS, reason, f"namespace/{namespace}", message, remedy)

@@ -1,0 +1,395 @@
+"""Problems of Swapwarden's own installation: its kinds, its admission, its certificate, its leader. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import datetime
+import ssl
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+import swapwarden
+from swapwarden.api import crd, names
+from swapwarden.cli.kubectl.check import problems, serving
+from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
+from swapwarden.cli.kubectl.cluster import registration, snapshot
+from swapwarden.cli.kubectl.output import tables
+
+Json = dict[str, Any]
+
+LEASE: Final = "swapwarden-controller"
+POLICIES: Final = ("pod-values", "pod-immutable", "binding-without-policy", "namespace-default")
+"""How the names of the policies inside the API server end that every installation has."""
+_ORGANIZATION: Final = "swapwarden"
+"""In the subject of authorities that the controller makes."""
+_FAR: Final = 253402300799.0
+"""The end of the year 9999, the last that a certificate can name (RFC 5280, 4.1.2.5)."""
+SOON: Final = datetime.timedelta(days=14)
+"""A certificate is renewed when a third of its 90 days is left; with so little left that did not work."""
+_LATE: Final = 3
+"""Lease durations without a renewal after which nobody leads."""
+_NAMED: Final = 5
+_INSTALL: Final = "install the chart or deploy/manifests again (docs/install.md)"
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str = ""
+    labels: dict[str, str] = {}
+
+
+class Named(msgspec.Struct, frozen=True):
+    """An object of which only the metadata are read."""
+
+    metadata: _Meta
+
+
+class _Schema(msgspec.Struct, frozen=True, rename={"root": "openAPIV3Schema"}):
+    root: Json = {}
+
+
+class _Version(msgspec.Struct, frozen=True):
+    name: str
+    served: bool = False
+    schema: _Schema = _Schema()
+
+
+class _Versions(msgspec.Struct, frozen=True):
+    versions: list[_Version] = []
+
+
+class Definition(Named, frozen=True):
+    """A CustomResourceDefinition, as far as it is read."""
+
+    spec: _Versions = _Versions()
+
+
+class _Service(msgspec.Struct, frozen=True):
+    namespace: str
+
+
+class _ClientConfig(msgspec.Struct, frozen=True, rename="camel"):
+    ca_bundle: str = ""
+    service: _Service | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    failure_policy: str = ""
+    client_config: _ClientConfig = _ClientConfig()
+
+
+class Webhook(Named, frozen=True):
+    """A MutatingWebhookConfiguration, as far as it is read."""
+
+    webhooks: list[_Entry] = []
+
+
+class _BindingSpec(msgspec.Struct, frozen=True, rename="camel"):
+    policy_name: str = ""
+
+
+class Binding(Named, frozen=True):
+    """A ValidatingAdmissionPolicyBinding, as far as it is read."""
+
+    spec: _BindingSpec = _BindingSpec()
+
+
+class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
+    holder_identity: str | None = None
+    renew_time: str | None = None
+    lease_duration_seconds: int | None = None
+
+
+class Lease(Named, frozen=True):
+    """A Lease, as far as it is read."""
+
+    spec: _LeaseSpec = _LeaseSpec()
+
+
+@dataclasses.dataclass
+class Installed:
+    """What was read of the installation; None where it could not be."""
+
+    crds: list[Definition] | None = None
+    webhooks: list[Webhook] | None = None
+    mutating: list[Named] | None = None
+    """MutatingAdmissionPolicies, with which an installation may do without a webhook."""
+    policies: list[Named] | None = None
+    """ValidatingAdmissionPolicies."""
+    bindings: list[Binding] | None = None
+    leases: list[Lease] | None = None
+    """Those of the name LEASE."""
+    served: list[serving.Served] = dataclasses.field(default_factory=list)
+    """What replicas of the webhook serve, as far as they could be asked."""
+
+
+def judge(found: Installed, view: snapshot.View, now: datetime.datetime) -> Iterator[Problem]:
+    """Yield what is wrong with it."""
+    if not view.installed:
+        yield Problem(
+            Severity.ERROR,
+            Check.NOT_INSTALLED,
+            Check.NOT_INSTALLED,
+            f"customresourcedefinition/{names.PROFILE_PLURAL}.{names.GROUP}",
+            f"this cluster does not know {names.API_VERSION}: Swapwarden is not installed, or is another version",
+            "install it (docs/install.md), or choose another cluster with --context",
+        )
+        return
+    if found.crds is not None:
+        yield from _kinds(found.crds)
+    if found.leases is not None:
+        yield from _leader(found.leases, now)
+    if found.webhooks is not None and found.mutating is not None:
+        yield from _webhooks(found.webhooks, found.mutating, view, now)
+    yield from _served(found, now)
+    if found.policies is not None and found.bindings is not None:
+        yield from _policies(found.policies, found.bindings)
+
+
+def _kinds(crds: Iterable[Definition]) -> Iterator[Problem]:
+    by_name = {one.metadata.name: one for one in crds}
+    for ours in msgspec.convert([crd.profile_crd(), crd.state_crd()], list[Definition]):
+        name = ours.metadata.name
+        theirs = by_name.get(name)
+        here = f"customresourcedefinition/{name}"
+        if theirs is None:
+            told = "does not exist"
+            yield Problem(Severity.ERROR, Check.NOT_INSTALLED, Check.NOT_INSTALLED, here, told, _INSTALL)
+            continue
+        known, there = set(_fields(_schema(ours))), set(_fields(_schema(theirs)))
+        if lacking := sorted(known - there):
+            yield _other_version(here, f"does not have {_some(lacking)}, which this kubectl swap knows")
+        if unknown := sorted(there - known):
+            yield _other_version(here, f"has {_some(unknown)}, which this kubectl swap does not know")
+
+
+def _other_version(here: str, told: str) -> Problem:
+    remedy = f"use the kubectl swap of the version that is installed (this one is {swapwarden.__version__}), or upgrade"
+    return Problem(Severity.WARNING, Check.OTHER_VERSION, Check.OTHER_VERSION, here, told, remedy)
+
+
+def _schema(definition: Definition) -> Json:
+    for version in definition.spec.versions:
+        if version.name == names.VERSION and version.served:
+            return version.schema.root
+    return {}
+
+
+def _fields(schema: Any, path: str = "") -> Iterator[str]:
+    """The paths of all fields of a schema."""
+    if not isinstance(schema, dict):
+        return
+    properties = schema.get("properties")
+    for name, child in properties.items() if isinstance(properties, dict) else ():
+        yield f"{path}{name}"
+        yield from _fields(child, f"{path}{name}.")
+    for part in ("items", "additionalProperties"):
+        yield from _fields(schema.get(part), f"{path.removesuffix('.')}[].")
+
+
+def _leader(leases: Iterable[Lease], now: datetime.datetime) -> Iterator[Problem]:
+    told = f"there is no Lease {LEASE}: no controller ever led"
+    for one in leases:
+        spec, namespace = one.spec, one.metadata.namespace
+        renewed, seconds = _time(spec.renew_time), spec.lease_duration_seconds or 15
+        if not spec.holder_identity or renewed is None:
+            told = f"nobody holds the Lease {namespace}/{LEASE}"
+        elif now - renewed > datetime.timedelta(seconds=_LATE * seconds):
+            told = (
+                f"the Lease {namespace}/{LEASE} was not renewed since {renewed:%Y-%m-%dT%H:%M:%SZ}, by"
+                f" {spec.holder_identity}"
+            )
+        else:
+            return
+    yield Problem(
+        Severity.ERROR,
+        Check.NO_LEADER,
+        Check.NO_LEADER,
+        f"lease/{LEASE}",
+        f"{told}: nothing is planned, and new pods start without swap",
+        "see that the controller's pods run and what they log (app.kubernetes.io/component=controller)",
+    )
+
+
+def _time(text: str | None) -> datetime.datetime | None:
+    try:
+        found = datetime.datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
+
+
+def _webhooks(
+    webhooks: Iterable[Webhook], mutating: Iterable[Named], view: snapshot.View, now: datetime.datetime
+) -> Iterator[Problem]:
+    ours = {one.metadata.name: _entries(one) for one in webhooks if _entries(one)}
+    if not ours:
+        if not any(_is_ours(one) for one in mutating):
+            yield Problem(
+                Severity.ERROR,
+                Check.NO_ADMISSION,
+                Check.NO_ADMISSION,
+                "mutatingwebhookconfiguration/swapwarden",
+                "neither a webhook nor a policy completes new pods: defaults of namespaces have no effect, and policies"
+                " do not place pods",
+                _INSTALL,
+            )
+        return
+    for name, entries in ours.items():
+        here = f"mutatingwebhookconfiguration/{name}"
+        bundles = {each.client_config.ca_bundle for each in entries}
+        yield from (one for bundle in sorted(bundles) for one in _certificate(here, bundle, now))
+        lenient = [
+            each.name
+            for each in entries
+            if each.failure_policy == "Ignore" and not each.name.startswith(registration.OPTIONAL)
+        ]
+        if lenient:
+            yield Problem(
+                Severity.WARNING,
+                Check.FAILURE_POLICY,
+                Check.FAILURE_POLICY,
+                here,
+                f"failurePolicy is Ignore for {_some(lenient)}: while the webhook does not answer, pods start without"
+                " their namespace's default, and are not placed",
+                "install with admission.failurePolicy: Fail, unless that is meant",
+            )
+        if any(each.client_config.service for each in entries) and _sees_pods(view):
+            parts = [part for part in view.parts if part.component == "webhook"]
+            if not any(part.ready for part in parts):
+                yield Problem(
+                    Severity.ERROR,
+                    Check.WEBHOOK_NOT_READY,
+                    Check.WEBHOOK_NOT_READY,
+                    here,
+                    f"none of {tables.count(len(parts), 'pod')} of the webhook is Ready: new pods with a policy are"
+                    " refused, or not completed",
+                    "see why, by kubectl describe and the log of pods with app.kubernetes.io/component=webhook",
+                )
+
+
+def _sees_pods(view: snapshot.View) -> bool:
+    return "pods" not in view.unread and not view.pods_of
+
+
+def _entries(configuration: Webhook) -> list[_Entry]:
+    return [each for each in configuration.webhooks if registration.is_ours(each.name)]
+
+
+def _is_ours(one: Named) -> bool:
+    return one.metadata.labels.get("app.kubernetes.io/name") == "swapwarden"
+
+
+def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[Problem]:
+    """Yield what is wrong with the authorities that vouch for the webhook: the controller's end when its own do."""
+    remedy = "see the controller's log, which makes and renews it, or cert-manager's (docs/admission.md)"
+    if not bundle:
+        told = "has no caBundle: API servers do not trust the webhook, and new pods with a policy are refused"
+        yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Untrusted", here, told, remedy)
+        return
+    authorities = _authorities(bundle)
+    ends = [one.ends for one in authorities or ()]
+    if authorities is None:
+        told = "its caBundle holds no certificates"
+        yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Untrusted", here, told, remedy)
+    elif ends and max(ends) <= now:
+        told = f"its caBundle expired on {max(ends):%Y-%m-%d}: new pods with a policy are refused"
+        yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Expired", here, told, remedy)
+    elif ends and max(ends) - now < SOON:
+        told = f"the last authority of its caBundle expires on {max(ends):%Y-%m-%d}, and was not renewed"
+        yield Problem(Severity.WARNING, Check.WEBHOOK_CERTIFICATE, "ExpiresSoon", here, told, remedy)
+
+
+class _Authority(NamedTuple):
+    ends: datetime.datetime
+    ours: bool
+    """Whether the controller made it."""
+
+
+def _authorities(bundle: str) -> list[_Authority] | None:
+    """The authorities of a bundle (PEM in base64); None where it holds no certificates that are understood."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode("ascii"))
+    except (binascii.Error, UnicodeDecodeError, ssl.SSLError, ValueError):
+        return None
+    # Certificates that are no authorities are trusted, but not listed here.
+    return [
+        _Authority(
+            datetime.datetime.fromtimestamp(ssl.cert_time_to_seconds(str(one["notAfter"])), datetime.UTC),
+            (("organizationName", _ORGANIZATION),) in one.get("subject", ()),
+        )
+        for one in context.get_ca_certs()
+        if "notAfter" in one
+    ]
+
+
+def webhook_namespaces(webhooks: Iterable[Webhook]) -> set[str]:
+    """Where the Services are that stand for our webhook."""
+    services = (entry.client_config.service for one in webhooks for entry in _entries(one))
+    return {service.namespace for service in services if service}
+
+
+def _served(found: Installed, now: datetime.datetime) -> Iterator[Problem]:
+    """Yield what is wrong with the certificates that replicas serve."""
+    bundles = {each.client_config.ca_bundle for one in found.webhooks or () for each in _entries(one)}
+    for one in found.served:
+        ends = datetime.datetime.fromtimestamp(min(one.expires, _FAR), datetime.UTC)
+        untrusted = any(_lacks(bundle, ends) for bundle in bundles)
+        if ends > now + SOON and not untrusted:
+            continue
+        severity, reason = Severity.ERROR, "Untrusted"
+        told = "serves a certificate of whose authority the caBundle of the webhook configuration has none"
+        if ends <= now:
+            reason, told = "Expired", f"serves a certificate that expired on {ends:%Y-%m-%d}"
+        elif not untrusted:
+            severity, reason = Severity.WARNING, "ExpiresSoon"
+            told = f"serves a certificate that expires on {ends:%Y-%m-%d}, and was not renewed"
+        if severity is Severity.ERROR:
+            told += ": new pods with a policy are refused"
+        yield Problem(
+            severity,
+            Check.WEBHOOK_CERTIFICATE,
+            reason,
+            f"pod/{one.namespace}/{one.pod}",
+            told,
+            "docs/runbooks/SwapwardenCertificateNearExpiry.md has how to look for the cause",
+        )
+
+
+def _lacks(bundle: str, ends: datetime.datetime) -> bool:
+    """Whether a bundle of the controller's has no authority for the certificate that ends then.
+
+    The controller gives each certificate an authority of its own, that ends with it (controller.pairs.issue). Of other
+    authorities nothing can be told by that.
+    """
+    found = _authorities(bundle) or []
+    return all(one.ours for one in found) and bool(found) and ends not in {one.ends for one in found}
+
+
+def _policies(policies: Iterable[Named], bindings: Iterable[Binding]) -> Iterator[Problem]:
+    bound = {one.spec.policy_name for one in bindings}
+    there = [one.metadata.name for one in policies if _is_ours(one)]
+    for suffix in POLICIES:
+        found = [name for name in there if name == suffix or name.endswith(f"-{suffix}")]
+        if suffix == "namespace-default":
+            found = [name for name in found if not name.endswith("unknown-namespace-default")]
+        if not found or not any(name in bound for name in found):
+            what = "does not exist" if not found else "has no binding, so that nobody asks it"
+            yield Problem(
+                Severity.ERROR,
+                Check.NO_ADMISSION,
+                Check.NO_ADMISSION,
+                f"validatingadmissionpolicy/{found[0] if found else f'swapwarden-{suffix}'}",
+                f"{what}: what it keeps from happening is not kept when the webhook is down, or at all",
+                _INSTALL,
+            )
+
+
+def _some(found: list[str]) -> str:
+    return problems.some(found, _NAMED)

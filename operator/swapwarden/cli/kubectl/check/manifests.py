@@ -1,0 +1,207 @@
+"""Problems of manifests that are not applied yet: what admission would refuse, and what would have no effect. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.cli import documents, inputs
+from swapwarden.cli.kubectl.check import problems
+from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
+from swapwarden.cli.kubectl.cluster import snapshot
+from swapwarden.cli.kubectl.output import tables
+from swapwarden.cli.kubectl.simulate import simulation
+from swapwarden.controller import cluster
+from swapwarden.policy import labels, nodes, plan, pods, profiles
+from swapwarden.policy.namespaces import UNDEFAULTED
+
+Json = dict[str, Any]
+
+_POD: Final = ("", "Pod")
+_NAMESPACE: Final = ("", "Namespace")
+_PROFILE: Final = (names.GROUP, names.PROFILE_KIND)
+_LESS: Final = frozenset({names.Reason.BOUNDED, names.Reason.OVERRIDE_LIMIT})
+_CORRECT: Final = "correct it in the manifest"
+
+
+class _Setting:
+    """What manifests are judged by: namespaces and profiles, as they would be with these manifests, and the cluster."""
+
+    def __init__(self, found: Iterable[documents.Found], view: snapshot.View | None) -> None:
+        self.namespaces: dict[str, dict[str, str]] = dict(view.namespaces) if view is not None else {}
+        self.profiles: dict[str, tuple[documents.Found, profiles.Profile]] = {}
+        for one in found:
+            if _kind(one.object) not in {_NAMESPACE, _PROFILE}:
+                continue
+            read = inputs.collect([one], documents.Log())
+            self.namespaces.update(read.namespaces)
+            self.profiles.update({name: (one, profile) for name, profile in read.profiles.items()})
+        self.cluster = self._cluster(view)
+
+    def _cluster(self, view: snapshot.View | None) -> cluster.Cluster | None:
+        needed = {"nodes", "nodeswapprofiles", "nodeswapstates"}
+        if view is None or not view.installed or needed & view.unread.keys():
+            return None
+        store = view.store()
+        change = simulation.Change(put=tuple(profile for _, profile in self.profiles.values()))
+        return view.cluster(simulation.apply(store.valid(), change, [*store.entries]), store.history())
+
+
+def judge(
+    found: Iterable[documents.Found], view: snapshot.View | None, namespace: str = inputs.DEFAULT_NAMESPACE
+) -> Iterator[Problem]:
+    """Yield the problems of what was read from files; without a view of a cluster what can be said without one.
+
+    `namespace` is for objects that name none.
+    """
+    every = list(found)
+    setting = _Setting(every, view)
+    for one in every:
+        kind = _kind(one.object)
+        if kind == _POD:
+            yield from _pod(one, one.object, setting, namespace)
+        elif kind in inputs.TEMPLATES:
+            yield from _workload(one, inputs.TEMPLATES[kind], setting, namespace)
+        elif kind == _NAMESPACE:
+            yield from _namespace(one)
+        elif kind == _PROFILE:
+            log = documents.Log()
+            inputs.collect([one], log)
+            yield from _logged(one, log)
+    yield from _profiles(setting)
+
+
+def _kind(document: Json) -> tuple[str, str]:
+    return document["apiVersion"].rpartition("/")[0], document["kind"]
+
+
+def _called(document: Json) -> str:
+    """What a manifest is called in a sentence: Deployment web."""
+    metadata = document.get("metadata")
+    name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
+    return f"{document['kind']} {name}" if isinstance(name, str) else str(document["kind"])
+
+
+def _logged(one: documents.Found, log: documents.Log) -> Iterator[Problem]:
+    for problem in log.problems:
+        told = f"{_called(one.object)}: {problem.text}"
+        yield Problem(Severity.ERROR, Check.REFUSED, Check.REFUSED, str(problem.place), told, _CORRECT)
+    for note in log.notes:
+        told = f"{_called(one.object)}: {note.text}"
+        yield Problem(Severity.WARNING, Check.NO_EFFECT, Check.NO_EFFECT, str(note.place), told, _CORRECT)
+
+
+def _namespace(one: documents.Found) -> Iterator[Problem]:
+    log = documents.Log()
+    read = inputs.collect([one], log)
+    yield from _logged(one, log)
+    for name, found in read.namespaces.items():
+        here = str(one.place.below("metadata.labels"))
+        exempt = name in UNDEFAULTED
+        for problem in problems.namespace(here, found, exempt=exempt):
+            yield msgspec.structs.replace(problem, message=f"Namespace {name}: {problem.message}")
+
+
+def _workload(one: documents.Found, path: str, setting: _Setting, namespace: str) -> Iterator[Problem]:
+    try:
+        pod = inputs.made_by(one.object, namespace)
+    except inputs.InvalidError as refused:
+        for where, reason in refused.problems:
+            told = f"{_called(one.object)}: {reason}"
+            yield Problem(Severity.ERROR, Check.REFUSED, Check.REFUSED, str(one.place.below(where)), told, _CORRECT)
+        return
+    yield from _pod(documents.Found(one.place.below(path), one.object), pod, setting, namespace)
+
+
+def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str) -> Iterator[Problem]:
+    """Yield the problems of a pod that is, or would be made from, the manifest."""
+    metadata = document.get("metadata", {})
+    if isinstance(metadata, dict):
+        generated = metadata.get("generateName")
+        named = {"name": f"{generated}x"} if isinstance(generated, str) and generated else {}
+        document = {**document, "metadata": {"namespace": namespace, **named, **metadata}}
+        # Whatever an export of a live object says: it is to be made anew.
+        document["metadata"].pop("uid", None)
+    log = documents.Log()
+    read = inputs.collect([documents.Found(one.place, document)], log)
+    read.namespaces = setting.namespaces
+    yield from _logged(one, log)
+    if log.problems:
+        return
+    called = _called(one.object)
+    for wire in read.pods.values():
+        if not inputs.is_awaited(wire):
+            continue
+        refused = list(inputs.refusals(read, wire))
+        for path, reason in refused:
+            here = str(one.place.below(path)) if path.startswith(("metadata", "spec")) else str(one.place)
+            told = reason if here.endswith(path) else f"{path}: {reason}"
+            yield Problem(Severity.ERROR, Check.REFUSED, Check.REFUSED, here, f"{called}: {told}", _CORRECT)
+        for told in inputs.warnings(read, wire):
+            path, _, text = told.partition(": ")
+            here = str(one.place.below(path))
+            yield Problem(Severity.WARNING, Check.NO_EFFECT, Check.NO_EFFECT, here, f"{called}: {text}", _CORRECT)
+        if refused:
+            continue
+        asked = read.asked[f"{wire.metadata.namespace}/{wire.metadata.name}"]
+        (row,) = inputs.pod_rows(read)
+        yield from _effect(row, asked.spec.node_selector or {}, setting, str(one.place), called)
+
+
+def _effect(
+    row: pods.PodRow, selector: Mapping[str, str], setting: _Setting, here: str, called: str
+) -> Iterator[Problem]:
+    """Yield what of a pod's policy and limits would have no effect on any node that it may run on."""
+    known = setting.cluster
+    if known is None:
+        return
+    chosen = [name for name, node in known.nodes.items() if selector.items() <= node.labels.items()]
+    kinds: dict[tuple[profiles.Profile, nodes.NodeFacts], int] = {}
+    for name in chosen:
+        place = known.selection(name).profile, known.facts(name)
+        kinds[place] = kinds.get(place, 0) + 1
+    number = tables.count(len(chosen), "node")
+    if row.policy == names.Policy.REQUIRED and not any(labels.gives_swap(*place) for place in kinds):
+        told = f"{called}: requires swap, which none of {number} that it may run on gives: it would wait"
+        remedy = "turn swap on, on some node that a profile lets give it, or choose policy Preferred"
+        yield Problem(Severity.WARNING, Check.NO_EFFECT, names.Policy.REQUIRED, here, told, remedy)
+        return
+    if not row.limited() or not kinds:
+        return
+    decided = [
+        one.decision
+        for profile, facts in kinds
+        for one in plan.explain_node(profile, facts, [row], setting.namespaces).pods
+    ]
+    reasons = sorted({one.reason for one in decided})
+    if decided and all(one.swap_max == "0" and one.reason is not names.Reason.POLICY_DISABLED for one in decided):
+        told = f"{called}: its swap limit would have no effect on any of {number}: {', '.join(reasons)}"
+        remedy = "docs/semantics.md has the reasons; remove the limit, or have a profile give swap"
+        yield Problem(Severity.WARNING, Check.NO_EFFECT, "Limit", here, told, remedy)
+    elif decided and all(one.reason in _LESS for one in decided):
+        told = f"{called}: would get less swap than its limit on each of {number}: {', '.join(reasons)}"
+        remedy = "lower the limit, or raise the bound of the profile"
+        yield Problem(Severity.WARNING, Check.NO_EFFECT, "Limit", here, told, remedy)
+
+
+def _profiles(setting: _Setting) -> Iterator[Problem]:
+    known = setting.cluster
+    if known is None:
+        return
+    ties: dict[str, set[str]] = {}
+    for name in known.nodes:
+        selection = known.selection(name)
+        tied = (selection.profile.name, *selection.conflicts)
+        for each in tied if selection.conflicts else ():
+            ties.setdefault(each, set()).update(set(tied) - {each})
+    for name, (one, profile) in setting.profiles.items():
+        here = str(one.place)
+        for problem in problems.ungoverned(profile, known, here):
+            yield msgspec.structs.replace(problem, message=f"{_called(one.object)}: {problem.message}")
+        if name in ties:
+            told = f"{_called(one.object)}: has the same priority as {', '.join(sorted(ties[name]))} on some nodes"
+            remedy = "give them different priorities, or selectors that do not overlap"
+            yield Problem(Severity.WARNING, Check.PROFILE_CONFLICT, Check.PROFILE_CONFLICT, here, told, remedy)

@@ -1,0 +1,234 @@
+"""What `kubectl swap check` does: problems of the cluster, or of manifests, each with its remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import itertools
+import sys
+import time
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.cli import documents, inputs
+from swapwarden.cli.kubectl.check import dryrun, installation, manifests, problems, serving
+from swapwarden.cli.kubectl.check.problems import Problem, Severity
+from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot
+from swapwarden.cli.kubectl.output import tables
+
+FOUND: Final = 1
+UNREAD: Final = 2
+"""Exit status where not all could be looked at, and what could is well."""
+SHOWN: Final = 10
+"""Objects of one kind of problem that a table has; JSON and YAML have all."""
+
+_STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
+_RIGHTS: Final = f"; {session.RIGHTS}"
+"""What is said once, and not of each."""
+_CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+T = TypeVar("T")
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What was found, and what was not looked at."""
+
+    problems: Sequence[Problem]
+    unread: dict[str, str]
+    """By plural, why it could not be read."""
+
+    def status(self, fail_on: Severity) -> int:
+        """The exit status."""
+        counted = {Severity.ERROR, fail_on}
+        if any(one.severity in counted for one in self.problems):
+            return FOUND
+        return UNREAD if self.unread else 0
+
+
+def summary(report: Report) -> dict[str, int]:
+    """How many there are of each severity, and of what was not looked at."""
+    found = {
+        f"{severity.value.lower()}s": sum(one.severity is severity for one in report.problems) for severity in Severity
+    }
+    return {**found, "notLookedAt": len(report.unread)}
+
+
+def show(form: tables.Form, report: Report) -> None:
+    """Print it: the numbers first, then problems of one kind and remedy together."""
+    if form.output in {"json", "yaml"}:
+        document = {
+            "summary": summary(report),
+            "problems": msgspec.to_builtins(list(report.problems)),
+            "notLookedAt": report.unread,
+        }
+        sys.stdout.write(tables.serialized(form.output, document))
+        return
+    for line in _lines(report, coloured=form.is_coloured(sys.stdout), most=None if form.output == "wide" else SHOWN):
+        print(line)
+
+
+def _lines(report: Report, *, coloured: bool, most: int | None) -> Iterator[str]:
+    counted = summary(report)
+    yield f"{tables.count(counted['errors'], 'error')}, {tables.count(counted['warnings'], 'warning')}."
+    for plural, why in sorted(report.unread.items()):
+        yield tables.clean(f"Not looked at: {plural}: {why.removesuffix(_RIGHTS)}")
+    if any(why.endswith(_RIGHTS) for why in report.unread.values()):
+        yield f"({session.RIGHTS})"
+
+    def kind(one: Problem) -> tuple[Any, ...]:
+        return one.severity, one.check, one.reason, one.remedy
+
+    for (severity, check, reason, remedy), group in itertools.groupby(report.problems, kind):
+        found = list(group)
+        title = f"{check}: {reason}" if reason != check else str(check)
+        word = tables.painted(tables.Cell(severity, _STYLES[severity]), coloured=coloured)
+        yield ""
+        yield f"{word}  {tables.clean(title)}{f' ({len(found)})' if len(found) > 1 else ''}"
+        for one in found[:most]:
+            yield f"  {tables.clean(f'{one.object}: {one.message}')}"
+        if most is not None and len(found) > most:
+            yield f"  and {len(found) - most} more (-o wide, json and yaml have all)"
+        yield f"  -> {tables.clean(remedy)}"
+
+
+# Reading
+
+
+async def _all(asked: session.Session, patience: float, *, try_admission: bool) -> Report:
+    view, found = snapshot.View(), installation.Installed()
+    unread: dict[str, str] = {}
+
+    async def cluster() -> None:
+        nonlocal view
+        view = await reading.read(asked)
+
+    async def installed() -> None:
+        nonlocal found
+        found = await _installed(asked, unread)
+
+    async def tried() -> dryrun.Trial:
+        return await dryrun.attempt(asked, asked.own_namespace) if try_admission else dryrun.Trial()
+
+    _, _, trial = await asyncio.gather(cluster(), installed(), tried())
+    if trial.untried:
+        unread["admission"] = trial.untried
+    now = datetime.datetime.now(datetime.UTC)
+    behind = await _behind(asked, view, patience)
+    every = [*installation.judge(found, view, now), *problems.live(view, behind)]
+    every += [trial.problem] if trial.problem else []
+    if view.pods_of:
+        unread["pods"] = f"only those of namespace {view.pods_of} may be read"
+    return Report(problems.worst_first(every), {**view.unread, **unread})
+
+
+async def _installed(asked: session.Session, unread: dict[str, str]) -> installation.Installed:
+    async def read(plural: str, request: Awaitable[list[T]]) -> list[T] | None:
+        try:
+            return await request
+        except session.Forbidden as error:
+            unread[plural] = error.message
+            return None
+        except session.NotFound:
+            return []
+
+    def listed(plural: str, kind: type[T]) -> Awaitable[list[T] | None]:
+        return read(plural, asked.collect(f"{session.REGISTRATION}/{plural}", kind))
+
+    made = installation.Installed(
+        *await asyncio.gather(
+            read("customresourcedefinitions", _crds(asked)),
+            listed("mutatingwebhookconfigurations", installation.Webhook),
+            listed("mutatingadmissionpolicies", installation.Named),
+            listed("validatingadmissionpolicies", installation.Named),
+            listed("validatingadmissionpolicybindings", installation.Binding),
+            read("leases", _leases(asked)),
+        )
+    )
+    where = installation.webhook_namespaces(made.webhooks or ())
+    made.served = [one for each in where for one in await serving.read(asked, each)]
+    return made
+
+
+async def _crds(asked: session.Session) -> list[installation.Definition]:
+    """Ours alone: a cluster can have hundreds, of megabytes."""
+    found: list[installation.Definition] = []
+    for plural in (names.PROFILE_PLURAL, names.STATE_PLURAL):
+        try:
+            found.append(await asked.get(f"{_CRDS}/{plural}.{names.GROUP}", installation.Definition))
+        except session.NotFound:
+            continue
+    return found
+
+
+async def _leases(asked: session.Session) -> list[installation.Lease]:
+    path, chosen = "/apis/coordination.k8s.io/v1/leases", f"metadata.name={installation.LEASE}"
+    try:
+        return await asked.collect(path, installation.Lease, fields=chosen)
+    except session.Forbidden:
+        path = asked.namespaced("apis/coordination.k8s.io/v1", "leases", agents.NAMESPACE)
+        return await asked.collect(path, installation.Lease, fields=chosen)
+
+
+async def _behind(asked: session.Session, view: snapshot.View, patience: float) -> set[str]:
+    """Nodes whose agents do not follow within `patience` seconds: they tell of a new generation some seconds late."""
+    waited = problems.lagging(view)
+    until = time.monotonic() + patience
+    while waited and time.monotonic() < until:
+        await asyncio.sleep(min(1.0, patience))
+        again = await reading.read(asked, ["nodeswapstates"])
+        waited = {
+            name: generation
+            for name, generation in waited.items()
+            if name in again.states and again.states[name].observed < generation
+        }
+    return set(waited)
+
+
+async def _for_manifests(asked: session.Session, found: list[documents.Found]) -> Report:
+    view = await reading.read(asked, ["nodes", "namespaces", "nodeswapprofiles", "nodeswapstates"])
+    if not view.installed:
+        asked.note(f"this cluster does not know {names.API_VERSION}: effects are not judged, only what is written")
+    every = manifests.judge(found, view, asked.namespace or inputs.DEFAULT_NAMESPACE)
+    return Report(problems.worst_first(every), view.unread)
+
+
+def _of_namespace(report: Report, namespace: str) -> Report:
+    """What concerns a namespace and its pods."""
+    chosen = f"namespace/{namespace}"
+    inside = [one for one in report.problems if one.object == chosen or one.object.startswith(f"pod/{namespace}/")]
+    relevant = {"admission", "pods", "namespaces", "nodes", names.PROFILE_PLURAL, names.STATE_PLURAL}
+    return Report(inside, {plural: why for plural, why in report.unread.items() if plural in relevant})
+
+
+def _unusable(found: Iterable[documents.Message]) -> dict[str, str]:
+    return {str(message.place): message.text for message in found}
+
+
+async def run(
+    asked: session.Session | None,
+    target: session.Target,
+    form: tables.Form,
+    *,
+    files: Sequence[str],
+    fail_on: str,
+    patience: float,
+    try_admission: bool,
+) -> int:
+    """Look at the cluster, or at manifests, and print the problems; the exit status. Without `asked`, no cluster is."""
+    log = documents.Log()
+    found = list(documents.read(list(files), log))
+    if asked is None:
+        report = Report(problems.worst_first(manifests.judge(found, None, target.namespace or "default")), {})
+    elif files:
+        report = await _for_manifests(asked, found)
+    else:
+        report = await _all(asked, patience, try_admission=try_admission)
+        if target.namespace and not target.all_namespaces:
+            report = _of_namespace(report, target.namespace)
+    if log.problems:
+        report = Report(report.problems, {**report.unread, **_unusable(log.problems)})
+    show(form, report)
+    return report.status(Severity(fail_on.capitalize()))

@@ -1,0 +1,159 @@
+"""The agents of a cluster: where they run, and what their metrics say, through the API server's proxy to pods."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.cli.kubectl.cluster import samples, session
+
+NAMESPACE: Final = "swapwarden-system"
+"""Where a release is as a rule; who may not see pods of all namespaces may see those there."""
+PORT: Final = 8082
+PORT_NAME: Final = "metrics"
+SCRAPE_SECONDS: Final = 5.0
+SELECTOR: Final = ",".join(f"{key}={value}" for key, value in names.AGENT_LABELS.items())
+
+
+class _Port(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    container_port: int = 0
+
+
+class _Container(msgspec.Struct, frozen=True):
+    ports: list[_Port] = []
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+    containers: list[_Container] = []
+
+
+class _Condition(msgspec.Struct, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    conditions: list[_Condition] = []
+
+
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    namespace: str = ""
+    deletion_timestamp: str | None = None
+
+
+class WireAgent(msgspec.Struct, frozen=True):
+    """A pod with the labels of an agent, as far as it is read."""
+
+    metadata: _Meta
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+class Agent(msgspec.Struct, frozen=True):
+    """An agent's pod."""
+
+    node: str
+    namespace: str
+    name: str
+    port: int
+    ready: bool
+
+
+Found = Mapping[str, Agent]
+"""Agents by node."""
+
+
+def choose(pods: Iterable[WireAgent]) -> dict[str, Agent]:
+    """The agent of each node, a Ready one first; all of one namespace: that of most, the usual one where it has any.
+
+    Anybody who may create pods can give them the labels of agents; what those say must not be taken for the truth.
+    """
+    by_namespace: dict[str, list[WireAgent]] = collections.defaultdict(list)
+    for pod in pods:
+        if pod.spec.node_name:
+            by_namespace[pod.metadata.namespace].append(pod)
+    if not by_namespace:
+        return {}
+    chosen = max(by_namespace, key=lambda name: (name == NAMESPACE, len(by_namespace[name]), name))
+    found: dict[str, Agent] = {}
+    for pod in by_namespace[chosen]:
+        agent = project(pod)
+        if agent.node not in found or (agent.ready and not found[agent.node].ready):
+            found[agent.node] = agent
+    return found
+
+
+def project(pod: WireAgent) -> Agent:
+    """Reduce a pod with metrics to what is needed to read them."""
+    ports = [port for container in pod.spec.containers for port in container.ports if port.name == PORT_NAME]
+    ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+    return Agent(
+        node=pod.spec.node_name,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        port=ports[0].container_port if ports else PORT,
+        ready=ready and not pod.metadata.deletion_timestamp,
+    )
+
+
+async def find(asked: session.Session) -> tuple[Found | None, str]:
+    """The agents by node, None where the user may not see them; and why not."""
+    try:
+        return choose(await asked.collect("/api/v1/pods", WireAgent, selector=SELECTOR)), ""
+    except session.Forbidden:
+        pass
+    try:
+        pods = await asked.collect(asked.namespaced("api/v1", "pods", NAMESPACE), WireAgent, selector=SELECTOR)
+    except session.Forbidden as error:
+        return None, f"the agents cannot be seen: {error.message}"
+    # Where there are none, they may be in another namespace.
+    found = choose(pods)
+    return (found, "") if found else (None, f"no agents are in {NAMESPACE}, and other namespaces may not be seen")
+
+
+async def metrics(asked: session.Session, pod: Agent, wanted: Collection[str]) -> list[samples.Sample]:
+    """What the metrics of one pod say. session.Failure where they cannot be read."""
+    name = f"http:{session.quote(pod.name)}:{pod.port}"
+    path = f"/api/v1/namespaces/{session.quote(pod.namespace)}/pods/{name}/proxy/metrics"
+    return samples.parse(await asked.body(path, seconds=SCRAPE_SECONDS), wanted)
+
+
+async def scrape(
+    asked: session.Session,
+    agents: Iterable[Agent],
+    wanted: Collection[str],
+    answered: Callable[[str], None] = lambda _: None,
+) -> tuple[dict[str, list[samples.Sample]], str]:
+    """What the metrics of Ready agents say, by node, as far as they answer in time; and why others do not.
+
+    `answered` is called with the node when its agent has.
+    """
+    ready = [agent for agent in agents if agent.ready]
+    found: dict[str, list[samples.Sample]] = {}
+    failed: list[str] = []
+
+    async def one(agent: Agent) -> None:
+        try:
+            found[agent.node] = await metrics(asked, agent, wanted)
+            answered(agent.node)
+        except session.Forbidden:
+            raise
+        except session.Failure as error:
+            failed.append(f"{agent.node} ({error.message})")
+
+    try:
+        # The first alone: without the right to one there is none to any.
+        for agent in ready[:1]:
+            await one(agent)
+        await asyncio.gather(*(one(agent) for agent in ready[1:]))
+    except session.Forbidden as error:
+        return found, f"the agents' metrics may not be read (get on pods/proxy): {error.message}"
+    return found, f"the agents of {len(failed)} of {len(ready)} nodes gave no metrics: {min(failed)}" if failed else ""

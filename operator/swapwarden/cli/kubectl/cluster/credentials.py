@@ -1,0 +1,201 @@
+"""Credentials that do not stand in the kubeconfig, as kubectl takes them.
+
+Most cloud providers have a program for them (exec), by the protocol of k/k:
+staging/src/k8s.io/client-go/pkg/apis/clientauthentication/v1. Of auth-provider there is oidc alone, as in kubectl.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any, Final, Literal
+
+import msgspec
+
+from swapwarden.kube import config
+
+WAIT_SECONDS: Final = 300.0
+"""For a program that may ask a person to log in."""
+LEEWAY_SECONDS: Final = 10.0
+"""A token that expires so soon is as good as none, as kubectl has it."""
+MAX_BYTES: Final = 1024 * 1024
+VERSIONS: Final = tuple(f"client.authentication.k8s.io/{version}" for version in ("v1", "v1beta1"))
+_CLUSTER_EXTENSION: Final = "client.authentication.k8s.io/exec"
+
+
+class _Variable(msgspec.Struct, frozen=True):
+    name: str
+    value: str = ""
+
+
+class _Exec(msgspec.Struct, frozen=True, rename="camel"):
+    """ExecConfig of a kubeconfig."""
+
+    command: str
+    api_version: str
+    args: list[str] | None = None
+    env: list[_Variable] | None = None
+    install_hint: str = ""
+    provide_cluster_info: bool = False
+    interactive_mode: Literal["Never", "IfAvailable", "Always"] = "IfAvailable"
+
+
+class _Status(msgspec.Struct, frozen=True, rename="camel"):
+    token: str = ""
+    client_certificate_data: str = ""
+    client_key_data: str = ""
+
+
+class _Credential(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str
+    kind: str
+    status: _Status
+
+
+class _Oidc(msgspec.Struct, frozen=True, rename="kebab"):
+    """config of the auth-provider oidc, as far as it is read."""
+
+    id_token: str
+    idp_certificate_authority: str = ""
+    idp_certificate_authority_data: str = ""
+
+
+class _Provider(msgspec.Struct, frozen=True):
+    name: str
+    config: dict[str, str] = {}
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    exp: float = 0
+
+
+def ask(plugin: config.Plugin, *, interactive: bool = True, seconds: float = WAIT_SECONDS) -> config.Credentials:
+    """Get the credentials of a kubeconfig's user. ConfigError where there are none, with the reason.
+
+    Not `interactive`: nobody is to be asked anything, nor anything to be renewed.
+    """
+    if plugin.kind == "exec":
+        return _of_program(plugin, interactive=interactive, seconds=seconds)
+    return config.Credentials(token=_id_token(plugin, renew=interactive))
+
+
+def _id_token(plugin: config.Plugin, *, renew: bool) -> str:
+    try:
+        provider = msgspec.convert(plugin.settings, _Provider)
+        if provider.name != "oidc":
+            raise config.ConfigError(
+                f"{plugin.origin}: auth-provider {provider.name!r} is not supported, nor is it by kubectl since 1.26;"
+                " use the exec plugin of the provider"
+            )
+        oidc = msgspec.convert(provider.config, _Oidc)
+    except msgspec.ValidationError as error:
+        raise config.ConfigError(f"{plugin.origin}: auth-provider: {error}") from error
+    if not _has_expired(oidc.id_token):
+        return oidc.id_token
+    if not oidc.idp_certificate_authority and not oidc.idp_certificate_authority_data:
+        # The official client would not verify the issuer, to which it sends what tokens are renewed by.
+        raise config.ConfigError(
+            f"{plugin.origin}: the ID token has expired; run a command of kubectl, which renews it, or give"
+            " idp-certificate-authority"
+        )
+    if not renew:
+        raise config.ConfigError(f"{plugin.origin}: the ID token has expired")
+    renewed: str = importlib.import_module("swapwarden.cli.kubectl.cluster.officialclient").renewed(
+        plugin.paths, plugin.context
+    )
+    if _has_expired(renewed):
+        raise config.ConfigError(
+            f"{plugin.origin}: the ID token has expired, and its issuer gives no new one; log in again"
+        )
+    return renewed
+
+
+def _has_expired(token: str) -> bool:
+    """What is no token counts as one that has; one that does not say when it expires, as one that has not."""
+    claims = token.split(".")[1:2]
+    try:
+        expiry = msgspec.json.decode(base64.urlsafe_b64decode(f"{claims[0]}==="), type=_Claims).exp
+    except (IndexError, ValueError):
+        return True
+    return 0 < expiry <= time.time() + LEEWAY_SECONDS
+
+
+def _of_program(plugin: config.Plugin, *, interactive: bool, seconds: float) -> config.Credentials:
+    try:
+        settings = msgspec.convert(plugin.settings, _Exec)
+    except msgspec.ValidationError as error:
+        raise config.ConfigError(f"{plugin.origin}: exec: {error}") from error
+    if settings.api_version not in VERSIONS:
+        raise config.ConfigError(
+            f"{plugin.origin}: exec: apiVersion {settings.api_version!r} is not one of {', '.join(VERSIONS)}"
+        )
+    asks = interactive and settings.interactive_mode != "Never" and sys.stdin.isatty()
+    if settings.interactive_mode == "Always" and not asks:
+        raise config.ConfigError(f"{plugin.origin}: {settings.command} needs a terminal (interactiveMode: Always)")
+    return _parse(plugin, settings, _run(plugin, settings, asks=asks, seconds=seconds))
+
+
+def _run(plugin: config.Plugin, settings: _Exec, *, asks: bool, seconds: float) -> bytes:
+    command = settings.command
+    if os.sep in command:
+        # As client-go: a path is relative to the kubeconfig, a bare name is looked for on the PATH.
+        command = str(plugin.origin.parent / command)
+    spec: dict[str, Any] = {"interactive": asks}
+    if settings.provide_cluster_info:
+        spec["cluster"] = _cluster(plugin.cluster)
+    info = {"apiVersion": settings.api_version, "kind": "ExecCredential", "spec": spec}
+    environment = {each.name: each.value for each in settings.env or ()}
+    try:
+        done = subprocess.run(  # noqa: S603 what the user's own kubeconfig says
+            [command, *(settings.args or ())],
+            env=os.environ | environment | {"KUBERNETES_EXEC_INFO": json.dumps(info)},
+            stdin=None if asks else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise config.ConfigError(f"{plugin.origin}: {command} gave no credentials within {seconds:g} s") from error
+    except OSError as error:
+        hint = f"; {settings.install_hint.strip()}" if settings.install_hint else ""
+        raise config.ConfigError(f"{plugin.origin}: cannot run {command}: {error.strerror}{hint}") from error
+    if done.returncode:
+        raise config.ConfigError(f"{plugin.origin}: {command} ended with status {done.returncode}: no credentials")
+    return done.stdout
+
+
+def _cluster(cluster: dict[str, Any]) -> dict[str, Any]:
+    """The cluster as the program is told of it: with what its extension says in `config`."""
+    told = {key: value for key, value in cluster.items() if key not in {"extensions", "certificate-authority"}}
+    extensions = cluster.get("extensions")
+    for each in extensions if isinstance(extensions, list) else ():
+        if isinstance(each, dict) and each.get("name") == _CLUSTER_EXTENSION:
+            told["config"] = each.get("extension")
+    return told
+
+
+def _parse(plugin: config.Plugin, settings: _Exec, output: bytes) -> config.Credentials:
+    # What it printed is secret: no message may hold it.
+    if len(output) > MAX_BYTES:
+        raise config.ConfigError(f"{plugin.origin}: {settings.command} printed more than {MAX_BYTES >> 20} MiB")
+    try:
+        found = msgspec.json.decode(output, type=_Credential)
+    except msgspec.MsgspecError as error:
+        raise config.ConfigError(f"{plugin.origin}: {settings.command} printed no ExecCredential") from error
+    if (found.kind, found.api_version) != ("ExecCredential", settings.api_version):
+        raise config.ConfigError(
+            f"{plugin.origin}: {settings.command} printed no ExecCredential of {settings.api_version}"
+        )
+    status = found.status
+    if not status.token and not status.client_certificate_data:
+        raise config.ConfigError(f"{plugin.origin}: {settings.command} gave neither a token nor a certificate")
+    return config.Credentials(
+        token=status.token or None,
+        cert_data=status.client_certificate_data.encode() or None,
+        key_data=status.client_key_data.encode() or None,
+    )

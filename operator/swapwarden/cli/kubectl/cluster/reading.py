@@ -1,0 +1,156 @@
+"""Reads a cluster once, for those who judge it as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Collection, Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from swapwarden.cli.kubectl.cluster import agents, samples, session, snapshot
+from swapwarden.controller import rows
+from swapwarden.policy import namespaces, nodes
+
+USAGE: Final = "swapwarden_pod_swap_usage_bytes"
+_PATIENCE: Final = 1.0
+"""Seconds after which people are told what is waited for."""
+
+
+async def read(asked: session.Session, only: Collection[str] = ()) -> snapshot.View:
+    """Nodes, pods, namespaces, profiles and states, or of these plurals only; what may not be read is in `unread`.
+
+    Who may not read the pods of all namespaces gets those of the session's.
+    """
+    view = snapshot.View()
+    jobs = {
+        "nodes": _nodes(asked, view),
+        "namespaces": _namespaces(asked, view),
+        "nodeswapprofiles": _profiles(asked, view),
+        "nodeswapstates": _states(asked, view),
+        "pods": _pods(asked, view),
+    }
+    for plural in jobs.keys() - set(only) if only else ():
+        jobs.pop(plural).close()
+    await told({plural: _guarded(view, plural, job) for plural, job in jobs.items()})
+    return view
+
+
+async def _guarded(view: snapshot.View, plural: str, job: Awaitable[None]) -> None:
+    try:
+        await job
+    except session.Forbidden as error:
+        view.unread[plural] = error.message
+    except session.NotInstalled:
+        view.installed = False
+
+
+async def _nodes(asked: session.Session, view: snapshot.View) -> None:
+    await asked.each(session.NODES, nodes.WireNode, view.add_node)
+
+
+async def _namespaces(asked: session.Session, view: snapshot.View) -> None:
+    await asked.each(session.NAMESPACES, namespaces.WireNamespace, view.add_namespace)
+
+
+async def _profiles(asked: session.Session, view: snapshot.View) -> None:
+    view.profiles = await profiles(asked)
+
+
+class _ProfileMeta(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    uid: str
+    generation: int
+    resource_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+$")]
+
+
+class _Profile(msgspec.Struct, frozen=True):
+    metadata: _ProfileMeta
+    status: dict[str, Any] | None = None
+
+
+async def profiles(asked: session.Session) -> list[dict[str, Any]]:
+    """All NodeSwapProfiles; those that no API server keeps in this form are left out, and noted."""
+    found: list[dict[str, Any]] = []
+
+    def take(body: dict[str, Any]) -> None:
+        msgspec.convert(body, _Profile)
+        found.append(body)
+
+    await asked.each(session.PROFILES, dict[str, Any], take)
+    return found
+
+
+async def _states(asked: session.Session, view: snapshot.View) -> None:
+    await asked.each(session.STATES, rows.WireState, view.add_state)
+
+
+async def _pods(asked: session.Session, view: snapshot.View) -> None:
+    try:
+        await asked.each(session.PODS, msgspec.Raw, view.add_pod)
+    except session.Forbidden:
+        if not asked.namespace:
+            raise
+        await asked.each(asked.namespaced("api/v1", "pods"), msgspec.Raw, view.add_pod)
+        view.pods_of = asked.namespace
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str = ""
+
+
+class _Named(msgspec.Struct, frozen=True):
+    metadata: _Meta
+
+
+async def labelled(asked: session.Session, view: snapshot.View, selector: str) -> set[tuple[str, str]]:
+    """Namespace and name of the pods that a label selector matches, among those that were read."""
+    path = asked.namespaced("api/v1", "pods", view.pods_of)
+    return {(one.metadata.namespace, one.metadata.name) for one in await asked.collect(path, _Named, selector=selector)}
+
+
+async def used(asked: session.Session, on: Collection[str]) -> dict[str, int] | None:
+    """Swap in use in bytes, by the pods' keys, on some nodes, as agents tell; None where none of them does."""
+    found, unseen = await agents.find(asked)
+    chosen = [agent for name, agent in (found or {}).items() if name in on]
+    scraped, unread = await agents.scrape(asked, chosen, frozenset({USAGE}))
+    for why in filter(None, (unseen, unread)):
+        asked.note(f"what pods use is not known everywhere: {why}")
+    if not scraped:
+        return None
+    return {
+        sample.labels["pod_uid"]: int(sample.value) for some in scraped.values() for sample in some if _is_pod(sample)
+    }
+
+
+def _is_pod(sample: samples.Sample) -> bool:
+    return sample.name == USAGE and "pod_uid" in sample.labels and sample.value < 2**63
+
+
+async def told(jobs: Mapping[str, Awaitable[None]]) -> None:
+    """Do these side by side; on a terminal, what is still waited for after a second is told on standard error."""
+    tasks = {asyncio.ensure_future(job): name for name, job in jobs.items()}
+    pending = set(tasks)
+    shown = False
+    try:
+        while pending:
+            done, pending = await asyncio.wait(pending, timeout=_PATIENCE, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+            if pending and sys.stderr.isatty():
+                shown = True
+                print(
+                    "\r\x1b[Kreading",
+                    ", ".join(tasks[task] for task in pending),
+                    end=" ...",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

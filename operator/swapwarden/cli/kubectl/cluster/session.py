@@ -1,0 +1,378 @@
+"""The API server as a person sees it: what they may not see, or what is not there, is an error that says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import importlib
+import re
+import urllib.parse
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+import click
+import msgspec
+
+import swapwarden
+from swapwarden.api import names
+from swapwarden.cli.kubectl.output import tables
+from swapwarden.kube import client, config, decoding, paging
+
+T = TypeVar("T")
+Renew = Callable[[], Awaitable[client.Client]]
+"""Gets other credentials, for those that were refused. ConfigError where there are none."""
+
+REQUEST_SECONDS: Final = 30.0
+STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
+PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
+NODES: Final = "/api/v1/nodes"
+PODS: Final = "/api/v1/pods"
+NAMESPACES: Final = "/api/v1/namespaces"
+REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
+WEBHOOKS: Final = f"{REGISTRATION}/mutatingwebhookconfigurations"
+_PAGE_CHARACTERS: Final = 16 * 1024
+"""Of a web page, in which its title is looked for."""
+RIGHTS: Final = "docs/kubectl-swap.md lists the rights that each command needs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What the flags say of the cluster to ask, and of the namespace."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    request_seconds: float = REQUEST_SECONDS
+    namespace: str | None = None
+    all_namespaces: bool = False
+    wishes: config.Wishes = dataclasses.field(default_factory=config.Wishes)
+    """What else the flags say in place of the kubeconfig."""
+    interactive: bool = True
+    """Whether a program that gives credentials may ask the user something."""
+
+
+class Failure(click.ClickException):
+    """What was asked for cannot be shown; the message names the reason and the remedy. Exit status 1."""
+
+
+class Forbidden(Failure):
+    """The user lacks a right."""
+
+
+class NotInstalled(Failure):
+    """The API server does not know the kind of object."""
+
+
+class NotFound(Failure):
+    """There is no such object."""
+
+
+class Unreachable(Failure):
+    """No answer."""
+
+
+class Session:
+    """One user's requests to one API server. Use it within run()."""
+
+    def __init__(self, api: client.Client, namespace: str, target: Target, renew: Renew | None = None) -> None:
+        self._api = api
+        self._renew = renew
+        self._renewing = asyncio.Lock()
+        self._seconds = target.request_seconds
+        self._said: set[str] = set()
+        self._held: list[str] | None = None
+        """What is noted, while that is to be told later."""
+        # Not left to the client: the time in which a request waits for its turn there counts as its own.
+        self._free = asyncio.Semaphore(client.MAX_CONNECTIONS)
+        self._ahead: dict[str, asyncio.Future[bytes]] = {}
+        self.own_namespace = target.namespace or namespace
+        """The one that the user named, or else the context's."""
+        self.namespace = "" if target.all_namespaces else self.own_namespace
+        """The one that is asked about; empty for all."""
+
+    def note(self, text: str, *, again: bool = False) -> None:
+        """Tell something on standard error, once, or again."""
+        if text in self._said and not again:
+            return
+        self._said.add(text)
+        if self._held is not None:
+            self._held.append(text)
+        else:
+            click.echo(f"note: {tables.clean(' '.join(text.split()))}", err=True)
+
+    def warn(self, text: str) -> None:
+        """Tell of a danger on standard error."""
+        click.echo(f"warning: {tables.clean(text)}", err=True)
+
+    @contextlib.contextmanager
+    def noting_anew(self) -> Iterator[None]:
+        """What is noted meanwhile is told at the end, also what was told before."""
+        self._said.clear()
+        held = self._held = []
+        try:
+            yield
+        finally:
+            self._held = None
+            for text in held:
+                self.note(text, again=True)
+
+    def namespaced(self, group: str, plural: str, namespace: str | None = None) -> str:
+        """The collection's path in a namespace, by default the session's; group is api/v1 or apis/GROUP/VERSION."""
+        chosen = self.namespace if namespace is None else namespace
+        return f"/{group}/namespaces/{quote(chosen)}/{plural}" if chosen else f"/{group}/{plural}"
+
+    async def body(
+        self,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        seconds: float | None = None,
+        accept: str = client.JSON,
+    ) -> bytes:
+        """GET; the answer as it came. Failure where there is none."""
+        patience = min(seconds or self._seconds, self._seconds)
+        return await self._answered(
+            f"GET {path}", lambda api: api.get(path, params=params, accept=accept, timeout=patience)
+        )
+
+    async def patch(self, path: str, body: bytes, manager: str) -> None:
+        """Send a JSON merge patch (RFC 7386) under the name of a field manager. Failure where it is refused."""
+        params = {"fieldManager": manager}
+        await self._answered(
+            f"PATCH {path}", lambda api: api.merge_patch(path, body, params=params, timeout=self._seconds)
+        )
+
+    async def dry_run(self, path: str, body: bytes, manager: str) -> bytes:
+        """POST an object that is not kept; the answer, as if it were. Failure where it is refused."""
+        params = {"dryRun": "All", "fieldManager": manager}
+        return await self._answered(
+            f"POST {path}", lambda api: api.post(path, body, params=params, timeout=self._seconds)
+        )
+
+    async def _answered(self, request: str, ask: Callable[[client.Client], Awaitable[bytes]]) -> bytes:
+        try:
+            async with self._free:
+                api = self._api
+                try:
+                    return await ask(api)
+                except client.ApiError as error:
+                    if error.status != 401 or self._renew is None:
+                        raise
+                    return await ask(await self._renewed(api, self._renew))
+        except client.ApiError as error:
+            raise _failure(request, error) from error
+        except client.Unreachable as error:
+            raise Unreachable(
+                f"{error}; see that the context is the right one (kubectl config current-context) and the cluster is up"
+            ) from error
+        except config.ConfigError as error:
+            raise Failure(str(error)) from error
+
+    async def _renewed(self, refused: client.Client, renew: Renew) -> client.Client:
+        """A client with other credentials than those that were refused; they are asked for once, whoever comes."""
+        async with self._renewing:
+            if self._api is refused:
+                self._api = await renew()
+            return self._api
+
+    async def get(self, path: str, kind: type[T]) -> T:
+        """GET one object. NotFound where it does not exist."""
+        body = await self.body(path)
+        try:
+            return decoding.decode(body, kind)
+        except msgspec.MsgspecError as error:
+            _refuse_page(f"GET {path}", body)
+            raise Failure(f"{path} is not understood: {error}; is this version of kubectl swap too old?") from error
+
+    def ahead(self, *paths: str) -> None:
+        """Ask for the first page of each of these collections now; collect() takes each once."""
+        for path in paths:
+            self._ahead[path] = asyncio.ensure_future(self.body(path, {"limit": str(paging.PAGE_SIZE)}))
+
+    async def close(self) -> None:
+        """Leave what was asked for ahead, and not taken."""
+        for asking in self._ahead.values():
+            asking.cancel()
+        await asyncio.gather(*self._ahead.values(), return_exceptions=True)
+
+    async def collect(
+        self, path: str, kind: type[T], *, selector: str = "", fields: str = "", limit: int | None = None
+    ) -> list[T]:
+        """All objects of a collection, at most `limit`; those that are not understood are left out, and noted."""
+        found: list[T] = []
+        await self.each(path, kind, found.append, selector=selector, fields=fields, limit=limit)
+        return found[:limit]
+
+    async def each(
+        self,
+        path: str,
+        kind: type[T],
+        take: Callable[[T], None],
+        *,
+        selector: str = "",
+        fields: str = "",
+        limit: int | None = None,
+    ) -> None:
+        """`take` each object of a collection, of the first pages with `limit` objects; otherwise as collect().
+
+        An object of which `take` raises ValueError (msgspec.DecodeError is one) is left out as well.
+        """
+        params = {"labelSelector": selector} if selector else {}
+        params |= {"fieldSelector": fields} if fields else {}
+        ahead = self._ahead.pop(path, None) if not params and limit is None else None
+        decoder, seen = decoding.Decoder(kind), 0
+
+        async def get(asked: str, *, params: Mapping[str, str], accept: str) -> bytes:
+            nonlocal ahead
+            begun, ahead = ahead, None
+            try:
+                return await (begun or self.body(asked, params, accept=accept))
+            except Failure as error:
+                match error.__cause__:
+                    case client.TooLarge() as cause:
+                        raise cause from None
+                    case client.ApiError() as cause if paging.is_too_deep(cause) or asked != path:
+                        raise cause from None
+                raise
+
+        def read(body: bytes) -> decoding.ListMetadata:
+            nonlocal seen
+            try:
+                page = decoding.page(body)
+            except msgspec.DecodeError:
+                _refuse_page(f"GET {path}", body)
+                raise
+            for item in page.items or ():
+                try:
+                    take(decoder.decode(item))
+                except ValueError as error:
+                    self.note(f"{path.rpartition('/')[2]} '{_name(item)}' is left out: not understood: {error}")
+            seen += len(page.items or ())
+            return page.metadata if limit is None or seen < limit else decoding.ListMetadata()
+
+        try:
+            await paging.read(get, path, read, params, paging.PAGE_SIZE if limit is None else limit)
+        except client.TooLarge as error:
+            raise Unreachable(f"GET {path}: {error}") from error
+        except client.ApiError as error:
+            raise _failure(f"GET {path}", error) from error
+        except msgspec.DecodeError as error:
+            raise Failure(f"the answer to GET {path} is no list: {error}") from error
+
+    async def objects(self, path: str, kind: type[T], chosen: Sequence[str], *, selector: str = "") -> list[T]:
+        """Those of the names `chosen`, or all that the selector matches. NotFound where one is not there."""
+        if not chosen:
+            return await self.collect(path, kind, selector=selector)
+        return list(await asyncio.gather(*(self.get(f"{path}/{quote(name)}", kind) for name in chosen)))
+
+
+def _name(item: msgspec.Raw) -> str:
+    """The name of an object, as a note has it; empty where it has none."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return decoding.shown(decoding.identity(item).name)
+    return ""
+
+
+def _refuse_page(request: str, body: bytes) -> None:
+    """Failure where what came instead of an object is a web page."""
+    page = web_page(body[:_PAGE_CHARACTERS].decode("utf-8", "replace"))
+    if page is not None:
+        raise Failure(f"{request}: {page}")
+
+
+def quote(name: str) -> str:
+    """A name as one segment of a path, whatever is in it."""
+    return urllib.parse.quote(name, safe="")
+
+
+def web_page(answer: str) -> str | None:
+    """What is to be said of an answer that is a web page, where the API server's is none; None of any other."""
+    start = answer[:512].lstrip("\ufeff \t\r\n").lower()
+    if not start.startswith(("<!doctype html", "<html", "<head", "<body", "<!--")):
+        return None
+    found = re.search(r"<title[^>]*>([^<]{1,200})", answer[:_PAGE_CHARACTERS], re.IGNORECASE)
+    title = f" titled {' '.join(found[1].split())[:80]!r}" if found else ""
+    return (
+        f"the answer is a web page{title}, and no API server's; see that the context names the API server's address"
+        " (kubectl config view --minify), and that no proxy in between wants a login"
+    )
+
+
+def _failure(request: str, error: client.ApiError) -> Failure:
+    page = web_page(error.message)
+    if page is not None:
+        return Failure(f"{request} ({error.status}): {page}")
+    if error.status == 401:
+        return Failure(
+            f"the API server refused the credentials (401): {error.message}; log in again, or see what the context"
+            " uses with kubectl config view --minify"
+        )
+    if error.status == 403:
+        return Forbidden(f"{error.message} (403); {RIGHTS}")
+    if error.status == 404 and f"/{names.GROUP}/" in request and error.reason != "NotFound":
+        return NotInstalled(
+            f"Swapwarden is not installed in this cluster, or is another version: it does not know"
+            f" {names.API_VERSION}; install it (docs/install.md), or choose another cluster with --context"
+        )
+    if error.status == 404:
+        # What says no more may be no API server at all.
+        return NotFound(error.message if error.reason == "NotFound" else f"{request}: {error}")
+    return Failure(f"{request}: {error}")
+
+
+def run(target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
+    """Do what is asked with a session of its own. Failure where that cannot be done."""
+    try:
+        return asyncio.run(_run(_load(target), target, work))
+    except config.ConfigError as error:
+        raise Failure(str(error)) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class _Identity:
+    """Who asks whom, and whether a plugin gave the credentials, which expire."""
+
+    config: config.Config
+    expires: bool
+
+
+def _load(target: Target) -> _Identity:
+    plugins: list[config.Plugin] = []
+
+    def ask(plugin: config.Plugin) -> config.Credentials:
+        plugins.append(plugin)
+        return _ask(target, plugin)
+
+    cfg = config.load_for_person(target.kubeconfig, target.context, ask, target.wishes)
+    return _Identity(cfg, bool(plugins))
+
+
+def _ask(target: Target, plugin: config.Plugin) -> config.Credentials:
+    # Most kubeconfigs name no program, and their users do not wait for the module.
+    credentials = importlib.import_module("swapwarden.cli.kubectl.cluster.credentials")
+    given: config.Credentials
+    if target.interactive:
+        given = credentials.ask(plugin)
+    else:
+        given = credentials.ask(plugin, interactive=False, seconds=target.request_seconds)
+    return given
+
+
+async def _run(identity: _Identity, target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
+    agent = f"kubectl-swap/{swapwarden.__version__}"
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def connect(cfg: config.Config) -> client.Client:
+            return await stack.enter_async_context(client.Client(cfg, user_agent=agent))
+
+        async def renew() -> client.Client:
+            return await connect((await asyncio.to_thread(_load, target)).config)
+
+        api = await connect(identity.config)
+        asked = Session(api, identity.config.namespace, target, renew if identity.expires else None)
+        stack.push_async_callback(asked.close)
+        if identity.config.insecure:
+            asked.warn(
+                f"{identity.config.server} is not verified (insecure-skip-tls-verify): whoever is in between can read"
+                " the credentials and change the answers"
+            )
+        return await work(asked)

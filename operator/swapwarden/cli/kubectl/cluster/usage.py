@@ -1,0 +1,311 @@
+"""Who uses how much swap, from what agents, states and metrics.k8s.io say. Pure; sizes are bytes."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.cli.kubectl.cluster import samples
+from swapwarden.policy import pods, quantity
+
+POD_USED: Final = "swapwarden_pod_swap_usage_bytes"
+POD_LIMIT: Final = "swapwarden_pod_swap_limit_bytes"
+CONTAINER_USED: Final = "swapwarden_container_swap_usage_bytes"
+CONTAINER_LIMIT: Final = "swapwarden_container_swap_limit_bytes"
+OF_PODS: Final = frozenset({POD_USED, POD_LIMIT, CONTAINER_USED, CONTAINER_LIMIT})
+OTHER: Final = "other"
+"""Stands for the pods that an agent does not list: those that use least."""
+
+NODE_TOTAL: Final = "swapwarden_node_swap_total_bytes"
+NODE_USED: Final = "swapwarden_node_swap_usage_bytes"
+NODE_RESERVED: Final = "swapwarden_node_swap_reserved_bytes"
+NODE_ACCESSIBLE: Final = "swapwarden_node_swap_accessible_bytes"
+NODE_UNASSIGNED: Final = "swapwarden_node_swap_unassigned_bytes"
+NODE_IN: Final = "swapwarden_node_swap_in_bytes_total"
+NODE_OUT: Final = "swapwarden_node_swap_out_bytes_total"
+COUNTERS: Final = frozenset({NODE_IN, NODE_OUT})
+"""The kernel's, since boot."""
+OF_NODES: Final = frozenset({NODE_TOTAL, NODE_USED, NODE_RESERVED, NODE_ACCESSIBLE, NODE_UNASSIGNED, *COUNTERS})
+
+Limit = int | Literal["max"] | None
+"""In bytes, "max" where there is none, None where it is not known."""
+
+
+class ContainerUse(msgspec.Struct, frozen=True, rename="camel"):
+    """What a running container uses and may use; None where that is not known."""
+
+    name: str
+    swap_bytes: int | None = None
+    limit_bytes: Limit = None
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = None
+    """Working set, as that of all others that metrics.k8s.io tells."""
+
+
+class PodUse(msgspec.Struct, frozen=True, rename="camel"):
+    """What a pod uses and may use, and its running containers."""
+
+    namespace: str
+    name: str
+    node: str
+    policy: str | None = None
+    swap_bytes: int | None = None
+    limit_bytes: Limit = None
+    containers: list[ContainerUse] = []
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = None
+
+
+class NamespaceUse(msgspec.Struct, frozen=True, rename="camel"):
+    """What the pods of a namespace use and may use in all."""
+
+    name: str
+    pods: int
+    swap_bytes: int | None = None
+    """Of the pods of which it is known; None where it is of none."""
+    limit_bytes: Limit = None
+    """Of all pods; None where one is not known, unless another has none."""
+    pods_unknown: int = 0
+    """Pods of which it is not known what they use."""
+    cpu_millicores: int | None = None
+    """As swap_bytes: of the pods of which it is known. Of one that just started it is not yet."""
+    memory_bytes: int | None = None
+
+
+class NodeUse(msgspec.Struct, frozen=True, rename="camel"):
+    """What is used of a node's swap; None where that is not known."""
+
+    name: str
+    swap_bytes: int | None = None
+    total_bytes: int | None = None
+    accessible_bytes: int | None = None
+    """What all pods together may use."""
+    reserved_bytes: int | None = None
+    unassigned_bytes: int | None = None
+    """Accessible, less the limits of pods."""
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = None
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    swap: str = ""
+    cpu: str = ""
+    memory: str = ""
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str = ""
+
+
+class _MeasuredContainer(msgspec.Struct, frozen=True):
+    name: str
+    usage: _Usage = _Usage()
+
+
+class WirePodMetrics(msgspec.Struct, frozen=True):
+    """PodMetrics of metrics.k8s.io, as far as it is read; swap is in it where the metrics server tells it."""
+
+    metadata: _Meta
+    containers: list[_MeasuredContainer] = []
+
+
+class WireNodeMetrics(msgspec.Struct, frozen=True):
+    """NodeMetrics of metrics.k8s.io, as far as it is read."""
+
+    metadata: _Meta
+    usage: _Usage = _Usage()
+
+
+class OfAgent:
+    """What one agent says of its node's pods."""
+
+    def __init__(self, found: Iterable[samples.Sample]) -> None:
+        self._values: dict[tuple[str, str, str], float] = {}
+        for sample in found:
+            uid, container = sample.labels.get("pod_uid", ""), sample.labels.get("container_id", "")
+            self._values[sample.name, uid, container] = sample.value
+        self._lists_all = not self._values.get((POD_USED, OTHER, ""), 0)
+
+    def used(self, uid: str, container: str = "") -> int | None:
+        """What it lists; 0 for pods that it does not list, where all of these together use nothing."""
+        value = self._values.get((CONTAINER_USED if container else POD_USED, uid, container))
+        if value is None and not container and self._values and self._lists_all:
+            return 0
+        return None if value is None or value == math.inf else int(value)
+
+    def used_in(self, uid: str, container: str) -> int | None:
+        """What a container uses: nothing where its pod uses nothing."""
+        return 0 if self.used(uid) == 0 else self.used(uid, container)
+
+    def limit(self, uid: str, container: str = "") -> Limit:
+        """The least limit over all that are above."""
+        value = self._values.get((CONTAINER_LIMIT if container else POD_LIMIT, uid, container))
+        return None if value is None else "max" if value == math.inf else int(value)
+
+
+def of_pods(
+    rows: Iterable[pods.PodRow],
+    scraped: Mapping[str, Iterable[samples.Sample]],
+    states: Mapping[str, state.StateSpec],
+    measured: Mapping[tuple[str, str], WirePodMetrics],
+) -> list[PodUse]:
+    """What each pod uses and may use: as its node's agent says, else metrics.k8s.io for usage and the state for limits.
+
+    CPU and memory are what metrics.k8s.io says.
+    `scraped` and `states` are by node, `measured` is by namespace and name.
+    """
+    told = {node: OfAgent(found) for node, found in scraped.items()}
+    nothing = OfAgent(())
+    return [
+        _of_pod(row, told.get(row.node, nothing), states.get(row.node), measured.get((row.namespace, row.name)))
+        for row in rows
+    ]
+
+
+def _of_pod(row: pods.PodRow, agent: OfAgent, spec: state.StateSpec | None, measured: WirePodMetrics | None) -> PodUse:
+    usage = {each.name: each.usage for each in measured.containers} if measured else {}
+    planned = _planned(spec, row.key)
+    containers = []
+    for one in row.containers:
+        if not one.id:
+            continue
+        used = agent.used_in(row.key, one.id)
+        limit = 0 if agent.limit(row.key) == 0 else agent.limit(row.key, one.id)
+        containers.append(
+            ContainerUse(
+                one.name,
+                _bytes(usage[one.name].swap) if used is None and one.name in usage else used,
+                _planned_container(planned, one.id) if limit is None else limit,
+                _millicores(usage[one.name].cpu) if one.name in usage else None,
+                _bytes(usage[one.name].memory) if one.name in usage else None,
+            )
+        )
+    used, limit = agent.used(row.key), agent.limit(row.key)
+    return PodUse(
+        row.namespace,
+        row.name,
+        row.node,
+        row.policy,
+        _sum(_bytes(each.swap) for each in usage.values()) if used is None and usage else used,
+        _planned_limit(planned) if limit is None else limit,
+        containers,
+        _sum(_millicores(each.cpu) for each in usage.values()) if usage else None,
+        _sum(_bytes(each.memory) for each in usage.values()) if usage else None,
+    )
+
+
+class _Planned(msgspec.Struct, frozen=True):
+    """What a state says of a pod, and of all pods together."""
+
+    pod: state.PodState
+    above: Limit
+
+
+def _planned(spec: state.StateSpec | None, key: str) -> _Planned | None:
+    """None where nothing is enforced."""
+    if spec is None or spec.mode is not names.Mode.ENFORCE or key not in spec.pods:
+        return None
+    return _Planned(spec.pods[key], _limit(spec.kubepods.swap_max) if spec.kubepods else "max")
+
+
+def _planned_limit(planned: _Planned | None) -> Limit:
+    if planned is None or planned.pod.swap_max is None:
+        return None
+    return least(_limit(planned.pod.swap_max), planned.above)
+
+
+def _planned_container(planned: _Planned | None, container: str) -> Limit:
+    """The pod's limit, or the container's own where that is less; a value that nobody writes may be anything."""
+    limit = _planned_limit(planned)
+    if planned is None or limit in {None, 0}:
+        return limit
+    found = planned.pod.containers.get(container)
+    own = found.swap_max if found else planned.pod.each
+    return None if own is None else least(limit, _limit(own))
+
+
+def _limit(text: str) -> Limit:
+    return "max" if text == names.MAX_SWAP else int(text)
+
+
+def least(one: Limit, other: Limit) -> Limit:
+    """The smaller of two limits; None where one is not known."""
+    if one is None or other is None:
+        return None
+    if one == "max" or other == "max":
+        return other if one == "max" else one
+    return min(one, other)
+
+
+def _sum(found: Iterable[int | None]) -> int | None:
+    """None where one is not known."""
+    total = 0
+    for each in found:
+        if each is None:
+            return None
+        total += each
+    return total
+
+
+def _bytes(text: str) -> int | None:
+    try:
+        return quantity.capped(text) if text else None
+    except quantity.QuantityError:
+        return None
+
+
+def _millicores(text: str) -> int | None:
+    """Rounded up, as kubectl top has it."""
+    try:
+        return -(-quantity.nano(text) // 10**6) if text else None
+    except quantity.QuantityError:
+        return None
+
+
+def of_namespaces(found: Iterable[PodUse]) -> list[NamespaceUse]:
+    """What the pods of each namespace use and may use."""
+    by_namespace: dict[str, list[PodUse]] = collections.defaultdict(list)
+    for each in found:
+        by_namespace[each.namespace].append(each)
+    return [_of_namespace(name, uses) for name, uses in by_namespace.items()]
+
+
+def _of_namespace(name: str, uses: Sequence[PodUse]) -> NamespaceUse:
+    known = [each.swap_bytes for each in uses if each.swap_bytes is not None]
+    cpu = [each.cpu_millicores for each in uses if each.cpu_millicores is not None]
+    memory = [each.memory_bytes for each in uses if each.memory_bytes is not None]
+    limits = [each.limit_bytes for each in uses]
+    limit: Limit = "max" if "max" in limits else _sum(each for each in limits if each != "max")
+    return NamespaceUse(
+        name,
+        pods=len(uses),
+        swap_bytes=sum(known) if known else None,
+        limit_bytes=limit,
+        pods_unknown=len(uses) - len(known),
+        cpu_millicores=sum(cpu) if cpu else None,
+        memory_bytes=sum(memory) if memory else None,
+    )
+
+
+def of_node(name: str, found: Iterable[samples.Sample], total: int | None, measured: WireNodeMetrics | None) -> NodeUse:
+    """What is used of a node's swap, as its agent says, else metrics.k8s.io; `total` is what the Node says there is."""
+    told = {sample.name: int(sample.value) for sample in found if sample.value < 2**63}
+    used = told.get(NODE_USED)
+    if used is None and measured is not None:
+        used = _bytes(measured.usage.swap)
+    return NodeUse(
+        name,
+        swap_bytes=0 if used is None and total == 0 else used,
+        total_bytes=told.get(NODE_TOTAL, total),
+        accessible_bytes=told.get(NODE_ACCESSIBLE),
+        reserved_bytes=told.get(NODE_RESERVED),
+        unassigned_bytes=told.get(NODE_UNASSIGNED),
+        cpu_millicores=_millicores(measured.usage.cpu) if measured else None,
+        memory_bytes=_bytes(measured.usage.memory) if measured else None,
+    )

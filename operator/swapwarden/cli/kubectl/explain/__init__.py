@@ -1,0 +1,1 @@
+"""`kubectl swap explain`: why a pod has its swap limit."""

@@ -1,0 +1,183 @@
+"""Whether the kernel holds what a pod is to have, told from the status of its node's NodeSwapState. Pure.
+
+An agent reports deviations only: what it does not list is, at the generation that it observed, as the spec says.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.api.conditions import ConditionType
+from swapwarden.api.violations import ViolationReason
+from swapwarden.cli.kubectl.cluster import health
+from swapwarden.cli.kubectl.output import sizes
+from swapwarden.policy import pods
+
+
+class Held(enum.StrEnum):
+    """How a pod's limit stands in the kernel."""
+
+    HELD = "Held"
+    DRAINING = "Draining"
+    """More swap is in use than wanted; the limit follows it down."""
+    WRITE_FAILED = "WriteFailed"
+    YIELDED = "Yielded"
+    """Another writer keeps lowering it, and is let."""
+    AWAITING_STATE = "AwaitingState"
+    BEHIND = "Behind"
+    """The agent has not told of the newest plan yet."""
+    UNREPAIRED = "Unrepaired"
+    """No agent is Ready: what it set holds, and what others undo stays undone."""
+    NOT_WRITTEN = "NotWritten"
+    """Nothing is written there: mode Audit or Restore, or no cgroup that could be written to."""
+    UNKNOWN = "Unknown"
+
+
+class Kernel(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What is known of a pod's limit in the kernel."""
+
+    status: Held
+    text: str
+    since: str = ""
+    """RFC 3339: for how long at least that has been so; empty where it is not held."""
+    exposures: int = 0
+    """How many times it was found above its value in the last ten minutes."""
+    exposed_milliseconds: int = 0
+    exposed_bytes: int = 0
+    """Swapped above the value meanwhile."""
+    exposed_text: str = ""
+    drift: str = ""
+    """What other writers do on the node."""
+
+
+_OF_NODE: Final = {
+    health.Standing.NO_STATE: Held.UNKNOWN,
+    health.Standing.NO_AGENT: Held.UNKNOWN,
+    health.Standing.INCOMPATIBLE: Held.NOT_WRITTEN,
+    health.Standing.RESTORING: Held.NOT_WRITTEN,
+    health.Standing.RESTORED: Held.NOT_WRITTEN,
+}
+"""Standings of a node that say all there is to say of its pods."""
+_WRONG: Final[dict[str, tuple[Held, str]]] = {
+    ViolationReason.WRITE_FAILED: (Held.WRITE_FAILED, "the kernel refuses the limit"),
+    ViolationReason.ACCESS_DENIED: (Held.WRITE_FAILED, "a container keeps the agent out of its cgroup"),
+    ViolationReason.UNREADABLE: (Held.WRITE_FAILED, "a cgroup of the pod cannot be read"),
+    ViolationReason.INTERNAL_ERROR: (Held.WRITE_FAILED, ""),
+    ViolationReason.DRAINING: (Held.DRAINING, ""),
+    ViolationReason.YIELDED: (Held.YIELDED, ""),
+    ViolationReason.AUDIT: (Held.NOT_WRITTEN, "mode Audit: the limit would be written"),
+    ViolationReason.AWAITING_STATE: (Held.AWAITING_STATE, ""),
+}
+"""By the reason of a violation; and what is to be said before the agent's own message, where that is not a sentence."""
+
+
+def look(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: bool | None) -> Kernel:
+    """How the limit of a pod stands; `found` is the state of its node, None where there is none."""
+    if found is None or found.spec is None:
+        return Kernel(Held.UNKNOWN, health.decide(None, state.StateStatus(), has_agent=has_agent).why)
+    spec, status = found.spec, found.status
+    own = [each for each in status.violations if each.pod == row.key]
+    held, text = (
+        _of_node(health.decide(spec, status, has_agent=has_agent))
+        or _of_pod(own)
+        or _of_state(spec, status, row, behind=status.observed_generation < found.metadata.generation)
+        or _unrepaired(has_agent)
+        or (Held.HELD, "the kernel holds it")
+    )
+    conditions = {each.type: each for each in status.conditions}
+    return msgspec.structs.replace(
+        _exposed(own),
+        status=held,
+        text=text,
+        since=_since(conditions, row) if held is Held.HELD else "",
+        drift=conditions[ConditionType.DRIFT].message if _is_true(conditions.get(ConditionType.DRIFT)) else "",
+    )
+
+
+def _is_true(condition: state.Condition | None) -> bool:
+    return condition is not None and condition.status == "True"
+
+
+def _of_node(verdict: health.Verdict) -> tuple[Held, str] | None:
+    """What holds for all pods of the node."""
+    held = _OF_NODE.get(verdict.standing)
+    return None if held is None else (held, verdict.why)
+
+
+def _of_pod(own: Sequence[state.Violation]) -> tuple[Held, str] | None:
+    """What the agent lists of this pod."""
+    wrong = next((each for each in own if each.reason in _WRONG), None)
+    if wrong is None:
+        return None
+    held, before = _WRONG[wrong.reason]
+    return held, _told(wrong, before)
+
+
+def _of_state(
+    spec: state.StateSpec, status: state.StateStatus, row: pods.PodRow, *, behind: bool
+) -> tuple[Held, str] | None:
+    """Why it does not follow from the pod's not being listed that all is well."""
+    if row.key not in spec.pods:
+        return Held.AWAITING_STATE, "the state does not name the pod yet"
+    if behind:
+        told = f"the agent has told of generation {status.observed_generation} of the state, there is a newer one"
+        return Held.BEHIND, f"{told}; it may be seconds late"
+    if status.violations_omitted:
+        return Held.UNKNOWN, f"{status.violations_omitted} deviations of the node are not listed, and may be this pod's"
+    if spec.mode is names.Mode.AUDIT:
+        return Held.NOT_WRITTEN, "mode Audit: nothing is written, and the kernel's value is what it would be anyway"
+    return None
+
+
+def _unrepaired(has_agent: bool | None) -> tuple[Held, str] | None:  # noqa: FBT001 there is nothing else to be
+    return (
+        (Held.UNREPAIRED, "no agent is Ready: what it set holds, what others undo stays undone")
+        if has_agent is False
+        else None
+    )
+
+
+def _told(wrong: state.Violation, before: str) -> str:
+    said = "; ".join(filter(None, (before, wrong.message))) or f"the agent says {wrong.reason}"
+    values = f"wanted {sizes.in_bytes(wrong.wanted)}, found {sizes.in_bytes(wrong.found)}" if _are_values(wrong) else ""
+    used = f"{sizes.size(wrong.swap_bytes)} in use" if wrong.swap_bytes else ""
+    where = "a container" if wrong.container else ""
+    return "; ".join(filter(None, (said, where, values, used)))
+
+
+def _are_values(wrong: state.Violation) -> bool:
+    """Whether both are values of memory.swap.max: what an agent says is untrusted."""
+    return all(value == names.MAX_SWAP or value.isdecimal() for value in (wrong.wanted, wrong.found))
+
+
+def _exposed(own: Sequence[state.Violation]) -> Kernel:
+    """What is known of times in which the pod was above its value: its own file's, or the worst of a container's."""
+    times = max((each for each in own if each.exposures), key=lambda each: each.exposed_milliseconds, default=None)
+    if times is None:
+        return Kernel(Held.UNKNOWN, "")
+    often = "once" if times.exposures == 1 else f"{times.exposures} times"
+    text = f"above its limit {often}, {times.exposed_milliseconds} ms in all"
+    text += f" ({', '.join(times.causes)})" if times.causes else ""
+    most = "" if names.UNWATCHED.isdisjoint(times.causes) else "at most "
+    text += (
+        f"; swapped {most}{sizes.size(times.swap_bytes)} meanwhile" if times.reason == ViolationReason.EXPOSED else ""
+    )
+    return Kernel(
+        Held.UNKNOWN,
+        "",
+        exposures=times.exposures,
+        exposed_milliseconds=times.exposed_milliseconds,
+        exposed_bytes=times.swap_bytes if times.reason == ViolationReason.EXPOSED else 0,
+        exposed_text=text,
+    )
+
+
+def _since(conditions: dict[str, state.Condition], row: pods.PodRow) -> str:
+    """The later of the pod's start and the time from which all of the node has been as specified."""
+    applied = conditions.get(ConditionType.APPLIED)
+    return max(row.started, applied.last_transition_time if applied is not None and _is_true(applied) else "")

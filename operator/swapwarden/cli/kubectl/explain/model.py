@@ -1,0 +1,503 @@
+"""Why a pod has its swap limit, or has none: from what was read of a cluster to what is to be said of one pod. Pure.
+
+The rules and every number are the planner's own (policy.plan.trace_pod); here they only get words.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.api.conditions import ConditionType
+from swapwarden.cli import behaviors
+from swapwarden.cli.kubectl.cluster import admissionpolicies, registration, workloads
+from swapwarden.cli.kubectl.explain import kernelview, remedies, rules
+from swapwarden.cli.kubectl.explain.planned import Planned, own_limit
+from swapwarden.cli.kubectl.output.sizes import in_bytes, size
+from swapwarden.policy import (
+    namespaces,
+    nodes,
+    overrides,
+    phases,
+    plan,
+    pods,
+    profiles,
+    qos,
+    quantity,
+    requirements,
+    swap,
+)
+
+Reason = names.Reason
+# Below, names of fields stand before those of modules.
+_Profile = profiles.Profile
+_ProfileRef = state.ProfileRef
+_State = state.NodeSwapState
+_PodRow = pods.PodRow
+_AdmissionPolicy = admissionpolicies.Policy
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What an agent's metrics say of a pod, in bytes."""
+
+    pod: int | None = None
+    """None: not among those that use most."""
+    containers: Mapping[str, int] = {}
+    """By name, of those that run."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What was read of a cluster."""
+
+    pod: workloads.Pod
+    node: nodes.NodeRow | None = None
+    """None where the pod has no node yet, it is gone, or may not be seen."""
+    profiles: Mapping[str, _Profile] | None = None
+    """By name; None where they may not be seen."""
+    history: Mapping[_ProfileRef, _Profile] = {}
+    """Profiles as they were in generations that nodes may still follow."""
+    state: _State | None = None
+    """Of the pod's node; None where there is none, or it may not be seen."""
+    namespace: Mapping[str, str] | None = None
+    """Labels of the pod's namespace; None where they may not be seen."""
+    others: tuple[_PodRow, ...] | None = None
+    """The other pods of the node; None where they may not be seen, or were not asked for."""
+    has_agent: bool | None = None
+    """Whether a Ready agent is on the node; None where that is not known."""
+    used: Usage | None = None
+    """None where nobody could be asked."""
+    registrations: tuple[registration.Registration, ...] = ()
+    """MutatingWebhookConfigurations; none where they may not be seen."""
+    policies: tuple[_AdmissionPolicy, ...] = ()
+    """Those that stand in for the webhook; none where there is one, or where they may not be seen."""
+    unseen: tuple[str, ...] = ()
+    """Kinds of what the user may not see, by plural."""
+
+
+class Source(enum.StrEnum):
+    """Where a pod's policy comes from."""
+
+    POD = "Pod"
+    NAMESPACE = "Namespace"
+    NOTHING = "Nothing"
+
+
+class Policy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The policy of the pod."""
+
+    value: str | None
+    source: Source
+    text: str
+    valid: bool = True
+
+
+class Rule(msgspec.Struct, frozen=True, rename="camel"):
+    """A rule that was tried."""
+
+    reason: Reason
+    matched: bool
+    why: str
+
+
+class Number(msgspec.Struct, frozen=True, rename="camel"):
+    """A line of the arithmetic."""
+
+    of: str
+    formula: str
+    result: str
+    """As memory.swap.max takes it: bytes, 0 or max."""
+
+
+class Governing(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The profile that the node follows, and why that one."""
+
+    name: str
+    behavior: names.Behavior
+    generation: int
+    text: str
+    override: int | None = None
+    """Place of the override that selects the pod."""
+    override_text: str = ""
+
+
+class Given(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a pod is to have."""
+
+    swap_max: str | None
+    reason: Reason | None
+    containers: dict[str, str | None] = {}
+
+
+class Enforced(msgspec.Struct, frozen=True, rename="camel"):
+    """What the pod's condition SwapPolicyEnforced says, for those who may not see the node's state."""
+
+    status: str
+    reason: str
+    message: str
+
+
+class Explanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """All that is said of one pod."""
+
+    namespace: str
+    name: str
+    summary: str
+    qos: qos.Class
+    node: str
+    policy: Policy
+    admission: str = ""
+    """Why admission passes by such a pod; empty where it is, where it would not matter, or if not known."""
+    node_text: str = ""
+    profile: Governing | None = None
+    rules: list[Rule] = []
+    numbers: list[Number] = []
+    behaviors: list[Number] = []
+    """Where the node or its profile is not known: what the pod gets by each behavior."""
+    wanted: Given | None = None
+    """What the node's state says; None where it says nothing."""
+    planned: Given | None = None
+    """What the rules give now."""
+    wanted_text: str = ""
+    kernel: kernelview.Kernel | None = None
+    enforced: Enforced | None = None
+    used_bytes: int | None = None
+    used_containers: dict[str, int] = {}
+    secrets: str = ""
+    changes: list[remedies.Change] = []
+    unseen: list[str] = []
+
+
+def explain(seen: Seen) -> Explanation:
+    """Say of one pod all that can be said."""
+    pod, row = seen.pod, pods.project(seen.pod)
+    if seen.node is not None:
+        row = row.on(seen.node.uid)
+    planned, waiting = None, ""
+    if not row.terminal and seen.node is not None and seen.profiles is not None:
+        try:
+            planned = _plan(seen, seen.node, row)
+        except overrides.UnknownNamespaceError:
+            waiting = "an override may select the pod by labels of its namespace, which are not known"
+    wanted = _wanted(seen, row)
+    stands = row.node and not row.terminal and names.STATE_PLURAL not in seen.unseen
+    kernel = kernelview.look(seen.state, row, has_agent=seen.has_agent) if stands else None
+    return Explanation(
+        namespace=row.namespace,
+        name=row.name,
+        summary=_summary(seen, row, planned, wanted),
+        qos=row.qos,
+        node=row.node,
+        policy=policy_of(row),
+        admission=registration.missed(seen.registrations, pod, seen.namespace)
+        or admissionpolicies.missed(seen.policies, pod, seen.namespace),
+        node_text=_node_text(seen, row),
+        profile=_governing(row, planned) if planned else None,
+        rules=_rules(planned) if planned else [],
+        numbers=list(_numbers(row, planned)) if planned else [],
+        behaviors=[] if planned or row.terminal else list(_behaviors(row)),
+        wanted=wanted,
+        planned=_given(planned.trace.decision) if planned else None,
+        wanted_text=waiting or _difference(seen, row, planned, wanted),
+        kernel=kernel,
+        enforced=_enforced(pod) if names.STATE_PLURAL in seen.unseen and not row.terminal else None,
+        used_bytes=seen.used.pod if seen.used else None,
+        used_containers=dict(seen.used.containers) if seen.used else {},
+        secrets=_secrets(seen),
+        changes=[] if row.terminal else list(remedies.changes(pod, row, planned)),
+        unseen=list(seen.unseen),
+    )
+
+
+def policy_of(row: pods.PodRow) -> Policy:
+    """The pod's policy, and whose word it is."""
+    if row.policy is None:
+        unasked = row.namespace in namespaces.UNDEFAULTED
+        why = "; pods of this namespace are given no default" if unasked else ""
+        return Policy(None, Source.NOTHING, f"none: the pod gets what its node's profile gives{why}")
+    source = Source.NAMESPACE if row.defaulted else Source.POD
+    if not rules.is_policy(row.policy):
+        text = f"{rules.no_policy(row.policy)}; it counts as Disabled"
+        return Policy(row.policy, source, text, valid=False)
+    default = f"the default of namespace {row.namespace} when the pod was made"
+    return Policy(row.policy, source, f"{row.policy}, {default if row.defaulted else 'an annotation of the pod'}")
+
+
+def _plan(seen: Seen, node: nodes.NodeRow, row: pods.PodRow) -> Planned:
+    known = seen.profiles or {}
+    selection = profiles.select(known.values(), node.labels)
+    reported = seen.state.status.facts if seen.state else None
+    facts = nodes.facts(node, reported)
+    profile, chosen = selection.profile, _chosen(selection, known, node)
+    spec = seen.state.spec if seen.state else None
+    if spec is not None and spec.profile != plan.reference(profile):
+        older = profiles.BUILT_IN if spec.profile.name == names.BUILT_IN_PROFILE else seen.history.get(spec.profile)
+        if older is not None:
+            newest = f"{profile.name} generation {profile.generation}"
+            profile, chosen = older, f"in force now; {newest} is next, when the rollout comes to the node"
+    labels: namespaces.Labels = {} if seen.namespace is None else {row.namespace: seen.namespace}
+    others = seen.others or ()
+    trace = plan.trace_pod(profile, facts, row, others, labels)
+    return Planned(seen.pod, row, profile, chosen, facts, reported is not None, trace, others, labels)
+
+
+def _chosen(selection: profiles.Selection, known: Mapping[str, profiles.Profile], node: nodes.NodeRow) -> str:
+    profile = selection.profile
+    if profile.name == names.BUILT_IN_PROFILE:
+        found = "there is no profile" if not known else f"none of {len(known)} profiles selects the node"
+        return f"built in, as {found}: what the kubelet gives stays"
+    if selection.conflicts:
+        ties = ", ".join(selection.conflicts)
+        return f"the oldest of those with priority {profile.priority}; they select the node, too: {ties}"
+    below = sorted(
+        (each for each in known.values() if each.name != profile.name and each.selects(node.labels)),
+        key=lambda each: (-each.priority, each.name),
+    )
+    if not below:
+        return "the only one that selects the node"
+    return f"priority {profile.priority}, before " + ", ".join(f"{each.name} ({each.priority})" for each in below)
+
+
+def _governing(row: pods.PodRow, planned: Planned) -> Governing:
+    profile, place = planned.profile, planned.trace.override
+    return Governing(
+        name=profile.name,
+        behavior=profile.behavior,
+        generation=profile.generation,
+        text=planned.chosen,
+        override=place,
+        override_text=_override_text(row, profile, place),
+    )
+
+
+def _override_text(row: pods.PodRow, profile: profiles.Profile, place: int | None) -> str:
+    if place is not None:
+        override = profile.overrides[place]
+        said = [] if override.policy is None else [f"policy {override.policy}"]
+        said += [] if override.swap_limit is None else [f"at most {size(override.swap_limit)}"]
+        return f"overrides[{place}] selects the pod: {', '.join(said)}"
+    if not profile.overrides:
+        return ""
+    if swap.forbids_swap(row.policy) and not row.defaulted:
+        return f"none of {len(profile.overrides)} counts: the pod itself refuses swap"
+    return f"none of {len(profile.overrides)} selects the pod"
+
+
+def _given(decision: swap.PodDecision) -> Given:
+    return Given(decision.swap_max, decision.reason, {one.name: one.swap_max for one in decision.containers})
+
+
+def _wanted(seen: Seen, row: pods.PodRow) -> Given | None:
+    spec = seen.state.spec if seen.state else None
+    found = spec.pods.get(row.key) if spec else None
+    if found is None:
+        return None
+    containers = {
+        one.name: found.containers[one.id].swap_max if one.id in found.containers else found.each
+        for one in row.containers
+        if one.id in found.containers or found.each is not None
+    }
+    return Given(found.swap_max, found.reason, containers)
+
+
+def _difference(seen: Seen, row: pods.PodRow, planned: Planned | None, wanted: Given | None) -> str:
+    """What is to be said where the node's state is not what the rules give."""
+    spec = seen.state.spec if seen.state else None
+    if row.terminal or spec is None:
+        return ""
+    if spec.mode is names.Mode.RESTORE:
+        return "the state orders to put back what was there before Swapwarden"
+    if wanted is None:
+        denied = spec.on_unknown_pod is names.UnknownPod.DENY
+        return f"the state does not name the pod yet: until then {'it has no swap' if denied else 'it is left alone'}"
+    if planned is not None and wanted.swap_max != planned.trace.decision.swap_max:
+        return (
+            f"by what is known now it would be {in_bytes(planned.trace.decision.swap_max)}; if that does not come, see"
+            " whether the controller runs"
+        )
+    return ""
+
+
+def _summary(seen: Seen, row: pods.PodRow, planned: Planned | None, wanted: Given | None) -> str:
+    if row.terminal:
+        return f"has ended ({seen.pod.status.phase}): pods that have ended are not planned, and use no swap"
+    known = wanted or (_given(planned.trace.decision) if planned else None)
+    if known is not None:
+        return _amount(known.swap_max)
+    # What the pod says of itself holds whatever the node says, but an override can lift a namespace's default.
+    if swap.forbids_swap(row.policy) and not row.defaulted:
+        return "no swap, on any node with an agent"
+    if not row.node:
+        return "not on a node yet: what it gets depends on the node's profile"
+    return "what it gets depends on the profile of its node, which cannot be seen"
+
+
+def _amount(swap_max: str | None) -> str:
+    match swap_max:
+        case None:
+            return "not limited: nothing can be enforced on its node"
+        case "0":
+            return "no swap"
+        case names.MAX_SWAP:
+            return "as much swap as the kubelet gives: no limit of Swapwarden's"
+        case _:
+            return f"up to {size(int(swap_max))} of swap"
+
+
+def _node_text(seen: Seen, row: pods.PodRow) -> str:
+    if not row.node:
+        return "none yet: the pod waits to be scheduled"
+    if seen.node is None:
+        return f"{row.node}, which {'may not be seen' if 'nodes' in seen.unseen else 'does not exist any more'}"
+    found = seen.state.status.facts if seen.state else None
+    facts = nodes.facts(seen.node, found)
+    swap_text = f"{size(facts.swap_bytes)} swap" if facts.swap_bytes else "no swap"
+    devices = [
+        f"{each.name} ({each.backing}{', encrypted' if each.encrypted else ''})"
+        for each in facts.devices[: requirements.NAMED]
+    ]
+    on = f" on {', '.join(devices)}" if devices else ""
+    said = "" if found else "; by the Node's own word, as no agent has reported"
+    return f"{row.node}: {size(facts.memory_bytes)} memory, {swap_text}{on}{said}"
+
+
+def _rules(planned: Planned) -> list[Rule]:
+    return [Rule(step.reason, step.matched, rules.why(step, planned)) for step in planned.trace.steps]
+
+
+def _numbers(row: pods.PodRow, planned: Planned) -> Iterator[Number]:
+    """The arithmetic. Every result is the planner's."""
+    matched = [step for step in planned.trace.steps if step.matched]
+    base = next((step.decision for step in matched if step.decision is not None), None)
+    if base is None or base.reason in _WITHOUT_NUMBERS:
+        return
+    profile, facts = planned.profile, planned.facts
+    shares = profile.behavior is not names.Behavior.KUBELET
+    if shares:
+        yield _of_node(profile, facts)
+    for one, decided in zip(row.containers, base.containers, strict=True):
+        if one.kind is not phases.Kind.EPHEMERAL and (shares or own_limit(one) is not None):
+            yield Number(_label(one), _of_container(one, planned), decided.swap_max or "")
+    yield Number("pod", _of_pod(row, planned), base.swap_max or "")
+    for step in matched:
+        if step.decision is None or step.decision is base:
+            continue
+        if step.reason is Reason.OVERCOMMIT_REACHED:
+            total = swap.available(profile, facts) * (profile.overcommit_percent or 0) // 100
+            left = max(0, planned.trace.left or 0)
+            formula = f"{profile.overcommit_percent}% of {size(swap.available(profile, facts))} (overcommitPercent)"
+            formula += f" - {size(total - left)} of pods before it"
+        else:
+            override = profile.overrides[planned.trace.override or 0]
+            formula = f"at most {size(override.swap_limit or 0)} (overrides[{planned.trace.override}])"
+        yield Number("pod", formula, step.decision.swap_max or "")
+
+
+_WITHOUT_NUMBERS: Final = frozenset(
+    {
+        Reason.NODE_INCOMPATIBLE,
+        Reason.POLICY_DISABLED,
+        Reason.INVALID_POLICY,
+        Reason.OVERRIDE_DISABLED,
+        Reason.REQUIREMENT_UNMET,
+        Reason.PROFILE_NO_SWAP,
+        Reason.CRITICAL_POD,
+        Reason.QOS_NOT_ELIGIBLE,
+        Reason.NO_LIMIT,
+    }
+)
+
+
+def _label(one: pods.ContainerRow) -> str:
+    kind = {phases.Kind.INIT: " (init)", phases.Kind.SIDECAR: " (sidecar)"}.get(one.kind, "")
+    return f"{one.name}{kind}"
+
+
+def _of_node(profile: profiles.Profile, facts: nodes.NodeFacts) -> Number:
+    available = swap.available(profile, facts)
+    if profile.system_reserved is None:
+        return Number("node", "its swap, nothing reserved", str(available))
+    reserved = profile.reserved(facts.swap_bytes)
+    return Number(
+        "node",
+        f"{size(facts.swap_bytes)} - {size(reserved)} (systemReserved {profile.system_reserved})",
+        str(available),
+    )
+
+
+def _of_container(one: pods.ContainerRow, planned: Planned) -> str:
+    limit = own_limit(one)
+    own = "" if limit is None else f"its limit {size(limit)}"
+    if planned.profile.behavior is names.Behavior.LIMITED_SWAP:
+        share = _share(one, planned)
+        return f"{share}, at most {own}" if own else share
+    if planned.profile.behavior is names.Behavior.KUBELET:
+        return f"{own}, or what the kubelet gives where that is less"
+    if not own:
+        return "no limit of its own: below the pod's" if planned.has_whole_limit else "no limit"
+    top = planned.profile.max_per_container
+    return own if top is None or top >= (limit or 0) else f"{own}, at most {size(top)} (maxPerContainer)"
+
+
+def _share(one: pods.ContainerRow, planned: Planned) -> str:
+    facts = planned.facts
+    if not one.request:
+        return "no memory request"
+    if one.request == one.limit:
+        return f"its memory request equals its limit ({size(one.request)})"
+    if one.request > facts.memory_bytes:
+        return f"its request {size(one.request)} is more than the node's memory"
+    available = swap.available(planned.profile, facts)
+    return f"request {size(one.request)} / memory {size(facts.memory_bytes)} x {size(available)}"
+
+
+def _of_pod(row: pods.PodRow, planned: Planned) -> str:
+    profile, facts = planned.profile, planned.facts
+    own = "" if row.swap_limit is None else f"its limit {size(quantity.capped(row.swap_limit))}"
+    if profile.behavior is names.Behavior.KUBELET:
+        return f"{own}, or what the kubelet gives where that is less" if own else "no limit: what the kubelet gives"
+    starts = any(one.kind is phases.Kind.INIT for one in row.containers)
+    total = "the larger of its containers together and its start-up" if starts else "its containers together"
+    if profile.behavior is names.Behavior.LIMITED_SWAP:
+        return f"{total}, at most {own}" if own else total
+    if not own and planned.has_whole_limit:
+        own = f"overrides[{planned.trace.override}]"
+    tops = [("maxPerPod", profile.max_per_pod), ("the node's", swap.available(profile, facts))]
+    bounds = [f"at most {size(top)} ({which})" for which, top in tops if top is not None]
+    bounded = any(step.reason is Reason.BOUNDED for step in planned.trace.steps)
+    return ", ".join([own or total, *(bounds if bounded else [])])
+
+
+def _behaviors(row: pods.PodRow) -> Iterator[Number]:
+    """What the pod gets by each behavior, where it does not itself refuse swap; an override may lift a default."""
+    if behaviors.refused(row) is not None and not (row.defaulted and row.policy == names.Policy.DISABLED):
+        return
+    for one in behaviors.each(row):
+        yield Number(one.behavior, one.text, one.swap_max)
+
+
+def _enforced(pod: workloads.Pod) -> Enforced | None:
+    found = pod.enforced
+    return None if found is None else Enforced(found.status, found.reason, found.message)
+
+
+def _secrets(seen: Seen) -> str:
+    """Whether Secrets of the pod can reach a disk; empty where the node does not tell."""
+    status = seen.state.status if seen.state else None
+    if status is None or status.facts is None:
+        return ""
+    volumes = [each.name for each in seen.pod.spec.volumes if each.secret is not None or each.projected is not None]
+    has = f"it mounts {len(volumes)} volumes with secrets or tokens" if volumes else "it mounts none"
+    if not status.facts.swap_bytes:
+        return "cannot reach a disk: the node has no swap"
+    found = next((one for one in status.conditions if one.type == ConditionType.SECRETS_ON_DISK), None)
+    if found is not None:
+        return f"can reach the disk, whatever the pod's limit: their pages are the kubelet's ({has}). {found.message}"
+    if status.facts.tmpfs_noswap:
+        return "stay in memory: the kubelet mounts them with noswap"
+    if status.facts.devices and all(each.encrypted for each in status.facts.devices):
+        return "reach swap encrypted only, or not at all"
+    return "stay in memory: the kubelet, whose pages they are, does not swap"

@@ -1,0 +1,88 @@
+"""A pod as it is planned: what the words about it are made from."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.cli.kubectl.cluster import workloads
+from swapwarden.policy import namespaces, nodes, plan, pods, profiles, quantity
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A pod that is planned, and how."""
+
+    pod: workloads.Pod
+    row: pods.PodRow
+    profile: profiles.Profile
+    chosen: str
+    """How the profile was chosen."""
+    facts: nodes.NodeFacts
+    reported: bool
+    """Whether the facts are an agent's."""
+    trace: plan.Trace
+    others: tuple[pods.PodRow, ...] = ()
+    """The other pods of the node, as far as they were read."""
+    known: namespaces.Labels = {}
+    """Labels of the pod's namespace, where they were read."""
+
+    def made_anew(self, pod: workloads.Pod) -> Planned:
+        """What the rules give POD in this one's place once it is made: its template says all, its status nothing."""
+        bare = msgspec.structs.replace(pod, status=workloads.Status())
+        return self._planned(pod=bare, row=msgspec.structs.replace(pods.project(bare), node=self.row.node))
+
+    def governed(self, **fields: object) -> Planned:
+        """What the rules give under the profile with other FIELDS."""
+        return self._planned(profile=msgspec.structs.replace(self.profile, **fields))
+
+    def on(self, facts: nodes.NodeFacts) -> Planned:
+        """What the rules give on a node like that."""
+        return self._planned(facts=facts)
+
+    def _planned(self, **fields: object) -> Planned:
+        changed = msgspec.structs.replace(self, **fields)
+        trace = plan.trace_pod(changed.profile, changed.facts, changed.row, changed.others, changed.known)
+        return msgspec.structs.replace(changed, trace=trace)
+
+    @property
+    def override(self) -> profiles.Override | None:
+        """The override that selects the pod."""
+        return None if self.trace.override is None else self.profile.overrides[self.trace.override]
+
+    @property
+    def override_name(self) -> str:
+        """As it is found in the profile: overrides[1]."""
+        return f"overrides[{self.trace.override}]"
+
+    @property
+    def has_whole_limit(self) -> bool:
+        """Whether there is a limit on the pod as a whole under WorkloadControlled, its own or an override's."""
+        named = self.override is not None and self.override.swap_limit is not None
+        return self.row.swap_limit is not None or (named and not self.row.limited())
+
+    @property
+    def where(self) -> str:
+        """Where annotations of the pod are written."""
+        if self.pod.is_mirror:
+            return f"the pod's file on {self.row.node}"
+        workload = workloads.guess(self.pod)
+        return f"the pod template of {workload}" if workload else "the pod, made anew"
+
+    @property
+    def edit(self) -> str:
+        """The command that changes the profile."""
+        return f"kubectl edit nodeswapprofile {self.profile.name}"
+
+
+def own_limit(one: pods.ContainerRow) -> int | None:
+    """A container's own limit in bytes: of its annotation and what it asks of the resource the smaller."""
+    stated = [] if one.swap_limit is None else [quantity.capped(one.swap_limit)]
+    stated += [] if one.swap_resource is None else [one.swap_resource]
+    return min(stated, default=None)
+
+
+def wrong_limits(row: pods.PodRow) -> list[tuple[str, str]]:
+    """Annotations for limits that are no quantity, with their values."""
+    stated = [(names.LIMIT_ANNOTATION, row.swap_limit)]
+    stated += [(names.CONTAINER_LIMIT_PREFIX + one.name, one.swap_limit) for one in row.containers]
+    return [(key, value) for key, value in stated if value is not None and not quantity.is_quantity(value)]

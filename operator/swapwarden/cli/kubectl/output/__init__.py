@@ -1,0 +1,1 @@
+"""Print tables, JSON and YAML, and sizes."""

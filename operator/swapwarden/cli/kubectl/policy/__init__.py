@@ -1,0 +1,1 @@
+"""`kubectl swap policy`: change the policy of a workload or a namespace."""

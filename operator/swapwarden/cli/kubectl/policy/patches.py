@@ -1,0 +1,176 @@
+"""How a workload's pods, or those of a namespace, get another policy: the patch, and what comes of it. Pure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.cli.kubectl.cluster import workloads
+from swapwarden.policy import namespaces
+from swapwarden.webhook import review, rules
+
+Json = dict[str, Any]
+
+
+class Meta(msgspec.Struct, frozen=True, rename="camel"):
+    """Metadata of a workload, as far as it is read."""
+
+    name: str
+    namespace: str = ""
+    owner_references: list[workloads.Owner] = []
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """A workload as it comes from the API server."""
+
+    metadata: Meta
+    spec: Json = {}
+    status: Json = {}
+
+
+def wrong_value(value: str) -> str | None:
+    """What admission would say of a policy that is not understood; None where it is."""
+    pod = review.Pod(review.Metadata(annotations={names.POLICY_ANNOTATION: value}))
+    return next((cause.message for cause in rules.wrong_values(pod)), None)
+
+
+def patch(kind: workloads.Kind, value: str | None) -> Json:
+    """The merge patch (RFC 7386) of a workload whose pods are to have the policy; None takes it away."""
+    found: Json = {"metadata": {"annotations": {names.POLICY_ANNOTATION: value}}}
+    for part in reversed(kind.template):
+        found = {part: found}
+    return found
+
+
+def patch_command(kind: str, name: str, namespace: str, change: Json, options: Iterable[str] = ()) -> str:
+    """The command that applies a patch."""
+    body = json.dumps(change, separators=(",", ":"))
+    return shlex.join(["kubectl", *options, "patch", kind, name, "-n", namespace, "--type=merge", "-p", body])
+
+
+def label_patch(value: str | None) -> Json:
+    """The merge patch of a namespace whose new pods are to have the policy by default; None takes it away."""
+    return {"metadata": {"labels": {names.DEFAULT_POLICY_LABEL: value}}}
+
+
+def label_command(name: str, value: str | None, options: Iterable[str] = ()) -> str:
+    """The command that gives a namespace its default, or takes it away."""
+    word = f"{names.DEFAULT_POLICY_LABEL}-" if value is None else f"{names.DEFAULT_POLICY_LABEL}={value}"
+    overwrite = [] if value is None else ["--overwrite"]
+    return shlex.join(["kubectl", *options, "label", "namespace", name, word, *overwrite])
+
+
+def of_namespace(name: str) -> Iterator[str]:
+    """What is to be known of a namespace's default."""
+    yield "a default counts for new pods without a policy of their own: those that exist keep what they have"
+    if name in namespaces.UNDEFAULTED:
+        yield f"pods of {name} are given no default: it must come up without Swapwarden's webhook"
+
+
+def anew(pod: workloads.Pod, value: str | None, options: Sequence[str] = ()) -> str:
+    """The commands that end a pod which nobody manages, and make it again with another policy."""
+    of_ours = (names.POLICY_ANNOTATION, names.POLICY_SOURCE_ANNOTATION)
+    words = [] if value is None else [f"{names.POLICY_ANNOTATION}={value}"]
+    words += [f"{key}-" for key in of_ours if key in pod.metadata.annotations and not (value and key == of_ours[0])]
+    kubectl = ["kubectl", *options]
+    get = [*kubectl, "get", "pod", pod.metadata.name, "-n", pod.metadata.namespace, "-o", "yaml"]
+    annotate = ["kubectl", "annotate", "--local", "--overwrite", "-f", "-", "-o", "yaml", *words]
+    return " | ".join(shlex.join(each) for each in (get, annotate, [*kubectl, "replace", "--force", "-f", "-"]))
+
+
+def current(kind: workloads.Kind, workload: Workload) -> str | None:
+    """The policy in the pod template; None where there is none."""
+    annotations = _annotations(_template(kind, workload))
+    found = annotations.get(names.POLICY_ANNOTATION)
+    return found if isinstance(found, str) else None
+
+
+def problems(kind: workloads.Kind, workload: Workload, value: str | None) -> list[str]:
+    """What admission would refuse the pods for that the template made with this policy."""
+    template = _template(kind, workload)
+    annotations = {key: text for key, text in _annotations(template).items() if key != names.POLICY_ANNOTATION}
+    if value is not None:
+        annotations[names.POLICY_ANNOTATION] = value
+    owners = [review.Owner(kind.name, controller=True)]
+    metadata = review.Metadata(annotations=annotations, owner_references=owners)
+    try:
+        spec = msgspec.convert(template.get("spec") or {}, review.PodSpec)
+    except msgspec.ValidationError:
+        spec = review.PodSpec()
+    return [f"{cause.field}: {cause.message}" for cause in rules.errors(review.Pod(metadata, spec))]
+
+
+def _template(kind: workloads.Kind, workload: Workload) -> Mapping[str, Any]:
+    found: Any = {"spec": workload.spec}
+    for part in kind.template:
+        found = found.get(part) or {}
+    return found if isinstance(found, dict) else {}
+
+
+def _annotations(template: Mapping[str, Any]) -> dict[str, str]:
+    found = (template.get("metadata") or {}).get("annotations") or {}
+    return {key: str(value) for key, value in found.items()}
+
+
+def consequence(kind: workloads.Kind, workload: Workload) -> str:
+    """What becomes of the workload's pods when its template changes."""
+    spec, status = workload.spec, workload.status
+    match kind.name:
+        case "Deployment":
+            return _rolls(spec.get("replicas", 1), spec.get("strategy") or {}, paused=bool(spec.get("paused")))
+        case "StatefulSet":
+            return _rolls(spec.get("replicas", 1), spec.get("updateStrategy") or {})
+        case "DaemonSet":
+            return _rolls(status.get("desiredNumberScheduled", 0), spec.get("updateStrategy") or {})
+        case "CronJob":
+            return "counts for jobs that are made from now on; a job that runs goes on as it is"
+        case _:
+            return f"its {spec.get('replicas', 1)} pods stay as they are; it makes new ones where you delete them"
+
+
+_ROLLING: Final = ("maxUnavailable", "maxSurge", "partition")
+
+
+def _rolls(pods: object, strategy: Mapping[str, Any], *, paused: bool = False) -> str:
+    kind = str(strategy.get("type") or "RollingUpdate")
+    if kind == "OnDelete":
+        return f"its {pods} pods stay until they are deleted (OnDelete), and come back with the policy"
+    rolling = strategy.get("rollingUpdate") or {}
+    details = [f"{key} {rolling[key]}" for key in _ROLLING if key in rolling]
+    how = ", ".join([kind, *details])
+    when = ", once it is resumed: it is paused" if paused else ""
+    return f"its {pods} pods will be replaced ({how}){when}"
+
+
+def of_immutable(kind: workloads.Kind, name: str, value: str | None) -> str:
+    """Why the template cannot be changed, and what to do."""
+    what = (
+        f"without the annotation {names.POLICY_ANNOTATION}"
+        if value is None
+        else f"with the annotation {names.POLICY_ANNOTATION}: {value} in {'.'.join(kind.template)}.metadata.annotations"
+    )
+    return (
+        f"the pod template of {kind.word}/{name} is immutable: make it anew {what} from its manifest"
+        " (kubectl replace --force -f FILE), which ends its pods"
+    )
+
+
+def of_unknown(owner: workloads.Owner, value: str | None, namespace: str, options: Sequence[str] = ()) -> str:
+    """What to try with an owner of a kind that is not known here."""
+    group, _, version = owner.api_version.rpartition("/")
+    word = f"{owner.kind.lower()}.{version}.{group}" if group else owner.kind.lower()
+    change: Json = {"spec": {"template": {"metadata": {"annotations": {names.POLICY_ANNOTATION: value}}}}}
+    return patch_command(word, owner.name, namespace, change, options)
+
+
+def managed(kind: workloads.Kind, workload: Workload, owner: workloads.Owner) -> str:
+    """What to say of a workload that somebody else manages."""
+    return (
+        f"{kind.word}/{workload.metadata.name} is managed by {owner.kind} {owner.name} ({owner.api_version}), which may"
+        " undo the change: see whether pods' annotations can be set there"
+    )

@@ -1,0 +1,1 @@
+"""`kubectl swap simulate`: what profiles would change before they are applied."""

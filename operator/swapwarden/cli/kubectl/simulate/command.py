@@ -1,0 +1,73 @@
+"""`kubectl swap simulate`: what other profiles would do to this cluster, before they are applied."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from swapwarden.cli.kubectl import candidates, flags, whole
+from swapwarden.cli.kubectl.cluster import session
+from swapwarden.cli.kubectl.output import tables
+
+EXAMPLES: Final = """\b
+Examples:
+  kubectl swap simulate -f profile.yaml             who gains or loses swap, and where
+  kubectl swap simulate -f profiles/ --delete old   several profiles at once, and one less
+  kubectl swap simulate -f profile.yaml -n shop     what concerns the pods of a namespace
+"""
+
+
+@click.command("simulate", epilog=EXAMPLES)
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="File, directory or -: profiles to try. Repeatable.",
+)
+@click.option("--delete", multiple=True, metavar="NAME", help="Try the removal of this profile. Repeatable.")
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=candidates.nodes,
+    help="Only what concerns this node. Repeatable.",
+)
+@click.option("--all", "everything", is_flag=True, help="List pods and nodes that stay as they are, too.")
+@flags.selector
+@flags.printing
+@flags.namespace
+@flags.cluster
+def command(
+    *,
+    files: tuple[str, ...],
+    delete: tuple[str, ...],
+    nodes: tuple[str, ...],
+    everything: bool,
+    selector: str,
+    form: tables.Form,
+    target: session.Target,
+) -> None:
+    """Show what profiles would do to this cluster, before they are applied."""
+    if not files and not delete:
+        raise click.UsageError("nothing to try: give profiles with -f, or the name of one with --delete")
+    if form.output == "name":
+        raise click.UsageError("-o name says too little here: take wide, json or yaml")
+    session.run(
+        target,
+        lambda asked: whole.run(
+            asked,
+            whole.EVERYTHING,
+            "simulate.report",
+            target,
+            form,
+            files=files,
+            delete=delete,
+            nodes=nodes,
+            everything=everything,
+            selector=selector,
+        ),
+    )

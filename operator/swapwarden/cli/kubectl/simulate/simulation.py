@@ -1,0 +1,463 @@
+"""What other profiles would do to a cluster: the controller's own planning, as things are and as they would be.
+
+Pure: from what was read of the cluster to plain data.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.api.conditions import ConditionType
+from swapwarden.cli.kubectl.cluster import snapshot
+from swapwarden.cli.kubectl.output import tables
+from swapwarden.controller import cluster
+from swapwarden.policy import labels, nodes, plan, pods, profiles, rollout, swap
+
+Place = tuple[str, str]
+"""A pod's namespace and name."""
+
+_LIMITED: Final = profiles.Profile(name=names.BUILT_IN_PROFILE, behavior=names.Behavior.LIMITED_SWAP)
+
+
+class Direction(enum.StrEnum):
+    """What becomes of a pod's swap."""
+
+    GAINS = "Gains"
+    LOSES = "Loses"
+    SAME = "Same"
+    UNKNOWN = "Unknown"
+    """The kubelet decides, before or after, and it is not known how; or the pod's namespace is not known."""
+
+
+class Given(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What a pod gets by one plan."""
+
+    profile: str
+    reason: names.Reason | None
+    """None where the pod waits: labels of its namespace decide, and are not known."""
+    swap_max: str | None = None
+    """The pod's memory.swap.max; None where nothing is written."""
+    override: int | None = None
+    """Place in the profile's overrides of the one that made the difference."""
+    audit: bool = False
+    """Whether the profile only reports."""
+    kubelet: str | None = None
+    """Where the kubelet decides: the most that it gives the pod, bytes or max; None where that is not known."""
+
+    @property
+    def bytes(self) -> float | None:
+        """The most that the pod can use: infinite where nothing limits it, None where that is not known."""
+        if self.reason is None:
+            return None
+        own = math.inf if self.audit else _number(self.swap_max)
+        left_to_kubelet = self.audit or self.reason is names.Reason.KUBELET_DECIDES
+        if not left_to_kubelet or own == 0:
+            return own
+        return None if self.kubelet is None else min(own, _number(self.kubelet))
+
+
+class PodChange(msgspec.Struct, frozen=True):
+    """A pod, what it gets now, and what it would get."""
+
+    namespace: str
+    name: str
+    node: str
+    before: Given
+    after: Given
+    used: int | None = None
+    """Swap in use now, in bytes; None where that is not known."""
+
+    @property
+    def direction(self) -> Direction:
+        """What becomes of its swap."""
+        old, new = self.before.bytes, self.after.bytes
+        if old is None or new is None:
+            alike = (self.before.reason, self.before.swap_max) == (self.after.reason, self.after.swap_max)
+            alike = alike and self.before.audit == self.after.audit and self.before.reason is not None
+            return Direction.SAME if alike else Direction.UNKNOWN
+        if old == new:
+            return Direction.SAME
+        return Direction.GAINS if new > old else Direction.LOSES
+
+    @property
+    def above(self) -> int:
+        """Bytes in use above what it would get; 0 where it is not known what is in use."""
+        limit = self.after.bytes
+        if self.used is None or limit is None or limit >= self.used:
+            return 0
+        return self.used - int(limit)
+
+
+class NodeChange(msgspec.Struct, frozen=True):
+    """A node, the profile that it follows now, and the one that it would follow."""
+
+    node: str
+    before: profiles.Profile
+    after: profiles.Profile
+    settings: dict[str, tuple[str | None, str | None]] = {}
+    """What of the node's own plan would change, besides pods: before and after by name, None where absent."""
+    swap_label: tuple[bool, bool] = (False, False)
+    """Whether pods can get swap there, by which Required pods are placed."""
+    conflicts: tuple[str, ...] = ()
+    """Other profiles of the same priority that would select it, too."""
+
+    @property
+    def changes_profile(self) -> bool:
+        """Whether another profile would govern it."""
+        return self.before.name != self.after.name
+
+    @property
+    def changes(self) -> bool:
+        """Whether it would follow another profile, or another version of it."""
+        return plan.reference(self.before) != plan.reference(self.after)
+
+
+class Wave(msgspec.Struct, frozen=True):
+    """Nodes whose turn comes at one time."""
+
+    nodes: tuple[str, ...]
+
+
+class Rollout(msgspec.Struct, frozen=True):
+    """How a profile would reach its nodes."""
+
+    profile: str
+    most: int
+    """Nodes that may be under way at once."""
+    waves: tuple[Wave, ...]
+    at_once: tuple[str, ...] = ()
+    """Nodes without an agent so far: they do not count."""
+    held: tuple[str, ...] = ()
+    """Nodes that would keep what they have: pods there use swap that they would lose."""
+    stopped_by: tuple[str, ...] = ()
+    """Nodes that would be the end of it, degraded as they are."""
+    left: tuple[str, ...] = ()
+    """Nodes whose turn would not come because of those."""
+
+
+class Simulation(msgspec.Struct, frozen=True):
+    """All that would become of a cluster."""
+
+    pods: tuple[PodChange, ...]
+    nodes: tuple[NodeChange, ...]
+    rollouts: tuple[Rollout, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Profiles that are to be."""
+
+    put: tuple[profiles.Profile, ...] = ()
+    """New, or in place of those of the same names."""
+    delete: tuple[str, ...] = ()
+
+
+class UnknownProfileError(Exception):
+    """There is no profile of this name that could be deleted."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        there = ", ".join(sorted(known)) or "none"
+        super().__init__(f"there is no NodeSwapProfile {name!r}; there are: {there}")
+
+
+def simulate(view: snapshot.View, change: Change, used: Mapping[str, int] | None = None) -> Simulation:
+    """Plan the cluster as it is, and as it would be once CHANGE has reached all nodes.
+
+    As it is means by the profiles that nodes follow now, a rollout that is under way included. `used` is the swap that
+    pods use, in bytes, by their keys. UnknownProfileError where there is none that could be deleted.
+    """
+    store = view.store()
+    valid, history = store.valid(), store.history()
+    coming = apply(valid, change, [*store.entries])
+    before, after = view.cluster(valid, history), view.cluster(coming, history)
+    found: list[PodChange] = []
+    changed: list[NodeChange] = []
+    for name in sorted(view.nodes):
+        node, some = _node(view, name, before, after)
+        changed.append(node)
+        found += (msgspec.structs.replace(one, used=(used or {}).get(key)) for key, one in some)
+    found.sort(key=lambda one: (one.namespace, one.name))
+    by_node = collections.defaultdict(list)
+    for one in found:
+        by_node[one.node].append(one)
+    result = Simulation(tuple(found), tuple(changed), tuple(_rollouts(after, changed, by_node)))
+    broken = {name: entry.error for name, entry in store.entries.items() if entry.error}
+    notes = tuple(_notes(view, before, change, result, broken))
+    return msgspec.structs.replace(result, notes=notes)
+
+
+def only(
+    result: Simulation, *, nodes: Collection[str] | None = None, pods: Collection[Place] | None = None
+) -> Simulation:
+    """What concerns these nodes and these pods; None for all."""
+    governing = {one.after.name for one in result.nodes if nodes is None or one.node in nodes}
+    return msgspec.structs.replace(
+        result,
+        rollouts=tuple(one for one in result.rollouts if one.profile in governing),
+        pods=tuple(
+            one
+            for one in result.pods
+            if (nodes is None or one.node in nodes) and (pods is None or (one.namespace, one.name) in pods)
+        ),
+        nodes=tuple(one for one in result.nodes if nodes is None or one.node in nodes),
+    )
+
+
+def _number(swap_max: str | None) -> float:
+    return math.inf if swap_max in {None, names.MAX_SWAP} else int(swap_max or 0)
+
+
+def apply(
+    valid: Mapping[str, profiles.Profile], change: Change, existing: Collection[str]
+) -> dict[str, profiles.Profile]:
+    """The profiles as they would be, with what the API server would set on them. UnknownProfileError as in simulate."""
+    for name in change.delete:
+        if name not in existing:
+            raise UnknownProfileError(name, existing)
+    coming = {name: one for name, one in valid.items() if name not in change.delete}
+    for one in change.put:
+        old = coming.get(one.name)
+        if old is None:
+            coming[one.name] = msgspec.structs.replace(one, generation=1, uid="", created="")
+            continue
+        same = msgspec.structs.replace(one, generation=old.generation, uid=old.uid, created=old.created)
+        coming[one.name] = old if same == old else msgspec.structs.replace(same, generation=old.generation + 1)
+    return coming
+
+
+def _node(
+    view: snapshot.View, name: str, before: cluster.Cluster, after: cluster.Cluster
+) -> tuple[NodeChange, list[tuple[str, PodChange]]]:
+    """What would become of a node, and of its pods, by their keys."""
+    facts, known = before.facts(name), view.known_namespaces() or {}
+    now, selection = before.in_force(name), after.selection(name)
+    target = selection.profile
+    rows = [row for row in before.pods_on(name) if not row.terminal]
+    old = plan.explain_node(now, facts, rows, known)
+    new = old if target == now else plan.explain_node(target, facts, rows, known)
+    kubelet = _Kubelet(view, before, name)
+    by_key = [{one.row.uid or one.row.key: one for one in explained.pods} for explained in (old, new)]
+    found = []
+    for row in rows:
+        key = row.uid or row.key
+        first, second = (
+            _given(explained.get(key), profile, row, facts, kubelet)
+            for explained, profile in zip(by_key, (now, target), strict=True)
+        )
+        found.append((row.key, PodChange(row.namespace, row.name, name, first, second)))
+    change = NodeChange(
+        name,
+        now,
+        target,
+        settings=_settings(old, new),
+        swap_label=(labels.gives_swap(now, facts), labels.gives_swap(target, facts)),
+        conflicts=selection.conflicts,
+    )
+    return change, found
+
+
+class _Kubelet:
+    """What a node's kubelet gives pods by itself."""
+
+    def __init__(self, view: snapshot.View, known: cluster.Cluster, name: str) -> None:
+        row = known.report_of(name)
+        self._found = row.facts.kubelet if row is not None and row.facts is not None else None
+        report = view.reports.get(name)
+        self._sets_none = report is not None and any(
+            one.type == ConditionType.KUBELET_SETS_NO_LIMITS and one.status == "True" for one in report.conditions
+        )
+
+    def gives(self, row: pods.PodRow, facts: nodes.NodeFacts) -> str | None:
+        """A pod's limit in bytes, or max; None where that is not known."""
+        if not facts.swap_bytes:
+            return "0"
+        if self._found is None or not self._found.swap_behavior:
+            return None
+        if self._sets_none:
+            return names.MAX_SWAP
+        if self._found.swap_behavior != names.Behavior.LIMITED_SWAP:
+            return "0"
+        # Of a pod without annotations: its own limit is counted beside this one.
+        bare = msgspec.structs.replace(
+            row,
+            policy=None,
+            swap_limit=None,
+            containers=tuple(
+                msgspec.structs.replace(one, swap_limit=None, swap_resource=None) for one in row.containers
+            ),
+        )
+        return swap.decide(_LIMITED, facts, bare).swap_max
+
+
+def _given(
+    explained: plan.ExplainedPod | None,
+    profile: profiles.Profile,
+    row: pods.PodRow,
+    facts: nodes.NodeFacts,
+    kubelet: _Kubelet,
+) -> Given:
+    audit = profile.mode is not names.Mode.ENFORCE
+    if explained is None:
+        return Given(profile.name, None, audit=audit)
+    decision = explained.decision
+    asks = audit or decision.reason is names.Reason.KUBELET_DECIDES
+    return Given(
+        profile.name,
+        decision.reason,
+        decision.swap_max,
+        explained.override,
+        audit,
+        kubelet.gives(row, facts) if asks else None,
+    )
+
+
+def _settings(old: plan.Explanation, new: plan.Explanation) -> dict[str, tuple[str | None, str | None]]:
+    first, second = _flat(old), _flat(new)
+    keys = dict.fromkeys((*first, *second))
+    return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
+
+
+def _flat(explained: plan.Explanation) -> dict[str, str]:
+    """A node's own plan, one text for each thing, by the names that profiles have for them."""
+    header = explained.header
+    found = {"mode": str(header.mode), "guarantee": str(header.guarantee), "onUnknownPod": str(header.on_unknown_pod)}
+    if header.kubepods is not None:
+        found["kubepods"] = header.kubepods.swap_max
+    found |= dict(plan.of_units(header))
+    found |= header.kernel
+    found |= {f"refused: {key}": why for key, why in header.refused.items()}
+    found |= {f"unmet: {key}": why for key, why in (header.unmet or {}).items()}
+    if explained.extended_resource is not None:
+        found[names.SWAP_RESOURCE] = str(explained.extended_resource)
+    return found
+
+
+def _rollouts(
+    after: cluster.Cluster, changed: Iterable[NodeChange], by_node: Mapping[str, list[PodChange]]
+) -> Iterator[Rollout]:
+    """Yield how each profile would reach nodes that do not follow it yet. The built-in one takes over at once."""
+    members: dict[str, list[rollout.Member]] = collections.defaultdict(list)
+    targets: dict[str, profiles.Profile] = {}
+    for one in changed:
+        if one.after != profiles.BUILT_IN:
+            targets[one.after.name] = one.after
+            members[one.after.name].append(_member(after, one, by_node[one.node]))
+    changing = {one.after.name for one in changed if one.changes}
+    for name in sorted(changing & members.keys()):
+        moved = {one.node for one in changed if one.changes and one.after.name == name}
+        yield _waves(targets[name], members[name], moved)
+
+
+def _member(after: cluster.Cluster, one: NodeChange, found: Iterable[PodChange]) -> rollout.Member:
+    row = after.report_of(one.node)
+    if row is None or row.observed == 0:
+        return rollout.Member(one.node, updated=True, silent=True)
+    losing = [each.above for each in found if each.above]
+    return rollout.Member(
+        one.node,
+        updated=not one.changes,
+        answered=row.acted == row.profile,
+        degraded=cluster.degraded_for(row),
+        before=() if one.changes else row.before,
+        overdue=True,
+        pods=len(losing),
+        bytes=sum(losing),
+    )
+
+
+def _waves(profile: profiles.Profile, members: list[rollout.Member], moved: Collection[str]) -> Rollout:
+    """Let each wave do well, as long as there is a next one."""
+    by_name = {member.node: member for member in members}
+    live = sum(not member.silent for member in members)
+    waves: list[Wave] = []
+    while True:
+        progress = rollout.progress(by_name.values(), profile.max_unavailable, hold=profile.hold)
+        if not progress.next:
+            break
+        waves.append(Wave(progress.next))
+        for name in progress.next:
+            was = by_name[name]
+            by_name[name] = msgspec.structs.replace(
+                was, updated=True, answered=True, before=(*was.before, was.degraded)
+            )
+    held = progress.held
+    left = tuple(name for name, one in sorted(by_name.items()) if not one.updated and name not in held)
+    return Rollout(
+        profile.name,
+        most=rollout.limit(profile.max_unavailable, live),
+        waves=tuple(waves),
+        at_once=tuple(sorted(one.node for one in members if one.silent and one.node in moved)),
+        held=held,
+        stopped_by=progress.stopped_by if left else (),
+        left=left,
+    )
+
+
+def _notes(
+    view: snapshot.View, before: cluster.Cluster, change: Change, result: Simulation, broken: Mapping[str, str]
+) -> Iterator[str]:
+    for name, error in broken.items():
+        yield f"profile {name} of the cluster is not valid, and is not counted: {error}"
+    late = sum(before.in_force(name) != before.selection(name).profile for name in view.nodes)
+    if late:
+        yield (
+            f"{tables.count(late, 'node does', 'nodes do')} not follow the newest version of the profile yet: what is"
+            " shown includes what that rollout brings"
+        )
+    for resource, what in _UNREAD.items():
+        if resource in view.unread:
+            yield f"{resource} cannot be read ({view.unread[resource]}): {what}"
+    yield from _ungoverned(view, change, result.nodes)
+    ties = collections.Counter((one.after.name, *one.conflicts) for one in result.nodes if one.conflicts)
+    for (governs, *others), number in sorted(ties.items()):
+        yield (
+            f"{_list([governs, *others])} have the same priority on {tables.count(number, 'node')}: {governs} governs"
+            " there as the older one; give one of them another priority"
+        )
+    unknown = len({one.node for one in result.pods if one.direction is Direction.UNKNOWN})
+    if unknown:
+        yield (
+            f"on {tables.count(unknown, 'node')} the kubelet decides what pods get, before or after, and how is not"
+            " known: no agent reported the kubelet's configuration there"
+        )
+    leaving = {one.node for one in result.nodes if one.swap_label == (True, False)}
+    required = sum(one.node in leaving for one in result.pods if _policy(view, one) == names.Policy.REQUIRED)
+    if required:
+        yield (
+            f"{tables.count(required, 'pod')} with policy {names.Policy.REQUIRED} on nodes that would give no swap:"
+            " they stay there, and those that come after them go elsewhere"
+        )
+
+
+_UNREAD: Final = {
+    "nodeswapstates": "what agents found is not known, so nodes are taken as their kubelets describe them",
+    "namespaces": "overrides that select by labels of namespaces cannot be judged",
+}
+
+
+def _policy(view: snapshot.View, one: PodChange) -> str | None:
+    return view.pods[one.namespace, one.name].policy
+
+
+def _ungoverned(view: snapshot.View, change: Change, found: Collection[NodeChange]) -> Iterator[str]:
+    for profile in change.put:
+        if any(one.after.name == profile.name for one in found):
+            continue
+        selected = [one.after.name for one in found if profile.selects(view.nodes[one.node].labels)]
+        if selected:
+            rivals = _list(sorted(set(selected)))
+            number = tables.count(len(selected), "node")
+            yield f"profile {profile.name} would govern none of the {number} that it selects: {rivals} does"
+        else:
+            yield f"profile {profile.name} selects no node"
+
+
+def _list(found: list[str]) -> str:
+    return ", ".join(found)

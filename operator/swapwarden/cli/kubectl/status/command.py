@@ -1,0 +1,255 @@
+"""`kubectl swap nodes`: each node's swap, how pods get it, and whether that holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import click
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.cli.kubectl import candidates, flags
+from swapwarden.cli.kubectl.cluster import agents, health, samples, session, usage
+from swapwarden.cli.kubectl.cluster.health import Standing
+from swapwarden.cli.kubectl.output import tables
+from swapwarden.policy import nodes
+
+
+class Row(msgspec.Struct, frozen=True, rename="camel"):
+    """What is shown of a node. Sizes in bytes; None where something is not known."""
+
+    name: str
+    standing: Standing = msgspec.field(name="state")
+    why: str = ""
+    profile: str | None = None
+    behavior: str | None = None
+    mode: str | None = None
+    guarantee: str | None = None
+    swap_bytes: int | None = None
+    used_bytes: int | None = None
+    backing: str | None = None
+    """Kinds of backing, joined by commas; empty without swap."""
+    encrypted: bool | None = None
+    devices: list[state.SwapDevice] = []
+    kernel: str = ""
+
+
+class _Swap(msgspec.Struct, frozen=True):
+    behavior: str = names.Behavior.KUBELET
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    swap: _Swap = _Swap()
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str
+
+
+class WireProfile(msgspec.Struct, frozen=True):
+    """A NodeSwapProfile, as far as it is read."""
+
+    metadata: _Meta
+    spec: _Spec = _Spec()
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What there is to know of a cluster's nodes; None for what the user may not see."""
+
+    states: Mapping[str, state.NodeSwapState] | None
+    agents: agents.Found | None
+    used: Mapping[str, int]
+    behaviors: Mapping[str, str]
+    """By profile."""
+
+
+def row(node: nodes.WireNode, known: Known) -> Row:
+    """What is known of one node."""
+    found = known.states.get(node.metadata.name) if known.states is not None else None
+    spec, status = (found.spec, found.status) if found else (None, state.StateStatus())
+    name = node.metadata.name
+    if known.states is None:
+        verdict = health.Verdict(Standing.UNKNOWN)
+    else:
+        has_agent = None if known.agents is None else name in known.agents and known.agents[name].ready
+        verdict = health.decide(spec, status, has_agent=has_agent)
+    swap = _swap_bytes(node, status.facts)
+    devices = status.facts.devices if status.facts else []
+    return Row(
+        name=name,
+        standing=verdict.standing,
+        why=verdict.why,
+        profile=spec.profile.name if spec else None,
+        behavior=_behavior(node, spec, known.behaviors),
+        mode=spec.mode if spec else None,
+        guarantee=spec.guarantee if spec else None,
+        swap_bytes=swap,
+        used_bytes=0 if swap == 0 else known.used.get(name),
+        backing=_backing(node, swap, devices),
+        encrypted=_encrypted(node, swap, devices),
+        devices=devices,
+        kernel=status.facts.kernel if status.facts else "",
+    )
+
+
+def _swap_bytes(node: nodes.WireNode, facts: state.Facts | None) -> int | None:
+    if facts is not None:
+        return facts.swap_bytes
+    kept = nodes.project(node)
+    return kept.swap_bytes if kept.tells_swap else None
+
+
+def _behavior(node: nodes.WireNode, spec: state.StateSpec | None, behaviors: Mapping[str, str]) -> str | None:
+    """What is in force, by the node's label; where there is none, as without swap, what the profile says."""
+    label = node.metadata.labels.get(names.BEHAVIOR_LABEL)
+    if label or spec is None:
+        return label
+    if spec.profile.name == names.BUILT_IN_PROFILE:
+        return names.Behavior.KUBELET
+    return behaviors.get(spec.profile.name)
+
+
+def _backing(node: nodes.WireNode, swap: int | None, devices: Sequence[state.SwapDevice]) -> str | None:
+    if swap == 0:
+        return ""
+    found = {device.backing for device in devices}
+    label = node.metadata.labels.get(names.BACKING_LABEL)
+    return ",".join(sorted(found)) or (label.replace("_", ",") if label else None)
+
+
+def _encrypted(node: nodes.WireNode, swap: int | None, devices: Sequence[state.SwapDevice]) -> bool | None:
+    if devices:
+        return all(device.encrypted for device in devices)
+    label = node.metadata.labels.get(names.ENCRYPTED_LABEL) if swap else None
+    return label == "true" if label else None
+
+
+def used(scraped: Mapping[str, Iterable[samples.Sample]]) -> dict[str, int]:
+    """Swap in use in bytes, by node, as the agents count it."""
+    return {
+        node: int(sample.value)
+        for node, found in scraped.items()
+        for sample in found
+        if sample.name == usage.NODE_USED and sample.value < 2**63
+    }
+
+
+def _or(text: str | None, otherwise: str = tables.UNKNOWN) -> str:
+    return text or otherwise
+
+
+def _share(shown: Row) -> tables.Cell:
+    text = tables.share(shown.used_bytes, shown.swap_bytes)
+    full = shown.used_bytes is not None and shown.swap_bytes and shown.used_bytes * 10 >= shown.swap_bytes * 9
+    return tables.Cell(text, "yellow" if full else "")
+
+
+def _backing_text(shown: Row) -> str:
+    return _or(shown.backing, tables.NONE if shown.backing == "" else tables.UNKNOWN)
+
+
+def _encrypted_text(shown: Row) -> str:
+    if shown.swap_bytes == 0:
+        return tables.NONE
+    return tables.UNKNOWN if shown.encrypted is None else str(shown.encrypted).lower()
+
+
+COLUMNS: Final[tuple[tables.Column[Row], ...]] = (
+    tables.Column("NAME", lambda shown: shown.name),
+    tables.Column("STATE", lambda shown: tables.Cell(shown.standing, health.STYLES[shown.standing])),
+    tables.Column("PROFILE", lambda shown: _or(shown.profile)),
+    tables.Column("BEHAVIOR", lambda shown: _or(shown.behavior)),
+    tables.Column("GUARANTEE", lambda shown: _or(shown.guarantee)),
+    tables.Column("SWAP", lambda shown: tables.amount(shown.swap_bytes), right=True),
+    tables.Column("USED", lambda shown: tables.amount(shown.used_bytes), right=True),
+    tables.Column("USED%", _share, right=True),
+    tables.Column("BACKING", _backing_text),
+    tables.Column("ENCRYPTED", _encrypted_text),
+    tables.Column("MODE", lambda shown: _or(shown.mode), wide=True),
+    tables.Column("KERNEL", lambda shown: _or(shown.kernel), wide=True),
+    tables.Column("WHY", lambda shown: shown.why, wide=True),
+)
+
+SORTS: Final[dict[str, Callable[[Row], Any]]] = {
+    "state": lambda shown: (health.ORDER[shown.standing], shown.name),
+    "name": lambda shown: shown.name,
+    "swap": lambda shown: (-(shown.swap_bytes or 0), shown.name),
+    "used": lambda shown: (-(shown.used_bytes or 0), shown.name),
+    "profile": lambda shown: (shown.profile or "", shown.name),
+}
+
+
+async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -> list[Row]:
+    """Rows of the nodes of these names, or of all that the selector matches."""
+    listed = asyncio.gather(
+        asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector),
+        _states(asked, chosen),
+        _behaviors(asked),
+        agents.find(asked),
+    )
+    found, states, behaviors, (running, unseen) = await listed
+    wanted = {node.metadata.name for node in found}
+    scraped, unread = await agents.scrape(
+        asked, (agent for name, agent in (running or {}).items() if name in wanted), frozenset({usage.NODE_USED})
+    )
+    for why in filter(None, (unseen, unread)):
+        asked.note(f"what is used is not known everywhere: {why}")
+    known = Known(states, running, used(scraped), behaviors)
+    return [row(node, known) for node in found]
+
+
+async def _states(asked: session.Session, chosen: Sequence[str]) -> dict[str, state.NodeSwapState] | None:
+    """NodeSwapStates by name; of nodes that are named only those. None where the user may not see them."""
+    try:
+        if not chosen:
+            found = await asked.collect(session.STATES, state.NodeSwapState)
+        else:
+            answers = await asyncio.gather(*(_state(asked, name) for name in chosen))
+            found = [answer for answer in answers if answer is not None]
+    except session.Forbidden as error:
+        asked.note(f"the state of nodes is not shown: {error.message}")
+        return None
+    return {each.metadata.name: each for each in found}
+
+
+async def _state(asked: session.Session, name: str) -> state.NodeSwapState | None:
+    try:
+        return await asked.get(f"{session.STATES}/{session.quote(name)}", state.NodeSwapState)
+    except session.NotFound:
+        return None
+
+
+async def _behaviors(asked: session.Session) -> dict[str, str]:
+    """Behavior by profile."""
+    try:
+        found = await asked.collect(session.PROFILES, WireProfile)
+    except session.Forbidden as error:
+        asked.note(f"the behavior of nodes without swap is not shown: {error.message}")
+        return {}
+    return {each.metadata.name: each.spec.swap.behavior for each in found}
+
+
+EXAMPLES: Final = """\b
+Examples:
+  kubectl swap nodes                  all nodes, those with problems first
+  kubectl swap nodes -o wide          why each is in its state
+  kubectl swap nodes -l pool=batch --sort-by used
+"""
+
+
+@click.command("nodes", epilog=EXAMPLES)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=candidates.nodes)
+@flags.selector
+@click.option("--sort-by", type=click.Choice(list(SORTS)), default="state", help="Default: state, the worst first.")
+@flags.printing
+@flags.cluster
+def command(*, names: tuple[str, ...], selector: str, sort_by: str, form: tables.Form, target: session.Target) -> None:
+    """Show each node's swap, how pods get it, and whether that holds."""
+    if names and selector:
+        raise click.UsageError("give names of nodes or a selector, not both")
+    rows = session.run(target, lambda asked: gather(asked, names, selector))
+    if not rows:
+        click.echo("No nodes found.", err=True)
+    tables.show(form, sorted(rows, key=SORTS[sort_by]), COLUMNS, name=lambda shown: f"node/{shown.name}")

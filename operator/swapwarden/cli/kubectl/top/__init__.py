@@ -1,0 +1,1 @@
+"""`kubectl swap top`: swap in use by pod, node and namespace."""

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from swapwarden.agent import findings
+from swapwarden.api import names, state
+from swapwarden.api.conditions import ABNORMAL_STATUS, DIAGNOSTICS, ConditionType
+from swapwarden.cli.kubectl.check import problems
+from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
+from swapwarden.cli.kubectl.cluster import snapshot
+from swapwarden.controller import warnings
+
+from tests.unit.cli.kubectl.views import GI, facts, raw, seen, view
+from tests.unit.controller.objects import node, profile_object
+from tests.unit.policy.rows import container, pod
+
+NOTHING: set[tuple[str, str, str]] = set()
+
+
+def told(read: snapshot.View, behind: tuple[str, ...] = ()) -> set[tuple[str, str, str]]:
+    """Check, reason and object of each problem."""
+    return {(one.check.value, one.reason, one.object) for one in problems.live(read, behind)}
+
+
+def following(profile: str, **fields: Any) -> Any:
+    return seen(spec=state.StateSpec(profile=state.ProfileRef(profile, 1)), **fields)
+
+
+def severities(read: snapshot.View) -> list[Severity]:
+    return [one.severity for one in problems.live(read)]
+
+
+def test_a_cluster_without_problems() -> None:
+    namespaces = {"a": {"swapwarden.dev/default-swap-policy": "Disabled", "team": "x"}}
+    read = view([node()], [pod(container(), policy="Disabled")], [seen()], namespaces=namespaces)
+    assert told(read) == NOTHING
+
+
+def test_a_node_that_nobody_planned() -> None:
+    assert told(view([node()])) == {("NoState", "NoState", "node/node-1"), ("NoAgent", "NoAgent", "node/node-1")}
+
+
+@pytest.mark.parametrize(("swap", "expected"), [(GI, Severity.ERROR), (0, Severity.WARNING)])
+def test_a_node_without_an_agent(swap: int, expected: Severity) -> None:
+    read = view([node(swap_bytes=swap)], [], [seen(observed=0, facts=None)])
+    assert told(read) == {("NoAgent", "NoAgent", "node/node-1")}
+    assert severities(read) == [expected]
+
+
+def test_an_agent_whose_pod_is_not_ready() -> None:
+    labels = {"app.kubernetes.io/name": "swapwarden", "app.kubernetes.io/component": "agent"}
+    document = {
+        "metadata": {"name": "agent-1", "namespace": "swapwarden-system", "uid": "u", "labels": labels},
+        "spec": {"nodeName": "node-1", "containers": [{"name": "agent"}]},
+        "status": {"conditions": [{"type": "Ready", "status": "False"}]},
+    }
+    read = view([node()], [], [seen()])
+    read.add_pod(raw(document))
+    assert ("NoAgent", "NoAgent", "node/node-1") in told(read)
+    document["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+    read = view([node()], [], [seen()])
+    read.add_pod(raw(document))
+    assert told(read) == NOTHING
+
+
+def test_an_agent_that_does_not_follow() -> None:
+    read = view([node()], [], [seen(generation=7)])
+    assert problems.lagging(read) == {"node-1": 7}
+    assert told(read) == NOTHING
+    assert told(read, ("node-1",)) == {("AgentBehind", "AgentBehind", "node/node-1")}
+    assert problems.lagging(view([node()], [], [seen()])) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "severity"),
+    [
+        ("Compatible", "False", Severity.ERROR),
+        ("Degraded", "True", Severity.ERROR),
+        ("Drift", "True", Severity.WARNING),
+        ("NodeSettings", "False", Severity.WARNING),
+        ("RequirementsMet", "False", Severity.WARNING),
+        ("Strict", "False", Severity.WARNING),
+    ],
+)
+def test_conditions_of_a_node(kind: str, status: str, severity: Severity) -> None:
+    found = problems.condition("n", state.Condition(kind, status, "Why", "what is wrong"))
+    assert found is not None
+    assert (found.severity, found.reason, found.object, found.message) == (
+        severity,
+        kind,
+        "node/n",
+        "Why: what is wrong",
+    )
+    other = "True" if status == "False" else "False"
+    assert problems.condition("n", state.Condition(kind, other, "Why", "")) is None
+
+
+def test_every_condition_of_an_agent_is_known() -> None:
+    kinds = {
+        ConditionType.COMPATIBLE,
+        ConditionType.DEGRADED,
+        ConditionType.DRIFT,
+        ConditionType.NODE_SETTINGS,
+        ConditionType.STRICT,
+        ConditionType.REQUIREMENTS_MET,
+    }
+    assert kinds == problems._CONDITIONS.keys()
+    assert kinds | set(DIAGNOSTICS) == ABNORMAL_STATUS.keys()
+    assert problems.condition("n", state.Condition(ConditionType.APPLIED, "False", "Draining")) is None
+
+
+def test_what_systemd_writes_over_is_no_problem() -> None:
+    """A daemon-reload; the agent repairs it."""
+    found = {
+        why: problems.condition("n", state.Condition("Drift", "True", why)) for why in ("Rewritten", "OtherWriter")
+    }
+    assert found["Rewritten"] is None
+    assert found["OtherWriter"] is not None
+
+
+@pytest.mark.parametrize("kind", DIAGNOSTICS)
+def test_findings_end_with_their_remedy(kind: ConditionType) -> None:
+    found = findings.Finding(kind, "Reason", "one thing; and another", "do this, or that")
+    message = f"{found.message}; {found.remedy}"
+    problem = problems.condition("n", state.Condition(kind, "True", found.reason, message))
+    assert problem is not None
+    assert (problem.message, problem.remedy) == ("one thing; and another", "do this, or that")
+    severe = kind is ConditionType.KUBELET_WILL_NOT_START
+    assert problem.severity is (Severity.ERROR if severe else Severity.WARNING)
+    assert problems.condition("n", state.Condition(kind, "False", "Reason")) is None
+
+
+def test_no_remedy_of_a_finding_has_what_separates_it() -> None:
+    source = Path(findings.__file__).read_text(encoding="utf-8")
+    remedies = re.findall(r'" *([^"]*)",\n +\)', source)
+    assert len(remedies) == len(DIAGNOSTICS)
+    assert not [one for one in remedies if "; " in one]
+
+
+def test_a_report_that_is_not_understood() -> None:
+    read = view([node()], [], [seen(degraded="NotUnderstood: the agent's status: x")])
+    assert told(read) == {("OtherVersion", "OtherVersion", "node/node-1")}
+
+
+def test_profiles() -> None:
+    far = {"matchLabels": {"pool": "none"}}
+    stopped = profile_object("stopped", nodeSelector=far)
+    stopped["status"] = {
+        "observedGeneration": 1,
+        "conditions": [
+            {"type": "Progressing", "status": "False", "reason": "Stopped", "message": "1 of 2"},
+            {"type": "Degraded", "status": "True", "reason": "NoExtendedResource", "message": "no effect"},
+        ],
+    }
+    objects = [
+        profile_object("first", priority=7),
+        profile_object("second", priority=7),
+        profile_object("weak", priority=1),
+        profile_object("wrong", swap={"behavior": "Guess"}),
+        stopped,
+    ]
+    read = view([node()], [], [following("first")], objects)
+    assert told(read) == {
+        ("ProfileConflict", "ProfileConflict", "nodeswapprofile/first"),
+        ("GovernsNoNode", "GovernsNoNode", "nodeswapprofile/second"),
+        ("GovernsNoNode", "GovernsNoNode", "nodeswapprofile/weak"),
+        ("GovernsNoNode", "GovernsNoNode", "nodeswapprofile/stopped"),
+        ("InvalidProfile", "InvalidProfile", "nodeswapprofile/wrong"),
+        ("RolloutStopped", "Stopped", "nodeswapprofile/stopped"),
+        ("NoEffect", "NoExtendedResource", "nodeswapprofile/stopped"),
+    }
+
+
+def test_namespaces() -> None:
+    key = "swapwarden.dev/default-swap-policy"
+    namespaces = {
+        "typo": {key: "disabled"},
+        "kube-system": {key: "Disabled"},
+        "other": {"swapwarden.dev/default-swap-polcy": "Disabled", "swapwarden.dev/x": "y"},
+        "fine": {key: "Avoid"},
+    }
+    found = problems.worst_first(problems.live(view(namespaces=namespaces)))
+    assert [(one.severity.value, one.check.value, one.object) for one in found] == [
+        ("Error", "NamespacePolicy", "namespace/typo"),
+        ("Warning", "NoEffect", "namespace/kube-system"),
+        ("Warning", "NoEffect", "namespace/other"),
+        ("Warning", "NoEffect", "namespace/other"),
+    ]
+    assert 'did you mean "Disabled"?' in found[0].message
+
+
+def test_what_controllers_warn_of_has_a_remedy_each() -> None:
+    covered = problems._POD_REMEDIES.keys()
+    limited = pod(container(), policy="NoPreference", swap_limit="1Gi")
+    for reason in names.Reason:
+        planned = state.PodState(reason=reason, swap_max="0")
+        spec = state.StateSpec(profile=state.ProfileRef("p"), pods={"uid-1": planned})
+        assert (reason in covered) == bool(list(warnings.about([limited], spec))), reason
+    assert names.Mode.AUDIT in covered
+
+
+@pytest.mark.parametrize(
+    ("fields", "profile", "expected"),
+    [
+        ({"policy": "disabld"}, {}, ("PodNotEnforced", "InvalidPolicy")),
+        ({"swap_limit": "1Gi"}, {"swap": {"behavior": "NoSwap"}}, ("PodNotEnforced", "ProfileNoSwap")),
+        ({"policy": "Required"}, {"swap": {"behavior": "NoSwap"}}, ("PodNotEnforced", "Required")),
+        ({"policy": "Disabled"}, {"mode": "Audit"}, ("PodNotEnforced", "Audit")),
+    ],
+)
+def test_pods_on_nodes_that_do_not_do_what_they_ask(
+    fields: dict[str, Any], profile: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    read = view([node()], [pod(container(), **fields)], [following("p")], [profile_object("p", **profile)])
+    assert told(read) == {(*expected, "pod/default/pod")}
+
+
+def test_pods_with_a_policy_where_nothing_enforces_it() -> None:
+    pods = [pod(container(), policy="Disabled"), pod(container(), name="other", uid="2", policy="Avoid")]
+    lonely = view([node()], [*pods, pod(container(), name="plain", uid="3")], [seen(observed=0)])
+    found = {one.object: one.severity for one in problems.live(lonely) if one.check is Check.POD_NOT_ENFORCED}
+    assert found == {"pod/default/pod": Severity.ERROR, "pod/default/other": Severity.WARNING}
+    old = view([node()], pods[:1], [seen(facts=facts(cgroup_version=1))])
+    assert told(old) == {("PodNotEnforced", "NodeIncompatible", "pod/default/pod")}
+
+
+def test_a_pod_that_waits_for_swap() -> None:
+    waiting = pod(container(), policy="Required", node="")
+    assert told(view([node()], [waiting], [seen()])) == {("PodNotEnforced", "Required", "pod/default/pod")}
+    labelled = node(labels={"node.swapwarden.dev/swap": "true"})
+    assert told(view([labelled], [waiting], [seen()])) == NOTHING
+
+
+@pytest.mark.parametrize("reason", ["Draining", "Exposed"])
+def test_swap_against_a_policy(reason: str) -> None:
+    one = state.Violation("uid-1", reason, wanted="0", swap_bytes=4096, causes=[names.Cause.RELOAD])
+    other = msgspec.structs.replace(one, pod="unknown")
+    read = view(
+        [node()],
+        [pod(container(), policy="Disabled")],
+        [seen()],
+        reports={"node-1": snapshot.Report(violations=[one, other])},
+    )
+    assert told(read) == {("SwapAgainstPolicy", reason, "pod/default/pod")}
+    assert severities(read) == [Severity.ERROR]
+
+
+def test_annotations_that_have_no_effect() -> None:
+    read = view([node()], [], [seen()])
+    annotations = {"swapwarden.dev/swap-polcy": "Disabled", "swapwarden.dev/swap-policy": "Disabled"}
+    limits = {"swap-limit.swapwarden.dev/app": "1Gi"}
+    meta = {"name": "web", "namespace": "default", "uid": "u", "annotations": annotations | limits}
+    read.add_pod(raw({"metadata": meta, "spec": {"nodeName": "node-1", "containers": [{"name": "app"}]}}))
+    assert told(read) == {
+        ("NoEffect", "NoEffect", "pod/default/web"),
+        ("NoEffect", "Contradiction", "pod/default/web"),
+    }
+
+
+def test_what_cannot_be_read_is_not_judged() -> None:
+    read = view([node()], [pod(container(), policy="Disabled")], unread={"nodeswapstates": "forbidden"})
+    assert told(read) == NOTHING
+    assert problems.lagging(read) == {}
+
+
+def test_order() -> None:
+    def problem(severity: Severity, check: Check, name: str) -> Problem:
+        return Problem(severity, check, check, name, "", "")
+
+    wanted = [
+        problem(Severity.ERROR, Check.NO_LEADER, "b"),
+        problem(Severity.ERROR, Check.NO_AGENT, "a"),
+        problem(Severity.ERROR, Check.NO_AGENT, "b"),
+        problem(Severity.WARNING, Check.NO_LEADER, "a"),
+    ]
+    assert problems.worst_first([*reversed(wanted), wanted[0]]) == wanted

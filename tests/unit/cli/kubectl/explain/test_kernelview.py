@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from swapwarden.api import names, state
+from swapwarden.cli.kubectl.explain import kernelview
+from swapwarden.cli.kubectl.explain.kernelview import Held
+from swapwarden.policy import pods
+
+from tests.unit.cli.kubectl.explained import GI, MI, container, planned, pod, profile, reported
+
+POD = pod(container("app", "1Gi"))
+ROW = pods.project(POD)
+SPEC = planned(POD, profile())
+
+
+def look(
+    *violations: state.Violation, spec: state.StateSpec = SPEC, has_agent: bool | None = True, **fields: Any
+) -> kernelview.Kernel:
+    return kernelview.look(reported(spec, *violations, **fields), ROW, has_agent=has_agent)
+
+
+def held(*violations: state.Violation, **fields: Any) -> tuple[Held, str]:
+    found = look(*violations, **fields)
+    return found.status, found.text
+
+
+def test_what_is_not_listed_is_held() -> None:
+    assert held() == (Held.HELD, "the kernel holds it")
+    assert held(state.Violation("another", "Draining")) == (Held.HELD, "the kernel holds it")
+    assert held(has_agent=None) == (Held.HELD, "the kernel holds it")
+
+
+def test_since_when() -> None:
+    assert look().since == "2026-01-01T00:10:00Z"
+    later = msgspec.structs.replace(ROW, started="2026-01-02T00:00:00Z")
+    assert kernelview.look(reported(SPEC), later, has_agent=True).since == "2026-01-02T00:00:00Z"
+    # Another pod of the node drains; this one is held since its start.
+    draining = (state.Condition("Applied", "False", "Draining", last_transition_time="2026-01-03T00:00:00Z"),)
+    assert look(conditions=draining).since == "2026-01-01T00:00:00Z"
+    assert look(state.Violation("uid-1", "Draining")).since == ""
+
+
+@pytest.mark.parametrize(
+    ("violation", "status", "text"),
+    [
+        (
+            state.Violation(
+                "uid-1", "Draining", wanted="0", found=str(64 * MI), swap_bytes=48 * MI, message="they can grow little"
+            ),
+            Held.DRAINING,
+            "they can grow little; wanted 0, found 67108864 (64Mi); 48Mi in use",
+        ),
+        (
+            state.Violation("uid-1", "WriteFailed", wanted="0", found="\x1b[2J", message="memory.swap.max: read-only"),
+            Held.WRITE_FAILED,
+            "the kernel refuses the limit; memory.swap.max: read-only",
+        ),
+        (
+            state.Violation("uid-1", "Yielded", container="id-app", wanted=str(GI), found="0", message="it is let"),
+            Held.YIELDED,
+            "it is let; a container; wanted 1073741824 (1Gi), found 0",
+        ),
+        (
+            state.Violation("uid-1", "Audit", wanted="0", found="max"),
+            Held.NOT_WRITTEN,
+            "mode Audit: the limit would be written; wanted 0, found max",
+        ),
+        (
+            state.Violation("uid-1", "AwaitingState"),
+            Held.AWAITING_STATE,
+            "the agent says AwaitingState",
+        ),
+    ],
+)
+def test_what_is_listed(violation: state.Violation, status: Held, text: str) -> None:
+    assert held(violation) == (status, text)
+
+
+def test_what_keeps_it_from_being_told() -> None:
+    assert kernelview.look(None, ROW, has_agent=True).status is Held.UNKNOWN
+    assert held(conditions=(state.Condition("Compatible", "False", "NoCgroupV2", "why"),)) == (Held.NOT_WRITTEN, "why")
+    assert held(spec=state.StateSpec(SPEC.profile))[0] is Held.AWAITING_STATE
+    behind = "the agent has told of generation 11 of the state, there is a newer one; it may be seconds late"
+    assert held(observed_generation=11) == (Held.BEHIND, behind)
+    omitted = "2 deviations of the node are not listed, and may be this pod's"
+    assert held(violations_omitted=2) == (Held.UNKNOWN, omitted)
+    assert held(has_agent=False)[0] is Held.UNREPAIRED
+    audit = msgspec.structs.replace(SPEC, mode=names.Mode.AUDIT)
+    assert held(spec=audit)[0] is Held.NOT_WRITTEN
+    restored = msgspec.structs.replace(SPEC, mode=names.Mode.RESTORE)
+    assert held(spec=restored)[0] is Held.NOT_WRITTEN
+    unreported = kernelview.look(
+        state.NodeSwapState(metadata=state.ObjectMeta(generation=1), spec=SPEC), ROW, has_agent=False
+    )
+    assert unreported.status is Held.UNKNOWN
+    assert "no agent has reported" in unreported.text
+
+
+def test_exposure() -> None:
+    exposed = state.Violation(
+        "uid-1",
+        "Exposed",
+        exposures=2,
+        exposed_milliseconds=35,
+        swap_bytes=3 * MI,
+        causes=[names.Cause.RELOAD, names.Cause.START],
+    )
+    found = look(exposed)
+    assert (found.status, found.exposures, found.exposed_milliseconds, found.exposed_bytes) == (
+        Held.HELD, 2, 35, 3 * MI,
+    )  # fmt: skip
+    assert found.exposed_text == "above its limit 2 times, 35 ms in all (Reload, Start); swapped 3Mi meanwhile"
+    # In a violation of another kind, the bytes are those in use.
+    once = look(state.Violation("uid-1", "Draining", exposures=1, exposed_milliseconds=4, swap_bytes=MI))
+    assert (once.exposed_bytes, once.exposed_text) == (0, "above its limit once, 4 ms in all")
+    assert look().exposed_text == ""
+
+
+def test_drift() -> None:
+    assert look(conditions=(state.Condition("Drift", "True", "OtherWriter", "some tool"),)).drift == "some tool"
+    assert look(conditions=(state.Condition("Drift", "False", "Quiet", "x"),)).drift == ""

@@ -1,0 +1,424 @@
+"""Each remedy that `kubectl swap explain` shows is followed to the letter here, and the pod is planned again."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.api import names, state
+from swapwarden.cli.kubectl.cluster import workloads
+from swapwarden.cli.kubectl.explain import model
+from swapwarden.policy import nodes, plan, pods, profiles, quantity, swap
+
+from tests.unit.cli.kubectl.explained import DISK, FACTS, GI, MI, NODE, POOL, profile, reported
+
+Behavior = names.Behavior
+Json = dict[str, Any]
+POLICY, LIMIT = "swapwarden.dev/swap-policy", "swapwarden.dev/swap-limit"
+PREFIX, RESOURCE = "swap-limit.swapwarden.dev/", names.SWAP_RESOURCE
+PLENTY = 2**36
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    pod: Json
+    profile: profiles.Profile
+    facts: state.Facts
+    others: tuple[pods.PodRow, ...] = ()
+
+    def decision(self) -> swap.PodDecision:
+        row = pods.project(msgspec.convert(self.pod, workloads.Pod))
+        return plan.trace_pod(self.profile, nodes.facts(NODE, self.facts), row, self.others).decision
+
+    def swap(self) -> int:
+        return swap.in_bytes(self.decision().swap_max or names.MAX_SWAP)
+
+    def told(self) -> model.Explanation:
+        found = msgspec.convert(self.pod, workloads.Pod)
+        rows = [pods.project(found), *self.others]
+        spec = plan.plan_node(self.profile, nodes.facts(NODE, self.facts), rows)
+        known = {} if self.profile.name == names.BUILT_IN_PROFILE else {self.profile.name: self.profile}
+        return model.explain(
+            model.Seen(found, node=NODE, profiles=known, state=reported(spec, facts=self.facts), others=self.others)
+        )
+
+    def containers(self) -> Iterator[Json]:
+        spec = self.pod["spec"]
+        yield from (*spec.get("initContainers", []), *spec["containers"])
+
+    def with_pod(self, change: Callable[[Case], None]) -> Case:
+        """Another pod, which its template makes: what the old one's status says does not count for it."""
+        made = dataclasses.replace(self, pod=copy.deepcopy(self.pod))
+        made.pod["status"] = {}
+        change(made)
+        return made
+
+    def with_annotation(self, key: str, value: str | None) -> Case:
+        def change(made: Case) -> None:
+            made.pod["metadata"]["annotations"].pop(key, None)
+            if value is not None:
+                made.pod["metadata"]["annotations"][key] = value
+
+        return self.with_pod(change)
+
+    def with_memory(self, name: str, part: str, value: int) -> Case:
+        def change(made: Case) -> None:
+            for one in made.containers():
+                if one["name"] == name:
+                    resources = one.setdefault("resources", {})
+                    limit = resources.get("limits", {}).get("memory")
+                    if part == "limits" and limit:  # what the API server fills in
+                        resources.setdefault("requests", {}).setdefault("memory", limit)
+                    resources.setdefault(part, {})["memory"] = str(value)
+
+        return self.with_pod(change)
+
+    def memory(self, name: str) -> tuple[int, int]:
+        resources: Json = next(one for one in self.containers() if one["name"] == name).get("resources", {})
+        limit = resources.get("limits", {}).get("memory", "0")
+        return quantity.capped(resources.get("requests", {}).get("memory", limit)), quantity.capped(limit)
+
+    def governed(self, **fields: Any) -> Case:
+        return dataclasses.replace(self, profile=msgspec.structs.replace(self.profile, **fields))
+
+    def with_override(self, place: int, **fields: Any) -> Case:
+        entries = list(self.profile.overrides)
+        entries[place] = msgspec.structs.replace(entries[place], **fields)
+        return self.governed(overrides=tuple(entries))
+
+
+def limit_of_pod(case: Case, _: re.Match[str]) -> list[Case]:
+    def change(made: Case) -> None:
+        made.pod["spec"]["resources"]["limits"]["memory"] = str(PLENTY)
+
+    return [case.with_pod(change)]
+
+
+def limit_above(case: Case, found: re.Match[str]) -> list[Case]:
+    request, limit = case.memory(found["name"])
+    assert request == limit, "only where they are equal it matters for swap"
+    every = [case.with_memory(found["name"], "limits", PLENTY)]
+    return [*every, case.with_memory(found["name"], "requests", request // 2)] if found["or"] else every
+
+
+def request_above(case: Case, found: re.Match[str]) -> list[Case]:
+    request, limit = case.memory(found["name"])
+    top = min(case.facts.memory_bytes, limit - 1 if limit else PLENTY)
+    assert top > request, "there is such a value"
+    return [case.with_memory(found["name"], "requests", top)]
+
+
+def request_below(case: Case, found: re.Match[str]) -> list[Case]:
+    request, limit = case.memory(found["name"])
+    assert limit > 1, "there is such a value"
+    return [case.with_memory(found["name"], "requests", min(limit, request or limit) // 2)]
+
+
+def any_request(case: Case, found: re.Match[str]) -> list[Case]:
+    request, limit = case.memory(found["name"])
+    assert (request, limit) == (0, 0)
+    return [case.with_memory(found["name"], "requests", case.facts.memory_bytes)]
+
+
+def request_within_node(case: Case, found: re.Match[str]) -> list[Case]:
+    assert max(case.memory(found["name"])) > case.facts.memory_bytes, "else it bounds nothing"
+    return [case.with_memory(found["name"], "requests", case.facts.memory_bytes)]
+
+
+def corrected(case: Case, found: re.Match[str]) -> list[Case]:
+    for key in found["keys"].split(", "):
+        assert key in case.pod["metadata"]["annotations"]
+        case = case.with_annotation(key, "NoPreference" if key == POLICY else None)
+    return [case]
+
+
+def resource_above(case: Case, found: re.Match[str]) -> list[Case]:
+    def change(made: Case) -> None:
+        for one in made.containers():
+            if one["name"] == found["name"]:
+                one["resources"]["limits"][RESOURCE] = str(PLENTY)
+
+    return [case.with_pod(change)]
+
+
+def below(case: Case, found: re.Match[str]) -> list[Case]:
+    return [case.with_annotation(found["key"], str(min(case.swap(), case.facts.swap_bytes) // 2))]
+
+
+def another_priority(case: Case, _: re.Match[str]) -> list[Case]:
+    def change(made: Case) -> None:
+        made.pod["spec"]["priority"] = 1000
+
+    return [case.with_pod(change)]
+
+
+def raised_bound(field: str, value: int = PLENTY) -> Callable[[Case, re.Match[str]], list[Case]]:
+    def apply(case: Case, _: re.Match[str]) -> list[Case]:
+        assert getattr(case.profile, field) is not None
+        return [case.governed(**{field: value})]
+
+    return apply
+
+
+def with_policy(case: Case, found: re.Match[str]) -> list[Case]:
+    return [case.with_annotation(POLICY, found["policy"]).with_annotation(names.POLICY_SOURCE_ANNOTATION, None)]
+
+
+def on_facts(**fields: Any) -> Callable[[Case, re.Match[str]], list[Case]]:
+    return lambda case, _: [dataclasses.replace(case, facts=msgspec.structs.replace(case.facts, **fields))]
+
+
+NAME = "(?P<name>[a-z-]+)"
+WORDS: dict[str, Callable[[Case, re.Match[str]], list[Case]]] = {
+    "the policy (?P<policy>NoPreference|Disabled), for pods that are made from then on": with_policy,
+    r"write the annotation \S+: (?P<policy>NoPreference|Disabled) into the pod's file on its node": with_policy,
+    "take the default of the namespace away": lambda case, _: [case.with_annotation(POLICY, None)],
+    "correct (?P<keys>.*) in .*": corrected,
+    rf"annotation (?P<key>{LIMIT}): 512Mi in .*": lambda case, found: [case.with_annotation(found["key"], "512Mi")],
+    rf"annotation (?P<key>{LIMIT}) below \S+, in .*": below,
+    rf"annotation (?P<key>{LIMIT}|{PREFIX}[a-z]+) above \S+, in .*": lambda case, found: [
+        case.with_annotation(found["key"], str(PLENTY))
+    ],
+    rf"a limit of {RESOURCE} of {NAME} above \S+, in .*": resource_above,
+    r"a memory limit of the whole pod above its request .*": limit_of_pod,
+    rf"a memory limit of {NAME} above its request \(\S+\)(?P<or>, or a smaller request)?.*, in .*": limit_above,
+    rf"a memory request of {NAME} above \S+( and below its limit \(\S+\))?.*, in .*": request_above,
+    rf"a memory request of {NAME} below its limit \(\S+\).*, in .*": request_below,
+    rf"a memory request of {NAME} of at most the node's memory .*, in .*": request_within_node,
+    rf"a memory request of {NAME}(, which makes the pod Burstable)?, in .*": any_request,
+    r"a priority class below 2000000000.*": another_priority,
+    r"behavior (?P<behavior>\w+) of batch-nodes": lambda case, found: [
+        case.governed(behavior=Behavior(found["behavior"]))
+    ],
+    "a NodeSwapProfile that selects the node, with behavior LimitedSwap": lambda case, _: [
+        dataclasses.replace(case, profile=profile())
+    ],
+    "take what is not met out of swap.require of batch-nodes": lambda case, _: [case.governed(require=None)],
+    r"policy NoPreference in overrides\[(?P<place>\d)\] of batch-nodes": lambda case, found: [
+        case.with_override(int(found["place"]), policy=names.Policy.NO_PREFERENCE)
+    ],
+    r"a swapLimit above \S+ in overrides\[(?P<place>\d)\] of batch-nodes": lambda case, found: [
+        case.with_override(int(found["place"]), swap_limit=PLENTY)
+    ],
+    r"a maxPerPod above \S+ in batch-nodes": raised_bound("max_per_pod"),
+    r"a maxPerContainer above \S+ in batch-nodes": raised_bound("max_per_container"),
+    r"an overcommitPercent above \d+ in batch-nodes": raised_bound("overcommit_percent", 10_000),
+    r"less systemReserved than \S+ in batch-nodes": lambda case, _: [case.governed(system_reserved=None)],
+    r"a node with more swap than \S+": on_facts(swap_bytes=2**40),
+    "turn on swap on the node, which has none": on_facts(swap_bytes=2**40),
+    "run it on a node with cgroup v2 and its swap controller": on_facts(cgroup_version=2),
+    "/dev/nvme1n1: not known to be encrypted; .*": on_facts(devices=[msgspec.structs.replace(DISK, encrypted=True)]),
+    "no swap is on; .*": on_facts(swap_bytes=2**40, devices=[msgspec.structs.replace(DISK, encrypted=True)]),
+}
+
+
+def followed(case: Case, how: str) -> list[Case]:
+    """The case after what HOW says was done, in each way that it leaves open."""
+    for words, apply in WORDS.items():
+        if found := re.fullmatch(words, how):
+            return apply(case, found)
+    raise AssertionError(f"nobody could follow this: {how}")
+
+
+def check(case: Case) -> list[str]:
+    """Follow each remedy; the outcomes that were promised."""
+    before, now = case.decision(), case.swap()
+    chains: dict[str, list[str]] = {}
+    outcomes = []
+    for change in case.told().changes:
+        outcome, _, place = change.outcome.partition(", ")
+        outcomes.append(outcome)
+        if place:
+            chains.setdefault(outcome, []).append(change.how)
+            continue
+        for after in followed(case, change.how):
+            new = after.decision()
+            match outcome:
+                case "swap" | "more":
+                    assert after.swap() > now, change
+                    assert (outcome == "swap") == (now == 0), change
+                case "less":
+                    assert after.swap() < now, change
+                case "no swap":
+                    assert new.swap_max == "0", change
+                case "limits that hold":
+                    assert new.swap_max is not None, change
+                case _:  # what is in the way is so no more, whatever comes after it
+                    assert new.reason is not before.reason, change
+    for outcome, steps in chains.items():
+        after = case
+        for how in steps:
+            assert after.swap() <= now, f"{steps}: not all of them are needed"
+            after = followed(after, how)[0]
+        assert after.swap() > now, f"{outcome}: {steps}"
+    return outcomes
+
+
+AMOUNTS = st.sampled_from([None, "0", "3000", "64Mi", "1Gi", "2Gi", "99Gi"])
+LIMITS = st.sampled_from([None, "0", "3000", "100Mi", "1Gi"])
+SIZES = st.sampled_from([0, 5000, 100 * MI, GI, 4 * GI, 2**35])
+
+
+@st.composite
+def resources(draw: st.DrawFn, least: int = 0) -> Json:
+    request, limit = draw(AMOUNTS), draw(AMOUNTS)
+    if limit is not None and quantity.capped(request or "0") > quantity.capped(limit):
+        limit = request  # the API server refuses it otherwise
+    made: Json = {"requests": {}, "limits": {}}
+    if request is not None:
+        made["requests"]["memory"] = request
+    if limit is not None:
+        made["limits"]["memory"] = limit
+    if draw(st.booleans()) or least:
+        made["limits"]["cpu"] = "1"
+    return made
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    containers = []
+    for name in ("a", "b"):
+        one: Json = {"name": name, "resources": draw(resources())}
+        if draw(st.integers(0, 5)) == 0:
+            one["resources"]["limits"][RESOURCE] = draw(st.sampled_from(["0", "100Mi"]))
+        containers.append(one)
+    spec: Json = {
+        "nodeName": "batch-1",
+        "priority": draw(st.sampled_from([0, 0, 2_000_000_000])),
+        "containers": containers[:1],
+    }
+    match draw(st.integers(0, 3)):
+        case 0:
+            spec["initContainers"] = containers[1:]
+        case 1:
+            spec["initContainers"] = [{**containers[1], "restartPolicy": "Always"}]
+        case 2:
+            spec["containers"] = containers
+        case _:
+            pass
+    if draw(st.integers(0, 5)) == 0:
+        spec["resources"] = {"requests": {"memory": "99Gi", "cpu": "1"}, "limits": {"memory": "99Gi", "cpu": "1"}}
+        if draw(st.booleans()):
+            spec["resources"]["requests"] = {}
+    annotations = {
+        LIMIT: draw(LIMITS),
+        PREFIX + "a": draw(LIMITS),
+        POLICY: draw(st.sampled_from([None, None, None, "Disabled", "NoPreference", "Required", "rubbish"])),
+        names.POLICY_SOURCE_ANNOTATION: draw(st.sampled_from([None, "namespace"])),
+        "kubernetes.io/config.mirror": draw(st.sampled_from([None, None, None, "hash"])),
+    }
+    if draw(st.integers(0, 9)) == 0:
+        annotations[LIMIT] = "lots"
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "report", "controller": True}
+    metadata = {
+        "name": "report-0",
+        "namespace": "batch",
+        "uid": "uid-1",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "ownerReferences": draw(st.sampled_from([[owner], []])),
+        "annotations": {key: value for key, value in annotations.items() if value is not None},
+    }
+    status = {"phase": "Running", "startTime": draw(st.sampled_from(["", "2026-01-01T00:00:00Z"]))}
+    overrides = st.builds(
+        profiles.Override,
+        pods=st.sampled_from([(), POOL]),
+        policy=st.sampled_from([None, names.Policy.DISABLED, names.Policy.NO_PREFERENCE]),
+        swap_limit=st.none() | SIZES,
+    )
+    governing = profile(
+        draw(st.sampled_from(Behavior)),
+        system_reserved=draw(st.sampled_from([None, "10%", "100%", "1Gi"])),
+        max_per_pod=draw(st.none() | SIZES),
+        max_per_container=draw(st.none() | SIZES),
+        overcommit_percent=draw(st.none() | st.sampled_from([1, 100, 10_000])),
+        overrides=tuple(draw(st.lists(overrides, max_size=2))),
+        require=draw(st.sampled_from([None, None, profiles.Require(encrypted=True)])),
+    )
+    if governing.behavior is Behavior.KUBELET and draw(st.booleans()):
+        governing = profiles.BUILT_IN
+    facts = state.Facts(
+        draw(st.sampled_from([1, 2, 2, 2])), True, draw(SIZES.filter(lambda size: size != 5000)), 8 * GI, devices=[DISK]
+    )
+    rival = pods.project(
+        msgspec.convert(
+            {
+                "metadata": {"name": "rival", "namespace": "batch", "uid": "rival", "annotations": {LIMIT: "1Gi"}},
+                "spec": {"nodeName": "batch-1", "containers": [{"name": "a"}]},
+                "status": {"startTime": draw(st.sampled_from(["2020-01-01T00:00:00Z", "2027-01-01T00:00:00Z"]))},
+            },
+            workloads.Pod,
+        )
+    )
+    return Case(
+        {"metadata": metadata, "spec": spec, "status": status}, governing, facts, draw(st.sampled_from([(), (rival,)]))
+    )
+
+
+@given(cases())
+def test_each_remedy_does_what_it_says(case: Case) -> None:
+    check(case)
+
+
+@given(cases())
+def test_a_pod_without_swap_is_told_how_it_gets_some(case: Case) -> None:
+    told = {change.outcome.partition(",")[0] for change in case.told().changes}
+    decision = case.decision()
+    if decision.swap_max == "0" and decision.reason is not names.Reason.INVALID_POLICY:
+        assert "swap" in told
+
+
+def made(*containers: Json, annotations: Json | None = None, **spec: Any) -> Json:
+    metadata = {"name": "report-0", "namespace": "batch", "uid": "uid-1", "annotations": annotations or {}}
+    return {"metadata": metadata, "spec": {"nodeName": "batch-1", "containers": [*containers], **spec}, "status": {}}
+
+
+def container(name: str, request: str, limit: str, **more: str) -> Json:
+    return {"name": name, "resources": {"requests": {"memory": request}, "limits": {"memory": limit, **more}}}
+
+
+def test_request_that_equals_its_limit_is_lowered_or_the_limit_raised() -> None:
+    case = Case(made(container("app", "1Gi", "2Gi"), container("proxy", "32Mi", "32Mi")), profile(), FACTS)
+    told = [change.how for change in case.told().changes if change.outcome == "more"]
+    assert told[0].startswith("a memory limit of proxy above its request (32Mi), or a smaller request, in ")
+    assert len(followed(case, told[0])) == 2
+    assert "more" in check(case)
+
+
+@pytest.mark.parametrize("swap_bytes", [0, 4 * GI])
+def test_request_that_is_missing_below_a_limit_above_the_nodes_memory(swap_bytes: int) -> None:
+    facts = msgspec.structs.replace(FACTS, swap_bytes=swap_bytes)
+    assert "swap" in check(Case(made(container("app", "0", "99Gi")), profile(), facts))
+
+
+@pytest.mark.parametrize(
+    ("case", "steps"),
+    [
+        (Case(made({"name": "app"}, annotations={POLICY: "Disabled"}), profile(), FACTS), 2),
+        (Case(made(container("app", "1Gi", "1Gi", cpu="1")), profile(Behavior.NO_SWAP), FACTS), 2),
+        (Case(made({"name": "app"}, annotations={LIMIT: "0"}), profile(), FACTS), 2),
+    ],
+)
+def test_several_steps_are_named_where_one_is_not_enough(case: Case, steps: int) -> None:
+    assert [change.outcome for change in case.told().changes if change.outcome.startswith("swap")] == [
+        f"swap, {number} of {steps}" for number in range(1, steps + 1)
+    ]
+    check(case)
+
+
+def test_static_pod_is_not_told_to_change_its_priority_class() -> None:
+    mirror = {"kubernetes.io/config.mirror": "hash"}
+    case = Case(made(container("app", "1Gi", "2Gi"), annotations=mirror), profile(), FACTS)
+    assert not [change for change in case.told().changes if "priority" in change.how]
+    assert "swap" in check(case)
+
+
+def test_nothing_is_promised_on_a_node_without_the_swap_controller() -> None:
+    case = Case(made(container("app", "1Gi", "2Gi")), profile(), state.Facts(1, False, GI, GI))
+    assert [change.outcome for change in case.told().changes] == ["limits that hold"]

@@ -1,0 +1,170 @@
+"""What people see, as a whole."""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+
+import msgspec
+import pytest
+from swapwarden.api import names, state
+from swapwarden.cli.kubectl.cluster import registration
+from swapwarden.cli.kubectl.explain import model, screen
+
+from tests.unit.cli.kubectl.explained import MI, container, planned, pod, profile, reported, seen
+
+NOW = datetime.datetime(2026, 1, 1, 2, tzinfo=datetime.UTC)
+REPORT = (container("app", "1Gi", "2Gi"), container("proxy", "64Mi", "64Mi"))
+
+
+def report() -> model.Explanation:
+    found, governing = pod(*REPORT), profile(system_reserved="25%")
+    exposed = state.Violation("uid-1", "Exposed", exposures=1, exposed_milliseconds=35, causes=[names.Cause.START])
+    return model.explain(
+        seen(
+            found,
+            governing,
+            profile(name="all", priority=50, selector=()),
+            state=reported(planned(found, governing), exposed),
+            used=model.Usage(12 * MI, {"app": 12 * MI}),
+        )
+    )
+
+
+SHARE = """\
+batch/report-6d5f8b7c9-x2x4q: up to 384Mi of swap  (LimitedSwap)
+
+POLICY     none: the pod gets what its node's profile gives
+QOS        Burstable
+NODE       batch-1: 8Gi memory, 4Gi swap on /dev/nvme1n1 (nvme)
+PROFILE    batch-nodes generation 3, LimitedSwap: priority 100, before all (50)
+KERNEL     the kernel holds it, for 1h50m at least
+IN USE     12Mi (app 12Mi)
+EXPOSED    above its limit once, 35 ms in all (Start); swapped 0 meanwhile
+SECRETS    stay in memory: the kubelet, whose pages they are, does not swap
+
+RULES  the first that matches decides
+  ·  NodeIncompatible  the node has cgroup v2 with the swap controller
+  ·  PolicyDisabled    there is no policy
+  ·  InvalidPolicy     all that the pod says is understood
+  ·  OverrideDisabled  no override says Disabled
+  ·  RequirementUnmet  nothing is required of the node
+  ·  CriticalPod       neither a static pod nor of a system priority
+  ·  QoSNotEligible    the pod is Burstable
+  ✓  LimitedSwap       behavior LimitedSwap of batch-nodes: a share of the node's swap, by memory request
+
+NUMBERS
+  node   4Gi - 1Gi (systemReserved 25%)              = 3Gi (3221225472)
+  app    request 1Gi / memory 8Gi × 3Gi              = 384Mi (402653184)
+  proxy  its memory request equals its limit (64Mi)  = 0
+  pod    its containers together                     = 384Mi (402653184)
+
+TO CHANGE IT
+  more     a memory limit of proxy above its request (64Mi), or a smaller request, in the pod template of deployment/report
+  more     a memory request of app above 1Gi and below its limit (2Gi), in the pod template of deployment/report
+  less     annotation swapwarden.dev/swap-limit below 384Mi, in the pod template of deployment/report
+  no swap  the policy Disabled, for pods that are made from then on
+           $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q Disabled
+"""  # noqa: E501, RUF001 a screen is as wide as it is, with a sign of multiplication
+
+TENANT = """\
+batch/report-6d5f8b7c9-x2x4q: what it gets depends on the profile of its node, which cannot be seen
+
+POLICY     none: the pod gets what its node's profile gives
+QOS        Burstable
+NODE       batch-1, which may not be seen
+
+BY BEHAVIOR  of the profile that governs its node
+  Kubelet             what the kubelet gives
+  NoSwap              no swap
+  LimitedSwap         a share, by the memory request of app
+  WorkloadControlled  no swap: it names no limit
+
+TO CHANGE IT
+  no swap  the policy Disabled, for pods that are made from then on
+           $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q Disabled
+
+Not seen, for lack of rights: mutatingwebhookconfigurations, nodes, nodeswapprofiles, nodeswapstates
+"""
+
+REFUSED = """\
+batch/report-6d5f8b7c9-x2x4q: no swap  (PolicyDisabled)
+
+POLICY     Disabled, an annotation of the pod
+QOS        Burstable
+NODE       batch-1: 8Gi memory, 4Gi swap on /dev/nvme1n1 (nvme)
+PROFILE    batch-nodes generation 3, LimitedSwap: the only one that selects the node
+KERNEL     the kernel holds it, for 1h50m at least
+IN USE     <unknown>
+SECRETS    stay in memory: the kubelet, whose pages they are, does not swap
+
+RULES  the first that matches decides
+  -  NodeIncompatible  the node has cgroup v2 with the swap controller
+  >  PolicyDisabled    the policy is Disabled
+
+TO CHANGE IT
+  swap  the policy NoPreference, for pods that are made from then on
+        $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q NoPreference
+"""
+
+
+def test_a_share() -> None:
+    assert screen.text(report(), NOW) == SHARE
+
+
+def test_without_rights() -> None:
+    unseen = ("mutatingwebhookconfigurations", "nodes", "nodeswapprofiles", "nodeswapstates")
+    told = model.explain(model.Seen(pod(*REPORT), unseen=unseen))
+    assert screen.text(told, NOW) == TENANT
+
+
+def test_a_pod_that_the_webhook_is_not_asked_about() -> None:
+    entry = registration.Entry("pods.swapwarden.dev", registration.Selector({"team": "shop"}))
+    found = msgspec.convert(
+        {"metadata": {"name": "swapwarden"}, "webhooks": [msgspec.to_builtins(entry)]}, registration.Registration
+    )
+    asking = pod(*REPORT, annotations={"swapwarden.dev/swap-limit": "1Gi"})
+    told = model.explain(seen(asking, profile(), registrations=(found,)))
+    assert "\nADMISSION  the webhook is not asked about pods like it: the objectSelector" in screen.text(told, NOW)
+
+
+def test_in_ascii() -> None:
+    told = model.explain(seen(pod(*REPORT, annotations={"swapwarden.dev/swap-policy": "Disabled"}), profile()))
+    written = screen.text(told, NOW, signs=screen.ASCII)
+    assert written == REFUSED
+    assert written.isascii()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "signs"),
+    [("utf-8", screen.UNICODE), ("ascii", screen.ASCII), ("latin-1", screen.ASCII), ("nonsense", screen.ASCII)],
+)
+def test_signs_that_can_be_written(encoding: str, signs: screen.Marks) -> None:
+    assert screen.marks(encoding) == signs
+    assert screen.marks(None) == screen.ASCII
+
+
+def test_it_fits_a_terminal() -> None:
+    for width in (60, 80, 200):
+        lines = screen.text(report(), NOW, width=width).splitlines()
+        assert max(map(len, lines)) <= min(width, screen.MAX_WIDTH)
+
+
+def test_colours_are_for_terminals() -> None:
+    assert "\x1b[" in screen.text(report(), NOW, coloured=True)
+    assert "\x1b[" not in screen.text(report(), NOW)
+
+
+def test_what_people_wrote_cannot_control_the_terminal() -> None:
+    hostile = pod(*REPORT, annotations={"swapwarden.dev/swap-policy": "\x1b[2J\x07"})
+    assert "\x1b" not in screen.text(model.explain(seen(hostile, profile())), NOW)
+    told = reported(
+        planned(hostile, profile()), state.Violation("uid-1", "WriteFailed", message="\x1b]0;x\x07 and more")
+    )
+    assert "\x1b" not in screen.text(model.explain(seen(hostile, profile(), state=told)), NOW)
+
+
+def test_the_documentation_shows_these() -> None:
+    page = (pathlib.Path(__file__).parents[5] / "docs/kubectl-swap.md").read_text(encoding="utf-8")
+    for shown in (SHARE, TENANT):
+        assert f"```text\n{shown}```\n" in page

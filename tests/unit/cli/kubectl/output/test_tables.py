@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import io
+import json
+
+import msgspec
+import pytest
+import yaml
+from swapwarden.cli.kubectl.output import tables
+
+
+class Row(msgspec.Struct):
+    name: str
+    size: int | None
+
+
+COLUMNS: tuple[tables.Column[Row], ...] = (
+    tables.Column("NAME", lambda row: tables.Cell(row.name, "bold red")),
+    tables.Column("SIZE", lambda row: tables.amount(row.size), right=True),
+    tables.Column("MORE", lambda _: "x" * 300, wide=True),
+)
+ROWS = [Row("a", 1536), Row("a-longer-one", None)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(form: tables.Form, stream: io.StringIO | None = None) -> str:
+    out = stream or io.StringIO()
+    tables.show(form, ROWS, COLUMNS, name=lambda row: f"row/{row.name}", stream=out)
+    return out.getvalue()
+
+
+def test_a_table_in_a_pipe_is_plain() -> None:
+    assert shown(tables.Form()) == (
+        "NAME                SIZE\n"
+        "a                  1.5Ki\n"
+        "a-longer-one   <unknown>\n"
+    )  # fmt: skip
+    assert shown(tables.Form(headers=False)).startswith("a  ")
+
+
+def test_nothing_is_cut_off_or_wrapped() -> None:
+    assert "x" * 300 in shown(tables.Form("wide"))
+    assert len(shown(tables.Form("wide")).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("color", "environment", "terminal", "coloured"),
+    [
+        ("auto", {}, True, True),
+        ("auto", {}, False, False),
+        ("auto", {"NO_COLOR": "1"}, True, False),
+        ("auto", {"TERM": "dumb"}, True, False),
+        ("always", {"NO_COLOR": "1"}, False, True),
+        ("never", {}, True, False),
+    ],
+)
+def test_when_there_is_colour(
+    monkeypatch: pytest.MonkeyPatch,
+    color: str,
+    environment: dict[str, str],
+    terminal: bool,
+    coloured: bool,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    text = shown(tables.Form(color=color), Terminal() if terminal else io.StringIO())
+    assert ("\x1b[1;31ma" in text) is coloured
+    assert ("\x1b" in text) is coloured
+
+
+def test_forms_for_programs() -> None:
+    expected = {"items": [{"name": "a", "size": 1536}, {"name": "a-longer-one", "size": None}]}
+    assert json.loads(shown(tables.Form("json"))) == expected
+    assert yaml.safe_load(shown(tables.Form("yaml"))) == expected
+    assert shown(tables.Form("name")) == "row/a\nrow/a-longer-one\n"
+
+
+def test_what_others_wrote_cannot_tell_the_terminal_what_to_do() -> None:
+    row = Row("\x1b]0;title\x07two\nlines [red]markup[/red] :smile:", 0)
+    out = io.StringIO()
+    tables.show(tables.Form(headers=False), [row], COLUMNS, name=lambda each: each.name, stream=out)
+    assert out.getvalue() == "�]0;title�two�lines [red]markup[/red] :smile:   0\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (None, "<unknown>"),
+        (0, "0"),
+        (1, "1"),
+        (1023, "1023"),
+        (1024, "1Ki"),
+        (1536, "1.5Ki"),
+        (10188, "9.9Ki"),
+        (10240, "10Ki"),
+        (4 << 30, "4Gi"),
+        (20 << 20, "20Mi"),
+        (2**63, "8Ei"),
+        (2**70, "1024Ei"),
+    ],
+)
+def test_amounts(number: int | None, text: str) -> None:
+    assert tables.amount(number) == text
+
+
+def test_shares() -> None:
+    assert tables.share(1, 3) == "33%"
+    assert tables.share(0, 0) == "<none>"
+    assert tables.share(None, 3) == tables.share(1, None) == "<unknown>"

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import click
+import msgspec
+import pytest
+from swapwarden.api import names
+from swapwarden.cli.kubectl.output import tables
+from swapwarden.cli.kubectl.simulate import report, simulation
+from swapwarden.policy import profiles
+
+from tests.unit.cli.kubectl.views import GI, facts, seen, view
+from tests.unit.controller.objects import node
+from tests.unit.policy.rows import container, pod
+
+BATCH = profiles.Profile(name="batch", priority=100, behavior=names.Behavior.LIMITED_SWAP, max_unavailable="1")
+
+
+def result(**change: Any) -> simulation.Simulation:
+    """A node whose kubelet gives nothing, and one where nothing is known to limit pods."""
+    read = view(
+        [node("node-1"), node("node-2")],
+        [
+            pod(container(request=GI), name="web", uid="uid-web"),
+            pod(container(request=GI), name="quiet", uid="uid-quiet", policy="Disabled"),
+            pod(container(request=GI), name="big", uid="uid-big", node="node-2"),
+        ],
+        [seen("node-1"), seen("node-2", facts=facts(behavior="LimitedSwap"))],
+    )
+    profile = msgspec.structs.replace(BATCH, **{"system_reserved": "75%", **change})
+    used = {"uid-web": 2**20, "uid-big": 2**29}
+    return simulation.simulate(read, simulation.Change(put=(profile,)), used)
+
+
+def shown(
+    found: simulation.Simulation, capsys: pytest.CaptureFixture[str], form: str = "", *, known: bool = True
+) -> str:
+    report.show(tables.Form(form), found, report.summary(found, known=known))
+    return capsys.readouterr().out
+
+
+def test_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        shown(result(), capsys)
+        == """\
+Pods: 1 gain swap, 1 lose, 1 stay as they are.
+Nodes: 2 get another profile, 0 another version of theirs, 0 stay as they are.
+1 pod uses 480Mi of swap more than they would get: that stays until it is free, and can grow little.
+
+NAMESPACE   POD     NODE     CHANGE   SWAP            REASON                               USED       ABOVE
+default     big     node-2   Loses    128Mi -> 32Mi   KubeletDecides -> LimitedSwap       512Mi       480Mi
+default     quiet   node-1   Same     0               PolicyDisabled                  <unknown>   <unknown>
+default     web     node-1   Gains    0 -> 32Mi       KubeletDecides -> LimitedSwap         1Mi           0
+
+NODE     PROFILE               BEHAVIOR                 GAIN   LOSE   SAME   ABOVE
+node-1   (built-in) -> batch   Kubelet -> LimitedSwap      1      0      1       0
+node-2   (built-in) -> batch   Kubelet -> LimitedSwap      0      1      0       1
+
+Rollout of batch:
+  2 nodes in 2 waves, at most 1 at a time
+  wave 1: node-1
+  wave 2: node-2
+"""
+    )
+
+
+def test_wide_tells_the_settings_of_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    wide = shown(result(kernel=(("vm.swappiness", "10"),), behavior=names.Behavior.NO_SWAP), capsys, "wide")
+    told = "kubepods: <none> -> 268435456; vm.swappiness: <none> -> 10; label node.swapwarden.dev/swap: true -> <none>"
+    assert wide.count(told) == 2
+    assert "(built-in) -> batch" in wide
+
+
+def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(shown(result(), capsys, "json"))
+    assert found["summary"] == {
+        "pods": {"gains": 1, "loses": 1, "same": 1, "unknown": 0},
+        "above": {"pods": 1, "bytes": 480 * 2**20},
+        "nodes": {"profile": 2, "version": 0, "same": 0},
+    }
+    big = found["pods"][0]
+    assert (big["name"], big["change"], big["usedBytes"], big["aboveBytes"]) == ("big", "Loses", 2**29, 480 * 2**20)
+    assert big["before"] == {
+        "profile": "(built-in)", "reason": "KubeletDecides", "swapMax": "max", "kubelet": str(2**27), "most": str(2**27)
+    }  # fmt: skip
+    assert found["nodes"][0]["after"] == {"profile": "batch", "generation": 1, "behavior": "LimitedSwap"}
+    assert found["rollouts"][0]["waves"] == [{"nodes": ["node-1"]}, {"nodes": ["node-2"]}]
+
+
+def test_what_agents_did_not_tell_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Whether pods use more swap than they would get is not known." in shown(result(), capsys, known=False)
+
+
+def test_long_rollouts_are_told_in_short() -> None:
+    waves = tuple(simulation.Wave(tuple(f"n-{wave}-{each}" for each in range(7))) for wave in range(5))
+    one = simulation.Rollout("p", 7, waves, ("lone",), ("held",), ("bad",), ("late",))
+    assert list(report.waves(one)) == [
+        "1 node without an agent at once, which does nothing there: lone",
+        "35 nodes in 5 waves, at most 7 at a time",
+        *(f"wave {n + 1}: n-{n}-0, n-{n}-1, n-{n}-2, n-{n}-3, n-{n}-4 and 2 more" for n in range(3)),
+        "and 2 more",
+        "held, because pods there would lose swap that they use: held",
+        "1 node would not get it while these do worse than before: bad",
+    ]
+
+
+def test_other_kinds_are_passed_over(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "all.yaml"
+    file.write_text(
+        """{"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}},
+        {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile", "metadata": {"name": "p"},
+         "spec": {"nodeSelector": {}}}]}"""
+    )
+    assert [one.name for one in report.read_profiles([str(file)]).put] == ["p"]
+    assert "v1 Service is passed over" in capsys.readouterr().err
+
+
+def test_files_without_a_profile_are_no_trial(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "service.yaml"
+    file.write_text('{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}')
+    with pytest.raises(click.exceptions.Exit) as ended:
+        report.read_profiles([str(file)])
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err.endswith(f"error: there is no NodeSwapProfile in {file}\n")
+    assert report.read_profiles([]).put == ()
+
+
+def test_a_profile_that_is_wrong(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text('{"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile", "metadata": {"name": "p"}}')
+    with pytest.raises(click.exceptions.Exit) as ended:
+        report.read_profiles([str(file)])
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err == f"error: {file}: document 1: spec: Required value\n"

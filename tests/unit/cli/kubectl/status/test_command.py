@@ -1,0 +1,127 @@
+"""Rows of nodes from what is known of them."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import msgspec
+from swapwarden.api import state
+from swapwarden.cli.kubectl.cluster import agents, samples, usage
+from swapwarden.cli.kubectl.cluster.health import Standing
+from swapwarden.cli.kubectl.output import tables
+from swapwarden.cli.kubectl.status import command as nodes
+from swapwarden.policy import nodes as policy
+
+GIB = 1 << 30
+
+
+def node(name: str, labels: dict[str, str] | None = None, swap: int | None = None) -> policy.WireNode:
+    info: dict[str, Any] = {"kubeletVersion": "v1.34.0"} | ({"swap": {"capacity": swap}} if swap is not None else {})
+    body = {"metadata": {"name": name, "labels": labels or {}}, "status": {"nodeInfo": info}}
+    return msgspec.convert(body, policy.WireNode)
+
+
+def reported(profile: str, swap: int, *devices: state.SwapDevice, **status: Any) -> state.NodeSwapState:
+    conditions = [
+        state.Condition("Compatible", "True", "Compatible"),
+        state.Condition("Applied", "True", "AsSpecified"),
+        state.Condition("Degraded", "False", "AsExpected"),
+    ]
+    reference = state.ProfileRef(profile, 1)
+    facts = state.Facts(2, swap_controller=True, swap_bytes=swap, memory_bytes=8 * GIB, devices=list(devices))
+    return state.NodeSwapState(
+        spec=state.StateSpec(reference),
+        status=state.StateStatus(profile=reference, facts=facts, conditions=status.get("conditions", conditions)),
+    )
+
+
+def agent(name: str) -> agents.Agent:
+    return agents.Agent(name, "swapwarden-system", f"agent-{name}", 8082, ready=True)
+
+
+DISK = state.SwapDevice("/dev/nvme0n1p3", "partition", 4 * GIB, backing="nvme", encrypted=True)
+KNOWN = nodes.Known(
+    states={
+        "batch-1": reported("batch", 4 * GIB, DISK),
+        "batch-2": reported(
+            "batch",
+            4 * GIB,
+            DISK,
+            state.SwapDevice("/swapfile", "file", GIB, backing="file"),
+            conditions=[state.Condition("Degraded", "True", "WriteFailed", "2 cgroups cannot be written")],
+        ),
+        "web-1": reported("web", 0),
+        "gone": reported("web", GIB),
+    },
+    agents={name: agent(name) for name in ("batch-1", "batch-2", "web-1")},
+    used={"batch-1": GIB, "batch-2": 4 * GIB - 5},
+    behaviors={"web": "NoSwap", "batch": "LimitedSwap"},
+)
+LABELS = {"node.swapwarden.dev/swap-behavior": "LimitedSwap"}
+NODES = [node("batch-1", LABELS), node("batch-2", LABELS), node("web-1"), node("gone"), node("new", swap=GIB)]
+
+
+TABLE = """\
+NAME      STATE      PROFILE     BEHAVIOR      GUARANTEE   SWAP        USED       USED%   BACKING     ENCRYPTED
+batch-2   Degraded   batch       LimitedSwap   Standard     4Gi         4Gi         99%   file,nvme   false
+gone      Silent     web         NoSwap        Standard     1Gi   <unknown>   <unknown>   <unknown>   <unknown>
+new       NoState    <unknown>   <unknown>     <unknown>    1Gi   <unknown>   <unknown>   <unknown>   <unknown>
+batch-1   Enforced   batch       LimitedSwap   Standard     4Gi         1Gi         25%   nvme        true
+web-1     Enforced   web         NoSwap        Standard       0           0      <none>   <none>      <none>
+"""
+
+
+def table(known: nodes.Known, form: tables.Form, sort: str = "state") -> str:
+    out = io.StringIO()
+    rows = sorted((nodes.row(each, known) for each in NODES), key=nodes.SORTS[sort])
+    tables.show(form, rows, nodes.COLUMNS, name=lambda row: f"node/{row.name}", stream=out)
+    return out.getvalue()
+
+
+def test_the_table() -> None:
+    assert table(KNOWN, tables.Form()) == TABLE
+
+
+def test_other_orders() -> None:
+    assert table(KNOWN, tables.Form("name"), "name").split()[0] == "node/batch-1"
+    assert table(KNOWN, tables.Form("name"), "used").split()[0] == "node/batch-2"
+
+
+def test_what_only_the_node_says_where_the_rest_may_not_be_seen() -> None:
+    nothing = nodes.Known(states=None, agents=None, used={}, behaviors={})
+    labels = {
+        "node.swapwarden.dev/swap-behavior": "LimitedSwap",
+        "node.swapwarden.dev/swap-backing": "file_nvme",
+        "node.swapwarden.dev/swap-encrypted": "false",
+    }
+    assert nodes.row(node("a", labels, swap=GIB), nothing) == nodes.Row(
+        "a",
+        Standing.UNKNOWN,
+        behavior="LimitedSwap",
+        swap_bytes=GIB,
+        backing="file,nvme",
+        encrypted=False,
+    )
+
+
+def test_a_kubelet_that_does_not_tell_is_not_taken_for_one_without_swap() -> None:
+    old = msgspec.convert(
+        {"metadata": {"name": "a"}, "status": {"nodeInfo": {"kubeletVersion": "v1.30.2"}}}, policy.WireNode
+    )
+    assert nodes.row(old, KNOWN).swap_bytes is None
+    assert nodes.row(node("a"), KNOWN).swap_bytes == 0
+
+
+def test_the_built_in_profile_leaves_it_to_the_kubelet() -> None:
+    known = nodes.Known({"a": reported("(built-in)", 0)}, {"a": agent("a")}, {}, {})
+    assert nodes.row(node("a"), known).behavior == "Kubelet"
+
+
+def test_usage_by_node() -> None:
+    found = {
+        "a": [samples.Sample(usage.NODE_USED, {}, 5.0), samples.Sample("other", {}, 7.0)],
+        "b": [samples.Sample(usage.NODE_USED, {}, float("inf"))],
+        "c": [],
+    }
+    assert nodes.used(found) == {"a": 5}

@@ -1,0 +1,98 @@
+"""What is shown where some of it cannot be known, and what is shown again and again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+from swapwarden.api import state
+from swapwarden.cli.kubectl.cluster import session
+from swapwarden.cli.kubectl.top import command as top
+from swapwarden.cli.kubectl.top import rates
+
+SPEC = state.StateSpec(profile=state.ProfileRef("p", 1))
+
+
+class States:
+    """Sessions that read what they are given for each node."""
+
+    def __init__(self, **found: state.StateSpec | session.Failure) -> None:
+        self._found = found
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    async def get(self, path: str, kind: type[top._State]) -> top._State:
+        found = self._found[path.rpartition("/")[2]]
+        if isinstance(found, session.Failure):
+            raise found
+        return kind(spec=found)
+
+
+async def specs(states: States) -> dict[str, state.StateSpec]:
+    return await top._specs(cast("session.Session", states), set(states._found))
+
+
+async def test_a_state_of_another_version_hides_those_of_no_other_node() -> None:
+    states = States(one=SPEC, two=session.Failure("GET two: not understood"), three=session.NotFound("no such state"))
+    assert await specs(states) == {"one": SPEC}
+    assert states.notes == ["limits on node two that no agent tells are not known: GET two: not understood"]
+
+
+async def test_without_the_right_to_states_that_is_said_once() -> None:
+    states = States(one=session.Forbidden("not yours"), two=session.Forbidden("not yours"))
+    assert await specs(states) == {}
+    assert states.notes == ["limits that no agent tells are not known: not yours"]
+
+
+class Shown:
+    """What is followed: each look says something, or fails. Then the user has seen enough."""
+
+    def __init__(self, kubeconfig: Path, looks: Sequence[str | None]) -> None:
+        content = {
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        kubeconfig.write_text(json.dumps(content))
+        self._target = session.Target(str(kubeconfig))
+        self._looks: Iterator[str | None] = iter(looks)
+
+    async def _look(self, asked: session.Session) -> top.Look[str, rates.OfPod]:
+        try:
+            said = next(self._looks)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+        if said is None:
+            raise session.Unreachable("no answer")
+        asked.note("some is not known")
+        return top.Look([said], {})
+
+    def follow(self) -> None:
+        def show(rows: Sequence[str], _: Mapping[rates.OfPod, float] | None) -> None:
+            sys.stderr.write(f"{rows[0]}\n")
+
+        with pytest.raises(KeyboardInterrupt):
+            top._follow(self._target, self._look, show, 0.001)
+
+
+def test_each_outage_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Shown(tmp_path / "config", ["a", None, None, "b", None, "c"]).follow()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["note: some is not known", "a", "note: no answer", "b", "note: no answer", "c"]
+
+
+def test_on_a_terminal_notes_stay_below_what_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stood there before is wiped."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    Shown(tmp_path / "config", ["a", "b", None, "c"]).follow()
+    note = "note: some is not known"
+    assert capsys.readouterr().err.splitlines() == [note, "a", "b", note, "note: no answer", "c", note]
