@@ -75,7 +75,7 @@ lint: venv ## Check format, rules, types, import contracts, generated files and 
 		|| { echo "generated files are out of date: run make generate and commit the result" >&2; exit 1; }
 	@$(PYTHON) -m testbed.chart check
 	@$(PYTHON) -m testbed.celcost check
-	@$(PYTHON) -m testbed.monitoring check
+	@$(PYTHON) -m monitoring.generate check
 	@$(PYTHON) -m testbed.reference check
 	@$(PYTHON) -m testbed.metricspage check
 	@$(MAKE) --no-print-directory docs
@@ -93,7 +93,7 @@ format: venv ## Format the code and apply safe fixes
 generate: venv ## Make crds/, the generated pages of docs/ and files of the chart from the code
 	$(PYTHON) -m swapwarden.api.crd crds docs/api-reference.md
 	$(PYTHON) -m testbed.chart write
-	$(PYTHON) -m testbed.monitoring write
+	$(PYTHON) -m monitoring.generate write
 	$(PYTHON) -m testbed.reference write
 	$(PYTHON) -m testbed.metricspage write
 

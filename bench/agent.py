@@ -36,10 +36,11 @@ from swapwarden.agent import cgroupfs, enforcer, journal, originals, wanted
 from swapwarden.api import names
 from swapwarden.kube import config
 
+from testbed.base import paths
 from testbed.controlplane import pki
 from testbed.run import pythons
 from testbed.standin import hog
-from testbed.vm.kernelvm import CGROUPS, WORK_TREE, KernelVM
+from testbed.vm.kernelvm import CGROUPS, KernelVM
 
 NODE: Final = "bench"
 SERVER: Final = "apiserver"
@@ -531,12 +532,12 @@ def outside() -> int:
         python = Path(sys.executable)
     # As in the image: what compiles its modules itself is larger for it, for as long as it runs.
     for each in {str(python), sys.executable}:
-        subprocess.run([each, "-m", "compileall", "-q", str(WORK_TREE / "operator")], check=True)
+        subprocess.run([each, "-m", "compileall", "-q", str(paths.OPERATOR)], check=True)
     with KernelVM() as vm:
         program, report = vm.shared / "floor", vm.shared / "report.json"
         subprocess.run([compiler, "-O2", "-o", str(program), str(FLOOR)], check=True)
         pki.Authority(vm.shared).issue(SERVER, SERVER, [ADDRESS])
-        environment = {"PYTHONPATH": f"{WORK_TREE / 'operator'}:{WORK_TREE}", PYTHON_VARIABLE: str(python)}
+        environment = {"PYTHONPATH": f"{paths.OPERATOR}:{paths.ROOT}", PYTHON_VARIABLE: str(python)}
         vm.run(role("inside", program, report), timeout=3600, env=environment)
         found = json.loads(report.read_text(encoding="ascii"))
         print(f"in the kernel VM, accelerator {vm.accelerator}")

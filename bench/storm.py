@@ -28,8 +28,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from testbed import chart, helm, image
-from testbed.base import host, process, term
+from testbed import helm, image
+from testbed.base import host, paths, process, term
 from testbed.controlplane import servers
 from testbed.standin import hog
 from testbed.vm import nodevm
@@ -316,7 +316,7 @@ class Storm:
         options = ["--install", f"--namespace={helm.NAMESPACE}", "--create-namespace", "--wait"]
         values = self._cluster.folder / "values.json"
         values.write_text(json.dumps(variant.values), encoding="ascii")
-        argv = ["upgrade", helm.RELEASE, str(chart.FOLDER), settings, *options, f"--values={values}"]
+        argv = ["upgrade", helm.RELEASE, str(paths.CHART), settings, *options, f"--values={values}"]
         # Of another version, of which there is none, hooks would do something.
         argv += ["--no-hooks"] if self._installed else []
         self._cluster.helm(*argv, f"--timeout={TIMEOUT:.0f}s", timeout=2 * TIMEOUT)

@@ -14,11 +14,9 @@ import yaml
 from swapwarden.api import names
 from swapwarden.policy import cel
 
-from testbed import alerts
+from monitoring import alerts
+from testbed.base import paths
 
-ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "deploy" / "helm" / "swapwarden"
-CRDS = ROOT / "crds"
 _PROFILE_CRD = "nodeswapprofiles.swapwarden.dev.yaml"
 _DROPPED = ("default", "format", "x-kubernetes-validations", "x-kubernetes-int-or-string")
 
@@ -92,7 +90,7 @@ def _cell(text: str) -> str:
 def readme(text: str, chart: Json) -> str:
     """The chart's README, from its values.yaml and its Chart.yaml."""
     kubernetes = f"{chart['kubeVersion'].removeprefix('>=').removesuffix('.0-0')} or newer"
-    head = _HEAD.format(path=FOLDER.relative_to(ROOT), kubernetes=kubernetes)
+    head = _HEAD.format(path=paths.CHART.relative_to(paths.ROOT), kubernetes=kubernetes)
     rows = [f"| `{path}` | `{json.dumps(default)}` | {_cell(comment)} |\n" for path, default, comment in entries(text)]
     return head + "".join(rows)
 
@@ -150,11 +148,11 @@ def vocabulary_templates() -> str:
 
 def generated() -> dict[str, str]:
     """All generated files of the chart: contents by path in the chart."""
-    crds = {path.name: path.read_text(encoding="utf-8") for path in sorted(CRDS.glob("*.yaml"))}
-    chart = yaml.safe_load((FOLDER / "Chart.yaml").read_text(encoding="utf-8"))
-    schema = (FOLDER / "values.schema.json").read_text(encoding="utf-8")
+    crds = {path.name: path.read_text(encoding="utf-8") for path in sorted(paths.CRDS.glob("*.yaml"))}
+    chart = yaml.safe_load((paths.CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    schema = (paths.CHART / "values.schema.json").read_text(encoding="utf-8")
     return {
-        "README.md": readme((FOLDER / "values.yaml").read_text(encoding="utf-8"), chart),
+        "README.md": readme((paths.CHART / "values.yaml").read_text(encoding="utf-8"), chart),
         "templates/_vocabulary.tpl": vocabulary_templates(),
         "values.schema.json": values_schema(schema, yaml.safe_load(crds[_PROFILE_CRD])),
         **{f"files/crds/{name}": content for name, content in crds.items()},
@@ -164,8 +162,8 @@ def generated() -> dict[str, str]:
 def outdated() -> list[str]:
     """The chart's files that are not as they would be generated now, and CRDs that are there no more."""
     wanted = generated()
-    present = {str(path.relative_to(FOLDER)) for path in (FOLDER / "files/crds").glob("*")}
-    differing = {name for name, content in wanted.items() if _content(FOLDER / name) != content}
+    present = {str(path.relative_to(paths.CHART)) for path in (paths.CHART / "files/crds").glob("*")}
+    differing = {name for name, content in wanted.items() if _content(paths.CHART / name) != content}
     return sorted(differing | (present - wanted.keys()))
 
 
@@ -177,12 +175,14 @@ def main() -> int:
     """`write` makes the files; `check` says which are out of date, with exit status 1."""
     if sys.argv[1:] == ["write"]:
         for name, content in generated().items():
-            (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
-            (FOLDER / name).write_text(content, encoding="utf-8")
+            (paths.CHART / name).parent.mkdir(parents=True, exist_ok=True)
+            (paths.CHART / name).write_text(content, encoding="utf-8")
         return 0
     if sys.argv[1:] == ["check"]:
         for name in (found := outdated()):
-            print(f"{FOLDER.relative_to(ROOT) / name} is out of date: run make generate and commit the result")
+            print(
+                f"{paths.CHART.relative_to(paths.ROOT) / name} is out of date: run make generate and commit the result"
+            )
         return 1 if found else 0
     print("python -m testbed.chart write | check", file=sys.stderr)
     return 2

@@ -7,17 +7,15 @@ import re
 import sys
 from pathlib import Path
 
-from testbed import chart
-from testbed.base import host, process, term
+from testbed.base import host, paths, process, term
 from testbed.controlplane import assets, programs
 
-MANIFESTS = chart.ROOT / "deploy" / "manifests"
 RELEASE = "swapwarden"
 NAMESPACE = "swapwarden-system"
 # kubectl applies the files of a folder in the order of their names.
 _FIRST = {"namespace.yaml": "00-namespace.yaml", "crds.yaml": "01-crds.yaml"}
 _PLAIN = ("namespace.create=true", "crds.keep=false")
-HOOKS = chart.ROOT / "tests" / "integration" / "chart" / "hooks.yaml"
+HOOKS = paths.ROOT / "tests" / "integration" / "chart" / "hooks.yaml"
 _HOOK = re.compile(r"^ +helm\.sh/hook: ", re.MULTILINE)
 _HELM_ONLY = re.compile(r"\s*(app\.kubernetes\.io/managed-by: Helm|helm\.sh/chart: .*)")
 _HEAD = "# Made from deploy/helm/swapwarden by `make manifests`; do not edit.\n"
@@ -31,7 +29,7 @@ def run(*arguments: str) -> str:
 def render(*arguments: str) -> str:
     """The chart's objects as YAML, each below a comment that names its template; process.ProcessError as in run()."""
     kube = f"--kube-version={assets.KUBE_VERSION}"
-    return run("template", RELEASE, str(chart.FOLDER), f"--namespace={NAMESPACE}", kube, *arguments)
+    return run("template", RELEASE, str(paths.CHART), f"--namespace={NAMESPACE}", kube, *arguments)
 
 
 def manifests() -> dict[str, str]:
@@ -58,7 +56,7 @@ def hooks() -> str:
 
 def outdated() -> list[str]:
     """The files of deploy/manifests that are not as they would be made now."""
-    wanted, present = manifests(), {path.name: path.read_text(encoding="utf-8") for path in MANIFESTS.iterdir()}
+    wanted, present = manifests(), {path.name: path.read_text(encoding="utf-8") for path in paths.MANIFESTS.iterdir()}
     return sorted(name for name in wanted | present if wanted.get(name) != present.get(name))
 
 
@@ -71,7 +69,9 @@ def main() -> int:
         names = outdated()
         for name in names if sys.argv[1] == "write" else ():
             content = manifests().get(name)
-            (MANIFESTS / name).write_text(content, encoding="utf-8") if content else (MANIFESTS / name).unlink()
+            (paths.MANIFESTS / name).write_text(content, encoding="utf-8") if content else (
+                paths.MANIFESTS / name
+            ).unlink()
         if sys.argv[1] == "write":
             HOOKS.write_text(hooks(), encoding="utf-8")
     except (host.SetupError, process.ProcessError) as error:

@@ -16,7 +16,6 @@ except ImportError:  # PyYAML without libyaml
     from yaml import SafeDumper as Dumper  # type: ignore[assignment]  # the same interface, ten times slower
     from yaml import SafeLoader as Loader  # type: ignore[assignment]  # the same interface, ten times slower
 
-FOLDER = paths.MANIFESTS
 _WEBHOOK = "webhook-registration.yaml"
 _NEEDED = (
     "00-namespace.yaml",
@@ -44,7 +43,7 @@ def webhook_manifests(url_base: str, ca_pem: str | bytes, registration: str | No
     REGISTRATION is what the chart makes, unless it is that of the manifests.
     """
     ca = ca_pem.encode() if isinstance(ca_pem, str) else ca_pem
-    documents = read(registration or (FOLDER / _WEBHOOK).read_text(encoding="utf-8"))
+    documents = read(registration or (paths.MANIFESTS / _WEBHOOK).read_text(encoding="utf-8"))
     for document in documents:
         for entry in document["webhooks"]:
             path = entry["clientConfig"]["service"]["path"]
@@ -57,9 +56,9 @@ def webhook_manifests(url_base: str, ca_pem: str | bytes, registration: str | No
 
 def policies() -> list[Path]:
     """The admission policies."""
-    return sorted(FOLDER.glob("*-policy-*.yaml"))
+    return sorted(paths.MANIFESTS.glob("*-policy-*.yaml"))
 
 
 def other_manifests() -> list[Path]:
     """What a part needs that runs outside of the cluster: namespace (first), rights, policies, flows, a Secret."""
-    return [path for pattern in _NEEDED for path in sorted(FOLDER.glob(pattern))]
+    return [path for pattern in _NEEDED for path in sorted(paths.MANIFESTS.glob(pattern))]

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from testbed.base import process
+from testbed.base import paths, process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests, part
 
@@ -53,8 +53,8 @@ class Webhook(part.Part):
 
     def uninstall(self) -> None:
         """Take the registration and the admission policies away; the namespace and the rights stay."""
-        paths = [manifests.FOLDER / "webhook-registration.yaml", *manifests.policies()]
-        self._control_plane.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in paths))
+        files = [paths.MANIFESTS / "webhook-registration.yaml", *manifests.policies()]
+        self._control_plane.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in files))
         self._control_plane.wait_for_policies()
 
     def replace_certificate(self, certificate: Path, key: Path) -> None:

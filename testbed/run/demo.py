@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from testbed.base import process, term
+from testbed.base import paths, process, term
 from testbed.controlplane.servers import ControlPlane
 from testbed.product.controller import Controller
 from testbed.product.webhook import Webhook
 from testbed.standin import nodetree, start
-from testbed.vm.kernelvm import CGROUPS, WORK_TREE, GuestProcess, KernelVM
+from testbed.vm.kernelvm import CGROUPS, GuestProcess, KernelVM
 
 NODE = "demo-node"
 SPACE = "demo"
@@ -70,7 +70,7 @@ def run() -> None:
     with contextlib.ExitStack() as stack:
         control_plane, vm = _machines(stack)
         with term.step("installing CRDs, webhook and rights; starting webhook and controller"):
-            control_plane.apply_crds(WORK_TREE / "crds")
+            control_plane.apply_crds(paths.CRDS)
             stack.enter_context(Webhook(control_plane)).install()
             stack.enter_context(Controller(control_plane)).leads()
             control_plane.create_namespace(SPACE)

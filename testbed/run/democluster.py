@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from testbed import chart, helm, image
+from testbed import helm, image
 from testbed.base import cache, paths, process, term
 from testbed.controlplane import assets, netns
 from testbed.controlplane.servers import ControlPlane
@@ -63,7 +63,7 @@ def hold() -> None:
             repository = image.REFERENCE.partition(":")[0]
             options = [f"--namespace={helm.NAMESPACE}", "--create-namespace", "--wait", f"--timeout={_TIMEOUT:.0f}s"]
             settings = f"--set=image.repository={repository}"
-            made.helm("install", helm.RELEASE, str(chart.FOLDER), settings, *options, timeout=2 * _TIMEOUT)
+            made.helm("install", helm.RELEASE, str(paths.CHART), settings, *options, timeout=2 * _TIMEOUT)
         with term.step("applying the examples"):
             for name in EXAMPLES:
                 made.kubectl("apply", "-f", str(paths.ROOT / "examples" / name))

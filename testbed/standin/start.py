@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
 
-from testbed.base import process
+from testbed.base import paths, process
 from testbed.controlplane.servers import ControlPlane, ControlPlaneError
-from testbed.vm.kernelvm import CGROUPS, WORK_TREE, GuestProcess, KernelVM
+from testbed.vm.kernelvm import CGROUPS, GuestProcess, KernelVM
 
 NAMESPACE = "testbed"
 ACCOUNT = "node"
@@ -63,7 +63,7 @@ def on_host(
     root = folder / "cgroup"
     root.mkdir(parents=True)
     argv = _command(control_plane, folder / "node", name, root, control_plane.url)
-    environment = os.environ | {"PYTHONPATH": str(WORK_TREE)}
+    environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
     log = folder / "node.log"
     with process.Process(f"node {name}", [*argv, *options], log=log, env=environment) as running:
         deadline = time.monotonic() + _READY_TIMEOUT
@@ -84,7 +84,7 @@ def in_vm(
     vm.mkdir(root)
     files = vm.shared / f"node-{name}"
     argv = _command(control_plane, files, name, root, control_plane.guest_url)
-    running = vm.spawn([*argv, *options], env={"PYTHONPATH": str(WORK_TREE)}, log=f"node-{name}")
+    running = vm.spawn([*argv, *options], env={"PYTHONPATH": str(paths.ROOT)}, log=f"node-{name}")
     try:
         deadline = time.monotonic() + _VM_READY_TIMEOUT
         while not (files / "ready").exists():

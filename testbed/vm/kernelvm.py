@@ -22,11 +22,10 @@ from testbed.base import paths, process, term
 from testbed.vm import initramfs, qemu
 from testbed.vm.guestlink import GuestLink, GuestProcess, VMError
 
-__all__ = ["CGROUPS", "HOST", "WORK_TREE", "GuestProcess", "KernelVM", "VMError", "ensure"]
+__all__ = ["CGROUPS", "HOST", "GuestProcess", "KernelVM", "VMError", "ensure"]
 
 HOST = "10.0.2.2"  # the host's loopback, as the guest sees it
 CGROUPS = Path("/sys/fs/cgroup")
-WORK_TREE = paths.ROOT
 _GUEST = Path(__file__).with_name("guest.py")
 _GUESTS_OWN = ("/tmp", "/run", "/var/tmp")  # noqa: S108 - where the guest has file systems of its own
 _BOOT_TIMEOUT = {"kvm": 30.0, "tcg": 240.0}
@@ -84,7 +83,7 @@ class KernelVM(GuestLink):
     def _boot(self) -> None:
         for folder in ("operator", "testbed"):
             # The guest can't keep compiled files, and compiling on an emulated CPU takes its time.
-            compileall.compile_dir(WORK_TREE / folder, quiet=2)
+            compileall.compile_dir(paths.ROOT / folder, quiet=2)
         with (self.folder / "swap.img").open("wb") as disk:
             disk.truncate(self._swap_mib * _MIB)
         secret = secrets.token_hex(16)
@@ -99,7 +98,7 @@ class KernelVM(GuestLink):
         self.accept(listener, secret, self._start_qemu(accelerator, archive), _BOOT_TIMEOUT[accelerator])
 
     def _boot_archive(self, port: int, secret: str) -> Path:
-        needed = [WORK_TREE, Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent]
+        needed = [paths.ROOT, Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent]
         hidden = sorted({str(path) for path in needed if str(path).startswith(tuple(f"{own}/" for own in _GUESTS_OWN))})
         settings = {
             "BINDS": " ".join(hidden),

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from testbed import chart, helm
+from testbed import helm
+from testbed.base import paths
 from tests.e2e.provider import Provider, ProviderError
 
 NAMESPACE = helm.NAMESPACE
@@ -118,7 +119,7 @@ class Release:
         }
         settings = [f"--set={key}={value}" for key, value in given.items()]
         where = [f"--namespace={NAMESPACE}", "--wait", f"--timeout={_TIMEOUT:.0f}s"]
-        self._cluster.helm(action, NAME, str(chart.FOLDER), *where, *options, *settings, timeout=2 * _TIMEOUT)
+        self._cluster.helm(action, NAME, str(paths.CHART), *where, *options, *settings, timeout=2 * _TIMEOUT)
 
     # --- what it says ---
 

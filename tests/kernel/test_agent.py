@@ -17,16 +17,17 @@ from typing import Any
 import pytest
 from swapwarden.agent import fights, watches
 
+from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
 from testbed.standin import hog
-from testbed.vm.kernelvm import CGROUPS, WORK_TREE, GuestProcess, KernelVM
+from testbed.vm.kernelvm import CGROUPS, GuestProcess, KernelVM
 
 MIB = 1 << 20
 PATIENCE = 180.0
 STATES = "/apis/swapwarden.dev/v1alpha1/nodeswapstates"
 NAMESPACE = "swapwarden-system"
-CRDS = WORK_TREE / "crds"
+CRDS = paths.CRDS
 MEMORY = 64 * MIB
 KEPT_SLOTS = 2 * 64 * 4096
 """Bytes in swap slots that two CPUs may keep, and count as in use, after they were freed."""
@@ -764,9 +765,9 @@ def test_restore_puts_back_what_was_there(node: Node) -> None:
     node.vm.write(limited.path / "memory.swap.max", str(8 * MIB))
 
     def values() -> list[str]:
-        return [node.vm.read(path / "memory.swap.max").strip() for path in (*paths, node.burstable)]
+        return [node.vm.read(path / "memory.swap.max").strip() for path in (*folders, node.burstable)]
 
-    paths = [limited.path, free.path, node.kubepods, free.container, capped.container]
+    folders = [limited.path, free.path, node.kubepods, free.container, capped.container]
     node.start()
     pods = {
         limited.uid: {"swapMax": "0", "reason": "PolicyDisabled"},

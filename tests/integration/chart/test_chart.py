@@ -10,8 +10,9 @@ import pytest
 import yaml
 from swapwarden.agent import kernel
 
-from testbed import alerts, chart, helm, monitoring
-from testbed.base import process
+from monitoring import alerts, generate
+from testbed import chart, helm
+from testbed.base import paths, process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
 from tests.integration import needs
@@ -154,7 +155,7 @@ def test_helm_finds_nothing_wrong(tmp_path: Path) -> None:
     for name, values in SETS.items():
         path = tmp_path / "values.json"
         path.write_text(json.dumps(values), encoding="utf-8")
-        helm.run("lint", "--strict", str(chart.FOLDER), f"--values={path}", f"--namespace={helm.NAMESPACE}")
+        helm.run("lint", "--strict", str(paths.CHART), f"--values={path}", f"--namespace={helm.NAMESPACE}")
         assert name
 
 
@@ -206,7 +207,7 @@ def test_another_release_name_is_in_all_names(tmp_path: Path) -> None:
 def test_names_of_digits_stay_text(tmp_path: Path) -> None:
     path = tmp_path / "values.json"
     path.write_text(json.dumps({**SETS["all"], "fullnameOverride": "no", "nameOverride": ""}), encoding="utf-8")
-    text = helm.run("template", "123", str(chart.FOLDER), "--namespace=456", f"--values={path}")
+    text = helm.run("template", "123", str(paths.CHART), "--namespace=456", f"--values={path}")
     documents = manifests.read(text)
     assert {each["metadata"].get("namespace", "456") for each in documents} == {"456"}
     assert {each["metadata"]["labels"]["app.kubernetes.io/instance"] for each in documents} == {"123"}
@@ -223,21 +224,21 @@ def test_names_that_no_service_can_have_are_refused(name: str, values: Json, tmp
     path = tmp_path / "values.json"
     path.write_text(json.dumps(values), encoding="utf-8")
     with pytest.raises(process.ProcessError, match="set fullnameOverride"):
-        helm.run("template", name, str(chart.FOLDER), f"--values={path}")
-    assert helm.run("template", name, str(chart.FOLDER), "--set=fullnameOverride=fine")
+        helm.run("template", name, str(paths.CHART), f"--values={path}")
+    assert helm.run("template", name, str(paths.CHART), "--set=fullnameOverride=fine")
 
 
 def test_a_namespace_with_pods_that_need_the_node_is_refused_unless_they_are_let_in() -> None:
-    arguments = ("template", helm.RELEASE, str(chart.FOLDER), "--namespace=kube-system")
+    arguments = ("template", helm.RELEASE, str(paths.CHART), "--namespace=kube-system")
     with pytest.raises(process.ProcessError, match="Install into a namespace of its own"):
         helm.run(*arguments)
     assert helm.run(*arguments, "--set=namespace.restrictHostAccess=false")
 
 
 def test_values_that_are_null_are_as_good_as_none_unless_they_are_required(tmp_path: Path) -> None:
-    schema = json.loads((chart.FOLDER / "values.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads((paths.CHART / "values.schema.json").read_text(encoding="utf-8"))
     values: Json = {}
-    for key, _, _ in chart.entries((chart.FOLDER / "values.yaml").read_text(encoding="utf-8")):
+    for key, _, _ in chart.entries((paths.CHART / "values.yaml").read_text(encoding="utf-8")):
         *groups, last = key.split(".")
         below, node = schema, values
         for group in groups:
@@ -263,7 +264,7 @@ def test_crds_are_kept_at_uninstallation_unless_it_is_said_otherwise(tmp_path: P
 
 def test_crds_are_those_of_the_repository(tmp_path: Path) -> None:
     found = named(rendered(tmp_path, {}), "CustomResourceDefinition")
-    wanted = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(chart.CRDS.glob("*.yaml"))]
+    wanted = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(paths.CRDS.glob("*.yaml"))]
     assert len(wanted) == 2
     for crd in wanted:
         assert found[crd["metadata"]["name"]]["spec"] == crd["spec"]
@@ -282,7 +283,7 @@ def rules(documents: list[Json]) -> dict[str, Json]:
 
 
 def test_the_rules_are_those_of_the_repository(tmp_path: Path) -> None:
-    (group,) = yaml.safe_load(monitoring.RULES.read_text(encoding="utf-8"))["groups"]
+    (group,) = yaml.safe_load(generate.RULES.read_text(encoding="utf-8"))["groups"]
     found = rules(rendered(tmp_path, {"prometheusRule": {"enabled": True}}))
     assert found.keys() == {each["alert"] for each in group["rules"]}
     for each in group["rules"]:
@@ -318,7 +319,7 @@ def test_the_dashboard_is_a_config_map_that_grafana_s_sidecar_finds(tmp_path: Pa
     made = named(rendered(tmp_path, SETS["all"]), "ConfigMap")["swapwarden-limits-dashboard"]
     assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert made["metadata"]["annotations"] == {"grafana_folder": "Nodes"}
-    assert f"{made['data']['swapwarden.json']}\n" == monitoring.DASHBOARD.read_text(encoding="utf-8")
+    assert f"{made['data']['swapwarden.json']}\n" == generate.DASHBOARD.read_text(encoding="utf-8")
     assert "swapwarden-dashboard" not in named(rendered(tmp_path, {}), "ConfigMap")
 
 
@@ -536,7 +537,7 @@ def test_what_stands_in_for_the_webhook_looks_at_the_pods_that_it_would_be_asked
 
 
 def test_the_mode_without_webhook_says_which_kubernetes_it_needs() -> None:
-    arguments = ("template", helm.RELEASE, str(chart.FOLDER), "--set=admission.mode=Policy")
+    arguments = ("template", helm.RELEASE, str(paths.CHART), "--set=admission.mode=Policy")
     with pytest.raises(process.ProcessError, match=r"needs Kubernetes 1\.36 or newer.* this is v1\.35\.9"):
         helm.run(*arguments, "--kube-version=1.35.9")
     assert helm.run(*arguments, "--kube-version=1.36.0-rc.1")
@@ -568,7 +569,7 @@ def test_nobody_reads_metrics_unless_somebody_is_named(namespace: ControlPlane, 
     assert all("Ingress" in policy["spec"]["policyTypes"] for policy in policies.values())
     cluster = (f"--kubeconfig={namespace.kubeconfig}", f"--namespace={helm.NAMESPACE}", "--set=crds.install=false")
     notes = helm.run(
-        "install", "notes", str(chart.FOLDER), "--dry-run=client", *cluster, "--set=podMonitor.enabled=true"
+        "install", "notes", str(paths.CHART), "--dry-run=client", *cluster, "--set=podMonitor.enabled=true"
     )
     assert "Nobody may read the metrics yet" in notes
 

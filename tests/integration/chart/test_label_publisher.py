@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from testbed import helm
-from testbed.base import process
+from testbed.base import paths, process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
 from testbed.product.controller import Controller
@@ -52,7 +52,7 @@ def cluster() -> Iterator[Cluster]:
     documents = manifests.read(helm.render("--set=controller.labelPublisher=Auto", "--set=namespace.create=true"))
     text = manifests.written([document for document in documents if document and document["kind"] not in NOT_PODS])
     with ControlPlane() as running:
-        running.apply_crds(manifests.FOLDER.parents[1] / "crds")
+        running.apply_crds(paths.CRDS)
         running.create_namespace(helm.NAMESPACE)
         running.apply(text)
         running.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
@@ -61,7 +61,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def _clean(cluster: Cluster) -> Iterator[None]:
-    cluster.cp.apply(manifests.FOLDER / "uninstall-configmap.yaml")
+    cluster.cp.apply(paths.MANIFESTS / "uninstall-configmap.yaml")
     nfd.apply_kinds(cluster.cp)
     yield
     for path in ("/api/v1/nodes", STATES, OWN):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from testbed import helm
+from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
 from testbed.product.controller import Controller
@@ -29,7 +30,7 @@ def cluster() -> Iterator[Cluster]:
     documents = manifests.read(helm.render("--set=startupTaint=true", "--set=namespace.create=true"))
     text = manifests.written([document for document in documents if document and document["kind"] in KINDS])
     with ControlPlane() as running:
-        running.apply_crds(manifests.FOLDER.parents[1] / "crds")
+        running.apply_crds(paths.CRDS)
         running.create_namespace(helm.NAMESPACE)
         running.apply(text)
         yield Cluster(running)

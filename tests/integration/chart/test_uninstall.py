@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from testbed import helm
-from testbed.base import process
+from testbed.base import paths, process
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
 from testbed.product.controller import Controller
@@ -37,8 +37,8 @@ def hook() -> list[Json]:
 def cluster(hook: list[Json]) -> Iterator[Cluster]:
     """One of its own: other tests' nodes would be restored, too."""
     with ControlPlane() as running:
-        running.apply_crds(manifests.FOLDER.parents[1] / "crds")
-        running.apply(*manifests.other_manifests(), manifests.FOLDER / "uninstall-configmap.yaml")
+        running.apply_crds(paths.CRDS)
+        running.apply(*manifests.other_manifests(), paths.MANIFESTS / "uninstall-configmap.yaml")
         running.apply(manifests.written([each for each in hook if each["kind"] != "Job"]))
         running.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
         yield Cluster(running)
@@ -46,7 +46,7 @@ def cluster(hook: list[Json]) -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def _clean(cluster: Cluster) -> Iterator[None]:
-    cluster.cp.apply(manifests.FOLDER / "uninstall-configmap.yaml")
+    cluster.cp.apply(paths.MANIFESTS / "uninstall-configmap.yaml")
     yield
     for path in (PROFILES, "/api/v1/namespaces/default/pods", "/api/v1/nodes", STATES):
         for item in cluster.cp.get(path)["items"]:
@@ -106,7 +106,7 @@ def test_nothing_of_an_installation_is_left(
         assert controller.metric("swapwarden_controller_restoring") == 1
 
         # An upgrade takes the order back.
-        cluster.cp.apply(manifests.FOLDER / "uninstall-configmap.yaml")
+        cluster.cp.apply(paths.MANIFESTS / "uninstall-configmap.yaml")
         eventually(lambda: cluster.spec("one").get("pods") and labels(cluster, "one"), "enforcement again")
 
 
@@ -202,7 +202,7 @@ def test_an_order_that_is_taken_back_stops_it_before_anything_is_removed(
     with concurrent.futures.ThreadPoolExecutor() as pool:
         ended = pool.submit(uninstall, "--timeout=100")
         eventually(lambda: cluster.cp.get(ORDER)["data"]["restore"] == "true", "the order")
-        cluster.cp.apply(manifests.FOLDER / "uninstall-configmap.yaml")
+        cluster.cp.apply(paths.MANIFESTS / "uninstall-configmap.yaml")
         with pytest.raises(process.ProcessError, match="taken back meanwhile, so nothing is removed"):
             ended.result(60)
     assert len(cluster.cp.get(STATES)["items"]) == 1
@@ -257,7 +257,7 @@ def test_the_hooks_rights_over_nodes_are_labels_of_ours(cluster: Cluster, eventu
 
 
 def test_where_nothing_is_installed_it_says_so(cluster: Cluster, uninstall: Callable[..., str]) -> None:
-    cluster.cp.kubectl("delete", "-f", str(manifests.FOLDER / "uninstall-configmap.yaml"))
+    cluster.cp.kubectl("delete", "-f", str(paths.MANIFESTS / "uninstall-configmap.yaml"))
     with pytest.raises(process.ProcessError, match="where Swapwarden is, --namespace says"):
         uninstall()
 

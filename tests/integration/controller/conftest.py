@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
 from tests.integration.controller.cluster import PROFILES, STATES, Cluster
@@ -15,7 +16,7 @@ AUDITED = ["nodeswapstates.swapwarden.dev", "nodes", "nodeswapprofiles/status.sw
 def cluster() -> Iterator[Cluster]:
     """One of this folder: other tests' nodes would be planned, too."""
     with ControlPlane(audit=AUDITED) as running:
-        running.apply_crds(manifests.FOLDER.parents[1] / "crds")
+        running.apply_crds(paths.CRDS)
         running.apply(*manifests.other_manifests())
         running.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
         yield Cluster(running)

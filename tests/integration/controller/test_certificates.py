@@ -15,7 +15,7 @@ from swapwarden.api import names
 from swapwarden.controller import certificates, pairs, rotation
 from swapwarden.kube import client, config
 
-from testbed.product import manifests
+from testbed.base import paths
 from testbed.product.controller import Controller
 from tests.integration.controller import clocks
 from tests.integration.controller.cluster import FAST, Cluster
@@ -76,7 +76,7 @@ async def look_thrice(keeper: certificates.Keeper) -> None:
 @pytest.fixture
 def installed(cluster: Cluster) -> Iterator[Installed]:
     """The registration, without any certificate."""
-    path = manifests.FOLDER / "webhook-registration.yaml"
+    path = paths.MANIFESTS / "webhook-registration.yaml"
     cluster.cp.apply(path)
     yield Installed(cluster)
     cluster.cp.kubectl("delete", "--ignore-not-found", "-f", str(path))
@@ -186,7 +186,7 @@ async def test_a_registration_that_lost_its_authority_gets_it_back(installed: In
         await until(installed.works, "the first certificate")
         before = installed.served()
         # As `kubectl replace` or `helm upgrade --force` do.
-        installed.cluster.cp.kubectl("replace", "-f", str(manifests.FOLDER / "webhook-registration.yaml"))
+        installed.cluster.cp.kubectl("replace", "-f", str(paths.MANIFESTS / "webhook-registration.yaml"))
         await until(installed.works, "trust again")
     assert installed.served() == before
 
@@ -196,7 +196,7 @@ async def test_applying_the_manifests_again_takes_nothing_away(installed: Instal
         await until(installed.works, "the first certificate")
     before = installed.served()
     for name in ("webhook-registration.yaml", "webhook-certificates.yaml"):
-        installed.cluster.cp.apply(manifests.FOLDER / name)
+        installed.cluster.cp.apply(paths.MANIFESTS / name)
     assert installed.works()
     assert installed.served() == before
 
@@ -275,7 +275,7 @@ async def test_a_new_installation_works_whatever_the_leaders_clock_says(
         assert served
         await asyncio.to_thread(handshake, served, installed.trusted()[0], tmp_path)
         # A registration that was installed anew is not left without trust meanwhile.
-        installed.cluster.cp.kubectl("replace", "-f", str(manifests.FOLDER / "webhook-registration.yaml"))
+        installed.cluster.cp.kubectl("replace", "-f", str(paths.MANIFESTS / "webhook-registration.yaml"))
         await until(installed.works, "trust again")
     assert installed.served() == served
     assert caplog.text.count("put the wrong one right") == 1

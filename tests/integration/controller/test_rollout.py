@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import pytest
 
+from testbed.base import paths
 from testbed.product import manifests
 from testbed.product.controller import NAMESPACE, Controller
 from tests.integration.controller.cluster import FACTS, FAST, PROFILES, STATES, Cluster
@@ -264,7 +265,7 @@ def test_nodes_that_were_degraded_before_come_in_waves_and_stop_nobody(
     eventually(lambda: progressing(cluster) == ("False", "Complete"), "it is done")
 
 
-PROFILES_CRD = manifests.FOLDER.parents[1] / "crds" / "nodeswapprofiles.swapwarden.dev.yaml"
+PROFILES_CRD = paths.CRDS / "nodeswapprofiles.swapwarden.dev.yaml"
 
 
 @pytest.fixture

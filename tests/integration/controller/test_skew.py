@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from testbed.base import paths
 from testbed.product import manifests, part
 from testbed.product.controller import Controller
 from tests.integration import needs
@@ -17,7 +18,7 @@ from tests.integration.controller.cluster import FAST, Cluster
 Json = dict[str, Any]
 Eventually = Callable[[Callable[[], object], str], None]
 
-CRDS = manifests.FOLDER.parents[1] / "crds"
+CRDS = paths.CRDS
 STATES_CRD = CRDS / "nodeswapstates.swapwarden.dev.yaml"
 NOVEL: Json = {"type": "string", "default": "x"}
 

@@ -80,8 +80,8 @@ def _stored(cp: ControlPlane, method: str, path: str, body: bytes) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with ControlPlane() as running:
-        running.apply_crds(manifests.FOLDER.parents[1] / "crds")
-        running.apply(*manifests.other_manifests(), manifests.FOLDER / "uninstall-configmap.yaml")
+        running.apply_crds(paths.CRDS)
+        running.apply(*manifests.other_manifests(), paths.MANIFESTS / "uninstall-configmap.yaml")
         running.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
         made = Cluster(running)
         for name in ("n1", "n2"):

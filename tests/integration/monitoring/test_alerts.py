@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed import alerts, commands, dashboard, monitoring
+from monitoring import alerts, generate
+from monitoring.dashboard import rows
+from testbed import commands
 from testbed.base import process
 from testbed.controlplane import programs
 
@@ -31,7 +33,7 @@ def cases(name: str) -> Iterator[dict[str, Any]]:
 
 
 def test_prometheus_takes_the_rules(promtool: Path) -> None:
-    said = process.run([str(promtool), "check", "rules", str(monitoring.RULES)], timeout=60).stdout
+    said = process.run([str(promtool), "check", "rules", str(generate.RULES)], timeout=60).stdout
     assert f"{len(NAMES)} rules found" in said
 
 
@@ -57,7 +59,7 @@ def test_prometheus_takes_the_queries_of_runbooks(promtool: Path, tmp_path: Path
 
 
 def test_prometheus_takes_the_queries_of_the_dashboard(promtool: Path, tmp_path: Path) -> None:
-    expressions = [dashboard.plain(query.expression) for query in dashboard.queries()]
+    expressions = [rows.plain(query.expression) for query in rows.queries()]
     assert len(expressions) > 30
     rules = [{"record": f"x{number}", "expr": expression} for number, expression in enumerate(expressions)]
     made = tmp_path / "rules.yaml"
@@ -69,7 +71,7 @@ def test_prometheus_takes_the_queries_of_the_dashboard(promtool: Path, tmp_path:
 def test_pods_are_named_where_they_can_be_and_have_limits_only_where_there_are_any(
     promtool: Path, tmp_path: Path
 ) -> None:
-    (query,) = [each for each in dashboard.queries() if "swapwarden_pod_swap_limit_bytes" in each.expression]
+    (query,) = [each for each in rows.queries() if "swapwarden_pod_swap_limit_bytes" in each.expression]
     limits = {"unlimited": "+Inf", "named": "5", "nameless": "7"}
     series = [
         {"series": f'swapwarden_pod_swap_limit_bytes{{namespace="x",node="node",pod_uid="{uid}"}}', "values": limit}
@@ -83,7 +85,7 @@ def test_pods_are_named_where_they_can_be_and_have_limits_only_where_there_are_a
         {"labels": '{namespace="shop",node="node",pod="cart",pod_uid="named"}', "value": 5},
         {"labels": '{namespace="uid",node="node",pod="nameless",pod_uid="nameless"}', "value": 7},
     ]
-    test = {"expr": dashboard.plain(query.expression), "eval_time": "0m", "exp_samples": expected}
+    test = {"expr": rows.plain(query.expression), "eval_time": "0m", "exp_samples": expected}
     made = tmp_path / "test.yaml"
     made.write_text(
         yaml.safe_dump({"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": [test]}]}),
@@ -99,6 +101,6 @@ def test_prometheus_takes_the_configuration_that_is_shown(promtool: Path, tmp_pa
     assert discovery in shown
     known = shown.replace(discovery, "static_configs: [{targets: [agent]}]")
     made = tmp_path / "prometheus.yml"
-    made.write_text(f"rule_files: [{monitoring.RULES}]\n{known}", encoding="utf-8")
+    made.write_text(f"rule_files: [{generate.RULES}]\n{known}", encoding="utf-8")
     said = process.run([str(promtool), "check", "config", str(made)], timeout=60).stdout
     assert f"{len(NAMES)} rules found" in said

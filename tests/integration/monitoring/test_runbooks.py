@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from testbed import chart, commands, helm
-from testbed.base import process
+from testbed import commands, helm
+from testbed.base import paths, process
 from testbed.controlplane import pki
 from testbed.controlplane.servers import ControlPlane
 
@@ -45,7 +45,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cont
     """A release whose node has a pod that must not swap and did, and what a shell needs to look at it."""
     with ControlPlane() as cp:
         namespace, kubeconfig = f"--namespace={helm.NAMESPACE}", f"--kubeconfig={cp.kubeconfig}"
-        helm.run("install", helm.RELEASE, str(chart.FOLDER), namespace, kubeconfig, "--create-namespace", "--no-hooks")
+        helm.run("install", helm.RELEASE, str(paths.CHART), namespace, kubeconfig, "--create-namespace", "--no-hooks")
         cp.request("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
         pod: Json = {
             "metadata": {"name": "ledger"},

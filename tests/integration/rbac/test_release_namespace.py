@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
 
@@ -25,7 +26,7 @@ OWNER = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "swapwarden-agent
 
 @pytest.fixture(scope="module")
 def installed(crds: ControlPlane) -> Iterator[ControlPlane]:
-    crds.apply(*manifests.other_manifests(), manifests.FOLDER / "uninstall-configmap.yaml")
+    crds.apply(*manifests.other_manifests(), paths.MANIFESTS / "uninstall-configmap.yaml")
     crds.wait_for_policies()
     yield crds
     crds.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in manifests.policies()))
@@ -78,7 +79,7 @@ def order(installed: ControlPlane) -> Any:
 def given(installed: ControlPlane) -> Iterator[None]:
     yield
     installed.kubectl(
-        "apply", "--server-side", "--force-conflicts", f"--filename={manifests.FOLDER}/uninstall-configmap.yaml"
+        "apply", "--server-side", "--force-conflicts", f"--filename={paths.MANIFESTS}/uninstall-configmap.yaml"
     )
 
 

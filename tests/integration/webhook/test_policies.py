@@ -16,6 +16,7 @@ from swapwarden.kube import client
 from swapwarden.policy import vocabulary
 from swapwarden.webhook import review, rules
 
+from testbed.base import paths
 from testbed.base.process import ProcessError
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
@@ -216,7 +217,7 @@ def test_policies_that_cost_twice_as_much_let_the_largest_pods_in_and_be_changed
     for name, wanted in largest.items():
         status, answer = pods.create(crds, namespace, pods.pod(name, wanted))
         assert status == 201, answer
-    file = manifests.FOLDER / "admission-policy-pods.yaml"
+    file = paths.MANIFESTS / "admission-policy-pods.yaml"
     policies = [
         each
         for each in yaml.safe_load_all(file.read_text(encoding="utf-8"))

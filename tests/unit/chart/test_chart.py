@@ -10,11 +10,12 @@ import swapwarden
 import yaml
 
 from testbed import chart
+from testbed.base import paths
 
 Json = dict[str, Any]
 
-VALUES = (chart.FOLDER / "values.yaml").read_text(encoding="utf-8")
-SCHEMA: Json = json.loads((chart.FOLDER / "values.schema.json").read_text(encoding="utf-8"))
+VALUES = (paths.CHART / "values.yaml").read_text(encoding="utf-8")
+SCHEMA: Json = json.loads((paths.CHART / "values.schema.json").read_text(encoding="utf-8"))
 
 
 def test_generated_files_are_up_to_date() -> None:
@@ -93,7 +94,7 @@ AFFINITIES = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 
 
 def test_a_profile_is_checked_as_the_api_server_does() -> None:
-    (path,) = chart.CRDS.glob("nodeswapprofiles*")
+    (path,) = paths.CRDS.glob("nodeswapprofiles*")
     crd = yaml.safe_load(path.read_text(encoding="utf-8"))
     spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     profile = SCHEMA["definitions"]["profile"]
@@ -109,10 +110,10 @@ def test_the_readme_has_each_value_and_escapes_what_a_table_cannot_hold() -> Non
     text = chart.readme("# This | that.\na: 1\n", {"kubeVersion": ">=1.30.0-0"})
     assert "| `a` | `1` | This \\| that. |" in text
     assert "Kubernetes 1.30 or newer" in text
-    readme = (chart.FOLDER / "README.md").read_text(encoding="utf-8")
+    readme = (paths.CHART / "README.md").read_text(encoding="utf-8")
     assert all(f"| `{path}` |" in readme for path, _, _ in chart.entries(VALUES))
 
 
 def test_chart_and_package_have_one_version() -> None:
-    about = yaml.safe_load((chart.FOLDER / "Chart.yaml").read_text(encoding="utf-8"))
+    about = yaml.safe_load((paths.CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert about["appVersion"] == about["version"] == swapwarden.__version__

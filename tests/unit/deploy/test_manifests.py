@@ -22,6 +22,7 @@ from swapwarden.policy import quantity
 from swapwarden.telemetry import server as telemetry
 from swapwarden.webhook import bodies, connections, review, server
 
+from testbed.base import paths
 from testbed.product import manifests
 
 Json = dict[str, Any]
@@ -34,8 +35,8 @@ POLICIES = [policy.value for policy in names.Policy]
 
 @functools.cache
 def documents() -> tuple[Json, ...]:
-    paths = sorted(manifests.FOLDER.glob("*.yaml"))
-    return tuple(each for path in paths for each in manifests.read(path.read_text(encoding="utf-8")))
+    files = sorted(paths.MANIFESTS.glob("*.yaml"))
+    return tuple(each for path in files for each in manifests.read(path.read_text(encoding="utf-8")))
 
 
 def of_kind(*kinds: str) -> list[Json]:
@@ -435,10 +436,10 @@ def test_network_policies_admit_calls_only() -> None:
 
 
 def test_the_image_is_renamed_as_the_docs_say() -> None:
-    docs = (manifests.FOLDER.parents[1] / "docs" / "install.md").read_text(encoding="utf-8")
+    docs = (paths.DOCS / "install.md").read_text(encoding="utf-8")
     line = re.search(r"^sed -i 's\|(.*)\|(.*)\|' deploy/manifests/\*\.yaml$", docs, re.MULTILINE)
     assert line
-    texts = [path.read_text(encoding="utf-8").replace(line[1], line[2]) for path in manifests.FOLDER.glob("*.yaml")]
+    texts = [path.read_text(encoding="utf-8").replace(line[1], line[2]) for path in paths.MANIFESTS.glob("*.yaml")]
     images = re.findall(r"^ +image: (.*)$", "".join(texts), re.MULTILINE)
     assert images == [f"{line[2].removeprefix('image: ')}{swapwarden.__version__}"] * len(PARTS)
 

@@ -12,6 +12,7 @@ from swapwarden.api import names, profile
 from swapwarden.webhook import admission, review
 
 from testbed import chart, commands
+from testbed.base import paths
 from tests.unit.webhook import reviews
 
 Shown = tuple[str, dict[str, Any]]
@@ -87,7 +88,7 @@ def test_namespaces_have_a_default_that_is_understood(shown: Shown) -> None:
 
 @pytest.mark.parametrize("shown", values(), ids=ids)
 def test_values_are_those_of_the_chart(shown: Shown) -> None:
-    known = {path: default for path, default, _ in chart.entries((chart.FOLDER / "values.yaml").read_text())}
+    known = {path: default for path, default, _ in chart.entries((paths.CHART / "values.yaml").read_text())}
 
     def unknown(found: dict[str, Any], above: str = "") -> Iterator[str]:
         for key, value in found.items():

@@ -9,7 +9,7 @@ from swapwarden.controller import main as controller
 from swapwarden.telemetry import metrics
 from swapwarden.webhook import main as webhook
 
-from testbed import promql
+from monitoring import promql
 
 PARTS = (agent, controller, webhook)
 """What imports all that counts."""

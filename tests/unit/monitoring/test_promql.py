@@ -1,4 +1,4 @@
-from testbed import promql
+from monitoring import promql
 
 
 def test_selectors_are_found_with_their_matchers() -> None:

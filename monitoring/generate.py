@@ -1,6 +1,6 @@
 """What is made from the alerts and the dashboard: the chart's rules and dashboard, a plain file of rules, a page.
 
-Run as `python -m testbed.monitoring write` (`make generate`) or `check` (`make lint`).
+Run as `python -m monitoring.generate write` (`make generate`) or `check` (`make lint`).
 """
 
 import json
@@ -12,13 +12,16 @@ from typing import Any
 
 import yaml
 
-from testbed import alerts, chart, dashboard
+from monitoring import alerts
+from monitoring.dashboard import build
+from testbed import chart
+from testbed.base import paths
 
-TEMPLATE = chart.FOLDER / "templates" / "_alerts.tpl"
-DASHBOARD = chart.FOLDER / "files" / "grafana-dashboard.json"
-RULES = chart.ROOT / "deploy" / "prometheus" / "rules.yaml"
-PAGE = chart.ROOT / "docs" / "alerts.md"
-RUNBOOKS = chart.ROOT / "docs" / "runbooks"
+TEMPLATE = paths.CHART / "templates" / "_alerts.tpl"
+DASHBOARD = paths.CHART / "files" / "grafana-dashboard.json"
+RULES = paths.ROOT / "deploy" / "prometheus" / "rules.yaml"
+PAGE = paths.DOCS / "alerts.md"
+RUNBOOKS = paths.DOCS / "runbooks"
 GROUP = "swapwarden"
 
 _MADE = "Made by `make generate`; do not edit."
@@ -33,7 +36,7 @@ class MonitoringError(Exception):
 
 def values() -> Json:
     """The chart's values about alerts, as they are by default; MonitoringError where a threshold is not used."""
-    found = yaml.safe_load((chart.FOLDER / "values.yaml").read_text(encoding="utf-8"))["prometheusRule"]
+    found = yaml.safe_load((paths.CHART / "values.yaml").read_text(encoding="utf-8"))["prometheusRule"]
     named = {name for alert in alerts.ALERTS for name in _THRESHOLD.findall(alert.expression + alert.description)}
     if differing := named ^ found["thresholds"].keys():
         raise MonitoringError(f"in alerts or in prometheusRule.thresholds, and not in both: {sorted(differing)}")
@@ -158,7 +161,7 @@ which nothing moves, and the like).
 def page() -> str:
     """The page about all alerts."""
     given = values()
-    text = (chart.FOLDER / "values.yaml").read_text(encoding="utf-8")
+    text = (paths.CHART / "values.yaml").read_text(encoding="utf-8")
     parts = [_HEAD]
     for path, default, comment in chart.entries(text):
         if path.startswith("prometheusRule."):
@@ -177,13 +180,13 @@ def page() -> str:
 
 def generated() -> dict[Path, str]:
     """All that is made: contents by path."""
-    return {TEMPLATE: template(), RULES: rules(), PAGE: page(), DASHBOARD: dashboard.rendered()}
+    return {TEMPLATE: template(), RULES: rules(), PAGE: page(), DASHBOARD: build.rendered()}
 
 
 def main() -> int:
     """`write` makes the files; `check` says which are out of date, with exit status 1."""
     if sys.argv[1:] not in (["write"], ["check"]):
-        print("python -m testbed.monitoring write | check", file=sys.stderr)
+        print("python -m monitoring.generate write | check", file=sys.stderr)
         return 2
     found = 0
     for path, content in generated().items():
@@ -191,7 +194,7 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")
         elif not path.is_file() or path.read_text(encoding="utf-8") != content:
-            print(f"{path.relative_to(chart.ROOT)} is out of date: run make generate and commit the result")
+            print(f"{path.relative_to(paths.ROOT)} is out of date: run make generate and commit the result")
             found = 1
     return found
 

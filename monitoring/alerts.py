@@ -1,8 +1,8 @@
 """The alerts: what each is about, when it fires, and which runbook it leads to.
 
 The one source of the chart's PrometheusRule, of deploy/prometheus/rules.yaml and of docs/alerts.md, which
-testbed.monitoring makes. Numbers that clusters differ in stand as <name>, and have their defaults in the chart's values
-(`prometheusRule.thresholds`).
+monitoring.generate makes. Numbers that clusters differ in stand as <name>, and have their defaults in the chart's
+values (`prometheusRule.thresholds`).
 
 What expressions take care of:
 

@@ -9,11 +9,13 @@ import yaml
 from swapwarden.api import names
 from swapwarden.api.conditions import DIAGNOSTICS
 
-from testbed import alerts, chart, commands, monitoring, promql
-from tests.unit.testbed.series import labels_of, unknown
+from monitoring import alerts, generate, promql
+from testbed import chart, commands
+from testbed.base import paths
+from tests.unit.monitoring.series import labels_of, unknown
 
 SECTIONS = ["Meaning", "Impact", "How to look", "How to mend", "When it is a false alarm", "Silence"]
-RUNBOOKS = sorted(path.stem for path in monitoring.RUNBOOKS.glob("*.md"))
+RUNBOOKS = sorted(path.stem for path in generate.RUNBOOKS.glob("*.md"))
 
 
 @pytest.mark.parametrize("alert", alerts.ALERTS, ids=lambda alert: alert.name)
@@ -53,7 +55,7 @@ def test_each_alert_has_its_runbook_and_each_runbook_its_alert() -> None:
 
 @pytest.mark.parametrize("name", RUNBOOKS)
 def test_a_runbook_says_all_that_one_should(name: str) -> None:
-    text = (monitoring.RUNBOOKS / f"{name}.md").read_text(encoding="utf-8")
+    text = (generate.RUNBOOKS / f"{name}.md").read_text(encoding="utf-8")
     assert text.startswith(f"# {name}\n")
     assert re.findall(r"(?m)^## (.*)$", text) == SECTIONS
     assert f'alertname="{name}"' in text
@@ -62,7 +64,7 @@ def test_a_runbook_says_all_that_one_should(name: str) -> None:
 @pytest.mark.parametrize("name", RUNBOOKS)
 def test_what_a_runbook_looks_at_is_made_by_somebody(name: str) -> None:
     page = f"docs/runbooks/{name}.md"
-    text = (chart.ROOT / page).read_text(encoding="utf-8")
+    text = (paths.ROOT / page).read_text(encoding="utf-8")
     mentioned = set(re.findall(r"`(swapwarden_[a-z_]+)", text))
     assert {metric for metric in mentioned if labels_of(metric) is None} == set()
     queries = [block.text for block in commands.blocks(page) if block.language == "promql"]
@@ -70,20 +72,20 @@ def test_what_a_runbook_looks_at_is_made_by_somebody(name: str) -> None:
 
 
 def test_values_that_a_runbook_names_are_there() -> None:
-    keys = {path for path, _, _ in chart.entries((chart.FOLDER / "values.yaml").read_text(encoding="utf-8"))}
+    keys = {path for path, _, _ in chart.entries((paths.CHART / "values.yaml").read_text(encoding="utf-8"))}
     for name in RUNBOOKS:
-        text = (monitoring.RUNBOOKS / f"{name}.md").read_text(encoding="utf-8")
+        text = (generate.RUNBOOKS / f"{name}.md").read_text(encoding="utf-8")
         named = set(re.findall(r"`((?:prometheusRule|podMonitor|networkPolicy|admission|webhook|agent)\.[\w.]+)", text))
         assert {each for each in named if each not in keys} == set(), name
 
 
 def test_generated_files_are_up_to_date() -> None:
-    made = monitoring.generated()
+    made = generate.generated()
     assert {path.name for path in made if path.read_text(encoding="utf-8") != made[path]} == set()
 
 
 def test_rules_have_all_that_a_rule_should() -> None:
-    (group,) = yaml.safe_load(monitoring.rules())["groups"]
+    (group,) = yaml.safe_load(generate.rules())["groups"]
     assert len(group["rules"]) == len(alerts.ALERTS) >= 10
     for rule in group["rules"]:
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
@@ -94,12 +96,12 @@ def test_rules_have_all_that_a_rule_should() -> None:
 
 def test_a_threshold_without_an_alert_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alerts, "ALERTS", alerts.ALERTS[:1])
-    with pytest.raises(monitoring.MonitoringError, match="swapFullRatio"):
-        monitoring.rules()
+    with pytest.raises(generate.MonitoringError, match="swapFullRatio"):
+        generate.rules()
 
 
 def test_the_template_leaves_to_prometheus_what_is_its_own() -> None:
-    text = monitoring.template()
+    text = generate.template()
     assert "{{`{{`}} $labels.node }}" in text
     assert "{{ $labels" not in text
     assert "<swapFullRatio>" not in text

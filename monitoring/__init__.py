@@ -1,0 +1,1 @@
+"""Alerts and the dashboard, and what is made from them."""
