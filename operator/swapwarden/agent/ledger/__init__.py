@@ -1,0 +1,1 @@
+"""What was there before the agent, what the agent wrote, and when it was last alive."""

@@ -1,0 +1,357 @@
+"""Keeps what cgroup limits and node settings held before the agent wrote to them, and what the agent wrote.
+
+A file of JSON lines, in a directory that does not survive a reboot: the values do not survive one either. Each line is
+written before the write that it records. A process killed in between leaves a file that still names every value that
+may be the agent's. Only the event loop may use it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from swapwarden.agent import journal, limits, originals
+from swapwarden.agent.ledger import appended
+
+log = logging.getLogger(__name__)
+
+LIMITS: Final = journal.ENTRIES
+BAD_LINES: Final = journal.BAD_LINES
+SETTINGS: Final = originals.ENTRIES
+BAD_STARTS: Final = originals.BAD
+
+FILE: Final = "ledger.jsonl"
+EARLIER: Final = ("journal.jsonl", "originals.json")
+"""Files of earlier versions, which this one cannot read."""
+VERSION: Final = 1
+TEXT_LENGTH: Final = 64
+"""Longest value of a setting, in characters."""
+KEPT_VALUES: Final = 2
+"""Of the values written to one file: the last, and the one before, in case the last write did not happen."""
+
+Limit = Annotated[int, msgspec.Meta(ge=0)]
+"""Bytes; limits.NO_LIMIT for "max"."""
+Text = Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH)]
+"""What a file of settings holds, or its line for one device."""
+
+
+class LedgerError(Exception):
+    """The directory has records that this version cannot read; the message says what to do."""
+
+
+class Key(NamedTuple):
+    """One value that the kernel keeps. All but the inode is its name."""
+
+    file: str
+    """Of a cgroup, such as memory.swap.max; else the name of a node setting."""
+    path: str = ""
+    """The cgroup's; empty for node settings."""
+    device: str = ""
+    """major:minor, for a file with a line for each device."""
+    inode: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The cgroup's. It distinguishes a cgroup from a later one of the same name."""
+
+
+class LimitRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a limit held, and what the agent wrote to it. Bytes."""
+
+    key: Key
+    found: Limit | None = None
+    """What others last wrote; None while the agent has only seen the file."""
+    wrote: tuple[Limit, ...] = ()
+    systemd_zero: bool = False
+    """Whether systemd holds it at 0 through the agent's drop-ins: that 0 is not what gets restored."""
+    unit: Limit | None = None
+    """What systemd holds for the unit, if others have written something else since."""
+
+    def __post_init__(self) -> None:
+        if self.wrote and self.found is None:
+            raise ValueError("a value was written over an unknown one")
+
+    @property
+    def last_applied(self) -> int | None:
+        """What the agent wrote last, or None."""
+        return self.wrote[-1] if self.wrote else None
+
+    @property
+    def unit_value(self) -> int | None:
+        """What systemd holds for the unit and writes at times, or None if that is unknown."""
+        return self.found if self.unit is None else self.unit
+
+
+class SettingRecord(msgspec.Struct, frozen=True):
+    """What a setting held, and what the agent wrote to it."""
+
+    key: Key
+    found: Text
+    wrote: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        if self.key.device and not self.key.path:
+            raise ValueError("a device's line is of no file")
+
+
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A record, the end of one, or facts about the ledger itself."""
+
+    version: int = 0
+    initialised: bool = False
+    incomplete: bool = False
+    limit: LimitRecord | None = None
+    setting: SettingRecord | None = None
+    gone: Key | None = None
+
+
+R = TypeVar("R", LimitRecord, SettingRecord)
+V = TypeVar("V", int, str)
+Append = Callable[[bytes], OSError | None]
+
+_decoder = msgspec.json.Decoder(_Line)
+_encoder = msgspec.json.Encoder()
+
+
+def _encode(line: _Line) -> bytes:
+    return _encoder.encode(line) + b"\n"
+
+
+def _kept(wrote: tuple[V, ...], found: V, value: V) -> tuple[V, ...]:
+    """Return the values to keep; an earlier one that was found shows that later ones were not written."""
+    if found in wrote[:-1]:
+        wrote = (found,)
+    values = [kept for kept in wrote if kept != value]
+    values.append(value)
+    return tuple(values[-KEPT_VALUES:])
+
+
+class Step(NamedTuple):
+    """What to do about a setting."""
+
+    write: str | None
+    """None: nothing."""
+    foreign: bool
+    """Whether it held another writer's value, which `write` replaces, or which stays."""
+
+
+def next_setting(observed: str, wanted: str | None, record: SettingRecord | None) -> Step:
+    """Decide what to write to a setting that holds `observed`; `wanted` is None to restore what was there."""
+    foreign = record is not None and observed not in {record.found, *record.wrote}
+    if wanted is not None:
+        return Step(None, foreign=False) if observed == wanted else Step(wanted, foreign)
+    if record is None or foreign or observed == record.found:
+        return Step(None, foreign)
+    return Step(record.found, foreign=False)
+
+
+class _Records(Generic[R]):
+    def __init__(self, append: Append) -> None:
+        self._append = append
+        self._records: dict[tuple[str, str, str], R] = {}
+
+    def __iter__(self) -> Iterator[R]:
+        return iter(list(self._records.values()))
+
+    def get(self, key: Key) -> R | None:
+        """Return the record of exactly this cgroup's file, or of this setting."""
+        record = self._records.get(key[:3])
+        return record if record is not None and record.key == key else None
+
+    def load(self, record: R) -> None:
+        """Take a record that the file has."""
+        self._records[record.key[:3]] = record
+
+    def drop(self, key: Key) -> None:
+        """Drop a record of which the file has the end."""
+        if self.get(key) is not None:
+            del self._records[key[:3]]
+
+
+class LimitRecords(_Records[LimitRecord]):
+    """The records of cgroup limits. What the file cannot take is kept in memory: holding limits matters more."""
+
+    def has_name(self, file: str, path: str) -> bool:
+        """Return whether this cgroup, or an earlier one of the same name, has a record."""
+        return (file, path, "") in self._records
+
+    def record(self, key: Key, found: int, value: int) -> None:
+        """Record that `value` is about to be written over `found`.
+
+        If `found` is not the agent's own value, it is what gets restored from now on: a runtime writes to a container
+        long after making its cgroup, and the kubelet writes when a container is resized.
+        """
+        record = self.get(key) or LimitRecord(key)
+        if record.systemd_zero and found == 0:
+            found = limits.NO_LIMIT
+        if record.found is None or found not in {record.found, *record.wrote}:
+            unit = None if found == record.unit_value else record.unit_value
+            self._put(msgspec.structs.replace(record, found=found, wrote=(value,), unit=unit))
+        else:
+            self._put(msgspec.structs.replace(record, wrote=_kept(record.wrote, found, value)))
+
+    def mark_known(self, key: Key) -> None:
+        """Record that the agent has seen the file, which holds no value of the agent's (any more)."""
+        record = self.get(key)
+        self._put(LimitRecord(key, systemd_zero=record is not None and record.systemd_zero))
+
+    def set_systemd_zero(self, key: Key, *, held: bool) -> None:
+        """Record whether systemd holds the file at 0. Without the drop-ins there would be no limit: it is restored."""
+        record = self.get(key) or LimitRecord(key)
+        found = limits.NO_LIMIT if held and not record.found else record.found
+        self._put(msgspec.structs.replace(record, found=found, systemd_zero=held))
+
+    def set_unit_value(self, key: Key, value: int) -> None:
+        """Record what systemd holds for the cgroup's unit from now on."""
+        record = self.get(key)
+        if record is not None and record.unit_value != value:
+            self._put(msgspec.structs.replace(record, unit=None if value == record.found else value))
+
+    def forget(self, key: Key) -> None:
+        """Drop the record: the cgroup is gone."""
+        if self.get(key) is not None:
+            self.drop(key)
+            self._append(_encode(_Line(gone=key)))
+
+    def _put(self, record: LimitRecord) -> None:
+        if record != self.get(record.key):
+            line = _encode(_Line(limit=record))
+            self.load(record)
+            self._append(line)
+
+
+class SettingRecords(_Records[SettingRecord]):
+    """The records of settings. What the file cannot take is not recorded: the setting must then not be written."""
+
+    def record(self, key: Key, found: str, value: str) -> None:
+        """Record that `value` is about to be written over `found`. OSError if the file cannot take that.
+
+        If `found` is not the agent's own value, it is what gets restored from now on.
+        """
+        if max(len(found), len(value)) > TEXT_LENGTH:
+            raise OSError(errno.EFBIG, f"a value has more than {TEXT_LENGTH} characters")
+        record = self.get(key)
+        if record is None or found not in {record.found, *record.wrote}:
+            self._put(key, SettingRecord(key, found, (value,)))
+        else:
+            self._put(key, msgspec.structs.replace(record, wrote=_kept(record.wrote, found, value)))
+
+    def forget(self, key: Key) -> None:
+        """Drop the record: the setting was restored, or no longer exists. OSError if the file cannot take that."""
+        if self.get(key) is not None:
+            self._put(key, None)
+
+    def _put(self, key: Key, record: SettingRecord | None) -> None:
+        before = self._records.get(key[:3])
+        if record == before:
+            return
+        line = _encode(_Line(gone=key) if record is None else _Line(setting=record))
+        self._set(key, record)  # first: to append may be to write all anew
+        error = self._append(line)
+        if error is not None:
+            self._set(key, before)
+            raise error
+
+    def _set(self, key: Key, record: SettingRecord | None) -> None:
+        if record is None:
+            del self._records[key[:3]]
+        else:
+            self.load(record)
+
+
+class Ledger:
+    """The ledger of one node."""
+
+    def __init__(self, directory: pathlib.Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read the file, or begin it; a full disk does not matter. OSError if it is unreadable, or LedgerError."""
+        self._file = appended.File(directory / FILE, self._content, clock)
+        self.limits = LimitRecords(self._file.append)
+        self.settings = SettingRecords(self._file.append)
+        self.initialised = False
+        """Whether an agent has taken in the tree of pods since the last boot."""
+        self.is_new = not self._file.path.exists()
+        """Whether there was none: no agent ran since the last boot, or its records are gone."""
+        self.complete = not self._file.lacks_lines()
+        """Whether it has all that agents wrote since the last boot, as far as can be known."""
+        if self.is_new:
+            _refuse_earlier(directory)
+        else:
+            self._replay()
+        self._file.write_anew()
+
+    def _replay(self) -> None:
+        bad, versioned = 0, False
+        for text in self._file.lines():
+            try:
+                line = _decoder.decode(text)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                bad += 1
+                continue
+            if line.version > VERSION:
+                raise LedgerError(
+                    f"--run-dir has the records of a later version, whose values this one cannot restore: install that"
+                    f" version again, or remove {self._file.path} to leave values as they are"
+                )
+            versioned = versioned or line.version == VERSION
+            self.initialised = self.initialised or line.initialised
+            self.complete = self.complete and not line.incomplete
+            if line.limit is not None:
+                self.limits.load(line.limit)
+            if line.setting is not None:
+                self.settings.load(line.setting)
+            if line.gone is not None:
+                self.limits.drop(line.gone)
+                self.settings.drop(line.gone)
+        if bad:
+            BAD_LINES.inc(by=bad)
+            BAD_STARTS.inc()
+            log.warning("skipped unreadable lines in the ledger", extra={"file": str(self._file.path), "lines": bad})
+        self.complete = self.complete and versioned and not bad
+
+    def initialise(self) -> None:
+        """Record that the tree of pods has been taken in: pods without a record appear later."""
+        if not self.initialised:
+            self.initialised = True
+            self._file.append(_encode(_Line(initialised=True)))
+
+    def mark_incomplete(self) -> None:
+        """Record that lines are known to be lost."""
+        if self.complete:
+            self.complete = False
+            self._file.append(_encode(_Line(incomplete=True)))
+
+    def retry(self) -> None:
+        """Write what could not be written before, if there is anything."""
+        if self._file.behind is not None:
+            self._file.write_anew()
+
+    def publish(self) -> None:
+        """Give the metrics the number of records."""
+        LIMITS.set(sum(1 for _ in self.limits))
+        SETTINGS.set(sum(1 for _ in self.settings))
+
+    def remove(self) -> None:
+        """Leave no file behind, once all values are restored. OSError if that fails."""
+        self._file.remove()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _content(self) -> bytes:
+        lines = [_Line(version=VERSION, initialised=self.initialised, incomplete=not self.complete)]
+        lines += [_Line(limit=record) for record in self.limits]
+        lines += [_Line(setting=record) for record in self.settings]
+        return b"".join(map(_encode, lines))
+
+
+def _refuse_earlier(directory: pathlib.Path) -> None:
+    there = [name for name in EARLIER if (directory / name).exists()]
+    if there:
+        raise LedgerError(
+            f"--run-dir has the records of an earlier version ({', '.join(there)}), whose values this one cannot"
+            f" restore: uninstall that version first, or remove these files to leave values as they are"
+        )
