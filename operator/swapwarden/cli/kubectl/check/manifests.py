@@ -11,10 +11,8 @@ from swapwarden.api import names
 from swapwarden.cli import documents, inputs
 from swapwarden.cli.kubectl.check import problems
 from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
-from swapwarden.cli.kubectl.cluster import snapshot
+from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.cli.kubectl.simulate import simulation
-from swapwarden.controller import cluster
 from swapwarden.policy import labels, nodes, plan, pods, profiles
 from swapwarden.policy.namespaces import UNDEFAULTED
 
@@ -39,15 +37,15 @@ class _Setting:
             read = inputs.collect([one], documents.Log())
             self.namespaces.update(read.namespaces)
             self.profiles.update({name: (one, profile) for name, profile in read.profiles.items()})
-        self.cluster = self._cluster(view)
+        self.planned = self._planned(view)
 
-    def _cluster(self, view: snapshot.View | None) -> cluster.Cluster | None:
+    def _planned(self, view: snapshot.View | None) -> Mapping[str, planning.NodeView] | None:
         needed = {"nodes", "nodeswapprofiles", "nodeswapstates"}
         if view is None or not view.installed or needed & view.unread.keys():
             return None
-        store = view.store()
-        change = simulation.Change(put=tuple(profile for _, profile in self.profiles.values()))
-        return view.cluster(simulation.apply(store.valid(), change, [*store.entries]), store.history())
+        known = view.known_profiles()
+        change = planning.Change(put=tuple(profile for _, profile in self.profiles.values()))
+        return view.planned(planning.apply(known, change), known.history)
 
 
 def judge(
@@ -155,13 +153,13 @@ def _effect(
     row: pods.PodRow, selector: Mapping[str, str], setting: _Setting, here: str, called: str
 ) -> Iterator[Problem]:
     """Yield what of a pod's policy and limits would have no effect on any node that it may run on."""
-    known = setting.cluster
+    known = setting.planned
     if known is None:
         return
-    chosen = [name for name, node in known.nodes.items() if selector.items() <= node.labels.items()]
+    chosen = [node for node in known.values() if selector.items() <= node.row.labels.items()]
     kinds: dict[tuple[profiles.Profile, nodes.NodeFacts], int] = {}
-    for name in chosen:
-        place = known.selection(name).profile, known.facts(name)
+    for node in chosen:
+        place = node.selection.profile, node.facts
         kinds[place] = kinds.get(place, 0) + 1
     number = tables.count(len(chosen), "node")
     if row.policy == names.Policy.REQUIRED and not any(labels.gives_swap(*place) for place in kinds):
@@ -188,12 +186,12 @@ def _effect(
 
 
 def _profiles(setting: _Setting) -> Iterator[Problem]:
-    known = setting.cluster
+    known = setting.planned
     if known is None:
         return
     ties: dict[str, set[str]] = {}
-    for name in known.nodes:
-        selection = known.selection(name)
+    for node in known.values():
+        selection = node.selection
         tied = (selection.profile.name, *selection.conflicts)
         for each in tied if selection.conflicts else ():
             ties.setdefault(each, set()).update(set(tied) - {each})

@@ -11,9 +11,8 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.api.conditions import DIAGNOSTICS, ConditionType, is_abnormal
 from swapwarden.api.violations import ViolationReason
-from swapwarden.cli.kubectl.cluster import snapshot
+from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.controller import cluster, profilestore, warnings
 from swapwarden.policy import plan, pods, profiles, vocabulary
 from swapwarden.policy.namespaces import UNDEFAULTED
 from swapwarden.webhook import rules
@@ -90,10 +89,10 @@ def live(view: snapshot.View, behind: Collection[str] = ()) -> Iterator[Problem]
     yield from useless_keys(view)
     if not view.installed or {"nodes", "nodeswapstates", "nodeswapprofiles"} & view.unread.keys():
         return
-    store = view.store()
-    known = view.cluster(store.valid(), store.history())
+    found = view.known_profiles()
+    known = view.planned(found.valid, found.history)
     yield from _nodes(view, known, behind)
-    yield from _profiles(store, known)
+    yield from _profiles(found, known)
     if "pods" not in view.unread:
         yield from _pods(view, known)
         yield from _held(view)
@@ -106,8 +105,7 @@ def lagging(view: snapshot.View) -> dict[str, int]:
     """
     if "nodeswapstates" in view.unread:
         return {}
-    known = view.cluster({}, {})
-    rows = ((name, known.report_of(name)) for name in view.nodes if known.has_agent(name))
+    rows = ((name, node.report) for name, node in view.planned({}, {}).items() if node.has_agent)
     return {name: row.generation for name, row in rows if row is not None and row.observed < row.generation}
 
 
@@ -156,10 +154,10 @@ def condition(node: str, one: state.Condition) -> Problem | None:
     return Problem(severity, Check.NODE_CONDITION, one.type, f"node/{node}", told, remedy)
 
 
-def _nodes(view: snapshot.View, known: cluster.Cluster, behind: Collection[str]) -> Iterator[Problem]:
+def _nodes(view: snapshot.View, known: Mapping[str, planning.NodeView], behind: Collection[str]) -> Iterator[Problem]:
     where = view.agent_namespace() or "swapwarden-system"
-    for name in view.nodes:
-        row, report = known.report_of(name), view.reports.get(name)
+    for name, node in known.items():
+        row, report = node.report, view.reports.get(name)
         if row is None:
             yield Problem(
                 Severity.ERROR,
@@ -170,14 +168,14 @@ def _nodes(view: snapshot.View, known: cluster.Cluster, behind: Collection[str])
                 f"see that the controller runs and what it logs: kubectl -n {where} logs"
                 " -l app.kubernetes.io/component=controller",
             )
-        if not known.has_agent(name):
+        if not node.has_agent:
             yield Problem(
-                Severity.ERROR if known.facts(name).swap_bytes else Severity.WARNING,
+                Severity.ERROR if node.facts.swap_bytes else Severity.WARNING,
                 Check.NO_AGENT,
                 Check.NO_AGENT,
                 f"node/{name}",
                 "no agent is at work there: no policy is enforced on new pods"
-                + ("" if known.facts(name).swap_bytes else "; the node is not known to have swap"),
+                + ("" if node.facts.swap_bytes else "; the node is not known to have swap"),
                 f"kubectl -n {where} get pods -l app.kubernetes.io/component=agent -o wide shows where they run; the"
                 " DaemonSet must tolerate the taints of the node",
             )
@@ -191,7 +189,7 @@ def _nodes(view: snapshot.View, known: cluster.Cluster, behind: Collection[str])
                 f"see what the agent logs, and whether it reaches the API server: kubectl -n {where} logs"
                 " -l app.kubernetes.io/component=agent",
             )
-        if report is not None and known.has_agent(name):
+        if report is not None and node.has_agent:
             yield from filter(None, (condition(name, one) for one in report.conditions))
         elif row is not None and row.degraded.startswith("NotUnderstood"):
             yield Problem(
@@ -207,9 +205,8 @@ def _nodes(view: snapshot.View, known: cluster.Cluster, behind: Collection[str])
 # Profiles
 
 
-def _profiles(store: profilestore.ProfileStore, known: cluster.Cluster) -> Iterator[Problem]:
-    governed = {name: known.selection(name) for name in known.nodes}
-    for entry in store.entries.values():
+def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.NodeView]) -> Iterator[Problem]:
+    for entry in found.entries.values():
         here = f"nodeswapprofile/{entry.name}"
         if entry.error:
             yield Problem(
@@ -224,7 +221,8 @@ def _profiles(store: profilestore.ProfileStore, known: cluster.Cluster) -> Itera
         if entry.profile is not None:
             yield from ungoverned(entry.profile, known, here)
     ties: dict[tuple[str, ...], list[str]] = {}
-    for name, selection in governed.items():
+    for name, node in known.items():
+        selection = node.selection
         if selection.conflicts:
             ties.setdefault((selection.profile.name, *selection.conflicts), []).append(name)
     for (winner, *others), nodes in ties.items():
@@ -238,10 +236,10 @@ def _profiles(store: profilestore.ProfileStore, known: cluster.Cluster) -> Itera
         )
 
 
-def ungoverned(profile: profiles.Profile, known: cluster.Cluster, here: str) -> Iterator[Problem]:
+def ungoverned(profile: profiles.Profile, known: Mapping[str, planning.NodeView], here: str) -> Iterator[Problem]:
     """Yield the problem of a profile that governs no node."""
-    selected = [name for name, node in known.nodes.items() if profile.selects(node.labels)]
-    rivals = {known.selection(name).profile.name for name in selected}
+    selected = [node for node in known.values() if profile.selects(node.row.labels)]
+    rivals = {node.selection.profile.name for node in selected}
     if profile.name in rivals:
         return
     message, remedy = "selects no node", "correct nodeSelector, or label the nodes"
@@ -254,7 +252,7 @@ def ungoverned(profile: profiles.Profile, known: cluster.Cluster, here: str) -> 
     yield Problem(Severity.WARNING, Check.GOVERNS_NO_NODE, Check.GOVERNS_NO_NODE, here, message, remedy)
 
 
-def _told(entry: profilestore.Entry, here: str) -> Iterator[Problem]:
+def _told(entry: planning.ProfileEntry, here: str) -> Iterator[Problem]:
     """Yield what the profile's own status tells, and nothing else does."""
     found = {one.get("type"): one for one in entry.status.get("conditions", ())}
     progressing, degraded = found.get(ConditionType.PROGRESSING, {}), found.get(ConditionType.DEGRADED, {})
@@ -363,13 +361,12 @@ def useless_keys(view: snapshot.View) -> Iterator[Problem]:
                 yield Problem(Severity.WARNING, Check.NO_EFFECT, "Contradiction", here, text, _TEMPLATE)
 
 
-def _pods(view: snapshot.View, known: cluster.Cluster) -> Iterator[Problem]:
+def _pods(view: snapshot.View, known: Mapping[str, planning.NodeView]) -> Iterator[Problem]:
     labels = view.known_namespaces() or {}
-    for name in view.nodes:
-        rows = [row for row in known.pods_on(name) if not row.terminal]
-        governing = known.in_force(name)
-        spec = plan.plan_node(governing, known.facts(name), rows, labels)
-        for warning in warnings.about(rows, spec):
+    for node in known.values():
+        rows = [row for row in node.pods if not row.terminal]
+        spec = plan.plan_node(node.in_force, node.facts, rows, labels)
+        for warning in planning.warnings_about(rows, spec):
             yield Problem(
                 Severity.ERROR if warning.reason in _SERIOUS else Severity.WARNING,
                 Check.POD_NOT_ENFORCED,
@@ -380,7 +377,7 @@ def _pods(view: snapshot.View, known: cluster.Cluster) -> Iterator[Problem]:
             )
         for row in rows:
             if row.policy is not None or row.limited():
-                yield from _unenforced(row, spec, has_agent=known.has_agent(name))
+                yield from _unenforced(row, spec, has_agent=node.has_agent)
     yield from _pending(view)
 
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from swapwarden.cli.kubectl.cluster import agents, samples, session, snapshot
-from swapwarden.controller import rows
+from swapwarden.cli.kubectl.cluster import agents, planning, samples, session, snapshot
 from swapwarden.policy import namespaces, nodes
 
 USAGE: Final = "swapwarden_pod_swap_usage_bytes"
@@ -83,7 +82,7 @@ async def profiles(asked: session.Session) -> list[dict[str, Any]]:
 
 
 async def _states(asked: session.Session, view: snapshot.View) -> None:
-    await asked.each(session.STATES, rows.WireState, view.add_state)
+    await asked.each(session.STATES, planning.WireState, view.add_state)
 
 
 async def _pods(asked: session.Session, view: snapshot.View) -> None:

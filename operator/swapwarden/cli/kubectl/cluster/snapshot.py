@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, profilestore, rows
+from swapwarden.cli.kubectl.cluster import planning
 from swapwarden.kube import decoding
 from swapwarden.policy import namespaces, nodes, pods, profiles, vocabulary
 from swapwarden.webhook import review
@@ -63,7 +63,7 @@ class View:
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     """Their labels."""
     profiles: list[Json] = dataclasses.field(default_factory=list)
-    states: dict[str, rows.StateRow] = dataclasses.field(default_factory=dict)
+    states: dict[str, planning.StateRow] = dataclasses.field(default_factory=dict)
     reports: dict[str, Report] = dataclasses.field(default_factory=dict)
     """What agents say of their nodes."""
     unread: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -81,9 +81,9 @@ class View:
         """Take in a Namespace."""
         self.namespaces[wire.metadata.name] = namespaces.project(wire)
 
-    def add_state(self, wire: rows.WireState) -> None:
+    def add_state(self, wire: planning.WireState) -> None:
         """Take in a NodeSwapState. What an agent of another version reports, and is not understood, is left out."""
-        row = rows.project(wire)
+        row = planning.project_state(wire)
         self.states[row.name] = row
         try:
             self.reports[row.name] = _REPORTS.decode(wire.status)
@@ -108,30 +108,22 @@ class View:
         found = [part.namespace for part in self.parts if part.component == AGENT]
         return max(sorted(set(found)), key=found.count) if found else None
 
-    def store(self) -> profilestore.ProfileStore:
-        """The profiles as the controller understands them."""
-        store = profilestore.ProfileStore(lambda: None, quiet=True)
-        for body in self.profiles:
-            store.offer(body)
-        return store
-
     def known_namespaces(self) -> _Namespaces | None:
         """Labels of all Namespaces; None where they could not be read."""
         return None if "namespaces" in self.unread else self.namespaces
 
-    def cluster(self, found: Mapping[str, _Profile], history: Mapping[state.ProfileRef, _Profile]) -> cluster.Cluster:
-        """What the controller would know of this cluster if these were its profiles."""
-        known = cluster.Cluster(_nothing, lambda: None, agent_pods=self.agent_namespace())
-        known.profiles_changed(found, history)
-        for name, node in self.nodes.items():
-            known.node_changed(name, None, node)
-        for name, row in self.states.items():
-            known.state_changed(name, None, row)
-        for (namespace, name), pod in self.pods.items():
-            known.pod_changed(f"{namespace}/{name}", None, pod)
-        known.namespaces_known(self.known_namespaces())
-        return known
+    def known_profiles(self) -> planning.KnownProfiles:
+        """The profiles as the controller understands them."""
+        return planning.known_profiles(self.profiles)
 
-
-def _nothing(_name: str, _delay: float, /, *, urgent: bool = False, owner: str = "") -> None:
-    """Nobody waits for anything to be looked at again."""
+    def planned(self, found: Mapping[str, _Profile], history: planning.History) -> dict[str, planning.NodeView]:
+        """Each node as the controller would see it if these were its profiles."""
+        return planning.view(
+            nodes=self.nodes,
+            pods=self.pods.values(),
+            states=self.states,
+            labels=self.known_namespaces(),
+            agent_namespace=self.agent_namespace(),
+            profiles=found,
+            history=history,
+        )

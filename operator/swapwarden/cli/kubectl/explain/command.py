@@ -36,9 +36,8 @@ async def read(asked: session.Session, name: str) -> model.Seen:
     """Read what there is to see of a pod, and of what decides on its swap. Failure where the pod cannot be had."""
     pod = await _pod(asked, name)
     # Only now: they take longer to load than the cluster takes to answer, and who mistyped a name waits for neither.
-    from swapwarden.cli.kubectl.cluster import admissionpolicies, reading, registration  # noqa: PLC0415
+    from swapwarden.cli.kubectl.cluster import admissionpolicies, planning, reading, registration  # noqa: PLC0415
     from swapwarden.cli.kubectl.explain import model  # noqa: PLC0415
-    from swapwarden.controller import profilestore  # noqa: PLC0415
 
     unseen: list[str] = []
     on = session.quote(pod.spec.node_name)
@@ -50,10 +49,8 @@ async def read(asked: session.Session, name: str) -> model.Seen:
         ),
         _seen(unseen, "mutatingwebhookconfigurations", asked.collect(session.WEBHOOKS, registration.Registration)),
     )
-    store = profilestore.ProfileStore(lambda: None, quiet=True)
-    for body in bodies or ():
-        store.offer(body)
-    valid = store.valid()
+    known = planning.known_profiles(bodies or ())
+    valid = known.valid
     labels, others = None, None
     policies = () if webhooks is None or registration.is_there(webhooks) else await _policies(asked, unseen)
     hidden = registration.needs_namespace(webhooks or (), pod) or admissionpolicies.needs_namespace(policies, pod)
@@ -74,7 +71,7 @@ async def read(asked: session.Session, name: str) -> model.Seen:
         pod=pod,
         node=nodes.project(node) if node else None,
         profiles=None if bodies is None else valid,
-        history=store.history(),
+        history=known.history,
         state=found,
         namespace=labels,
         others=others,

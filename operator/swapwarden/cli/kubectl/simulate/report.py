@@ -12,7 +12,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli import documents, inputs
-from swapwarden.cli.kubectl.cluster import reading, session, snapshot
+from swapwarden.cli.kubectl.cluster import planning, reading, session, snapshot
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.simulate import simulation
 from swapwarden.cli.kubectl.simulate.simulation import Direction
@@ -242,7 +242,7 @@ def show(form: tables.Form, result: simulation.Simulation, numbers: dict[str, An
             print(f"  {tables.clean(line)}")
 
 
-def read_profiles(files: list[str]) -> simulation.Change:
+def read_profiles(files: list[str]) -> planning.Change:
     """The profiles in files; click.exceptions.Exit with status 2 where something is wrong in them, which is told."""
     log = documents.Log()
     found = [one for one in documents.read(files, log) if _is_profile(one, log)]
@@ -256,7 +256,7 @@ def read_profiles(files: list[str]) -> simulation.Change:
         raise click.exceptions.Exit(BAD_INPUT)
     if log.problems:
         raise click.exceptions.Exit(BAD_INPUT)
-    return simulation.Change(put=tuple(read.profiles.values()))
+    return planning.Change(put=tuple(read.profiles.values()))
 
 
 def _is_profile(found: documents.Found, log: documents.Log) -> bool:
@@ -268,7 +268,7 @@ def _is_profile(found: documents.Found, log: documents.Log) -> bool:
 
 
 async def _gather(
-    asked: session.Session, change: simulation.Change, selector: str
+    asked: session.Session, change: planning.Change, selector: str
 ) -> tuple[snapshot.View, simulation.Simulation, bool, set[simulation.Place] | None]:
     view = await reading.read(asked)
     for needed in ("nodes", "nodeswapprofiles", "pods"):
@@ -284,7 +284,7 @@ async def _gather(
         used = await reading.used(asked, losing) if losing else None
         if used is not None:
             result = simulation.simulate(view, change, used)
-    except simulation.UnknownProfileError as error:
+    except planning.UnknownProfileError as error:
         raise session.Failure(str(error)) from error
     chosen = await reading.labelled(asked, view, selector) if selector else None
     return view, result, used is not None or not losing, chosen

@@ -15,9 +15,8 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
-from swapwarden.cli.kubectl.cluster import snapshot
+from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.controller import cluster
 from swapwarden.policy import labels, nodes, plan, pods, profiles, rollout, swap
 
 Place = tuple[str, str]
@@ -151,36 +150,19 @@ class Simulation(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Change(msgspec.Struct, frozen=True):
-    """Profiles that are to be."""
-
-    put: tuple[profiles.Profile, ...] = ()
-    """New, or in place of those of the same names."""
-    delete: tuple[str, ...] = ()
-
-
-class UnknownProfileError(Exception):
-    """There is no profile of this name that could be deleted."""
-
-    def __init__(self, name: str, known: Iterable[str]) -> None:
-        there = ", ".join(sorted(known)) or "none"
-        super().__init__(f"there is no NodeSwapProfile {name!r}; there are: {there}")
-
-
-def simulate(view: snapshot.View, change: Change, used: Mapping[str, int] | None = None) -> Simulation:
+def simulate(view: snapshot.View, change: planning.Change, used: Mapping[str, int] | None = None) -> Simulation:
     """Plan the cluster as it is, and as it would be once CHANGE has reached all nodes.
 
     As it is means by the profiles that nodes follow now, a rollout that is under way included. `used` is the swap that
     pods use, in bytes, by their keys. UnknownProfileError where there is none that could be deleted.
     """
-    store = view.store()
-    valid, history = store.valid(), store.history()
-    coming = apply(valid, change, [*store.entries])
-    before, after = view.cluster(valid, history), view.cluster(coming, history)
+    known = view.known_profiles()
+    before = view.planned(known.valid, known.history)
+    after = view.planned(planning.apply(known, change), known.history)
     found: list[PodChange] = []
     changed: list[NodeChange] = []
     for name in sorted(view.nodes):
-        node, some = _node(view, name, before, after)
+        node, some = _node(view, name, before[name], after[name])
         changed.append(node)
         found += (msgspec.structs.replace(one, used=(used or {}).get(key)) for key, one in some)
     found.sort(key=lambda one: (one.namespace, one.name))
@@ -188,7 +170,7 @@ def simulate(view: snapshot.View, change: Change, used: Mapping[str, int] | None
     for one in found:
         by_node[one.node].append(one)
     result = Simulation(tuple(found), tuple(changed), tuple(_rollouts(after, changed, by_node)))
-    broken = {name: entry.error for name, entry in store.entries.items() if entry.error}
+    broken = {name: entry.error for name, entry in known.entries.items() if entry.error}
     notes = tuple(_notes(view, before, change, result, broken))
     return msgspec.structs.replace(result, notes=notes)
 
@@ -214,35 +196,16 @@ def _number(swap_max: str | None) -> float:
     return math.inf if swap_max in {None, names.MAX_SWAP} else int(swap_max or 0)
 
 
-def apply(
-    valid: Mapping[str, profiles.Profile], change: Change, existing: Collection[str]
-) -> dict[str, profiles.Profile]:
-    """The profiles as they would be, with what the API server would set on them. UnknownProfileError as in simulate."""
-    for name in change.delete:
-        if name not in existing:
-            raise UnknownProfileError(name, existing)
-    coming = {name: one for name, one in valid.items() if name not in change.delete}
-    for one in change.put:
-        old = coming.get(one.name)
-        if old is None:
-            coming[one.name] = msgspec.structs.replace(one, generation=1, uid="", created="")
-            continue
-        same = msgspec.structs.replace(one, generation=old.generation, uid=old.uid, created=old.created)
-        coming[one.name] = old if same == old else msgspec.structs.replace(same, generation=old.generation + 1)
-    return coming
-
-
 def _node(
-    view: snapshot.View, name: str, before: cluster.Cluster, after: cluster.Cluster
+    view: snapshot.View, name: str, before: planning.NodeView, after: planning.NodeView
 ) -> tuple[NodeChange, list[tuple[str, PodChange]]]:
     """What would become of a node, and of its pods, by their keys."""
-    facts, known = before.facts(name), view.known_namespaces() or {}
-    now, selection = before.in_force(name), after.selection(name)
-    target = selection.profile
-    rows = [row for row in before.pods_on(name) if not row.terminal]
+    facts, known = before.facts, view.known_namespaces() or {}
+    now, target = before.in_force, after.selection.profile
+    rows = [row for row in before.pods if not row.terminal]
     old = plan.explain_node(now, facts, rows, known)
     new = old if target == now else plan.explain_node(target, facts, rows, known)
-    kubelet = _Kubelet(view, before, name)
+    kubelet = _Kubelet(before.report, view.reports.get(name))
     by_key = [{one.row.uid or one.row.key: one for one in explained.pods} for explained in (old, new)]
     found = []
     for row in rows:
@@ -258,7 +221,7 @@ def _node(
         target,
         settings=_settings(old, new),
         swap_label=(labels.gives_swap(now, facts), labels.gives_swap(target, facts)),
-        conflicts=selection.conflicts,
+        conflicts=after.selection.conflicts,
     )
     return change, found
 
@@ -266,10 +229,8 @@ def _node(
 class _Kubelet:
     """What a node's kubelet gives pods by itself."""
 
-    def __init__(self, view: snapshot.View, known: cluster.Cluster, name: str) -> None:
-        row = known.report_of(name)
+    def __init__(self, row: planning.StateRow | None, report: snapshot.Report | None) -> None:
         self._found = row.facts.kubelet if row is not None and row.facts is not None else None
-        report = view.reports.get(name)
         self._sets_none = report is not None and any(
             one.type == ConditionType.KUBELET_SETS_NO_LIMITS and one.status == "True" for one in report.conditions
         )
@@ -340,7 +301,7 @@ def _flat(explained: plan.Explanation) -> dict[str, str]:
 
 
 def _rollouts(
-    after: cluster.Cluster, changed: Iterable[NodeChange], by_node: Mapping[str, list[PodChange]]
+    after: Mapping[str, planning.NodeView], changed: Iterable[NodeChange], by_node: Mapping[str, list[PodChange]]
 ) -> Iterator[Rollout]:
     """Yield how each profile would reach nodes that do not follow it yet. The built-in one takes over at once."""
     members: dict[str, list[rollout.Member]] = collections.defaultdict(list)
@@ -348,15 +309,15 @@ def _rollouts(
     for one in changed:
         if one.after != profiles.BUILT_IN:
             targets[one.after.name] = one.after
-            members[one.after.name].append(_member(after, one, by_node[one.node]))
+            members[one.after.name].append(_member(after[one.node], one, by_node[one.node]))
     changing = {one.after.name for one in changed if one.changes}
     for name in sorted(changing & members.keys()):
         moved = {one.node for one in changed if one.changes and one.after.name == name}
         yield _waves(targets[name], members[name], moved)
 
 
-def _member(after: cluster.Cluster, one: NodeChange, found: Iterable[PodChange]) -> rollout.Member:
-    row = after.report_of(one.node)
+def _member(after: planning.NodeView, one: NodeChange, found: Iterable[PodChange]) -> rollout.Member:
+    row = after.report
     if row is None or row.observed == 0:
         return rollout.Member(one.node, updated=True, silent=True)
     losing = [each.above for each in found if each.above]
@@ -364,7 +325,7 @@ def _member(after: cluster.Cluster, one: NodeChange, found: Iterable[PodChange])
         one.node,
         updated=not one.changes,
         answered=row.acted == row.profile,
-        degraded=cluster.degraded_for(row),
+        degraded=after.degraded,
         before=() if one.changes else row.before,
         overdue=True,
         pods=len(losing),
@@ -401,11 +362,15 @@ def _waves(profile: profiles.Profile, members: list[rollout.Member], moved: Coll
 
 
 def _notes(
-    view: snapshot.View, before: cluster.Cluster, change: Change, result: Simulation, broken: Mapping[str, str]
+    view: snapshot.View,
+    before: Mapping[str, planning.NodeView],
+    change: planning.Change,
+    result: Simulation,
+    broken: Mapping[str, str],
 ) -> Iterator[str]:
     for name, error in broken.items():
         yield f"profile {name} of the cluster is not valid, and is not counted: {error}"
-    late = sum(before.in_force(name) != before.selection(name).profile for name in view.nodes)
+    late = sum(node.in_force != node.selection.profile for node in before.values())
     if late:
         yield (
             f"{tables.count(late, 'node does', 'nodes do')} not follow the newest version of the profile yet: what is"
@@ -446,7 +411,7 @@ def _policy(view: snapshot.View, one: PodChange) -> str | None:
     return view.pods[one.namespace, one.name].policy
 
 
-def _ungoverned(view: snapshot.View, change: Change, found: Collection[NodeChange]) -> Iterator[str]:
+def _ungoverned(view: snapshot.View, change: planning.Change, found: Collection[NodeChange]) -> Iterator[str]:
     for profile in change.put:
         if any(one.after.name == profile.name for one in found):
             continue

@@ -8,6 +8,7 @@ import click
 import msgspec
 import pytest
 from swapwarden.api import names
+from swapwarden.cli.kubectl.cluster import planning
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.simulate import report, simulation
 from swapwarden.policy import profiles
@@ -32,7 +33,7 @@ def result(**change: Any) -> simulation.Simulation:
     )
     profile = msgspec.structs.replace(BATCH, **{"system_reserved": "75%", **change})
     used = {"uid-web": 2**20, "uid-big": 2**29}
-    return simulation.simulate(read, simulation.Change(put=(profile,)), used)
+    return simulation.simulate(read, planning.Change(put=(profile,)), used)
 
 
 def shown(

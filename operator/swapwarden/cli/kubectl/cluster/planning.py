@@ -1,0 +1,140 @@
+"""A cluster as the controller would see it. Only this module of kubectl swap imports the controller.
+
+Pure: from what was read to plain data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from swapwarden.api import state
+from swapwarden.controller import cluster, profilestore, rows, warnings
+from swapwarden.policy import namespaces, nodes, pods, profiles
+
+StateRow = rows.StateRow
+WireState = rows.WireState
+project_state: Final = rows.project
+ProfileEntry = profilestore.Entry
+warnings_about: Final = warnings.about
+"""As the controller writes them to pods' events."""
+
+History = Mapping[state.ProfileRef, profiles.Profile]
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownProfiles:
+    """NodeSwapProfiles as the controller understands them."""
+
+    valid: Mapping[str, profiles.Profile]
+    """By name, each in its newest valid version."""
+    history: History
+    """As they were in generations that nodes may still follow."""
+    entries: Mapping[str, ProfileEntry]
+    """All of them by name, those that are not valid included."""
+
+
+def known_profiles(bodies: Iterable[Mapping[str, Any]]) -> KnownProfiles:
+    """Compile profiles as they were read."""
+    store = profilestore.ProfileStore(lambda: None, quiet=True)
+    for body in bodies:
+        store.offer(body)
+    return KnownProfiles(store.valid(), store.history(), store.entries)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Profiles that are to be."""
+
+    put: tuple[profiles.Profile, ...] = ()
+    """New, or in place of those of the same names."""
+    delete: tuple[str, ...] = ()
+
+
+class UnknownProfileError(Exception):
+    """There is no profile of this name that could be deleted."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        there = ", ".join(sorted(known)) or "none"
+        super().__init__(f"there is no NodeSwapProfile {name!r}; there are: {there}")
+
+
+def apply(known: KnownProfiles, change: Change) -> dict[str, profiles.Profile]:
+    """The profiles after a change, with what the API server would set on them.
+
+    UnknownProfileError where there is none that could be deleted.
+    """
+    for name in change.delete:
+        if name not in known.entries:
+            raise UnknownProfileError(name, known.entries)
+    coming = {name: one for name, one in known.valid.items() if name not in change.delete}
+    for one in change.put:
+        old = coming.get(one.name)
+        if old is None:
+            coming[one.name] = msgspec.structs.replace(one, generation=1, uid="", created="")
+            continue
+        same = msgspec.structs.replace(one, generation=old.generation, uid=old.uid, created=old.created)
+        coming[one.name] = old if same == old else msgspec.structs.replace(same, generation=old.generation + 1)
+    return coming
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeView:
+    """A node with all that the controller plans it by."""
+
+    row: nodes.NodeRow
+    facts: nodes.NodeFacts
+    selection: profiles.Selection
+    """The profile that governs it."""
+    in_force: profiles.Profile
+    """The profile that it follows until its turn comes."""
+    report: StateRow | None
+    """What its agent reports; None while that is about an earlier Node of the name."""
+    degraded: str
+    """Why its agent is degraded, as rollouts compare it; empty where it is not."""
+    has_agent: bool
+    pods: tuple[pods.PodRow, ...]
+    """Ended ones included."""
+
+
+def view(
+    *,
+    nodes: Mapping[str, nodes.NodeRow],
+    pods: Collection[pods.PodRow],
+    states: Mapping[str, StateRow],
+    labels: namespaces.Labels | None,
+    agent_namespace: str | None,
+    profiles: Mapping[str, profiles.Profile],
+    history: History,
+) -> dict[str, NodeView]:
+    """Each node by name, as the controller would see it with these profiles. `labels` are those of namespaces."""
+    known = cluster.Cluster(_nothing, lambda: None, agent_pods=agent_namespace)
+    known.profiles_changed(profiles, history)
+    for name, node in nodes.items():
+        known.node_changed(name, None, node)
+    for name, row in states.items():
+        known.state_changed(name, None, row)
+    for pod in pods:
+        known.pod_changed(f"{pod.namespace}/{pod.name}", None, pod)
+    known.namespaces_known(labels)
+    return {name: _node(known, name, row) for name, row in nodes.items()}
+
+
+def _node(known: cluster.Cluster, name: str, row: nodes.NodeRow) -> NodeView:
+    report = known.report_of(name)
+    return NodeView(
+        row=row,
+        facts=known.facts(name),
+        selection=known.selection(name),
+        in_force=known.in_force(name),
+        report=report,
+        degraded=cluster.degraded_for(report) if report is not None else "",
+        has_agent=known.has_agent(name),
+        pods=tuple(known.pods_on(name)),
+    )
+
+
+def _nothing(_name: str, _delay: float, /, *, urgent: bool = False, owner: str = "") -> None:
+    """Nobody waits for anything to be looked at again."""
