@@ -58,7 +58,7 @@ class Cached(msgspec.Struct, frozen=True):
     node: str
     uid: str
     generation: int
-    spec: wanted.WireSpec
+    wire: wanted.WireSpec = msgspec.field(name="spec")
     boot: str = ""
     """The kernel's boot_id when an agent had this state."""
 
@@ -133,7 +133,7 @@ def load(directory: pathlib.Path, node: str, page: int) -> Loaded | None:
     file = directory / FILE
     try:
         cached = msgspec.json.decode(_opened(file), type=Cached)
-        state = wanted.WireState(wanted.WireMeta(node, cached.uid, "", cached.generation), cached.spec)
+        state = wanted.WireState(wanted.WireMeta(node, cached.uid, "", cached.generation), cached.wire)
         wanted.compile_state(state, page)
     except FileNotFoundError:
         return None

@@ -412,8 +412,8 @@ class Enforcer:
             # What has no container runs nothing: what is left of a deleted pod is nobody's concern.
             if self._is_awaiting(pod) and pod.containers and now - pod.since >= AWAIT_SECONDS:
                 found.append(deviations.of_silence(pod))
-        violations = [each for each in found if each is not None]
-        violations += [deviations.of_trouble(*_whose(key), failed) for key, failed in self._troubles.items()]
+        listed = [each for each in found if each is not None]
+        listed += [deviations.of_trouble(*_whose(key), failed) for key, failed in self._troubles.items()]
         pending += self._units.to_put_back
         return status.Standing(
             root=self.root,
@@ -424,7 +424,7 @@ class Enforcer:
             generation=0 if current is None else current.generation,
             profile=None if current is None or not current.profile[0] else state.ProfileRef(*current.profile),
             stated=current is not None,
-            violations=deviations.once(violations),
+            violations=deviations.once(listed),
             to_put_back=pending,
             contested=contested,
             unseen=unseen,
@@ -441,9 +441,9 @@ class Enforcer:
     def _lost_lately(self, now: float) -> int:
         return self._lost if now - self._lost_at < LOST_SECONDS else 0
 
-    def told(self, violations: Iterable[Mapping[str, Any]]) -> None:
+    def told(self, listed: Iterable[Mapping[str, Any]]) -> None:
         """The API server has a status with these: what pods took while exposed has been told of, with its cause."""
-        sums = {each.get("pod"): each.get("swapBytes", 0) for each in violations if each.get("causes")}
+        sums = {each.get("pod"): each.get("swapBytes", 0) for each in listed if each.get("causes")}
         news = [pod for pod in self._mirror.pods.values() if sums.get(pod.uid, 0) > pod.tally.told]
         for pod in news:
             pod.tally.told = sums[pod.uid]

@@ -267,7 +267,7 @@ def as_json(status: state.StateStatus) -> dict[str, Any]:
 def essence(status: Mapping[str, Any]) -> dict[str, Any]:
     """A status less what grows all the time: where two of these are equal, a write can wait."""
     conditions = [{**condition, "message": "", "observedGeneration": 0} for condition in status.get("conditions", [])]
-    violations = sorted(
+    listed = sorted(
         (
             # That a pod took swap while exposed is worth an event, which waits for this.
             violation.get("reason") == ViolationReason.EXPOSED and bool(violation.get("swapBytes")),
@@ -277,5 +277,5 @@ def essence(status: Mapping[str, Any]) -> dict[str, Any]:
         for violation in status.get("violations", [])
     )
     cost = {key: value for key, value in status.get("proposal", {}).items() if key != "bytes"}
-    lean = {"conditions": conditions, "violations": violations, "violationsOmitted": 0, "proposal": cost}
+    lean = {"conditions": conditions, "violations": listed, "violationsOmitted": 0, "proposal": cost}
     return {**status, **lean, "observedGeneration": 0}

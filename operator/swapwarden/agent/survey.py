@@ -200,10 +200,10 @@ def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Callable[[str], bool]
     burstable = (pod for pod in tree.pods(cgroups.dirs, root) if "burstable" in pod.path)
     for pod, _ in zip(burstable, range(_PODS), strict=False):
         paths = [tree.join(pod.path, name) for name in cgroups.dirs(pod.path) if tree.container_id(name)]
-        values = [value for path in paths if (value := _effective(cgroups, path, ours)) is not None]
-        if len(values) < max(2, len(paths)):
+        known = [value for path in paths if (value := _effective(cgroups, path, ours)) is not None]
+        if len(known) < max(2, len(paths)):
             continue
-        numbers = [value for value in values if value < limits.NO_LIMIT]
+        numbers = [value for value in known if value < limits.NO_LIMIT]
         without += not numbers
         limited += bool(numbers)
         swapping += any(numbers)
@@ -215,8 +215,8 @@ def _effective(cgroups: cgroupfs.Cgroups, path: str, ours: Callable[[str], bool]
     inner = tree.join(path, tree.INNER)
     if ours(path) or ours(inner):
         return None
-    values = [value for each in (path, inner) if (value := _limit(cgroups, each)) is not None]
-    return min(values, default=None)
+    known = [value for each in (path, inner) if (value := _limit(cgroups, each)) is not None]
+    return min(known, default=None)
 
 
 def runtime(cgroups: cgroupfs.Cgroups, root: str | None) -> str:

@@ -25,8 +25,8 @@ def keeping(disk: pathlib.Path) -> cache.Keeper:
 
 
 def wire(value: str = "0", generation: int = 3) -> wanted.WireState:
-    spec = wanted.WireSpec(pods={"a": wanted.WirePod(value, containers={"c": wanted.WireContainer("4096", cap=True)})})
-    return wanted.WireState(wanted.WireMeta("n1", "uid", "55", generation), spec, {"observedGeneration": 2})
+    body = wanted.WireSpec(pods={"a": wanted.WirePod(value, containers={"c": wanted.WireContainer("4096", cap=True)})})
+    return wanted.WireState(wanted.WireMeta("n1", "uid", "55", generation), body, {"observedGeneration": 2})
 
 
 def test_what_is_stored_is_loaded(tmp_path: pathlib.Path) -> None:

@@ -20,20 +20,20 @@ from tests.unit.agent.cgroup_tree import PAGE, container_id, swap_max, uid, writ
 PODS = 2
 CONTAINERS = ("a", "b")
 
-values = st.sampled_from([0, PAGE, 2 * PAGE, 3 * PAGE, 64 * MIB, limits.NO_LIMIT])
+some_limits = st.sampled_from([0, PAGE, 2 * PAGE, 3 * PAGE, 64 * MIB, limits.NO_LIMIT])
 in_use = st.sampled_from([0, 0, PAGE, 40 * MIB])
 """Bytes of swap: cgroups that have some are at their memory limit."""
 caps = st.booleans()
-containers = st.builds(wanted.Container, values, caps)
+containers = st.builds(wanted.Container, some_limits, caps)
 pods = st.builds(
     wanted.Pod,
-    st.none() | values,
+    st.none() | some_limits,
     st.dictionaries(st.sampled_from([container_id(name) for name in CONTAINERS]), containers),
-    st.none() | st.builds(wanted.Container, values, st.just(False)),
+    st.none() | st.builds(wanted.Container, some_limits, st.just(False)),
 )
 states = st.builds(
     lambda kubepods, found, mode: state(kubepods=kubepods, mode=mode)._replace(pods=found),
-    st.none() | values,
+    st.none() | some_limits,
     st.fixed_dictionaries({}, optional={uid(number): pods for number in range(PODS)}),
     st.sampled_from([names.Mode.ENFORCE, names.Mode.ENFORCE, names.Mode.AUDIT]),
 )
@@ -112,7 +112,7 @@ async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: 
 
 @settings(max_examples=50, deadline=None)
 @given(
-    st.lists(values, min_size=1 + PODS + PODS * len(CONTAINERS), max_size=1 + PODS + PODS * len(CONTAINERS)),
+    st.lists(some_limits, min_size=1 + PODS + PODS * len(CONTAINERS), max_size=1 + PODS + PODS * len(CONTAINERS)),
     st.lists(in_use, min_size=PODS + PODS * len(CONTAINERS), max_size=PODS + PODS * len(CONTAINERS)),
     st.lists(states, min_size=1, max_size=3),
 )

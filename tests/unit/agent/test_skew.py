@@ -25,8 +25,8 @@ SPEC: dict[str, Any] = {
 }
 
 
-def taken(spec: dict[str, Any]) -> wanted.State:
-    body = {"metadata": {"name": "n", "uid": "u", "generation": 4}, "spec": spec}
+def taken(wire: dict[str, Any]) -> wanted.State:
+    body = {"metadata": {"name": "n", "uid": "u", "generation": 4}, "spec": wire}
     return wanted.compile_state(msgspec.json.decode(msgspec.json.encode(body), type=wanted.WireState), 4096)
 
 

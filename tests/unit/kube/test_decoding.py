@@ -23,12 +23,12 @@ def nested(levels: int) -> bytes:
     return b'{"f:a":' * levels + b"{}" + b"}" * levels
 
 
-def pod(name: str = "a", *, fields: bytes = b"{}", spec: bytes = b"{}") -> bytes:
+def pod(name: str = "a", *, fields: bytes = b"{}", inner: bytes = b"{}") -> bytes:
     return b"".join(
         (
             b'{"metadata":{"name":"%s","namespace":"n","resourceVersion":"7",' % name.encode(),
             b'"annotations":{"x":"\\"managedFields\\":[{"},"managedFields":[{"manager":"m","fieldsV1":%s}]},' % fields,
-            b'"spec":{"containers":[],"nodeName":"here","x":%s}}' % spec,
+            b'"spec":{"containers":[],"nodeName":"here","x":%s}}' % inner,
         )
     )
 
@@ -52,7 +52,7 @@ def _all(page: bytes) -> list[pods.WirePod]:
 
 @pytest.mark.parametrize("levels", LEVELS[1:])
 def test_what_is_too_deep_elsewhere_is_apart_from_its_neighbours(levels: int) -> None:
-    items = decoding.page(listed(pod("b"), pod("bad", spec=nested(levels)), pod("c", fields=nested(levels)))).items
+    items = decoding.page(listed(pod("b"), pod("bad", inner=nested(levels)), pod("c", fields=nested(levels)))).items
     assert items is not None
     assert [decoding.identity(item) for item in items] == [
         decoding.Identity(one, "n", "7") for one in ("b", "bad", "c")
@@ -64,7 +64,7 @@ def test_what_is_too_deep_elsewhere_is_apart_from_its_neighbours(levels: int) ->
 
 
 def test_a_page_keeps_its_metadata() -> None:
-    for bad in (pod(), pod(spec=nested(20_000))):
+    for bad in (pod(), pod(inner=nested(20_000))):
         assert decoding.page(listed(bad)).metadata == decoding.ListMetadata("9", "c")
     assert decoding.page(b'{"items":null,"metadata":{}}').items is None
     assert decoding.page(b'{"x":%s,"items": null }' % nested(20_000)).items == []
