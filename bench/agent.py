@@ -32,7 +32,10 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 from urllib import parse
 
-from swapwarden.agent import cgroupfs, enforcer, journal, originals, wanted
+from swapwarden.agent.desired import spec
+from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.ledger import journal, originals
+from swapwarden.agent.reconcile import reconciler
 from swapwarden.api import names
 from swapwarden.kube import config
 
@@ -140,9 +143,9 @@ async def reconcile(count: int) -> None:
     """Seconds, and seconds of CPU, to bring so many pods to a state, and the bytes of memory held then."""
     with tempfile.TemporaryDirectory() as folder:
         cgroups = cgroupfs.Cgroups(str(ROOT), os.sysconf("SC_PAGE_SIZE"))
-        pods = {uid: wanted.Pod(LIMIT, {}) for uid in uids(count)}
-        state = wanted.State("", 1, names.Mode.ENFORCE, names.UnknownPod.DENY, None, pods)
-        agent = enforcer.Enforcer(
+        pods = {uid: spec.Pod(LIMIT, {}) for uid in uids(count)}
+        state = spec.State("", 1, names.Mode.ENFORCE, names.UnknownPod.DENY, None, pods)
+        agent = reconciler.Enforcer(
             cgroups,
             journal.Journal(Path(folder, "journal.jsonl")),
             originals.Originals(Path(folder)),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from swapwarden.agent import reporter, status
+from swapwarden.agent.report import status, status_writer
 from swapwarden.api import merge, names, state
 from swapwarden.controller import reconciler
 from swapwarden.kube import backoff, client, config, informer
@@ -110,14 +110,14 @@ class Agents:
         """As late as agents do."""
         wait = self._due.get(name, 0.0) - time.monotonic()
         if self._profiles.get(name) == self._seen[name].profile:
-            wait = reporter.GENERATION_SECONDS
+            wait = status_writer.GENERATION_SECONDS
         await asyncio.sleep(max(0.0, wait))
-        self._due[name] = time.monotonic() + reporter.PATCH_SECONDS
+        self._due[name] = time.monotonic() + status_writer.PATCH_SECONDS
         seen = self._seen.pop(name)
         self._profiles[name] = seen.profile
         wanted = _status(seen)
         patch = merge.merge_patch(self._reported.get(name, {}), wanted)
-        pause = backoff.Backoff(*reporter.BACKOFF_SECONDS)
+        pause = backoff.Backoff(*status_writer.BACKOFF_SECONDS)
         while True:
             try:
                 body = msgspec.json.encode({"status": patch})

@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from swapwarden.agent import reporter
+from swapwarden.agent.report import status_writer
 from swapwarden.api import names
 from swapwarden.controller import reconciler
 from swapwarden.kube import client, config
@@ -48,7 +48,7 @@ STARTS_PER_SECOND: Final = 10
 STORED: Final = "etcd_debugging_mvcc_total_put_size_in_bytes"
 LEADS: Final = '"this instance leads"'
 DEADLINE: Final = 900.0
-QUIET: Final = reporter.GENERATION_SECONDS + 2.0
+QUIET: Final = status_writer.GENERATION_SECONDS + 2.0
 """Seconds without a write after which no more are to come."""
 SATURATED: Final = 0.95
 """Share of all cores from which on the machine is what is measured."""

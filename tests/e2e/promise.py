@@ -8,7 +8,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from swapwarden.agent import decide, exposure, settler
+from swapwarden.agent.inventory import exposure
+from swapwarden.agent.reconcile import file_reconciler, swap_drain
 
 from testbed.vm.nodevm import Sample
 from tests.e2e import cgroups
@@ -18,7 +19,7 @@ NOTICE_SECONDS = 0.05
 which it needs the CPU. Seen on an idle node with one CPU: 2 ms. Repairs on a busy one are to take 50 ms at p99."""
 LOG_SECONDS = 1.0
 """So much later than it wrote, an agent that has to wait for the CPU may log it."""
-LOOK_SECONDS = settler.DRAIN_SECONDS[1]
+LOOK_SECONDS = file_reconciler.DRAIN_SECONDS[1]
 """What an agent knows of the swap in use of a pod that drains may be so old, and what it publishes is beyond that."""
 SAMPLE_BYTES = 512 << 10
 """Of such a pod, the recorder's samples may show so much less than the agent saw between two of them: what the tests
@@ -129,7 +130,7 @@ class Drain:
         """Yield what speaks against a limit: it is more than what is in use, as far as published, with its room."""
         in_use = self.after.known
         limit = self.first.max_bytes or 0
-        if limit > max(self.let, in_use + in_use // decide.ROOM_SHARE):
+        if limit > max(self.let, in_use + in_use // swap_drain.ROOM_SHARE):
             yield f"at {self.first.at:.3f} an agent lets it have {limit} bytes, while it publishes that it has {in_use}"
 
 

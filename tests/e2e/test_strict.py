@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from swapwarden.agent import dropins
+from swapwarden.agent.host import systemd_dropins
 
 from tests.e2e import cgroups, release
 from tests.e2e.cgroups import MIB, TIMEOUT
@@ -21,9 +21,12 @@ from tests.e2e.release import Release, series
 from tests.e2e.test_disabled import DISABLED, LIMIT, QOS, greedy, restarts
 
 AGENTS = f"/api/v1/namespaces/{release.NAMESPACE}/pods?labelSelector=app.kubernetes.io/component=agent"
-FILES = [Path(dropins.UNITS) / folder / dropins.FILE for folder in dropins.folders(dropins.PREFIX)]
+FILES = [
+    Path(systemd_dropins.UNITS) / folder / systemd_dropins.FILE
+    for folder in systemd_dropins.folders(systemd_dropins.PREFIX)
+]
 SLICE = "system.slice"
-COVERED = dropins.CLASSES
+COVERED = systemd_dropins.CLASSES
 RAISED = {"annotations": {"swapwarden.dev/swap-limit": str(LIMIT)}}
 RELOADS = 5
 RESIZES = ({"requests": {"cpu": "150m"}}, {"limits": {"memory": "80Mi"}})
@@ -135,7 +138,7 @@ def without_agent(cluster: Provider, eventually: Wait) -> Iterator[None]:
 
 def test_the_agent_installs_the_files(node: Node, strict: contextlib.ExitStack, eventually: Wait) -> None:
     assert strict
-    content = dropins.CONTENT.decode().strip()
+    content = systemd_dropins.CONTENT.decode().strip()
     eventually(lambda: files(node)[: len(FILES)] == [content] * len(FILES), "the files are there")
 
 
@@ -330,7 +333,7 @@ def test_systemd_itself_holds_a_slice_of_the_node_at_0(
     cluster: Provider, node: Node, swapwarden: Release, strict: contextlib.ExitStack, eventually: Wait
 ) -> None:
     assert strict
-    folder, file = Path("/sys/fs/cgroup", SLICE), Path(dropins.UNITS, f"{SLICE}.d", dropins.FILE)
+    folder, file = Path("/sys/fs/cgroup", SLICE), Path(systemd_dropins.UNITS, f"{SLICE}.d", systemd_dropins.FILE)
 
     def is_there() -> bool:
         return node.run(["test", "-e", str(file)], timeout=TIMEOUT, check=False).rc == 0

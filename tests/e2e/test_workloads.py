@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from swapwarden.agent import reporter
+from swapwarden.agent.report import status_writer
 
 from tests.e2e import cgroups
 from tests.e2e.cgroups import MIB, TIMEOUT
@@ -121,7 +121,7 @@ def test_a_pod_that_fails_again_and_again_costs_few_writes(
         assert written <= 1
         # The agent says of each that it follows, once each that it found a container above its value, and what its
         # counters are, every half minute.
-        counters = (time.monotonic() - begun) / reporter.COUNTERS_SECONDS + 1
+        counters = (time.monotonic() - begun) / status_writer.COUNTERS_SECONDS + 1
         assert swapwarden.total("agent", PATCHES) - reported <= 2 * written + 2 + counters
         # systemd's writes when the pod's slice was made are told, if they came after the first value; no container adds
         # to them.

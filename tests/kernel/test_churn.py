@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from swapwarden.agent import decide, exposure
+from swapwarden.agent.inventory import exposure
+from swapwarden.agent.reconcile import swap_drain
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
@@ -85,7 +86,7 @@ def exposures(lines: list[dict[str, Any]], clock: float, attacks: dict[str, list
 def let(known: list[Exposure], until: float) -> int:
     """What a pod that is to have no swap can have of it once these are over: what it took, and its room for that."""
     taken = sum(each.taken for each in known if each.end <= until)
-    return taken + taken // decide.ROOM_SHARE
+    return taken + taken // swap_drain.ROOM_SHARE
 
 
 def test_pods_without_swap_take_some_only_in_exposures_that_the_agent_publishes(

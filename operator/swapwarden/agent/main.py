@@ -23,34 +23,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 import swapwarden
-from swapwarden.agent import (
-    alive,
-    aside,
-    cache,
-    cgroupfs,
-    check,
-    conditions,
-    dropins,
-    enforcer,
-    facts,
-    findings,
-    hostfiles,
-    journal,
-    kernel,
-    originals,
-    realtime,
-    reporter,
-    shortfall,
-    source,
-    status,
-    strict,
-    survey,
-    swapdisks,
-    swaps,
-    turns,
-    usage,
-    wanted,
-)
+from swapwarden.agent import turns
+from swapwarden.agent.desired import spec, state_cache, state_watch
+from swapwarden.agent.drift import systemd_zero
+from swapwarden.agent.host import cgroupfs, hostfiles, priority_events, realtime, systemd_dropins, worker
+from swapwarden.agent.ledger import heartbeat, journal, originals
+from swapwarden.agent.node import diagnostics, facts, preflight, survey, swap_devices, swap_metrics
+from swapwarden.agent.reconcile import problems, reconciler, sysctls
+from swapwarden.agent.report import conditions, status, status_writer
 from swapwarden.api import names, state
 from swapwarden.kube import client, config
 from swapwarden.telemetry import build, logs, metrics, server
@@ -94,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cgroup-root", default="/sys/fs/cgroup", help="the node's cgroup v2 file system")
     parser.add_argument("--proc-root", default="/proc", help="where to read meminfo, swaps and the kernel's release")
     parser.add_argument("--sys-root", default="/sys", help="where to read what is under swap devices")
-    for place, what in ((kernel.VM, "vm.swappiness and the like"), (kernel.ZSWAP, "zswap")):
+    for place, what in ((sysctls.VM, "vm.swappiness and the like"), (sysctls.ZSWAP, "zswap")):
         parser.add_argument(
             place.flag, default=None, metavar="PATH", help=f"the node's {place.host}, for {what} (default: left alone)"
         )
@@ -126,18 +106,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print-drop-ins",
         nargs="?",
-        const=dropins.PREFIX,
+        const=systemd_dropins.PREFIX,
         metavar="PREFIX",
-        help=f"print these two files and end; for slices that begin with PREFIX (default: {dropins.PREFIX})",
+        help=f"print these two files and end; for slices that begin with PREFIX (default: {systemd_dropins.PREFIX})",
     )
     parser.add_argument("--kubeconfig", default=None, help="default: in-cluster, $KUBECONFIG, ~/.kube/config")
     parser.add_argument("--metrics-address", default=":8082", help="for /healthz, /readyz and /metrics")
     parser.add_argument(
         "--metrics-top-pods",
         type=_top_pods,
-        default=usage.TOP_PODS,
+        default=swap_metrics.TOP_PODS,
         metavar="N",
-        help=f"pods that metrics list by themselves, the largest users of swap first (default: {usage.TOP_PODS})",
+        help="pods that metrics list by themselves, the largest users of swap first (default: %(default)s)",
     )
     parser.add_argument(
         "--resync-interval",
@@ -148,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kubelet-config", default="", metavar="FILE", help="the kubelet's own configuration file")
     parser.add_argument("--kubelet-config-dir", default="", metavar="DIR", help="folder of drop-ins to it")
-    check.add_arguments(parser)
+    preflight.add_arguments(parser)
     parser.add_argument(
         "--realtime",
         action="store_true",
@@ -166,17 +146,17 @@ def _seconds(text: str) -> float:
 
 def _top_pods(text: str) -> int:
     value = int(text)
-    if not 0 <= value <= usage.MAX_TOP_PODS:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {usage.MAX_TOP_PODS} pods")
+    if not 0 <= value <= swap_metrics.MAX_TOP_PODS:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {swap_metrics.MAX_TOP_PODS} pods")
     return value
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run until SIGTERM or SIGINT; nothing is put back then. Gives the exit code."""
     if arguments.check:
-        return check.run(arguments)
+        return preflight.run(arguments)
     if arguments.print_drop_ins is not None:
-        sys.stdout.write(dropins.printed(arguments.print_drop_ins))
+        sys.stdout.write(systemd_dropins.printed(arguments.print_drop_ins))
         return 0
     logs.configure(arguments.log_level, arguments.log_format)
     build.publish("agent")
@@ -249,7 +229,7 @@ class _More(NamedTuple):
     tree: _Tree
     """What it was looked at for."""
     seen: survey.Look
-    disks: swapdisks.Disks
+    disks: swap_devices.Disks
 
 
 class _Seen(NamedTuple):
@@ -276,20 +256,20 @@ class Agent:
         self._run_dir = _directory("--run-dir", arguments.run_dir)
         self._state_dir = _directory("--state-dir", arguments.state_dir)
         drop_ins = pathlib.Path(arguments.drop_in_dir) if arguments.drop_in_dir else None
-        self._drop_ins = dropins.Keeper(drop_ins, dropins.bring, changed=self._changed)
+        self._drop_ins = systemd_dropins.Keeper(drop_ins, systemd_dropins.bring, changed=self._changed)
         slices = pathlib.Path(arguments.slice_drop_in_dir) if arguments.slice_drop_in_dir else None
-        self._slice_drop_ins = dropins.Keeper(slices, dropins.bring_slices, changed=self._changed)
+        self._slice_drop_ins = systemd_dropins.Keeper(slices, systemd_dropins.bring_slices, changed=self._changed)
         self._slices = slices
         self._config = config.load(arguments.kubeconfig)
         self._page = os.sysconf("SC_PAGE_SIZE")
-        self._kubelet = check.configuration_files(arguments)
+        self._kubelet = preflight.configuration_files(arguments)
         self._seen = survey.Look()
         self._looked_at: tuple[_Tree, list[state.SwapDevice]] | None = None
         """For which tree of pods, and which swap devices; None: it is time to look again."""
         self._facts_due = asyncio.Event()
         self._looked = asyncio.Event()
         """Set once there was a look at the node, or it took too long."""
-        self._looking = aside.Aside("node-facts")
+        self._looking = worker.Aside("node-facts")
         self._refused = ""
         self._look_again = math.inf
         """Monotonic time at which to see whether what the status tells of the last minutes is over."""
@@ -298,12 +278,12 @@ class Agent:
         """Monotonic time of the last sign of life."""
         self._phase = "starting"
         self._stands_by = False
-        self._enforcer: enforcer.Enforcer | None = None
-        self._reporter: reporter.Reporter | None = None
+        self._enforcer: reconciler.Enforcer | None = None
+        self._reporter: status_writer.Reporter | None = None
         self._conditions = conditions.Conditions()
-        self._usage: usage.Usage | None = None
+        self._usage: swap_metrics.Usage | None = None
         self._boot = hostfiles.text(self._proc / "sys/kernel/random/boot_id") or ""
-        self._cache = cache.Keeper(self._run_dir, self._state_dir, self._node, self._boot)
+        self._cache = state_cache.Keeper(self._run_dir, self._state_dir, self._node, self._boot)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -325,11 +305,11 @@ class Agent:
             with _blamed("--run-dir", run_dir):
                 book = journal.Journal(self._run_dir / "journal.jsonl")
                 stack.callback(book.close)
-                self._sign = alive.Sign(self._run_dir / "alive")
+                self._sign = heartbeat.Sign(self._run_dir / "alive")
                 stack.callback(self._sign.close)
-            given = {kernel.VM: self._arguments.vm_root, kernel.ZSWAP: self._arguments.zswap_root}
+            given = {sysctls.VM: self._arguments.vm_root, sysctls.ZSWAP: self._arguments.zswap_root}
             self._originals = originals.Originals(self._run_dir)
-            self._kernel = kernel.Kernel(
+            self._kernel = sysctls.Kernel(
                 self._originals,
                 {place: pathlib.Path(root) for place, root in given.items() if root},
                 changed=self._changed,
@@ -337,7 +317,7 @@ class Agent:
             with _blamed("--cgroup-root", self._arguments.cgroup_root):
                 cgroups = cgroupfs.Cgroups(self._arguments.cgroup_root, self._page)
             stack.callback(cgroups.close)
-            self._enforcer = enforcer.Enforcer(
+            self._enforcer = reconciler.Enforcer(
                 cgroups,
                 book,
                 self._originals,
@@ -355,7 +335,7 @@ class Agent:
             self._usage = self._reading(cgroups, self._enforcer)
             self._slice_drop_ins.look()
             self._take_facts(_Seen(self._read_facts(None), None))
-            stack.enter_context(swaps.following(self._proc / "swaps", self._facts_due.set))
+            stack.enter_context(priority_events.following(self._proc / "swaps", self._facts_due.set))
             if self._facts.cgroup_version == 2:
                 cached = await self._cached(book)
                 self._enforcer.start(cached)
@@ -367,9 +347,9 @@ class Agent:
             self._facts_due.set()
             await self._follow(self._enforcer)
 
-    def _reading(self, cgroups: cgroupfs.Cgroups, knows: enforcer.Enforcer) -> usage.Usage:
+    def _reading(self, cgroups: cgroupfs.Cgroups, knows: reconciler.Enforcer) -> swap_metrics.Usage:
         top: int = self._arguments.metrics_top_pods
-        return usage.Usage(cgroups, self._proc, top=top, root=lambda: knows.root, known=lambda: knows.known)
+        return swap_metrics.Usage(cgroups, self._proc, top=top, root=lambda: knows.root, known=lambda: knows.known)
 
     async def _refresh(self) -> None:
         """What an agent that stands by would tell is told by the one at work."""
@@ -381,7 +361,7 @@ class Agent:
         if self._usage is not None:
             await self._usage.refresh()
 
-    def _leave(self, agent: enforcer.Enforcer, book: journal.Journal) -> None:
+    def _leave(self, agent: reconciler.Enforcer, book: journal.Journal) -> None:
         """Take one's own files along where everything was put back: the product is about to be removed.
 
         Without them the next agent is as one that comes up first: it leaves pods alone until a state says otherwise.
@@ -393,11 +373,11 @@ class Agent:
                 self._sign.remove()
                 self._originals.remove()
                 for folder in (self._run_dir, self._state_dir):
-                    cache.remove(folder)
+                    state_cache.remove(folder)
             except OSError as error:
                 log.warning("files of this agent are left: %s", error)
 
-    async def _cached(self, book: journal.Journal) -> wanted.State | None:
+    async def _cached(self, book: journal.Journal) -> spec.State | None:
         """The last state, in force at once: the API server may be long in coming."""
         found = await self._cache.load(self._page)
         if found is None:
@@ -406,14 +386,16 @@ class Agent:
             log.warning("the journal of this boot is gone: was --run-dir cleared?", extra={"dir": str(self._run_dir)})
             book.doubt()
         log.info("the cached state is in force", extra={"generation": found.state.metadata.generation})
-        source.GENERATION.set(found.state.metadata.generation)
-        return wanted.compile_state(found.state, self._page)
+        state_watch.GENERATION.set(found.state.metadata.generation)
+        return spec.compile_state(found.state, self._page)
 
-    async def _follow(self, agent: enforcer.Enforcer) -> None:
+    async def _follow(self, agent: reconciler.Enforcer) -> None:
         name = f"swapwarden-agent/{swapwarden.__version__}"
         async with client.Client(self._config, user_agent=name) as api:
-            self._reporter = reporter.Reporter(api, self._node, functools.partial(self._status, agent), self._stands)
-            states = source.Source(
+            self._reporter = status_writer.Reporter(
+                api, self._node, functools.partial(self._status, agent), self._stands
+            )
+            states = state_watch.Source(
                 api,
                 self._node,
                 accept=self._accept,
@@ -429,9 +411,9 @@ class Agent:
 
     # What the parts tell each other
 
-    def _accept(self, wire: wanted.WireState) -> None:
+    def _accept(self, wire: spec.WireState) -> None:
         try:
-            compiled = wanted.compile_state(wire, self._page)
+            compiled = spec.compile_state(wire, self._page)
         except ValueError as error:
             self._refuse(f"the state of generation {wire.metadata.generation} has a bad value: {error}")
             log.error("%s; the last state stays in force", self._refused)  # noqa: TRY400 the message has it all
@@ -440,14 +422,14 @@ class Agent:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.apply(compiled)
             self._kernel.apply(compiled)
-            source.GENERATION.set(compiled.generation)
-            source.ACCEPTED.set(time.time())
+            state_watch.GENERATION.set(compiled.generation)
+            state_watch.ACCEPTED.set(time.time())
 
-    def _fetched(self, wire: wanted.WireState | None) -> None:
+    def _fetched(self, wire: spec.WireState | None) -> None:
         if self._reporter is not None:
             self._reporter.found(None if wire is None else wire.status)
 
-    def _shown(self, wire: wanted.WireState) -> None:
+    def _shown(self, wire: spec.WireState) -> None:
         if self._reporter is not None:
             self._reporter.seen(wire.status)
 
@@ -513,7 +495,7 @@ class Agent:
         if self._looked_at == (tree, found.devices):
             return _Seen(found, None)
         seen = survey.look(self._proc, self._sys, self._cgroups, tree.root, self._kubelet, ours=self._journal.wrote)
-        return _Seen(found, _More(tree, seen, swapdisks.find(self._block, found.devices)))
+        return _Seen(found, _More(tree, seen, swap_devices.find(self._block, found.devices)))
 
     def _take_facts(self, found: _Seen) -> None:
         self._facts: state.Facts = found.facts
@@ -527,17 +509,17 @@ class Agent:
                 self._enforcer.swap_on(disks)
         self._changed()
 
-    def _findings(self, standing: status.Standing) -> list[findings.Finding]:
-        return list(findings.conditions(self._facts, self._seen, standing.kubelet_swap, standing.lost))
+    def _findings(self, standing: status.Standing) -> list[diagnostics.Finding]:
+        return list(diagnostics.conditions(self._facts, self._seen, standing.kubelet_swap, standing.lost))
 
-    def _whole(self, agent: enforcer.Enforcer, standing: status.Standing) -> status.Standing:
+    def _whole(self, agent: reconciler.Enforcer, standing: status.Standing) -> status.Standing:
         """With what the other parts have to tell."""
         settings = standing.settings
         if self._kernel.concerned:
             settings = (*(settings or ()), *self._kernel.shortfalls)
         if self._slice_drop_ins.failed:
             message = f"systemd's drop-in files are not as they should be: {self._slice_drop_ins.failed}"
-            short = shortfall.Shortfall("system.slices", names.Shortfall.WRITE_FAILED, message)
+            short = problems.Shortfall("system.slices", names.Shortfall.WRITE_FAILED, message)
             settings = (*(settings or ()), short)
         return standing._replace(
             to_put_back=standing.to_put_back
@@ -545,10 +527,12 @@ class Agent:
             + self._drop_ins.left
             + self._slice_drop_ins.left,
             settings=settings,
-            guarantee=strict.verdict(agent.evidence, mounted=self._drop_ins.mounted, failed=self._drop_ins.failed),
+            guarantee=systemd_zero.verdict(
+                agent.evidence, mounted=self._drop_ins.mounted, failed=self._drop_ins.failed
+            ),
         )
 
-    def _status(self, agent: enforcer.Enforcer, previous: list[Mapping[str, Any]]) -> turns.Steps[dict[str, Any]]:
+    def _status(self, agent: reconciler.Enforcer, previous: list[Mapping[str, Any]]) -> turns.Steps[dict[str, Any]]:
         standing = self._whole(agent, (yield from agent.looking(self._refused)))
         yield
         self._look_again = time.monotonic() + PASSING_SECONDS if standing.passing else math.inf
@@ -630,7 +614,7 @@ async def _unending(job: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await job()
         except Exception:
-            enforcer.FAULTS.inc()
+            reconciler.FAULTS.inc()
             log.exception("unexpected error; going on in %s s", FAULT_SECONDS)
         await asyncio.sleep(FAULT_SECONDS)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from swapwarden.agent import dropins
+from swapwarden.agent.host import systemd_dropins
 from swapwarden.api.conditions import DIAGNOSTICS
 
 from testbed.controlplane.servers import ControlPlane
@@ -191,7 +191,7 @@ def test_it_may_not_write_another_nodes_state(node: Node) -> None:
 def test_strict_from_its_files_to_the_last_slice(node: Node, tmp_path: pathlib.Path) -> None:
     """The test writes to slices as systemd does."""
     units = tmp_path / "units"
-    files = [units / folder / dropins.FILE for folder in dropins.folders("kubepods")]
+    files = [units / folder / systemd_dropins.FILE for folder in systemd_dropins.folders("kubepods")]
     for file in files:
         file.parent.mkdir(parents=True)
 
@@ -208,7 +208,7 @@ def test_strict_from_its_files_to_the_last_slice(node: Node, tmp_path: pathlib.P
         assert (node.told("Strict"), installed()) == ({}, [False, False])
         node.applied(node.put(entries, guarantee="Strict"))
         until(lambda: reason() == "AwaitingEvidence", "files are no evidence")
-        assert [file.read_bytes() for file in files] == [dropins.CONTENT] * 2
+        assert [file.read_bytes() for file in files] == [systemd_dropins.CONTENT] * 2
         born = node.tree.pod(2, memory_swap_max="0\n")
         until(lambda: reason() == "OlderPods", "a pod that is born at 0 is")
         assert node.told("Strict")["status"] == "True"

@@ -6,7 +6,7 @@ import pathlib
 import shutil
 
 import pytest
-from swapwarden.agent import dropins
+from swapwarden.agent.host import systemd_dropins
 
 from testbed.controlplane.servers import ControlPlane
 from tests.integration.agent.agent_process import AgentProcess, until
@@ -96,7 +96,7 @@ def test_a_slice_has_its_drop_in_over_a_boot_and_goes_first_on_the_disk(host: Ho
     disk = host.folder / "sys/block/vda"
     (disk / "mq").mkdir(parents=True)
     (disk / "dev").write_text("254:0\n")
-    file = host.folder / "units/system.slice.d" / dropins.FILE
+    file = host.folder / "units/system.slice.d" / systemd_dropins.FILE
     file.parent.mkdir(parents=True)
     options = (f"--sys-root={host.folder / 'sys'}", f"--slice-drop-in-dir={file.parent.parent}")
     units = {"swapMax": "0", "units": ["system.slice"], "ioLatencyMicroseconds": 25_000}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from swapwarden.agent import kernel
+from swapwarden.agent.reconcile import sysctls
 
 from monitoring import alerts, generate
 from testbed import chart, helm
@@ -394,10 +394,10 @@ def test_the_agent_is_given_files_of_the_kernel_one_by_one_and_only_on_request(t
 
     assert agent({}) == ({}, [])
     places, flags = agent({"vm": True, "zswap": True})
-    assert flags == [f"{place.flag}=/host/{place.flag[2:].partition('-')[0]}" for place in (kernel.VM, kernel.ZSWAP)]
+    assert flags == [f"{place.flag}=/host/{place.flag[2:].partition('-')[0]}" for place in (sysctls.VM, sysctls.ZSWAP)]
     assert places == {
         f"/host/{setting.folder.flag[2:].partition('-')[0]}/{setting.file}": f"{setting.folder.host}/{setting.file}"
-        for setting in kernel.SETTINGS.values()
+        for setting in sysctls.SETTINGS.values()
     }
     assert len(agent({"vm": True})[0]) == 4
 

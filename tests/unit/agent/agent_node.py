@@ -6,7 +6,11 @@ import asyncio
 import pathlib
 from collections.abc import Callable
 
-from swapwarden.agent import cgroupfs, enforcer, journal, originals, pods, wanted
+from swapwarden.agent.desired import spec
+from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.inventory import records
+from swapwarden.agent.ledger import journal, originals
+from swapwarden.agent.reconcile import reconciler
 from swapwarden.api import names
 
 from tests.unit.agent.cgroup_tree import PAGE, CgroupTree, container_id, uid
@@ -20,21 +24,21 @@ def state(
     mode: names.Mode = names.Mode.ENFORCE,
     unknown: names.UnknownPod = names.UnknownPod.DENY,
     kubepods: int | None = None,
-    containers: dict[int, dict[str, wanted.Container]] | None = None,
+    containers: dict[int, dict[str, spec.Container]] | None = None,
     each: int | None = None,
     generation: int = 1,
-) -> wanted.State:
+) -> spec.State:
     """A state: limits by the pod's number, containers by the pod's number and their names, or alike in all pods."""
     inner = containers or {}
     made = {
-        uid(number): wanted.Pod(
+        uid(number): spec.Pod(
             limit,
             {container_id(name): c for name, c in inner.get(number, {}).items()},
-            None if each is None else wanted.Container(each, cap=False),
+            None if each is None else spec.Container(each, cap=False),
         )
         for number, limit in (entries or {}).items()
     }
-    return wanted.State("u", generation, mode, unknown, kubepods, made)
+    return spec.State("u", generation, mode, unknown, kubepods, made)
 
 
 class Node:
@@ -43,7 +47,7 @@ class Node:
     def __init__(self, folder: pathlib.Path, naming: str = "systemd") -> None:
         self.folder = folder
         self.tree = CgroupTree(folder, naming)
-        self.enforcer: enforcer.Enforcer | None = None
+        self.enforcer: reconciler.Enforcer | None = None
         self.later = 0.0
         """Seconds by which the agent's clock is ahead."""
         self.told = 0
@@ -51,15 +55,15 @@ class Node:
 
     def start(
         self,
-        cached: wanted.State | None = None,
+        cached: spec.State | None = None,
         own_uid: str = "",
         away: float | None = None,
         held_at_zero: Callable[[str], bool] = lambda _: False,
-    ) -> enforcer.Enforcer:
+    ) -> reconciler.Enforcer:
         loop = asyncio.get_running_loop()
         self.cgroups = cgroupfs.Cgroups(str(self.tree.root), PAGE)
         self.journal = journal.Journal(self.folder / "journal.jsonl")
-        self.enforcer = enforcer.Enforcer(
+        self.enforcer = reconciler.Enforcer(
             self.cgroups,
             self.journal,
             originals.Originals(self.folder),
@@ -98,7 +102,7 @@ class Node:
         await until(lambda: len(self.known(pod).containers) == len(containers))
         return pod
 
-    def known(self, path: pathlib.Path) -> pods.Pod:
+    def known(self, path: pathlib.Path) -> records.Pod:
         """What the agent knows of the pod with the cgroup at `path`."""
         assert self.enforcer is not None
         return self.enforcer._mirror.pods[str(path.relative_to(self.tree.root))]
@@ -111,12 +115,12 @@ async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
             await asyncio.sleep(0.001)
 
 
-def reasons(agent: enforcer.Enforcer) -> list[str]:
+def reasons(agent: reconciler.Enforcer) -> list[str]:
     """Of the deviations that it would report."""
     return sorted(violation.reason for violation in agent.standing().violations)
 
 
-def compare(agent: enforcer.Enforcer) -> None:
+def compare(agent: reconciler.Enforcer) -> None:
     """Have everything compared, to the end, in one turn."""
     agent.resync()
     while agent._worklist:

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from swapwarden.agent import enforcer, trouble
+from swapwarden.agent.reconcile import reconciler, trouble
 
 from tests.unit.agent.agent_node import Node
 
@@ -35,6 +35,6 @@ def _fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_faults() -> Iterator[None]:
     """What the agent survives by its last resort is a mistake all the same."""
-    before = enforcer.FAULTS.value()
+    before = reconciler.FAULTS.value()
     yield
-    assert enforcer.FAULTS.value() == before
+    assert reconciler.FAULTS.value() == before

@@ -4,7 +4,9 @@ import asyncio
 import os
 
 import pytest
-from swapwarden.agent import enforcer, rewrites, turns
+from swapwarden.agent import turns
+from swapwarden.agent.drift import attribution
+from swapwarden.agent.reconcile import reconciler
 
 from tests.unit.agent.agent_node import MIB, Node, state, until
 from tests.unit.agent.cgroup_tree import swap_max, write
@@ -86,7 +88,7 @@ async def test_who_is_cancelled_takes_no_further_step() -> None:
 async def test_a_look_at_many_pods_gives_way_and_leaves_out_what_went(plain: Node, *, goes: bool) -> None:
     agent = plain.start()
     agent.apply(state())
-    made = [plain.tree.pod(number) for number in range(2 * enforcer.PODS_A_TURN)]
+    made = [plain.tree.pod(number) for number in range(2 * reconciler.PODS_A_TURN)]
     await until(lambda: len(agent.known) == len(made))
     last = agent.known[-1]
     last.knob.failed = "refused"
@@ -99,7 +101,7 @@ async def test_a_look_at_many_pods_gives_way_and_leaves_out_what_went(plain: Nod
 
 
 async def test_causes_are_found_one_at_a_time(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrites, "MOMENT_SECONDS", 0.05)
+    monkeypatch.setattr(attribution, "MOMENT_SECONDS", 0.05)
     count = 12
     agent = plain.start()
     agent.apply(state(dict.fromkeys(range(count), 0)))

@@ -37,7 +37,7 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("name", list(program.COMMANDS))
 def test_only_the_chosen_part_is_imported(name: str, imports: list[str]) -> None:
     assert program.main([name, "--status", "7"]) == 7
-    before = ["swapwarden.agent.hugepages"] if name == program.LEAN else []
+    before = ["swapwarden.agent.host.thp"] if name == program.LEAN else []
     assert imports == [*before, program.COMMANDS[name][0]]
 
 
@@ -67,7 +67,7 @@ def test_the_agent_does_without_typing_extensions_unless_it_is_there_already(
     found: list[bool] = []
 
     def stand_in(path: str) -> types.SimpleNamespace:
-        if path == "swapwarden.agent.hugepages":
+        if path == "swapwarden.agent.host.thp":
             return types.SimpleNamespace(refuse=lambda: None)
         try:
             __import__("typing_extensions")

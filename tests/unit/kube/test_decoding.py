@@ -10,7 +10,7 @@ import hypothesis
 import msgspec
 import pytest
 from hypothesis import strategies as st
-from swapwarden.agent import wanted
+from swapwarden.agent.desired import spec
 from swapwarden.controller import features, restoring, rows
 from swapwarden.kube import client, decoding, watch
 from swapwarden.policy import namespaces, nodes, pods
@@ -219,7 +219,7 @@ def _reads(*kinds: Any) -> list[Callable[[bytes], object]]:
 
 DECODERS: list[Callable[[bytes], object]] = [
     *_reads(pods.WirePod, nodes.WireNode, namespaces.WireNamespace, rows.WireState, rows.WireStatus, rows.Told),
-    *_reads(features.WireFeature, wanted.WireState, dict[str, Any], msgspec.Raw),
+    *_reads(features.WireFeature, spec.WireState, dict[str, Any], msgspec.Raw),
     *(decoding.page, decoding.identity, decoding.members, decoding.elements, decoding.without_managed_fields),
     restoring.is_order,
 ]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from swapwarden.agent import kernel as agent
+from swapwarden.agent.reconcile import sysctls as agent
 from swapwarden.api import names, profile, state
 from swapwarden.policy import kernel, plan
 

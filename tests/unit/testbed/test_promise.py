@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from swapwarden.agent import exposure, settler
+from swapwarden.agent.inventory import exposure
+from swapwarden.agent.reconcile import file_reconciler
 from swapwarden.telemetry import logs
 
 from testbed.vm.nodevm import Sample
@@ -257,9 +258,9 @@ def test_the_log_is_read_as_agents_write_it(caplog: pytest.LogCaptureFixture) ->
         exposure.Tally().add(
             "other", exposure.Exposure(1, 1.0, 0), wanted=0, found=MIB, ended=0.0, until=7.5, rewritten=True
         )
-    with caplog.at_level("DEBUG", settler.__name__):
+    with caplog.at_level("DEBUG", file_reconciler.__name__):
         for cgroup, value in ((folder, 8192), (folder, 0), (f"{folder}/cri-0.scope", 4096), ("/other", 4096)):
-            settler.log.debug("wrote", extra={"cgroup": cgroup, "found": "max", "wrote": value})
+            file_reconciler.log.debug("wrote", extra={"cgroup": cgroup, "found": "max", "wrote": value})
     lines = [json.loads(logs.JsonFormatter().format(record)) for record in caplog.records]
     told = promise.told(lines, UID)
     (one,) = told.exposures

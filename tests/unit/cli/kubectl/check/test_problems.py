@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.agent import findings
+from swapwarden.agent.node import diagnostics
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ABNORMAL_STATUS, DIAGNOSTICS, ConditionType
 from swapwarden.cli.kubectl.check import problems
@@ -124,7 +124,7 @@ def test_what_systemd_writes_over_is_no_problem() -> None:
 
 @pytest.mark.parametrize("kind", DIAGNOSTICS)
 def test_findings_end_with_their_remedy(kind: ConditionType) -> None:
-    found = findings.Finding(kind, "Reason", "one thing; and another", "do this, or that")
+    found = diagnostics.Finding(kind, "Reason", "one thing; and another", "do this, or that")
     message = f"{found.message}; {found.remedy}"
     problem = problems.condition("n", state.Condition(kind, "True", found.reason, message))
     assert problem is not None
@@ -135,7 +135,7 @@ def test_findings_end_with_their_remedy(kind: ConditionType) -> None:
 
 
 def test_no_remedy_of_a_finding_has_what_separates_it() -> None:
-    source = Path(findings.__file__).read_text(encoding="utf-8")
+    source = Path(diagnostics.__file__).read_text(encoding="utf-8")
     remedies = re.findall(r'" *([^"]*)",\n +\)', source)
     assert len(remedies) == len(DIAGNOSTICS)
     assert not [one for one in remedies if "; " in one]

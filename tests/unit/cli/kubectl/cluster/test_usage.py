@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.agent import usage as agent_usage
+from swapwarden.agent.node import swap_metrics as agent_usage
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import samples, usage
 from swapwarden.policy import pods

@@ -1,0 +1,272 @@
+"""The last state, kept on the node: in force before the API server can be asked.
+
+It is in two directories. The one in memory, which does not survive a reboot, has it before it is applied, so that no
+agent that is killed is followed by one that goes back to an older state. The one on a disk, which may take seconds
+where the node swaps to it, has it some time after.
+
+A file is a line with the CRC-32 of what follows, and that is JSON: a value that a bad disk changed must not be taken
+for what the controller said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import pathlib
+import zlib
+from typing import Final, NamedTuple
+
+import msgspec
+
+from swapwarden.agent.desired import spec
+from swapwarden.agent.host import worker
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+CORRUPT = metrics.counter(
+    "swapwarden_agent_cache_corrupt_total", "Times that the state kept on the node was not readable."
+)
+FAILURES = metrics.counter(
+    "swapwarden_agent_cache_failures_total", "Times that the state could not be kept on the node."
+)
+
+FILE: Final = "state.json"
+NEW: Final = ".new"
+CORRUPTED: Final = ".corrupt"
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""Of the file: above what etcd takes for one object (1.5 MiB) with room."""
+MIN_SECONDS: Final = 1.0
+"""Least time between two writes."""
+LOAD_SECONDS: Final = 5.0
+"""How long the agent's start waits for the disk; `NOTED_SECONDS` where the memory has a state of this boot, which as a
+rule is the newest."""
+NOTED_SECONDS: Final = 1.0
+STORE_SECONDS: Final = 30.0
+"""How long a write may take before it is told of."""
+END_SECONDS: Final = 5.0
+"""How long the agent's end waits for the disk: half of what it has (terminationGracePeriodSeconds in the chart)."""
+
+_HANGS: Final = "the disk has not answered for %.0f s"
+
+
+class Cached(msgspec.Struct, frozen=True):
+    """The file's content."""
+
+    node: str
+    uid: str
+    generation: int
+    wire: spec.WireSpec = msgspec.field(name="spec")
+    boot: str = ""
+    """The kernel's boot_id when an agent had this state."""
+
+
+class Loaded(NamedTuple):
+    """What was in force when an agent was there last."""
+
+    state: spec.WireState
+    boot: str
+    """The kernel's boot_id at that time; empty where that is not known."""
+
+
+def store(directory: pathlib.Path, node: str, state: spec.WireState, boot: str) -> None:
+    """Replace what is cached, and wait for the disk; a crash leaves the old or the new. OSError where it fails."""
+    _replace(directory, node, state, boot, sync=True)
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def note(directory: pathlib.Path, node: str, state: spec.WireState, boot: str) -> None:
+    """As `store`, in a directory that is in memory: without waiting for a disk. OSError where it fails.
+
+    Nothing is left there then, for what there was before is not the last state any more.
+    """
+    try:
+        _replace(directory, node, state, boot, sync=False)
+    except OSError:
+        with contextlib.suppress(OSError):
+            (directory / FILE).unlink(missing_ok=True)
+        raise
+
+
+def _replace(directory: pathlib.Path, node: str, state: spec.WireState, boot: str, *, sync: bool) -> None:
+    cached = Cached(node, state.metadata.uid, state.metadata.generation, state.spec, boot)
+    new = directory / f"{FILE}{NEW}"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:  # noqa: PTH123 pathlib opens no descriptors
+        file.write(_sealed(msgspec.json.encode(cached)))
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+    new.replace(directory / FILE)
+
+
+def remove(directory: pathlib.Path) -> None:
+    """Forget what is cached, and what a crash or a bad disk left of it. OSError where that fails."""
+    for suffix in ("", NEW, CORRUPTED):
+        (directory / f"{FILE}{suffix}").unlink(missing_ok=True)
+
+
+def _sealed(body: bytes) -> bytes:
+    return b"%08x\n" % zlib.crc32(body) + body
+
+
+def _opened(file: pathlib.Path) -> bytes:
+    """The body. ValueError where it is not what was written."""
+    with file.open("rb") as opened:
+        data = opened.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+    body = data.partition(b"\n")[2]
+    if data != _sealed(body):
+        raise ValueError("its checksum is not that of its content")
+    return body
+
+
+def load(directory: pathlib.Path, node: str, page: int) -> Loaded | None:
+    """What is cached for this node; None where there is nothing, or nothing fit for use (it is then moved aside)."""
+    file = directory / FILE
+    try:
+        cached = msgspec.json.decode(_opened(file), type=Cached)
+        state = spec.WireState(spec.WireMeta(node, cached.uid, "", cached.generation), cached.wire)
+        spec.compile_state(state, page)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        CORRUPT.inc()
+        aside = directory / f"{FILE}{CORRUPTED}"
+        log.error(  # noqa: TRY400 the message has it all
+            "the cached state is not readable and was moved aside; waiting for the API server's",
+            extra={"file": str(file), "aside": str(aside), "error": str(error)},
+        )
+        try:
+            file.replace(aside)
+        except OSError as problem:
+            log.warning("the cached state could not be moved aside", extra={"error": str(problem)})
+        return None
+    if cached.node != node:
+        log.warning("the cached state is another node's and is not used", extra={"file": str(file), "of": cached.node})
+        return None
+    return Loaded(state, cached.boot)
+
+
+def newest(noted: Loaded | None, stored: Loaded | None, boot: str) -> Loaded | None:
+    """What was cached last: `noted` in memory, or `stored` on the disk.
+
+    What is in memory counts only if it is of this boot, and not where the disk has a newer generation of the same
+    object: an agent of a version that kept nothing in memory may have been there since.
+    """
+    if noted is None or noted.boot != boot:
+        return stored
+    if stored is not None and stored.state.metadata.uid == noted.state.metadata.uid:
+        return max(noted, stored, key=lambda each: each.state.metadata.generation)
+    return noted
+
+
+class Keeper:
+    """Caches the newest state that it was given: in memory at once, on the disk in the background."""
+
+    def __init__(self, memory: pathlib.Path, directory: pathlib.Path, node: str, boot: str) -> None:
+        """`memory` does not survive a reboot, `directory` does; `boot` is the kernel's boot_id."""
+        self._memory = memory
+        self._directory = directory
+        self._node = node
+        self._boot = boot
+        self._newest: spec.WireState | None = None
+        self._stored: spec.WireState | None = None
+        self._disk = worker.Aside("state-disk")
+        self._due = asyncio.Event()
+        self._failed = False
+        """Whether the disk lacks the newest; `_unnoted`: whether the memory does."""
+        self._unnoted = False
+
+    async def load(self, page: int) -> Loaded | None:
+        """What was cached last; without what the disk has where that takes too long."""
+        noted = load(self._memory, self._node, page)
+        seconds = LOAD_SECONDS if noted is None or noted.boot != self._boot else NOTED_SECONDS
+        try:
+            stored = await self._disk.do(functools.partial(load, self._directory, self._node, page), seconds)
+        except (TimeoutError, RuntimeError) as error:  # the latter: no thread can be started
+            FAILURES.inc()
+            log.error(  # noqa: TRY400 the message has it all
+                "the cached state could not be read, going by what --run-dir and the API server have: %s",
+                str(error) or _HANGS % seconds,
+                extra={"dir": str(self._directory)},
+            )
+            stored = None
+        return newest(noted, stored, self._boot)
+
+    def keep(self, state: spec.WireState) -> None:
+        """Cache it, before it is applied; on the disk when the last write is done, and what was waiting is left out."""
+        self._newest = state
+        self._due.set()
+        self._note(state)
+
+    def retry(self) -> None:
+        """Try again what could not be written."""
+        if self._failed:
+            self._due.set()
+        if self._unnoted and self._newest is not None:
+            self._note(self._newest)
+
+    async def run(self) -> None:
+        """Until cancelled; what is the newest then is on the disk when this has ended, unless that fails or hangs.
+
+        Unless it hangs, no write is under way any more: who removes the file then removes it for good.
+        """
+        try:
+            while True:
+                await self._due.wait()
+                await self._store(STORE_SECONDS)
+                await asyncio.sleep(MIN_SECONDS)
+        except asyncio.CancelledError:
+            if self._due.is_set():
+                await self._store(END_SECONDS)
+            raise
+
+    def _note(self, state: spec.WireState) -> None:
+        try:
+            note(self._memory, self._node, state, self._boot)
+        except OSError as error:
+            FAILURES.inc()
+            if not self._unnoted:
+                log.error(  # noqa: TRY400 the message has it all
+                    "the state cannot be cached in --run-dir; an agent that is killed now is followed by one that goes"
+                    " by what the disk has: %s",
+                    error,
+                )
+            self._unnoted = True
+        else:
+            self._unnoted = False
+
+    async def _store(self, seconds: float) -> None:
+        state = self._newest
+        if state is None:
+            return
+        self._due.clear()
+        try:
+            await self._disk.do(functools.partial(self._write, state), seconds)
+        except asyncio.CancelledError:
+            self._due.set()  # it is waited for at the end
+            raise
+        except (OSError, RuntimeError) as error:
+            self._failed = True
+            FAILURES.inc()
+            why = str(error) or _HANGS % seconds
+            log.error(  # noqa: TRY400 the message has it all
+                "the state cannot be cached: %s", why, extra={"dir": str(self._directory)}
+            )
+        else:
+            self._failed = False
+
+    def _write(self, state: spec.WireState) -> None:
+        """Unless that was done: who is cancelled does not hear of it."""
+        if self._stored is not state:
+            store(self._directory, self._node, state, self._boot)
+            self._stored = state

@@ -1,0 +1,238 @@
+"""Why values of the agent's were written over, as far as that can be told without privileges.
+
+Nobody can say who wrote to a file. What can be seen is the value, the age of the cgroup, whether other files of the
+cgroup changed along with it, and what happened to other pods at that moment. So a repair is made at once, and its
+cause is told a moment later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import collections
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from swapwarden.agent.drift import other_writers
+from swapwarden.agent.host import cgroupfs, values
+from swapwarden.agent.inventory import exposure, records
+from swapwarden.agent.ledger import journal
+from swapwarden.agent.reconcile import trouble
+from swapwarden.api import names
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+_CAUSES: Final = (
+    names.Cause.START,
+    names.Cause.RELOAD,
+    names.Cause.RESIZE,
+    names.Cause.UNIT_VALUE,
+    names.Cause.OTHER_WRITER,
+)
+"""Those that a value can be written over for; what else there is are reasons of pods' exposures."""
+
+REWRITES = metrics.counter(
+    "swapwarden_agent_rewrites_total",
+    "Values of the agent's that another writer wrote over, and that were repaired, by kind of cgroup (pod, container,"
+    " kubepods, system) and cause, as far as it can be told (docs/agent.md); not in cgroups inside of containers'.",
+    labels=("kind", "cause"),
+    known=[(kind, cause.value) for kind in ("pod", "container") for cause in _CAUSES],
+)
+
+MOMENT_SECONDS: Final = 1.0
+"""What happens within this time is one event to systemd."""
+START_SECONDS: Final = 10.0
+"""How long after making a slice systemd writes its own value again: until the first container, which on hardware is
+after some 0.2 seconds, on a slow or busy node after several."""
+TOGETHER: Final = 3
+"""Running pods that are written at one moment when all are; fewer where there are not so many, but never one."""
+LOG_SECONDS: Final = 60.0
+"""Between lines of the log about one cause. Repairs are never limited."""
+_ASIDE: Final = frozenset({names.Cause.UNIT_VALUE, names.Cause.RESIZE})
+"""Causes with which a container may get what a plugin of the runtime had put into its unit, and not the kubelet."""
+_MAX: Final = values.NO_LIMIT
+
+
+class Evidence(NamedTuple):
+    """What can be seen of a value that was written over one of the agent's."""
+
+    age: float
+    """Of the cgroup, in seconds; infinite where it was not seen to come."""
+    container: bool
+    unit: bool
+    """Whether the value is the one that systemd holds for the unit."""
+    resized: bool
+    """Whether the cgroup's other resources are not what they were."""
+    together: int
+    """Running pods that others wrote to at that moment."""
+    running: int
+    """All running pods."""
+
+
+def cause_of(seen: Evidence) -> names.Cause:
+    """The cause that the evidence speaks for.
+
+    Runtimes write their number to containers when those start. A resize concerns one pod, a reload each unit; so where
+    many were written, the resources are no evidence: others may have changed them some time before.
+    """
+    if seen.age < START_SECONDS and (seen.unit or seen.container):
+        return names.Cause.START
+    if seen.unit and seen.together >= min(TOGETHER, max(2, seen.running)):
+        return names.Cause.RELOAD
+    if seen.resized:
+        return names.Cause.RESIZE
+    return names.Cause.UNIT_VALUE if seen.unit else names.Cause.OTHER_WRITER
+
+
+class _Note:
+    """What is still to be told of one file that held one value, some times in a moment."""
+
+    __slots__ = ("age", "count", "exposed", "noticed", "resized")
+
+    def __init__(self, noticed: float, age: float, *, resized: bool) -> None:
+        self.noticed = noticed
+        self.age = age
+        self.resized = resized
+        self.count = 0
+        self.exposed = exposure.NONE
+
+
+class Rewrites:
+    """Of all files. Call it in the running event loop."""
+
+    def __init__(
+        self,
+        cgroups: cgroupfs.Cgroups,
+        book: journal.Journal,
+        everyone: Callable[[], Iterable[records.Pod]],
+        *,
+        guarded: Callable[[Callable[[], None]], None],
+        changed: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`everyone` gives the node's pods; `guarded` runs a step of the event loop; `changed` tells the status."""
+        self._fs = cgroups
+        self._journal = book
+        self._everyone = everyone
+        self._guarded = guarded
+        self._changed = changed
+        self._clock = clock
+        self._signs = other_writers.Signs()
+        self._notes: dict[tuple[records.Knob, int], _Note] = {}
+        self._timer: asyncio.Handle | None = None
+        self._logged: dict[names.Cause, float] = {}
+        self._unlogged: collections.Counter[names.Cause] = collections.Counter()
+
+    def close(self) -> None:
+        """Tell of nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def others(self) -> str:
+        """What is known of other writers of late; empty where there is none."""
+        return self._signs.told(self._clock())
+
+    def look(self, knob: records.Knob) -> bool:
+        """Note the other resources of the file's cgroup; whether they were known, and are others now."""
+        before, now = knob.resources, self._fs.resources(knob.path)
+        if not any(now):  # gone meanwhile
+            return False
+        knob.resources = now
+        return before is not None and before != now
+
+    def touched(self, knob: records.Knob, noticed: float) -> None:
+        """The file was written to, be it with the value that it held."""
+        if noticed - knob.written > MOMENT_SECONDS:
+            knob.touched = noticed
+
+    def note(
+        self,
+        knob: records.Knob,
+        found: int,
+        noticed: float,
+        *,
+        exposed: exposure.Exposure | None,
+        cause: names.Cause | None = None,
+    ) -> None:
+        """Another writer's `found` was repaired, and where that was an exposure, so long. `cause` where it is known."""
+        if cause is not None:
+            self._tell(cause, knob, 1, exposed or exposure.NONE, found)
+            return
+        knob.touched = noticed
+        known = self._notes.get((knob, found))
+        if known is None:
+            known = self._notes[knob, found] = _Note(noticed, noticed - knob.came, resized=self.look(knob))
+        known.count += 1
+        if exposed is not None:
+            known.exposed += exposed
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(MOMENT_SECONDS, self._guarded, self._settle)
+
+    def _settle(self) -> None:
+        """The moment is over: tell the causes of what happened in it."""
+        notes, self._notes = self._notes, {}
+        running = sorted(pod.knob.touched for pod in self._everyone() if pod.containers)
+        self._find_causes(collections.deque(notes.items()), running)
+
+    def _find_causes(
+        self, notes: collections.deque[tuple[tuple[records.Knob, int], _Note]], running: Sequence[float]
+    ) -> None:
+        """One in each turn of the event loop: it may take some reading, and repairs are not to wait for all of them."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        (knob, found), note = notes.popleft()
+        try:
+            self._find_cause(knob, found, note, running)
+        except Exception as error:  # noqa: BLE001 the causes of others can be found all the same
+            trouble.fault(str(knob), error)
+        if notes:
+            self._timer = loop.call_soon(self._guarded, lambda: self._find_causes(notes, running))
+            return
+        if self._notes:
+            self._timer = loop.call_later(MOMENT_SECONDS, self._guarded, self._settle)
+        self._changed()
+
+    def _find_cause(self, knob: records.Knob, found: int, note: _Note, running: Sequence[float]) -> None:
+        """`running` is when each of the running pods was last written to, sorted."""
+        together = len(running) - bisect.bisect_left(running, note.noticed - MOMENT_SECONDS)
+        unit = knob.is_units(found)
+        cause = cause_of(Evidence(note.age, knob.container != "", unit, note.resized, together, len(running)))
+        other = cause is names.Cause.OTHER_WRITER
+        aside = cause in _ASIDE and knob.container != "" and found == _MAX
+        # Of a container systemd holds the kubelet's number: tools that write it past systemd have a beat.
+        beat = cause is names.Cause.UNIT_VALUE and knob.container != "" and found != _MAX
+        if (other or aside or beat) and not (knob.is_inner and found == _MAX):
+            high = self._fs.is_high_below_max(knob.path)
+            if other or high or beat:
+                quiet = beat or knob.is_inner
+                self._signs.note(other_writers.Write(knob.kind, knob.path, found, high, quiet=quiet), note.noticed)
+        if knob.container and cause in {names.Cause.START, names.Cause.RESIZE}:
+            # The runtime tells systemd, which from now on writes this one.
+            knob.unit = found
+            self._journal.unit_holds(knob.path, knob.inode, found)
+        self._tell(cause, knob, note.count, note.exposed, found)
+
+    def _tell(self, cause: names.Cause, knob: records.Knob, count: int, exposed: exposure.Exposure, found: int) -> None:
+        if exposed.count and knob.pod is not None:
+            knob.pod.tally.attribute(cause, exposed)
+        if knob.is_inner:  # as a rule the container's own, which is no news of the node's
+            return
+        REWRITES.inc(knob.kind, cause.value, by=count)
+        self._unlogged[cause] += count
+        now = self._clock()
+        if now - self._logged.get(cause, float("-inf")) < LOG_SECONDS:
+            return
+        self._logged[cause] = now
+        log.log(
+            logging.WARNING if cause is names.Cause.OTHER_WRITER else logging.INFO,
+            "a value was written over, and repaired",
+            extra={
+                "cause": cause.value,
+                "cgroup": f"/{knob.path}",
+                "found": values.render(found),
+                "rewrites": self._unlogged.pop(cause),
+            },
+        )

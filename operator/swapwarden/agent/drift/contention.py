@@ -1,0 +1,83 @@
+"""Fights over raising a value: somebody keeps lowering what the state wants higher.
+
+Too little swap breaks no promise, so such a writer is left its value after some rounds, and the status says so. A fight
+over lowering has no end but the other's: nothing here is about it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from swapwarden.agent.host import values
+from swapwarden.agent.inventory import records
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+YIELDS = metrics.counter(
+    "swapwarden_agent_yields_total",
+    "Times that a lower value was left to another writer, who kept writing it, by kind of cgroup (pod,"
+    " container, kubepods, system).",
+    labels=("kind",),
+    known=[("pod",), ("container",)],
+)
+
+ROUNDS: Final = 10
+"""Repairs of a lowered value after which the agent yields."""
+WINDOW_SECONDS: Final = 600.0
+"""The time in which so many make a fight."""
+YIELD_SECONDS: Final = 3600.0
+"""How long the lower value is left alone then, unless the state comes to want another one."""
+LOG_SECONDS: Final = 60.0
+
+
+class Fights:
+    """Of all files: each keeps its own (records.Fight)."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` in monotonic seconds."""
+        self._clock = clock
+        self._logged = float("-inf")
+        self._unlogged = 0
+
+    def yields(self, knob: records.Knob, limit: int) -> bool:
+        """Whether a value below `limit` (bytes) is left to another writer now."""
+        fight = knob.fight
+        if fight is None:
+            return False
+        if fight.limit != limit or (fight.until is not None and self._clock() >= fight.until):
+            knob.fight = None
+            return False
+        return fight.until is not None
+
+    def left(self, knob: records.Knob) -> float | None:
+        """Seconds until the file is raised once more; None where the agent does not yield."""
+        if knob.fight is None or knob.fight.until is None:
+            return None
+        return max(0.0, knob.fight.until - self._clock())
+
+    def lowered(self, knob: records.Knob, limit: int) -> None:
+        """Another writer wrote less than `limit`, not by systemd's keeping of units, and it was repaired."""
+        now = self._clock()
+        fight = knob.fight
+        if fight is None or fight.limit != limit or now - fight.since > WINDOW_SECONDS:
+            fight = knob.fight = records.Fight(limit, now)
+        fight.rounds += 1
+        if fight.rounds >= ROUNDS and fight.until is None:
+            fight.until = now + YIELD_SECONDS
+            YIELDS.inc(knob.kind)
+            self._log(knob, limit, now)
+
+    def _log(self, knob: records.Knob, limit: int, now: float) -> None:
+        self._unlogged += 1
+        if now - self._logged < LOG_SECONDS:
+            return
+        log.warning(
+            "another writer keeps lowering a value, which is left to it for %.0f s, or until the state wants another:"
+            " find out who that is, or lower the pod's limit",
+            YIELD_SECONDS,
+            extra={"cgroup": f"/{knob.path}", "wanted": values.render(limit), "cgroups": self._unlogged},
+        )
+        self._logged, self._unlogged = now, 0

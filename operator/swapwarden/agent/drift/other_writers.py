@@ -1,0 +1,120 @@
+"""Who else writes the agent's files, by what can be seen of it without privileges.
+
+That is the level in the tree, the value, the other files of the cgroup, and the beat. What is known of other tools:
+
+- wasp-agent writes to each container of CRI-O, past systemd, the kubelet's LimitedSwap number or 0, all of them every
+  20 seconds (openshift-virtualization/wasp-agent: pkg/wasp/limited-swap-manager).
+- The memory-qos plugin of NRI has the runtime give a container `max`, and memory.high below its memory.max
+  (containers/nri-plugins: cmd/plugins/memory-qos). The runtime writes both again with each update of the container.
+- koordlet writes memory.min, low and high, and files of one vendor's kernel, but no memory.swap.max
+  (koordinator-sh/koordinator: pkg/koordlet/util/system); so it is never the one.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from swapwarden.agent.host import values
+
+RECENT_SECONDS: Final = 600.0
+"""How long another writer is told of after its last write."""
+BATCH_SECONDS: Final = 5.0
+"""Writes closer than this are one beat."""
+BEATS: Final = 3
+"""Equal intervals in a row that make a rhythm."""
+TOLERANCE: Final = 0.15
+"""Share by which intervals may differ and still be equal."""
+WASP_SECONDS: Final = 20.0
+
+_CRIO: Final = "crio-"
+_PLACES: Final = {
+    "pod": "pods",
+    "container": "containers",
+    "kubepods": "kubepods",
+    "system": "slices and services of the node",
+}
+"""Words for kinds."""
+
+
+class Write(NamedTuple):
+    """One value of another writer."""
+
+    kind: str
+    """pod, container, kubepods or system."""
+    path: str
+    found: int
+    high_below_max: bool
+    """Whether the cgroup's memory.high is below its memory.max."""
+    quiet: bool = False
+    """Whether it is told of only where a known tool writes so: systemd may have written what it holds for the cgroup,
+    and who runs in a container what it likes to a cgroup inside."""
+
+
+def is_crio(path: str) -> bool:
+    """Whether CRI-O made the container's cgroup, or the one that holds crun's."""
+    return any(part.startswith(_CRIO) for part in path.split("/")[-2:])
+
+
+class _Trace:
+    """What was seen of one way to write."""
+
+    __slots__ = ("beats", "count", "crio", "high", "last")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = float("-inf")
+        self.beats: list[float] = []
+        self.crio = self.high = True
+
+
+class Signs:
+    """What was seen lately. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._traces: dict[tuple[str, str, bool], _Trace] = {}
+
+    def note(self, write: Write, now: float) -> None:
+        """Another writer wrote."""
+        value = values.render(write.found) if write.found in {0, values.NO_LIMIT} else "a number of bytes"
+        key = write.kind, value, write.quiet
+        trace = self._traces.get(key)
+        if trace is None or now - trace.last > RECENT_SECONDS:
+            trace = self._traces[key] = _Trace()
+        if trace.count and now - trace.last > BATCH_SECONDS:
+            trace.beats = [*trace.beats, now - trace.last][-BEATS:]
+        trace.count += 1
+        trace.last = now
+        trace.crio = trace.crio and is_crio(write.path)
+        trace.high = trace.high and write.high_below_max
+
+    def told(self, now: float) -> str:
+        """A sentence for each way in which others wrote lately; empty where nobody did."""
+        recent = {key: trace for key, trace in self._traces.items() if now - trace.last <= RECENT_SECONDS}
+        said = (_sentence(*key, recent[key]) for key in sorted(recent))
+        return "; ".join(dict.fromkeys(sentence for sentence in said if sentence))
+
+
+def _sentence(kind: str, value: str, quiet: bool, trace: _Trace) -> str:  # noqa: FBT001 a part of the key
+    """What is to be said of one way to write; nothing of systemd's own value where no other tool is known to."""
+    beat = _rhythm(trace.beats)
+    rhythm = f" every {beat:.0f} s" if beat else ""
+    who = _who(kind, value, trace, beat)
+    return "" if quiet and not who else f"another writer gives {value} to {_PLACES[kind]}{rhythm}{who}"
+
+
+def _who(kind: str, value: str, trace: _Trace, beat: float) -> str:
+    if kind != "container":
+        return ""
+    if value != "max" and trace.crio and abs(beat - WASP_SECONDS) <= WASP_SECONDS * TOLERANCE:
+        return ", as wasp-agent does with CRI-O's containers: run only one of the two on a node"
+    if value == "max" and trace.high:
+        return ", and they have memory.high, as with the memory-qos plugin of NRI: take its class from these pods"
+    return ""
+
+
+def _rhythm(beats: list[float]) -> float:
+    """The interval that all have; 0 where there is none."""
+    if len(beats) < BEATS:
+        return 0.0
+    mean = sum(beats) / len(beats)
+    return mean if all(abs(beat - mean) <= mean * TOLERANCE for beat in beats) else 0.0

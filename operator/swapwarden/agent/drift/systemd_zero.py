@@ -1,0 +1,247 @@
+"""Guarantee Strict: whether systemd itself holds pods at 0, by what is seen of it, and what the status says of that.
+
+That files are on the disk says nothing of what systemd has loaded. What says so is a pod's slice at 0 by a write that
+was not the agent's: at its start, or when systemd writes its value back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from swapwarden.agent.desired import spec
+from swapwarden.agent.host import cgroupfs, systemd_dropins, values
+from swapwarden.agent.inventory import records
+from swapwarden.agent.ledger import journal
+from swapwarden.api import names
+from swapwarden.telemetry import metrics
+
+PODS = metrics.gauge(
+    "swapwarden_agent_strict_pods",
+    "Burstable and BestEffort pods under guarantee Strict, by whether systemd was seen to hold them at 0: at_zero"
+    " or not_yet.",
+    labels=("seen",),
+)
+
+SLICE: Final = ".slice"
+NAMED: Final = 8
+"""Pods that a message names."""
+
+
+class Verdict(NamedTuple):
+    """A condition, less when it became so."""
+
+    status: str
+    reason: str
+    message: str
+
+
+class View(NamedTuple):
+    """What was seen."""
+
+    wanted: bool
+    """Whether the state in force asks for Strict, and is to be enforced."""
+    root: str | None
+    """The cgroup above all pods; None where there is none."""
+    proved: bool
+    """Whether a slice was seen at 0 by systemd's doing, and no later one otherwise."""
+    refuted: bool
+    """Whether systemd was last seen to take a slice to no limit."""
+    held: tuple[str, ...]
+    """UIDs of pods that systemd holds at 0."""
+    others: int
+    """Pods of the same classes of which that was not seen."""
+
+
+def wants(state: spec.State | None) -> bool:
+    """Whether a state asks for Strict. Audit and Restore leave nothing behind that enforces."""
+    return state is not None and state.mode is names.Mode.ENFORCE and state.guarantee is names.Guarantee.STRICT
+
+
+def prefix(root: str) -> str | None:
+    """What slices begin with in the tree below `root`; None where the kubelet's driver is not systemd's."""
+    name = root.rpartition("/")[2]
+    return name.removesuffix(SLICE) if name.endswith(SLICE) else None
+
+
+def covers(root: str | None, pod: str) -> bool:
+    """Whether the drop-ins are for the slice of the pod at this path: Guaranteed pods have no prefix of their own."""
+    begin = None if root is None else prefix(root)
+    return begin is not None and pod.rpartition("/")[2].startswith(
+        tuple(f"{begin}-{name}-" for name in systemd_dropins.CLASSES)
+    )
+
+
+class Evidence:
+    """What is seen of systemd's doing; kept by pod in the journal, so that a later run of the agent knows it."""
+
+    def __init__(
+        self, cgroups: cgroupfs.Cgroups, book: journal.Journal, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._fs = cgroups
+        self._journal = book
+        self._clock = clock
+        self._proved: float | None = None
+        """When a slice was first seen at 0, of those times since which none was seen otherwise."""
+        self._refuted = False
+        self.wanted = False
+
+    def follow(self, state: spec.State | None, root: str | None, known: Iterable[records.Pod]) -> None:
+        """A state comes into force: look at all pods before anything is written for it."""
+        before, self.wanted = self.wanted, wants(state)
+        if self.wanted and not before:
+            for pod in known:
+                self.came(root, pod)
+
+    def came(self, root: str | None, pod: records.Pod) -> None:
+        """Look at a pod to which the agent has not written (in this run), perhaps not for the first time."""
+        entry = self._journal.get(pod.path, pod.knob.inode)
+        if entry is not None and entry.covered:
+            pod.covered = True
+            self._prove()
+        if not self.wanted or not covers(root, pod.path):
+            return
+        found = self._limit(pod)
+        if (
+            found == 0
+            and not self._journal.whole
+            and pod.knob.came == float("-inf")
+            and (entry is None or not entry.wrote)
+        ):
+            # It may be the agent's own, by a write of which the journal lost the line. systemd's without the files, and
+            # what is to be put back either way, is no limit.
+            if not pod.covered:
+                self._journal.writing(pod.path, pod.knob.inode, values.NO_LIMIT, 0)
+            return
+        own = entry is not None and found in entry.wrote
+        if (found == 0 and not own) or (own and entry is not None and entry.found == 0):
+            self._zero(pod)
+        elif found == values.NO_LIMIT and entry is not None and entry.wrote and not own:
+            self._unlimited(pod)
+
+    def rewritten(self, root: str | None, knob: records.Knob) -> bool:
+        """Another writer gave a file the value that it holds now. Whether that says anything new."""
+        pod = knob.pod
+        if pod is None or knob is not pod.knob or not (self.wanted or pod.covered) or not covers(root, pod.path):
+            return False
+        before = pod.covered, self._proved, self._refuted
+        found = self._limit(pod)
+        if found == 0 and self.wanted:
+            self._zero(pod)
+        elif found == values.NO_LIMIT:
+            self._unlimited(pod)
+        return before != (pod.covered, self._proved, self._refuted)
+
+    def view(self, root: str | None, known: Iterable[records.Pod]) -> View:
+        """What was seen, for the status."""
+        mine = [pod for pod in known if (self.wanted or pod.covered) and covers(root, pod.path)]
+        held = tuple(sorted(pod.uid for pod in mine if pod.covered))
+        others = len(mine) - len(held)
+        # Where none of those that are there is held at 0 (any more), what was seen of others says nothing.
+        proved = self._proved is not None and (bool(held) or not mine)
+        return View(self.wanted, root, proved, self._refuted, held, others)
+
+    def _limit(self, pod: records.Pod) -> int | None:
+        try:
+            return self._fs.limit(pod.path)
+        except cgroupfs.CgroupError:  # settling the file fails, too, and says why
+            return None
+
+    def _prove(self) -> None:
+        self._refuted = False
+        if self._proved is None:
+            self._proved = self._clock()
+
+    def _zero(self, pod: records.Pod) -> None:
+        self._prove()
+        if not pod.covered:
+            pod.covered = True
+            self._journal.cover(pod.path, pod.knob.inode, covered=True)
+
+    def _unlimited(self, pod: records.Pod) -> None:
+        """One that is younger than the proof should have been made at 0; of an older one nothing else was expected."""
+        if pod.covered:
+            pod.covered = False
+            self._journal.cover(pod.path, pod.knob.inode, covered=False)
+        elif self._proved is not None:
+            if pod.since <= self._proved:
+                return
+            self._proved = None
+        self._refuted = True
+
+
+def publish(view: View) -> None:
+    """Set the metric of the pods that systemd holds, and does not hold yet."""
+    PODS.set(len(view.held) if view.wanted else 0, "at_zero")
+    PODS.set(view.others, "not_yet")
+
+
+def verdict(view: View, *, mounted: bool, failed: str) -> Verdict | None:
+    """The condition Strict; None where there is nothing to say.
+
+    `mounted`: the agent installs the files itself; `failed`: why they are not as wanted.
+    """
+    if not view.wanted:
+        return _left(view, failed)
+    if view.root is None:
+        return Verdict("Unknown", "NoPodTree", "looking for the cgroups of pods")
+    begin = prefix(view.root)
+    if begin is None:
+        return Verdict(
+            "False",
+            "CgroupfsDriver",
+            "the kubelet's cgroup driver is cgroupfs: nothing writes over what the agent wrote, also while none runs;"
+            " but a pod that starts while no agent runs has no limit until one does",
+        )
+    if failed:
+        return Verdict("False", "InstallFailed", f"the drop-in files cannot be installed: {failed}")
+    if view.proved:
+        return _in_force(view)
+    return _not_in_force(view, begin, mounted=mounted)
+
+
+def _in_force(view: View) -> Verdict:
+    if not view.others:
+        return Verdict("True", "InForce", "systemd makes Burstable and BestEffort pods at 0, and takes them back to it")
+    return Verdict(
+        "True",
+        "OlderPods",
+        f"systemd makes Burstable and BestEffort pods at 0; {view.others} of {view.others + len(view.held)} have not"
+        " been seen at 0 by its doing: those older than the files are covered from its next reload on"
+        " (systemctl daemon-reload)",
+    )
+
+
+def _not_in_force(view: View, begin: str, *, mounted: bool) -> Verdict:
+    first, second = (
+        f"{systemd_dropins.UNITS}/{name}/{systemd_dropins.FILE}" for name in systemd_dropins.folders(begin)
+    )
+    if mounted:
+        remedy = f"{first} and {second} are installed"
+        if not view.refuted:
+            return Verdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod was seen to start at 0 yet")
+        remedy += ": look with `systemctl cat` at a pod's slice what overrides them"
+    else:
+        remedy = (
+            f"install {first} and {second} as `swapwarden agent --print-drop-ins={begin}` prints them,"
+            " or set agent.dropIns.mount in the chart"
+        )
+    if view.refuted:
+        return Verdict("False", "NotInForce", f"systemd writes no limit to pods' slices; {remedy}")
+    return Verdict("Unknown", "NoEvidence", f"no pod was seen at 0 before the agent wrote to it; {remedy}")
+
+
+def _left(view: View, failed: str) -> Verdict | None:
+    if failed:
+        return Verdict("False", "RemoveFailed", f"the drop-in files cannot be removed: {failed}")
+    if not view.held:
+        return None
+    more = f" and {len(view.held) - NAMED} more" if len(view.held) > NAMED else ""
+    return Verdict(
+        "False",
+        "ReloadNeeded",
+        f"systemd takes {len(view.held)} pods' slices back to 0 until it reads its units again: run `systemctl"
+        f" daemon-reload` on the node (remove {systemd_dropins.FILE} before where you installed it yourself):"
+        f" {', '.join(view.held[:NAMED])}{more}",
+    )

@@ -1,0 +1,107 @@
+"""The mount table of the agent's own process, and what it gives away of the node.
+
+A container sees few of the node's file systems, but those that it does see, it sees under the numbers of their devices:
+the kubelet mounts /etc/hosts from its own root directory into each container, host paths come with their file system,
+and the token volume is one of the kubelet's tmpfs volumes.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from swapwarden.agent.host import block_devices
+
+MAX_BYTES: Final = 1 << 20
+"""Of a mount table; a longer one counts as unreadable, because what is left out could be what matters."""
+HOSTS: Final = "/etc/hosts"
+KUBELET: Final = "/var/lib/kubelet"
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_VOLUMES: Final = re.compile(r".*(?:/volumes/kubernetes\.io~[^/]+/[^/]+|/secrets/kubernetes\.io/serviceaccount)")
+"""Where the kubelet's volumes are mounted: on the node, and the token volume in a container."""
+_DISKLESS: Final = frozenset({"tmpfs", "ramfs", "nfs", "nfs4"})
+
+
+class Mount(NamedTuple):
+    """One line of /proc/PID/mountinfo, as far as it is used (proc_pid_mountinfo(5))."""
+
+    device: str
+    """major:minor. The major number is 0 of what has no block device, or several, as btrfs."""
+    point: str
+    kind: str
+    source: str
+    options: frozenset[str]
+    """Of the file system, not of this mount of it."""
+
+
+def unescaped(text: str) -> str:
+    """A path as the kernel writes it in its tables, with octal escapes for spaces and the like."""
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
+
+
+def read(proc: pathlib.Path) -> list[Mount]:
+    """The mounts that this process sees, in the order of the table; none where it cannot be read."""
+    try:
+        with (proc / "self/mountinfo").open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError:
+        return []
+    return [] if len(content) > MAX_BYTES else parse(content.decode("utf-8", "replace"))
+
+
+def parse(text: str) -> list[Mount]:
+    """The lines of a mountinfo; odd ones are left out."""
+    found = []
+    for line in text.splitlines():
+        here, _, system = line.partition(" - ")
+        first, second = here.split(), system.split()
+        if len(first) >= 6 and len(second) >= 3:
+            point, source = unescaped(first[4]), unescaped(second[1])
+            found.append(Mount(first[2], point, second[0], source, frozenset(second[2].split(","))))
+    return found
+
+
+def holding(mounts: Iterable[Mount], path: str) -> Mount | None:
+    """The mount that a path is on: the longest point above it, of several on one point the last."""
+    found = None
+    for mount in mounts:
+        above = mount.point.rstrip("/")
+        if (path == above or path.startswith(f"{above}/")) and (found is None or len(mount.point) >= len(found.point)):
+            found = mount
+    return found
+
+
+def node_disks(mounts: Sequence[Mount], block: pathlib.Path, folders: Iterable[str]) -> frozenset[str] | None:
+    """The whole disks that hold the kubelet's file systems, and those of these folders; None where not all are known.
+
+    `block` is /sys/block. In a container /etc/hosts is on the kubelet's file system, elsewhere on the root file system.
+    Of the others, what is on / tells nothing new: in a container that is one of the image.
+    """
+    disks: set[str] = set()
+    for path in (HOSTS, KUBELET, *folders):
+        mount = holding(mounts, path)
+        if mount is not None and mount.point == "/" and path != HOSTS:
+            continue
+        found = None if mount is None else _disks(mount, block)
+        if found is None:
+            return None
+        disks |= found
+    return frozenset(disks)
+
+
+def _disks(mount: Mount, block: pathlib.Path) -> frozenset[str] | None:
+    if not mount.device.startswith("0:"):
+        return block_devices.disks_of_number(block, mount.device)
+    if mount.kind in _DISKLESS:
+        return frozenset()
+    if mount.kind == "btrfs":
+        return block_devices.disks_of_btrfs(block, mount.source)
+    return None
+
+
+def noswap(mounts: Iterable[Mount]) -> bool | None:
+    """Whether the kubelet mounts its tmpfs volumes with noswap; None where none of them is seen."""
+    volumes = [mount for mount in mounts if mount.kind == "tmpfs" and _VOLUMES.fullmatch(mount.point)]
+    return all("noswap" in mount.options for mount in volumes) if volumes else None

@@ -1,0 +1,155 @@
+"""Who is told of what: inotify's watches by their owners, and what to do where there are not enough of them."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from swapwarden.agent.host import inotify
+from swapwarden.agent.inventory import records
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+WATCHES = metrics.gauge(
+    "swapwarden_agent_watches", "inotify watches in use, one for each cgroup and each file that is followed."
+)
+
+POLL_SECONDS: Final = 1.0
+"""Between full comparisons while inotify cannot watch everything."""
+
+_DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
+_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
+
+
+class Shortfall(enum.StrEnum):
+    """Why events alone do not do."""
+
+    INSTANCES = "instances"
+    """No inotify instance (EMFILE)."""
+    WATCHES = "watches"
+    """No watch left (ENOSPC)."""
+    REFUSED = "refused"
+    """One watch was refused for another reason."""
+    UNREADABLE = "unreadable"
+    """A directory of the tree could not be read."""
+    FAULT = "fault"
+    """The agent made a mistake, and may have missed something."""
+
+
+SHORTFALLS = metrics.counter(
+    "swapwarden_agent_watch_shortfalls_total",
+    "Times that something could not be watched, by reason: instances, watches (limits of inotify), refused, unreadable,"
+    " fault (an unexpected error of the agent's)."
+    " Comparing takes the place of events.",
+    labels=("reason",),
+    known=[(each.value,) for each in Shortfall],
+)
+
+
+class Watches:
+    """Call it in the running event loop."""
+
+    def __init__(self, *, readable: Callable[[], None], fell_short: Callable[[], None]) -> None:
+        """`readable` is called when `read` has something; `fell_short` when not everything can be watched."""
+        self._readable = readable
+        self._fell_short = fell_short
+        self._notify: inotify.Inotify | None = None
+        self._owners: dict[int, records.Watched] = {}
+        self._told = False
+        self.short = ""
+        """Why not everything can be watched; empty where everything is. It stands until a comparison found so."""
+        self._short = ""
+        """The same, of the comparison that is under way."""
+
+    def open(self) -> None:
+        """Begin, if that did not succeed before."""
+        if self._notify is not None:
+            return
+        try:
+            self._notify = inotify.Inotify()
+        except OSError as error:
+            text = f"inotify cannot be used ({error.strerror}): raise fs.inotify.max_user_instances"
+            self.fall_short(Shortfall.INSTANCES, text)
+        else:
+            asyncio.get_running_loop().add_reader(self._notify.fileno(), self._readable)
+
+    def close(self) -> None:
+        """End all watches."""
+        if self._notify is not None:
+            asyncio.get_running_loop().remove_reader(self._notify.fileno())
+            self._notify.close()
+            self._notify = None
+
+    def watch(self, owner: records.Watched, path: str, mask: int) -> bool:
+        """Tell `owner` of what happens at `path`, unless it is told already. Nothing where the path is gone.
+
+        Whether it can be watched: what its owner keeps the agent from is no reason to compare everything instead.
+        """
+        if owner.watch is not None or self._notify is None:
+            return True
+        try:
+            owner.watch = self._notify.add(path, mask)
+        except OSError as error:
+            if error.errno in _DENIED and owner.is_tenants:
+                return False
+            if error.errno not in _GONE:
+                full = error.errno == errno.ENOSPC
+                remedy = ": raise fs.inotify.max_user_watches" if full else f" at {path}"
+                kind = Shortfall.WATCHES if full else Shortfall.REFUSED
+                self.fall_short(kind, f"not everything can be watched ({error.strerror}){remedy}")
+            return True
+        self._owners[owner.watch] = owner
+        WATCHES.set(len(self._owners))
+        return True
+
+    def release(self, owner: records.Watched) -> None:
+        """End the watch by hand: one on a removed cgroup never ends by itself."""
+        watch, owner.watch = owner.watch, None
+        if watch is not None and self._owners.pop(watch, None) is not None and self._notify is not None:
+            self._notify.remove(watch)
+        WATCHES.set(len(self._owners))
+
+    def read(self) -> Iterator[tuple[records.Watched | None, inotify.Event]]:
+        """What happened, to whom; to nobody where events were lost (Q_OVERFLOW)."""
+        for event in [] if self._notify is None else self._notify.read():
+            owner = self._owners.get(event.watch)
+            if event.mask & inotify.Q_OVERFLOW:
+                yield None, event
+            elif owner is None:
+                continue
+            elif event.mask & inotify.IGNORED:
+                self._owners.pop(event.watch)
+                owner.watch = None
+            else:
+                yield owner, event
+
+    @property
+    def drained(self) -> bool:
+        """Whether the last `read` gave all that had happened until then."""
+        return self._notify is None or self._notify.drained
+
+    def retry(self) -> None:
+        """A full comparison begins, which tries each watch that is missing: look whether there are enough now."""
+        self._short = ""
+        self.open()
+
+    def retried(self) -> None:
+        """The full comparison is over."""
+        self.short = self._short
+        if self._told and not self.short:
+            self._told = False
+            log.info("everything can be watched again")
+
+    def fall_short(self, kind: Shortfall, reason: str) -> None:
+        """Events alone will not do until the next full comparison has found that they do; `reason` is for people."""
+        SHORTFALLS.inc(kind.value)
+        if not self._told:
+            log.error("%s; comparing everything every %s s instead", reason, POLL_SECONDS)
+        self._told = True
+        self.short = self._short = reason
+        self._fell_short()

@@ -1,0 +1,1 @@
+"""The cgroups that exist, kept in step with the disk."""

@@ -1,0 +1,267 @@
+"""How long, how often and to what pods were above their value, and why."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from swapwarden.agent.host import values
+from swapwarden.api import names
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+_CAUSES: Final = [(cause.value,) for cause in names.Cause]
+
+EXPOSURES = metrics.counter(
+    "swapwarden_agent_exposures_total",
+    "Times that a running pod was found above its limit, by cause (docs/agent.md).",
+    labels=("cause",),
+    known=_CAUSES,
+)
+EXPOSED = metrics.counter(
+    "swapwarden_agent_exposed_seconds_total",
+    "Time that running pods were above their limit, from notice, or where none was given, from when it was last seen as"
+    " wanted, to verified repair, by cause.",
+    labels=("cause",),
+    known=_CAUSES,
+)
+GROWN = metrics.counter(
+    "swapwarden_agent_exposed_swap_bytes_total",
+    "Swap that running pods took beyond their limit while they were above it, by cause.",
+    labels=("cause",),
+    known=_CAUSES,
+)
+POD_EXPOSURES = metrics.reading(
+    "counter",
+    "swapwarden_agent_pod_exposures_total",
+    "Times that this pod was found above its limit; only of the pods that took most swap meanwhile.",
+    labels=("pod_uid",),
+)
+POD_EXPOSED = metrics.reading(
+    "counter",
+    "swapwarden_agent_pod_exposed_seconds_total",
+    "Time that this pod was above its limit, counted as in swapwarden_agent_exposed_seconds_total; of the same pods.",
+    labels=("pod_uid",),
+)
+POD_EXPOSED_BY_CAUSE = metrics.reading(
+    "counter",
+    "swapwarden_agent_pod_exposed_cause_seconds_total",
+    "Of that time, how much was by which cause, which is told a second after the repair; of the same pods.",
+    labels=("pod_uid", "cause"),
+)
+POD_GROWN = metrics.reading(
+    "counter",
+    "swapwarden_agent_pod_exposed_swap_bytes_total",
+    "Swap that this pod took beyond its limit while it was above it; of the same pods.",
+    labels=("pod_uid",),
+)
+
+LOG_LINES: Final = 60
+"""Exposures that are logged one by one in `LOG_SECONDS`."""
+LOG_SECONDS: Final = 60.0
+TIMES: Final = 8
+"""Of a pod, that are known by themselves: of exposures that overlap older ones, time is counted more than once."""
+RECENT_SECONDS: Final = 600.0
+"""How long an exposure stays in the node's status; metrics keep the sum for as long as the pod's cgroup lives."""
+
+
+class Exposure(msgspec.Struct, frozen=True):
+    """One time, or several with one cause, that a pod was above its value."""
+
+    count: int
+    milliseconds: float
+    grown: int
+    """Swap taken beyond the value meanwhile, in bytes."""
+
+    def __add__(self, other: Exposure) -> Exposure:
+        """Both together."""
+        return Exposure(self.count + other.count, self.milliseconds + other.milliseconds, self.grown + other.grown)
+
+
+NONE: Final = Exposure(0, 0.0, 0)
+_NO_CAUSES: Final[Mapping[names.Cause, float]] = {}
+
+
+class _Lines:
+    """So many lines of the log in a minute, and what they leave out in one: who writes in a loop must not fill a disk.
+
+    At level debug there is one for each.
+    """
+
+    def __init__(self) -> None:
+        self._begun = float("-inf")
+        self._count = 0
+        self._left_out = NONE
+
+    def takes(self, one: Exposure) -> bool:
+        """Whether one is logged by itself."""
+        if log.isEnabledFor(logging.DEBUG):
+            return True
+        self.flush()
+        if self._count < LOG_LINES:
+            self._count += 1
+            return True
+        self._left_out += one
+        return False
+
+    def flush(self) -> None:
+        """Say what was left out, once the minute is over."""
+        now = time.monotonic()
+        if now - self._begun < LOG_SECONDS:
+            return
+        self._begun, self._count = now, 0
+        left, self._left_out = self._left_out, NONE
+        if left.count:
+            log.info(
+                "running pods were above their values more often than is logged; the metrics have all of it",
+                extra={"exposures": left.count, "milliseconds": left.milliseconds, "swapBytes": left.grown},
+            )
+
+
+_lines = _Lines()
+
+
+def flush() -> None:
+    """Log how many exposures were left out of the log, if that is due."""
+    _lines.flush()
+
+
+class Tally:
+    """The exposures of one pod. Times are monotonic seconds, but for `since`, which is metav1.MicroTime."""
+
+    __slots__ = (
+        "below",
+        "count",
+        "explained",
+        "found",
+        "grown",
+        "last",
+        "milliseconds",
+        "milliseconds_of",
+        "own",
+        "rewritten",
+        "since",
+        "times",
+        "told",
+        "wanted",
+    )
+
+    def __init__(self) -> None:
+        self.since = moment(time.time())
+        """The node's time when the sums began: its cgroup was made, or the agent started."""
+        self.told = 0
+        """Of `explained`, so much has stood in a status that was written."""
+        self.count = 0
+        self.milliseconds = 0.0
+        self.grown = 0
+        self.explained = 0
+        """Of `grown`, for so much the cause is known."""
+        self.last = float("-inf")
+        """When the last one ended."""
+        self.times: tuple[tuple[float, float], ...] = ()
+        """Begin and end of the last ones; where they overlap, of all of them together."""
+        self.own = self.below = 0
+        """Taken beyond the pod's own limit, and beyond those of its containers, at the last time of exposure."""
+        self.rewritten = float("-inf")
+        self.found = 0
+        self.wanted = 0
+        self.milliseconds_of: Mapping[names.Cause, float] = _NO_CAUSES
+
+    def taken(self, grown: int, *, own: bool, noticed: float) -> int:
+        """Of bytes taken beyond one limit since `noticed`, those that are not counted yet.
+
+        What a container takes its pod takes, too: where both were above their limits at once, it counts once. `own`:
+        the limit is the pod's.
+        """
+        if noticed >= self.last:
+            self.own = self.below = 0
+        before = max(self.own, self.below)
+        if own:
+            self.own += grown
+        else:
+            self.below += grown
+        return max(self.own, self.below) - before
+
+    def lasted(self, since: float, ended: float) -> float:
+        """Seconds `since` then until it `ended`, less those that are counted already: it was above another limit, too.
+
+        One that is found late may have begun before others that are over: it is not for them to say how long it was.
+        """
+        times, begun, seconds = list(self.times), since, ended - since
+        while times and times[-1][1] >= since:
+            first, last = times.pop()
+            seconds -= last - max(first, since)
+            begun = min(begun, first)
+        self.times = (*times, (begun, ended))[-TIMES:]
+        return max(0.0, seconds)
+
+    def add(
+        self, uid: str, one: Exposure, *, wanted: int, found: int, ended: float, until: float, rewritten: bool
+    ) -> None:
+        """Count one that `ended`: the file held `found` in place of `wanted` (bytes). Its cause is told later.
+
+        `until` is the same moment in seconds since 1970: to log it may take long where the CPU is busy. `rewritten`:
+        the file held the value before.
+        """
+        self.count += one.count
+        self.milliseconds += one.milliseconds
+        self.grown += one.grown
+        self.last, self.found, self.wanted = ended, found, wanted
+        if rewritten:
+            self.rewritten = ended
+        self._log(uid, one, until)
+
+    def _log(self, uid: str, one: Exposure, until: float) -> None:
+        """Each one by itself, for the status has sums; those with which no harm came only where one looks for them."""
+        level = logging.INFO if one.grown else logging.DEBUG
+        if log.isEnabledFor(level) and _lines.takes(one):
+            log.log(
+                level,
+                "a running pod was above its value",
+                extra={
+                    "uid": uid,
+                    "from": moment(until - one.milliseconds / 1000),
+                    "until": moment(until),
+                    "wanted": values.render(self.wanted),
+                    "found": values.render(self.found),
+                    "swapBytes": one.grown,
+                },
+            )
+
+    def attribute(self, cause: names.Cause, some: Exposure) -> None:
+        """The cause of exposures that were added."""
+        before = self.milliseconds_of
+        self.milliseconds_of = {**before, cause: before.get(cause, 0.0) + some.milliseconds}
+        self.explained += some.grown
+        EXPOSURES.inc(cause.value, by=some.count)
+        EXPOSED.inc(cause.value, by=some.milliseconds / 1000)
+        GROWN.inc(cause.value, by=some.grown)
+
+    @property
+    def causes(self) -> list[names.Cause]:
+        """The longest first."""
+        return sorted(self.milliseconds_of, key=self.milliseconds_of.__getitem__, reverse=True)
+
+    def recent(self, now: float) -> bool:
+        """Whether there was one lately."""
+        return now - self.last < RECENT_SECONDS
+
+    @property
+    def untold(self) -> bool:
+        """Whether it took swap, by a known cause, that no status has told of."""
+        return self.explained > self.told
+
+    def drifting(self, now: float) -> bool:
+        """Whether there was one lately that was another writer's doing."""
+        return now - self.rewritten < RECENT_SECONDS
+
+
+def moment(seconds: float) -> str:
+    """A time of the node's clock as metav1.MicroTime has it."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="microseconds")[:-6] + "Z"

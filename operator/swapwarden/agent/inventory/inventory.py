@@ -1,0 +1,295 @@
+"""Keeps what the agent knows of the tree of pods in step with what is on disk, and tells what comes and goes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from swapwarden.agent.desired import resolve
+from swapwarden.agent.host import cgroupfs, inotify, watches
+from swapwarden.agent.inventory import layout, records
+from swapwarden.agent.reconcile import worklist
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+PODS = metrics.gauge("swapwarden_agent_pods", "Pods of the node whose cgroups the agent looks after.")
+
+
+class Listener(Protocol):
+    """Who is told. What is told of is known to the mirror already, or still."""
+
+    def level_came(self, level: records.Level, mark: worklist.Mark) -> None: ...
+
+    def pod_came(self, pod: records.Pod, mark: worklist.Mark, *, denied: str) -> None:
+        """`denied`: why the cgroups in it are not known; empty where they are."""
+
+    def pod_went(self, pod: records.Pod) -> None: ...
+
+    def container_came(self, container: records.Container, mark: worklist.Mark) -> None: ...
+
+    def container_went(self, container: records.Container) -> None: ...
+
+    def file_went(self, knob: records.Knob) -> None: ...
+
+
+class Mirror:
+    """The tree: one root, levels, pods, their containers. It watches directories; files are watched on request."""
+
+    def __init__(
+        self, cgroups: cgroupfs.Cgroups, watching: watches.Watches, listener: Listener, *, own_uid: str, anchor: str
+    ) -> None:
+        self._fs = cgroups
+        self._watches = watching
+        self._listener = listener
+        self._own_uid = own_uid
+        self._anchor = anchor
+        self._parent = records.Parent()
+        self.levels: dict[str, records.Level] = {}
+        """By path: the root's own first."""
+        self.root: records.Knob | None = None
+        """The file of the cgroup above all pods, once found."""
+        self.pods: dict[str, records.Pod] = {}
+        """By path."""
+
+    def knobs(self) -> Iterator[records.Knob]:
+        """All files, ancestors first."""
+        if self.root is not None:
+            yield self.root
+        for pod in self.pods.values():
+            yield from pod.knobs()
+
+    def find(self) -> records.Level:
+        """Search for the root; TreeError where there is none to work on. To `enter` its level comes next."""
+        path = layout.find(self._searchable, own_uid=self._own_uid, anchor=self._anchor)
+        inode = self._fs.inode(path)
+        if inode is None or not self._fs.has(path, cgroupfs.SWAP_MAX):
+            raise layout.TreeError(
+                "NoSwapController",
+                f"/{path} has no memory.swap.max: boot the node with cgroup v2 and the memory controller "
+                "(and without swapaccount=0)",
+            )
+        self.root = records.Knob(path, inode, None)
+        self._watches.watch(self._parent, self._fs.absolute(path.rpartition("/")[0]), inotify.CHILDREN)
+        self.watch(self.root)
+        self.levels[path] = records.Level(path, inode)
+        return self.levels[path]
+
+    def _searchable(self, path: str) -> list[str]:
+        """As Cgroups.children; what the agent may not look into is not where its pods are."""
+        try:
+            return self._fs.children(path)
+        except cgroupfs.DeniedError:
+            return []
+
+    def enter(self, level: records.Level) -> list[str]:
+        """Watch a level, then list it: what came before the watch is found, what comes after is told."""
+        self._watches.watch(level, self._fs.absolute(level.path), inotify.CHILDREN)
+        return self._fs.children(level.path)
+
+    def is_known(self, level: records.Level, name: str) -> bool:
+        """Whether there is nothing to take in under a name."""
+        path = layout.join(level.path, name)
+        return path in self.pods or path in self.levels or not (layout.pod_uid(name) or layout.is_level(name))
+
+    def lose(self) -> None:
+        """Forget all of the tree."""
+        for path in list(self.pods):
+            self._untrack(path)
+        for level in self.levels.values():
+            self._watches.release(level)
+        self.levels.clear()
+        if self.root is not None:
+            log.warning("the tree of pods is gone; searching for a new one", extra={"root": f"/{self.root.path}"})
+            self._drop(self.root)
+        self._watches.release(self._parent)
+        self.root = None
+
+    def is_there(self) -> bool:
+        """Whether the root that was found still is."""
+        return self.root is not None and self._fs.inode(self.root.path) == self.root.inode
+
+    def prune_levels(self) -> None:
+        """Forget the levels that are not on disk any more, or are there anew: to be made up for by looking at them.
+
+        One of which that cannot be told stays: looking at it says why.
+        """
+        for path, level in list(self.levels.items()):
+            with contextlib.suppress(cgroupfs.CgroupError):
+                if self._fs.inode(path) != level.inode:
+                    self._leave_level(path)
+
+    def refresh(self, pod: records.Pod, mark: worklist.Mark) -> bool:
+        """Compare a pod with what is on disk; whether it is still the same one. CgroupError where it cannot be read."""
+        inode = self._fs.inode(pod.path)
+        if inode != pod.knob.inode:
+            self._track(pod.uid, pod.path, resolve.Origin.APPEARED, mark)
+            return False
+        self._watches.watch(pod, self._fs.absolute(pod.path), inotify.CHILDREN)
+        there = set(self._fs.children(pod.path))
+        for name in [name for name in pod.containers if name not in there]:
+            self._remove_container(pod, name)
+        for name in there:
+            self._add_container(pod, name)
+        return True
+
+    def watch(self, knob: records.Knob) -> None:
+        """Have the file's changes told, if they are not yet."""
+        self._watches.watch(knob, self._fs.absolute(knob.path, cgroupfs.SWAP_MAX), inotify.CONTENT)
+
+    def open(self, container: records.Container) -> None:
+        """Take a container's files in hand: its cgroup's, and that of crun's cgroup inside, once there is one.
+
+        It may be called at any time: what could not be watched is tried again, and what is there anew is taken anew.
+        What is new in `container.knobs` has no target. TransientError where the cgroup inside has no process yet;
+        DeniedError where its owner keeps the agent out.
+        """
+        if self._open(container, container.path):
+            self._watches.release(container)
+        watched = self._watches.watch(container, self._fs.absolute(container.path), inotify.CHILDREN)
+        inner = layout.join(container.path, layout.INNER)
+        self._open(container, inner, lambda: self._is_in_use(inner))
+        if not watched:
+            raise cgroupfs.DeniedError(f"{container.path}: cannot be watched")
+
+    def _open(self, container: records.Container, path: str, counts: Callable[[], bool] = lambda: True) -> bool:
+        """Take one of its files in hand; whether it is no more the one that was known."""
+        inode = self._fs.inode(path)
+        known = next((knob for knob in container.knobs if knob.path == path), None)
+        if known is not None and known.inode == inode:
+            return False
+        if known is not None:
+            container.knobs.remove(known)
+            self._drop(known)
+        if inode is not None and counts():
+            container.knobs.append(records.Knob(path, inode, container.pod, container.id))
+        return known is not None
+
+    def _is_in_use(self, inner: str) -> bool:
+        """Whether it is crun's: the processes of the container are in it. Containers may make any that they like."""
+        try:
+            populated = self._fs.is_populated(inner)
+        except cgroupfs.GoneError:
+            return False
+        if not populated:
+            raise cgroupfs.TransientError(f"{inner}: no process is in it")
+        return self._fs.has(inner, cgroupfs.SWAP_MAX)
+
+    @staticmethod
+    def paths(container: records.Container) -> tuple[str, str]:
+        """Where a container's files can be: its cgroup, and crun's inside of it."""
+        return container.path, layout.join(container.path, layout.INNER)
+
+    @staticmethod
+    def concerns(owner: records.Watched, event: inotify.Event) -> bool:
+        """Whether something came or went that `look` is for."""
+        if isinstance(owner, records.Container):
+            return event.name == layout.INNER
+        return isinstance(owner, records.Level | records.Pod | records.Parent)
+
+    def look(self, owner: records.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
+        """See what there is under a name now, whatever happened to it: an event may be told of late."""
+        if isinstance(owner, records.Level):
+            if self.levels.get(owner.path) is owner:
+                self._look_in_level(owner, name, origin, mark)
+        elif isinstance(owner, records.Pod):
+            if self.pods.get(owner.path) is owner:
+                self._look_in_pod(owner, name, mark)
+        elif isinstance(owner, records.Container):
+            if owner in owner.pod.containers.values():
+                self._listener.container_came(owner, mark)
+        elif isinstance(owner, records.Parent) and self.root is not None and not self.is_there():
+            self.lose()
+
+    def _look_in_level(self, parent: records.Level, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
+        path = layout.join(parent.path, name)
+        uid = layout.pod_uid(name)
+        if uid is not None:
+            self._track(uid, path, origin, mark)
+        elif layout.is_level(name):
+            inode = self._fs.inode(path)
+            known = self.levels.get(path)
+            if known is not None and known.inode != inode:
+                self._leave_level(path)
+            if inode is not None and path not in self.levels:
+                level = self.levels[path] = records.Level(path, inode)
+                self._listener.level_came(level, mark)
+
+    def _look_in_pod(self, pod: records.Pod, name: str, mark: worklist.Mark) -> None:
+        if self._fs.inode(layout.join(pod.path, name)) is None:
+            self._remove_container(pod, name)
+            return
+        container = self._add_container(pod, name, since=mark.noticed)
+        if container is not None:
+            self._listener.container_came(container, mark)
+
+    # Levels
+
+    def _leave_level(self, path: str) -> None:
+        for pod in [pod for pod in self.pods if pod.startswith(f"{path}/")]:
+            self._untrack(pod)
+        for inner in [level for level in self.levels if level == path or level.startswith(f"{path}/")]:
+            self._watches.release(self.levels.pop(inner))
+
+    # Pods
+
+    def _track(self, uid: str, path: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
+        inode = self._fs.inode(path)
+        known = self.pods.get(path)
+        if known is not None and known.knob.inode == inode:
+            return
+        self._untrack(path)
+        if inode is None:
+            return
+        pod = records.Pod(uid, path, inode, origin, mark.noticed)
+        self._watches.watch(pod, self._fs.absolute(path), inotify.CHILDREN)
+        names, denied = [], ""
+        try:
+            names = self._fs.children(path)
+        except cgroupfs.DeniedError as error:  # it may stay so, and its own limit can be held all the same
+            denied = str(error)
+        except cgroupfs.CgroupError:  # it is taken in whole, or later
+            self._watches.release(pod)
+            raise
+        self.pods[path] = pod
+        PODS.set(len(self.pods))
+        self.watch(pod.knob)
+        for name in names:
+            self._add_container(pod, name)
+        self._listener.pod_came(pod, mark, denied=denied)
+
+    def _untrack(self, path: str) -> None:
+        """Forget a pod."""
+        pod = self.pods.pop(path, None)
+        if pod is None:
+            return
+        PODS.set(len(self.pods))
+        self._watches.release(pod)
+        self._drop(pod.knob)
+        for name in list(pod.containers):
+            self._remove_container(pod, name)
+        self._listener.pod_went(pod)
+
+    def _add_container(self, pod: records.Pod, name: str, *, since: float = -math.inf) -> records.Container | None:
+        container = layout.container_id(name)
+        if container is None:
+            return None
+        return pod.containers.setdefault(name, records.Container(pod, container, layout.join(pod.path, name), since))
+
+    def _remove_container(self, pod: records.Pod, name: str) -> None:
+        container = pod.containers.pop(name, None)
+        if container is None:
+            return
+        if container.ripe is not None:
+            container.ripe.cancel()
+        self._listener.container_went(container)
+        self._watches.release(container)
+        for knob in container.knobs:
+            self._drop(knob)
+
+    def _drop(self, knob: records.Knob) -> None:
+        self._watches.release(knob)
+        self._listener.file_went(knob)

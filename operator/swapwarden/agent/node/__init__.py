@@ -1,0 +1,1 @@
+"""What the node is: facts, diagnostics, usage and preflight."""

@@ -1,0 +1,106 @@
+"""What is wrong with a node's swap, or is not as it should be, and the remedy. Pure: from facts and a look at the node.
+
+The rules are those of KEP-2400 and of the Kubernetes page on swap memory management, and of what kernel and kubelet do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from swapwarden.agent.node import survey
+from swapwarden.api import state
+from swapwarden.api.conditions import ConditionType
+
+_MIB: Final = 1 << 20
+_LIMITED: Final = "LimitedSwap"
+
+
+class Finding(NamedTuple):
+    """Something that people should know."""
+
+    kind: ConditionType
+    reason: str
+    """One word for programs."""
+    message: str
+    remedy: str
+
+
+def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None, lost: int = 0) -> list[Finding]:
+    """What a node's state tells of, as conditions of these kinds; without swap there is little to tell.
+
+    `counted` is the swap in bytes that the kubelet found when it started, where the controller sees that it is another.
+    `lost` is how often the kernel dropped events of late.
+    """
+    found = list(_conditions(facts, seen)) if facts.devices else []
+    if counted is not None and counted != facts.swap_bytes:
+        found.append(
+            Finding(
+                ConditionType.KUBELET_RESTART_NEEDED,
+                "SwapChanged",
+                f"the kubelet found {_mib(counted)} of swap when it started, now there are {_mib(facts.swap_bytes)}:"
+                " it computes limits from the old number",
+                "restart the kubelet",
+            )
+        )
+    if lost:
+        found.append(
+            Finding(
+                ConditionType.EVENTS_LOST,
+                "QueueOverflow",
+                f"{lost} times of late more happened to cgroups at once than the kernel keeps for the agent: all was"
+                " compared, later than it would have been told",
+                "raise fs.inotify.max_queued_events, and restart the agent, which has the old number",
+            )
+        )
+    return found
+
+
+def _conditions(facts: state.Facts, seen: survey.Look) -> Iterator[Finding]:
+    configuration = seen.configuration
+    if configuration is not None and configuration.fail_swap_on:
+        yield Finding(
+            ConditionType.KUBELET_WILL_NOT_START,
+            "FailSwapOn",
+            "swap is on, and the kubelet's configuration has failSwapOn: true, its default",
+            "set failSwapOn: false, or turn swap off (a flag --fail-swap-on=false also does it, and is not seen here)",
+        )
+    if configuration is not None and configuration.swap_behavior == _LIMITED and _unlimited(seen.containers):
+        yield Finding(
+            ConditionType.KUBELET_SETS_NO_LIMITS,
+            "ContainersAtMax",
+            "the kubelet is to give LimitedSwap, but containers of Burstable pods have no swap limit:"
+            " it finds no swap controller in its own cgroup",
+            "run the kubelet below the root cgroup (a systemd service), or have a profile give LimitedSwap",
+        )
+    threshold = configuration.threshold(facts.memory_bytes) if configuration is not None else None
+    if threshold and 0 < seen.watermark_low < threshold:
+        yield Finding(
+            ConditionType.EVICTION_BEFORE_SWAP,
+            "ThresholdAboveWatermark",
+            f"the kubelet evicts below {_mib(threshold)} of available memory, the kernel may begin to swap only below"
+            f" {_mib(seen.watermark_low)} of free memory",
+            "raise vm.min_free_kbytes or vm.watermark_scale_factor, or lower evictionHard memory.available",
+        )
+    if secrets_reach_disk(facts, seen):
+        yield Finding(
+            ConditionType.SECRETS_ON_DISK,
+            "NoTmpfsNoswap",
+            "Secrets can be swapped to a disk in the clear: no tmpfs noswap, swap is not encrypted, and the kubelet,"
+            " which owns their pages, may swap",
+            "kernel 6.4 or newer, encrypted swap, or MemorySwapMax=0 for the kubelet's unit",
+        )
+
+
+def secrets_reach_disk(facts: state.Facts, seen: survey.Look) -> bool:
+    """Whether pages of Secret volumes can get to a disk as they are: unknown counts as yes."""
+    in_the_clear = not all(device.encrypted for device in facts.devices)
+    return not facts.tmpfs_noswap and in_the_clear and seen.kubelet_swaps is not False
+
+
+def _unlimited(containers: survey.Containers) -> bool:
+    return containers.without > 0 and not containers.limited
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:.0f} MiB"

@@ -1,0 +1,394 @@
+"""`swapwarden agent --check`: what a node shows of its swap, for a person who stands before it. Needs no cluster."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from swapwarden.agent.host import cgroupfs, hostfiles
+from swapwarden.agent.inventory import layout
+from swapwarden.agent.node import diagnostics, facts, kubelet_config, survey
+from swapwarden.agent.reconcile import unit_io
+from swapwarden.api import names, state
+
+COMPATIBLE: Final = 0
+INCOMPATIBLE: Final = 1
+UNKNOWN: Final = 3
+"""Exit statuses; 2 is what a bad command line gives."""
+
+_UNKNOWN: Final = "unknown"
+_GIB: Final = 1 << 30
+_MIB: Final = 1 << 20
+_WIDTH: Final = 160
+"""Longest value that is printed."""
+
+
+class Row(NamedTuple):
+    """A fact, and where it comes from."""
+
+    name: str
+    value: str
+    evidence: str
+
+
+class Shortfall(NamedTuple):
+    """What is not as it should be."""
+
+    name: str
+    message: str
+    remedy: str
+
+
+class Node(NamedTuple):
+    """All that was read."""
+
+    facts: state.Facts
+    root: str | None
+    """The cgroup above all pods."""
+    problem: str
+    """Why there is none."""
+    compatible: bool | None
+    seen: survey.Look
+    systemd: str | None
+    sysctls: dict[str, int | None]
+    system_swaps: bool | None
+    """Whether system.slice may swap."""
+    io_latency: str | None
+    """What system.slice has of io.latency; None where it has none."""
+    system_io: bool | None
+    """Whether it has the io controller; None where there is no such slice."""
+    io_weight: str | None
+    """What it has of io.weight, or the like; None as above."""
+
+
+_SYSCTLS: Final = ("vm/swappiness", "vm/min_free_kbytes", "vm/watermark_scale_factor", "vm/page-cluster")
+_SHARED: Final = {None: "disk shared: unknown", True: "disk not shared", False: "disk shared with file systems"}
+"""By whether a swap device is known to be on a disk of its own."""
+_SYSTEM: Final = "system.slice"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table; the exit status."""
+    try:
+        cgroups = cgroupfs.Cgroups(arguments.cgroup_root, os.sysconf("SC_PAGE_SIZE"))
+    except OSError as error:
+        sys.stderr.write(f"error: --cgroup-root {arguments.cgroup_root}: {error.strerror}\n")
+        return UNKNOWN
+    try:
+        node = read(arguments, cgroups)
+    finally:
+        cgroups.close()
+    sys.stdout.write(report(node))
+    return {True: COMPATIBLE, False: INCOMPATIBLE, None: UNKNOWN}[node.compatible]
+
+
+def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
+    """Look at everything."""
+    proc, sys_root, host = (
+        pathlib.Path(each) for each in (arguments.proc_root, arguments.sys_root, arguments.host_root)
+    )
+    files = configuration_files(arguments)
+    if not any(files):
+        files = survey.configuration_files(host)
+    root, problem = _tree(cgroups, arguments.cgroup_anchor.strip("/"))
+    found = facts.read(proc, sys_root / "block", cgroups, root, (str(host.absolute()),))
+    return Node(
+        facts=found,
+        root=root,
+        problem=problem,
+        compatible=_compatible(found, cgroups, root),
+        seen=survey.look(proc, sys_root, cgroups, root, files),
+        systemd=survey.systemd(host),
+        sysctls={name: survey.sysctl(proc, name) for name in _SYSCTLS},
+        system_swaps=survey.may_swap(cgroups, _SYSTEM),
+        io_latency=hostfiles.text(pathlib.Path(arguments.cgroup_root) / _SYSTEM / "io.latency"),
+        system_io=None if cgroups.inode(_SYSTEM) is None else unit_io.CONTROLLER in cgroups.controllers(_SYSTEM),
+        io_weight=survey.io_weight(pathlib.Path(arguments.cgroup_root) / _SYSTEM),
+    )
+
+
+def configuration_files(arguments: argparse.Namespace) -> kubelet_config.Files:
+    """Where the kubelet's configuration is, as the flags have it."""
+    file, drop_ins = arguments.kubelet_config, arguments.kubelet_config_dir
+    return kubelet_config.Files(pathlib.Path(file) if file else None, pathlib.Path(drop_ins) if drop_ins else None)
+
+
+def _tree(cgroups: cgroupfs.Cgroups, anchor: str) -> tuple[str | None, str]:
+    try:
+        return layout.find(cgroups.dirs, own_uid=os.environ.get("POD_UID", ""), anchor=anchor), ""
+    except layout.TreeError as error:
+        return None, str(error)
+
+
+def _compatible(found: state.Facts, cgroups: cgroupfs.Cgroups, root: str | None) -> bool | None:
+    """Whether pods' swap can be limited; where there are no pods yet, any cgroup below the root tells."""
+    if found.cgroup_version == 0:  # what is there is no cgroup file system
+        return None
+    if found.cgroup_version != 2:
+        return False
+    if root is not None:
+        return found.swap_controller
+    return True if any(cgroups.has(name, cgroupfs.SWAP_MAX) for name in cgroups.dirs("")) else None
+
+
+# What is printed
+
+
+def report(node: Node) -> str:
+    """The facts as a table, then what falls short, then the verdict."""
+    rows = [(_plain(row.name), _plain(row.value), _plain(row.evidence)) for row in rows_of(node)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    found = list(shortfalls(node))
+    lines += ["", "What falls short:" if found else "Nothing falls short."]
+    for number, each in enumerate(found, 1):
+        lines += [f"{number}. {_plain(each.name)}: {_plain(each.message)}.", f"   Remedy: {_plain(each.remedy)}."]
+    verdict = {
+        True: "Compatible: Swapwarden can hold pods' swap limits on this node.",
+        False: "Not compatible: Swapwarden can hold no pod's swap limit on this node.",
+        None: "Not to be told whether Swapwarden can hold pods' swap limits on this node.",
+    }
+    return "".join(f"{line}\n" for line in [*lines, "", verdict[node.compatible]])
+
+
+def _plain(text: str) -> str:
+    """What a file says, on one line and without what moves a terminal's cursor."""
+    return "".join(char if char.isprintable() else "?" for char in text)[: 4 * _WIDTH]
+
+
+def _yes(value: bool | None) -> str:  # noqa: FBT001 the value itself is what is spelled
+    return _UNKNOWN if value is None else "yes" if value else "no"
+
+
+def _size(size: int) -> str:
+    if size >= 10 * _GIB:
+        return f"{size / _GIB:.0f} GiB"
+    return f"{size / _MIB:.0f} MiB" if size else "0"
+
+
+def rows_of(node: Node) -> Iterator[Row]:
+    """All facts."""
+    yield Row("FACT", "VALUE", "EVIDENCE")
+    yield from _cgroup_rows(node)
+    yield from _memory_rows(node)
+    yield Row(
+        "systemd", _UNKNOWN if node.systemd is None else node.systemd or "runs", "/run/systemd/system, libsystemd"
+    )
+    yield Row("container runtime", node.seen.runtime or _UNKNOWN, "names of containers' cgroups")
+    yield Row("container runtime may swap", _yes(node.seen.runtime_swaps), "memory.swap.max of its unit")
+    yield from _kubelet_rows(node.seen)
+
+
+def _cgroup_rows(node: Node) -> Iterator[Row]:
+    found = node.facts
+    yield Row("cgroup version", str(found.cgroup_version or _UNKNOWN), "cgroup.controllers")
+    yield Row("controllers", (node.seen.controllers or _UNKNOWN)[:_WIDTH], "cgroup.controllers")
+    yield Row("pods below", _UNKNOWN if node.root is None else f"/{node.root}", node.problem or "names of cgroups")
+    yield Row("swap controller", _yes(node.compatible), "memory.swap.max")
+    yield Row("io.latency", "no" if node.io_latency is None else node.io_latency or "not set", f"/{_SYSTEM}/io.latency")
+    weight = "no" if node.io_weight is None else node.io_weight.replace("\n", ", ") or "not set"
+    yield Row("io.weight", weight[:_WIDTH], f"/{_SYSTEM}/io.weight, io.bfq.weight")
+
+
+def _memory_rows(node: Node) -> Iterator[Row]:
+    found = node.facts
+    yield Row("kernel", found.kernel or _UNKNOWN, "/proc/sys/kernel/osrelease")
+    yield Row(
+        "tmpfs noswap",
+        _yes(found.tmpfs_noswap if found.kernel else None),
+        "tmpfs volumes in mountinfo, else kernel 6.4 and newer",
+    )
+    yield Row("page size", str(found.page_size), "sysconf")
+    yield Row("memory", _size(found.memory_bytes) if found.memory_bytes else _UNKNOWN, "MemTotal of /proc/meminfo")
+    yield Row("swap", _size(found.swap_bytes) if found.memory_bytes else _UNKNOWN, "SwapTotal of /proc/meminfo")
+    for device in found.devices:
+        said = (
+            _size(device.size_bytes),
+            device.type,
+            f"priority {device.priority}",
+            device.backing,
+            "encrypted" if device.encrypted else "not encrypted",
+            _SHARED[device.dedicated],
+        )
+        yield Row(f"swap on {device.name}", ", ".join(said), "/proc/swaps, /sys/block, mountinfo")
+    zswap, parts = node.seen.zswap, ["no"]
+    if zswap is not None:
+        parts = ["on" if zswap.enabled else "off", zswap.compressor]
+        parts += [] if zswap.max_pool_percent is None else [f"{zswap.max_pool_percent}%"]
+    yield Row("zswap", ", ".join(part for part in parts if part), "/sys/module/zswap")
+    for name, number in node.sysctls.items():
+        yield Row(name.replace("/", "."), _UNKNOWN if number is None else str(number), f"/proc/sys/{name}")
+    low = node.seen.watermark_low
+    yield Row("swapping begins below", f"{_size(low)} free" if low else _UNKNOWN, "low watermarks of /proc/zoneinfo")
+    yield Row("memory pressure (PSI)", _yes(node.seen.pressure is True), "/proc/pressure/memory")
+
+
+def _kubelet_rows(seen: survey.Look) -> Iterator[Row]:
+    yield Row("kubelet may swap", _yes(seen.kubelet_swaps), "memory.swap.max of its unit")
+    tally = seen.containers
+    told = tally.without or tally.limited
+    value = f"limited in {tally.limited}, not in {tally.without} of {told and tally.without + tally.limited} pods"
+    yield Row("Burstable containers", value if told else _UNKNOWN, "memory.swap.max of some")
+    found = seen.configuration
+    if found is None:
+        yield Row("kubelet: configuration", _UNKNOWN, seen.unreadable or "not found")
+        yield Row("kubelet: swapBehavior", survey.behavior(tally) or _UNKNOWN, "inferred from the containers")
+        return
+    gate = "by its version" if found.memory_qos is None else _yes(found.memory_qos)
+    for name, value in (
+        ("failSwapOn", str(found.fail_swap_on).lower()),
+        ("swapBehavior", found.swap_behavior),
+        ("evictionHard memory.available", found.eviction_memory or "none"),
+        ("enforceNodeAllocatable", ", ".join(found.enforce_node_allocatable) or "none"),
+        ("MemoryQoS", gate),
+        ("cgroupDriver", found.cgroup_driver),
+        ("cgroupRoot", found.cgroup_root),
+        ("containerRuntimeEndpoint", found.runtime_endpoint or "default"),
+    ):
+        yield Row(f"kubelet: {name}", value, found.source)
+
+
+# What falls short
+
+
+def shortfalls(node: Node) -> Iterator[Shortfall]:
+    """The worst first: what makes limits impossible, what Kubernetes and the kernel get wrong, then good practice."""
+    yield from _incompatible(node)
+    found = node.facts
+    if found.memory_bytes and not found.swap_bytes:
+        yield Shortfall(
+            "no swap",
+            "swap is off, so pods have none",
+            "set the kubelet's failSwapOn: false, make a swap device (mkswap, swapon, /etc/fstab), restart the kubelet",
+        )
+    for each in diagnostics.conditions(found, node.seen):
+        yield Shortfall(each.kind, each.message, each.remedy)
+    yield from _kubelet_shortfalls(node.seen)
+    if found.devices:
+        yield from _practices(node)
+
+
+def _incompatible(node: Node) -> Iterator[Shortfall]:
+    if node.facts.cgroup_version != 2:
+        yield Shortfall(
+            "no cgroup v2",
+            "there is no cgroup v2 file system here",
+            "boot with systemd.unified_cgroup_hierarchy=1, or an image that does; in a container, mount the host's"
+            " /sys/fs/cgroup and name it with --cgroup-root",
+        )
+    elif node.seen.controllers is not None and "memory" not in node.seen.controllers.split():
+        yield Shortfall(
+            "no memory controller",
+            "the kernel has it turned off",
+            "boot with cgroup_enable=memory, and without cgroup_disable=memory",
+        )
+    elif node.compatible is False:
+        yield Shortfall(
+            "no swap controller",
+            "pods' cgroups have no memory.swap.max",
+            "boot without swapaccount=0, a kernel with CONFIG_SWAP and CONFIG_MEMCG",
+        )
+    if node.root is None:
+        yield Shortfall("no tree of pods", node.problem, "look again when the kubelet runs")
+
+
+def _kubelet_shortfalls(seen: survey.Look) -> Iterator[Shortfall]:
+    if seen.configuration is None:
+        yield Shortfall(
+            "kubelet's configuration",
+            seen.unreadable or "not found where distributions keep it",
+            "give --kubelet-config and --kubelet-config-dir the kubelet's own --config and --config-dir; in a"
+            " container, --host-root is where the host's root directory is mounted",
+        )
+    elif seen.configuration.swap_behavior != "LimitedSwap":
+        yield Shortfall(
+            "swapBehavior",
+            "the kubelet gives pods no swap",
+            "set memorySwap.swapBehavior: LimitedSwap, or have a profile give swap",
+        )
+
+
+def _practices(node: Node) -> Iterator[Shortfall]:
+    devices = node.facts.devices
+    for device in devices:
+        if device.backing in {names.Backing.HDD, names.Backing.NETWORK, names.Backing.LOOP}:
+            yield Shortfall(
+                f"swap on {device.name}",
+                f"its pages come back slowly ({device.backing})",
+                "put swap on an SSD, NVMe or zram, best on a disk of its own",
+            )
+    shared = [device.name for device in devices if device.dedicated is False]
+    if shared:
+        yield Shortfall(
+            "disk of swap",
+            f"it holds the node's file systems, too, which wait while pods swap ({', '.join(shared)[:_WIDTH]})",
+            "put swap on a disk of its own",
+        )
+    clear = [device.name for device in devices if not device.encrypted]
+    if clear:
+        yield Shortfall(
+            "swap not encrypted",
+            f"pods' memory gets to a disk in the clear, or that cannot be told ({', '.join(clear)[:_WIDTH]})",
+            "put dm-crypt under the swap device (crypttab with the option swap and a random key)",
+        )
+    if node.seen.kubelet_swaps:
+        yield Shortfall(
+            "kubelet may swap",
+            "a kubelet that waits for its own pages makes the node NotReady",
+            "MemorySwapMax=0 in a drop-in of the kubelet's unit",
+        )
+    if node.seen.runtime_swaps:
+        yield Shortfall(
+            "container runtime may swap",
+            "a runtime that waits for its own pages is late to start and to end containers, and to answer the kubelet",
+            "MemorySwapMax=0 in a drop-in of the unit of the container runtime",
+        )
+    if node.system_swaps:
+        yield Shortfall(
+            _SYSTEM,
+            "system services may swap, and are slow when the node is short of memory",
+            f"MemorySwapMax=0 in a drop-in of {_SYSTEM}",
+        )
+    yield from _io_shortfalls(node)
+    if not node.seen.pressure:
+        yield Shortfall(
+            "memory pressure (PSI)", "the kernel does not tell of it", "boot with psi=1, a kernel with CONFIG_PSI"
+        )
+
+
+def _io_shortfalls(node: Node) -> Iterator[Shortfall]:
+    harm = "system services wait for a disk that pods' swapping keeps busy"
+    if node.io_latency == "":
+        yield Shortfall(
+            "io.latency",
+            harm,
+            f"system.ioLatencyTarget in the profile, or IODeviceLatencyTargetSec= in a drop-in of {_SYSTEM}",
+        )
+    elif node.io_latency is None and node.system_io:
+        yield Shortfall(
+            "io.latency",
+            f"{harm}, and the node's kernel has no io.latency",
+            f"a kernel with {unit_io.LATENCY.option}; or system.ioWeight in the profile, where there is io.weight",
+        )
+    elif node.io_latency is None and node.system_io is False:
+        yield Shortfall(
+            "io.latency",
+            f"{harm}, and {_SYSTEM} has no io controller",
+            f"`systemctl set-property {_SYSTEM} IOAccounting=yes`, and then system.ioLatencyTarget in the profile",
+        )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that only --check has."""
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="print what the node shows of its swap, and what falls short; ends with 0: compatible, 1: not, 3: unknown",
+    )
+    parser.add_argument(
+        "--host-root", default="/", help="with --check, where the host's root directory is (default: /)"
+    )

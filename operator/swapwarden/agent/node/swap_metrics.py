@@ -1,0 +1,376 @@
+"""What the node, its pods and its slices make of swap: read from the kernel's files when metrics are asked for.
+
+The kernel counts; nothing is kept between two looks but what is published. What a file does not say, because it is not
+there or cannot be read, is left out: 0 would be a claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+import pathlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from swapwarden.agent.host import cgroupfs, hostfiles, values
+from swapwarden.agent.inventory import exposure, records
+from swapwarden.agent.node import facts
+from swapwarden.telemetry import metrics
+
+TOTAL = metrics.reading(
+    "gauge", "swapwarden_node_swap_total_bytes", "Swap that the node has (SwapTotal of /proc/meminfo)."
+)
+USED = metrics.reading(
+    "gauge",
+    "swapwarden_node_swap_usage_bytes",
+    "Swap in use on the node, by pods and all else (SwapTotal less SwapFree of /proc/meminfo).",
+)
+ACCESSIBLE = metrics.reading(
+    "gauge",
+    "swapwarden_node_swap_accessible_bytes",
+    "Swap that all pods together may use: the least of the node's swap and of memory.swap.max of the cgroup above all"
+    " pods and of those above it.",
+)
+RESERVED = metrics.reading(
+    "gauge",
+    "swapwarden_node_swap_reserved_bytes",
+    "Swap that pods cannot get (a profile's systemReserved): the node's swap less what is accessible to them.",
+)
+UNASSIGNED = metrics.reading(
+    "gauge",
+    "swapwarden_node_swap_unassigned_bytes",
+    "Accessible swap less the pods' own limits; 0 where they come to more, or a pod has no limit of its own.",
+)
+SWAPPED_IN = metrics.reading(
+    "counter",
+    "swapwarden_node_swap_in_bytes_total",
+    "Bytes read back from swap devices since boot (pswpin of /proc/vmstat); what zswap holds in memory is not counted.",
+)
+SWAPPED_OUT = metrics.reading(
+    "counter",
+    "swapwarden_node_swap_out_bytes_total",
+    "Bytes written to swap devices since boot (pswpout of /proc/vmstat); what zswap holds in memory is not counted.",
+)
+REFAULTS = metrics.reading(
+    "counter",
+    "swapwarden_node_refaults_total",
+    "Pages that were evicted and soon needed again, since boot, by type: anon from swap, file from file systems"
+    " (workingset_refault_anon and workingset_refault_file of /proc/vmstat).",
+    labels=("type",),
+)
+STALLED = metrics.reading(
+    "counter",
+    "swapwarden_node_pressure_stalled_seconds_total",
+    "Time since boot in which some or all (full) tasks with work to do waited for the resource, memory or io (total of"
+    " /proc/pressure).",
+    labels=("resource", "kind"),
+)
+SLICE_USED = metrics.reading(
+    "gauge",
+    "swapwarden_slice_swap_usage_bytes",
+    "Swap in use by a top-level slice of systemd that holds no pods (memory.swap.current).",
+    labels=("slice",),
+)
+SLICE_STALLED = metrics.reading(
+    "counter",
+    "swapwarden_slice_pressure_stalled_seconds_total",
+    "Time in which some or all (full) tasks of a top-level slice of systemd that holds no pods, and that had work to"
+    " do, waited for the resource, memory or io (total of memory.pressure and io.pressure).",
+    labels=("slice", "resource", "kind"),
+)
+POD_USED = metrics.reading(
+    "gauge",
+    "swapwarden_pod_swap_usage_bytes",
+    "Swap in use by the pod (memory.swap.current), for those that use most (--metrics-top-pods); the rest are summed as"
+    ' pod_uid="other".',
+    labels=("pod_uid",),
+)
+POD_LIMIT = metrics.reading(
+    "gauge",
+    "swapwarden_pod_swap_limit_bytes",
+    "Swap that the pod may use: the least memory.swap.max of its cgroup and of those above; +Inf where none has a"
+    " limit. For the pods that use most.",
+    labels=("pod_uid",),
+)
+POD_SWAP_EVENTS = metrics.reading(
+    "counter",
+    "swapwarden_pod_swap_events_total",
+    "The pod's memory.swap.events, by event: max (it was refused swap at its limit), fail (it was refused swap, at a"
+    " limit or because there was none left), high. For the pods that use most.",
+    labels=("pod_uid", "event"),
+)
+POD_MEMORY_EVENTS = metrics.reading(
+    "counter",
+    "swapwarden_pod_memory_events_total",
+    "The pod's memory.events, by event: high and max (it was held back at that limit), oom (reclaim could not help),"
+    " oom_kill (a process was killed). For the pods that use most.",
+    labels=("pod_uid", "event"),
+)
+CONTAINER_USED = metrics.reading(
+    "gauge",
+    "swapwarden_container_swap_usage_bytes",
+    "Swap in use by the container (memory.swap.current), in the pods that use most.",
+    labels=("pod_uid", "container_id"),
+)
+CONTAINER_LIMIT = metrics.reading(
+    "gauge",
+    "swapwarden_container_swap_limit_bytes",
+    "Swap that the container may use: the least memory.swap.max of its cgroup and of those above; +Inf where none has a"
+    " limit. In the pods that use most.",
+    labels=("pod_uid", "container_id"),
+)
+PODS_SWAP_EVENTS = metrics.reading(
+    "counter",
+    "swapwarden_pods_swap_events_total",
+    "memory.swap.events of all pods of the node together, by event, also of pods that are gone.",
+    labels=("event",),
+)
+PODS_MEMORY_EVENTS = metrics.reading(
+    "counter",
+    "swapwarden_pods_memory_events_total",
+    "memory.events of all pods of the node together, by event, also of pods that are gone.",
+    labels=("event",),
+)
+
+OTHER: Final = "other"
+"""Stands for the pods that are not listed."""
+TOP_PODS: Final = 50
+"""Listed by default. With two containers each they are some 700 series of a node, and a node whose 50 largest users of
+swap do not tell the story has another problem."""
+MAX_TOP_PODS: Final = 500
+FRESH_SECONDS: Final = 1.0
+"""How long what was read is served again: several who scrape cost as much as one."""
+TURN_SECONDS: Final = 0.001
+"""How long files are read before the event loop gets a turn: a repair must not wait for a scrape."""
+_CONTAINERS: Final = 64
+"""Of a pod, that are listed."""
+_SLICES: Final = 32
+_SWAP_EVENTS: Final = ("high", "max", "fail")
+_MEMORY_EVENTS: Final = ("high", "max", "oom", "oom_kill")
+_RESOURCES: Final = ("memory", "io")
+
+_Values = dict[tuple[str, ...], float]
+
+
+def stalls(text: str) -> dict[str, float]:
+    """Seconds in all, by kind (some, full), of a pressure file, of cgroup or node (Documentation/accounting/psi.rst).
+
+    Its lines are `some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS`; odd ones are skipped.
+    """
+    found = {}
+    for line in text.splitlines():
+        kind, _, rest = line.partition(" ")
+        total = rest.rpartition("total=")[2]
+        if kind in {"some", "full"} and total.isascii() and total.isdecimal():
+            found[kind] = int(total) / 1_000_000
+    return found
+
+
+class _Pod(NamedTuple):
+    """A pod and the swap that it uses."""
+
+    used: int
+    uid: str
+    pod: records.Pod
+
+
+class _Found:
+    """What one look finds, by metric."""
+
+    def __init__(self) -> None:
+        self.values: dict[metrics.Reading, _Values] = {}
+
+    def put(self, metric: metrics.Reading, value: float | None, *labels: str) -> None:
+        """Note a value; None: it could not be read."""
+        if value is not None:
+            self.values.setdefault(metric, {})[labels] = value
+
+
+class Usage:
+    """Not thread-safe: everything runs in the event loop."""
+
+    def __init__(
+        self,
+        cgroups: cgroupfs.Cgroups,
+        proc: pathlib.Path,
+        *,
+        top: int,
+        root: Callable[[], str | None],
+        known: Callable[[], Collection[records.Pod]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`root` gives the cgroup above all pods, once it is found, and `known` the pods; `top` of them are listed."""
+        self._fs = cgroups
+        self._proc = proc
+        self._top = top
+        self._root = root
+        self._known = known
+        self._clock = clock
+        self._read_at = -math.inf
+        self._turn = -math.inf
+        self._reading = asyncio.Lock()
+
+    async def refresh(self) -> None:
+        """Read all, unless somebody just did."""
+        async with self._reading:
+            if self._clock() - self._read_at < FRESH_SECONDS:
+                return
+            found = _Found()
+            self._turn = self._clock()
+            total = self._node(found)
+            self._slices(found)
+            root = self._root()
+            if root is not None:
+                await self._pods(found, root, total)
+            for metric in READINGS:
+                metric.hold(found.values.get(metric, {}))
+            self._read_at = self._clock()
+
+    async def _pause(self) -> None:
+        """Let others have their turn where this one has lasted long enough."""
+        if self._clock() - self._turn >= TURN_SECONDS:
+            await asyncio.sleep(0)
+            self._turn = self._clock()
+
+    # The node
+
+    def _node(self, found: _Found) -> int | None:
+        """Gives the node's swap in bytes."""
+        sizes = facts.meminfo(hostfiles.text(self._proc / "meminfo") or "")
+        total, free = sizes.get("SwapTotal"), sizes.get("SwapFree")
+        found.put(TOTAL, total)
+        if total is not None and free is not None:
+            found.put(USED, max(0, total - free))
+        counted = cgroupfs.counts(hostfiles.text(self._proc / "vmstat") or "")
+        for metric, name in ((SWAPPED_IN, "pswpin"), (SWAPPED_OUT, "pswpout")):
+            if name in counted:
+                found.put(metric, counted[name] * self._fs.page)
+        for kind in ("anon", "file"):
+            found.put(REFAULTS, counted.get(f"workingset_refault_{kind}"), kind)
+        for resource in _RESOURCES:
+            for kind, seconds in stalls(hostfiles.text(self._proc / "pressure" / resource) or "").items():
+                found.put(STALLED, seconds, resource, kind)
+        return total
+
+    def _slices(self, found: _Found) -> None:
+        root = (self._root() or "").partition("/")[0]
+        names = (name for name in self._fs.dirs("") if name.endswith(".slice") and name != root)
+        used = [(self._bytes(name, cgroupfs.SWAP_CURRENT), name) for name in names]
+        for size, name in heapq.nlargest(_SLICES, [(size, name) for size, name in used if size is not None]):
+            found.put(SLICE_USED, size, name)
+            for resource in _RESOURCES:
+                for kind, seconds in stalls(self._pressure(name, resource)).items():
+                    found.put(SLICE_STALLED, seconds, name, resource, kind)
+
+    # Pods
+
+    async def _pods(self, found: _Found, root: str, total: int | None) -> None:
+        above: dict[str, int] = {}
+        users, given = [], 0
+        for pod in self._known():
+            used, limit = self._bytes(pod.path, cgroupfs.SWAP_CURRENT), self._bytes(pod.path, cgroupfs.SWAP_MAX)
+            if used is not None and limit is not None:
+                users.append(_Pod(used, pod.uid, pod))
+                given += limit
+            await self._pause()
+        if total is not None:
+            accessible = min(total, self._least(root, above))
+            found.put(ACCESSIBLE, accessible)
+            found.put(RESERVED, total - accessible)
+            found.put(UNASSIGNED, max(0, accessible - given))
+        for metric, event, count in self._events(root, PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS):
+            found.put(metric, count, event)
+        users.sort(reverse=True, key=lambda each: each[:2])
+        for each in users[: self._top]:
+            self._pod(found, each, above)
+            await self._pause()
+        if rest := users[self._top :]:
+            found.put(POD_USED, sum(each.used for each in rest), OTHER)
+        self._exposed(found)
+
+    def _exposed(self, found: _Found) -> None:
+        """Of the pods that were above their limit, those that took most, and then those that were so the longest."""
+        exposed = (pod for pod in self._known() if pod.tally.count)
+        for pod in heapq.nlargest(self._top, exposed, key=lambda each: (each.tally.grown, each.tally.milliseconds)):
+            found.put(exposure.POD_EXPOSURES, pod.tally.count, pod.uid)
+            found.put(exposure.POD_EXPOSED, pod.tally.milliseconds / 1000, pod.uid)
+            for cause, milliseconds in pod.tally.milliseconds_of.items():
+                found.put(exposure.POD_EXPOSED_BY_CAUSE, milliseconds / 1000, pod.uid, cause.value)
+            found.put(exposure.POD_GROWN, pod.tally.grown, pod.uid)
+
+    def _pod(self, found: _Found, user: _Pod, above: dict[str, int]) -> None:
+        uid, pod = user.uid, user.pod
+        limit = self._bytes(pod.path, cgroupfs.SWAP_MAX)
+        if limit is None:  # gone since
+            return
+        limit = min(limit, self._least(pod.path.rpartition("/")[0], above))
+        found.put(POD_USED, user.used, uid)
+        found.put(POD_LIMIT, _shown(limit), uid)
+        for metric, event, count in self._events(pod.path, POD_SWAP_EVENTS, POD_MEMORY_EVENTS):
+            found.put(metric, count, uid, event)
+        for container in itertools.islice(pod.containers.values(), _CONTAINERS):
+            used = self._bytes(container.path, cgroupfs.SWAP_CURRENT)
+            own = self._bytes(container.path, cgroupfs.SWAP_MAX)
+            if used is not None and own is not None:
+                # With crun the processes are in a cgroup of their own below.
+                inner = (self._limit(knob.path) for knob in container.knobs)
+                found.put(CONTAINER_USED, used, uid, container.id)
+                found.put(CONTAINER_LIMIT, _shown(min(own, limit, *inner)), uid, container.id)
+
+    def _events(
+        self, path: str, swap: metrics.Reading, memory: metrics.Reading
+    ) -> Iterator[tuple[metrics.Reading, str, int | None]]:
+        wanted = ((swap, cgroupfs.SWAP_EVENTS, _SWAP_EVENTS), (memory, cgroupfs.MEMORY_EVENTS, _MEMORY_EVENTS))
+        for metric, file, events in wanted:
+            counted = self._counts(path, file)
+            for event in events:
+                yield metric, event, counted.get(event)
+
+    def _least(self, path: str, known: dict[str, int]) -> int:
+        """The least limit of a cgroup and of those above it, up to the root of the file system."""
+        if path not in known:
+            above = values.NO_LIMIT if not path else self._least(path.rpartition("/")[0], known)
+            known[path] = min(self._limit(path), above)
+        return known[path]
+
+    # Files that may not be there
+
+    def _limit(self, path: str) -> int:
+        """A cgroup's own limit; none where it has no such file."""
+        found = self._bytes(path, cgroupfs.SWAP_MAX)
+        return values.NO_LIMIT if found is None else found
+
+    def _bytes(self, path: str, file: str) -> int | None:
+        try:
+            return self._fs.limit(path, file)
+        except cgroupfs.CgroupError:
+            return None
+
+    def _pressure(self, path: str, resource: str) -> str:
+        try:
+            return self._fs.pressure(path, resource)
+        except cgroupfs.CgroupError:
+            return ""
+
+    def _counts(self, path: str, file: str) -> Mapping[str, int]:
+        try:
+            return self._fs.counts(path, file)
+        except cgroupfs.CgroupError:
+            return {}
+
+
+def _shown(limit: int) -> float:
+    return math.inf if limit >= values.NO_LIMIT else limit
+
+
+READINGS: Final = (
+    *(TOTAL, USED, ACCESSIBLE, RESERVED, UNASSIGNED, SWAPPED_IN, SWAPPED_OUT, REFAULTS, STALLED),
+    *(SLICE_USED, SLICE_STALLED),
+    *(POD_USED, POD_LIMIT, POD_SWAP_EVENTS, POD_MEMORY_EVENTS, CONTAINER_USED, CONTAINER_LIMIT),
+    *(PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS),
+    *(exposure.POD_EXPOSURES, exposure.POD_EXPOSED, exposure.POD_EXPOSED_BY_CAUSE, exposure.POD_GROWN),
+)
+"""All that one look gives."""

@@ -1,0 +1,1 @@
+"""Makes files hold what is desired, one key at a time."""

@@ -1,0 +1,500 @@
+"""Brings one memory.swap.max to what it is to hold, and reads that it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from swapwarden.agent.desired import resolve
+from swapwarden.agent.drift import attribution, contention
+from swapwarden.agent.host import cgroupfs, values
+from swapwarden.agent.inventory import exposure, layout, records
+from swapwarden.agent.ledger import journal
+from swapwarden.agent.reconcile import headroom, swap_drain, trouble
+from swapwarden.api import names
+from swapwarden.api.violations import ViolationReason
+from swapwarden.kube import backoff
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+_KINDS: Final = ("pod", "container", "kubepods")
+WRITES = metrics.counter(
+    "swapwarden_agent_writes_total",
+    "Writes to memory.swap.max, by kind of cgroup (pod, container, kubepods, system) and result: ok, overwritten (by"
+    " another at the same moment), gone (with its cgroup), denied, error.",
+    labels=("kind", "result"),
+    known=itertools.product(_KINDS, ("ok", "overwritten", "gone", "denied", "error")),
+)
+REPAIRS = metrics.counter(
+    "swapwarden_agent_repairs_total",
+    "Values of memory.swap.max that another writer undid and the agent wrote again, by kind of cgroup (pod, container,"
+    " kubepods, system) and by whether they were above or below what was wanted.",
+    labels=("kind", "direction"),
+    known=itertools.product(_KINDS, ("above", "below")),
+)
+REPAIR_SECONDS = metrics.histogram(
+    "swapwarden_agent_repair_seconds",
+    "From when the agent noticed another writer's value to when it read that its own was back.",
+    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0),
+)
+ENFORCED_SECONDS = metrics.histogram(
+    "swapwarden_agent_pod_enforced_seconds",
+    "From when the agent saw a new pod's cgroup to when it held what the node's state says of the pod; the state may"
+    " arrive after the cgroup.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+
+ATTEMPTS: Final = 5
+"""Writes in a row to a file that another writer changes at the same time, before letting other files have a turn."""
+CONTESTED_SECONDS: Final = 0.01
+FILE_SECONDS: Final = (0.01, 5.0)
+"""First and longest bound of the wait for the files of a cgroup that has just been made."""
+FILE_ATTEMPTS: Final = 9
+"""Looks for such files, within some seconds, after which their lack is a failure."""
+FAILED_SECONDS: Final = trouble.RETRY_SECONDS
+"""First and longest bound of the wait before trying a refused write again."""
+DRAIN_SECONDS: Final = (2.0, 30.0)
+"""Between looks at a cgroup that uses more swap than wanted: the kernel does not tell when it shrinks.
+
+Often while it does; the longer it has stood still, the seldomer, for an idle process may keep its pages out for ever.
+"""
+
+
+class ContestedError(cgroupfs.CgroupError):
+    """Another writer changes the file as often as the agent does."""
+
+
+class _LaterError(Exception):
+    """The file is to hold more, and others are yet to be lowered."""
+
+
+class _Raise(NamedTuple):
+    """A file that is to hold more, with the arguments of `settle`: after those that are to hold less."""
+
+    knob: records.Knob
+    noticed: float
+    since: float
+    ran: names.Cause | None
+
+
+class Settler:
+    """Not thread-safe; never waits. What cannot be settled at once is tried again by a timer of the event loop."""
+
+    def __init__(
+        self,
+        cgroups: cgroupfs.Cgroups,
+        book: journal.Journal,
+        space: headroom.Room,
+        why: attribution.Rewrites,
+        *,
+        own_uid: str,
+        again: Callable[[records.Knob], None],
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`again` is called to settle a file once more; `changed` when what the status tells may be another."""
+        self._fs = cgroups
+        self._journal = book
+        self._room = space
+        self._rewrites = why
+        self._own_uid = own_uid
+        self._again = again
+        self._changed = changed
+        self._clock = clock
+        self.writes = 0
+        """So many writes were made; the last one to a file is its `number`."""
+        self._fights = contention.Fights(clock)
+        self._raises: list[_Raise] | None = None
+        """What waits while other files are lowered; None where nothing has to."""
+        self._unlowered: set[records.Knob] = set()
+        """What is to be lowered, and was not seen to be."""
+        self._barred: set[records.Knob] = set()
+        """What waits for one of these."""
+
+    @contextlib.contextmanager
+    def lowering_first(self) -> Iterator[None]:
+        """Of the files settled in this context, raise those that are to hold more at its end, in the same order.
+
+        What a cgroup can use is the least of its own limit and of those above it. Were one of them raised while another
+        one is yet to be lowered, it could for a moment use more than both the old limits and the new ones allow. Within
+        another such context it is that one's end.
+        """
+        if self._raises is not None:
+            yield
+            return
+        waiting = self._raises = []
+        try:
+            yield
+        finally:
+            self._raises = None
+            for knob, noticed, since, ran in waiting:
+                self.settle(knob, noticed, since=since, ran=ran)
+
+    def settle(
+        self, knob: records.Knob, noticed: float, *, since: float | None = None, ran: names.Cause | None = None
+    ) -> None:
+        """Bring one file to its target. It never raises: what fails is the file's own failure, and is tried again.
+
+        `noticed` is when the agent heard, or looked, that it may not hold it, and `since` from when it may not have,
+        where that is earlier. `ran` says why its pod may have run before it ever did.
+        """
+        before = knob.standing
+        self.cancel(knob)
+        try:
+            wait = self._try(knob, noticed, noticed if since is None else since, ran=ran)
+        except _LaterError:
+            self._lowered(knob)
+            return
+        except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
+            self._fail(knob, ViolationReason.INTERNAL_ERROR, trouble.fault(str(knob), error))
+            if not self._may_be_above(knob):
+                self._lowered(knob)
+            wait = self._next_try(knob)
+        if wait is not None:
+            knob.retry = asyncio.get_running_loop().call_later(wait, self._again, knob)
+        if knob.standing != before:
+            self._changed()
+
+    def _try(self, knob: records.Knob, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
+        """As `settle`; gives the seconds after which to look again, None for never."""
+        try:
+            wait = self._bring(knob, noticed, since, ran=ran)
+        except cgroupfs.GoneError as error:
+            return self._gone(knob, error)
+        except cgroupfs.TransientError as error:
+            return self._pending(knob, error)
+        except ContestedError as error:
+            self._fail(
+                knob, ViolationReason.ACCESS_DENIED if knob.is_inner else ViolationReason.WRITE_FAILED, str(error)
+            )
+            return self._next_try(knob) if knob.is_inner else CONTESTED_SECONDS
+        except cgroupfs.CgroupError as error:
+            return self._refused(knob, error)
+        knob.failed, knob.reason = "", ViolationReason.WRITE_FAILED
+        knob.missing = knob.refused = None
+        self._lowered(knob)
+        self._time_enforcement(knob)
+        return wait
+
+    def cancel(self, knob: records.Knob) -> None:
+        """Do not try again."""
+        if knob.retry is not None:
+            knob.retry.cancel()
+            knob.retry = None
+
+    def drop(self, knob: records.Knob) -> None:
+        """The cgroup is gone."""
+        self.cancel(knob)
+        self._room.forget(knob.path)
+        self._journal.forget(knob.path)
+        self._barred.discard(knob)
+        self._lowered(knob)
+
+    def is_to_put_back(self, knob: records.Knob) -> bool:
+        """Whether the file holds a value of ours and should not."""
+        if knob.target is not resolve.Hold.PUT_BACK:
+            return False
+        entry = self._journal.get(knob.path, knob.inode)
+        return entry is not None and entry.found is not None
+
+    def _bring(self, knob: records.Knob, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
+        """As `_try`."""
+        if knob.target is resolve.Hold.LEAVE:
+            return self._settled(knob, knob.found)
+        if knob.above is None:  # until it was looked at
+            knob.above = records.Above(since, ran)
+        looked = self._clock()
+        found = self._fs.limit(knob.path)
+        down = None if knob.settled else names.Cause.AGENT_DOWN
+        for _ in range(ATTEMPTS):
+            limit = knob.limit = self._limit(knob, found)
+            if limit is None:
+                knob.holds = None
+                return self._settled(knob, found, looked=looked)
+            swap = 0 if limit >= values.NO_LIMIT else self._fs.in_use(knob.path)
+            usages = functools.partial(self._room.usages, knob.path)
+            # What is put back is what was there, be it more.
+            less = knob.cap and isinstance(knob.target, int)
+            if less:  # it is as good, so there is nothing to fight about
+                knob.fight = None
+            cap = less or self._fights.yields(knob, limit)
+            above = functools.partial(self._above, knob)
+            held, units = knob.holds, knob.is_units(found)
+            goal = limit
+            barred = held is not None and held < min(found, limit) and self._is_barred(knob)
+            if held is not None and barred:
+                goal = held  # another raised it; to its own limit it is raised when the others are lowered
+            action = swap_drain.decide(
+                goal, found, swap, usages, cap=cap, held=held, units=units, above=above, page=self._fs.page
+            )
+            if action.write is None:
+                knob.holds = found
+                wait = self._settled(
+                    knob, found, swap, looked=looked, draining=action.draining, cut=found <= limit, seen=not barred
+                )
+                return self._fights.left(knob) if wait is None else wait
+            if self._raises is not None and action.write > found:
+                self._raises.append(_Raise(knob, noticed, since, ran))
+                raise _LaterError
+            if action.write > found and self._is_barred(knob):
+                return self._settled(knob, found, swap, looked=looked, seen=False)
+            if action.write < found:
+                self._unlowered.add(knob)
+                since, ran = min(since, knob.above.since), ran or knob.above.ran
+            self._write(knob, found, action.write)
+            looked = self._clock()
+            again = self._fs.limit(knob.path)
+            self._account(knob, found, action.write, noticed, since, swap=swap, ran=ran, down=down)
+            WRITES.inc(knob.kind, "ok" if again == action.write else "overwritten")
+            since = self._clock()
+            if again != action.write:
+                noticed = since
+            knob.above = records.Above(since, None)  # as was seen, or until it was: not only from the next event on
+            knob.holds = action.write
+            ran = down = None
+            found = again
+        raise ContestedError(f"{knob.path}: another writer changes it all the time")
+
+    def _above(self, knob: records.Knob) -> int:
+        """The least limit of the cgroups above a file's; where others just lowered the pod's, what that is to be."""
+        least = values.NO_LIMIT
+        for path in layout.above(knob.path):
+            with contextlib.suppress(cgroupfs.CgroupError):
+                found = self._fs.limit(path)
+                if knob.pod is not None and path == knob.pod.path:
+                    found = max(found, knob.pod.knob.holds or 0)
+                least = min(least, found)
+        return least
+
+    def _is_barred(self, knob: records.Knob) -> bool:
+        """Whether a file is not to be raised yet, because one below it cannot be written.
+
+        What is to hold less there would have what this one is given. It waits until the other is written, or gone, or
+        to hold something else: of too little swap no promise is broken, and the status tells of the other.
+        """
+        barred = any(each.path.startswith(f"{knob.path}/") and _bars(each, knob) for each in self._unlowered)
+        (self._barred.add if barred else self._barred.discard)(knob)
+        return barred
+
+    def _lowered(self, knob: records.Knob) -> None:
+        """Let those go on that waited for it."""
+        if knob not in self._unlowered:
+            return
+        self._unlowered.remove(knob)
+        for each in [each for each in self._barred if knob.path.startswith(f"{each.path}/")]:
+            self._barred.remove(each)
+            self.cancel(each)
+            each.retry = asyncio.get_running_loop().call_later(0, self._again, each)
+
+    def _limit(self, knob: records.Knob, found: int) -> int | None:
+        """The number that the file is to hold; None where it is no business of the agent's."""
+        if isinstance(knob.target, int):
+            return knob.target
+        entry = self._journal.get(knob.path, knob.inode)
+        if entry is None or entry.found is None:
+            return None
+        if found not in entry.wrote and not (entry.covered and found == 0):
+            if found != entry.found:
+                log.info("a value of another writer is left as it is", extra={"cgroup": f"/{knob.path}"})
+            self._journal.seen(knob.path, knob.inode)
+            return None
+        return entry.found
+
+    def _settled(
+        self,
+        knob: records.Knob,
+        found: int,
+        swap: int = 0,
+        *,
+        looked: float | None = None,
+        draining: bool = False,
+        cut: bool = False,
+        seen: bool = True,
+    ) -> float | None:
+        """Note how a file stands that is not to be written now; gives the seconds after which to look again.
+
+        It was read after `looked`; `seen`, unless it holds less than it is to, for want of others.
+        """
+        if looked is not None:
+            knob.right, knob.right_watch = max(looked, knob.right), knob.watch
+        knob.seen = seen
+        if not (draining and knob.draining) or (found, swap) != (knob.found, knob.swap):
+            knob.moved = self._clock()
+        knob.found, knob.swap, knob.draining = found, swap, draining
+        knob.above = None
+        if draining and cut:
+            self._room.expect(knob.path)
+        else:
+            self._room.forget(knob.path)
+        self._put_back_done(knob, found)
+        if not draining:
+            return None
+        least, most = DRAIN_SECONDS
+        return min(most, max(least, (self._clock() - knob.moved) / 2))
+
+    def _put_back_done(self, knob: records.Knob, found: int) -> None:
+        entry = self._journal.get(knob.path, knob.inode)
+        if knob.target is resolve.Hold.PUT_BACK and entry is not None and entry.found == found:
+            self._journal.seen(knob.path, knob.inode)
+            knob.holds = None
+
+    def _write(self, knob: records.Knob, found: int, value: int) -> None:
+        if self._fs.inode(knob.path) != knob.inode:  # another cgroup, of which the event is yet to be heard
+            raise cgroupfs.GoneError(f"{knob.path}: made anew")
+        self._journal.writing(knob.path, knob.inode, found, value)
+        if knob.unit is None:
+            entry = self._journal.get(knob.path, knob.inode)
+            knob.unit = None if entry is None else entry.units
+        self._fs.set_limit(knob.path, value)
+        knob.written = self._clock()
+        self.writes += 1
+        knob.number = self.writes
+        log.debug("wrote", extra={"cgroup": f"/{knob.path}", "found": values.render(found), "wrote": value})
+
+    def _account(
+        self,
+        knob: records.Knob,
+        found: int,
+        value: int,
+        noticed: float,
+        since: float,
+        *,
+        swap: int,
+        ran: names.Cause | None,
+        down: names.Cause | None,
+    ) -> None:
+        """Count a repair, and an exposure where a pod that runs something was above its value.
+
+        `down` is the cause of what the agent found when it came up.
+        """
+        foreign = knob.holds is not None and found != knob.holds
+        now, until = self._clock(), time.time()
+        exposed, pod = None, knob.pod
+        if found > value and (foreign or ran) and pod is not None and pod.containers and not self._is_bound(knob, pod):
+            # Beyond what it is to have, not beyond what is written: while it drains, that leaves it room.
+            used, limit = max(swap, self._used(knob)), value if knob.limit is None else knob.limit
+            # A pod that was above several of its limits at once was so for that time once.
+            lasted = pod.tally.lasted(since, now)
+            grown = max(0, used - max(knob.swap, limit))
+            grown = pod.tally.taken(grown, own=knob is pod.knob, noticed=since)
+            exposed = exposure.Exposure(1, lasted * 1000, grown)
+            knob.swap = used  # what is counted once is not counted in the next write's turn
+            pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
+            self._changed()
+        knob.right = now
+        if foreign:
+            REPAIRS.inc(knob.kind, "above" if found > value else "below")
+            if down is None:
+                REPAIR_SECONDS.observe(now - noticed)
+            self._rewrites.note(knob, found, noticed, exposed=exposed, cause=down)
+            if found < value and not knob.is_units(found):
+                self._fights.lowered(knob, value)
+        elif exposed is not None and ran is not None and pod is not None:
+            pod.tally.attribute(ran, exposed)
+
+    def _is_bound(self, knob: records.Knob, pod: records.Pod) -> bool:
+        """Whether a cgroup above it in its pod is to hold no more, and holds no more than the agent left in this one.
+
+        What is below that can use no more whatever its own file holds. Where the one above was written over, too, that
+        is an exposure of its own; and while it drains, it may hold more than what is below is to have.
+        """
+        limit = values.NO_LIMIT if knob.limit is None else knob.limit
+        for above in pod.knobs():
+            if above.holds is None or above.limit is None or above.limit > limit:
+                continue
+            if knob.path.startswith(f"{above.path}/"):
+                with contextlib.suppress(cgroupfs.CgroupError):
+                    if self._fs.limit(above.path) <= max(limit, knob.holds or 0):
+                        return True
+        return False
+
+    def _used(self, knob: records.Knob) -> int:
+        """Bytes of swap in use; 0 where that cannot be read: the write that it is about has been made."""
+        try:
+            return self._fs.in_use(knob.path)
+        except cgroupfs.CgroupError:
+            return 0
+
+    def _time_enforcement(self, knob: records.Knob) -> None:
+        """Once for each new pod, when it holds what a state says."""
+        pod = knob.pod
+        if pod is None or knob is not pod.knob or pod.enforced or not pod.stated:
+            return
+        if isinstance(knob.target, int) and knob.found == knob.target:
+            pod.enforced = True
+            ENFORCED_SECONDS.observe(self._clock() - pod.since)
+
+    def _gone(self, knob: records.Knob, error: cgroupfs.CgroupError) -> float | None:
+        """The file is not there: its cgroup went (events say so), or was only just made and has no files yet."""
+        with contextlib.suppress(cgroupfs.CgroupError):
+            if self._fs.inode(knob.path) != knob.inode:
+                WRITES.inc(knob.kind, "gone")
+                return None
+        return self._pending(knob, error)
+
+    def _pending(self, knob: records.Knob, error: cgroupfs.CgroupError) -> float:
+        """The file is not there, or empty: for a moment that is as it should be."""
+        knob.seen = False
+        if knob.missing is None:
+            knob.missing = backoff.Backoff(*FILE_SECONDS)
+        if knob.missing.failures >= FILE_ATTEMPTS:
+            # Whoever owns a container's cgroup can take the files of those in it away.
+            self._fail(
+                knob, ViolationReason.ACCESS_DENIED if knob.is_tenants else ViolationReason.WRITE_FAILED, str(error)
+            )
+        return knob.missing.next()
+
+    def _refused(self, knob: records.Knob, error: cgroupfs.CgroupError) -> float | None:
+        denied = isinstance(error, cgroupfs.DeniedError)
+        WRITES.inc(knob.kind, "denied" if denied else "error")
+        if denied and knob.container and knob.pod is not None and knob.pod.uid == self._own_uid:
+            # With nsdelegate nobody may write to the cgroup that is the root of their own namespace.
+            knob.seen = True
+            self._lowered(knob)
+            return None
+        kept_out = denied and knob.is_tenants and not isinstance(error, cgroupfs.ReadOnlyError)
+        if kept_out and self._may_be_above(knob):
+            self._unlowered.add(knob)
+        elif kept_out:
+            self._lowered(knob)
+        if not knob.failed:
+            trouble.warn("cannot set memory.swap.max; trying again", str(knob), str(error))
+        self._fail(knob, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
+        return self._next_try(knob)
+
+    def _may_be_above(self, knob: records.Knob) -> bool:
+        """Whether a file that its owner keeps the agent from may hold more than it is to, for all that is known."""
+        if not isinstance(knob.target, int):
+            return False
+        try:
+            return self._fs.limit(knob.path) > knob.target
+        except Exception:  # noqa: BLE001 it is asked where the same has failed already, and was said
+            return True
+
+    @staticmethod
+    def _fail(knob: records.Knob, reason: ViolationReason, message: str) -> None:
+        knob.seen = False
+        knob.reason, knob.failed = reason, message
+
+    @staticmethod
+    def _next_try(knob: records.Knob) -> float:
+        if knob.refused is None:
+            knob.refused = backoff.Backoff(*FAILED_SECONDS)
+        return knob.refused.next()
+
+
+def _bars(low: records.Knob, high: records.Knob) -> bool:
+    """Whether a file may not be raised while one below it is not lowered: not where that keeps other pods from more.
+
+    A container is bounded by its pod's own limit, which is not raised. And a mistake of the agent's about one pod is
+    that pod's: it may use what its file holds, as before, and its violation says so. What the kernel refuses to lower
+    bars all above it: that is no pod's doing, and of too little swap no promise is broken.
+    """
+    return high.pod is low.pod or not (low.is_tenants or low.reason is ViolationReason.INTERNAL_ERROR)

@@ -1,0 +1,244 @@
+"""Makes settings of the node's kernel hold what the state says: memory management, and zswap.
+
+The kernel does not tell when another writer changes them, so they are compared from time to time. It may be long in
+taking a value: for a compressor of zswap it starts modprobe, and waits. So all of this is done in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pathlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from swapwarden.agent.desired import spec
+from swapwarden.agent.host import settingfiles, worker
+from swapwarden.agent.ledger import originals
+from swapwarden.agent.reconcile import held, problems
+from swapwarden.api import names
+from swapwarden.kube import backoff
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = (2.0, 120.0)
+"""First and longest bound of the wait before trying a refused write again."""
+WRITE_SECONDS: Final = 30.0
+"""How long the kernel may take over all settings before that is told. It is left to go on."""
+_NUMBER: Final = re.compile(r"[0-9]{1,8}")
+
+
+class Folder(NamedTuple):
+    """A folder with settings, on the host, and what gives it to the agent."""
+
+    host: str
+    flag: str
+    chart: str
+
+
+VM: Final = Folder("/proc/sys/vm", "--vm-root", "agent.kernel.vm")
+ZSWAP: Final = Folder("/sys/module/zswap/parameters", "--zswap-root", "agent.kernel.zswap")
+
+
+class Setting(NamedTuple):
+    """A file that may be written, and with what: a state is no reason to write anything else."""
+
+    folder: Folder
+    file: str
+    values: re.Pattern[str]
+    hint: str = ""
+    """What to do where the kernel refuses a value."""
+
+
+SETTINGS: Final = {
+    "vm.swappiness": Setting(VM, "swappiness", _NUMBER),
+    "vm.min_free_kbytes": Setting(VM, "min_free_kbytes", _NUMBER),
+    "vm.watermark_scale_factor": Setting(VM, "watermark_scale_factor", _NUMBER),
+    "vm.page-cluster": Setting(VM, "page-cluster", _NUMBER),
+    # The kernel looks for a module of the name that it is given: none but compressors may be named.
+    "zswap.compressor": Setting(
+        ZSWAP,
+        "compressor",
+        re.compile(r"lzo|lzo-rle|lz4|lz4hc|zstd|deflate|842"),
+        "; load its module on the node, or choose one that /proc/crypto lists",
+    ),
+    "zswap.max_pool_percent": Setting(ZSWAP, "max_pool_percent", _NUMBER),
+    # Last: it begins with the others as they are to be.
+    "zswap.enabled": Setting(ZSWAP, "enabled", re.compile(r"[YN]")),
+}
+"""In the order in which they are written."""
+
+
+class Kernel:
+    """Not thread-safe: all but the files is of one event loop."""
+
+    def __init__(
+        self,
+        book: originals.Originals,
+        roots: Mapping[Folder, pathlib.Path],
+        *,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`roots`: where the folders that the agent was given are. `changed` is called when `shortfalls` is another."""
+        self._originals = book
+        self._held = held.Held(book, self)
+        self._roots = roots
+        self._changed = changed
+        self._state: spec.State | None = None
+        self._due = asyncio.Event()
+        self._aside = worker.Aside("kernel-settings")
+        self._backoff = backoff.Backoff(*RETRY_SECONDS)
+        self.shortfalls: tuple[problems.Shortfall, ...] = ()
+        self.to_put_back = 0
+        """Settings that hold a value of ours and should not."""
+
+    @property
+    def concerned(self) -> bool:
+        """Whether there is anything to tell of."""
+        asked = self._state is not None and (self._state.kernel or self._state.refused)
+        return bool(asked or self.shortfalls)
+
+    def apply(self, state: spec.State) -> None:
+        """Put a state in force: `run` brings the settings to it, and until then `shortfalls` says so."""
+        before, self._state = self._state, state
+        if before is not None and _asked(before) == _asked(state):
+            return
+        kept = frozenset(self._originals.names()) & SETTINGS.keys()
+        self.to_put_back = sum(_is_to_put_back(name, state) for name in kept)
+        pending = sorted(kept | state.kernel.keys() | state.refused.keys())
+        self.shortfalls = tuple(
+            problems.Shortfall(name, names.Shortfall.PENDING, "the agent is about to write it") for name in pending
+        )
+        if pending:
+            # What failed was something else: nobody who waits for this one waits for that.
+            self._backoff.reset()
+            self._due.set()
+        self._changed()
+
+    def check(self) -> None:
+        """Compare every setting with what is wanted, soon. Before there is a state, nothing is."""
+        if self._state is not None and (self._state.kernel or self.shortfalls):
+            self._due.set()
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            await self._due.wait()
+            wait = await self.bring()
+            if wait is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._due.wait()
+                self._due.set()
+
+    async def bring(self) -> float | None:
+        """Bring every setting to what is wanted; gives the seconds after which to try again, None for never."""
+        self._due.clear()
+        state = self._state
+        if state is None:
+            return None
+        try:
+            found = await self._aside.do(lambda: tuple(self._settled(state)), WRITE_SECONDS)
+        except TimeoutError:
+            message = f"the kernel has been at it for {WRITE_SECONDS:.0f} s: look for a modprobe that hangs on the node"
+            concerned = sorted(state.kernel.keys() | (frozenset(self._originals.names()) & SETTINGS.keys()))
+            found = tuple(problems.Shortfall(name, names.Shortfall.WRITE_FAILED, message) for name in concerned)
+            left = self.to_put_back
+        except Exception:
+            self._due.set()  # for who goes on after it
+            raise
+        else:
+            left = self._held.to_put_back
+        if self._state is None or _asked(self._state) != _asked(state):
+            return None  # `apply` has said what holds until the next turn
+        self.to_put_back = left
+        before, self.shortfalls = self.shortfalls, found
+        for short in found:
+            if short not in before:
+                log.warning("a setting of the node is not as its profile asks: %s: %s", short.name, short.message)
+        self._changed()
+        if any(short.reason is names.Shortfall.WRITE_FAILED for short in found):
+            return self._backoff.next()
+        self._backoff.reset()
+        return None
+
+    def _settled(self, state: spec.State) -> list[problems.Shortfall]:
+        found = [problems.Shortfall(name, names.Shortfall.REFUSED, why) for name, why in state.refused.items()]
+        found += [
+            problems.Shortfall(name, names.Shortfall.NOT_SUPPORTED, "this agent does not know it: update it")
+            for name in state.kernel
+            if name not in SETTINGS
+        ]
+        self._held.to_put_back = 0
+        for name in SETTINGS:
+            value = state.kernel.get(name)
+            try:
+                if value is None or _is_to_put_back(name, state):
+                    self._held.put_back(name)
+                    if value is not None and state.mode is names.Mode.AUDIT:
+                        self._check(name, value)
+                        self._held.compare(name, value)
+                else:
+                    self._check(name, value)
+                    self._held.bring(name, value)
+            except problems.ShortError as short:
+                found.append(problems.Shortfall(name, short.reason, str(short)))
+        return found
+
+    def _check(self, name: str, value: str) -> None:
+        self._file(name)
+        if not SETTINGS[name].values.fullmatch(value):
+            raise problems.ShortError(names.Shortfall.NOT_SUPPORTED, f"this agent does not write {value!r}: update it")
+
+    def _file(self, name: str) -> pathlib.Path:
+        setting = SETTINGS[name]
+        root = self._roots.get(setting.folder)
+        if root is None:
+            folder = setting.folder
+            raise problems.ShortError(
+                names.Shortfall.NO_ACCESS,
+                f"the agent has no access to {folder.host}: set {folder.chart} to true in the chart ({folder.flag})",
+            )
+        return root / setting.file
+
+    def read(self, name: str) -> str:
+        """As held.Files."""
+        file, setting = self._file(name), SETTINGS[name]
+        try:
+            return settingfiles.read(file)
+        except settingfiles.AbsentError:
+            message = f"the node's kernel has no {setting.folder.host}/{setting.file}: leave it out of the profile"
+            raise problems.ShortError(names.Shortfall.NOT_SUPPORTED, message) from None
+        except settingfiles.SettingError as error:
+            raise problems.ShortError(names.Shortfall.WRITE_FAILED, f"cannot be read: {error}") from None
+
+    def write(self, name: str, value: str) -> None:
+        """As held.Files."""
+        setting = SETTINGS[name]
+        try:
+            settingfiles.write(self._file(name), value)
+        except settingfiles.SettingError as error:
+            held.WRITES.inc(name, "error")
+            message = f"the kernel refuses {value} ({error}){setting.hint}"
+            raise problems.ShortError(names.Shortfall.WRITE_FAILED, message) from None
+        found = self.read(name)
+        if found != value:
+            held.WRITES.inc(name, "error")
+            raise problems.ShortError(
+                names.Shortfall.WRITE_FAILED, f"holds {found} after {value} was written{setting.hint}"
+            )
+        held.WRITES.inc(name, "ok")
+
+    def label(self, name: str) -> str:
+        """As held.Files."""
+        return name
+
+
+def _asked(state: spec.State) -> tuple[object, ...]:
+    return state.mode, state.kernel, state.refused
+
+
+def _is_to_put_back(name: str, state: spec.State) -> bool:
+    return name not in state.kernel or state.mode is not names.Mode.ENFORCE

@@ -1,0 +1,283 @@
+"""Slices and services of the node that a profile names: their memory.swap.max, raw and watched as that of pods.
+
+How their I/O fares on disks with swap is seen to by unitio, for the cgroups that are found here.
+
+What is to be written is said by the state, which names units as systemd does. A name is looked for among the cgroups
+that are there; no path is made of it. The cgroups of pods are never among these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from swapwarden.agent.desired import resolve, spec
+from swapwarden.agent.host import cgroupfs, inotify, watches
+from swapwarden.agent.inventory import layout, records
+from swapwarden.agent.ledger import journal
+from swapwarden.agent.reconcile import file_reconciler, problems, trouble, unit_io
+from swapwarden.api import names
+
+_SLICE: Final = ".slice"
+_SYSTEM: Final = "system.slice"
+
+
+class Home(records.Watched):
+    """A cgroup in which units that are named come and go."""
+
+    __slots__ = ("inode",)
+
+    def __init__(self, inode: int) -> None:
+        super().__init__()
+        self.inode = inode
+
+
+class Unit(records.Knob):
+    """The memory.swap.max of a unit."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, path: str, inode: int) -> None:
+        super().__init__(path, inode, None)
+        self.name = name
+        self.unit = None  # who runs the node may have given it a MemorySwapMax
+
+    @property
+    def kind(self) -> str:
+        """Label of metrics."""
+        return "system"
+
+    @property
+    def is_tenants(self) -> bool:
+        """A service with Delegate= may own its cgroup."""
+        return True
+
+
+class Units:
+    """Not thread-safe: everything runs in the event loop of the enforcer, which settles what is written to."""
+
+    def __init__(
+        self,
+        cgroups: cgroupfs.Cgroups,
+        book: journal.Journal,
+        watching: watches.Watches,
+        settles: file_reconciler.Settler,
+        io: unit_io.UnitIo,
+        *,
+        held_at_zero: Callable[[str], bool],
+    ) -> None:
+        """`held_at_zero` tells which units systemd holds at 0 by the agent's doing (dropins)."""
+        self.io = io
+        self._held_at_zero = held_at_zero
+        self._fs = cgroups
+        self._journal = book
+        self._watches = watching
+        self._settler = settles
+        self._names: frozenset[str] = frozenset()
+        self._homes: dict[str, Home] = {}
+        self._home_names: frozenset[str] = frozenset()
+        """A slice that is made anew is to be watched anew."""
+        self._lacking: list[problems.Shortfall] = []
+        self.unfinished = ""
+        """Why `bring` did not get through with all of them; empty where it did."""
+        self._audit = False
+        self._units: dict[str, Unit] = {}
+        """By path."""
+
+    def bring(self, state: spec.State, root: str, noticed: float) -> None:
+        """Bring the units that the state names to what it says, and others back. `root` is the cgroup above all pods.
+
+        To be called again whenever units may have come or gone.
+        """
+        wants = state.system or spec.System(None, ())
+        self._names = frozenset(wants.units)
+        self._audit = state.mode is names.Mode.AUDIT
+        self._lacking = []
+        self.unfinished = ""
+        found: dict[str, str] = {}
+        for name in wants.units:
+            try:
+                found[self._find(name, root)] = name
+            except problems.ShortError as short:
+                self._lacking.append(problems.Shortfall(name, short.reason, str(short)))
+        with self._each("slices and services"):
+            self._watch_homes(found, root)
+        self._bring_limits(found if wants.limit is not None else {}, wants.limit or 0, state.mode, noticed)
+        with self._each("io"):
+            self.io.bring(wants, state.mode, found)
+
+    @contextlib.contextmanager
+    def _each(self, name: str) -> Iterator[None]:
+        """What fails with one of them stops none of the others."""
+        try:
+            yield
+        except cgroupfs.CgroupError as error:
+            self._lack(name, f"cannot be read: {error}")
+        except Exception as error:  # noqa: BLE001 a mistake about one of them
+            self._lack(name, trouble.fault(name, error))
+
+    def _lack(self, name: str, message: str) -> None:
+        self.unfinished = message
+        self._lacking.append(problems.Shortfall(name, names.Shortfall.WRITE_FAILED, message))
+
+    def _bring_limits(self, found: Mapping[str, str], limit: int, mode: names.Mode, noticed: float) -> None:
+        left = {path: path.rpartition("/")[2] for path in self._journal.paths() if not _is_of_pods(path)}
+        # Ancestors first: a path sorts before those below it.
+        for path, name in sorted({**left, **{path: unit.name for path, unit in self._units.items()}, **found}.items()):
+            with self._each(name):
+                self._bring_limit(path, name, limit if path in found else resolve.Hold.PUT_BACK, mode, noticed)
+
+    def _bring_limit(self, path: str, name: str, shadow: resolve.Target, mode: names.Mode, noticed: float) -> None:
+        if path in self._units and self._fs.inode(path) != self._units[path].inode:
+            self._drop(path)
+        unit = self._known(path, name)
+        if unit is None:
+            return
+        unit.shadow = shadow
+        unit.aim(shadow if mode is names.Mode.ENFORCE else resolve.Hold.PUT_BACK)
+        self._settler.settle(unit, noticed)
+        done = not unit.failed and not self._settler.is_to_put_back(unit) and not self._is_covered(unit)
+        if shadow is resolve.Hold.PUT_BACK and done:
+            self._drop(path)
+
+    def concerns(self, owner: records.Watched, event: inotify.Event) -> bool:
+        """Whether something happened to a unit that is named: `bring` then is to be called."""
+        return isinstance(owner, Home | records.Parent) and (
+            event.name in self._names or event.name in self._home_names
+        )
+
+    def rewritten(self, knob: records.Knob) -> bool:
+        """Another writer gave a file the value that it holds now. Whether that says anything new of systemd's 0."""
+        if not isinstance(knob, Unit):
+            return False
+        before = self._is_covered(knob)
+        covered = self._is_at_zero(knob.path) and (before or self._held_at_zero(knob.name))
+        if covered != before:
+            self._journal.cover(knob.path, knob.inode, covered=covered)
+        return covered != before
+
+    def _is_covered(self, unit: Unit) -> bool:
+        entry = self._journal.get(unit.path, unit.inode)
+        return entry is not None and entry.covered
+
+    def _is_at_zero(self, path: str) -> bool:
+        try:
+            return self._fs.limit(path) == 0
+        except cgroupfs.CgroupError:  # settling the file fails, too, and says why
+            return False
+
+    def knobs(self) -> Iterator[records.Knob]:
+        """The files that are in hand."""
+        return iter(list(self._units.values()))
+
+    @property
+    def concerned(self) -> bool:
+        """Whether there is anything to tell of."""
+        return bool(self._names or self._units or self.io.shortfalls)
+
+    @property
+    def to_put_back(self) -> int:
+        """Files that hold a value of ours and should not."""
+        return sum(map(self._settler.is_to_put_back, self._units.values())) + self.io.to_put_back
+
+    def shortfalls(self) -> Iterator[problems.Shortfall]:
+        """What is not as the state says."""
+        yield from self._lacking
+        yield from self.io.shortfalls
+        for unit in self._units.values():
+            short = self._short(unit)
+            if short is not None:
+                yield short
+
+    def _short(self, unit: Unit) -> problems.Shortfall | None:
+        if unit.failed:
+            return problems.Shortfall(unit.name, names.Shortfall.WRITE_FAILED, unit.failed)
+        if unit.draining:
+            # To the MiB: it moves all the time.
+            more = (
+                f"{unit.swap >> 20} MiB of swap are still in use; they can grow little, and fall as pages are touched"
+            )
+            return problems.Shortfall(unit.name, names.Shortfall.DRAINING, more)
+        if unit.target is resolve.Hold.PUT_BACK and self._is_covered(unit):
+            more = (
+                "systemd takes it back to 0 until it reads its units again: run `systemctl daemon-reload` on the node"
+            )
+            return problems.Shortfall(unit.name, names.Shortfall.RELOAD_NEEDED, more)
+        if self._audit and resolve.differs(unit.shadow, unit.found, cap=False):
+            return problems.Shortfall(unit.name, names.Shortfall.AUDIT, "memory.swap.max would be lowered")
+        return None
+
+    def _find(self, name: str, root: str) -> str:
+        """The path of a unit's cgroup."""
+        path = self._slice(name) if name.endswith(_SLICE) else self._service(name)
+        if path is None:
+            raise problems.ShortError(names.Shortfall.NOT_FOUND, "the node has no cgroup of this name now")
+        if root == path or root.startswith(f"{path}/"):
+            raise problems.ShortError(
+                names.Shortfall.REFUSED,
+                "the node's pods are in it, and would lose all swap; take it out of system.slices (for pods there is"
+                " swap.behavior: NoSwap)",
+            )
+        if _is_of_pods(path):
+            raise problems.ShortError(names.Shortfall.REFUSED, "it is the kubelet's, for pods; take it out of system")
+        return path
+
+    def _slice(self, name: str) -> str | None:
+        """A slice lies in those whose names its own begins with, up to a dash (systemd.slice(5))."""
+        path, parts = "", name.removesuffix(_SLICE).split("-")
+        for number in range(len(parts)):
+            child = "-".join(parts[: number + 1]) + _SLICE
+            if child not in self._fs.dirs(path):
+                return None
+            path = layout.join(path, child)
+        return path
+
+    def _service(self, name: str) -> str | None:
+        """A service lies in system.slice, or in another slice that its unit names (runtime.slice, for one)."""
+        slices = [each for each in self._fs.dirs("") if each.endswith(_SLICE) and not layout.is_root(each)]
+        for each in sorted(slices, key=lambda home: (home != _SYSTEM, home)):
+            if name in self._fs.dirs(each):
+                return layout.join(each, name)
+        return None
+
+    def _known(self, path: str, name: str) -> Unit | None:
+        """The unit's file, taken in hand; None where its cgroup has just gone."""
+        unit = self._units.get(path)
+        inode = self._fs.inode(path)
+        if unit is None and inode is not None:
+            unit = self._units[path] = Unit(name, path, inode)
+            entry = self._journal.get(path, inode)
+            if entry is None and self._held_at_zero(name) and self._is_at_zero(path):
+                # After a boot it was made so. What is put back is no limit, which systemd would have given it else.
+                self._journal.cover(path, inode, covered=True)
+            if entry is not None and entry.wrote:
+                unit.holds, unit.unit = entry.wrote[-1], entry.units
+        if unit is not None:
+            self._watches.watch(unit, self._fs.absolute(path, cgroupfs.SWAP_MAX), inotify.CONTENT)
+        return unit
+
+    def _drop(self, path: str) -> None:
+        unit = self._units.pop(path)
+        self._watches.release(unit)
+        self._settler.drop(unit)
+
+    def _watch_homes(self, found: dict[str, str], root: str) -> None:
+        """A service that starts again has a new cgroup; one that was not there may come.
+
+        The cgroup that holds the tree of pods is watched already, and tells only one owner.
+        """
+        homes = {"", _SYSTEM, *(path.rpartition("/")[0] for path in found)} if self._names else set()
+        homes.discard(root.rpartition("/")[0])
+        self._home_names = frozenset(path.rpartition("/")[2] for path in homes)
+        there = {path: self._fs.inode(path) for path in homes}
+        for path in [path for path, home in self._homes.items() if there.get(path) != home.inode]:
+            self._watches.release(self._homes.pop(path))
+        for path, inode in there.items():
+            if inode is not None:
+                home = self._homes.setdefault(path, Home(inode))
+                self._watches.watch(home, self._fs.absolute(path), inotify.CHILDREN)
+
+
+def _is_of_pods(path: str) -> bool:
+    return any(layout.is_root(part) or layout.is_level(part) for part in path.split("/"))

@@ -1,0 +1,1 @@
+"""Builds the status from what is recorded, and writes it."""

@@ -1,0 +1,97 @@
+"""What the status lists: cgroups that do not, or for a while did not, hold what the spec says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from swapwarden.agent.desired import resolve
+from swapwarden.agent.host import values
+from swapwarden.agent.inventory import records
+from swapwarden.agent.reconcile import trouble
+from swapwarden.api import state
+from swapwarden.api.violations import FAILURES, ViolationReason
+
+_OF_TENANTS: Final = frozenset({ViolationReason.ACCESS_DENIED, ViolationReason.YIELDED})
+
+
+def of_file(knob: records.Knob, *, audit: bool) -> state.Violation | None:
+    """What is wrong with one file now; with `audit`, what would be written in Enforce. None where nothing is."""
+    would_write = audit and resolve.differs(knob.shadow, knob.found, cap=knob.cap)
+    target = knob.shadow if would_write else knob.target
+    wanted = target if isinstance(target, int) else knob.limit if knob.draining else None
+    if knob.failed:
+        reason, message = knob.reason, knob.failed
+    elif knob.yielded:
+        reason, message = ViolationReason.YIELDED, "another writer keeps lowering it, and is left its value for a time"
+    elif knob.draining:
+        reason, message = ViolationReason.DRAINING, _draining(knob)
+    elif would_write:
+        reason, message = ViolationReason.AUDIT, ""
+    else:
+        return None
+    return state.Violation(
+        pod="kubepods" if knob.pod is None else knob.pod.uid,
+        reason=reason,
+        container=knob.container,
+        wanted="" if wanted is None else values.render(wanted),
+        found=values.render(knob.found),
+        swap_bytes=knob.swap,
+        message=message[:512],
+    )
+
+
+def _draining(knob: records.Knob) -> str:
+    left = knob.swap - (knob.found if knob.limit is None else knob.limit)
+    return f"{max(0, left)} bytes more than wanted are in use; they can grow little, and fall as pages are touched"
+
+
+def of_trouble(pod: str, container: str, failed: trouble.Trouble) -> state.Violation:
+    """A cgroup that could not be looked at."""
+    reason = ViolationReason.INTERNAL_ERROR if failed.reason is None else failed.reason
+    return state.Violation(pod=pod[:128], reason=reason, container=container, message=failed.message[:512])
+
+
+def of_exposure(pod: records.Pod) -> state.Violation:
+    """How often, and for how long, a pod was above its value."""
+    tally = pod.tally
+    return state.Violation(
+        pod=pod.uid,
+        reason=ViolationReason.EXPOSED,
+        wanted=values.render(tally.wanted),
+        found=values.render(tally.found),
+        swap_bytes=tally.explained,
+        exposures=tally.count,
+        exposed_milliseconds=round(tally.milliseconds),
+        causes=tally.causes,
+        since=tally.since,
+    )
+
+
+def of_silence(pod: records.Pod) -> state.Violation:
+    """A pod that no state has said anything about."""
+    return state.Violation(
+        pod=pod.uid,
+        reason=ViolationReason.AWAITING_STATE,
+        found=values.render(pod.knob.found),
+        message="the state says nothing of this pod: is the controller running?",
+    )
+
+
+def once(violations: Iterable[state.Violation]) -> list[state.Violation]:
+    """Without those that say no more than another: what containers can bring about is listed once in their pod.
+
+    That is that they keep the agent out, or lower their own limits. A pod can have any number of such containers, and a
+    list has room for few violations.
+    """
+    found: list[state.Violation] = []
+    told: set[tuple[str, str, str]] = set()
+    for each in violations:
+        if each.reason not in FAILURES and each.reason != ViolationReason.YIELDED:
+            found.append(each)
+            continue
+        whose = each.pod, "" if each.reason in _OF_TENANTS else each.container
+        if (each.reason, *whose) not in told:
+            told.add((each.reason, *whose))
+            found.append(each)
+    return found

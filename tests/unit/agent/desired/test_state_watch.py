@@ -1,0 +1,251 @@
+"""How the state is followed, at an API server made of a script: one step per list and watch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+import pytest
+from swapwarden.agent.desired import spec, state_watch
+from swapwarden.kube import client, watch
+
+from tests.unit.agent.agent_node import until
+
+Event = watch.Event[spec.WireState]
+
+
+def made(uid: str, generation: int) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "n1", "uid": uid, "resourceVersion": "5", "generation": generation},
+        "spec": {"pods": {}},
+    }
+
+
+def event(kind: Any, uid: str, generation: int) -> Event:
+    return watch.Event(kind, msgspec.convert(made(uid, generation), spec.WireState), "6")
+
+
+class Api:
+    """Lists and watches, as scripted; the last of each goes on for ever."""
+
+    def __init__(self) -> None:
+        self.lists: list[Exception | dict[str, Any] | None] = []
+        self.watches: list[list[Event | Exception]] = []
+        self.listed = self.watched = 0
+
+    async def get(self, path: str, *, params: Mapping[str, str], timeout: float) -> bytes:  # noqa: ASYNC109 as the real one
+        assert path == state_watch.COLLECTION
+        assert params == {"fieldSelector": "metadata.name=n1"}
+        assert 0 < timeout <= 60
+        self.listed += 1
+        answer = self.lists.pop(0) if self.lists else None
+        if isinstance(answer, Exception):
+            raise answer
+        items = [] if answer is None else [answer]
+        return msgspec.json.encode({"metadata": {"resourceVersion": "5"}, "items": items})
+
+    async def watch(self, *_: object, **__: object) -> AsyncGenerator[Event, None]:
+        self.watched += 1
+        if not self.watches:
+            await asyncio.Event().wait()
+        for step in self.watches.pop(0):
+            if isinstance(step, Exception):
+                raise step
+            yield step
+
+
+class Follower:
+    """Notes what the source tells."""
+
+    def __init__(self, api: Api) -> None:
+        self.accepted: list[tuple[str, int]] = []
+        self.found: list[str] = []
+        self.refused: list[str] = []
+        self.shown: list[tuple[int, Any]] = []
+        """Generation and status."""
+        self.heard = 0
+        self.source = state_watch.Source(
+            cast("client.Client", api),
+            "n1",
+            accept=lambda state: self.accepted.append((state.metadata.uid, state.metadata.generation)),
+            fetched=lambda state: self.found.append("" if state is None else state.metadata.uid),
+            refused=self.refused.append,
+            seen=lambda state: self.shown.append((state.metadata.generation, state.status)),
+            heard=self.hear,
+        )
+
+    def hear(self) -> None:
+        self.heard += 1
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Api:
+    scripted = Api()
+    monkeypatch.setattr(watch, "watch", scripted.watch)
+    monkeypatch.setattr(state_watch, "BACKOFF_SECONDS", (0.001, 0.002))
+    return scripted
+
+
+Follow = Callable[[], Follower]
+
+
+@pytest.fixture
+async def follow(api: Api) -> AsyncIterator[Follow]:
+    tasks = []
+
+    def begin() -> Follower:
+        follower = Follower(api)
+        tasks.append(asyncio.create_task(follower.source.run()))
+        return follower
+
+    yield begin
+    for task in tasks:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_list_is_trusted_and_then_only_newer_generations(api: Api, follow: Follow) -> None:
+    api.lists = [made("a", 5)]
+    api.watches = [[event("MODIFIED", "a", 5), event("MODIFIED", "a", 4), event("MODIFIED", "a", 6)]]
+    follower = follow()
+    await until(lambda: api.watched == 2)
+    assert follower.accepted == [("a", 5), ("a", 6)]
+
+
+async def test_a_status_that_others_changed_is_shown_also_where_the_generation_is_the_same(
+    api: Api, follow: Follow
+) -> None:
+    wiped = watch.Event("MODIFIED", msgspec.convert({**made("a", 5), "status": {}}, spec.WireState), "6")
+    newer = {**made("a", 6), "status": {"observedGeneration": 5}}
+    api.lists = [{**made("a", 5), "status": {"observedGeneration": 5}}]
+    api.watches = [[wiped, watch.Event("MODIFIED", msgspec.convert(newer, spec.WireState), "7")]]
+    follower = follow()
+    await until(lambda: api.watched == 2)
+    assert follower.shown == [(5, {}), (6, {"observedGeneration": 5})]
+    assert follower.accepted == [("a", 5), ("a", 6)]
+
+
+async def test_whatever_a_watch_says_is_heard_and_so_is_its_end(api: Api, follow: Follow) -> None:
+    api.watches = [[watch.Event("BOOKMARK", None, "7"), event("MODIFIED", "a", 5)], []]
+    follower = follow()
+    await until(lambda: api.watched == 3)
+    assert follower.heard == 4
+
+
+async def test_a_state_made_anew_counts_whatever_its_generation(api: Api, follow: Follow) -> None:
+    api.lists = [made("a", 5)]
+    api.watches = [[event("DELETED", "a", 5), event("ADDED", "b", 1)]]
+    follower = follow()
+    await until(lambda: api.watched == 2)
+    assert follower.accepted == [("a", 5), ("b", 1)]
+    assert follower.found == ["a", "", "b"]
+
+
+async def test_a_deletion_is_told_once_also_where_a_list_tells_it(
+    api: Api, follow: Follow, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.lists = [made("a", 5), None, None]
+    api.watches = [[client.Unreachable("cut")], [client.Unreachable("cut")]]
+    follow()
+    await until(lambda: api.watched == 3)
+    assert caplog.text.count("was deleted; what it said stays in force") == 1
+
+
+async def test_a_fresh_list_counts_whatever_its_generation(api: Api, follow: Follow) -> None:
+    """etcd may have been restored from a backup."""
+    api.lists = [made("a", 5), made("a", 2)]
+    api.watches = [[watch.Expired("too old")]]
+    follower = follow()
+    await until(lambda: api.watched == 2)
+    assert follower.accepted == [("a", 5), ("a", 2)]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        client.ApiError(403, "Forbidden", "no"),
+        client.ApiError(404, "NotFound", "no"),
+        client.ApiError(500, "InternalError", "no"),
+        client.Unreachable("no"),
+    ],
+)
+async def test_what_fails_is_tried_again_and_nothing_is_let_go(api: Api, follow: Follow, failure: Exception) -> None:
+    api.lists = [made("a", 5), failure, failure, made("a", 6)]
+    api.watches = [[failure]]
+    follower = follow()
+    await until(lambda: api.watched == 2)
+    assert follower.accepted == [("a", 5), ("a", 6)]
+    assert follower.source._backoff.failures == 3
+
+
+async def test_a_list_alone_is_no_success(api: Api, follow: Follow) -> None:
+    """With watches refused, lists that are answered must not go on at full speed."""
+    api.watches = [[client.ApiError(403, "Forbidden", "no")] for _ in range(5)]
+    follower = follow()
+    await until(lambda: api.watched == 6)
+    assert follower.source._backoff.failures == 5
+
+
+async def test_watches_that_end_at_once_come_ever_slower_until_one_tells_something(api: Api, follow: Follow) -> None:
+    api.watches = [[], [], []]
+    follower = follow()
+    await until(lambda: api.watched == 4)
+    assert (follower.source._backoff.failures, api.listed) == (3, 1)
+    await until(lambda: api.watched == 4)
+
+
+async def test_an_event_is_a_success(api: Api, follow: Follow) -> None:
+    api.watches = [[], [event("ADDED", "a", 1), client.Unreachable("cut")]]
+    follower = follow()
+    await until(lambda: api.listed == 2)
+    assert follower.source._backoff.failures == 1
+
+
+async def test_a_state_that_cannot_be_read_is_refused_until_one_can(api: Api, follow: Follow) -> None:
+    api.lists = [made("a", 5), {"metadata": {"name": 7}}, made("a", 6)]
+    api.watches = [[msgspec.ValidationError("Expected `str`")]]
+    follower = follow()
+    await until(lambda: api.watched == 2)
+    assert follower.accepted == [("a", 5), ("a", 6)]
+    assert [bool(reason) for reason in follower.refused] == [False, True, True, False]
+
+
+async def test_a_state_that_cannot_be_read_is_there_to_be_told_so(api: Api, follow: Follow) -> None:
+    """Also where an agent has not read one before, or it was made anew."""
+    odd = {**made("b", 1), "spec": {"mode": "FromTheFuture"}}
+    api.lists = [odd, made("a", 5), odd, made("b", 2)]
+    api.watches = [[event("DELETED", "a", 5), msgspec.ValidationError("Invalid enum value 'FromTheFuture'")]]
+    follower = follow()
+    await until(lambda: api.watched == 2)
+    assert follower.found == ["b", "a", "", "b", "b"]
+    assert follower.accepted == [("a", 5), ("b", 2)]
+
+
+async def test_an_api_server_that_is_gone_for_an_hour_is_asked_seldom_and_found_at_once_when_it_is_back(
+    api: Api, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that only the pauses move."""
+    monkeypatch.setattr(state_watch, "BACKOFF_SECONDS", (0.5, 30.0))
+    waits: list[float] = []
+    real = asyncio.sleep
+    gone = client.Unreachable("connection refused")
+
+    async def passing(seconds: float) -> None:
+        waits.append(seconds)
+        api.lists[:] = [gone] if sum(waits) < 3600 else [made("u1", 7)]
+        await real(0)
+
+    monkeypatch.setattr("swapwarden.agent.desired.state_watch.asyncio.sleep", passing)
+    api.lists = [gone]
+    follower = follow()
+    async with asyncio.timeout(10):
+        while not follower.accepted:
+            await real(0)
+    assert follower.accepted == [("u1", 7)]
+    assert follower.found == ["u1"], "nobody is told that there is no state"
+    assert max(waits) <= 30.0
+    assert 3600 / 30 < len(waits) < 3600 / 5

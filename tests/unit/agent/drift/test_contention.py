@@ -1,0 +1,144 @@
+"""Who keeps lowering a value wins after a while; who keeps raising one never does."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from swapwarden.agent.desired import spec
+from swapwarden.agent.drift import attribution, contention
+from swapwarden.agent.host import values
+from swapwarden.api import names
+
+from tests.unit.agent.agent_node import MIB, Node, compare, reasons, state, until
+from tests.unit.agent.cgroup_tree import swap_max, write
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attribution, "MOMENT_SECONDS", 0.01)
+
+
+async def started(node: Node, limit: int = 64 * MIB) -> pathlib.Path:
+    """A pod at its limit."""
+    node.start().apply(state({1: limit}))
+    pod = await node.run(1, "app")
+    await until(lambda: swap_max(pod) == values.render(limit))
+    return pod
+
+
+async def attack(pod: pathlib.Path, value: str, wanted: str, times: int = contention.ROUNDS) -> None:
+    """Write a value so often; each but the last has been repaired when this is over."""
+    for count in range(times):
+        if count:
+            await until(lambda: swap_max(pod) == wanted)
+        write(pod, value)
+
+
+async def test_a_value_that_is_lowered_all_the_time_is_left(plain: Node, caplog: pytest.LogCaptureFixture) -> None:
+    pod = await started(plain)
+    agent = plain.enforcer
+    assert agent is not None
+    before = contention.YIELDS.value("pod")
+    wanted = str(64 * MIB)
+    await attack(pod, "4096", wanted)
+    await until(lambda: swap_max(pod) == wanted)
+    write(pod, "4096")
+    await until(lambda: reasons(agent) == ["Yielded"])
+    compare(agent)
+    assert swap_max(pod) == "4096"
+    assert contention.YIELDS.value("pod") == before + 1
+    assert len([each for each in caplog.records if "keeps lowering" in each.message]) == 1
+    # More than is wanted is not left, not even now.
+    write(pod, "max")
+    await until(lambda: swap_max(pod) == wanted)
+    write(pod, "8192")
+    await until(lambda: [each.found for each in agent.standing().violations if each.reason == "Yielded"] == ["8192"])
+    # After an hour there is another try.
+    plain.later += contention.YIELD_SECONDS
+    compare(agent)
+    assert swap_max(pod) == wanted
+    assert "Yielded" not in reasons(agent)
+
+
+async def test_it_is_raised_again_by_itself(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contention, "YIELD_SECONDS", 0.5)
+    pod = await started(plain)
+    wanted = str(64 * MIB)
+    await attack(pod, "4096", wanted, contention.ROUNDS + 1)
+    assert swap_max(pod) == "4096"
+    await until(lambda: swap_max(pod) == wanted)
+
+
+async def test_another_wish_of_the_state_is_tried(plain: Node) -> None:
+    pod = await started(plain)
+    agent = plain.enforcer
+    assert agent is not None
+    await attack(pod, "4096", str(64 * MIB), contention.ROUNDS + 1)
+    await until(lambda: reasons(agent) == ["Yielded"])
+    agent.apply(state({1: 64 * MIB}, generation=2))
+    assert swap_max(pod) == "4096"
+    agent.apply(state({1: 32 * MIB}, generation=3))
+    assert swap_max(pod) == str(32 * MIB)
+    agent.apply(state({1: 32 * MIB}, mode=names.Mode.RESTORE, generation=4))
+    # 4096 is what another writer last gave it.
+    assert (swap_max(pod), agent.standing().to_put_back) == ("4096", 0)
+
+
+async def test_who_raises_is_never_left_alone(node: Node) -> None:
+    pod = await started(node, 0)
+    agent = node.enforcer
+    assert agent is not None
+    await attack(pod, "4096", "0", 10 * contention.ROUNDS)
+    await until(lambda: swap_max(pod) == "0")
+    assert reasons(agent) == ["Exposed"]
+
+
+async def test_a_unit_that_systemd_holds_at_0_is_no_fight(plain: Node) -> None:
+    """systemd means nothing by it: it writes what it has, at each reload."""
+    pod = await started(plain)
+    plain.known(pod).covered = True
+    await attack(pod, "0", str(64 * MIB), 5 * contention.ROUNDS)
+    await until(lambda: swap_max(pod) == str(64 * MIB))
+
+
+async def test_what_happens_now_and_then_is_no_fight(plain: Node) -> None:
+    pod = await started(plain)
+    for _ in range(3):
+        await attack(pod, "4096", str(64 * MIB), contention.ROUNDS - 1)
+        await until(lambda: swap_max(pod) == str(64 * MIB))
+        plain.later += contention.WINDOW_SECONDS + 1
+
+
+async def test_where_less_is_as_good_there_is_nothing_to_fight_about(plain: Node) -> None:
+    agent = plain.start()
+    limit = 64 * MIB
+    agent.apply(state({1: limit}, containers={1: {"app": spec.Container(limit, cap=False)}}))
+    container = plain.tree.container(plain.tree.pod(1), "app")
+    await until(lambda: swap_max(container) == str(limit))
+    await attack(container, "4096", str(limit), contention.ROUNDS + 1)
+    await until(lambda: "Yielded" in reasons(agent))
+    agent.apply(state({1: limit}, containers={1: {"app": spec.Container(limit, cap=True)}}, generation=2))
+    assert "Yielded" not in reasons(agent)
+    plain.later += contention.YIELD_SECONDS
+    compare(agent)
+    [known] = plain.known(container.parent).containers.values()
+    assert [knob.retry for knob in known.knobs] == [None]
+    assert swap_max(container) == "4096"
+
+
+async def test_the_limit_of_all_pods_can_be_fought_over_too(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state(kubepods=512 * MIB))
+    await attack(plain.tree.kubepods, "4096", str(512 * MIB), contention.ROUNDS + 1)
+    await until(lambda: reasons(agent) == ["Yielded"])
+    assert [each.pod for each in agent.standing().violations] == ["kubepods"]
+
+
+async def test_who_it_is_is_told(plain: Node) -> None:
+    pod = await started(plain)
+    agent = plain.enforcer
+    assert agent is not None
+    assert agent.standing().others == ""
+    write(pod, "4096")
+    await until(lambda: agent.standing().others == "another writer gives a number of bytes to pods")

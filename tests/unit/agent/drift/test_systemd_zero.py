@@ -1,0 +1,320 @@
+"""What is seen of systemd's part in guarantee Strict. The tests write to slices as systemd does."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from swapwarden.agent.desired import spec
+from swapwarden.agent.drift import systemd_zero
+from swapwarden.agent.host import values
+from swapwarden.api import names
+
+from tests.unit.agent.agent_node import MIB, Node, reasons, state, until
+from tests.unit.agent.cgroup_tree import FILES, swap_max, uid, write
+
+
+def asked(entries: dict[int, int | None] | None = None, mode: names.Mode = names.Mode.ENFORCE) -> spec.State:
+    return state(entries, mode=mode)._replace(guarantee=names.Guarantee.STRICT)
+
+
+def born(node: Node, number: int, qos: str = "burstable", value: str = "0") -> pathlib.Path:
+    """A pod's slice, in which systemd has written its value before anybody else looked."""
+    return node.tree.pod(number, qos, memory_swap_max=f"{value}\n")
+
+
+def told(node: Node, *, mounted: bool = False, failed: str = "") -> tuple[str, str] | None:
+    assert node.enforcer is not None
+    found = systemd_zero.verdict(node.enforcer.evidence, mounted=mounted, failed=failed)
+    return None if found is None else found[:2]
+
+
+def held(node: Node) -> set[str]:
+    assert node.enforcer is not None
+    return set(node.enforcer.evidence.held)
+
+
+@pytest.mark.parametrize(
+    ("root", "pod", "covered"),
+    [
+        ("kubepods.slice", "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podx.slice", True),
+        ("kubepods.slice", "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podx.slice", True),
+        ("kubepods.slice", "kubepods.slice/kubepods-podx.slice", False),
+        ("k.slice/k-kubepods.slice", "k.slice/k-kubepods.slice/k-kubepods-podx.slice", False),
+        ("k.slice/k-kubepods.slice", "k.slice/k-kubepods.slice/b.slice/k-kubepods-burstable-podx.slice", True),
+        ("k.slice/k-kubepods.slice", "k.slice/k-kubepods.slice/b.slice/kubepods-burstable-podx.slice", False),
+        ("kubepods", "kubepods/burstable/podx", False),
+        (None, "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podx.slice", False),
+    ],
+)
+def test_which_pods_the_files_are_for(root: str | None, pod: str, covered: bool) -> None:
+    assert systemd_zero.covers(root, pod) is covered
+
+
+async def test_nothing_is_said_where_nobody_asked(node: Node) -> None:
+    born(node, 1)
+    node.start().apply(state({1: 0}))
+    assert told(node) is None
+    assert node.enforcer is not None
+    assert node.enforcer.drop_in_prefix == ""
+
+
+async def test_the_prefix_is_that_of_the_tree(node: Node) -> None:
+    agent = node.start()
+    assert agent.drop_in_prefix is None  # no state yet: files of an earlier run stay
+    agent.apply(asked())
+    expected = {"systemd": "kubepods", "kind": "kubelet-kubepods", "cgroupfs": ""}
+    assert agent.drop_in_prefix == expected[node.tree.naming]
+    agent.apply(asked(mode=names.Mode.AUDIT))
+    assert agent.drop_in_prefix == ""
+
+
+async def test_on_a_node_with_the_cgroupfs_driver_it_says_what_can_be_had(node: Node) -> None:
+    born(node, 1)
+    node.start().apply(asked({1: 0}))
+    driver = ("False", "CgroupfsDriver")
+    assert told(node) == (driver if node.tree.naming == "cgroupfs" else ("True", "InForce"))
+
+
+async def test_without_evidence_it_is_not_reported(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(asked())
+    assert told(plain) == ("Unknown", "NoEvidence")
+    assert told(plain, mounted=True) == ("Unknown", "AwaitingEvidence")
+    assert told(plain, failed="denied") == ("False", "InstallFailed")
+    pod = plain.tree.pod(1)
+    await until(lambda: swap_max(pod) == "0")
+    # The agent wrote that itself.
+    assert told(plain) == ("Unknown", "NoEvidence")
+    message = systemd_zero.verdict(agent.evidence, mounted=False, failed="")
+    assert message is not None
+    assert "/etc/systemd/system/kubepods-besteffort-.slice.d/50-swapwarden.conf" in message.message
+    assert "--print-drop-ins=kubepods" in message.message
+
+
+async def test_a_pod_that_is_born_at_0_is_evidence(plain: Node) -> None:
+    plain.start().apply(asked())
+    born(plain, 1)
+    await until(lambda: told(plain) == ("True", "InForce"))
+    born(plain, 2, "guaranteed")
+    plain.tree.pod(3, "guaranteed")
+    assert told(plain) == ("True", "InForce")
+
+
+async def test_a_pod_whose_files_come_late_is_looked_at_then(plain: Node) -> None:
+    plain.start().apply(asked({1: MIB}))
+    path = plain.tree.pod_path(1)
+    path.mkdir()
+    agent = plain.enforcer
+    assert agent is not None
+    await until(lambda: bool(agent._mirror.pods))
+    for name, text in FILES.items():
+        (path / f".{name}").write_text("0\n" if name == "memory.swap.max" else text)
+        (path / f".{name}").rename(path / name)
+    await until(lambda: swap_max(path) == str(MIB))
+    assert told(plain) == ("True", "InForce")
+
+
+async def test_a_write_over_the_agents_own_0_is_evidence(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(asked())
+    pod = plain.tree.pod(1)
+    await until(lambda: swap_max(pod) == "0")
+    await until(lambda: agent._read_until == agent._settler.writes)
+    write(pod, "0")
+    await until(lambda: told(plain) == ("True", "InForce"))
+
+
+async def test_without_the_files_systemd_writes_no_limit(plain: Node) -> None:
+    plain.start().apply(asked())
+    pod = plain.tree.pod(1)
+    await until(lambda: swap_max(pod) == "0")
+    write(pod, "max")
+    await until(lambda: told(plain) == ("False", "NotInForce"))
+    await until(lambda: swap_max(pod) == "0")
+    assert told(plain) == ("False", "NotInForce")
+
+
+async def test_a_pod_that_was_born_while_no_agent_ran_is_evidence(plain: Node) -> None:
+    plain.start(asked())
+    plain.stop()
+    born(plain, 1)
+    plain.start(asked())
+    assert told(plain) == ("True", "InForce")
+
+
+@pytest.mark.parametrize("strict_before", [True, False])
+@pytest.mark.parametrize("loss", ["gone", "garbage", "full"])
+async def test_a_0_that_may_be_the_agents_own_is_no_evidence_when_its_journal_was_lost(
+    plain: Node, loss: str, *, strict_before: bool
+) -> None:
+    file = plain.folder / "journal.jsonl"
+    before = asked({1: 0}) if strict_before else state({1: 0})
+    pod = plain.tree.pod(1)
+    plain.start(before)
+    assert swap_max(pod) == "0"
+    plain.stop()
+    if loss == "gone":
+        file.unlink()
+    elif loss == "garbage":
+        file.write_bytes(b"\0garbage\n")
+    else:
+        file.write_bytes(b'{"begun":true}\n')
+        file.with_suffix(".new").touch()
+    plain.start(before, away=0.0)
+    for _ in range(2):  # it is not forgotten with a restart
+        assert plain.enforcer is not None
+        plain.enforcer.apply(asked({1: 0}))
+        assert told(plain) == ("Unknown", "NoEvidence")
+        plain.stop()
+        plain.start(before, away=0.0)
+    agent = plain.enforcer
+    assert agent is not None
+    agent.apply(asked({1: 0}))
+    write(pod, "0")  # as systemd does, if it holds that
+    await until(lambda: told(plain) == ("True", "InForce"))
+    write(pod, "max")
+    await until(lambda: told(plain) == ("False", "NotInForce"))
+    agent.apply(state(mode=names.Mode.RESTORE, generation=2))
+    assert swap_max(pod) == "max"
+
+
+async def test_a_birth_is_evidence_also_when_the_journal_was_lost(plain: Node) -> None:
+    plain.start(asked(), away=0.0)
+    born(plain, 1)
+    await until(lambda: told(plain) == ("True", "InForce"))
+
+
+async def test_what_was_seen_is_known_after_a_restart(plain: Node) -> None:
+    pod, older = born(plain, 1), plain.tree.pod(2)
+    for _ in range(2):
+        plain.start(asked({1: MIB, 2: MIB}))
+        assert told(plain) == ("True", "OlderPods")
+        assert held(plain) == {uid(1)}
+        assert [swap_max(each) for each in (pod, older)] == [str(MIB)] * 2
+        plain.stop()
+
+
+async def test_unknown_pods_are_denied_after_a_restart_whoever_made_them_at_0(plain: Node) -> None:
+    plain.start(asked())
+    pod = born(plain, 1)
+    await until(lambda: held(plain) == {uid(1)})
+    plain.stop()
+    write(pod, "max")
+    plain.start(asked())
+    assert swap_max(pod) == "0"
+
+
+async def test_older_pods_are_counted_until_a_reload(plain: Node) -> None:
+    older, raised = plain.tree.pod(1), plain.tree.pod(2)
+    agent = plain.start()
+    agent.apply(asked({1: 0, 2: MIB}))
+    born(plain, 3)
+    await until(lambda: told(plain) == ("True", "OlderPods"))
+    verdict = systemd_zero.verdict(agent.evidence, mounted=True, failed="")
+    assert verdict is not None
+    assert "2 of 3 have not been seen at 0" in verdict.message
+    write(older, "max")  # as systemd does at a resize: it has not read the files for this one
+    await until(lambda: swap_max(older) == "0")
+    assert told(plain) == ("True", "OlderPods")
+    await until(lambda: agent._read_until == agent._settler.writes)
+    for pod in (older, raised):
+        write(pod, "0")
+    await until(lambda: told(plain) == ("True", "InForce"))
+    await until(lambda: swap_max(raised) == str(MIB))
+
+
+async def test_younger_pods_without_a_limit_say_that_the_files_are_gone(plain: Node) -> None:
+    plain.start().apply(asked({1: MIB}))
+    first = born(plain, 1)
+    await until(lambda: told(plain) == ("True", "InForce"))
+    await until(lambda: swap_max(first) == str(MIB))
+    pod = plain.tree.pod(2)
+    await until(lambda: swap_max(pod) == "0")
+    write(pod, "max")
+    await until(lambda: told(plain) == ("False", "NotInForce"))
+    assert held(plain) == {uid(1)}
+    born(plain, 3)
+    await until(lambda: told(plain) == ("True", "OlderPods"))
+
+
+async def test_a_reload_without_the_files_ends_it(plain: Node) -> None:
+    plain.start().apply(asked({1: MIB}))
+    pod = born(plain, 1)
+    await until(lambda: swap_max(pod) == str(MIB))
+    assert told(plain) == ("True", "InForce")
+    write(pod, "max")
+    await until(lambda: told(plain) == ("False", "NotInForce"))
+    await until(lambda: swap_max(pod) == str(MIB))
+
+
+async def test_a_raised_pod_that_falls_to_0_is_raised_again(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(asked({1: MIB}))
+    pod = born(plain, 1)
+    plain.tree.container(pod, "app")
+    await until(lambda: swap_max(pod) == str(MIB))
+    for _ in range(5):
+        write(pod, "0")
+        await until(lambda: swap_max(pod) == str(MIB))
+    assert reasons(agent) == []  # below is no exposure
+
+
+@pytest.mark.parametrize("limit", [0, MIB, values.NO_LIMIT])
+async def test_restore_gives_back_what_there_would_be_without_the_files(plain: Node, limit: int) -> None:
+    agent = plain.start()
+    agent.apply(asked({1: limit}))
+    pod = born(plain, 1)
+    await until(lambda: held(plain) == {uid(1)} and swap_max(pod) == values.render(limit))
+    write(pod, "0")
+    await until(lambda: swap_max(pod) == values.render(limit))
+    agent.apply(state(mode=names.Mode.RESTORE, generation=2))
+    assert swap_max(pod) == "max"
+    assert agent.standing().to_put_back == 0
+    assert told(plain) == ("False", "ReloadNeeded")
+    # What systemd has loaded holds until a reload, and is left as it is.
+    write(pod, "0")
+    plain.stop()
+    plain.start(state(mode=names.Mode.RESTORE, generation=2))
+    assert (swap_max(pod), told(plain)) == ("0", ("False", "ReloadNeeded"))
+    write(pod, "max")
+    await until(lambda: told(plain) is None)
+
+
+async def test_a_profile_back_to_standard_names_the_slices_to_reload(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(asked(dict.fromkeys(range(12), MIB)))
+    pods = [born(plain, number) for number in range(12)]
+    await until(lambda: len(held(plain)) == 12)
+    agent.apply(state(dict.fromkeys(range(12), MIB), generation=2))
+    verdict = systemd_zero.verdict(agent.evidence, mounted=True, failed="")
+    assert verdict is not None
+    assert verdict.reason == "ReloadNeeded"
+    assert verdict.message.endswith("and 4 more")
+    assert "12 pods' slices" in verdict.message
+    assert len(verdict.message) < 1024
+    write(pods[0], "0")
+    await until(lambda: swap_max(pods[0]) == str(MIB))
+    for pod in pods:
+        write(pod, "max")
+    await until(lambda: told(plain) is None)
+    assert told(plain, failed="denied") == ("False", "RemoveFailed")
+
+
+async def test_files_of_others_that_were_there_before_are_evidence_when_it_is_asked_for(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state({1: MIB, 2: 0}))
+    for number in (1, 2):
+        born(plain, number)
+    await until(lambda: swap_max(plain.tree.pod_path(1)) == str(MIB))
+    agent.apply(asked({1: MIB, 2: 0}))
+    assert held(plain) == {uid(1), uid(2)}
+
+
+async def test_before_the_tree_is_there_nothing_is_known(tmp_path: pathlib.Path) -> None:
+    node = Node(tmp_path)
+    node.tree.remove(node.tree.kubepods)
+    agent = node.start(asked())
+    assert agent.drop_in_prefix is None
+    assert told(node) == ("Unknown", "NoPodTree")
+    node.stop()

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+from swapwarden.agent.host import cgroupfs, values
+
+from tests.unit.agent.cgroup_tree import PAGE, CgroupTree, swap_max
+
+
+@pytest.fixture
+def tree(tmp_path: pathlib.Path) -> CgroupTree:
+    return CgroupTree(tmp_path)
+
+
+@pytest.fixture
+def cgroups(tree: CgroupTree) -> Iterator[cgroupfs.Cgroups]:
+    opened = cgroupfs.Cgroups(str(tree.root), PAGE)
+    yield opened
+    opened.close()
+
+
+def test_a_shorter_value_replaces_a_longer_one(tree: CgroupTree, cgroups: cgroupfs.Cgroups) -> None:
+    cgroups.set_limit("kubepods.slice", 69943296)
+    assert cgroups.limit("kubepods.slice") == 69943296
+    cgroups.set_limit("kubepods.slice", 0)
+    assert (tree.kubepods / "memory.swap.max").read_text().strip() == "0"
+    cgroups.set_limit("kubepods.slice", values.NO_LIMIT)
+    assert swap_max(tree.kubepods) == "max"
+
+
+def test_lines_of_block_devices(tree: CgroupTree, cgroups: cgroupfs.Cgroups) -> None:
+    file = tree.kubepods / "io.weight"
+    file.write_text("default 100\n8:0 7\n8:16 900\n")
+    assert [cgroups.of_device("kubepods.slice", "io.weight", disk) for disk in ("8:16", "8:1", "8:0")] == [
+        "900",
+        "",
+        "7",
+    ]
+    cgroups.set_of_device("kubepods.slice", "io.weight", "8:0", "800")
+    assert file.read_text().strip() == "8:0 800"
+
+
+def test_controllers(cgroups: cgroupfs.Cgroups) -> None:
+    assert cgroups.controllers("") == {"cpu", "io", "memory", "pids"}
+    assert cgroups.controllers("nowhere") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.EOPNOTSUPP, cgroupfs.UnsupportedError),
+        (errno.ENODEV, cgroupfs.GoneError),
+        (errno.EINVAL, cgroupfs.CgroupError),
+    ],
+)
+def test_what_the_kernel_says_of_a_disk(
+    tree: CgroupTree, cgroups: cgroupfs.Cgroups, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    def refused(_fd: int, _data: bytes) -> int:
+        raise OSError(number, os.strerror(number))
+
+    (tree.kubepods / "io.latency").write_text("")
+    monkeypatch.setattr("swapwarden.agent.host.cgroupfs.os.write", refused)
+    with pytest.raises(cgroupfs.CgroupError, match=os.strerror(number)) as raised:
+        cgroups.set_of_device("kubepods.slice", "io.latency", "8:1", "target=1000")
+    assert type(raised.value) is kind
+
+
+def test_a_cgroup_that_is_gone(cgroups: cgroupfs.Cgroups) -> None:
+    with pytest.raises(cgroupfs.GoneError, match="nowhere"):
+        cgroups.limit("nowhere")
+    with pytest.raises(cgroupfs.GoneError):
+        cgroups.set_limit("nowhere", 0)
+    assert cgroups.dirs("nowhere") == []
+    assert cgroups.inode("nowhere") is None
+    assert cgroups.in_use("nowhere") == 0
+
+
+def test_a_link_is_not_followed(tree: CgroupTree, cgroups: cgroupfs.Cgroups, tmp_path: pathlib.Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "memory.swap.max").write_text("max\n")
+    (tree.kubepods / "linked").symlink_to(outside)
+    file = tree.kubepods / "memory.swap.max"
+    file.unlink()
+    file.symlink_to(outside / "memory.swap.max")
+    assert "linked" not in cgroups.dirs("kubepods.slice")
+    with pytest.raises(cgroupfs.DeniedError):
+        cgroups.set_limit("kubepods.slice", 0)
+    assert swap_max(outside) == "max"
+
+
+@pytest.mark.parametrize("content", ["", "\n", "junk\n"])
+def test_a_file_without_a_value_is_transient(tree: CgroupTree, cgroups: cgroupfs.Cgroups, content: str) -> None:
+    (tree.kubepods / "memory.swap.max").write_text(content)
+    with pytest.raises(cgroupfs.TransientError):
+        cgroups.limit("kubepods.slice")
+
+
+def test_a_root_that_is_no_directory(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        cgroupfs.Cgroups(str(tmp_path / "none"), PAGE)

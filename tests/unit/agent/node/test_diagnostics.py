@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import msgspec
+from swapwarden.agent.node import diagnostics, kubelet_config, survey
+from swapwarden.api import state
+from swapwarden.api.conditions import DIAGNOSTICS
+
+DISK = state.SwapDevice("/dev/vda", "partition", 1 << 30)
+FACTS = state.Facts(
+    cgroup_version=2,
+    swap_controller=True,
+    swap_bytes=1 << 30,
+    memory_bytes=4 << 30,
+    kernel="6.12.0",
+    tmpfs_noswap=True,
+    devices=[DISK],
+)
+GOOD = kubelet_config.Configuration(
+    "config.yaml", fail_swap_on=False, swap_behavior="LimitedSwap", eviction_memory="50Mi"
+)
+SEEN = survey.Look(GOOD, watermark_low=64 << 20, containers=survey.Containers(limited=3))
+
+
+def kinds(facts: state.Facts = FACTS, **changes: Any) -> list[str]:
+    return [found.kind for found in diagnostics.conditions(facts, SEEN._replace(**changes))]
+
+
+def test_nothing_to_say() -> None:
+    assert kinds() == []
+    assert kinds(configuration=None, watermark_low=0) == []
+
+
+def test_without_swap_there_is_nothing_to_say() -> None:
+    old = msgspec.structs.replace(FACTS, tmpfs_noswap=False)
+    bad = GOOD._replace(fail_swap_on=True)
+    assert kinds(old, configuration=bad) == ["KubeletWillNotStart", "SecretsOnDisk"]
+    assert kinds(msgspec.structs.replace(old, devices=[], swap_bytes=0), configuration=bad) == []
+
+
+def test_a_kubelet_that_sets_no_limits() -> None:
+    assert kinds(containers=survey.Containers(without=2)) == ["KubeletSetsNoLimits"]
+    assert kinds(containers=survey.Containers(without=2, limited=1)) == []
+    assert kinds(containers=survey.Containers()) == []
+    assert kinds(containers=survey.Containers(without=2), configuration=GOOD._replace(swap_behavior="NoSwap")) == []
+    assert kinds(containers=survey.Containers(without=2), configuration=None) == []
+
+
+def test_eviction_before_swap() -> None:
+    assert kinds(configuration=GOOD._replace(eviction_memory="100Mi")) == ["EvictionBeforeSwap"]
+    assert kinds(configuration=GOOD._replace(eviction_memory="5%")) == ["EvictionBeforeSwap"]
+    assert kinds(configuration=GOOD._replace(eviction_memory="")) == []
+    assert kinds(configuration=GOOD._replace(eviction_memory="what")) == []
+    assert kinds(configuration=GOOD._replace(eviction_memory="64Mi")) == []
+    assert kinds(watermark_low=0) == []
+
+
+def test_secrets_on_disk() -> None:
+    old = msgspec.structs.replace(FACTS, tmpfs_noswap=False)
+    encrypted = msgspec.structs.replace(DISK, encrypted=True)
+    assert kinds(old) == kinds(old, kubelet_swaps=True) == ["SecretsOnDisk"]
+    assert kinds(old, kubelet_swaps=False) == []
+    assert kinds(msgspec.structs.replace(old, devices=[encrypted])) == []
+    assert kinds(msgspec.structs.replace(old, devices=[encrypted, DISK])) == ["SecretsOnDisk"]
+
+
+def test_a_kubelet_that_counted_other_swap() -> None:
+    def told(counted: int | None, **changes: Any) -> list[str]:
+        facts = msgspec.structs.replace(FACTS, **changes)
+        return [found.kind for found in diagnostics.conditions(facts, SEEN, counted)]
+
+    assert told(0) == told(2 << 30) == told(1 << 30, devices=[], swap_bytes=0) == ["KubeletRestartNeeded"]
+    assert told(None) == told(1 << 30) == []
+
+
+def test_lost_events_are_told_of_also_without_swap() -> None:
+    (found,) = diagnostics.conditions(msgspec.structs.replace(FACTS, devices=[]), SEEN, lost=3)
+    assert (found.kind, found.message.split()[0]) == ("EventsLost", "3")
+    assert "fs.inotify.max_queued_events" in found.remedy
+
+
+def test_all_of_them_together_are_short() -> None:
+    worst = SEEN._replace(
+        configuration=GOOD._replace(fail_swap_on=True, eviction_memory="100Gi"), containers=survey.Containers(without=1)
+    )
+    found = diagnostics.conditions(msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 0, 1)
+    assert {each.kind for each in found} == set(DIAGNOSTICS)
+    assert max(len(f"{each.message}; {each.remedy}") for each in found) < 300
+
+
+def test_each_is_documented() -> None:
+    page = (pathlib.Path(__file__).parents[3] / "docs/node-check.md").read_text()
+    assert [kind for kind in DIAGNOSTICS if f"`{kind}`" not in page] == []

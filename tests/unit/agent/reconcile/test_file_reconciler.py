@@ -1,0 +1,548 @@
+"""One file and its other writers, its usage and its failures."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from swapwarden.agent.desired import spec
+from swapwarden.agent.host import cgroupfs, values
+from swapwarden.agent.reconcile import file_reconciler
+from swapwarden.api import names
+
+from tests.unit.agent.agent_node import MIB, Node, compare, reasons, state, until
+from tests.unit.agent.cgroup_tree import swap_max, uid, write
+
+
+@pytest.mark.parametrize("other", ["max", str(128 * MIB), "0"])
+async def test_another_writers_value_is_repaired(plain: Node, other: str) -> None:
+    agent = plain.start()
+    pod = plain.tree.pod(1)
+    plain.tree.container(pod, "app")
+    agent.apply(state({1: 64 * MIB}))
+    await until(lambda: swap_max(pod) == str(64 * MIB))
+    before = file_reconciler.REPAIRS.value("pod", "below" if other == "0" else "above")
+    write(pod, other)
+    await until(lambda: file_reconciler.REPAIRS.value("pod", "below" if other == "0" else "above") > before)
+    assert swap_max(pod) == str(64 * MIB)
+
+
+async def test_what_was_there_is_on_record_before_it_is_overwritten(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = plain.start()
+    recorded: list[bool] = []
+    write_limit = agent._fs.set_limit
+
+    def spy(path: str, value: int) -> None:
+        entry = agent._journal.get(path, agent._fs.inode(path))
+        recorded.append(entry is not None and entry.found == values.NO_LIMIT and value in entry.wrote)
+        write_limit(path, value)
+
+    monkeypatch.setattr(agent._fs, "set_limit", spy)
+    pod = plain.tree.pod(1)
+    agent.apply(state({1: MIB}))
+    await until(lambda: swap_max(pod) == str(MIB))
+    assert recorded
+    assert all(recorded)
+
+
+async def test_each_of_1000_exposures_is_counted(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    pod = await plain.run(1, "app")
+    await until(lambda: swap_max(pod) == "0")
+    for _ in range(1000):
+        write(pod, "max")
+        await until(lambda: swap_max(pod) == "0")
+    (violation,) = agent.standing().violations
+    assert (violation.reason, violation.exposures) == ("Exposed", 1000)
+
+
+async def test_systemd_rewriting_an_empty_pod_is_repaired_and_is_no_exposure(plain: Node) -> None:
+    agent = plain.start()
+    pod = plain.tree.pod(1)
+    agent.apply(state({1: 0}))
+    await until(lambda: swap_max(pod) == "0")
+    before = file_reconciler.REPAIRS.value("pod", "above")
+    write(pod, "max")
+    await until(lambda: file_reconciler.REPAIRS.value("pod", "above") > before)
+    assert swap_max(pod) == "0"
+    assert agent.standing().violations == []
+
+
+async def test_a_new_value_of_the_state_is_neither_a_repair_nor_an_exposure(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    plain.tree.container(pod, "app", memory_swap_max="0\n")
+    agent = plain.start()
+    agent.apply(state({1: values.NO_LIMIT}))
+    before = file_reconciler.REPAIRS.value("pod", "above") + file_reconciler.REPAIRS.value("pod", "below")
+    for value in (2 * MIB, 0, MIB):
+        agent.apply(state({1: value}))
+        assert swap_max(pod) == str(value)
+    assert agent.standing().violations == []
+    assert file_reconciler.REPAIRS.value("pod", "above") + file_reconciler.REPAIRS.value("pod", "below") == before
+
+
+async def test_a_file_whose_cgroup_is_gone_is_not_tried_again(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    knob = plain.known(pod).knob
+    plain.tree.remove(pod)
+    agent._settler.settle(knob, 0.0)
+    assert (knob.retry, knob.failed) == (None, "")
+
+
+async def test_a_running_pod_whose_state_comes_late_counts_as_exposed(plain: Node) -> None:
+    plain.tree.container(plain.tree.pod(1), "app")
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    (violation,) = agent.standing().violations
+    assert (violation.reason, violation.exposures, violation.found) == ("Exposed", 1, "max")
+
+
+async def test_a_cap_only_lowers(plain: Node) -> None:
+    agent = plain.start()
+    pod = plain.tree.pod(1)
+    low = plain.tree.container(pod, "low", memory_swap_max=f"{MIB}\n")
+    high = plain.tree.container(pod, "high", memory_swap_max=f"{4 * MIB}\n")
+    wants = {1: {"low": spec.Container(2 * MIB, cap=True), "high": spec.Container(2 * MIB, cap=True)}}
+    agent.apply(state({1: values.NO_LIMIT}, containers=wants))
+    await until(lambda: swap_max(high) == str(2 * MIB))
+    write(low, str(3 * MIB))
+    await until(lambda: swap_max(low) == str(2 * MIB))
+    write(low, "4096")
+    compare(agent)
+    assert swap_max(low) == "4096"
+
+
+async def test_a_cap_leaves_a_smaller_value_that_comes_while_it_writes(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = plain.start()
+    app = plain.tree.container(plain.tree.pod(1), "app")
+    real = plain.cgroups.set_limit
+
+    def overtaken(path: str, limit: int) -> None:
+        real(path, limit)
+        if limit == MIB:
+            write(app, "4096")
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", overtaken)
+    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.Container(MIB, cap=True)}}))
+    await until(lambda: swap_max(app) != "max")
+    assert (swap_max(app), agent.standing().violations) == ("4096", [])
+
+
+async def test_a_smaller_value_under_a_cap_is_not_what_is_wanted(plain: Node) -> None:
+    agent = plain.start()
+    app = plain.tree.container(
+        plain.tree.pod(1), "app", memory_swap_max="4096\n", memory_swap_current=f"{MIB}\n", memory_current="0\n"
+    )
+    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.Container(MIB, cap=True)}}))
+    compare(agent)
+    assert (swap_max(app), agent.standing().violations) == ("4096", [])
+
+
+async def test_restore_leaves_a_value_that_comes_while_it_writes(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    real = plain.cgroups.set_limit
+
+    def overtaken(path: str, limit: int) -> None:
+        real(path, limit)
+        write(pod, "4096")
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", overtaken)
+    agent.apply(state({1: 0}, mode=names.Mode.RESTORE))
+    assert (swap_max(pod), agent.standing().to_put_back) == ("4096", 0)
+
+
+async def test_swap_in_use_is_not_cut_where_memory_is_short(plain: Node) -> None:
+    pod = plain.tree.pod(
+        1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_current=f"{32 * MIB}\n"
+    )
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    assert (swap_max(pod), reasons(agent)) == (str(48 * MIB), ["Draining"])
+    write(pod, "max")
+    await until(lambda: swap_max(pod) == str(48 * MIB))
+    write(pod, str(16 * MIB), "memory.swap.current")
+    compare(agent)
+    assert swap_max(pod) == str(32 * MIB)
+    write(pod, "0", "memory.swap.current")
+    compare(agent)
+    assert (swap_max(pod), reasons(agent)) == ("0", [])
+
+
+async def test_rewrites_do_not_raise_the_limit_of_a_draining_pod(plain: Node) -> None:
+    """Which uses what it is let: it has what it held, and room only for what it took while it was exposed."""
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    pod = await plain.run(1, "app")
+    write(pod, str(64 * MIB), "memory.max")
+    write(pod, str(63 * MIB), "memory.current")
+    write(pod, str(40 * MIB), "memory.swap.current")
+    for used, held in ((40, 50), (50, 50), (50, 50), (58, 60), (20, 36)):
+        write(pod, str(used * MIB), "memory.swap.current")
+        write(pod, "max")
+        await until(lambda held=held: swap_max(pod) == str(held * MIB))  # type: ignore[misc]
+    tally = plain.known(pod).tally
+    assert (tally.count, tally.wanted, tally.grown) == (5, 0, 58 * MIB)
+
+
+async def test_a_value_that_the_pod_could_live_with_is_repaired_at_once(plain: Node) -> None:
+    """Though nearly as much is in use, and its memory is full: only a change of policy leaves room."""
+    pod = plain.tree.pod(1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n")
+    agent = plain.start()
+    agent.apply(state({1: 64 * MIB}))
+    write(pod, str(60 * MIB), "memory.swap.current")
+    write(pod, "max")
+    await until(lambda: swap_max(pod) == str(64 * MIB))
+    assert reasons(agent) == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_systemds_0_does_not_kill_a_pod_that_drains(plain: Node, restarted: bool) -> None:
+    """Under guarantee Strict it writes 0 at each reload; another writer's 0 is its own affair."""
+    plain.start(state()._replace(guarantee=names.Guarantee.STRICT))
+    pod = plain.tree.pod(1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_max="0\n")
+    assert plain.enforcer is not None
+    await until(lambda: bool(plain.enforcer and plain.enforcer.known))
+    plain.enforcer.apply(state({1: 100 * MIB})._replace(guarantee=names.Guarantee.STRICT))
+    write(pod, str(40 * MIB), "memory.swap.current")
+    wished = state({1: 0})._replace(guarantee=names.Guarantee.STRICT)
+    plain.enforcer.apply(wished)
+    assert swap_max(pod) == str(56 * MIB)
+    if restarted:
+        plain.stop()
+    write(pod, "0")
+    agent = plain.start(wished) if restarted else plain.enforcer
+    await until(lambda: swap_max(pod) == str(56 * MIB))
+    write(pod, "4096")
+    agent.catch_up()
+    assert swap_max(pod) == "4096"
+    write(pod, "0", "memory.swap.current")
+    write(pod, str(56 * MIB))
+    await until(lambda: swap_max(pod) == "0")
+    assert reasons(agent) == []
+
+
+async def test_a_draining_pod_is_looked_at_again(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_reconciler, "DRAIN_SECONDS", (0.01, 0.01))
+    pod = plain.tree.pod(1, memory_max="4096\n", memory_swap_current=f"{32 * MIB}\n")
+    plain.start().apply(state({1: 0}))
+    assert swap_max(pod) == str(48 * MIB)
+    write(pod, "0", "memory.swap.current")
+    await until(lambda: swap_max(pod) == "0")
+
+
+async def test_a_cut_pod_drains_until_no_more_is_in_use_than_wanted(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is right at once, but pages on the disk are no success."""
+    monkeypatch.setattr(file_reconciler, "DRAIN_SECONDS", (0.01, 0.01))
+    pod = plain.tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
+    agent = plain.start()
+    agent.apply(state({1: MIB}))
+    (violation,) = agent.standing().violations
+    assert (swap_max(pod), violation.reason, violation.wanted) == (str(MIB), "Draining", str(MIB))
+    assert (violation.swap_bytes, violation.message.split()[0]) == (32 * MIB, str(31 * MIB))
+    write(pod, str(2 * MIB), "memory.swap.current")
+    await until(lambda: [each.swap_bytes for each in agent.standing().violations] == [2 * MIB])
+    assert reasons(agent) == ["Draining"]
+    write(pod, str(MIB), "memory.swap.current")
+    await until(lambda: agent.standing().violations == [])
+
+
+async def test_what_drains_to_what_was_there_says_how_much_that_was(plain: Node) -> None:
+    pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n", memory_max="4096\n")
+    agent = plain.start()
+    agent.apply(state({1: 64 * MIB}))
+    write(pod, str(32 * MIB), "memory.swap.current")
+    agent.apply(state({1: 64 * MIB}, mode=names.Mode.RESTORE))
+    (violation,) = agent.standing().violations
+    assert (violation.reason, violation.wanted, violation.found) == ("Draining", str(8 * MIB), str(48 * MIB))
+    assert violation.message.split()[0] == str(24 * MIB)
+
+
+async def test_a_pod_that_does_not_drain_is_looked_at_ever_seldomer_up_to_a_bound(plain: Node) -> None:
+    pod = plain.tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    knob = plain.known(pod).knob
+
+    def wait(later: float) -> int:
+        plain.later = later
+        compare(agent)
+        assert knob.retry is not None
+        return round(knob.retry.when() - asyncio.get_running_loop().time())
+
+    assert [wait(later) for later in (0, 2, 10, 100)] == [2, 2, 5, 30]
+    write(pod, str(16 * MIB), "memory.swap.current")
+    assert wait(101) == 2
+
+
+async def test_an_agent_that_comes_up_to_swap_in_use_above_the_limit_says_so(plain: Node) -> None:
+    plain.tree.pod(1, memory_swap_max="0\n", memory_swap_current=f"{32 * MIB}\n")
+    assert reasons(plain.start(state({1: 0}))) == ["Draining"]
+
+
+async def test_what_is_in_the_swap_cache_is_no_reason_not_to_cut_swap(plain: Node) -> None:
+    """But no success either: the pages are on the disk until the kernel looks at them again."""
+    pod = plain.tree.pod(
+        1, memory_max=f"{64 * MIB}\n", memory_current=f"{50 * MIB}\n", memory_swap_current=f"{32 * MIB}\n"
+    )
+    (pod / "memory.stat").write_text(f"swapcached {31 * MIB}\n")
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    assert (swap_max(pod), reasons(agent)) == ("0", ["Draining"])
+
+
+async def test_pods_are_cut_only_as_far_as_all_of_them_have_room(plain: Node) -> None:
+    """Each would fit into the 3 GiB that the node has left; all of them would not."""
+    pods = [plain.tree.pod(n, memory_swap_current=f"{1024 * MIB}\n") for n in range(4)]
+    agent = plain.start()
+    agent.apply(state(dict.fromkeys(range(4), 0)))
+    assert sorted(swap_max(pod) for pod in pods) == ["0", "0", str(1280 * MIB), str(1280 * MIB)]
+    for pod in pods:
+        if swap_max(pod) == "0":
+            plain.tree.remove(pod)
+    await until(lambda: len(agent._mirror.pods) == 2)
+    compare(agent)
+    assert [swap_max(pod) for pod in pods if pod.exists()] == ["0", "0"]
+
+
+async def test_page_cache_is_no_reason_not_to_cut_swap(plain: Node) -> None:
+    pod = plain.tree.pod(
+        1, memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_current=f"{8 * MIB}\n"
+    )
+    (pod / "memory.stat").write_text(f"anon 1\ninactive_file {40 * MIB}\nslab 3\n")
+    plain.start().apply(state({1: 0}))
+    assert swap_max(pod) == "0"
+
+
+async def test_a_full_container_keeps_its_pods_swap_from_being_cut(plain: Node) -> None:
+    pod = plain.tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
+    plain.tree.container(
+        pod, "app", memory_max=f"{64 * MIB}\n", memory_current=f"{63 * MIB}\n", memory_swap_current=f"{32 * MIB}\n"
+    )
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    assert swap_max(pod) == str(48 * MIB)
+
+
+async def test_the_nodes_memory_bounds_what_can_come_back(plain: Node) -> None:
+    pod = plain.tree.pod(1, memory_swap_current=f"{4096 * MIB}\n")
+    plain.start().apply(state({1: 0}))
+    assert swap_max(pod) == str(5120 * MIB)
+
+
+async def test_swap_in_use_is_cut_where_memory_has_room_but_is_no_success_yet(plain: Node) -> None:
+    pod = plain.tree.pod(1, memory_max=f"{640 * MIB}\n", memory_swap_current=f"{32 * MIB}\n")
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    assert (swap_max(pod), reasons(agent)) == ("0", ["Draining"])
+
+
+async def test_the_agents_own_container_may_be_denied(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = [plain.tree.pod(n) for n in (1, 2)]
+    containers = [plain.tree.container(pod, "app") for pod in pods]
+    agent = plain.start(own_uid=uid(1))
+    real = plain.cgroups.set_limit
+
+    def deny(path: str, limit: int) -> None:
+        if "cri-containerd" in path:
+            raise cgroupfs.DeniedError(f"{path}: Permission denied")
+        real(path, limit)
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", deny)
+    wants = {n: {"app": spec.Container(MIB, cap=False)} for n in (1, 2)}
+    agent.apply(state({1: MIB, 2: MIB}, containers=wants))
+    failed = [violation.pod for violation in agent.standing().violations if violation.reason == "AccessDenied"]
+    assert failed == [uid(2)]
+    assert [swap_max(path) for path in containers] == ["max", "max"]
+
+
+async def test_a_file_that_never_comes_is_a_failure(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_reconciler, "FILE_SECONDS", (0.001, 0.01))
+    agent = plain.start()
+    plain.tree.pod_path(1).mkdir()
+    await until(lambda: reasons(agent) == ["WriteFailed"])
+    (plain.tree.pod_path(1) / "memory.swap.max").write_text("max\n")
+    await until(lambda: swap_max(plain.tree.pod_path(1)) == "0" and reasons(agent) == [])
+
+
+async def test_a_failure_to_raise_is_one_failure_however_often_all_is_compared(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = plain.tree.pod(1, memory_swap_max="0\n")
+    agent = plain.start()
+
+    def deny(path: str, limit: int) -> None:
+        raise cgroupfs.DeniedError(f"{path}: Permission denied ({limit})")
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", deny)
+    agent.apply(state({1: MIB}))
+    for _ in range(3):
+        compare(agent)
+        assert reasons(agent) == ["WriteFailed"]
+    assert swap_max(pod) == "0"
+    assert len([each for each in caplog.records if each.message.startswith("cannot set memory.swap.max")]) == 1
+
+
+async def test_a_writer_that_is_as_fast_is_a_failure(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = plain.tree.pod(1)
+    agent = plain.start()
+    real = plain.cgroups.set_limit
+
+    def contested(path: str, limit: int) -> None:
+        real(path, limit)
+        write(pod, "max")
+
+    with monkeypatch.context() as other:
+        other.setattr(plain.cgroups, "set_limit", contested)
+        agent.apply(state({1: 0}))
+        assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
+    await until(lambda: swap_max(pod) == "0" and reasons(agent) == [])
+
+
+async def test_growth_is_counted_once_where_one_repair_takes_several_writes(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    pod = await plain.run(1, "app")
+    write(pod, str(3 * MIB), "memory.swap.current")
+    real = plain.cgroups.set_limit
+    writes = []
+
+    def contested(path: str, limit: int) -> None:
+        real(path, limit)
+        writes.append(limit)
+        if len(writes) < file_reconciler.ATTEMPTS:
+            write(pod, "max")
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", contested)
+    write(pod, "max")
+    await until(lambda: len(writes) == file_reconciler.ATTEMPTS)
+    tally = plain.known(pod).tally
+    assert (tally.count, tally.grown) == (file_reconciler.ATTEMPTS, 3 * MIB)
+
+
+async def test_a_full_container_gets_no_room_by_its_pods_raise(plain: Node) -> None:
+    """Its pod held 0: what it has in swap came back, or did not, before the plan changed as well as after."""
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    pod = await plain.run(1, "app")
+    app = plain.tree.container_path(pod, "app")
+    for path in (pod, app):
+        for file, value in (("max", 64), ("current", 63), ("swap.current", 10)):
+            write(path, str(value * MIB), f"memory.{file}")
+    agent.apply(state({1: 1024 * MIB}, containers={1: {"app": spec.Container(0, cap=False)}}, generation=2))
+    assert (swap_max(pod), swap_max(app)) == (str(1024 * MIB), "0")
+
+
+async def test_what_others_cut_for_a_moment_is_no_reason_to_cut_what_is_below(plain: Node) -> None:
+    agent = plain.start()
+    agent.apply(state({1: 1024 * MIB}))
+    pod = await plain.run(1, "app")
+    app = plain.tree.container_path(pod, "app")
+    for file, value in (("max", 64), ("current", 63), ("swap.current", 40)):
+        write(app, str(value * MIB), f"memory.{file}")
+    await until(lambda: swap_max(pod) == str(1024 * MIB))
+    write(pod, "0")
+    agent.apply(state({1: 1024 * MIB}, containers={1: {"app": spec.Container(0, cap=False)}}, generation=2))
+    assert swap_max(app) == str(56 * MIB)
+
+
+@pytest.mark.parametrize("ends", ["written", "gone", "wished"])
+async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (0.01, 0.01))
+    agent = plain.start()
+    agent.apply(state({1: 0}))
+    pod = await plain.run(1, "app")
+    app = plain.tree.container_path(pod, "app")
+    real = plain.cgroups.set_limit
+
+    def deny(path: str, limit: int) -> None:
+        if "cri-containerd" in path:
+            raise cgroupfs.DeniedError(f"{path}: Permission denied")
+        real(path, limit)
+
+    def raised(limit: int) -> spec.State:
+        return state({1: MIB}, containers={1: {"app": spec.Container(limit, cap=False)}})
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(plain.cgroups, "set_limit", deny)
+        agent.apply(raised(0))
+        compare(agent)
+        assert (swap_max(pod), reasons(agent)) == ("0", ["AccessDenied"])
+        write(pod, "max")
+        await until(lambda: swap_max(pod) != "max")
+        assert swap_max(pod) == "0", "what another writer undoes goes back to what it held"
+        if ends == "gone":
+            plain.tree.remove(app)
+        elif ends == "wished":
+            agent.apply(raised(values.NO_LIMIT))
+        if ends != "written":
+            await until(lambda: swap_max(pod) == str(MIB) and "AccessDenied" not in reasons(agent))
+    await until(lambda: swap_max(pod) == str(MIB) and "AccessDenied" not in reasons(agent))
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_an_exposure_that_cannot_be_ended_at_once_counts_from_its_beginning(
+    plain: Node, monkeypatch: pytest.MonkeyPatch, *, late: bool
+) -> None:
+    """By another writer, or because the pod ran before there was a state."""
+    monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (0.01, 0.01))
+    agent = plain.start(state())
+    if not late:
+        agent.apply(state({1: 0}))
+    else:
+        agent.apply(state(unknown=names.UnknownPod.ALLOW))
+    pod = await plain.run(1, "app")
+    real = plain.cgroups.set_limit
+
+    def deny(path: str, limit: int) -> None:
+        raise cgroupfs.DeniedError(f"{path}: Read-only file system, not {limit}")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(plain.cgroups, "set_limit", deny)
+        if late:
+            agent.apply(state({1: 0}))
+        else:
+            write(pod, "max")
+        await until(lambda: "WriteFailed" in reasons(agent))
+        plain.later += 90
+        compare(agent)
+    assert plain.cgroups.set_limit == real
+    await until(lambda: swap_max(pod) == "0")
+    tally = plain.known(pod).tally
+    assert tally.count == 1
+    assert tally.milliseconds >= 90_000
+    if late:
+        assert tally.causes == [names.Cause.STATE_LATE]
+
+
+async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = plain.tree.pod(1, memory_swap_max="0\n")
+    plain.tree.container(pod, "app", memory_swap_max="0\n")
+    agent = plain.start()
+    real = plain.cgroups.set_limit
+
+    def deny(path: str, limit: int) -> None:
+        if "cri-containerd" in path:
+            raise cgroupfs.DeniedError(f"{path}: Permission denied")
+        real(path, limit)
+
+    monkeypatch.setattr(plain.cgroups, "set_limit", deny)
+    agent.apply(state({1: MIB}, containers={1: {"app": spec.Container(MIB, cap=False)}}))
+    compare(agent)
+    assert (swap_max(pod), reasons(agent)) == (str(MIB), ["AccessDenied"])

@@ -1,0 +1,151 @@
+"""No order of writes lets a pod use more, not even for a moment, than the old limits or the new ones allow.
+
+Be swap in use or not: what cannot be cut keeps no more than it could use before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import tempfile
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from swapwarden.agent.desired import spec
+from swapwarden.agent.host import values
+from swapwarden.api import names
+
+from tests.unit.agent.agent_node import MIB, Node, compare, state
+from tests.unit.agent.cgroup_tree import PAGE, container_id, swap_max, uid, write
+
+PODS = 2
+CONTAINERS = ("a", "b")
+
+some_limits = st.sampled_from([0, PAGE, 2 * PAGE, 3 * PAGE, 64 * MIB, values.NO_LIMIT])
+in_use = st.sampled_from([0, 0, PAGE, 40 * MIB])
+"""Bytes of swap: cgroups that have some are at their memory limit."""
+caps = st.booleans()
+containers = st.builds(spec.Container, some_limits, caps)
+pods = st.builds(
+    spec.Pod,
+    st.none() | some_limits,
+    st.dictionaries(st.sampled_from([container_id(name) for name in CONTAINERS]), containers),
+    st.none() | st.builds(spec.Container, some_limits, st.just(False)),
+)
+states = st.builds(
+    lambda kubepods, found, mode: state(kubepods=kubepods, mode=mode)._replace(pods=found),
+    st.none() | some_limits,
+    st.fixed_dictionaries({}, optional={uid(number): pods for number in range(PODS)}),
+    st.sampled_from([names.Mode.ENFORCE, names.Mode.ENFORCE, names.Mode.AUDIT]),
+)
+
+
+class Tree:
+    """All files of a node, and what the cgroups below can use by them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node.tree
+        pods = [node.tree.pod(number) for number in range(PODS)]
+        inner = [node.tree.container(pod, name) for pod in pods for name in CONTAINERS]
+        self.files = [node.tree.kubepods, *pods, *inner]
+        self.cgroups = [*pods, *inner]
+
+    def usable(self, held: dict[pathlib.Path, int]) -> dict[pathlib.Path, int]:
+        """The least of each cgroup's limit and of those above it."""
+        return {path: min(held.get(each, values.NO_LIMIT) for each in (path, *path.parents)) for path in self.cgroups}
+
+    def planned(self, plan: spec.State) -> dict[pathlib.Path, int]:
+        """What they hold, and no more than a state that names them says."""
+        held = self.held()
+        if plan.mode is not names.Mode.ENFORCE:
+            return held
+        named = {self.files[0]: plan.kubepods}
+        for number in range(PODS):
+            path, pod = self._node.pod_path(number), plan.pods.get(uid(number))
+            if pod is not None:
+                named[path] = pod.limit
+                named |= {
+                    self._node.container_path(path, name): pod.containers[container_id(name)].limit
+                    for name in CONTAINERS
+                    if container_id(name) in pod.containers
+                }
+        limited = {path: value for path, value in named.items() if value is not None}
+        return {path: min(value, limited.get(path, value)) for path, value in held.items()}
+
+    def held(self) -> dict[pathlib.Path, int]:
+        return {path: values.parse(swap_max(path), PAGE) for path in self.files}
+
+
+async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: list[spec.State]) -> None:
+    node = Node(folder)
+    tree = Tree(node)
+    for file, value in zip(tree.files, first, strict=True):
+        write(file, values.render(value))
+    for file, value in zip(tree.cgroups, used, strict=True):
+        write(file, str(value), "memory.swap.current")
+        if value:
+            write(file, str(PAGE), "memory.max")
+            write(file, str(PAGE), "memory.current")
+    agent = node.start()
+    real = node.cgroups.set_limit
+    seen: list[dict[pathlib.Path, int]] = []
+
+    def spy(path: str, limit: int) -> None:
+        real(path, limit)
+        seen.append(tree.usable(tree.held()))
+
+    node.cgroups.set_limit = spy  # type: ignore[method-assign] # to see each write
+    for each in wished:
+        before = tree.usable(tree.held())
+        seen.clear()
+        agent.apply(each)
+        # Of what a cgroup keeps while it drains, those in it have what their own limits say.
+        above, planned = tree.usable(tree.held()), tree.planned(each)
+        after = {path: min(above[path], planned[path]) for path in tree.cgroups}
+        for moment in seen:
+            for path, usable in moment.items():
+                assert usable <= max(before[path], after[path]), path
+        held = tree.held()
+        compare(agent)
+        assert tree.held() == held, "nothing is left to be done"
+    node.stop()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(some_limits, min_size=1 + PODS + PODS * len(CONTAINERS), max_size=1 + PODS + PODS * len(CONTAINERS)),
+    st.lists(in_use, min_size=PODS + PODS * len(CONTAINERS), max_size=PODS + PODS * len(CONTAINERS)),
+    st.lists(states, min_size=1, max_size=3),
+)
+@example(
+    # All pods may have more, and one less: less than they all had.
+    [PAGE, *[2 * PAGE] * (PODS + PODS * len(CONTAINERS))],
+    [0] * (PODS + PODS * len(CONTAINERS)),
+    [state({0: 0}, kubepods=values.NO_LIMIT)],
+)
+@example(
+    # A pod may have more, and its containers less than it had.
+    [values.NO_LIMIT, *[2 * PAGE] * PODS, *[values.NO_LIMIT] * (PODS * len(CONTAINERS))],
+    [0] * (PODS + PODS * len(CONTAINERS)),
+    [state({0: values.NO_LIMIT}, each=PAGE)],
+)
+@example(
+    # The same, and all are full and have some in swap.
+    [values.NO_LIMIT, *[0] * PODS, *[values.NO_LIMIT] * (PODS * len(CONTAINERS))],
+    [40 * MIB] * (PODS + PODS * len(CONTAINERS)),
+    [
+        state(
+            {0: values.NO_LIMIT},
+            containers={0: {name: spec.Container(0, cap=False) for name in CONTAINERS}},
+        )
+    ],
+)
+@example(
+    # What drains is bound by what is above it, which comes to hold less.
+    [PAGE, PAGE, *[0] * (PODS - 1 + PODS * len(CONTAINERS))],
+    [PAGE, *[0] * (PODS - 1 + PODS * len(CONTAINERS))],
+    [state({0: 0}), state({0: 0}, kubepods=0)],
+)
+def test_no_order_of_writes_opens_a_gap(first: list[int], used: list[int], wished: list[spec.State]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(play(pathlib.Path(folder), first, used, wished))

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from swapwarden.agent.inventory import layout
+from swapwarden.agent.node import diagnostics
+from swapwarden.agent.reconcile import problems
+from swapwarden.agent.report import status
+from swapwarden.api import names, state
+from swapwarden.api.conditions import ConditionType
+
+from testbed import commands
+
+FACTS = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
+GOOD = status.Standing(
+    root="kubepods.slice",
+    problem=None,
+    polling="",
+    refused="",
+    mode=names.Mode.ENFORCE,
+    generation=4,
+    profile=state.ProfileRef("p", 2),
+    stated=True,
+    violations=[],
+    to_put_back=0,
+    drifting=0,
+)
+DRAINING = state.Violation("p", "Draining", wanted="0", found="4096", swap_bytes=4096)
+FAILED = state.Violation("p", "WriteFailed", wanted="0", found="max", message="denied")
+YIELDED = state.Violation("p", "Yielded", wanted="4096", found="0")
+EXPOSED = state.Violation("p", "Exposed", exposures=3, exposed_milliseconds=5)
+
+
+def verdicts(standing: status.Standing, facts: state.Facts = FACTS) -> dict[str, tuple[str, str]]:
+    built = status.build(standing, facts, [], "2026-01-01T00:00:00Z")
+    return {condition.type: (condition.status, condition.reason) for condition in built.conditions}
+
+
+def test_what_no_status_has_told_of_has_a_place_for_once() -> None:
+    cause = [names.Cause.RELOAD]
+    more = [
+        state.Violation(f"p{number:02}", "Exposed", swap_bytes=1, exposed_milliseconds=100 - number, causes=cause)
+        for number in range(2 * state.MAX_VIOLATIONS)
+    ]
+    draining = [state.Violation(f"d{number}", "Draining") for number in range(state.MAX_VIOLATIONS)]
+
+    def listed(*untold: str) -> list[str]:
+        standing = GOOD._replace(violations=[*more, *draining], untold=frozenset(untold))
+        return [each.pod for each in status.build(standing, FACTS, [], "t").violations]
+
+    assert {each[0] for each in listed()} == {"d"}
+    assert listed("p40", "p60")[:2] == ["p40", "p60"]
+    unexplained = [*more[:-1], msgspec.structs.replace(more[-1], causes=[])]
+    standing = GOOD._replace(violations=[*unexplained, *draining], untold=frozenset({more[-1].pod}))
+    assert status.build(standing, FACTS, [], "t").violations[0].pod == "d0", "nobody tells of it before its cause"
+
+
+def test_all_is_well() -> None:
+    assert verdicts(GOOD) == {
+        "Compatible": ("True", "Compatible"),
+        "Applied": ("True", "AsSpecified"),
+        "Degraded": ("False", "AsExpected"),
+        "Drift": ("False", "Quiet"),
+    }
+
+
+def test_applied() -> None:
+    def applied(**changes: Any) -> tuple[str, str]:
+        return verdicts(GOOD._replace(**changes))["Applied"]
+
+    assert applied(stated=False) == ("Unknown", "AwaitingState")
+    assert applied(violations=[DRAINING]) == ("False", "Draining")
+    assert applied(violations=[DRAINING, FAILED]) == ("False", "WriteFailed")
+    assert applied(violations=[YIELDED]) == ("False", "Yielded")
+    assert applied(violations=[EXPOSED]) == ("True", "AsSpecified")
+    assert applied(mode=names.Mode.RESTORE, to_put_back=1) == ("False", "Restoring")
+    assert applied(mode=names.Mode.RESTORE) == ("True", "Restored")
+    assert applied(mode=names.Mode.RESTORE, violations=[FAILED]) == ("False", "WriteFailed")
+    assert applied(mode=names.Mode.AUDIT) == ("True", "Audit")
+    assert applied(root=None, problem=layout.TreeError("NoPodTree", "none")) == ("False", "NoPodTree")
+
+
+def test_compatible() -> None:
+    old = state.Facts(cgroup_version=1, swap_controller=False, swap_bytes=0, memory_bytes=1)
+    assert verdicts(GOOD, old)["Compatible"] == ("False", "NoCgroupV2")
+    assert verdicts(GOOD, old)["Applied"] == ("False", "Incompatible")
+    bare = GOOD._replace(root=None, problem=layout.TreeError("NoSwapController", "none"))
+    assert verdicts(bare)["Compatible"] == ("False", "NoSwapController")
+    lost = GOOD._replace(root=None, problem=layout.TreeError("AmbiguousTree", "two"))
+    assert verdicts(lost)["Compatible"] == ("Unknown", "AmbiguousTree")
+
+
+def test_degraded_and_drift() -> None:
+    assert verdicts(GOOD._replace(refused="bad"))["Degraded"] == ("True", "StateRefused")
+    assert verdicts(GOOD._replace(polling="no watches"))["Degraded"] == ("True", "Polling")
+    assert verdicts(GOOD._replace(violations=[FAILED]))["Degraded"] == ("True", "WriteFailed")
+    assert verdicts(GOOD._replace(drifting=2))["Drift"] == ("True", "Rewritten")
+    assert verdicts(GOOD._replace(others="somebody"))["Drift"] == ("True", "OtherWriter")
+    assert verdicts(GOOD._replace(drifting=2, contested=1, violations=[YIELDED]))["Drift"] == ("True", "Yielded")
+    told = status.build(GOOD._replace(drifting=2, others="somebody writes 0"), FACTS, [], "t").conditions[3]
+    assert told.reason == "OtherWriter"
+    assert told.message == "2 running pods were above their value lately; repaired; somebody writes 0"
+
+
+def test_the_runbook_of_the_alert_has_each_reason() -> None:
+    page = (commands.ROOT / "docs/runbooks/SwapwardenAgentDegraded.md").read_text(encoding="utf-8")
+    missing = problems.Shortfall("zswap.enabled", names.Shortfall.NOT_SUPPORTED, "no zswap")
+    changes = [{"refused": "bad"}, {"polling": "no watches"}, {"violations": [FAILED]}, {"settings": [missing]}]
+    reasons = [verdicts(GOOD._replace(**change))["Degraded"] for change in changes]  # type: ignore[arg-type]  # mixed
+    assert {status for status, _ in reasons} == {"True"}
+    for _, reason in reasons:
+        assert f"| `{reason}` |" in page
+
+
+def test_what_ends_by_itself_has_to_be_looked_at() -> None:
+    assert not GOOD.passing
+    assert not GOOD._replace(violations=[DRAINING, YIELDED]).passing, "their end is noticed"
+    for changes in ({"violations": [EXPOSED]}, {"drifting": 1}, {"others": "somebody"}, {"lost": 1}):
+        assert GOOD._replace(**changes).passing
+
+
+def test_what_the_profile_requires() -> None:
+    assert "RequirementsMet" not in verdicts(GOOD)
+    assert verdicts(GOOD._replace(unmet={}))["RequirementsMet"] == ("True", "AllMet")
+    lacking = GOOD._replace(unmet={"encrypted": "found; remedy", "backing": "hdd"})
+    assert verdicts(lacking)["RequirementsMet"] == ("False", "RequirementUnmet")
+    condition = status.build(lacking, FACTS, [], "t").conditions[-1]
+    assert condition.message == "encrypted: found; remedy; backing: hdd"
+    assert verdicts(lacking)["Degraded"] == ("False", "AsExpected"), "the agent has no problem"
+
+
+def test_the_time_of_transition_stays_while_the_status_does() -> None:
+    first = status.as_json(status.build(GOOD, FACTS, [], "2026-01-01T00:00:00Z"))
+    second = status.as_json(
+        status.build(GOOD._replace(violations=[DRAINING]), FACTS, first["conditions"], "2026-02-02T00:00:00Z")
+    )
+    times = {condition["type"]: condition["lastTransitionTime"] for condition in second["conditions"]}
+    assert times.pop("Applied") == "2026-02-02T00:00:00Z"
+    assert set(times.values()) == {"2026-01-01T00:00:00Z"}
+
+
+def test_violations_are_cut_and_the_worst_come_first() -> None:
+    many = [state.Violation(f"p{n:03}", "Exposed", exposed_milliseconds=n) for n in range(40)]
+    built = status.build(GOOD._replace(violations=[*many, DRAINING, FAILED]), FACTS, [], "t")
+    assert len(built.violations) == state.MAX_VIOLATIONS
+    assert built.violations_omitted == 42 - state.MAX_VIOLATIONS
+    assert [violation.reason for violation in built.violations[:2]] == ["WriteFailed", "Draining"]
+    assert built.violations[2].pod == "p039"
+
+
+def test_counters_alone_are_not_the_essence() -> None:
+    def built(*violations: state.Violation, drifting: int = 1) -> dict[str, Any]:
+        standing = GOOD._replace(violations=violations, drifting=drifting)
+        return status.essence(status.as_json(status.build(standing, FACTS, [], "t")))
+
+    more = state.Violation("p", "Exposed", exposures=9, exposed_milliseconds=50, found="max")
+    other = state.Violation("q", "Exposed", exposures=1)
+    assert built(EXPOSED) == built(more, drifting=2)
+    assert built(EXPOSED) != built(EXPOSED, other)
+    took = [msgspec.structs.replace(EXPOSED, swap_bytes=size) for size in (4096, 8192)]
+    assert built(EXPOSED) != built(took[0]), "an event waits for it"
+    assert built(took[0]) == built(took[1])
+    assert built(EXPOSED) != built(DRAINING)
+
+
+def test_what_a_proposal_takes_is_a_counter_but_for_the_pods() -> None:
+    def told(pods: int, size: int) -> dict[str, Any]:
+        cost = state.Cost(state.ProfileRef("p", 2), pods, size)
+        return status.as_json(status.build(GOOD._replace(cost=cost), FACTS, [], "2026-01-01T00:00:00Z"))
+
+    assert told(2, 10)["proposal"] == {"profile": {"name": "p", "generation": 2}, "pods": 2, "bytes": 10}
+    assert status.essence(told(2, 10)) == status.essence(told(2, 20))
+    assert status.essence(told(2, 10)) != status.essence(told(0, 0))
+
+
+def test_settings_of_the_node_are_told_where_there_are_any() -> None:
+    assert "NodeSettings" not in verdicts(GOOD)
+    assert verdicts(GOOD._replace(settings=()))["NodeSettings"] == ("True", "AsSpecified")
+    audit = problems.Shortfall("vm.swappiness", names.Shortfall.AUDIT, "10 would be written over 60")
+    assert verdicts(GOOD._replace(settings=[audit]))["NodeSettings"] == ("True", "Audit")
+    assert verdicts(GOOD._replace(settings=[audit]))["Degraded"] == ("False", "AsExpected")
+    none = problems.Shortfall("vm.page-cluster", names.Shortfall.NO_ACCESS, "set agent.kernel.vm")
+    bad = problems.Shortfall("vm.min_free_kbytes", names.Shortfall.REFUSED, "too much")
+    found = status.build(GOOD._replace(settings=[none, bad]), FACTS, [], "t")
+    told = {condition.type: condition for condition in found.conditions}
+    assert (told["NodeSettings"].status, told["NodeSettings"].reason) == ("False", "Refused")
+    assert told["NodeSettings"].message == "vm.min_free_kbytes: too much; vm.page-cluster: set agent.kernel.vm"
+    assert (told["Degraded"].reason, told["Degraded"].message) == ("NodeSettings", told["NodeSettings"].message)
+    assert told["Applied"].status == "True"
+
+
+def test_what_has_no_effect_is_told_and_nothing_is_wrong() -> None:
+    idle = problems.Shortfall("system.ioWeight", names.Shortfall.NO_EFFECT, "the node has no swap")
+    found = verdicts(GOOD._replace(settings=[idle]))
+    assert (found["NodeSettings"], found["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
+
+
+def test_findings_are_conditions_while_they_are_true() -> None:
+    found = diagnostics.Finding(ConditionType.SECRETS_ON_DISK, "NoTmpfsNoswap", "they can", "encrypt it")
+    first = status.build(GOOD, FACTS, [], "2026-01-01T00:00:00Z", [found])
+    condition = first.conditions[-1]
+    assert (condition.type, condition.status, condition.reason) == ("SecretsOnDisk", "True", "NoTmpfsNoswap")
+    assert (condition.message, condition.observed_generation) == ("they can; encrypt it", 0)
+    before = status.as_json(first)["conditions"]
+    later = status.build(GOOD, FACTS, before, "2026-01-02T00:00:00Z", [found])
+    assert later == first
+    assert len(status.build(GOOD, FACTS, before, "2026-01-02T00:00:00Z").conditions) == 4
+
+
+def test_a_unit_that_drains_or_is_not_there_is_told_and_stops_nothing() -> None:
+    for reason in (names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, names.Shortfall.RELOAD_NEEDED):
+        found = verdicts(GOOD._replace(settings=[problems.Shortfall("x.service", reason, "so it is")]))
+        assert found["NodeSettings"] == ("False", reason)
+        assert found["Degraded"] == ("False", "AsExpected")
+        assert found["Applied"] == ("True", "AsSpecified")
