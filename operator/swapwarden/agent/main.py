@@ -26,10 +26,10 @@ import swapwarden
 from swapwarden.agent import turns
 from swapwarden.agent.desired import spec, state_cache, state_watch
 from swapwarden.agent.drift import systemd_zero
-from swapwarden.agent.host import cgroupfs, hostfiles, priority_events, realtime, systemd_dropins, worker
+from swapwarden.agent.host import cgroupfs, faults, hostfiles, priority_events, realtime, systemd_dropins, worker
 from swapwarden.agent.ledger import heartbeat, journal, originals
 from swapwarden.agent.node import diagnostics, facts, preflight, survey, swap_devices, swap_metrics
-from swapwarden.agent.reconcile import problems, reconciler, sysctls
+from swapwarden.agent.reconcile import dropin_sync, problems, reconciler, sysctls
 from swapwarden.agent.report import conditions, status, status_writer
 from swapwarden.api import names, state
 from swapwarden.kube import client, config
@@ -256,9 +256,9 @@ class Agent:
         self._run_dir = _directory("--run-dir", arguments.run_dir)
         self._state_dir = _directory("--state-dir", arguments.state_dir)
         drop_ins = pathlib.Path(arguments.drop_in_dir) if arguments.drop_in_dir else None
-        self._drop_ins = systemd_dropins.Keeper(drop_ins, systemd_dropins.bring, changed=self._changed)
+        self._drop_ins = dropin_sync.Keeper(drop_ins, systemd_dropins.bring, changed=self._changed)
         slices = pathlib.Path(arguments.slice_drop_in_dir) if arguments.slice_drop_in_dir else None
-        self._slice_drop_ins = systemd_dropins.Keeper(slices, systemd_dropins.bring_slices, changed=self._changed)
+        self._slice_drop_ins = dropin_sync.Keeper(slices, systemd_dropins.bring_slices, changed=self._changed)
         self._slices = slices
         self._config = config.load(arguments.kubeconfig)
         self._page = os.sysconf("SC_PAGE_SIZE")
@@ -614,7 +614,7 @@ async def _unending(job: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await job()
         except Exception:
-            reconciler.FAULTS.inc()
+            faults.FAULTS.inc()
             log.exception("unexpected error; going on in %s s", FAULT_SECONDS)
         await asyncio.sleep(FAULT_SECONDS)
 

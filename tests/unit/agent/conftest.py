@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from swapwarden.agent.reconcile import reconciler, trouble
+from swapwarden.agent.host import faults
 
 from tests.unit.agent.agent_node import Node
 
@@ -28,13 +28,13 @@ async def plain(tmp_path: pathlib.Path) -> AsyncIterator[Node]:
 @pytest.fixture(autouse=True)
 def _fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """What tests before it logged leaves nothing of this one out."""
-    monkeypatch.setattr(trouble, "_tracebacks", trouble.Lines(1))
-    monkeypatch.setattr(trouble, "_lines", trouble.Lines(trouble.LOG_LINES))
+    monkeypatch.setattr(faults, "_tracebacks", faults.Lines(1))
+    monkeypatch.setattr(faults, "_lines", faults.Lines(faults.LOG_LINES))
 
 
 @pytest.fixture(autouse=True)
 def _no_faults() -> Iterator[None]:
     """What the agent survives by its last resort is a mistake all the same."""
-    before = reconciler.FAULTS.value()
+    before = faults.FAULTS.value()
     yield
-    assert reconciler.FAULTS.value() == before
+    assert faults.FAULTS.value() == before

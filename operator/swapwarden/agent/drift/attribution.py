@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from swapwarden.agent.drift import other_writers
-from swapwarden.agent.host import cgroupfs, values
+from swapwarden.agent.host import cgroupfs, faults, values
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.ledger import journal
-from swapwarden.agent.reconcile import trouble
 from swapwarden.api import names
 from swapwarden.telemetry import metrics
 
@@ -187,7 +186,7 @@ class Rewrites:
         try:
             self._find_cause(knob, found, note, running)
         except Exception as error:  # noqa: BLE001 the causes of others can be found all the same
-            trouble.fault(str(knob), error)
+            faults.fault(str(knob), error)
         if notes:
             self._timer = loop.call_soon(self._guarded, lambda: self._find_causes(notes, running))
             return

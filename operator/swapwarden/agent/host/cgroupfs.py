@@ -10,10 +10,10 @@ import errno
 import itertools
 import os
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.agent.host import values
-from swapwarden.agent.inventory import layout
 
 SWAP_MAX: Final = "memory.swap.max"
 SWAP_CURRENT: Final = "memory.swap.current"
@@ -25,6 +25,8 @@ MEMORY_EVENTS: Final = "memory.events"
 SWAP_EVENTS: Final = "memory.swap.events"
 CGROUP_EVENTS: Final = "cgroup.events"
 CONTROLLERS: Final = "cgroup.controllers"
+IO: Final = "io"
+"""The controller of block devices, as `cgroup.controllers` lists it."""
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -37,6 +39,17 @@ _DEVICES_BYTES: Final = 65536
 """Of a file with a line for each block device that something is set for."""
 _RESOURCES: Final = (MEMORY_MAX, "cpu.max", "cpu.weight")
 """What a change of a pod's requests or limits changes."""
+
+
+def join(parent: str, name: str) -> str:
+    """Path of a child, relative to the root of the file system."""
+    return f"{parent}/{name}" if parent else name
+
+
+def above(path: str) -> Iterator[str]:
+    """The cgroups above one, but for the root of the file system: the nearest first."""
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
 class Stat(NamedTuple):
@@ -145,14 +158,14 @@ class Cgroups:
     def has(self, path: str, file: str) -> bool:
         """Whether the file exists."""
         try:
-            os.stat(layout.join(path, file), dir_fd=self._fd, follow_symlinks=False)
+            os.stat(join(path, file), dir_fd=self._fd, follow_symlinks=False)
         except OSError:
             return False
         return True
 
     def limit(self, path: str, file: str = SWAP_MAX) -> int:
         """Read a limit: bytes, or limits.NO_LIMIT."""
-        text = self._read(layout.join(path, file), _LIMIT_BYTES).partition("\n")[0]
+        text = self._read(join(path, file), _LIMIT_BYTES).partition("\n")[0]
         try:
             return values.parse(text, self.page)
         except ValueError as error:
@@ -168,7 +181,7 @@ class Cgroups:
     def stat(self, path: str) -> Stat:
         """What memory.stat says of this cgroup and all below; zeros where the file, or a line of it, is not there."""
         try:
-            text = self._read(layout.join(path, MEMORY_STAT), _STAT_BYTES)
+            text = self._read(join(path, MEMORY_STAT), _STAT_BYTES)
         except GoneError:
             return Stat()
         return Stat(**{name: number for name, number in counts(text).items() if name in Stat._fields})
@@ -179,15 +192,15 @@ class Cgroups:
 
     def counts(self, path: str, file: str) -> dict[str, int]:
         """What a file with a name and a number on each line counts; CgroupError where it cannot be read."""
-        return counts(self._read(layout.join(path, file), _STAT_BYTES))
+        return counts(self._read(join(path, file), _STAT_BYTES))
 
     def pressure(self, path: str, resource: str) -> str:
         """What the pressure file of a resource says, memory or io; CgroupError where it cannot be read."""
-        return self._read(layout.join(path, f"{resource}.pressure"), _STAT_BYTES)
+        return self._read(join(path, f"{resource}.pressure"), _STAT_BYTES)
 
     def resources(self, path: str) -> tuple[str, ...]:
         """Memory limit, CPU limit and CPU weight, as the kernel shows them; empty where there is no such file."""
-        return tuple(self._resource(layout.join(path, file)) for file in _RESOURCES)
+        return tuple(self._resource(join(path, file)) for file in _RESOURCES)
 
     def _resource(self, name: str) -> str:
         try:
@@ -205,13 +218,13 @@ class Cgroups:
     def controllers(self, path: str) -> frozenset[str]:
         """The controllers that a cgroup has, as far as that can be read."""
         try:
-            return frozenset(self._read(layout.join(path, CONTROLLERS), _STAT_BYTES).split())
+            return frozenset(self._read(join(path, CONTROLLERS), _STAT_BYTES).split())
         except CgroupError:
             return frozenset()
 
     def of_device(self, path: str, file: str, device: str) -> str:
         """What a file with a line for each block device says of one (major:minor); empty where that is nothing."""
-        for line in self._read(layout.join(path, file), _DEVICES_BYTES).splitlines():
+        for line in self._read(join(path, file), _DEVICES_BYTES).splitlines():
             name, _, value = line.partition(" ")
             if name == device:
                 return value.strip()
@@ -219,11 +232,11 @@ class Cgroups:
 
     def set_of_device(self, path: str, file: str, device: str, value: str) -> None:
         """Write what is to hold for one block device (major:minor). GoneError also where there is no such disk."""
-        self._write(layout.join(path, file), f"{device} {value}")
+        self._write(join(path, file), f"{device} {value}")
 
     def set_limit(self, path: str, limit: int) -> None:
         """Write memory.swap.max. What the file then holds is for the caller to read: others write there too."""
-        self._write(layout.join(path, SWAP_MAX), values.render(limit))
+        self._write(join(path, SWAP_MAX), values.render(limit))
 
     def _write(self, name: str, value: str) -> None:
         data = f"{value}\n".encode("ascii")

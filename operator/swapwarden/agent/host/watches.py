@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from swapwarden.agent.host import inotify
-from swapwarden.agent.inventory import records
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -51,6 +50,20 @@ SHORTFALLS = metrics.counter(
 )
 
 
+class Watched:
+    """Something that inotify tells about."""
+
+    __slots__ = ("watch",)
+
+    def __init__(self) -> None:
+        self.watch: int | None = None
+
+    @property
+    def is_tenants(self) -> bool:
+        """Whether who runs in it may own its cgroup, and so keep the agent out."""
+        return False
+
+
 class Watches:
     """Call it in the running event loop."""
 
@@ -59,7 +72,7 @@ class Watches:
         self._readable = readable
         self._fell_short = fell_short
         self._notify: inotify.Inotify | None = None
-        self._owners: dict[int, records.Watched] = {}
+        self._owners: dict[int, Watched] = {}
         self._told = False
         self.short = ""
         """Why not everything can be watched; empty where everything is. It stands until a comparison found so."""
@@ -85,7 +98,7 @@ class Watches:
             self._notify.close()
             self._notify = None
 
-    def watch(self, owner: records.Watched, path: str, mask: int) -> bool:
+    def watch(self, owner: Watched, path: str, mask: int) -> bool:
         """Tell `owner` of what happens at `path`, unless it is told already. Nothing where the path is gone.
 
         Whether it can be watched: what its owner keeps the agent from is no reason to compare everything instead.
@@ -107,14 +120,14 @@ class Watches:
         WATCHES.set(len(self._owners))
         return True
 
-    def release(self, owner: records.Watched) -> None:
+    def release(self, owner: Watched) -> None:
         """End the watch by hand: one on a removed cgroup never ends by itself."""
         watch, owner.watch = owner.watch, None
         if watch is not None and self._owners.pop(watch, None) is not None and self._notify is not None:
             self._notify.remove(watch)
         WATCHES.set(len(self._owners))
 
-    def read(self) -> Iterator[tuple[records.Watched | None, inotify.Event]]:
+    def read(self) -> Iterator[tuple[Watched | None, inotify.Event]]:
         """What happened, to whom; to nobody where events were lost (Q_OVERFLOW)."""
         for event in [] if self._notify is None else self._notify.read():
             owner = self._owners.get(event.watch)

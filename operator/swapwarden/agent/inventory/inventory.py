@@ -92,7 +92,7 @@ class Mirror:
 
     def is_known(self, level: records.Level, name: str) -> bool:
         """Whether there is nothing to take in under a name."""
-        path = layout.join(level.path, name)
+        path = cgroupfs.join(level.path, name)
         return path in self.pods or path in self.levels or not (layout.pod_uid(name) or layout.is_level(name))
 
     def lose(self) -> None:
@@ -150,7 +150,7 @@ class Mirror:
         if self._open(container, container.path):
             self._watches.release(container)
         watched = self._watches.watch(container, self._fs.absolute(container.path), inotify.CHILDREN)
-        inner = layout.join(container.path, layout.INNER)
+        inner = cgroupfs.join(container.path, layout.INNER)
         self._open(container, inner, lambda: self._is_in_use(inner))
         if not watched:
             raise cgroupfs.DeniedError(f"{container.path}: cannot be watched")
@@ -181,16 +181,16 @@ class Mirror:
     @staticmethod
     def paths(container: records.Container) -> tuple[str, str]:
         """Where a container's files can be: its cgroup, and crun's inside of it."""
-        return container.path, layout.join(container.path, layout.INNER)
+        return container.path, cgroupfs.join(container.path, layout.INNER)
 
     @staticmethod
-    def concerns(owner: records.Watched, event: inotify.Event) -> bool:
+    def concerns(owner: watches.Watched, event: inotify.Event) -> bool:
         """Whether something came or went that `look` is for."""
         if isinstance(owner, records.Container):
             return event.name == layout.INNER
         return isinstance(owner, records.Level | records.Pod | records.Parent)
 
-    def look(self, owner: records.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
+    def look(self, owner: watches.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
         """See what there is under a name now, whatever happened to it: an event may be told of late."""
         if isinstance(owner, records.Level):
             if self.levels.get(owner.path) is owner:
@@ -205,7 +205,7 @@ class Mirror:
             self.lose()
 
     def _look_in_level(self, parent: records.Level, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
-        path = layout.join(parent.path, name)
+        path = cgroupfs.join(parent.path, name)
         uid = layout.pod_uid(name)
         if uid is not None:
             self._track(uid, path, origin, mark)
@@ -219,7 +219,7 @@ class Mirror:
                 self._listener.level_came(level, mark)
 
     def _look_in_pod(self, pod: records.Pod, name: str, mark: worklist.Mark) -> None:
-        if self._fs.inode(layout.join(pod.path, name)) is None:
+        if self._fs.inode(cgroupfs.join(pod.path, name)) is None:
             self._remove_container(pod, name)
             return
         container = self._add_container(pod, name, since=mark.noticed)
@@ -277,7 +277,7 @@ class Mirror:
         container = layout.container_id(name)
         if container is None:
             return None
-        return pod.containers.setdefault(name, records.Container(pod, container, layout.join(pod.path, name), since))
+        return pod.containers.setdefault(name, records.Container(pod, container, cgroupfs.join(pod.path, name), since))
 
     def _remove_container(self, pod: records.Pod, name: str) -> None:
         container = pod.containers.pop(name, None)

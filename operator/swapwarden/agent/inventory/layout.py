@@ -16,6 +16,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from swapwarden.agent.host import cgroupfs
+
 Listing = Callable[[str], Sequence[str]]
 """Names of the child directories of a directory, given relative to the root of the cgroup file system ("")."""
 
@@ -53,17 +55,6 @@ class TreeError(Exception):
         self.reason = reason
 
 
-def join(parent: str, name: str) -> str:
-    """Path of a child, relative to the root of the file system."""
-    return f"{parent}/{name}" if parent else name
-
-
-def above(path: str) -> Iterator[str]:
-    """The cgroups above one, but for the root of the file system: the nearest first."""
-    while path := path.rpartition("/")[0]:
-        yield path
-
-
 def is_root(name: str) -> bool:
     """Whether a directory of this name is the cgroup above all pods of a node."""
     return _ROOT.fullmatch(name) is not None
@@ -94,7 +85,7 @@ def levels(list_dirs: Listing, root: str) -> Iterator[str]:
     yield root
     for name in list_dirs(root):
         if is_level(name):
-            yield from levels(list_dirs, join(root, name))
+            yield from levels(list_dirs, cgroupfs.join(root, name))
 
 
 def pods(list_dirs: Listing, root: str) -> Iterator[Pod]:
@@ -103,7 +94,7 @@ def pods(list_dirs: Listing, root: str) -> Iterator[Pod]:
         for name in list_dirs(level):
             uid = pod_uid(name)
             if uid is not None:
-                yield Pod(uid, join(level, name))
+                yield Pod(uid, cgroupfs.join(level, name))
 
 
 def roots(list_dirs: Listing, start: str = "", *, inside: bool = False, depth: int = MAX_DEPTH) -> Iterator[str]:
@@ -113,7 +104,7 @@ def roots(list_dirs: Listing, start: str = "", *, inside: bool = False, depth: i
         yield start
     if depth > 0 and (inside or not found):
         for name in list_dirs(start):
-            yield from roots(list_dirs, join(start, name), inside=inside, depth=depth - 1)
+            yield from roots(list_dirs, cgroupfs.join(start, name), inside=inside, depth=depth - 1)
 
 
 def find(list_dirs: Listing, *, own_uid: str = "", anchor: str = "") -> str:

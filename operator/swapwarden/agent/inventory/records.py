@@ -7,27 +7,13 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import resolve
-from swapwarden.agent.host import values
+from swapwarden.agent.host import values, watches
 from swapwarden.agent.inventory import exposure, layout
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
 
 _UNITS: Final = (".slice", ".scope", ".service")
-
-
-class Watched:
-    """Something that inotify tells about."""
-
-    __slots__ = ("watch",)
-
-    def __init__(self) -> None:
-        self.watch: int | None = None
-
-    @property
-    def is_tenants(self) -> bool:
-        """Whether who runs in it may own its cgroup, and so keep the agent out."""
-        return False
 
 
 class Fight:
@@ -52,7 +38,7 @@ class Above(NamedTuple):
     """Why its pod may have run before it held what it is to; None where another wrote over that."""
 
 
-class Knob(Watched):
+class Knob(watches.Watched):
     """One memory.swap.max: what it is to hold, and how that stands."""
 
     __slots__ = (
@@ -189,7 +175,7 @@ class Knob(Watched):
         return self.draining, self.failed, self.found, self.swap, self.target, self.seen
 
 
-class Container(Watched):
+class Container(watches.Watched):
     """A container's cgroup; with crun a second one below it."""
 
     __slots__ = ("id", "knobs", "path", "pod", "ripe", "since", "stirred", "stirs")
@@ -219,7 +205,7 @@ class Container(Watched):
         return f"/{self.path}"
 
 
-class Pod(Watched):
+class Pod(watches.Watched):
     """A pod's cgroup."""
 
     __slots__ = (
@@ -266,7 +252,7 @@ class Pod(Watched):
             yield from container.knobs
 
 
-class Level(Watched):
+class Level(watches.Watched):
     """A cgroup in which pods appear."""
 
     __slots__ = ("inode", "path")
@@ -281,7 +267,7 @@ class Level(Watched):
         return f"/{self.path}"
 
 
-class Parent(Watched):
+class Parent(watches.Watched):
     """The cgroup that holds the root of the tree: tells when that goes."""
 
     __slots__ = ()

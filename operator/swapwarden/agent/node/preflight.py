@@ -9,10 +9,9 @@ import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from swapwarden.agent.host import cgroupfs, hostfiles
+from swapwarden.agent.host import cgroup_files, cgroupfs, hostfiles
 from swapwarden.agent.inventory import layout
 from swapwarden.agent.node import diagnostics, facts, kubelet_config, survey
-from swapwarden.agent.reconcile import unit_io
 from swapwarden.api import names, state
 
 COMPATIBLE: Final = 0
@@ -106,7 +105,7 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
         sysctls={name: survey.sysctl(proc, name) for name in _SYSCTLS},
         system_swaps=survey.may_swap(cgroups, _SYSTEM),
         io_latency=hostfiles.text(pathlib.Path(arguments.cgroup_root) / _SYSTEM / "io.latency"),
-        system_io=None if cgroups.inode(_SYSTEM) is None else unit_io.CONTROLLER in cgroups.controllers(_SYSTEM),
+        system_io=None if cgroups.inode(_SYSTEM) is None else cgroupfs.IO in cgroups.controllers(_SYSTEM),
         io_weight=survey.io_weight(pathlib.Path(arguments.cgroup_root) / _SYSTEM),
     )
 
@@ -372,7 +371,7 @@ def _io_shortfalls(node: Node) -> Iterator[Shortfall]:
         yield Shortfall(
             "io.latency",
             f"{harm}, and the node's kernel has no io.latency",
-            f"a kernel with {unit_io.LATENCY.option}; or system.ioWeight in the profile, where there is io.weight",
+            f"a kernel with {cgroup_files.LATENCY.option}; or system.ioWeight in the profile, where there is io.weight",
         )
     elif node.io_latency is None and node.system_io is False:
         yield Shortfall(

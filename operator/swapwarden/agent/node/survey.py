@@ -201,7 +201,7 @@ def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Callable[[str], bool]
     without = limited = swapping = 0
     burstable = (pod for pod in layout.pods(cgroups.dirs, root) if "burstable" in pod.path)
     for pod, _ in zip(burstable, range(_PODS), strict=False):
-        paths = [layout.join(pod.path, name) for name in cgroups.dirs(pod.path) if layout.container_id(name)]
+        paths = [cgroupfs.join(pod.path, name) for name in cgroups.dirs(pod.path) if layout.container_id(name)]
         known = [value for path in paths if (value := _effective(cgroups, path, ours)) is not None]
         if len(known) < max(2, len(paths)):
             continue
@@ -214,7 +214,7 @@ def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Callable[[str], bool]
 
 def _effective(cgroups: cgroupfs.Cgroups, path: str, ours: Callable[[str], bool]) -> int | None:
     """The limit of a container, in whose cgroup crun makes another; None where it is not to be told, or of ours."""
-    inner = layout.join(path, layout.INNER)
+    inner = cgroupfs.join(path, layout.INNER)
     if ours(path) or ours(inner):
         return None
     known = [value for each in (path, inner) if (value := _limit(cgroups, each)) is not None]

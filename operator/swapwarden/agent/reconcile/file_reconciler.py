@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.drift import attribution, contention
-from swapwarden.agent.host import cgroupfs, values
-from swapwarden.agent.inventory import exposure, layout, records
+from swapwarden.agent.host import cgroupfs, faults, values
+from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.ledger import journal
 from swapwarden.agent.reconcile import headroom, swap_drain, trouble
 from swapwarden.api import names
@@ -153,7 +153,7 @@ class Settler:
             self._lowered(knob)
             return
         except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
-            self._fail(knob, ViolationReason.INTERNAL_ERROR, trouble.fault(str(knob), error))
+            self._fail(knob, ViolationReason.INTERNAL_ERROR, faults.fault(str(knob), error))
             if not self._may_be_above(knob):
                 self._lowered(knob)
             wait = self._next_try(knob)
@@ -265,7 +265,7 @@ class Settler:
     def _above(self, knob: records.Knob) -> int:
         """The least limit of the cgroups above a file's; where others just lowered the pod's, what that is to be."""
         least = values.NO_LIMIT
-        for path in layout.above(knob.path):
+        for path in cgroupfs.above(knob.path):
             with contextlib.suppress(cgroupfs.CgroupError):
                 found = self._fs.limit(path)
                 if knob.pod is not None and path == knob.pod.path:
@@ -465,7 +465,7 @@ class Settler:
         elif kept_out:
             self._lowered(knob)
         if not knob.failed:
-            trouble.warn("cannot set memory.swap.max; trying again", str(knob), str(error))
+            faults.warn("cannot set memory.swap.max; trying again", str(knob), str(error))
         self._fail(knob, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
         return self._next_try(knob)
 

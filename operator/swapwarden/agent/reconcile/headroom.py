@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from swapwarden.agent.host import cgroupfs, values
-from swapwarden.agent.inventory import layout
 from swapwarden.agent.node import facts
 from swapwarden.agent.reconcile import swap_drain
 
@@ -70,17 +69,17 @@ class Room:
         }
         # What comes back to a container comes back to its pod, where both were cut.
         others = {
-            other: size for other, size in others.items() if not any(map(others.__contains__, layout.above(other)))
+            other: size for other, size in others.items() if not any(map(others.__contains__, cgroupfs.above(other)))
         }
         yield swap_drain.Usage(0, back + sum(others.values()), facts.available(self._proc))
-        for above in layout.above(path):
+        for above in cgroupfs.above(path):
             yield from self._usage(above, back + sum(size for other, size in others.items() if _is_in(other, above)))
         paths, looked = [path], 0
         while paths:
             here, looked = paths.pop(), looked + 1
             if back := self.out(here):
                 yield from self._usage(here, back)
-                paths += [layout.join(here, name) for name in self._fs.children(here, most=MOST)]
+                paths += [cgroupfs.join(here, name) for name in self._fs.children(here, most=MOST)]
             if looked + len(paths) > MOST:
                 yield NO_ROOM
                 return

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 from swapwarden.agent import turns
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
-from swapwarden.agent.host import cgroupfs, inotify, systemd_dropins, watches
+from swapwarden.agent.host import cgroupfs, faults, inotify, systemd_dropins, watches
 from swapwarden.agent.inventory import exposure, inventory, layout, records
 from swapwarden.agent.ledger import journal, originals
 from swapwarden.agent.node import swap_devices
@@ -56,7 +56,6 @@ FAILING = metrics.gauge(
     " AccessDenied (docs/agent.md).",
     labels=("reason",),
 )
-FAULTS = trouble.FAULTS
 
 FIND_SECONDS: Final = (1.0, 10.0)
 """First and longest bound of the wait between searches for the tree of pods while there is none."""
@@ -81,7 +80,7 @@ CALM_SECONDS: Final = 60.0
 class Child(NamedTuple):
     """A name in a cgroup: behind it there may be another thing now, or nothing, than was known."""
 
-    owner: records.Watched
+    owner: watches.Watched
     name: str
     found: bool = False
     """Whether it was found by looking, and not heard of."""
@@ -757,7 +756,7 @@ class Enforcer:
         except cgroupfs.CgroupError as error:
             self._short(error)
         except Exception as error:  # noqa: BLE001 the last resort
-            self._watches.fall_short(watches.Shortfall.FAULT, trouble.fault("the event loop", error))
+            self._watches.fall_short(watches.Shortfall.FAULT, faults.fault("the event loop", error))
             self._changed()
 
     def _short(self, error: cgroupfs.CgroupError) -> None:
@@ -815,7 +814,7 @@ class Enforcer:
         right = self._last_right(knob) if self._may_lack_events(knob) else None
         return noticed if right is None else min(right, noticed)
 
-    def _told(self, owner: records.Watched, event: inotify.Event, noticed: float) -> None:
+    def _told(self, owner: watches.Watched, event: inotify.Event, noticed: float) -> None:
         """Something came or went in a directory."""
         mark = worklist.Mark(noticed, self._caught_up)
         if self._units.concerns(owner, event):
@@ -837,7 +836,7 @@ class Enforcer:
             try:
                 self._rewritten(knob)
             except Exception as error:  # noqa: BLE001 what it says of systemd is worth less than the repair
-                trouble.fault(str(knob), error)
+                faults.fault(str(knob), error)
         self._settler.settle(knob, noticed, since=since)
 
     def _find_again(self) -> None:

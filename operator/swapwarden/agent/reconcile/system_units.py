@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from swapwarden.agent.desired import resolve, spec
-from swapwarden.agent.host import cgroupfs, inotify, watches
+from swapwarden.agent.host import cgroupfs, faults, inotify, watches
 from swapwarden.agent.inventory import layout, records
 from swapwarden.agent.ledger import journal
-from swapwarden.agent.reconcile import file_reconciler, problems, trouble, unit_io
+from swapwarden.agent.reconcile import file_reconciler, problems, unit_io
 from swapwarden.api import names
 
 _SLICE: Final = ".slice"
 _SYSTEM: Final = "system.slice"
 
 
-class Home(records.Watched):
+class Home(watches.Watched):
     """A cgroup in which units that are named come and go."""
 
     __slots__ = ("inode",)
@@ -115,7 +115,7 @@ class Units:
         except cgroupfs.CgroupError as error:
             self._lack(name, f"cannot be read: {error}")
         except Exception as error:  # noqa: BLE001 a mistake about one of them
-            self._lack(name, trouble.fault(name, error))
+            self._lack(name, faults.fault(name, error))
 
     def _lack(self, name: str, message: str) -> None:
         self.unfinished = message
@@ -141,7 +141,7 @@ class Units:
         if shadow is resolve.Hold.PUT_BACK and done:
             self._drop(path)
 
-    def concerns(self, owner: records.Watched, event: inotify.Event) -> bool:
+    def concerns(self, owner: watches.Watched, event: inotify.Event) -> bool:
         """Whether something happened to a unit that is named: `bring` then is to be called."""
         return isinstance(owner, Home | records.Parent) and (
             event.name in self._names or event.name in self._home_names
@@ -230,7 +230,7 @@ class Units:
             child = "-".join(parts[: number + 1]) + _SLICE
             if child not in self._fs.dirs(path):
                 return None
-            path = layout.join(path, child)
+            path = cgroupfs.join(path, child)
         return path
 
     def _service(self, name: str) -> str | None:
@@ -238,7 +238,7 @@ class Units:
         slices = [each for each in self._fs.dirs("") if each.endswith(_SLICE) and not layout.is_root(each)]
         for each in sorted(slices, key=lambda home: (home != _SYSTEM, home)):
             if name in self._fs.dirs(each):
-                return layout.join(each, name)
+                return cgroupfs.join(each, name)
         return None
 
     def _known(self, path: str, name: str) -> Unit | None:

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
-from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.host import cgroupfs, faults
 from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
-from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
-
-FAULTS = metrics.counter(
-    "swapwarden_agent_faults_total",
-    "Unexpected errors, each of them about one cgroup or one part of the agent; the log has them, and each is tried"
-    " again.",
-)
 
 RETRY_SECONDS: Final = (2.0, 120.0)
 """First and longest bound of the wait before a key is tried again."""
@@ -27,53 +19,7 @@ SOON_SECONDS: Final = (0.01, 5.0)
 """The same for one that has only just been made, and is not ready."""
 SOON_ATTEMPTS: Final = 9
 """Tries of such a key, within some seconds, after which it waits for an event or a full comparison."""
-LOG_SECONDS: Final = 60.0
-LOG_LINES: Final = 20
-"""Of the log in `LOG_SECONDS` about cgroups that fail; and one traceback. A tenant can bring about any number."""
-
 K = TypeVar("K")
-
-
-class Lines:
-    """So many lines of the log in a minute."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._begun = float("-inf")
-        self._count = 0
-        self._left_out = 0
-
-    def take(self) -> dict[str, int] | None:
-        """What a line says besides: how many were left out before it. None where it is to be left out itself."""
-        now = time.monotonic()
-        if now - self._begun >= LOG_SECONDS:
-            self._begun, self._count = now, 0
-        if self._count >= self._most:
-            self._left_out += 1
-            return None
-        self._count += 1
-        left, self._left_out = self._left_out, 0
-        return {"leftOut": left} if left else {}
-
-
-_tracebacks = Lines(1)
-_lines = Lines(LOG_LINES)
-
-
-def fault(what: str, error: Exception) -> str:
-    """Count an unexpected error, and log it unless one was logged just now. Return what a violation says of it."""
-    FAULTS.inc()
-    more = _tracebacks.take()
-    if more is not None:
-        log.error("unexpected error; trying again", exc_info=error, extra={"what": what, **more})
-    return f"unexpected error in the agent, please report it: {type(error).__name__}: {error}"
-
-
-def warn(message: str, what: str, error: str) -> None:
-    """Log what failed, unless much was logged just now."""
-    more = _lines.take()
-    if more is not None:
-        log.error(message, extra={"cgroup": what, "error": error, **more})
 
 
 class Trouble:
@@ -118,7 +64,7 @@ class Troubles(Generic[K]):
             self._short(error)
             self.failed(key, ViolationReason.UNREADABLE, str(error))
         except Exception as error:  # noqa: BLE001 a mistake in one key must not stop the others
-            self.failed(key, ViolationReason.INTERNAL_ERROR, fault(str(key), error))
+            self.failed(key, ViolationReason.INTERNAL_ERROR, faults.fault(str(key), error))
         else:
             if whole:
                 self.clear(key)
@@ -130,7 +76,7 @@ class Troubles(Generic[K]):
             self.clear(key)
             trouble = self._of[key] = Trouble(SOON_SECONDS if reason is None else RETRY_SECONDS)
         if reason is not None and trouble.reason is None:
-            warn("a cgroup cannot be looked after; trying again", str(key), message)
+            faults.warn("a cgroup cannot be looked after; trying again", str(key), message)
         if (trouble.reason, trouble.message) != (reason, message):
             trouble.reason, trouble.message = reason, message
             self._changed()

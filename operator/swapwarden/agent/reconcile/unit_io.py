@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import spec
-from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.ledger import originals
 from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import held, problems
@@ -24,26 +24,8 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = (2.0, 120.0)
 """First and longest bound of the wait before trying a refused write again."""
-CONTROLLER: Final = "io"
 _QOS: Final = "io.cost.qos"
 _OFF: Final = "enable=0"
-
-
-class File(NamedTuple):
-    """One of the files, as the kernel has it."""
-
-    name: str
-    field: str
-    """In a profile."""
-    nothing: str
-    """What is written for a disk of which the file is to say nothing (iolatency_set_limit, ioc_weight_write)."""
-    option: str
-    """Without which a kernel does not have it."""
-
-
-LATENCY: Final = File("io.latency", "system.ioLatencyTarget", "target=max", "CONFIG_BLK_CGROUP_IOLATENCY")
-WEIGHT: Final = File("io.weight", "system.ioWeight", "default", "CONFIG_BLK_CGROUP_IOCOST")
-FILES: Final = {file.name: file for file in (LATENCY, WEIGHT)}
 
 
 class Line(NamedTuple):
@@ -64,16 +46,16 @@ def _line(name: str) -> Line | None:
     file, _, rest = name.partition(" ")
     disk, _, rest = rest.partition(" ")
     inode, _, path = rest.partition(" ")
-    return Line(file, disk, int(inode), path) if file in FILES and inode.isdecimal() and path else None
+    return Line(file, disk, int(inode), path) if file in cgroup_files.FILES and inode.isdecimal() and path else None
 
 
-def _asked(wants: spec.System) -> dict[File, str]:
+def _asked(wants: spec.System) -> dict[cgroup_files.File, str]:
     """What is to stand in the files, as the kernel shows it."""
     asked = {}
     if wants.latency is not None:
-        asked[LATENCY] = f"target={wants.latency}"
+        asked[cgroup_files.LATENCY] = f"target={wants.latency}"
     if wants.weight is not None:
-        asked[WEIGHT] = str(wants.weight)
+        asked[cgroup_files.WEIGHT] = str(wants.weight)
     return asked
 
 
@@ -123,7 +105,9 @@ class UnitIo:
                 log.warning("a setting of the node is not as its profile asks: %s: %s", short.name, short.message)
         self.shortfalls = tuple(found)
 
-    def _put_others_back(self, asked: Mapping[File, str], there: Mapping[str, int]) -> Iterator[problems.Shortfall]:
+    def _put_others_back(
+        self, asked: Mapping[cgroup_files.File, str], there: Mapping[str, int]
+    ) -> Iterator[problems.Shortfall]:
         """Put back what is not asked for. What is gone took its values along."""
         wanted_files = {file.name for file in asked}
         for line in filter(None, map(_line, self._originals.names())):
@@ -138,7 +122,7 @@ class UnitIo:
             except problems.ShortError as short:
                 yield problems.Shortfall(f"{line.path} {line.file}", short.reason, str(short))
 
-    def _without_disks(self, asked: Mapping[File, str]) -> Iterator[problems.Shortfall]:
+    def _without_disks(self, asked: Mapping[cgroup_files.File, str]) -> Iterator[problems.Shortfall]:
         name = ", ".join(file.field for file in asked)
         if self.disks.unknown:
             yield problems.Shortfall(
@@ -151,9 +135,9 @@ class UnitIo:
             yield problems.Shortfall(name, names.Shortfall.NO_EFFECT, f"there is no disk to wait for: {why}")
 
     def _of_unit(
-        self, name: str, path: str, inode: int, asked: Mapping[File, str], mode: names.Mode
+        self, name: str, path: str, inode: int, asked: Mapping[cgroup_files.File, str], mode: names.Mode
     ) -> Iterator[problems.Shortfall]:
-        shorts: dict[File, dict[str, problems.ShortError]] = {file: {} for file in asked}
+        shorts: dict[cgroup_files.File, dict[str, problems.ShortError]] = {file: {} for file in asked}
         for file, value in asked.items():
             for disk in self.disks.numbers:
                 try:
@@ -172,15 +156,15 @@ class UnitIo:
                     f"{message}; {helps[0].name} is there" if spared else message,
                 )
 
-    def _require(self, name: str, path: str, file: File, disk: str) -> None:
+    def _require(self, name: str, path: str, file: cgroup_files.File, disk: str) -> None:
         """ShortError where a cgroup has no such file, or the disk does not follow it."""
         if not self._fs.has(path, file.name):
-            if CONTROLLER in self._fs.controllers(path):
+            if cgroupfs.IO in self._fs.controllers(path):
                 lack = f"the node's kernel has none ({file.option})"
             else:
                 lack = f"it has no io controller: run `systemctl set-property {name} IOAccounting=yes` on the node"
             raise problems.ShortError(names.Shortfall.NOT_SUPPORTED, lack)
-        if file is WEIGHT and self._fs.has("", _QOS):
+        if file is cgroup_files.WEIGHT and self._fs.has("", _QOS):
             qos = _of_device(self._fs, "", _QOS, disk)
             if not qos or _OFF in qos.split():
                 raise _off(disk)
@@ -194,7 +178,7 @@ class _Lines:
 
     def read(self, name: str) -> str:
         line = _named(name)
-        return _of_device(self._fs, line.path, line.file, line.disk) or FILES[line.file].nothing
+        return _of_device(self._fs, line.path, line.file, line.disk) or cgroup_files.FILES[line.file].nothing
 
     def write(self, name: str, value: str) -> None:
         line = _named(name)
@@ -202,7 +186,7 @@ class _Lines:
             self._fs.set_of_device(line.path, line.file, line.disk, value)
         except cgroupfs.UnsupportedError:
             held.WRITES.inc(line.file, "error")
-            if line.file == WEIGHT.name:
+            if line.file == cgroup_files.WEIGHT.name:
                 raise _off(line.disk) from None
             message = f"the node's kernel does not do that for disk {line.disk}"
             raise problems.ShortError(names.Shortfall.NOT_SUPPORTED, message) from None

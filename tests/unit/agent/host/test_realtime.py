@@ -11,7 +11,7 @@ from swapwarden.agent.host import realtime
 
 ASK = """
 import json, logging, os, pathlib, sys, threading, time
-from swapwarden.agent import realtime
+from swapwarden.agent.host import realtime
 
 def policy(thread=0):
     # By default of the one that asks.

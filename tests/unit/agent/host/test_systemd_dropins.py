@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from swapwarden import __main__ as program
 from swapwarden.agent.host import systemd_dropins
+from swapwarden.agent.reconcile import dropin_sync
 
 from tests.unit.agent.agent_node import until
 
@@ -108,7 +109,7 @@ def test_a_folder_that_is_not_mounted_is_named_with_the_remedy(units: pathlib.Pa
 class Kept:
     def __init__(self, units: pathlib.Path | None) -> None:
         self.told = 0
-        self.keeper = systemd_dropins.Keeper(units, systemd_dropins.bring, changed=self._changed)
+        self.keeper = dropin_sync.Keeper(units, systemd_dropins.bring, changed=self._changed)
         self.task = asyncio.create_task(self.keeper.run())
 
     def _changed(self) -> None:
@@ -148,10 +149,10 @@ async def test_a_failure_is_told_and_tried_again(
     units: pathlib.Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept.keeper._backoff, "next", lambda: 0.001)
-    before = systemd_dropins.FAILURES.value()
+    before = dropin_sync.FAILURES.value()
     kept.keeper.want("kubepods")
     await until(lambda: "is not mounted" in kept.keeper.failed)
-    assert systemd_dropins.FAILURES.value() > before
+    assert dropin_sync.FAILURES.value() > before
     assert kept.told
     files = mounted(units)
     await until(lambda: not kept.keeper.failed and all(file.exists() for file in files))
@@ -181,7 +182,7 @@ async def test_a_look_does_not_cut_the_back_off_short(kept: Kept, monkeypatch: p
 
 
 async def test_without_a_mount_there_is_nothing_to_do() -> None:
-    keeper = systemd_dropins.Keeper(None, systemd_dropins.bring, changed=lambda: None)
+    keeper = dropin_sync.Keeper(None, systemd_dropins.bring, changed=lambda: None)
     keeper.want("")
     assert not keeper.left
     assert not keeper.mounted
@@ -254,12 +255,12 @@ def test_slices_with_pods_and_services_have_none(root: str, slices: tuple[str, .
 
 async def test_a_slice_has_its_file_while_it_is_named(units: pathlib.Path) -> None:
     system, user = of_slices(units, "system.slice", "user.slice")
-    keeper = systemd_dropins.Keeper(units, systemd_dropins.bring_slices, changed=lambda: None)
+    keeper = dropin_sync.Keeper(units, systemd_dropins.bring_slices, changed=lambda: None)
     task = asyncio.create_task(keeper.run())
     keeper.want(("system.slice", "user.slice", "other.slice"))
     await until(lambda: system.exists() and user.exists())
     await until(lambda: keeper.held == {"system.slice", "user.slice"})
-    again = systemd_dropins.Keeper(units, systemd_dropins.bring_slices, changed=lambda: None)
+    again = dropin_sync.Keeper(units, systemd_dropins.bring_slices, changed=lambda: None)
     again.look()
     assert again.held == keeper.held, "the next agent knows before it writes any"
     keeper.want(("user.slice",))
@@ -285,7 +286,7 @@ async def test_a_slice_counts_as_held_before_its_file_is_known_to_be_there(
         loop.call_soon_threadsafe(written.set)
         disk.wait()
 
-    keeper = systemd_dropins.Keeper(units, slow, changed=lambda: None)
+    keeper = dropin_sync.Keeper(units, slow, changed=lambda: None)
     task = asyncio.create_task(keeper.run())
     keeper.want(("system.slice",))
     await written.wait()

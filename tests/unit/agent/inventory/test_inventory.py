@@ -7,8 +7,7 @@ import errno
 
 import pytest
 from swapwarden.agent.desired import resolve, spec
-from swapwarden.agent.host import inotify, values
-from swapwarden.agent.inventory import records
+from swapwarden.agent.host import inotify, values, watches
 from swapwarden.agent.reconcile import worklist
 from swapwarden.api import names
 
@@ -97,7 +96,7 @@ async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_l
     told: list[str] = []
     real = agent._mirror.look
 
-    def look(owner: records.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
+    def look(owner: watches.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
         told.append(name)
         real(owner, name, origin, mark)
 

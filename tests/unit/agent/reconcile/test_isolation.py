@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, contention
-from swapwarden.agent.host import cgroupfs, inotify, values, watches
+from swapwarden.agent.host import cgroupfs, faults, inotify, values, watches
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import file_reconciler, reconciler, trouble, worklist
 from swapwarden.agent.report import status
@@ -63,9 +63,9 @@ class Faults:
 
 
 @pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+def mistakes(monkeypatch: pytest.MonkeyPatch) -> Faults:
     made = Faults()
-    monkeypatch.setattr(trouble, "FAULTS", made)
+    monkeypatch.setattr(faults, "FAULTS", made)
     return made
 
 
@@ -177,7 +177,7 @@ async def test_a_container_that_refuses_to_be_written_bars_its_pod_only_from_wha
 
 
 async def test_a_cause_that_cannot_be_found_hides_no_other(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults
+    plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults
 ) -> None:
     agent = plain.start(state(dict.fromkeys(PODS, 0)))
     crowd = Crowd(plain)
@@ -197,7 +197,7 @@ async def test_a_cause_that_cannot_be_found_hides_no_other(
     agent.catch_up()
     agent._rewrites._settle()
     await until(lambda: sum(bool(each.tally.causes) for each in agent.known) >= len(PODS) - 1)
-    assert faults.count == 1
+    assert mistakes.count == 1
 
 
 async def test_a_pods_folder_that_cannot_be_listed_keeps_no_pod_from_its_limit(plain: Node) -> None:
@@ -220,7 +220,7 @@ async def test_a_pods_folder_that_cannot_be_listed_keeps_no_pod_from_its_limit(p
 
 @pytest.mark.parametrize("where", ["pod", "container", "file", "write", "evidence"])
 async def test_an_unexpected_error_is_that_cgroups_own(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults, where: str
+    plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, where: str
 ) -> None:
     monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (0.01, 0.01))
     monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.01, 0.01))
@@ -262,7 +262,7 @@ async def test_an_unexpected_error_is_that_cgroups_own(
             new = new._replace(guarantee=names.Guarantee.STRICT)
         agent.apply(new)
         assert crowd.others() == {(str(2 * MIB), str(MIB))}
-        assert faults.count > 0
+        assert mistakes.count > 0
         assert [(each[0], each[2]) for each in failures(agent)] == [(uid(HOSTILE), "InternalError")]
         assert condition(agent, "Applied") == ("False", "InternalError")
         assert condition(agent, "Degraded") == ("True", "InternalError")
@@ -274,7 +274,7 @@ async def test_an_unexpected_error_is_that_cgroups_own(
 
 @pytest.mark.parametrize("where", ["pod", "container"])
 async def test_an_unexpected_error_keeps_no_other_pod_from_more(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults, where: str
+    plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, where: str
 ) -> None:
     crowd = Crowd(plain)
     agent = plain.start()
@@ -291,7 +291,7 @@ async def test_an_unexpected_error_keeps_no_other_pod_from_more(
 
     monkeypatch.setattr(plain.cgroups, "set_limit", fail)
     agent.apply(crowd.state())
-    assert faults.count > 0
+    assert mistakes.count > 0
     assert swap_max(plain.tree.kubepods) == str(64 * MIB)
     assert crowd.others() == {(str(2 * MIB), str(MIB))}
     assert [(each[0], each[2]) for each in failures(agent)] == [(uid(HOSTILE), "InternalError")]
@@ -301,7 +301,7 @@ async def test_an_unexpected_error_keeps_no_other_pod_from_more(
 
 
 async def test_an_unexpected_error_after_a_file_was_lowered_bars_nothing(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults
+    plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults
 ) -> None:
     pod = plain.tree.pod(1, memory_swap_max="0\n")
     app = plain.tree.container(pod, "app")
@@ -313,12 +313,12 @@ async def test_an_unexpected_error_after_a_file_was_lowered_bars_nothing(
 
     monkeypatch.setattr(agent._settler, "_account", fail)
     agent.apply(state({1: 2 * MIB}, containers={1: {"app": WANTED}}))
-    assert faults.count > 0
+    assert mistakes.count > 0
     assert (swap_max(pod), swap_max(app)) == (str(2 * MIB), str(MIB))
 
 
 async def test_what_fails_all_the_time_fills_no_log(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults, caplog: pytest.LogCaptureFixture
+    plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.0001, 0.0001))
     agent = plain.start()
@@ -328,13 +328,13 @@ async def test_what_fails_all_the_time_fills_no_log(
         raise ZeroDivisionError("a mistake")
 
     monkeypatch.setattr(agent._mirror, "look", fail)
-    await until(lambda: faults.count > 20)
+    await until(lambda: mistakes.count > 20)
     assert len([each for each in caplog.records if each.exc_info]) == 1
     assert failures(agent)[0][2] == "InternalError"
 
 
 async def test_a_raise_that_waits_is_made_though_another_cgroup_fails(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults
+    plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults
 ) -> None:
     crowd = Crowd(plain)
     agent = plain.start()
@@ -350,7 +350,7 @@ async def test_a_raise_that_waits_is_made_though_another_cgroup_fails(
     agent.apply(crowd.state(generation=2))
     held = [swap_max(crowd.pods[number]) for number in PODS]
     assert held == [*[str(2 * MIB)] * (len(PODS) - 1), "0"]
-    assert faults.count == 1
+    assert mistakes.count == 1
 
 
 @pytest.mark.parametrize("loss", [names.Mode.RESTORE, names.Mode.AUDIT, None])
@@ -389,7 +389,7 @@ async def test_a_pod_that_closes_many_cgroups_is_listed_once_and_behind_others(
         agent.apply(state({1: MIB, 2: 0}, containers={1: dict.fromkeys(apps, WANTED)}))
     ((pod_uid, _, reason),) = failures(agent)
     assert (pod_uid, reason) == (uid(1), "AccessDenied")
-    assert len([each for each in caplog.records if each.levelname == "ERROR"]) == trouble.LOG_LINES
+    assert len([each for each in caplog.records if each.levelname == "ERROR"]) == faults.LOG_LINES
     found = status.build(agent.standing(), FACTS, [], "t").violations
     assert [each.pod for each in found if each.reason in {"Draining", "AccessDenied"}] == [uid(2), uid(1)]
     assert draining.exists()
@@ -590,7 +590,7 @@ async def test_what_was_seen_to_be_written_over_at_once_counts_until_it_is_repai
 
 @pytest.mark.parametrize("error", [cgroupfs.CgroupError("out of memory"), ZeroDivisionError("a mistake")])
 async def test_what_an_event_told_of_and_could_not_be_looked_at_counts_from_the_event(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults, error: Exception
+    plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, error: Exception
 ) -> None:
     monkeypatch.setattr(file_reconciler, "FAILED_SECONDS", (1000.0, 1000.0))
     agent = plain.start()
@@ -608,7 +608,7 @@ async def test_what_an_event_told_of_and_could_not_be_looked_at_counts_from_the_
         write(pod, "max")
         agent.catch_up()
     assert swap_max(pod) == "max"
-    assert faults.count == isinstance(error, ZeroDivisionError)
+    assert mistakes.count == isinstance(error, ZeroDivisionError)
     before = known.tally.milliseconds
     plain.later += 20
     agent._again(known.knob)
@@ -710,7 +710,7 @@ async def test_what_comes_all_the_time_keeps_nothing_from_being_compared(
     busy = reconciler.Child(level, "nothing")
     real = agent._mirror.look
 
-    def look(owner: records.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
+    def look(owner: watches.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
         real(owner, name, origin, mark)
         if name == busy.name:
             agent._worklist.mark(busy, worklist.Weight.ARRIVAL, mark)
@@ -729,7 +729,7 @@ async def test_what_comes_all_the_time_keeps_nothing_from_being_compared(
 
 
 async def test_a_pod_that_failed_when_it_came_is_tried_again(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults
+    plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults
 ) -> None:
     monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.01, 0.01))
     agent = plain.start(state({1: MIB}))
@@ -740,7 +740,7 @@ async def test_a_pod_that_failed_when_it_came_is_tried_again(
 
     monkeypatch.setattr(agent, "_retarget", fail)
     pod = plain.tree.pod(1)
-    await until(lambda: faults.count > 1)
+    await until(lambda: mistakes.count > 1)
     assert failures(agent) == [(uid(1), "", "InternalError")]
     assert condition(agent, "Applied") == ("False", "InternalError")
     monkeypatch.setattr(agent, "_retarget", real)
@@ -749,7 +749,7 @@ async def test_a_pod_that_failed_when_it_came_is_tried_again(
 
 
 async def test_nothing_is_said_of_a_cgroup_that_failed_and_is_gone(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, faults: Faults
+    plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults
 ) -> None:
     monkeypatch.setattr(trouble, "RETRY_SECONDS", (0.01, 0.01))
     agent = plain.start(state({1: MIB}))
@@ -767,7 +767,7 @@ async def test_nothing_is_said_of_a_cgroup_that_failed_and_is_gone(
     plain.tree.remove(plain.tree.level("burstable"))
     await until(lambda: failures(agent) == [])
     assert not agent._troubles._of
-    assert faults.count > 0
+    assert mistakes.count > 0
 
 
 # crun's cgroup inside, and what containers make themselves
@@ -1161,7 +1161,7 @@ class Chaos:
         return call
 
 
-@pytest.mark.usefixtures("faults")
+@pytest.mark.usefixtures("mistakes")
 @pytest.mark.parametrize("seed", range(8))
 async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets_its_own_in_the_end(
     plain: Node, monkeypatch: pytest.MonkeyPatch, seed: int

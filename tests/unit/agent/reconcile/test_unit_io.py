@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 from swapwarden.agent.desired import spec
-from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.ledger import originals
 from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import held, reconciler, unit_io
@@ -190,15 +190,15 @@ async def test_one_of_two_that_the_kernel_lacks_is_told_and_does_no_harm(machine
     agent.apply(asking())
     [(name, (reason, told))] = shorts(agent).items()
     assert (name, reason) == (f"system.slice {lacking}", "NoEffect")
-    assert told == f"the node's kernel has none ({unit_io.FILES[lacking].option}); {other} is there"
+    assert told == f"the node's kernel has none ({cgroup_files.FILES[lacking].option}); {other} is there"
     agent.apply(asking(latency=None if lacking == "io.weight" else 1000, weight=None if lacking == "io.latency" else 7))
-    assert shorts(agent)[name] == ("NotSupported", f"the node's kernel has none ({unit_io.FILES[lacking].option})")
+    assert shorts(agent)[name] == ("NotSupported", f"the node's kernel has none ({cgroup_files.FILES[lacking].option})")
     agent.apply(state())
     assert agent.standing().settings is None
 
 
 async def test_a_unit_without_the_controller_is_told_with_the_remedy(machine: Machine) -> None:
-    for name in unit_io.FILES:
+    for name in cgroup_files.FILES:
         (machine.system / name).unlink()
     (machine.system / "cgroup.controllers").write_text("memory pids\n")
     agent = machine.start()
@@ -282,7 +282,7 @@ async def test_nothing_is_written_whose_original_cannot_be_kept(
 async def test_what_lost_its_controller_or_is_gone_took_its_values_along(machine: Machine) -> None:
     agent = machine.start()
     agent.apply(asking("system.slice", "kubelet.service"))
-    for name in unit_io.FILES:
+    for name in cgroup_files.FILES:
         (machine.system / name).unlink()
     machine.node.tree.remove(machine.kubelet)
     agent.apply(state(mode=names.Mode.RESTORE))

@@ -1,0 +1,116 @@
+"""Keeps systemd's drop-in files as wanted, in the background: a disk that is busy with swapping takes seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pathlib
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from swapwarden.agent.host import systemd_dropins
+from swapwarden.kube import backoff
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+FAILURES = metrics.counter(
+    "swapwarden_agent_drop_in_failures_total",
+    "Times that systemd's drop-in files for guarantee Strict could not be installed or removed.",
+)
+
+BACKOFF_SECONDS: Final = (2.0, 300.0)
+"""First and longest bound of the wait after a failure."""
+
+Wanted = TypeVar("Wanted", str, tuple[str, ...])
+"""What says which files are to be there; an empty one: none."""
+
+
+class Keeper(Generic[Wanted]):
+    """Has the files there, or not."""
+
+    def __init__(
+        self,
+        directory: pathlib.Path | None,
+        bring: Callable[[pathlib.Path, Wanted], None],
+        *,
+        changed: Callable[[], None],
+    ) -> None:
+        """`directory` None: the folders are not mounted, and nothing is done. `changed` when `failed` or `left` is."""
+        self._directory = directory
+        self._bring: Callable[[pathlib.Path, Wanted], None] = bring
+        self._changed = changed
+        self._wanted: Wanted | None = None
+        self._due = asyncio.Event()
+        self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
+        self.failed = ""
+        """Why the files are not as wanted; empty where they are, or were not looked at yet."""
+        self.left = False
+        """Whether there may be files that should not be."""
+        self.held: frozenset[str] = frozenset()
+        """The slices that may have a file: those where one was seen, and while files are written those that get one."""
+
+    @property
+    def mounted(self) -> bool:
+        """Whether this agent installs the files, and no one else has to."""
+        return self._directory is not None
+
+    def look(self) -> None:
+        """See which slices have a file already: to be called before anything depends on it."""
+        self.held = frozenset() if self._directory is None else systemd_dropins.installed(self._directory)
+
+    def want(self, wanted: Wanted | None) -> None:
+        """Files by what `bring` takes; empty: none. None: not known yet, so all stays as it is."""
+        if self._directory is None or wanted is None or wanted == self._wanted:
+            return
+        self._wanted = wanted
+        self.left = not wanted
+        # What failed was something else: nobody who waits for this one waits for that.
+        self._backoff.reset()
+        self._due.set()
+
+    def check(self) -> None:
+        """Look whether the files are as wanted still; after a failure that comes by itself."""
+        if self._wanted is not None and not self.failed:
+            self._due.set()
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            if self._directory is None or self._wanted is None:
+                continue
+            wanted, before = self._wanted, (self.failed, self.left)
+            # systemd may read a file before it is known here that it was written.
+            self.held |= frozenset([wanted] if isinstance(wanted, str) else wanted)
+            try:
+                self.held = await asyncio.to_thread(self._brought, self._directory, wanted)
+            except OSError as error:
+                wait = self._failed(error)
+                self._changed()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._due.wait()
+                self._due.set()
+                continue
+            self._backoff.reset()
+            self.failed = ""
+            if wanted == self._wanted:
+                self.left = False
+            if (self.failed, self.left) != before:
+                self._changed()
+
+    def _brought(self, directory: pathlib.Path, wanted: Wanted) -> frozenset[str]:
+        self._bring(directory, wanted)
+        return systemd_dropins.installed(directory)
+
+    def _failed(self, error: OSError) -> float:
+        FAILURES.inc()
+        reason = str(error)
+        wait = self._backoff.next()
+        if reason != self.failed:
+            log.error("systemd's drop-in files are not as wanted; trying again in %.0f s: %s", wait, reason)
+        self.failed = reason
+        return wait
