@@ -8,7 +8,7 @@ import shutil
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import attribution
-from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.host import cgroupfs, faults
 from swapwarden.agent.reconcile import reconciler, trouble
 from swapwarden.api import names
 
@@ -89,7 +89,7 @@ async def test_what_fails_with_one_stops_none_of_the_others(
         counted.append(what)
         return f"{what}: {error}"
 
-    monkeypatch.setattr(trouble, "fault", fault)
+    monkeypatch.setattr(faults, "fault", fault)
     agent = units.node.start()
     real = units.node.cgroups.inode
 
