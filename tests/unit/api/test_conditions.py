@@ -16,7 +16,7 @@ OTHER_MEANINGS = {
     **{("api/crd.py", word): "a column's title" for word in ("Applied", "Conflicted", "Degraded", "Drift", "Ready")},
     **{
         (f"{file}.py", "Ready"): "a pod's own"
-        for file in ("cli/kubectl/agents", "cli/kubectl/clusterview", "policy/pods")
+        for file in ("cli/kubectl/cluster/agents", "cli/kubectl/cluster/snapshot", "policy/pods")
     },
     **{("controller/profilestatus.py", word): "a reason, of Ready and of events" for word in ("Applied", "Conflicted")},
     ("controller/crdfields.py", "Strict"): "of Kubernetes' fieldValidation",

@@ -91,5 +91,5 @@ def test_all_of_them_together_are_short() -> None:
 
 
 def test_each_is_documented() -> None:
-    page = (pathlib.Path(__file__).parents[3] / "docs/node-check.md").read_text()
+    page = (pathlib.Path(__file__).parents[4] / "docs/node-check.md").read_text()
     assert [kind for kind in DIAGNOSTICS if f"`{kind}`" not in page] == []
