@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from swapwarden.agent import journal
+from swapwarden.agent.ledger import journal
 
 log = logging.getLogger(__name__)
 

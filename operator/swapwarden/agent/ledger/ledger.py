@@ -16,8 +16,8 @@ from typing import Annotated, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from swapwarden.agent import journal, limits, originals
-from swapwarden.agent.ledger import appended
+from swapwarden.agent.host import values
+from swapwarden.agent.ledger import appended, journal, originals
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ class LimitRecords(_Records[LimitRecord]):
         """
         record = self.get(key) or LimitRecord(key)
         if record.systemd_zero and found == 0:
-            found = limits.NO_LIMIT
+            found = values.NO_LIMIT
         if record.found is None or found not in {record.found, *record.wrote}:
             unit = None if found == record.unit_value else record.unit_value
             self._put(msgspec.structs.replace(record, found=found, wrote=(value,), unit=unit))
@@ -201,7 +201,7 @@ class LimitRecords(_Records[LimitRecord]):
     def set_systemd_zero(self, key: Key, *, held: bool) -> None:
         """Record whether systemd holds the file at 0. Without the drop-ins there would be no limit: it is restored."""
         record = self.get(key) or LimitRecord(key)
-        found = limits.NO_LIMIT if held and not record.found else record.found
+        found = values.NO_LIMIT if held and not record.found else record.found
         self._put(msgspec.structs.replace(record, found=found, systemd_zero=held))
 
     def set_unit_value(self, key: Key, value: int) -> None:
