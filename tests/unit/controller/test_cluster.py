@@ -630,7 +630,7 @@ def test_no_node_is_reconciled_for_a_turn_of_an_earlier_generation(seen: Seen) -
         heard(seen, name, LIMITED)
     seen.cluster.profiles_changed({"p": profile(generation=3, behavior=names.Behavior.NO_SWAP)}, HISTORY)
     seen.dirty.clear()
-    seen.cluster.advance(NONE, ["node-1"], frozenset({("node-1", False)}))
+    seen.cluster.advance(NONE, ["node-1"], frozenset({("node-1", False), ("node-2", False)}))
     assert seen.dirty == []
 
 

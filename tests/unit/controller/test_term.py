@@ -79,7 +79,7 @@ async def test_a_write_ends_with_the_leaders_time_and_not_with_its_own(fly: Call
     flight = fly(Led(0.01))
     request, task = await flight.begins()
     with pytest.raises(TermOver, match="before the API server's answer"):
-        await task
+        await asyncio.wait_for(task, 10)
     assert request.ended
     assert flight.term.is_unsure()
 
