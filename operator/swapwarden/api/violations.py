@@ -42,3 +42,14 @@ FAILURES: Final = (
     ViolationReason.ACCESS_DENIED,
 )
 """Why a cgroup is not seen to hold what the state says, the worst first."""
+
+PRESENT: Final = (
+    ViolationReason.WRITE_FAILED,
+    ViolationReason.ACCESS_DENIED,
+    ViolationReason.UNREADABLE,
+    ViolationReason.INTERNAL_ERROR,
+    ViolationReason.DRAINING,
+    ViolationReason.YIELDED,
+    ViolationReason.AUDIT,
+)
+"""Why a limit is not as planned now; what counts more for the pod comes first."""

@@ -23,7 +23,6 @@ from swapwarden.controller import (
     certificates,
     cluster,
     enforcement,
-    exposures,
     features,
     namespacewatch,
     podconditions,
@@ -36,9 +35,9 @@ from swapwarden.controller import (
     silence,
     supervise,
     throttle,
-    troubles,
     workqueue,
 )
+from swapwarden.controller.notices import exposures, node_conditions, pod_violations
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import backoff, client, config, events, informer, lease
 from swapwarden.policy import labels, nodes, pods
@@ -521,17 +520,18 @@ class Controller:
             self._elector.step_down(reason, self._leadership)
 
     def _tell_exposures(self, term: Term, row: rows.StateRow) -> None:
-        for regarding, message, key in term.exposures.news(row, self._known.pods_on(row.name)):
-            self._recorder.event(regarding, "Warning", exposures.REASON, message, key=key, urgent=True)
+        for notice in term.exposures.notices(row, self._known.pods_on(row.name)):
+            self._recorder.post(notice)
 
     def _tell_troubles(self, old: rows.StateRow | None, new: rows.StateRow) -> None:
         node = self._known.nodes.get(new.name)
         if node is None or self._known.report_of(new.name) is None:
             return
-        found = list(troubles.of_node(old, new, node))
-        found += troubles.of_pods(old, new, self._known.pods_on(new.name)) if old is not None else []
-        for news in found:
-            self._recorder.event(news.regarding, news.type, news.reason, news.message, key=news.key)
+        for notice in node_conditions.notices(old, new, node):
+            self._recorder.post(notice)
+        if old is not None:
+            for notice in pod_violations.notices(old, new, self._known.pods_on(new.name)):
+                self._recorder.post(notice)
 
     def _ordered(self) -> None:
         self._known.restoring = self._order.given
@@ -541,7 +541,7 @@ class Controller:
 
     def _tell_order(self) -> None:
         if self._order.given and self._term() is not None:
-            self._order.tell(self._recorder)
+            self._recorder.post(self._order.notice())
 
     def _feature_changed(self, node: str | None) -> None:
         for name in self._known.nodes if node is None else [node]:

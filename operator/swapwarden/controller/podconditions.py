@@ -18,7 +18,8 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import ViolationReason
-from swapwarden.controller import cluster, deviations, reconciler, rows, supervise, throttle, workqueue
+from swapwarden.controller import cluster, reconciler, rows, supervise, throttle, workqueue
+from swapwarden.controller.notices import pod_violations
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import backoff, client, config
 from swapwarden.policy import pods
@@ -58,15 +59,16 @@ def judge(pod: pods.PodRow, row: rows.StateRow, told: rows.Told, pending: Pendin
     if entry.reason == names.Reason.NODE_INCOMPATIBLE:
         return Verdict("False", entry.reason, f"node {node} cannot limit the swap of pods (it needs cgroup v2)")
     if told.mode == names.Mode.AUDIT:
-        return Verdict("False", ViolationReason.AUDIT, deviations.said(ViolationReason.AUDIT, node, told.profile.name))
+        return Verdict(
+            "False", ViolationReason.AUDIT, pod_violations.message(ViolationReason.AUDIT, node, told.profile.name)
+        )
     if told.mode == names.Mode.RESTORE:
         return Verdict("False", "Restore", f"node {node} puts back what was there before Swapwarden")
     if row.observed < pending.generation:
         return Verdict("Unknown", "AwaitingAgent", f"the agent of node {node} has not told that the limit is in force")
-    found = {each.reason for each in row.deviating if each.pod == pod.key}
-    for reason in deviations.REASONS:
-        if reason in found:
-            return Verdict("False", reason, deviations.said(reason, node, told.profile.name))
+    reason = pod_violations.worst(row, pod.key)
+    if reason:
+        return Verdict("False", reason, pod_violations.message(reason, node, told.profile.name))
     if row.unlisted:
         return Verdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
     # Not the number: it may be another one with each pod that comes to the node, and be worth no write.

@@ -13,6 +13,8 @@ import msgspec
 
 from swapwarden.api import merge, names
 from swapwarden.controller import cluster, profilestatus, profilestore, reconciler, supervise, throttle, workqueue
+from swapwarden.controller.notices import profiles as notices
+from swapwarden.controller.notices import regarding
 from swapwarden.controller.term import Term, TermOver, Wait
 from swapwarden.kube import backoff, client, config, decoding, events
 from swapwarden.policy import profiles, rollout
@@ -268,9 +270,8 @@ class ProfileReporter:
 
     def _tell(self, entry: profilestore.Entry, status: dict[str, Any]) -> None:
         """By events, once the status says it: what it said before was told before, whoever led then."""
-        regarding = events.Regarding(names.API_VERSION, names.PROFILE_KIND, "", entry.name, entry.uid)
-        for news in profilestatus.news(entry.status, status):
-            self._recorder.event(regarding, news.type, news.reason, news.message)
+        for notice in notices.notices(regarding.profile(entry.name, entry.uid), entry.status, status):
+            self._recorder.post(notice)
 
 
 def _moving(progress: rollout.Progress, overdue: cluster.Overdue, named: Mapping[int, int]) -> profilestatus.Moving:

@@ -10,7 +10,6 @@ import msgspec
 from swapwarden.api import profile as api
 from swapwarden.api.conditions import ConditionType
 from swapwarden.controller import cluster, profilestore, revisions
-from swapwarden.kube import events
 from swapwarden.policy import rollout
 
 NAMED: Final = 10
@@ -49,14 +48,6 @@ class Moving(NamedTuple):
     """Whether all nodes that it waits for have been silent for long."""
     named: Mapping[int, int]
     """How many states of nodes name each generation."""
-
-
-class News(NamedTuple):
-    """An event to be."""
-
-    type: events.EventType
-    reason: str
-    message: str
 
 
 class _Tally(NamedTuple):
@@ -158,31 +149,6 @@ def counted(nodes: Iterable[cluster.Governed]) -> dict[tuple[str, ...], float]:
         ("degraded",): sum(bool(node.degraded) for node in found),
         ("requirements_unmet",): sum(bool(node.unmet) for node in found),
     }
-
-
-def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[News]:
-    """Yield what people should be told where a profile's status was `before` and is `after`.
-
-    That all nodes applied a generation is told once, however many nodes come later.
-    """
-    old = {condition["type"]: condition for condition in before.get("conditions", ())}
-    new = {condition["type"]: condition for condition in after["conditions"]}
-    ready, was_ready = new[ConditionType.READY], old.get(ConditionType.READY, {})
-    if after["appliedGeneration"] != before.get("appliedGeneration", 0):
-        yield News("Normal", "Applied", ready["message"])
-    if ready["reason"] == "Invalid" and any(
-        ready[key] != was_ready.get(key) for key in ("reason", "observedGeneration")
-    ):
-        yield News("Warning", "Invalid", ready["message"])
-    lacking, lacked = new.get(ConditionType.REQUIREMENTS_MET, {}), old.get(ConditionType.REQUIREMENTS_MET, {})
-    if lacking.get("status") == "False" and lacked.get("status") != "False":
-        yield News("Warning", "RequirementUnmet", lacking["message"])
-    for kind, reason in (
-        (ConditionType.CONFLICTED, "Conflicted"),
-        (ConditionType.DEGRADED, new[ConditionType.DEGRADED]["reason"]),
-    ):
-        if new[kind]["status"] == "True" and old.get(kind, {}).get("status") != "True":
-            yield News("Warning", reason, new[kind]["message"])
 
 
 def _tally(nodes: Iterable[cluster.Governed]) -> _Tally:

@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, crdfields, enforcement, features, leftout, rows, throttle, warnings
+from swapwarden.controller import cluster, crdfields, enforcement, features, rows, throttle
+from swapwarden.controller.notices import pod_plan
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import client, decoding, events
 from swapwarden.policy import extended, labels, nodes, plan, taints
@@ -122,9 +123,8 @@ class Reconciler:
             self._waits.observed(name, self._known.state_of(name))
             if written is not row:
                 self._warn(name, row, spec)
-        for regarding, message in term.left_out.news(name, spec.profile.name, left_out):
-            # Else it would wait behind the warnings of all that is left out.
-            self._recorder.event(regarding, "Warning", leftout.REASON, message, urgent=True)
+        for notice in term.left_out.notices(name, spec.profile.name, left_out):
+            self._recorder.post(notice)
         await self._write_labels(name, term)
         await self._write_taint(name, term)
         if self._extended_resource:
@@ -349,14 +349,8 @@ class Reconciler:
     def _warn(self, name: str, row: rows.StateRow | None, spec: state.StateSpec) -> None:
         """Tell the owners of pods, once for each pod and reason: what stood in the state before was told with it."""
         before = rows.told(row) if row is not None else rows.Told()
-        if (before.mode == names.Mode.AUDIT) != (spec.mode is names.Mode.AUDIT):
-            before = rows.Told()  # in the other mode the same reason meant another message, or none
-        for warning in warnings.about(self._known.pods_on(name), spec):
-            pod = warning.pod
-            known = before.pods.get(pod.key)
-            if known is None or known.reason != spec.pods[pod.key].reason:
-                regarding = events.Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)
-                self._recorder.event(regarding, "Warning", warning.reason, warning.message)
+        for notice in pod_plan.notices(before, self._known.pods_on(name), spec):
+            self._recorder.post(notice)
 
 
 async def throttled(writes: throttle.Throttle, term: Term, kind: str, request: Coroutine[Any, Any, bytes]) -> bytes:

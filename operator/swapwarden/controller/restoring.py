@@ -75,12 +75,13 @@ class Order:
         self.synced = asyncio.Event()
         """Set when it was looked for: a controller that comes in the middle of it must not enforce first."""
 
-    def tell(self, recorder: events.Recorder) -> None:
-        """Have an event say that it was given: one for each time, whoever leads then."""
+    def notice(self) -> events.Notice:
+        """Make the notice that it was given: one for each time, whoever leads then."""
         found = self._given_by
         regarding = events.Regarding("v1", "ConfigMap", self._namespace, CONFIG_MAP, found.uid)
-        key = f"{found.uid}/{found.resource_version}"
-        recorder.event(regarding, "Warning", REASON, MESSAGE, key=key, urgent=True)
+        return events.Notice(
+            regarding, "Warning", REASON, MESSAGE, f"{found.uid}/{found.resource_version}", urgent=True
+        )
 
     async def run(self) -> None:
         """Until cancelled."""

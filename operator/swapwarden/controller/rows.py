@@ -9,8 +9,7 @@ import msgspec
 
 from swapwarden.api import state
 from swapwarden.api.conditions import AppliedReason, ConditionType, is_abnormal
-from swapwarden.api.violations import ViolationReason
-from swapwarden.controller import deviations
+from swapwarden.api.violations import PRESENT, ViolationReason
 from swapwarden.kube import decoding
 
 SETTLED: Final = frozenset[str]({AppliedReason.INCOMPATIBLE, ViolationReason.ACCESS_DENIED, ViolationReason.YIELDED})
@@ -224,11 +223,10 @@ def project(wire: WireState) -> StateRow:
             for each in status.violations
             if each.reason == ViolationReason.DRAINING and each.wanted == "0" and each.swap_bytes and not each.container
         ),
-        deviating=tuple(each for each in status.violations if each.reason in deviations.REASONS),
+        deviating=tuple(each for each in status.violations if each.reason in PRESENT),
         amiss=tuple(each for each in status.conditions if is_abnormal(each.type, each.status, each.reason)),
         # What is wrong now comes before what was.
-        unlisted=status.violations_omitted > 0
-        and any(each.reason in deviations.REASONS for each in status.violations[-1:]),
+        unlisted=status.violations_omitted > 0 and any(each.reason in PRESENT for each in status.violations[-1:]),
     )
 
 

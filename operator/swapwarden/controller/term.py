@@ -16,7 +16,8 @@ import math
 from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
-from swapwarden.controller import exposures, leftout, nodelabels
+from swapwarden.controller import nodelabels
+from swapwarden.controller.notices import exposures, left_out
 from swapwarden.kube import backoff, client
 from swapwarden.policy import profiles
 
@@ -61,7 +62,7 @@ class Term:
         self.asked: Final = nodelabels.Labels(label_grace)
         """Of NodeFeatures."""
         self.exposures: Final = exposures.Exposures()
-        self.left_out: Final = leftout.LeftOut()
+        self.left_out: Final = left_out.LeftOut()
         self.backoffs: Final[dict[str, backoff.Backoff]] = {}
         """Of nodes that could not be brought to their plan, by name."""
         self.turns: Final[dict[str, profiles.Profile]] = {}

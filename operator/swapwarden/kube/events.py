@@ -74,6 +74,22 @@ class Regarding:
     resource_version: str = dataclasses.field(default="", compare=False)
 
 
+class Notice(NamedTuple):
+    """An Event to be sent."""
+
+    regarding: Regarding
+    type: EventType
+    reason: str
+    """A word for machines."""
+    message: str
+    """A sentence for people, cut at MAX_MESSAGE_BYTES."""
+    key: str = ""
+    """The API server gets the first of all with one key, also from other instances; it forgets Events after an hour."""
+    urgent: bool = False
+    """Of urgent ones about one object and for one reason only the last is sent: its message must say all that those
+    before it did."""
+
+
 class _Happening(NamedTuple):
     """What makes two events the same."""
 
@@ -90,7 +106,6 @@ class _Waiting:
 
     name: str
     message: str
-    action: str
     first: str
     last: str
     count: int = 1
@@ -187,26 +202,11 @@ class Recorder:
         self._sent: collections.OrderedDict[_Happening, _Sent] = collections.OrderedDict()
         self._said: int | None = None
 
-    def event(
-        self,
-        regarding: Regarding,
-        type: EventType,  # noqa: A002 the field is called so
-        reason: str,
-        message: str,
-        action: str = "",
-        *,
-        key: str = "",
-        urgent: bool = False,
-    ) -> None:
-        """Have an Event sent some time, or counted as dropped. Never blocks, never raises.
-
-        `reason` is a word for machines, `message` a sentence for people, cut at 1024 bytes; `action` is what was done.
-        Of all that are given one `key`, be it by another instance, the API server gets the first (it forgets Events
-        after an hour). Of `urgent` ones about an object and for a reason only the last is sent: its message must say
-        all that those before it did.
-        """
+    def post(self, notice: Notice) -> None:
+        """Have an Event sent some time, or counted as dropped. Never blocks, never raises."""
+        regarding, kind, reason, message, key, urgent = notice
         text, owner = bounded(message), regarding.namespace or f"{regarding.kind}/{regarding.name}"
-        happening = _Happening(regarding, type, reason, "" if urgent else text)
+        happening = _Happening(regarding, kind, reason, "" if urgent else text)
         queue, stamp = self._urgent if urgent else self._others, _stamp()
         waiting = queue.get(owner, happening)
         if waiting is not None:
@@ -215,7 +215,7 @@ class Recorder:
             if urgent:
                 waiting.message, waiting.name = text, event_name(regarding.name, key)
             return
-        made = _Waiting(event_name(regarding.name, key), text, action, stamp, stamp, once=key != "")
+        made = _Waiting(event_name(regarding.name, key), text, stamp, stamp, once=key != "")
         if not ((urgent or self._allows(regarding)) and queue.put(owner, happening, made)):
             EVENTS.inc("dropped")
             if not self._dropping:
@@ -243,7 +243,7 @@ class Recorder:
         return (first or second).pop()
 
     async def run(self) -> None:
-        """Send what event() was given. Never returns."""
+        """Send what post() was given. Never returns."""
         while True:
             if not self._urgent and not self._others:
                 self._wanted.clear()
@@ -324,7 +324,6 @@ class Recorder:
             "type": happening.type,
             "reason": happening.reason,
             "message": happening.message,
-            "action": waiting.action,
             "count": waiting.count,
             "firstTimestamp": waiting.first,
             "lastTimestamp": waiting.last,

@@ -73,12 +73,11 @@ def node(own: ControlPlane, maps: ConfigMaps) -> Log:
 
 
 async def test_events_as_people_see_them(recorder: events.Recorder, pod: Log, node: Log, own: ControlPlane) -> None:
-    recorder.event(pod.regarding, "Warning", "NodeIncompatible", "once", action="Plan")
-    recorder.event(node.regarding, "Normal", "Labelled", "fine")
+    recorder.post(events.Notice(pod.regarding, "Warning", "NodeIncompatible", "once"))
+    recorder.post(events.Notice(node.regarding, "Normal", "Labelled", "fine"))
     [event] = await pod.until(once=1)
     assert event["type"] == "Warning"
     assert event["reason"] == "NodeIncompatible"
-    assert event["action"] == "Plan"
     assert event["source"] == {"component": "swapwarden-controller"}
     assert (event["reportingComponent"], event["reportingInstance"]) == ("swapwarden-controller", "one")
     await node.until(fine=1)
@@ -87,25 +86,25 @@ async def test_events_as_people_see_them(recorder: events.Recorder, pod: Log, no
 
 
 async def test_the_longest_message_is_taken(recorder: events.Recorder, pod: Log) -> None:
-    recorder.event(pod.regarding, "Warning", "R", "é" * 5000)
+    recorder.post(events.Notice(pod.regarding, "Warning", "R", "é" * 5000))
     await pod.until(**{"é" * 510 + "...": 1})
 
 
 async def test_repeats_are_counted(recorder: events.Recorder, pod: Log) -> None:
     for count in (1, 2, 3):
-        recorder.event(pod.regarding, "Warning", "R", "again")
+        recorder.post(events.Notice(pod.regarding, "Warning", "R", "again"))
         [event] = await pod.until(again=count)
     assert event["lastTimestamp"] >= event["firstTimestamp"]
-    recorder.event(pod.regarding, "Warning", "R", "other")
+    recorder.post(events.Notice(pod.regarding, "Warning", "R", "other"))
     await pod.until(again=3, other=1)
 
 
 async def test_an_event_that_was_deleted_comes_anew(recorder: events.Recorder, pod: Log, own: ControlPlane) -> None:
-    recorder.event(pod.regarding, "Warning", "R", "again")
+    recorder.post(events.Notice(pod.regarding, "Warning", "R", "again"))
     [first] = await pod.until(again=1)
     path = f"/api/v1/namespaces/{pod.regarding.namespace}/events/{first['metadata']['name']}"
     assert own.request("DELETE", path)[0] == 200
-    recorder.event(pod.regarding, "Warning", "R", "again")
+    recorder.post(events.Notice(pod.regarding, "Warning", "R", "again"))
     [anew] = await pod.until(again=1)
     assert anew["metadata"]["name"] != first["metadata"]["name"]
 
@@ -114,12 +113,12 @@ async def test_no_event_is_lost_or_told_twice_by_cut_connections(
     recorder: events.Recorder, pod: Log, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "TRIES", 100)
-    recorder.event(pod.regarding, "Warning", "R", "m0")
+    recorder.post(events.Notice(pod.regarding, "Warning", "R", "m0"))
     await pod.until(m0=1)
     for at in range(1, 6):
         # Somewhere in the answer, which comes when all is done.
         proxy.cut_after(at * 40)
-        recorder.event(pod.regarding, "Warning", "R", f"m{at}")
+        recorder.post(events.Notice(pod.regarding, "Warning", "R", f"m{at}"))
         await pod.until(**{f"m{before}": 1 for before in range(at + 1)})
 
 
@@ -130,8 +129,8 @@ async def test_events_outlive_a_short_outage(
     proxy.refusing = True
     failed = client.REQUESTS.value("POST", "unreachable")
     for _ in range(3):
-        recorder.event(pod.regarding, "Warning", "R", "meanwhile")
-        recorder.event(pod.regarding, "Warning", "R", "later")
+        recorder.post(events.Notice(pod.regarding, "Warning", "R", "meanwhile"))
+        recorder.post(events.Notice(pod.regarding, "Warning", "R", "later"))
     async with asyncio.timeout(20):
         while client.REQUESTS.value("POST", "unreachable") < failed + 3:  # noqa: ASYNC110 a counter tells nobody
             await asyncio.sleep(0.01)
@@ -143,8 +142,8 @@ async def test_a_namespace_that_is_gone_holds_nothing_up(
     recorder: events.Recorder, pod: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone = events.Regarding("v1", "Pod", "never-was", "web", "uid")
-    recorder.event(gone, "Warning", "R", "lost")
-    recorder.event(pod.regarding, "Warning", "R", "told")
+    recorder.post(events.Notice(gone, "Warning", "R", "lost"))
+    recorder.post(events.Notice(pod.regarding, "Warning", "R", "told"))
     await pod.until(told=1)
     assert "the event R about Pod web is lost: " in caplog.text
 
@@ -154,6 +153,6 @@ async def test_many_at_once(recorder: events.Recorder, own: ControlPlane, maps: 
     webs = [events.Regarding("v1", "Pod", maps.namespace, f"web-{at}", f"{at}-{maps.namespace}") for at in range(3)]
     for at in range(each):
         for web in webs:
-            recorder.event(web, "Warning", "R", f"m{at}")
+            recorder.post(events.Notice(web, "Warning", "R", f"m{at}"))
     found = [event for web in webs for event in await Log(own, web).until(**{f"m{at}": 1 for at in range(each)})]
     assert len({item["metadata"]["name"] for item in found}) == len(webs) * each

@@ -11,16 +11,15 @@ import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
+from swapwarden.api.violations import PRESENT
 from swapwarden.controller import (
     cluster,
-    deviations,
     podconditions,
     rows,
     supervise,
     throttle,
-    troubles,
-    warnings,
 )
+from swapwarden.controller.notices import pod_plan, pod_violations
 from swapwarden.controller.term import Term
 from swapwarden.kube import backoff, client
 from swapwarden.policy import nodes, pods
@@ -83,16 +82,16 @@ def test_later_generations_are_about_other_pods() -> None:
     assert judged(told(observed=OBSERVED - 1), generation=OBSERVED - 1) == ("True", "PolicyDisabled")
 
 
-@pytest.mark.parametrize("reason", deviations.REASONS)
+@pytest.mark.parametrize("reason", PRESENT)
 def test_a_pod_is_told_the_same_by_its_condition_and_by_events(reason: str) -> None:
     row = told(violation(reason, swapBytes=4096))
     said = rows.told(row)
     verdict = podconditions.judge(X, row, said, podconditions.Pending(said.pods["x"], OBSERVED))
     assert "node n" in verdict.message
     if reason == "Audit":
-        told_of = [each.message for each in warnings.about([X], state.StateSpec(REF, names.Mode.AUDIT, pods=PLANNED))]
+        told_of = [each.message for each in pod_plan.about([X], state.StateSpec(REF, names.Mode.AUDIT, pods=PLANNED))]
     else:
-        told_of = [news.message for news in troubles.of_pods(told(), row, [X])]
+        told_of = [notice.message for notice in pod_violations.notices(told(), row, [X])]
     assert told_of == [verdict.message]
 
 

@@ -25,10 +25,10 @@ class Told:
     def __init__(self) -> None:
         self.reasons: list[tuple[str, str, str]] = []
 
-    def event(self, regarding: events.Regarding, kind: str, reason: str, message: str) -> None:
-        assert message
-        assert (regarding.kind, regarding.namespace) == ("NodeSwapProfile", "")
-        self.reasons.append((regarding.uid, kind, reason))
+    def post(self, notice: events.Notice) -> None:
+        assert notice.message
+        assert (notice.regarding.kind, notice.regarding.namespace) == ("NodeSwapProfile", "")
+        self.reasons.append((notice.regarding.uid, notice.type, notice.reason))
 
 
 class Bench:

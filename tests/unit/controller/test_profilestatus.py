@@ -6,6 +6,8 @@ import msgspec
 import pytest
 from swapwarden.api import profile as api
 from swapwarden.controller import cluster, profilestatus, profilestore, revisions
+from swapwarden.controller.notices import profiles as notices
+from swapwarden.controller.notices import regarding
 from swapwarden.policy import profiles, rollout
 
 from tests.unit.controller.objects import profile
@@ -76,9 +78,8 @@ def test_nodes_that_lack_what_is_required_are_named_once_by_an_event() -> None:
     assert lacking["nodes"]["requirementsUnmet"] == 1
     assert conditions(lacking)["Ready"] == ("True", "Applied"), "the node has what it is to have"
     assert conditions(lacking)["Degraded"] == ("False", "AsExpected"), "it must not stop a rollout"
-    told = [each.reason for each in profilestatus.news(good, lacking)]
-    assert told == ["RequirementUnmet"]
-    assert list(profilestatus.news(lacking, lacking)) == []
+    assert [reason for _, reason, _ in told(good, lacking)] == ["RequirementUnmet"]
+    assert told(lacking, lacking) == []
 
 
 def test_a_profile_without_nodes_is_ready_and_applied_by_none() -> None:
@@ -285,7 +286,10 @@ def test_what_the_change_takes_is_told() -> None:
 
 
 def told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, str]]:
-    return [(news.type, news.reason, news.message) for news in profilestatus.news(before, after)]
+    about = regarding.profile("p", "u")
+    found = list(notices.notices(about, before, after))
+    assert {notice.regarding for notice in found} <= {about}
+    return [(notice.type, notice.reason, notice.message) for notice in found]
 
 
 def test_that_a_generation_is_applied_is_told_once() -> None:

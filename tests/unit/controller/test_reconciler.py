@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, crdfields, enforcement, features, leftout, reconciler, rows, throttle
+from swapwarden.controller import cluster, crdfields, enforcement, features, reconciler, rows, throttle
+from swapwarden.controller.notices import left_out
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import client, events
 from swapwarden.policy import profiles
@@ -37,11 +38,11 @@ class Told:
     def __init__(self) -> None:
         self.reasons: list[tuple[str, str]] = []
 
-    def event(self, regarding: events.Regarding, kind: str, reason: str, message: str, *, urgent: bool = False) -> None:
-        assert urgent == (reason == leftout.REASON)
-        assert kind == "Warning"
-        assert message
-        self.reasons.append((regarding.name, reason))
+    def post(self, notice: events.Notice) -> None:
+        assert notice.urgent == (notice.reason == left_out.REASON)
+        assert notice.type == "Warning"
+        assert notice.message
+        self.reasons.append((notice.regarding.name, notice.reason))
 
 
 class Bench:
@@ -740,7 +741,7 @@ async def test_of_each_namespace_that_is_left_out_one_owner_is_told_once(
     monkeypatch.setattr(state, "MAX_PODS", 2)
 
     def left() -> list[float]:
-        return [sample.value for sample in leftout.PODS.samples()]
+        return [sample.value for sample in left_out.PODS.samples()]
 
     async def reconcile(version: int) -> None:
         bench.server.answer(answer(version))
@@ -771,16 +772,16 @@ async def test_of_each_namespace_that_is_left_out_one_owner_is_told_once(
 
 async def test_owners_are_told_of_so_many_namespaces_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MAX_PODS", 1)
-    for number in range(leftout.MAX_NAMESPACES + 10):
+    for number in range(left_out.MAX_NAMESPACES + 10):
         row = pod(container(), uid=f"uid-{number}", name=f"pod-{number}", namespace=f"ns-{number}")
         bench.known.pod_changed(f"ns-{number}/pod", None, row)
     for version in (2, 3):
         bench.server.answer(answer(version))
         await bench.reconcile()
-    assert len(bench.told.reasons) == leftout.MAX_NAMESPACES
+    assert len(bench.told.reasons) == left_out.MAX_NAMESPACES
     bench.known.node_changed("node-1", bench.known.nodes["node-1"], None)
     await bench.reconcile()
-    assert not list(leftout.PODS.samples()), "nothing is left for other tests"
+    assert not list(left_out.PODS.samples()), "nothing is left for other tests"
 
 
 LACKS = 'NodeSwapState.swapwarden.dev "node-1" is invalid: patch: strict decoding error: unknown field "spec.guarantee"'

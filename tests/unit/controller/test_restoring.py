@@ -48,27 +48,16 @@ async def test_it_is_given_and_taken_back() -> None:
     assert set(bench.api.paths) == {"/api/v1/namespaces/ns/configmaps/swapwarden-uninstall"}
 
 
-class Told:
-    """In place of the recorder."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str, str, str]] = []
-
-    def event(
-        self, regarding: events.Regarding, kind: str, reason: str, message: str, *, key: str, urgent: bool
-    ) -> None:
-        assert urgent
-        assert "no policy is enforced" in message
-        self.events.append((f"{regarding.kind} {regarding.namespace}/{regarding.name}", kind, reason, key))
-
-
-async def test_each_order_is_an_event_of_its_own_whoever_tells_of_it() -> None:
-    bench, told = Bench({}), Told()
+async def test_each_order_is_an_event_of_its_own_whoever_reports_it() -> None:
+    bench, told = Bench({}), list[events.Notice]()
     for answer in ({"restore": "true"}, {"restore": "true"}, {"restore": "false"}, {"restore": "true"}):
         if await bench.look(answer):
-            bench.order.tell(told)  # type: ignore[arg-type]  # a recorder is more than is needed here
-    about = ("ConfigMap ns/swapwarden-uninstall", "Warning", "Restoring")
-    assert told.events == [(*about, "u/1"), (*about, "u/1"), (*about, "u/4")]
+            told.append(bench.order.notice())
+    assert {(each.regarding.kind, each.regarding.namespace, each.regarding.name) for each in told} == {
+        ("ConfigMap", "ns", "swapwarden-uninstall")
+    }
+    assert {(each.type, each.reason, each.urgent) for each in told} == {("Warning", "Restoring", True)}
+    assert [each.key for each in told] == ["u/1", "u/1", "u/4"]
 
 
 async def test_where_the_config_map_is_gone_what_was_said_last_holds() -> None:

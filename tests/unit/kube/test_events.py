@@ -102,7 +102,7 @@ async def all_sent(server: Scripted, recorder: events.Recorder, count: int) -> N
 
 async def test_an_event(server: Scripted, recorder: events.Recorder, counts: Counts) -> None:
     server.answer(CREATED)
-    recorder.event(POD, "Warning", "NodeIncompatible", "there is no swap", action="Plan")
+    recorder.post(events.Notice(POD, "Warning", "NodeIncompatible", "there is no swap"))
     await all_sent(server, recorder, 1)
     request = server.requests[0]
     assert (request.method, request.path) == ("POST", "/api/v1/namespaces/shop/events")
@@ -126,7 +126,6 @@ async def test_an_event(server: Scripted, recorder: events.Recorder, counts: Cou
         "type": "Warning",
         "reason": "NodeIncompatible",
         "message": "there is no swap",
-        "action": "Plan",
         "count": 1,
         "firstTimestamp": stamp,
         "lastTimestamp": stamp,
@@ -139,7 +138,7 @@ async def test_an_event(server: Scripted, recorder: events.Recorder, counts: Cou
 
 async def test_an_object_in_no_namespace(server: Scripted, recorder: events.Recorder) -> None:
     server.answer(CREATED)
-    recorder.event(NODE, "Normal", "Labelled", "it has swap")
+    recorder.post(events.Notice(NODE, "Normal", "Labelled", "it has swap"))
     await all_sent(server, recorder, 1)
     assert server.requests[0].path == "/api/v1/namespaces/default/events"
     body = sent(server.requests[0])
@@ -182,11 +181,11 @@ async def test_what_has_a_key_is_sent_once_by_whoever_it_is(
     server.answer(failure(409, "AlreadyExists", "it exists"))
     server.answer(CREATED)
     for _ in range(2):
-        recorder.event(POD, "Warning", "SwappedAgainstPolicy", "it did", key="growth")
+        recorder.post(events.Notice(POD, "Warning", "SwappedAgainstPolicy", "it did", key="growth"))
     await all_sent(server, recorder, 1)
-    recorder.event(POD, "Warning", "SwappedAgainstPolicy", "it did", key="growth")
+    recorder.post(events.Notice(POD, "Warning", "SwappedAgainstPolicy", "it did", key="growth"))
     await all_sent(server, recorder, 2)
-    recorder.event(POD, "Warning", "SwappedAgainstPolicy", "it did", key="more growth")
+    recorder.post(events.Notice(POD, "Warning", "SwappedAgainstPolicy", "it did", key="more growth"))
     await all_sent(server, recorder, 3)
     first, again, other = map(sent, server.requests)
     assert {request.method for request in server.requests} == {"POST"}
@@ -203,7 +202,7 @@ async def test_what_happens_again_raises_the_count(server: Scripted, recorder: e
     server.answer(PATCHED)
     server.answer(PATCHED)
     for count in (1, 2, 3):
-        recorder.event(POD, "Warning", "R", "m")
+        recorder.post(events.Notice(POD, "Warning", "R", "m"))
         await all_sent(server, recorder, count)
     name = sent(server.requests[0])["metadata"]["name"]
     for count, request in zip((2, 3), server.requests[1:], strict=True):
@@ -218,7 +217,7 @@ async def test_what_happens_again_raises_the_count(server: Scripted, recorder: e
 
 async def test_what_happens_again_before_it_is_sent_is_sent_once(server: Scripted, idle: events.Recorder) -> None:
     for _ in range(5):
-        idle.event(POD, "Warning", "R", "m")
+        idle.post(events.Notice(POD, "Warning", "R", "m"))
     server.answer(CREATED)
     async with sending(idle):
         await all_sent(server, idle, 1)
@@ -229,10 +228,10 @@ async def test_what_happens_while_it_is_being_sent_is_a_repeat(server: Scripted,
     go = asyncio.Event()
     server.answer(go, CREATED)
     server.answer(PATCHED)
-    recorder.event(POD, "Warning", "R", "m")
+    recorder.post(events.Notice(POD, "Warning", "R", "m"))
     await server.seen(1)
     for _ in range(3):
-        recorder.event(POD, "Warning", "R", "m")
+        recorder.post(events.Notice(POD, "Warning", "R", "m"))
     go.set()
     await all_sent(server, recorder, 2)
     assert sent(server.requests[1])["count"] == 4
@@ -258,8 +257,8 @@ async def test_what_makes_another_event(
 ) -> None:
     server.answer(CREATED)
     server.answer(CREATED)
-    recorder.event(POD, "Warning", "R", "m")
-    recorder.event(regarding, type_, reason, message)
+    recorder.post(events.Notice(POD, "Warning", "R", "m"))
+    recorder.post(events.Notice(regarding, type_, reason, message))
     await all_sent(server, recorder, 2)
     assert [request.method for request in server.requests] == ["POST", "POST"]
 
@@ -267,9 +266,9 @@ async def test_what_makes_another_event(
 async def test_a_new_version_of_the_object_makes_no_other_event(server: Scripted, recorder: events.Recorder) -> None:
     server.answer(CREATED)
     server.answer(PATCHED)
-    recorder.event(POD, "Warning", "R", "m")
+    recorder.post(events.Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 1)
-    recorder.event(events.Regarding("v1", "Pod", "shop", "web", "uid-1", "8"), "Warning", "R", "m")
+    recorder.post(events.Notice(events.Regarding("v1", "Pod", "shop", "web", "uid-1", "8"), "Warning", "R", "m"))
     await all_sent(server, recorder, 2)
     assert server.requests[1].method == "PATCH"
 
@@ -280,10 +279,10 @@ async def test_after_ten_minutes_it_is_news(
 ) -> None:
     server.answer(CREATED)
     server.answer(CREATED)
-    recorder.event(POD, "Warning", "R", "m")
+    recorder.post(events.Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 1)
     clock.seconds += later
-    recorder.event(POD, "Warning", "R", "m")
+    recorder.post(events.Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 2)
     assert server.requests[1].method == method
 
@@ -294,7 +293,7 @@ async def test_an_event_that_is_gone_is_made_anew(server: Scripted, recorder: ev
     server.answer(CREATED)
     server.answer(PATCHED)
     for count in (1, 3, 4):
-        recorder.event(POD, "Warning", "R", "m")
+        recorder.post(events.Notice(POD, "Warning", "R", "m"))
         await all_sent(server, recorder, count)
     first, _, anew, patch = server.requests
     assert anew.method == "POST"
@@ -311,7 +310,7 @@ async def test_only_so_many_are_remembered(
     monkeypatch.setattr(events, "MAX_REMEMBERED", 2)
     for at, message in enumerate("abacb", start=1):
         server.answer(CREATED)
-        recorder.event(POD, "Warning", "R", message)
+        recorder.post(events.Notice(POD, "Warning", "R", message))
         await all_sent(server, recorder, at)
     # With c, b was the one that was sent longest ago.
     assert [request.method for request in server.requests] == ["POST", "POST", "PATCH", "POST", "POST"]
@@ -335,10 +334,10 @@ def pod(namespace: str, number: int) -> events.Regarding:
 
 async def test_namespaces_take_turns(server: Scripted, idle: events.Recorder) -> None:
     for at in range(20):
-        idle.event(pod("flood", at), "Warning", "Bounded", "m")
+        idle.post(events.Notice(pod("flood", at), "Warning", "Bounded", "m"))
     for namespace in ("shop", "bank"):
-        idle.event(pod(namespace, 0), "Warning", "Bounded", "m")
-    idle.event(NODE, "Warning", "SwapDegraded", "m")
+        idle.post(events.Notice(pod(namespace, 0), "Warning", "Bounded", "m"))
+    idle.post(events.Notice(NODE, "Warning", "SwapDegraded", "m"))
     for _ in range(23):
         server.answer(CREATED)
     async with sending(idle):
@@ -352,10 +351,10 @@ async def test_a_flood_of_one_namespace_leaves_room_for_the_events_of_another(
     idle: events.Recorder, counts: Counts
 ) -> None:
     for at in range(events.MAX_WAITING + 100):
-        idle.event(pod("flood", at), "Warning", "Bounded", "m")
+        idle.post(events.Notice(pod("flood", at), "Warning", "Bounded", "m"))
     assert counts("dropped") == 100
     for at in range(10):
-        idle.event(pod("shop", at), "Warning", "Bounded", "m")
+        idle.post(events.Notice(pod("shop", at), "Warning", "Bounded", "m"))
     assert counts("dropped") == 110
     assert len(idle._others._owners["shop"]) == 10
     assert events.WAITING.value() == events.MAX_WAITING
@@ -365,9 +364,9 @@ async def test_urgent_events_come_first_and_keep_no_other_waiting_for_ever(
     server: Scripted, idle: events.Recorder, counts: Counts
 ) -> None:
     for at in range(events.MAX_WAITING + 100):
-        idle.event(pod("flood", at), "Warning", "Bounded", "m")
+        idle.post(events.Notice(pod("flood", at), "Warning", "Bounded", "m"))
     for at in range(8):
-        idle.event(pod("shop", at), "Warning", "SwappedAgainstPolicy", "m", urgent=True)
+        idle.post(events.Notice(pod("shop", at), "Warning", "SwappedAgainstPolicy", "m", urgent=True))
     assert counts("dropped") == 100
     for _ in range(12):
         server.answer(CREATED)
@@ -379,7 +378,7 @@ async def test_urgent_events_come_first_and_keep_no_other_waiting_for_ever(
 
 async def test_of_urgent_events_that_wait_the_last_word_counts(server: Scripted, idle: events.Recorder) -> None:
     for at in range(50):
-        idle.event(POD, "Warning", "SwappedAgainstPolicy", f"{at} bytes", key=f"{at}", urgent=True)
+        idle.post(events.Notice(POD, "Warning", "SwappedAgainstPolicy", f"{at} bytes", key=f"{at}", urgent=True))
     server.answer(CREATED)
     async with sending(idle):
         await all_sent(server, idle, 1)
@@ -392,20 +391,20 @@ async def test_about_one_object_there_are_only_so_many_events(
     idle: events.Recorder, counts: Counts, clock: Time
 ) -> None:
     for at in range(100):
-        idle.event(NODE, "Warning", "SwapDegraded", f"a reason of its own: {at}")
+        idle.post(events.Notice(NODE, "Warning", "SwapDegraded", f"a reason of its own: {at}"))
     assert counts("dropped") == 100 - events.OBJECT_BURST
     clock.seconds += 2 / events.OBJECT_PER_SECOND
     for at in range(100):
-        idle.event(NODE, "Warning", "SwapDegraded", f"another: {at}")
+        idle.post(events.Notice(NODE, "Warning", "SwapDegraded", f"another: {at}"))
     assert counts("dropped") == 200 - events.OBJECT_BURST - 2
-    idle.event(POD, "Warning", "R", "m")
+    idle.post(events.Notice(POD, "Warning", "R", "m"))
     assert counts("dropped") == 200 - events.OBJECT_BURST - 2
 
 
 async def test_a_flood_is_slowed_down(server: Scripted, recorder: events.Recorder, clock: Time) -> None:
     for at in range(150):
         server.answer(CREATED)
-        recorder.event(pod("shop", at), "Warning", "R", f"{at}")
+        recorder.post(events.Notice(pod("shop", at), "Warning", "R", f"{at}"))
     await all_sent(server, recorder, 150)
     assert sum(clock.slept[:100]) == 0
     assert clock.slept[100:] == pytest.approx([0.2] * 50)
@@ -420,8 +419,8 @@ async def test_of_too_many_some_are_dropped(
 ) -> None:
     idle._others = fairqueue.FairQueue(3)
     for at in range(5):
-        idle.event(POD, "Warning", "R", f"{at}")
-    idle.event(POD, "Warning", "R", "0")
+        idle.post(events.Notice(POD, "Warning", "R", f"{at}"))
+    idle.post(events.Notice(POD, "Warning", "R", "0"))
     assert counts("dropped") == 2, "a repeat takes no place"
     assert events.WAITING.value() == 3
     assert len(caplog.records) == 1
@@ -433,7 +432,7 @@ async def test_of_too_many_some_are_dropped(
     assert events.WAITING.value() == 0
     # Told again when it begins again.
     for at in range(4):
-        idle.event(POD, "Warning", "R", f"later {at}")
+        idle.post(events.Notice(POD, "Warning", "R", f"later {at}"))
     assert counts("dropped") == 3
     assert len(caplog.records) == 2
 
@@ -457,7 +456,7 @@ async def test_passing_trouble_loses_no_event(
     server.answer(*trouble)
     server.answer(*trouble)
     server.answer(CREATED)
-    recorder.event(POD, "Warning", "R", "m")
+    recorder.post(events.Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 3)
     assert len({sent(request)["metadata"]["name"] for request in server.requests}) == 1
     assert (counts("created"), counts("failed")) == (1, 0)
@@ -469,9 +468,9 @@ async def test_a_create_that_got_through_without_an_answer(
     server.answer(CUT)
     server.answer(failure(409, "AlreadyExists", "it exists"))
     server.answer(PATCHED)
-    recorder.event(POD, "Warning", "R", "m")
+    recorder.post(events.Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 2)
-    recorder.event(POD, "Warning", "R", "m")
+    recorder.post(events.Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 3)
     assert server.requests[2].path.endswith(sent(server.requests[0])["metadata"]["name"])
     assert sent(server.requests[2])["count"] == 2
@@ -485,7 +484,7 @@ async def test_a_count_that_got_through_without_an_answer_is_not_raised_twice(
     server.answer(b"HTTP/1.1 2", CUT)
     server.answer(PATCHED)
     for count in (1, 3):
-        recorder.event(POD, "Warning", "R", "m")
+        recorder.post(events.Notice(POD, "Warning", "R", "m"))
         await all_sent(server, recorder, count)
     assert [sent(request)["count"] for request in server.requests] == [1, 2, 2]
 
@@ -497,7 +496,7 @@ async def test_a_count_that_is_refused_for_a_moment_is_raised_later(
     server.answer(failure(500, "InternalError", "etcd is down"))
     server.answer(PATCHED)
     for count in (1, 3):
-        recorder.event(POD, "Warning", "R", "m")
+        recorder.post(events.Notice(POD, "Warning", "R", "m"))
         await all_sent(server, recorder, count)
     assert [request.method for request in server.requests] == ["POST", "PATCH", "PATCH"]
     assert (counts("created"), counts("repeated"), counts("failed")) == (1, 1, 0)
@@ -509,8 +508,8 @@ async def test_an_event_is_given_up_after_some_tries(
     for _ in range(events.TRIES):
         server.answer(failure(500, "InternalError", "etcd is down"))
     server.answer(CREATED)
-    recorder.event(POD, "Warning", "R", "m")
-    recorder.event(NODE, "Warning", "R", "m")
+    recorder.post(events.Notice(POD, "Warning", "R", "m"))
+    recorder.post(events.Notice(NODE, "Warning", "R", "m"))
     await all_sent(server, recorder, events.TRIES + 1)
     assert (counts("created"), counts("failed")) == (1, 1)
     assert [record.getMessage() for record in caplog.records] == [
@@ -521,7 +520,7 @@ async def test_an_event_is_given_up_after_some_tries(
 async def test_the_server_says_how_long_to_wait(server: Scripted, recorder: events.Recorder, clock: Time) -> None:
     server.answer(failure(429, "TooManyRequests", "later", Retry_After="40"))
     server.answer(CREATED)
-    recorder.event(POD, "Warning", "R", "m")
+    recorder.post(events.Notice(POD, "Warning", "R", "m"))
     await all_sent(server, recorder, 2)
     assert max(clock.slept) == 40.0
 
@@ -532,7 +531,7 @@ async def test_a_missing_right_is_named_once(
     for _ in range(3):
         server.answer(failure(403, "Forbidden", "events is forbidden"))
     for at in range(3):
-        recorder.event(POD, "Warning", "R", f"{at}")
+        recorder.post(events.Notice(POD, "Warning", "R", f"{at}"))
     await all_sent(server, recorder, 3)
     assert counts("failed") == 3
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -548,8 +547,8 @@ async def test_an_event_that_is_refused_does_not_hold_up_others(
 ) -> None:
     server.answer(failure(422, "Invalid", "involvedObject.namespace: Invalid value"))
     server.answer(CREATED)
-    recorder.event(POD, "Warning", "R", "m")
-    recorder.event(NODE, "Warning", "R", "m")
+    recorder.post(events.Notice(POD, "Warning", "R", "m"))
+    recorder.post(events.Notice(NODE, "Warning", "R", "m"))
     await all_sent(server, recorder, 2)
     assert (counts("created"), counts("failed")) == (1, 1)
 
@@ -569,7 +568,7 @@ async def test_credentials_that_cannot_be_read_for_a_moment(
     async with client.Client(cfg, user_agent="test") as api:
         recorder = events.Recorder(api, "c", "i", now=clock.now, sleep=sleep)
         async with sending(recorder):
-            recorder.event(POD, "Warning", "R", "m")
+            recorder.post(events.Notice(POD, "Warning", "R", "m"))
             await all_sent(server, recorder, 1)
     assert (counts("created"), counts("failed")) == (1, 0)
 
@@ -577,9 +576,9 @@ async def test_credentials_that_cannot_be_read_for_a_moment(
 async def test_nobody_waits_for_an_api_server_that_hangs(server: Scripted, recorder: events.Recorder) -> None:
     server.answer(HANG)
     for at in range(events.MAX_WAITING + 10):
-        recorder.event(pod("shop", at), "Warning", "R", f"{at}")
+        recorder.post(events.Notice(pod("shop", at), "Warning", "R", f"{at}"))
     await server.seen(1)
-    recorder.event(pod("shop", 0), "Normal", "R", "m")
+    recorder.post(events.Notice(pod("shop", 0), "Normal", "R", "m"))
     assert len(recorder._others) == events.MAX_WAITING
 
 
@@ -589,7 +588,7 @@ async def test_after_an_unexpected_error_it_waits_for_the_next_event(
     async def broken(*_: object) -> None:
         raise RuntimeError("unexpected")
 
-    idle.event(POD, "Warning", "R", "lost")
+    idle.post(events.Notice(POD, "Warning", "R", "lost"))
     with monkeypatch.context() as patch:
         patch.setattr(idle, "_send", broken)
         with pytest.raises(RuntimeError, match="unexpected"):
@@ -598,5 +597,5 @@ async def test_after_an_unexpected_error_it_waits_for_the_next_event(
     async with sending(idle):
         for _ in range(5):  # it begins with nothing to send
             await asyncio.sleep(0)
-        idle.event(POD, "Warning", "R", "next")
+        idle.post(events.Notice(POD, "Warning", "R", "next"))
         await all_sent(server, idle, 1)

@@ -366,14 +366,14 @@ def _pods(view: snapshot.View, known: Mapping[str, planning.NodeView]) -> Iterat
     for node in known.values():
         rows = [row for row in node.pods if not row.terminal]
         spec = plan.plan_node(node.in_force, node.facts, rows, labels)
-        for warning in planning.warnings_about(rows, spec):
+        for notice in planning.pod_notices(rows, spec):
             yield Problem(
-                Severity.ERROR if warning.reason in _SERIOUS else Severity.WARNING,
+                Severity.ERROR if notice.reason in _SERIOUS else Severity.WARNING,
                 Check.POD_NOT_ENFORCED,
-                warning.reason,
-                _pod(warning.pod),
-                warning.message,
-                _POD_REMEDIES[warning.reason],
+                notice.reason,
+                f"pod/{notice.regarding.namespace}/{notice.regarding.name}",
+                notice.message,
+                _POD_REMEDIES[notice.reason],
             )
         for row in rows:
             if row.policy is not None or row.limited():

@@ -12,14 +12,15 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import state
-from swapwarden.controller import cluster, profilestore, rows, warnings
+from swapwarden.controller import cluster, profilestore, rows
+from swapwarden.controller.notices import pod_plan
 from swapwarden.policy import namespaces, nodes, pods, profiles
 
 StateRow = rows.StateRow
 WireState = rows.WireState
 project_state: Final = rows.project
 ProfileEntry = profilestore.Entry
-warnings_about: Final = warnings.about
+pod_notices: Final = pod_plan.about
 """As the controller writes them to pods' events."""
 
 History = Mapping[state.ProfileRef, profiles.Profile]

@@ -12,7 +12,7 @@ from swapwarden.api.conditions import ABNORMAL_STATUS, DIAGNOSTICS, ConditionTyp
 from swapwarden.cli.kubectl.check import problems
 from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
 from swapwarden.cli.kubectl.cluster import snapshot
-from swapwarden.controller import warnings
+from swapwarden.controller.notices import pod_plan
 
 from tests.unit.cli.kubectl.views import GI, facts, raw, seen, view
 from tests.unit.controller.objects import node, profile_object
@@ -199,7 +199,7 @@ def test_what_controllers_warn_of_has_a_remedy_each() -> None:
     for reason in names.Reason:
         planned = state.PodState(reason=reason, swap_max="0")
         spec = state.StateSpec(profile=state.ProfileRef("p"), pods={"uid-1": planned})
-        assert (reason in covered) == bool(list(warnings.about([limited], spec))), reason
+        assert (reason in covered) == bool(list(pod_plan.about([limited], spec))), reason
     assert names.Mode.AUDIT in covered
 
 

@@ -1,13 +1,14 @@
-"""What is to be told of pods that must not swap and did: to their owners, and as a metric."""
+"""Notices about pods that must not swap and did, and the metric of what they hold in swap."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from swapwarden.api import names
 from swapwarden.controller import rows
-from swapwarden.kube import events
+from swapwarden.controller.notices import regarding
+from swapwarden.kube.events import Notice
 from swapwarden.policy import pods
 from swapwarden.telemetry import metrics
 
@@ -22,17 +23,8 @@ REASON: Final = "SwappedAgainstPolicy"
 _FORBID: Final = {names.Reason.POLICY_DISABLED, names.Reason.INVALID_POLICY, names.Reason.OVERRIDE_DISABLED}
 
 
-class News(NamedTuple):
-    """That a pod took swap, or more of it, although it must have none."""
-
-    regarding: events.Regarding
-    message: str
-    key: str
-    """The same for the same growth, whoever tells of it."""
-
-
 class Exposures:
-    """Tells of each growth once, be it that it leaves the node's status and comes back, or is told of by two leaders.
+    """Reports each growth once, also where it leaves the node's status and comes back, or two leaders see it.
 
     An agent's sums only grow, for as long as they have the same beginning. So what is kept is that beginning and the
     last sum for each pod of which an agent has told, until the pod is gone.
@@ -49,8 +41,8 @@ class Exposures:
         else:
             self._told.pop(node, None)
 
-    def news(self, row: rows.StateRow, known: Iterable[pods.PodRow]) -> Iterator[News]:
-        """What a node's agent tells of its pods, the `known` ones, that was not told before."""
+    def notices(self, row: rows.StateRow, known: Iterable[pods.PodRow]) -> Iterator[Notice]:
+        """Yield a notice for each of a node's pods, the `known` ones, that took swap which was not reported before."""
         before = self._told.pop(row.name, {})
         if not before and not row.swapped:
             return
@@ -67,7 +59,7 @@ class Exposures:
         reasons = rows.reasons(row) if grown else {}
         for found in grown:
             if reasons.get(found.pod) in _FORBID:
-                yield _news(there[found.pod], found, _now(row, found.pod))
+                yield _notice(there[found.pod], found, _now(row, found.pod))
 
 
 def _now(row: rows.StateRow, key: str) -> str:
@@ -80,7 +72,7 @@ def _now(row: rows.StateRow, key: str) -> str:
     return "; the limit is in force again"
 
 
-def _news(pod: pods.PodRow, found: rows.WireViolation, now: str) -> News:
+def _notice(pod: pods.PodRow, found: rows.WireViolation, now: str) -> Notice:
     since = f" since {found.since}" if found.since else ""
     most = "" if names.UNWATCHED.isdisjoint(found.causes) else "at most "
     message = (
@@ -88,8 +80,8 @@ def _news(pod: pods.PodRow, found: rows.WireViolation, now: str) -> News:
         f" limit was undone, or not there yet ({', '.join(found.causes)}), for {found.exposed_milliseconds} ms"
         f" in all{since}{now}"
     )
-    regarding = events.Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)
-    return News(regarding, message, f"{found.pod}/{found.since}/{found.swap_bytes}")
+    key = f"{found.pod}/{found.since}/{found.swap_bytes}"
+    return Notice(regarding.pod(pod), "Warning", REASON, message, key, urgent=True)
 
 
 def measure(name: str, row: rows.StateRow | None) -> None:

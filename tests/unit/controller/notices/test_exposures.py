@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import exposures, rows
+from swapwarden.controller import rows
+from swapwarden.controller.notices import exposures
 
 from tests.unit.policy.rows import container, pod
 
@@ -44,7 +45,7 @@ class Teller:
     def __call__(self, row: rows.StateRow, there: str = "xyz") -> list[str]:
         """Names of the pods that are told of, where these are on the node."""
         known = [pod(container(), key=key, name=f"pod-{key}") for key in there]
-        self.last = list(self.exposures.news(row, known))
+        self.last = list(self.exposures.notices(row, known))
         return [each.regarding.name for each in self.last]
 
 

@@ -1,34 +1,35 @@
-"""What the owner of a pod should be told about its plan: a policy or a limit that has no effect on its node."""
+"""Notices about pods whose policy or limit has no effect in the plan of their node."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-import msgspec
-
 from swapwarden.api import names, state
 from swapwarden.api.violations import ViolationReason
-from swapwarden.controller import deviations
+from swapwarden.controller import rows as states
+from swapwarden.controller.notices import pod_violations, regarding
+from swapwarden.kube.events import Notice
 from swapwarden.policy import pods
-
-
-class Warning(msgspec.Struct, frozen=True):  # noqa: A001 the type of a Kubernetes event is called so
-    """A warning event to be."""
-
-    pod: pods.PodRow
-    reason: str
-    message: str
-
 
 _IN_ANY_MODE: Final = frozenset({names.Reason.NODE_INCOMPATIBLE, names.Reason.INVALID_POLICY})
 """What is wrong with a node or a pod whether the plan is written or not."""
 
 
-def about(rows: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterator[Warning]:
-    """Yield a warning for each of a node's pods whose policy or limits cannot be honoured in its plan `spec`.
+def notices(before: states.Told, known: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterator[Notice]:
+    """Yield what `spec` gives reason to tell and the state `before` did not: once for each pod and reason."""
+    if (before.mode == names.Mode.AUDIT) != (spec.mode is names.Mode.AUDIT):
+        before = states.Told()  # in the other mode the same reason meant another message, or none
+    told = {key: pod.reason for key, pod in before.pods.items()}
+    yield from about(
+        (row for row in known if row.key in spec.pods and told.get(row.key) != spec.pods[row.key].reason), spec
+    )
 
-    Under mode Audit nothing is written: what the plan would do to a pod is not said as if it were done.
+
+def about(rows: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterator[Notice]:
+    """Yield a notice for each of a node's pods whose policy or limits cannot be honoured in its plan `spec`.
+
+    Under mode Audit nothing is written: what the plan would do to a pod is not reported as done.
     """
     audit = spec.mode is names.Mode.AUDIT
     for row in rows:
@@ -37,13 +38,12 @@ def about(rows: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterator[Warnin
             continue
         if audit and planned.reason not in _IN_ANY_MODE:
             if planned.reason is names.Reason.POLICY_DISABLED or row.limited():
-                yield Warning(
-                    row, names.Mode.AUDIT, deviations.said(ViolationReason.AUDIT, row.node, spec.profile.name)
-                )
+                text = pod_violations.message(ViolationReason.AUDIT, row.node, spec.profile.name)
+                yield Notice(regarding.pod(row), "Warning", names.Mode.AUDIT, text)
             continue
         message = _message(row, planned.reason, spec.profile.name, limited=row.limited(), audit=audit)
         if message:
-            yield Warning(row, planned.reason.value, message)
+            yield Notice(regarding.pod(row), "Warning", planned.reason, message)
 
 
 def _message(row: pods.PodRow, reason: names.Reason, profile: str, *, limited: bool, audit: bool) -> str:

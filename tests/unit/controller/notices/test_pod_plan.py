@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names
-from swapwarden.controller import warnings
+from swapwarden.controller.notices import pod_plan
+from swapwarden.kube.events import Notice
 from swapwarden.policy import plan, pods, profiles, qos
 
 from tests.unit.policy.rows import container, facts, pod, profile
@@ -15,12 +16,10 @@ NO_SWAP, KUBELET, WORKLOAD = names.Behavior.NO_SWAP, names.Behavior.KUBELET, nam
 LIMITED = names.Behavior.LIMITED_SWAP
 
 
-def found(
-    row: pods.PodRow, behavior: names.Behavior, *, compatible: bool = True, **more: Any
-) -> list[warnings.Warning]:
+def found(row: pods.PodRow, behavior: names.Behavior, *, compatible: bool = True, **more: Any) -> list[Notice]:
     overcommit = 50 if row.swap_limit == "3Gi" else None
     spec = plan.plan_node(profile(behavior, overcommit_percent=overcommit, **more), facts(compatible=compatible), [row])
-    return list(warnings.about([row], spec))
+    return list(pod_plan.about([row], spec))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def found(
     ],
 )
 def test_whom_it_concerns(row: pods.PodRow, behavior: names.Behavior, compatible: bool, expected: list[str]) -> None:
-    assert [warning.reason for warning in found(row, behavior, compatible=compatible)] == expected
+    assert [notice.reason for notice in found(row, behavior, compatible=compatible)] == expected
 
 
 @pytest.mark.parametrize(
@@ -67,24 +66,24 @@ def test_under_audit_nothing_is_told_as_if_it_were_done(
     row: pods.PodRow, behavior: names.Behavior, compatible: bool, expected: list[str]
 ) -> None:
     told = found(row, behavior, compatible=compatible, mode=names.Mode.AUDIT)
-    assert [warning.reason for warning in told] == expected
-    for warning in told:
-        assert " gets " not in warning.message
-        assert " gives " not in warning.message
+    assert [notice.reason for notice in told] == expected
+    for notice in told:
+        assert " gets " not in notice.message
+        assert " gives " not in notice.message
 
 
 def test_a_limit_has_no_effect_where_something_required_is_missing() -> None:
     rows = [pod(container(), swap_limit="1Mi"), pod(container(), uid="uid-2", policy="Required")]
     require = profiles.Require(encrypted=True)
-    (warning,) = warnings.about(rows, plan.plan_node(profile(WORKLOAD, require=require), facts(), rows))
-    assert (warning.reason, warning.pod.uid) == ("RequirementUnmet", "uid-1")
-    assert "node node-1 does not" in warning.message
+    (notice,) = pod_plan.about(rows, plan.plan_node(profile(WORKLOAD, require=require), facts(), rows))
+    assert (notice.reason, notice.regarding.uid) == ("RequirementUnmet", "uid-1")
+    assert "node node-1 does not" in notice.message
 
 
 def test_the_message_names_what_is_accepted() -> None:
     row = pod(container(), policy="disabled")
-    (warning,) = warnings.about([row], plan.plan_node(profile(KUBELET), facts(), [row]))
-    assert "swapwarden.dev/swap-policy takes NoPreference, Disabled" in warning.message
+    (notice,) = pod_plan.about([row], plan.plan_node(profile(KUBELET), facts(), [row]))
+    assert "swapwarden.dev/swap-policy takes NoPreference, Disabled" in notice.message
 
 
 DISABLED, LIMIT = profiles.Override(policy=names.Policy.DISABLED), profiles.Override(swap_limit=2**20)
@@ -107,6 +106,6 @@ DISABLED, LIMIT = profiles.Override(policy=names.Policy.DISABLED), profiles.Over
 )
 def test_who_is_told_of_an_override(row: pods.PodRow, override: profiles.Override, expected: list[str]) -> None:
     spec = plan.plan_node(profile(KUBELET, overrides=(override,)), facts(), [row])
-    told = list(warnings.about([row], spec))
-    assert [warning.reason for warning in told] == expected
-    assert all("an override of profile test" in warning.message for warning in told)
+    told = list(pod_plan.about([row], spec))
+    assert [notice.reason for notice in told] == expected
+    assert all("an override of profile test" in notice.message for notice in told)

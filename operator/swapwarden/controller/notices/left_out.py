@@ -1,12 +1,13 @@
-"""Pods for which a node's plan has no room: to be measured, and to be told of once in each of their namespaces."""
+"""Notices about pods for which a node's plan has no room, one for each of their namespaces, and their metric."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from swapwarden.api import state
-from swapwarden.kube import events
+from swapwarden.controller.notices import regarding
+from swapwarden.kube.events import Notice
 from swapwarden.policy import pods
 from swapwarden.telemetry import metrics
 
@@ -22,21 +23,14 @@ MAX_NAMESPACES: Final = 32
 """Of how many namespaces on one node the owners are told."""
 
 
-class News(NamedTuple):
-    """An event to be."""
-
-    regarding: events.Regarding
-    message: str
-
-
 class LeftOut:
     """Remembers for one leadership of which namespaces on a node it has told."""
 
     def __init__(self) -> None:
         self._told: dict[str, set[str]] = {}
 
-    def news(self, node: str, profile: str, left_out: Iterable[pods.PodRow]) -> Iterator[News]:
-        """Measure what is left out of a node's plan, and yield what is to be told: of one pod for each namespace."""
+    def notices(self, node: str, profile: str, left_out: Iterable[pods.PodRow]) -> Iterator[Notice]:
+        """Measure what is left out of a node's plan, and yield a notice about one pod of each namespace."""
         found: dict[str, list[pods.PodRow]] = {}
         for row in left_out:
             found.setdefault(row.namespace, []).append(row)
@@ -54,7 +48,8 @@ class LeftOut:
                 f" {len(rows) - 1} more of its namespace are not in it, and get what onUnknownPod of profile"
                 f" {profile} says (Deny: no swap) until others are gone; delete pods on this node that never run"
             )
-            yield News(events.Regarding("v1", "Pod", namespace, rows[0].name, rows[0].uid), message)
+            # Urgent: else it would wait behind the warnings of all that is left out.
+            yield Notice(regarding.pod(rows[0]), "Warning", REASON, message, urgent=True)
 
     def forget(self, node: str) -> None:
         """Nothing is left out of this node's plan, or the node is gone."""

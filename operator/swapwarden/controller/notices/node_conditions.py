@@ -1,0 +1,39 @@
+"""Notices about Nodes whose agent begins to report a problem by a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from swapwarden.api.conditions import ConditionType
+from swapwarden.controller import rows
+from swapwarden.controller.notices import regarding
+from swapwarden.kube.events import Notice
+from swapwarden.policy import nodes
+
+_REASONS: Final[dict[str, str]] = {
+    ConditionType.COMPATIBLE: "SwapIncompatible",
+    ConditionType.DEGRADED: "SwapDegraded",
+    ConditionType.DRIFT: "SwapLimitsContested",
+    ConditionType.NODE_SETTINGS: "SwapSettingsNotAsSpecified",
+    ConditionType.REQUIREMENTS_MET: "SwapRequirementUnmet",
+    ConditionType.STRICT: "SwapNotHeldBySystemd",
+}
+"""Reasons of events by the condition that they report; a diagnostic's own type says enough."""
+
+
+def notices(old: rows.StateRow | None, new: rows.StateRow, node: nodes.NodeRow) -> Iterator[Notice]:
+    """Yield a notice for each problem that `new` reports and `old` did not, or for another reason.
+
+    `old` is None where it is not known. Two leaders give one problem the same key.
+    """
+    before = {(each.type, each.reason) for each in old.amiss} if old is not None else set()
+    for condition in new.amiss:
+        if (condition.type, condition.reason) not in before:
+            yield Notice(
+                regarding.node(node),
+                "Warning",
+                _REASONS.get(condition.type, condition.type),
+                f"{condition.reason}: {condition.message}",
+                f"{new.uid}/{condition.type}/{condition.reason}/{condition.last_transition_time}",
+            )

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from swapwarden.controller import rows
+from swapwarden.controller.notices import node_conditions
+from swapwarden.policy import nodes
+
+from tests.unit.controller.notices.reports import told
+
+NODE = nodes.NodeRow(name="n", uid="node-uid", labels={}, swap_bytes=0, memory_bytes=0)
+
+
+def reasons(old: rows.StateRow | None, new: rows.StateRow) -> list[str]:
+    return [notice.reason for notice in node_conditions.notices(old, new, NODE)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "reason", "wanted"),
+    [
+        ("Compatible", "False", "NoCgroupV2", ["SwapIncompatible"]),
+        ("Compatible", "Unknown", "Searching", []),
+        ("Degraded", "True", "WriteFailed", ["SwapDegraded"]),
+        ("Degraded", "False", "AsExpected", []),
+        ("Drift", "True", "Yielded", ["SwapLimitsContested"]),
+        ("Drift", "True", "OtherWriter", ["SwapLimitsContested"]),
+        ("Drift", "True", "Rewritten", []),
+        ("Strict", "False", "NotInForce", ["SwapNotHeldBySystemd"]),
+        ("Strict", "Unknown", "AwaitingEvidence", []),
+        ("RequirementsMet", "False", "RequirementUnmet", ["SwapRequirementUnmet"]),
+        ("NodeSettings", "False", "NotSupported", ["SwapSettingsNotAsSpecified"]),
+        ("KubeletWillNotStart", "True", "FailSwapOn", ["KubeletWillNotStart"]),
+        ("Applied", "False", "Draining", []),
+        ("Novel", "True", "Unheard", []),
+    ],
+)
+def test_what_is_amiss_on_a_node_is_told(kind: str, status: str, reason: str, wanted: list[str]) -> None:
+    conditions: Any = {kind: (status, reason)}
+    assert reasons(told(), told(**conditions)) == wanted
+
+
+def test_what_goes_on_is_told_once_and_another_reason_is_news() -> None:
+    before = told(Degraded=("True", "Polling"))
+    assert reasons(before, told(Degraded=("True", "Polling"))) == []
+    assert reasons(before, told(Degraded=("True", "WriteFailed"))) == ["SwapDegraded"]
+
+
+def test_two_leaders_tell_of_the_same_trouble_by_the_same_key() -> None:
+    now = told(Degraded=("True", "Polling"))
+    (first,), (second,) = node_conditions.notices(told(), now, NODE), node_conditions.notices(None, now, NODE)
+    assert first == second
+    assert first.key
+    assert (first.regarding.kind, first.regarding.uid, first.message) == ("Node", "node-uid", "Polling: why")

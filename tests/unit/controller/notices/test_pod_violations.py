@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from swapwarden.controller import rows
+from swapwarden.controller.notices import pod_violations
+
+from tests.unit.controller.notices.reports import told
+from tests.unit.policy.rows import container, pod
+
+PODS = [pod(container(), key=key, name=f"pod-{key}", node="n") for key in "xy"]
+
+
+def reasons(old: rows.StateRow, new: rows.StateRow) -> list[tuple[str, str]]:
+    return [(notice.regarding.name, notice.reason) for notice in pod_violations.notices(old, new, PODS)]
+
+
+def test_a_pod_is_told_when_its_limit_does_not_hold_and_when_it_has_drained() -> None:
+    draining = told(("x", "Draining"), ("x", "Draining"), ("z", "Draining"))
+    assert reasons(told(), draining) == [("pod-x", "SwapDraining")]
+    assert reasons(draining, draining) == []
+    assert reasons(draining, told(("x", "Draining"), ("y", "WriteFailed"))) == [("pod-y", "SwapLimitNotWritten")]
+    assert reasons(draining, told(("x", "Yielded"))) == [("pod-x", "SwapLimitContested"), ("pod-x", "SwapDrained")]
+    assert reasons(draining, told()) == [("pod-x", "SwapDrained")]
+
+
+def test_no_end_is_told_where_it_is_not_known_or_nothing_is_enforced() -> None:
+    draining = told(("x", "Draining"))
+    assert reasons(draining, told(("y", "Draining"), omitted=1)) == [("pod-y", "SwapDraining")]
+    assert reasons(draining, told(mode="Audit")) == []
+    assert reasons(draining, told(("x", "Audit"), mode="Audit")) == []
