@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 from swapwarden.api import names
-from swapwarden.policy import cel
+from swapwarden.policy import quantity, vocabulary
 
 from monitoring import alerts
 from testbed.base import paths
@@ -124,22 +124,21 @@ def values_schema(text: str, crd: Json) -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
+def _cel(*values: str) -> str:
+    """Texts as CEL writes them, with commas between."""
+    return ", ".join("'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'" for value in values)
+
+
 def vocabulary_templates() -> str:
-    """What people may write, as named templates: values, and expressions in CEL (see swapwarden.policy.cel)."""
+    """The lists of the code that the chart's templates need, as named templates: for Helm and in CEL."""
     defined = {
         "swapwarden.policies": json.dumps(sorted(names.Policy)),
-        "swapwarden.cel.nodeLabels": cel.texts(names.NODE_LABELS),
-        "swapwarden.cel.publicLabels": cel.texts(names.PUBLIC_LABELS),
-        "swapwarden.cel.policies": cel.texts(sorted(names.Policy)),
-        "swapwarden.cel.isOwn": cel.is_own(),
-        "swapwarden.cel.isOfDomain": cel.is_of_domain(),
-        "swapwarden.cel.wrongValues": cel.wrong_values(),
-        "swapwarden.cel.differingKeys": cel.differing_keys(),
-        "swapwarden.cel.told": cel.told(),
-        "swapwarden.cel.variables": json.dumps([{"name": k, "expression": v} for k, v in cel.variables().items()]),
-        "swapwarden.cel.contradictions": cel.contradictions(),
-        "swapwarden.cel.withoutEffect": cel.without_effect(),
-        "swapwarden.cel.completion": cel.completion(),
+        "swapwarden.quantityLength": str(quantity.MAX_LENGTH),
+        "swapwarden.cel.policies": f"[{_cel(*sorted(names.Policy))}]",
+        "swapwarden.cel.ownKeys": f"[{_cel(*(rule.key for rule in vocabulary.RULES if not rule.per_container))}]",
+        "swapwarden.cel.quantityPattern": _cel(f"^({quantity.SYNTAX})$"),
+        "swapwarden.cel.nodeLabels": f"[{_cel(*names.NODE_LABELS)}]",
+        "swapwarden.cel.publicLabels": f"[{_cel(*names.PUBLIC_LABELS)}]",
     }
     parts = ["{{/* Made by `make generate`; do not edit. */}}\n"]
     parts += [f'{{{{- define "{name}" -}}}}\n{content}\n{{{{- end -}}}}\n' for name, content in defined.items()]

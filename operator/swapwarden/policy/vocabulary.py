@@ -1,6 +1,7 @@
 """The annotations of a pod that are read, and which values each accepts: one table for all who check them.
 
-The webhook checks by it, and the policies inside the API server are made from it (see cel.py).
+The webhook checks by it. The policies inside the API server say the same in CEL, which is written by hand in the chart
+(deploy/helm/swapwarden/templates/admission); its lists and its pattern of quantities come from here.
 """
 
 from __future__ import annotations

@@ -1,0 +1,88 @@
+{{/* Expressions in CEL that several policies share. They read `variables.now`, the annotations of a pod as they are to be, and
+`variables.before`, as they were: maps of texts. What they list comes from _vocabulary.tpl. */}}
+
+{{/* Whether `k` is the key of an annotation that has a meaning. */}}
+{{- define "swapwarden.cel.isOwn" -}}
+(k in {{ include "swapwarden.cel.ownKeys" . }} || k.startsWith('swap-limit.swapwarden.dev/'))
+{{- end -}}
+
+{{/* Whether `k` is a key that nobody else may use, with a meaning or not. */}}
+{{- define "swapwarden.cel.isOfDomain" -}}
+(k.startsWith('swapwarden.dev/') || k.contains('.swapwarden.dev/'))
+{{- end -}}
+
+{{/* Whether the annotation `k` must be a quantity. */}}
+{{- define "swapwarden.cel.isLimit" -}}
+(k == 'swapwarden.dev/swap-limit' || k.startsWith('swap-limit.swapwarden.dev/'))
+{{- end -}}
+
+{{/* Whether the annotation `k` is a quantity. */}}
+{{- define "swapwarden.cel.isQuantity" -}}
+(variables.now[k].size() <= {{ include "swapwarden.quantityLength" . }} && variables.now[k].matches({{ include "swapwarden.cel.quantityPattern" . }}))
+{{- end -}}
+
+{{/* The value of the annotation `k` for a message, cut. */}}
+{{- define "swapwarden.cel.shown" -}}
+(variables.now[k].size() > 80 ? variables.now[k].substring(0, 80) + '...' : variables.now[k])
+{{- end -}}
+
+{{/* `variables.message`, cut and on one line: the API server drops a message of more than 5 KiB, or with a line break. */}}
+{{- define "swapwarden.cel.message" -}}
+(variables.message.size() > 2000 ? variables.message.substring(0, 2000) + '...' : variables.message).replace('\n', ' ')
+{{- end -}}
+
+{{/* The variable `changed`: keys of our annotations that are new or other than before. */}}
+{{- define "swapwarden.changedKeys" -}}
+- name: changed
+  expression: >-
+    variables.now.filter(k, {{ include "swapwarden.cel.isOwn" . }}
+      && !(k in variables.before && variables.before[k] == variables.now[k]))
+{{- end -}}
+
+{{/* Also `invalid`: a message for each of them with a value that is not accepted. */}}
+{{- define "swapwarden.invalidValues" -}}
+{{ include "swapwarden.changedKeys" . }}
+- name: invalid
+  expression: >-
+    variables.changed.filter(k, k == 'swapwarden.dev/swap-policy' && !(variables.now[k] in {{ include "swapwarden.cel.policies" . }}))
+      .map(k, 'metadata.annotations[' + k + ']: Unsupported value: "' + {{ include "swapwarden.cel.shown" . }}
+        + '": supported values: {{ include "swapwarden.policies" . | trimAll "[]" }}')
+    + variables.changed.filter(k, k == 'swapwarden.dev/policy-source' && variables.now[k] != 'namespace')
+      .map(k, 'metadata.annotations[' + k + ']: Unsupported value: "' + {{ include "swapwarden.cel.shown" . }}
+        + '": supported values: "namespace"')
+    + variables.changed.filter(k, {{ include "swapwarden.cel.isLimit" . }} && !{{ include "swapwarden.cel.isQuantity" . }})
+      .map(k, 'metadata.annotations[' + k + ']: Invalid value: "' + {{ include "swapwarden.cel.shown" . }}
+        + '": not a quantity, which is a number without a sign, with a unit such as Mi or G')
+{{- end -}}
+
+{{/* Variables about a new pod. `policy` is what it will have, also by its namespace's `default`. */}}
+{{- define "swapwarden.newPodVariables" -}}
+- name: now
+  expression: "has(object.metadata.annotations) ? object.metadata.annotations : {}"
+- name: own
+  expression: "'swapwarden.dev/swap-policy' in variables.now ? variables.now['swapwarden.dev/swap-policy'] : ''"
+- name: default
+  expression: >-
+    'swapwarden.dev/swap-policy' in variables.now
+    || !has(namespaceObject.metadata.labels)
+    || !('swapwarden.dev/default-swap-policy' in namespaceObject.metadata.labels)
+    || !(namespaceObject.metadata.labels['swapwarden.dev/default-swap-policy'] in {{ include "swapwarden.cel.policies" . }})
+    ? '' : namespaceObject.metadata.labels['swapwarden.dev/default-swap-policy']
+- name: policy
+  expression: "variables.default == '' ? variables.own : variables.default"
+- name: byDefault
+  expression: >-
+    variables.default != ''
+    || 'swapwarden.dev/policy-source' in variables.now && variables.now['swapwarden.dev/policy-source'] == 'namespace'
+- name: ofDaemonSet
+  expression: >-
+    has(object.metadata.ownerReferences)
+    && object.metadata.ownerReferences.exists(o, o.kind == 'DaemonSet' && has(o.controller) && o.controller)
+- name: onItsNode
+  expression: has(object.spec.nodeName) && object.spec.nodeName != ''
+- name: limits
+  expression: >-
+    variables.now.filter(k, {{ include "swapwarden.cel.isLimit" . }} && {{ include "swapwarden.cel.isQuantity" . }} && isQuantity(variables.now[k]))
+- name: limitsAboveZero
+  expression: variables.limits.filter(k, quantity(variables.now[k]).isGreaterThan(quantity('0')))
+{{- end -}}
