@@ -20,6 +20,7 @@ from testbed.base import paths
 from testbed.base.process import ProcessError
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
+from tests.contract import quantities
 from tests.integration.webhook import pods
 
 MIRROR = {"kubernetes.io/config.mirror": "0123", "kubernetes.io/config.source": "file"}
@@ -170,6 +171,7 @@ def refused_by_webhook(found: dict[str, str]) -> set[str]:
 async def test_the_webhook_and_the_policy_agree_on_every_value(crds: ControlPlane, namespace: str) -> None:
     source = random.Random(5359)  # noqa: S311 cases to test with, the same in each run
     cases = [generated(source) for _ in range(600)]
+    cases += [{pods.LIMIT: text} for text in quantities.QUANTITIES]
     bodies = [("POST", pods.path(namespace), pods.pod("web", each)) for each in cases]
     answers = await pods.many(crds, bodies, dry_run=True)
     refused = 0

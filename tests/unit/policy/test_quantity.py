@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.policy import quantity
 
+from tests.contract import quantities
+
 FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 FACTORS |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 
@@ -124,3 +126,8 @@ def test_a_share_of_the_total_floors(text: str, total: int, value: int) -> None:
 def test_what_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(quantity.QuantityError, match="from 0% to 100%"):
         quantity.percent_or_bytes(text, 100)
+
+
+@pytest.mark.parametrize(("text", "is_one"), quantities.QUANTITIES.items())
+def test_the_edges_of_the_grammar(text: str, is_one: bool) -> None:
+    assert quantity.is_quantity(text) == is_one

@@ -1,0 +1,36 @@
+"""Texts at the edges of the grammar of quantities, and whether each is one: for annotations, policies and profiles."""
+
+from __future__ import annotations
+
+QUANTITIES: dict[str, bool] = {
+    "0": True,
+    "1": True,
+    ".5": True,
+    "1.": True,
+    "1e3": True,
+    "1E3": True,
+    "1E": True,
+    "1e-3": True,
+    "1e+999": True,
+    "100n": True,
+    "100u": True,
+    "100m": True,
+    "9" * 64: True,
+    "9" * 65: False,
+    "1e9999": False,
+    "+1": False,
+    "-1": False,
+    "0x1": False,
+    "1GB": False,
+    "1gi": False,
+    "1K": False,
+    "1e": False,
+    "1e3Mi": False,
+    "": False,
+    ".": False,
+    "Gi": False,
+    "m": False,
+    " 1": False,
+    "1\n": False,
+    "\u0661": False,
+}
