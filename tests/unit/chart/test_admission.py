@@ -12,9 +12,9 @@ import pytest
 from swapwarden.api import names
 from swapwarden.policy import vocabulary
 
-from testbed import chart
+from testbed.base import paths
 
-TEMPLATES = chart.FOLDER / "templates" / "admission"
+TEMPLATES = paths.CHART / "templates" / "admission"
 TEXT = "\n".join(path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.iterdir()))
 MESSAGES = re.sub(r"'\s*\+ '", "", TEXT).replace(r"\'", "'")
 """With texts over several lines put together."""
