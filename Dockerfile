@@ -10,7 +10,7 @@ WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_ONLY_BINARY=:all: PIP_ROOT_USER_ACTION=ignore
 
 # The secrets are optional: a pip.conf that names a mirror, and the certificates to trust where an index has its own CA.
-COPY locks/runtime.txt testbed/build-system.txt deploy/image/rootfs.py ./
+COPY locks/runtime.txt deploy/image/build-system.txt deploy/image/rootfs.py ./
 RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.pem set -eu; \
     if [ -s /run/secrets/pip.conf ]; then export PIP_CONFIG_FILE=/run/secrets/pip.conf; fi; \
     if [ -s /run/secrets/ca.pem ]; then export PIP_CERT=/run/secrets/ca.pem; fi; \

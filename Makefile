@@ -13,7 +13,7 @@ help: ## Show this list
 
 .PHONY: venv
 venv: ## Make the virtual environment in .venv from the lock file (does nothing when it is up to date)
-	@sh testbed/bootstrap.sh
+	@sh hack/bootstrap.sh
 
 .PHONY: setup
 setup: venv ## Get all that the demo and the tests need: control plane binaries, kernel VM, helm, promtool
@@ -73,11 +73,8 @@ lint: venv ## Check format, rules, types, import contracts, generated files and 
 	@$(PYTHON) -m swapwarden.api.crd build/generated/crds build/generated/api-reference.md
 	@diff -ru crds build/generated/crds && diff -u docs/api-reference.md build/generated/api-reference.md \
 		|| { echo "generated files are out of date: run make generate and commit the result" >&2; exit 1; }
-	@$(PYTHON) -m testbed.chart check
-	@$(PYTHON) -m testbed.celcost check
-	@$(PYTHON) -m monitoring.generate check
-	@$(PYTHON) -m testbed.reference check
-	@$(PYTHON) -m testbed.metricspage check
+	@$(PYTHON) -m hack.generate check
+	@$(PYTHON) -m hack.celcost.costs check
 	@$(MAKE) --no-print-directory docs
 
 .PHONY: docs
@@ -92,10 +89,7 @@ format: venv ## Format the code and apply safe fixes
 .PHONY: generate
 generate: venv ## Make crds/, the generated pages of docs/ and files of the chart from the code
 	$(PYTHON) -m swapwarden.api.crd crds docs/api-reference.md
-	$(PYTHON) -m testbed.chart write
-	$(PYTHON) -m monitoring.generate write
-	$(PYTHON) -m testbed.reference write
-	$(PYTHON) -m testbed.metricspage write
+	$(PYTHON) -m hack.generate write
 
 .PHONY: pictures
 pictures: setup-cluster ## Draw what kubectl swap explain prints on a real cluster, for README.md (as root)
@@ -104,7 +98,7 @@ pictures: setup-cluster ## Draw what kubectl swap explain prints on a real clust
 
 .PHONY: manifests
 manifests: venv ## Make deploy/manifests from the Helm chart (gets helm if it is not there)
-	$(PYTHON) -m testbed.helm write
+	$(PYTHON) -m hack.generate.plain_manifests write
 
 .PHONY: lock
 lock: ## Resolve the dependencies again and write locks/ (needs uv)

@@ -28,9 +28,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from testbed import helm, image
+from testbed import image
 from testbed.base import host, paths, process, term
 from testbed.controlplane import servers
+from testbed.product import helm
 from testbed.standin import hog
 from testbed.vm import nodevm
 from testbed.vm.cluster import Cluster

@@ -1,20 +1,15 @@
-"""What is made from the alerts and the dashboard: the chart's rules and dashboard, a plain file of rules, a page.
-
-Run as `python -m monitoring.generate write` (`make generate`) or `check` (`make lint`).
-"""
+"""What is made from the alerts and the dashboard: the chart's rules and dashboard, a plain file of rules, a page."""
 
 import json
 import re
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from hack.generate import chart, files
 from monitoring import alerts
 from monitoring.dashboard import build
-from testbed import chart
 from testbed.base import paths
 
 TEMPLATE = paths.CHART / "templates" / "_alerts.tpl"
@@ -178,26 +173,6 @@ def page() -> str:
     return "".join([*parts, _FOOT])
 
 
-def generated() -> dict[Path, str]:
+def generated() -> files.Made:
     """All that is made: contents by path."""
     return {TEMPLATE: template(), RULES: rules(), PAGE: page(), DASHBOARD: build.rendered()}
-
-
-def main() -> int:
-    """`write` makes the files; `check` says which are out of date, with exit status 1."""
-    if sys.argv[1:] not in (["write"], ["check"]):
-        print("python -m monitoring.generate write | check", file=sys.stderr)
-        return 2
-    found = 0
-    for path, content in generated().items():
-        if sys.argv[1] == "write":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, encoding="utf-8")
-        elif not path.is_file() or path.read_text(encoding="utf-8") != content:
-            print(f"{path.relative_to(paths.ROOT)} is out of date: run make generate and commit the result")
-            found = 1
-    return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -134,7 +134,7 @@ def apt_unpack(packages: list[str], into: Path, purpose: str) -> None:
 
 
 def uv() -> Path | None:
-    """The uv on PATH, else the one that testbed/bootstrap.sh keeps in the cache."""
+    """The uv on PATH, else the one that hack/bootstrap.sh keeps in the cache."""
     if found := shutil.which("uv"):
         return Path(found)
     return next(iter(sorted(cache.root().glob("uv-*/uv"), reverse=True)), None)

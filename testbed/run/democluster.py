@@ -8,10 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-from testbed import helm, image
+from testbed import image
 from testbed.base import cache, paths, process, term
 from testbed.controlplane import assets, netns
 from testbed.controlplane.servers import ControlPlane
+from testbed.product import helm
 from testbed.vm import cluster
 
 EXAMPLES = ("namespaces.yaml", "profile.yaml", "workloads.yaml")

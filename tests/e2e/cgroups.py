@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from testbed import helm
+from testbed.product import helm
 from testbed.vm.nodevm import Sample
 from tests.e2e.provider import Node
 

@@ -12,8 +12,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from testbed import commands, image
-from testbed.base import process
+from hack.docs import commands
+from testbed import image
+from testbed.base import paths, process
 from testbed.controlplane import assets, programs
 from testbed.run import e2e
 from testbed.vm.guestlink import Completed
@@ -166,7 +167,7 @@ def shell(prefix: Sequence[str], kubeconfig: Path, script: str) -> subprocess.Co
     """As Provider.shell says, for the cluster of KUBECONFIG; the command PREFIX runs others where they reach it."""
     argv = [*prefix, "sh", "-c", f"exec 2>&1\n{script}"]
     environment = commands.environment(kubeconfig, kubeconfig.parent)
-    return process.run(argv, timeout=SHELL_TIMEOUT, check=False, cwd=commands.ROOT, env=environment)
+    return process.run(argv, timeout=SHELL_TIMEOUT, check=False, cwd=paths.ROOT, env=environment)
 
 
 def public_busybox() -> str:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from testbed import helm
 from testbed.base import paths
+from testbed.product import helm
 from tests.e2e.provider import Provider, ProviderError
 
 NAMESPACE = helm.NAMESPACE

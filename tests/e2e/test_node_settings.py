@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from testbed import commands
+from hack.docs import commands
 from tests.e2e import cgroups
 from tests.e2e.cgroups import TIMEOUT
 from tests.e2e.conftest import Wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed import commands
+from hack.docs import commands
 from tests.e2e.cgroups import TIMEOUT
 from tests.e2e.conftest import Wait
 from tests.e2e.provider import Node, Provider

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from testbed import commands
+from hack.docs import commands
 from tests.e2e.conftest import Wait
 from tests.e2e.provider import Provider
 from tests.e2e.release import Release

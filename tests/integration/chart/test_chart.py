@@ -10,11 +10,11 @@ import pytest
 import yaml
 from swapwarden.agent.reconcile import sysctls
 
+from hack.generate import chart, files, plain_manifests
 from monitoring import alerts, generate
-from testbed import chart, helm
 from testbed.base import paths, process
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
+from testbed.product import helm, manifests
 from tests.integration import needs
 
 Json = dict[str, Any]
@@ -143,12 +143,8 @@ def namespace(crds: ControlPlane) -> ControlPlane:
     return crds
 
 
-def test_the_plain_manifests_are_what_the_chart_makes() -> None:
-    assert helm.outdated() == [], "run make manifests"
-
-
-def test_the_hooks_are_what_they_were() -> None:
-    assert helm.hooks() == helm.HOOKS.read_text(encoding="utf-8"), "run make manifests, and look at the difference"
+def test_the_plain_manifests_and_the_hooks_are_what_the_chart_makes() -> None:
+    assert files.outdated(plain_manifests.generated()) == [], "run make manifests, and look at the difference"
 
 
 def test_helm_finds_nothing_wrong(tmp_path: Path) -> None:

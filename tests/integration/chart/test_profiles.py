@@ -13,10 +13,9 @@ import pytest
 from swapwarden.api import profile as api
 from swapwarden.policy import profiles
 
-from testbed import helm
 from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
+from testbed.product import helm, manifests
 from tests.integration.controller.cluster import PROFILES
 
 Json = dict[str, Any]

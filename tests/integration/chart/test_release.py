@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from testbed import helm
 from testbed.base import paths, process
 from testbed.controlplane.servers import ControlPlane
+from testbed.product import helm
 from testbed.product.controller import Controller
 
 Json = dict[str, Any]

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from testbed import helm
 from testbed.base import paths, process
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
+from testbed.product import helm, manifests
 from testbed.product.controller import Controller
 from tests.integration import needs
 from tests.integration.chart.agents import Agent

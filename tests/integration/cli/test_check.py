@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed import commands
+from hack.docs import commands
+from testbed.base import paths
 from tests.integration import needs
 from tests.integration.cli.conftest import API, GIB, Cluster, Plugin, healthy
 from tests.integration.cli.objects import add_node, add_pod
@@ -158,7 +159,7 @@ def test_manifests_without_a_cluster(tmp_path: Path) -> None:
 
 
 def test_what_the_documentation_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(commands.ROOT)
+    monkeypatch.chdir(paths.ROOT)
     (block,) = commands.run_by("tests/integration/cli/test_check.py", "docs/kubectl-swap.md")
     for command, shown in block.steps():
         done = Plugin(Path(os.devnull))(*shlex.split(command)[2:])

@@ -69,7 +69,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """One with the package and its extra `kubectl`, in the versions that are locked."""
     folder = tmp_path_factory.mktemp("alone")
     python = ("--python", sys.executable)
-    constraints = ("--build-constraints", str(ROOT / "testbed/build-system.txt"))
+    constraints = ("--build-constraints", str(ROOT / "deploy/image/build-system.txt"))
     uv("build", "--wheel", "--out-dir", str(folder), *constraints, *python, str(ROOT), timeout=BUILD_SECONDS)
     (wheel,) = folder.glob("*.whl")
     made = Environment(folder / "venv")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from testbed import commands
+from hack.docs import commands
 from testbed.controlplane.servers import ControlPlane
 from tests.integration.cli.conftest import EVERYTHING, GIB, RELEASE, Cluster, Plugin, healthy
 from tests.integration.cli.front import Front

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from testbed import commands
+from hack.docs import commands
+from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
 from tests.integration import needs
 from tests.integration.cli.conftest import API, GIB, Cluster
@@ -139,12 +140,12 @@ def test_somebody_who_sees_no_states_and_one_who_sees_their_pods_only(cluster: C
 def example() -> Iterator[Cluster]:
     """The cluster of the documentation, in a control plane of its own: what other tests leave behind would be noted."""
     with ControlPlane() as running, Front(running) as front:
-        running.apply_crds(commands.ROOT / "crds")
+        running.apply_crds(paths.CRDS)
         yield Cluster(running, front, "shop")
 
 
 def test_what_the_documentation_shows(example: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(commands.ROOT)
+    monkeypatch.chdir(paths.ROOT)
     (block,) = commands.run_by("tests/integration/cli/test_simulate.py", "docs/kubectl-swap.md")
     for node, behavior in (("batch-1", "NoSwap"), ("batch-2", "LimitedSwap")):
         add_node(example, node, behavior, 4 * GIB, {"pool": "batch"})

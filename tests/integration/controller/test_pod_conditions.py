@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from testbed import helm
-from testbed.product import manifests
+from testbed.product import helm, manifests
 from testbed.product.controller import ACCOUNT, NAMESPACE, Controller
 from tests.integration.chart.agents import Agent
 from tests.integration.controller.cluster import FAST, STATES, Cluster

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from hack.docs import commands
 from monitoring import alerts, generate
 from monitoring.dashboard import rows
-from testbed import commands
 from testbed.base import process
 from testbed.controlplane import programs
 

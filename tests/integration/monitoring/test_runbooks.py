@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from testbed import commands, helm
+from hack.docs import commands
 from testbed.base import paths, process
 from testbed.controlplane import pki
 from testbed.controlplane.servers import ControlPlane
+from testbed.product import helm
 
 ME = "tests/integration/monitoring/test_runbooks.py"
 Json = dict[str, Any]

@@ -8,9 +8,8 @@ from http import HTTPStatus
 
 import pytest
 
-from testbed import helm
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
+from testbed.product import helm, manifests
 from testbed.product.webhook import Webhook
 from tests.integration import needs
 from tests.integration.webhook import pods

@@ -9,9 +9,8 @@ import pytest
 from swapwarden.api import names
 from swapwarden.kube import client
 
-from testbed import helm
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
+from testbed.product import helm, manifests
 from testbed.product.webhook import Webhook
 from tests.integration.webhook import pods
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from testbed import helm
 from testbed.base import paths
 from testbed.controlplane.servers import ControlPlane
-from testbed.product import manifests
+from testbed.product import helm, manifests
 from tests.integration import needs
 from tests.integration.webhook import pods
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from swapwarden import __main__ as program
 
-from testbed import commands
+from hack.docs import commands
+from testbed.base import paths
 
 ME = "tests/unit/docs/test_commands.py"
 
@@ -24,7 +25,7 @@ def test_each_block_says_who_runs_it(page: str) -> None:
 def test_commands_print_what_is_shown(
     page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(commands.ROOT)
+    monkeypatch.chdir(paths.ROOT)
     shows = [each for each in commands.run_by(ME, page) if each.language == "console"]
     for block in shows:
         for command, shown in block.steps():

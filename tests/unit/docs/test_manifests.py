@@ -11,7 +11,8 @@ import yaml
 from swapwarden.api import names, profile
 from swapwarden.webhook import admission, review
 
-from testbed import chart, commands
+from hack.docs import commands
+from hack.generate import chart
 from testbed.base import paths
 from tests.unit.webhook import reviews
 

@@ -9,8 +9,9 @@ import yaml
 from swapwarden.api import names
 from swapwarden.api.conditions import DIAGNOSTICS
 
+from hack.docs import commands
+from hack.generate import chart
 from monitoring import alerts, generate, promql
-from testbed import chart, commands
 from testbed.base import paths
 from tests.unit.monitoring.series import labels_of, unknown
 

@@ -1,6 +1,6 @@
 """How an older Kubernetes is put together from modules, and what is told of the tests on each version."""
 
-from testbed import celcost
+from hack.celcost import costs
 from testbed.controlplane import assets, kubeversions
 from testbed.run import tiers, versionmatrix
 
@@ -52,9 +52,9 @@ def test_versions_go_from_the_oldest_to_the_newest_one_of_each_minor() -> None:
 
 
 def test_a_rule_fits_only_with_room_to_spare() -> None:
-    assert celcost.Cost("crd.yaml", "spec rule 0", cost=6, limit=9).fits
-    assert not celcost.Cost("crd.yaml", "spec rule 0", cost=7, limit=9).fits
-    assert not celcost.Cost("crd.yaml", "spec rule 0", cost=0, limit=9, error="undeclared reference").fits
+    assert costs.Cost("crd.yaml", "spec rule 0", cost=6, limit=9).fits
+    assert not costs.Cost("crd.yaml", "spec rule 0", cost=7, limit=9).fits
+    assert not costs.Cost("crd.yaml", "spec rule 0", cost=0, limit=9, error="undeclared reference").fits
 
 
 def test_a_version_held_only_where_tests_ran_and_none_failed() -> None:

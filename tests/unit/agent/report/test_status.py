@@ -10,7 +10,7 @@ from swapwarden.agent.report import status
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 
-from testbed import commands
+from testbed.base import paths
 
 FACTS = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
 GOOD = status.Standing(
@@ -104,7 +104,7 @@ def test_degraded_and_drift() -> None:
 
 
 def test_the_runbook_of_the_alert_has_each_reason() -> None:
-    page = (commands.ROOT / "docs/runbooks/SwapwardenAgentDegraded.md").read_text(encoding="utf-8")
+    page = (paths.ROOT / "docs/runbooks/SwapwardenAgentDegraded.md").read_text(encoding="utf-8")
     missing = problems.Shortfall("zswap.enabled", names.Shortfall.NOT_SUPPORTED, "no zswap")
     changes = [{"refused": "bad"}, {"polling": "no watches"}, {"violations": [FAILED]}, {"settings": [missing]}]
     reasons = [verdicts(GOOD._replace(**change))["Degraded"] for change in changes]  # type: ignore[arg-type]  # mixed

@@ -10,13 +10,13 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from testbed import pages
+from hack.docs import site
 
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MkDocsConfig:
     """A site of a repository with a start page, two pages, and a folder that is not part of docs/."""
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(site, "ROOT", tmp_path)
     for path, text in {
         "README.md": "[one](docs/one.md) ![picture](docs/images/a.svg)",
         "docs/one.md": "[chart](../deploy/README.md#values) [folder](howto/two.md)\n```text\n[no](../link.md)\n```\n",
@@ -43,16 +43,16 @@ def files_of(config: MkDocsConfig) -> Files:
 
 def shown(uri: str, config: MkDocsConfig) -> str:
     """The Markdown that the site is made from."""
-    files = pages.on_files(files_of(config), config)
+    files = site.on_files(files_of(config), config)
     file = files.get_file_from_path(uri)
     assert file
     page = Page(None, file, config)
-    return pages.on_page_markdown(file.content_string, page=page, config=config, files=files)
+    return site.on_page_markdown(file.content_string, page=page, config=config, files=files)
 
 
 def test_what_pages_link_to_is_added_with_what_that_links_to(config: MkDocsConfig) -> None:
     before = {each.src_uri for each in files_of(config)}
-    after = {each.src_uri for each in pages.on_files(files_of(config), config)}
+    after = {each.src_uri for each in site.on_files(files_of(config), config)}
     assert after - before == {"index.md", "repository/deploy/README.md", "repository/deploy/values.yaml"}
 
 
@@ -73,11 +73,11 @@ def test_links_lead_to_where_the_site_has_the_file(config: MkDocsConfig) -> None
 def test_a_link_to_nothing_is_an_error_that_names_both(config: MkDocsConfig, tmp_path: Path) -> None:
     (tmp_path / "docs/one.md").write_text("[gone](../gone.md)")
     with pytest.raises(PluginError, match=r"docs/one.md links to gone.md, which is no file"):
-        pages.on_files(files_of(config), config)
+        site.on_files(files_of(config), config)
 
 
 def test_a_folder_of_pages_stands_in_the_navigation_in_order(config: MkDocsConfig, tmp_path: Path) -> None:
     (tmp_path / "docs/howto/another.md").write_text("")
     config.nav = ["index.md", {"How to": ["one.md", "howto/*.md", "absent/*.md"]}]
-    pages.on_config(config)
+    site.on_config(config)
     assert config.nav == ["index.md", {"How to": ["one.md", "howto/another.md", "howto/two.md"]}]

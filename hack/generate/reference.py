@@ -1,22 +1,17 @@
-"""What of docs/ is made from the code: the command line's reference, and the matrix in docs/concepts.md.
-
-Run as `python -m testbed.reference write` (`make generate`) or `check` (`make lint`).
-"""
+"""What of docs/ is made from the code: the command line's reference, and the matrix in docs/concepts.md."""
 
 import argparse
 import importlib
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 from swapwarden.__main__ import COMMANDS
 from swapwarden.cli.kubectl import main as kubectl
 
-from testbed import matrix
+from hack.generate import files, swap_matrix
+from testbed.base import paths
 
-DOCS = Path(__file__).parent.parent / "docs"
-CONCEPTS = "concepts.md"
+CONCEPTS = paths.DOCS / "concepts.md"
 BEGIN = "<!-- Made from the planning code by `make generate`; do not edit. -->"
 END = "<!-- end -->"
 _TABLE = ("| option | meaning |", "|---|---|")
@@ -34,10 +29,10 @@ class PageError(Exception):
     """A page has no place for what is made for it; the text says which."""
 
 
-def generated() -> dict[str, str]:
-    """Each page that is made, or made in part, by its name in docs/."""
-    concepts = (DOCS / CONCEPTS).read_text(encoding="utf-8")
-    return {CONCEPTS: with_matrix(concepts), "cli-reference.md": command_line()}
+def generated() -> files.Made:
+    """Each page that is made, or made in part."""
+    concepts = CONCEPTS.read_text(encoding="utf-8")
+    return {CONCEPTS: with_matrix(concepts), paths.DOCS / "cli-reference.md": command_line()}
 
 
 def with_matrix(page: str) -> str:
@@ -45,8 +40,8 @@ def with_matrix(page: str) -> str:
     before, found, rest = page.partition(f"{BEGIN}\n")
     _, ends, after = rest.partition(END)
     if not found or not ends:
-        raise PageError(f"docs/{CONCEPTS} has no lines {BEGIN} and {END} around its matrix")
-    return "\n".join([before + BEGIN, "", *matrix.table(), "", END + after])
+        raise PageError(f"docs/{CONCEPTS.name} has no lines {BEGIN} and {END} around its matrix")
+    return "\n".join([before + BEGIN, "", *swap_matrix.table(), "", END + after])
 
 
 def command_line() -> str:
@@ -109,25 +104,3 @@ def _choices(action: argparse.Action) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def main() -> int:
-    """`write` makes the pages; `check` says which are out of date, with exit status 1."""
-    if sys.argv[1:] not in (["write"], ["check"]):
-        print("python -m testbed.reference write | check", file=sys.stderr)
-        return 2
-    found = {name: text for name, text in generated().items() if _content(DOCS / name) != text}
-    for name, text in found.items():
-        if sys.argv[1] == "write":
-            (DOCS / name).write_text(text, encoding="utf-8")
-        else:
-            print(f"docs/{name} is out of date: run make generate and commit the result")
-    return 1 if found and sys.argv[1] == "check" else 0
-
-
-def _content(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

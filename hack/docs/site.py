@@ -7,14 +7,15 @@ On the forge a link leads to a file of the repository, `../CONTRIBUTING.md`; the
 import posixpath
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).resolve().parents[1]
+from testbed.base import paths
+
+ROOT = paths.ROOT
 START = "README.md"
 ELSEWHERE = "repository"
 _LINK = re.compile(r"(\]\()([^()\s#]+)(#[^()\s]*)?(\))")

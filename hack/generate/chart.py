@@ -1,19 +1,15 @@
-"""What of the Helm chart is made from other files: CRDs, the schema of its profiles, CEL of its policies, its README.
-
-Run as `python -m testbed.chart write` (`make generate`) or `check` (`make lint`).
-"""
+"""Files of the chart that are made from others: CRDs, the schema of its profiles, CEL of its policies, its README."""
 
 import json
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import yaml
 from swapwarden.api import names
 from swapwarden.policy import quantity, vocabulary
 
+from hack.generate import files
 from monitoring import alerts
 from testbed.base import paths
 
@@ -145,47 +141,16 @@ def vocabulary_templates() -> str:
     return "".join(parts)
 
 
-def generated() -> dict[str, str]:
-    """All generated files of the chart: contents by path in the chart."""
+def generated() -> files.Made:
+    """All generated files of the chart, and CRDs in it that are there no more."""
     crds = {path.name: path.read_text(encoding="utf-8") for path in sorted(paths.CRDS.glob("*.yaml"))}
     chart = yaml.safe_load((paths.CHART / "Chart.yaml").read_text(encoding="utf-8"))
     schema = (paths.CHART / "values.schema.json").read_text(encoding="utf-8")
+    copies = paths.CHART / "files" / "crds"
     return {
-        "README.md": readme((paths.CHART / "values.yaml").read_text(encoding="utf-8"), chart),
-        "templates/_vocabulary.tpl": vocabulary_templates(),
-        "values.schema.json": values_schema(schema, yaml.safe_load(crds[_PROFILE_CRD])),
-        **{f"files/crds/{name}": content for name, content in crds.items()},
+        **dict.fromkeys(copies.glob("*")),
+        paths.CHART / "README.md": readme((paths.CHART / "values.yaml").read_text(encoding="utf-8"), chart),
+        paths.CHART / "templates" / "_vocabulary.tpl": vocabulary_templates(),
+        paths.CHART / "values.schema.json": values_schema(schema, yaml.safe_load(crds[_PROFILE_CRD])),
+        **{copies / name: content for name, content in crds.items()},
     }
-
-
-def outdated() -> list[str]:
-    """The chart's files that are not as they would be generated now, and CRDs that are there no more."""
-    wanted = generated()
-    present = {str(path.relative_to(paths.CHART)) for path in (paths.CHART / "files/crds").glob("*")}
-    differing = {name for name, content in wanted.items() if _content(paths.CHART / name) != content}
-    return sorted(differing | (present - wanted.keys()))
-
-
-def _content(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
-
-
-def main() -> int:
-    """`write` makes the files; `check` says which are out of date, with exit status 1."""
-    if sys.argv[1:] == ["write"]:
-        for name, content in generated().items():
-            (paths.CHART / name).parent.mkdir(parents=True, exist_ok=True)
-            (paths.CHART / name).write_text(content, encoding="utf-8")
-        return 0
-    if sys.argv[1:] == ["check"]:
-        for name in (found := outdated()):
-            print(
-                f"{paths.CHART.relative_to(paths.ROOT) / name} is out of date: run make generate and commit the result"
-            )
-        return 1 if found else 0
-    print("python -m testbed.chart write | check", file=sys.stderr)
-    return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,9 +17,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from testbed.base import paths
 from testbed.controlplane import assets
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = paths.ROOT
 LANGUAGES = ("sh", "console")
 _OPENING = re.compile(r"( *)```(\S*)")
 _MARK = re.compile(
@@ -102,7 +103,7 @@ def problem(block: Block) -> str | None:
         said = "a code block without a language: fence it, as ```text if it is nothing else"
     elif block.language in LANGUAGES:
         mark = _MARK.fullmatch(block.mark)
-        missing = "no comment before it says who runs these commands, or why nobody does (testbed/commands.py)"
+        missing = "no comment before it says who runs these commands, or why nobody does (hack/docs/commands.py)"
         said = _unfounded(mark, block.page) if mark else missing
     return f"{block.page}:{block.line}: {said}" if said else None
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed import commands
-from testbed.commands import Block
+from hack.docs import commands
+from hack.docs.commands import Block
 
 MARKED = """
 # Page

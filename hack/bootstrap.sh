@@ -15,7 +15,7 @@ die() {
 [ "$(uname -s)" = Linux ] || die "this needs Linux; here is $(uname -s)" \
     "use a Linux machine or VM (Debian 12 is what it is tested on)"
 
-wanted=$(cat locks/dev.txt pyproject.toml testbed/build-system.txt testbed/bootstrap.sh | sha256sum)
+wanted=$(cat locks/dev.txt pyproject.toml deploy/image/build-system.txt hack/bootstrap.sh | sha256sum)
 # The folder's own path is part of it: a virtual environment does not survive being moved.
 wanted="$wanted $PWD"
 [ "$(cat .venv/up-to-date 2>/dev/null)" = "$wanted" ] && exit 0
@@ -52,7 +52,7 @@ find_python || die "Python 3.11 or newer is missing; the system's is $(python3 -
 if command -v uv >/dev/null; then
     uv=uv
 else
-    version=$(sed -n 's/^uv==\([^ ]*\).*/\1/p' testbed/uv.txt)
+    version=$(sed -n 's/^uv==\([^ ]*\).*/\1/p' hack/uv.txt)
     uv=$cache/uv-$version/uv
     if ! [ -x "$uv" ]; then
         "$python" -c 'import venv, ensurepip' 2>/dev/null || apt_install python3-venv "Python's venv module"
@@ -63,7 +63,7 @@ else
         trap 'rm -rf "$new"' EXIT
         trap 'exit 130' INT TERM HUP # a POSIX shell runs no EXIT trap on a signal
         "$python" -m venv "$new/venv" || die "no virtual environment can be made with $python" "install python3-venv"
-        "$new/venv/bin/pip" install -q --retries 1 --require-hashes -r testbed/uv.txt \
+        "$new/venv/bin/pip" install -q --retries 1 --require-hashes -r hack/uv.txt \
             || die "uv could not be fetched from the Python package index" "check the network, or install uv and put it on PATH"
         mkdir -p "$cache/uv-$version"
         mv "$new/venv/bin/uv" "$uv"
@@ -74,5 +74,5 @@ say "making .venv from locks/dev.txt"
 .venv/bin/python -c '' 2>/dev/null || "$uv" venv -q --clear --python "$python" .venv
 failed() { die "the packages of locks/dev.txt could not be installed" "check the network and read uv's message above"; }
 "$uv" pip sync -q --python .venv/bin/python --require-hashes locks/dev.txt || failed
-"$uv" pip install -q --python .venv/bin/python --no-deps --build-constraints testbed/build-system.txt --editable . || failed
+"$uv" pip install -q --python .venv/bin/python --no-deps --build-constraints deploy/image/build-system.txt --editable . || failed
 echo "$wanted" >.venv/up-to-date

@@ -1,4 +1,4 @@
-"""python -m testbed.metricspage write | check: docs/metrics.md, made from the metrics that each part has.
+"""docs/metrics.md, made from the metrics that each part has.
 
 Metrics are made when the module that counts is imported, so what a part publishes is what importing it registers: each
 part is imported in a process of its own.
@@ -7,12 +7,11 @@ part is imported in a process of its own.
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
-from testbed.base import process
+from hack.generate import files
+from testbed.base import paths, process
 
-PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 PARTS = ("agent", "controller", "webhook")
 
 _DUMP = """
@@ -96,19 +95,6 @@ def _escaped(text: str) -> str:
     return "".join(f"\\{char}" if char in "\\`*_<>|[]" else char for char in text)
 
 
-def main() -> int:
-    """`write` makes the page; `check` says whether it is out of date, with exit status 1."""
-    if sys.argv[1:] not in (["write"], ["check"]):
-        print("python -m testbed.metricspage write | check", file=sys.stderr)
-        return 2
-    wanted = page({part: of_part(part) for part in PARTS})
-    if sys.argv[1] == "write":
-        PAGE.write_text(wanted, encoding="utf-8")
-    elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != wanted:
-        print("docs/metrics.md is out of date: run make generate and commit the result")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def generated() -> files.Made:
+    """The page."""
+    return {paths.DOCS / "metrics.md": page({part: of_part(part) for part in PARTS})}

@@ -11,7 +11,8 @@ from swapwarden.__main__ import COMMANDS
 from swapwarden.api import names
 from swapwarden.cli.kubectl import main as kubectl
 
-from testbed import matrix, reference
+from hack.generate import reference, swap_matrix
+from testbed.base import paths
 
 
 def cells(line: str) -> list[str]:
@@ -19,7 +20,7 @@ def cells(line: str) -> list[str]:
 
 
 def rows() -> list[list[str]]:
-    return [cells(line) for line in matrix.table()[2:]]
+    return [cells(line) for line in swap_matrix.table()[2:]]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_what_pods_get(said: str, behavior: str, kubelet: str, found: list[str])
 
 
 def test_each_policy_and_each_behavior_is_in_the_matrix() -> None:
-    text = "\n".join(matrix.table())
+    text = "\n".join(swap_matrix.table())
     assert [each for each in (*names.Policy, *names.Behavior) if f"`{each}`" not in text] == []
 
 
@@ -93,6 +94,6 @@ def test_each_option_of_the_plugin_is_in_the_reference(command: str) -> None:
         options = [parameter for parameter in one.params if isinstance(parameter, click.Option)]
         assert [flag for option in options if not option.hidden for flag in option.opts if flag not in section] == []
         # What help does not list is on the page, of all commands together.
-        page = (reference.DOCS / "kubectl-swap.md").read_text(encoding="utf-8")
+        page = (paths.DOCS / "kubectl-swap.md").read_text(encoding="utf-8")
         assert [flag for option in options if option.hidden for flag in option.opts if f"`{flag}`" not in page] == []
         assert f"{path} [OPTIONS]" in section

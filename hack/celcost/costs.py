@@ -1,7 +1,7 @@
 """What the rules of the CRDs may cost an API server, by its own estimate: of the oldest version and of the newest.
 
 An API server refuses a CustomResourceDefinition whose CEL rules could cost more than its limits, and each version
-estimates in its own way. Run as `python -m testbed.celcost check` (part of `make lint`).
+estimates in its own way. Run as `python -m hack.celcost.costs check` (part of `make lint`).
 """
 
 import dataclasses
@@ -13,11 +13,10 @@ from pathlib import Path
 
 import yaml
 
-from testbed.base import cache, host, process, term
+from testbed.base import cache, host, paths, process, term
 from testbed.controlplane import golang
 
-CRDS = Path(__file__).parents[1] / "crds"
-SOURCES = Path(__file__).with_name("celcost")
+SOURCES = Path(__file__).with_name("estimator")
 MARGIN = 1.5
 """So many times what rules cost must fit into each limit: the next field finds room, too."""
 _BUILDS = {"oldest": ("oldest.mod", "oldest"), "newest": ("go.mod", "")}
@@ -59,7 +58,7 @@ def program(which: str) -> Path:
     return cache.root() / name / "celcost"
 
 
-def costs(which: str, crds: Path = CRDS) -> list[Cost]:
+def costs(which: str, crds: Path = paths.CRDS) -> list[Cost]:
     """Of every rule of the CRDs in a folder, and of all together, the dearest first."""
     with tempfile.TemporaryDirectory() as folder:
         files = []
@@ -74,7 +73,7 @@ def costs(which: str, crds: Path = CRDS) -> list[Cost]:
 def main() -> int:
     """`check`: exit status 1 and a line for each rule that does not fit; `show`: the dearest ones."""
     if sys.argv[1:] not in (["check"], ["show"]):
-        print("python -m testbed.celcost check | show", file=sys.stderr)
+        print("python -m hack.celcost.costs check | show", file=sys.stderr)
         return 2
     try:
         found = {which: costs(which) for which in _BUILDS}

@@ -1,0 +1,1 @@
+"""Files that are made from the code and checked in."""
