@@ -26,7 +26,7 @@ import swapwarden
 from swapwarden.agent import turns
 from swapwarden.agent.desired import spec, state_cache, state_watch
 from swapwarden.agent.drift import systemd_zero
-from swapwarden.agent.host import cgroupfs, faults, hostfiles, priority_events, realtime, systemd_dropins, worker
+from swapwarden.agent.host import cgroupfs, faults, files, priority_events, realtime, systemd_dropins, worker
 from swapwarden.agent.ledger import heartbeat, journal, originals
 from swapwarden.agent.node import diagnostics, facts, preflight, survey, swap_devices, swap_metrics
 from swapwarden.agent.reconcile import dropin_sync, problems, reconciler, sysctls
@@ -282,7 +282,7 @@ class Agent:
         self._reporter: status_writer.Reporter | None = None
         self._conditions = conditions.Conditions()
         self._usage: swap_metrics.Usage | None = None
-        self._boot = hostfiles.text(self._proc / "sys/kernel/random/boot_id") or ""
+        self._boot = files.text(self._proc / "sys/kernel/random/boot_id") or ""
         self._cache = state_cache.Keeper(self._run_dir, self._state_dir, self._node, self._boot)
 
     async def run(self) -> None:

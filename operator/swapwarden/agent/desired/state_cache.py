@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from swapwarden.agent.desired import spec
-from swapwarden.agent.host import worker
+from swapwarden.agent.host import files, worker
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -119,10 +119,7 @@ def _sealed(body: bytes) -> bytes:
 
 def _opened(file: pathlib.Path) -> bytes:
     """The body. ValueError where it is not what was written."""
-    with file.open("rb") as opened:
-        data = opened.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+    data = files.whole(file, MAX_BYTES)
     body = data.partition(b"\n")[2]
     if data != _sealed(body):
         raise ValueError("its checksum is not that of its content")

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from swapwarden.agent.host import files
 from swapwarden.api import names
 
 _ENCRYPTING: Final = re.compile(r"CRYPT-(?:LUKS[12]|PLAIN|LOOPAES|TCRYPT|BITLK|FVAULT2)-")
@@ -33,7 +34,7 @@ _FABRICS: Final = frozenset({"tcp", "rdma", "fc"})
 """Transports of NVMe over a network (drivers/nvme/host: nvme_ctrl_ops.name)."""
 _DEPTH: Final = 16
 """Of a stack of devices; the kernel itself allows for fewer."""
-_MAX_CHARACTERS: Final = 4096
+_PAGE_BYTES: Final = 4096
 """Read of a file: the kernel gives a page."""
 _NUMBER: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
 _DELETED: Final = " (deleted)"
@@ -218,8 +219,4 @@ def _kind(disk: pathlib.Path) -> names.Backing:
 
 
 def _text(file: pathlib.Path) -> str:
-    try:
-        with file.open(encoding="utf-8", errors="replace") as opened:
-            return opened.read(_MAX_CHARACTERS).strip()
-    except OSError:
-        return ""
+    return files.text(file, _PAGE_BYTES) or ""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from swapwarden.agent.host import block_devices
+from swapwarden.agent.host import block_devices, files
 
 MAX_BYTES: Final = 1 << 20
 """Of a mount table; a longer one counts as unreadable, because what is left out could be what matters."""
@@ -44,11 +44,10 @@ def unescaped(text: str) -> str:
 def read(proc: pathlib.Path) -> list[Mount]:
     """The mounts that this process sees, in the order of the table; none where it cannot be read."""
     try:
-        with (proc / "self/mountinfo").open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError:
+        table = files.whole(proc / "self/mountinfo", MAX_BYTES)
+    except (OSError, ValueError):
         return []
-    return [] if len(content) > MAX_BYTES else parse(content.decode("utf-8", "replace"))
+    return parse(table.decode("utf-8", "replace"))
 
 
 def parse(text: str) -> list[Mount]:

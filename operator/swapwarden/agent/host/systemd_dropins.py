@@ -18,7 +18,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from swapwarden.agent.host import hostfiles
+from swapwarden.agent.host import files
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def bring_slices(directory: pathlib.Path, wanted: tuple[str, ...]) -> None:
 
 def installed(directory: pathlib.Path) -> frozenset[str]:
     """The slices whose file is there, as `bring_slices` writes it; none where the directory cannot be read."""
-    names = (name.removesuffix(_FOLDER) for name in hostfiles.names(directory, f"*{_FOLDER}"))
+    names = (name.removesuffix(_FOLDER) for name in files.names(directory, f"*{_FOLDER}"))
     return frozenset(
         name for name in names if _SLICE.fullmatch(name) and _content(directory / f"{name}{_FOLDER}" / FILE) == CONTENT
     )
@@ -114,15 +114,9 @@ def _remove(folder: pathlib.Path) -> None:
 def _content(file: pathlib.Path) -> bytes | None:
     """What the file holds, of which more than a page says no more; None where it is no plain file that can be read."""
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return files.content(file, _MAX_BYTES, follow=False)
     except OSError:
         return None
-    try:
-        return os.read(fd, _MAX_BYTES)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
 
 
 def _replace(folder: pathlib.Path) -> None:

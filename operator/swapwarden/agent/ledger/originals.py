@@ -16,6 +16,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from swapwarden.agent.host import files
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class Originals:
 
 def _load(file: pathlib.Path) -> dict[str, Entry]:
     try:
-        return msgspec.json.decode(_content(file), type=dict[str, Entry])
+        return msgspec.json.decode(files.whole(file, MAX_BYTES), type=dict[str, Entry])
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
@@ -116,11 +117,3 @@ def _load(file: pathlib.Path) -> dict[str, Entry]:
             extra={"file": str(file)},
         )
         return {}
-
-
-def _content(file: pathlib.Path) -> bytes:
-    with file.open("rb") as opened:
-        data = opened.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-    return data

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from swapwarden.agent.host import block_devices, cgroupfs, hostfiles, mounts
+from swapwarden.agent.host import block_devices, cgroupfs, files, mounts
 from swapwarden.api import names, state
 
 TMPFS_NOSWAP_KERNEL: Final = (6, 4)
@@ -62,7 +62,7 @@ def noswap(release: str) -> bool:
 
 def available(proc: pathlib.Path) -> int:
     """Memory in bytes that the node can still give without swapping (MemAvailable); 0 where it cannot be read."""
-    return meminfo(hostfiles.text(proc / "meminfo") or "").get("MemAvailable", 0)
+    return meminfo(files.text(proc / "meminfo") or "").get("MemAvailable", 0)
 
 
 def has_swap_controller(cgroups: cgroupfs.Cgroups, root: str) -> bool:
@@ -82,8 +82,8 @@ def read(
     `folders` are on file systems of the node, to find the disks that swap may share with them.
     Whether there is a swap controller is told by the cgroup above all pods; before that is found, by nothing.
     """
-    sizes = meminfo(hostfiles.text(proc / "meminfo") or "")
-    release = hostfiles.text(proc / "sys/kernel/osrelease") or ""
+    sizes = meminfo(files.text(proc / "meminfo") or "")
+    release = files.text(proc / "sys/kernel/osrelease") or ""
     mounted = mounts.read(proc)
     seen = mounts.noswap(mounted)
     unified = cgroups.has("", cgroupfs.CONTROLLERS)
@@ -95,5 +95,5 @@ def read(
         page_size=cgroups.page,
         kernel=release[:128],
         tmpfs_noswap=noswap(release) if seen is None else seen,
-        devices=devices(hostfiles.text(proc / "swaps") or "", block, mounts.node_disks(mounted, block, folders)),
+        devices=devices(files.text(proc / "swaps") or "", block, mounts.node_disks(mounted, block, folders)),
     )

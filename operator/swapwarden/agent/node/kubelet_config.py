@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent.host import hostfiles
+from swapwarden.agent.host import files
 
 KIND: Final = "KubeletConfiguration"
 
@@ -83,13 +83,13 @@ class Files(NamedTuple):
     drop_ins: pathlib.Path | None = None
 
 
-def read(files: Files) -> Configuration:
+def read(given: Files) -> Configuration:
     """What the files say. ConfigurationError where one of them is not what it should be: then nothing is known."""
-    file, drop_ins = files
+    file, drop_ins = given
     values: Values = {}
     if file is not None:
         values = _read(file)
-    more = hostfiles.names(drop_ins, "*.conf") if drop_ins is not None else []
+    more = files.names(drop_ins, "*.conf") if drop_ins is not None else []
     if len(more) > _DROP_INS:
         raise ConfigurationError(f"{drop_ins} has {len(more)} files: more than {_DROP_INS} are not read")
     if file is None and not more:
@@ -110,7 +110,7 @@ def parse(text: str) -> Values:
 
 
 def _read(file: pathlib.Path) -> Values:
-    text = hostfiles.text(file)
+    text = files.text(file)
     if text is None:
         raise ConfigurationError(f"{file} cannot be read")
     try:

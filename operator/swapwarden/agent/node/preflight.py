@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from swapwarden.agent.host import cgroup_files, cgroupfs, hostfiles
+from swapwarden.agent.host import cgroup_files, cgroupfs, files
 from swapwarden.agent.inventory import layout
 from swapwarden.agent.node import diagnostics, facts, kubelet_config, survey
 from swapwarden.api import names, state
@@ -90,9 +90,9 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
     proc, sys_root, host = (
         pathlib.Path(each) for each in (arguments.proc_root, arguments.sys_root, arguments.host_root)
     )
-    files = configuration_files(arguments)
-    if not any(files):
-        files = survey.configuration_files(host)
+    kubelet = configuration_files(arguments)
+    if not any(kubelet):
+        kubelet = survey.configuration_files(host)
     root, problem = _tree(cgroups, arguments.cgroup_anchor.strip("/"))
     found = facts.read(proc, sys_root / "block", cgroups, root, (str(host.absolute()),))
     return Node(
@@ -100,11 +100,11 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
         root=root,
         problem=problem,
         compatible=_compatible(found, cgroups, root),
-        seen=survey.look(proc, sys_root, cgroups, root, files),
+        seen=survey.look(proc, sys_root, cgroups, root, kubelet),
         systemd=survey.systemd(host),
         sysctls={name: survey.sysctl(proc, name) for name in _SYSCTLS},
         system_swaps=survey.may_swap(cgroups, _SYSTEM),
-        io_latency=hostfiles.text(pathlib.Path(arguments.cgroup_root) / _SYSTEM / "io.latency"),
+        io_latency=files.text(pathlib.Path(arguments.cgroup_root) / _SYSTEM / "io.latency"),
         system_io=None if cgroups.inode(_SYSTEM) is None else cgroupfs.IO in cgroups.controllers(_SYSTEM),
         io_weight=survey.io_weight(pathlib.Path(arguments.cgroup_root) / _SYSTEM),
     )

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent.host import cgroupfs, hostfiles, values
+from swapwarden.agent.host import cgroupfs, files, values
 from swapwarden.agent.inventory import layout
 from swapwarden.agent.node import kubelet_config
 from swapwarden.api import state
@@ -93,15 +93,15 @@ def look(
     sys: pathlib.Path,
     cgroups: cgroupfs.Cgroups,
     root: str | None,
-    files: kubelet_config.Files = kubelet_config.Files(),  # noqa: B008 a tuple of nothing
+    kubelet: kubelet_config.Files = kubelet_config.Files(),  # noqa: B008 a tuple of nothing
     *,
     ours: Callable[[str], bool] = lambda _: False,
 ) -> Look:
     """Look at the node; `root` is the cgroup above all pods. `ours` tells cgroups whose limit the agent has written."""
     found, unreadable = None, ""
-    if any(files):
+    if any(kubelet):
         try:
-            found = kubelet_config.read(files)
+            found = kubelet_config.read(kubelet)
         except kubelet_config.ConfigurationError as error:
             unreadable = str(error)
     return Look(
@@ -164,7 +164,7 @@ def behavior(tally: Containers) -> str:
 
 def watermark_low(proc: pathlib.Path, page: int) -> int:
     """The sum of all zones' low watermarks in bytes (/proc/zoneinfo); 0 where they cannot be read."""
-    matches = (_LOW.fullmatch(line.rstrip("\n")) for line in hostfiles.lines(proc / "zoneinfo"))
+    matches = (_LOW.fullmatch(line.rstrip("\n")) for line in files.lines(proc / "zoneinfo"))
     return sum(int(match[1]) for match in matches if match) * page
 
 
@@ -233,35 +233,35 @@ def runtime(cgroups: cgroupfs.Cgroups, root: str | None) -> str:
 
 def controllers(cgroup_root: pathlib.Path) -> str | None:
     """The controllers of cgroup v2, as the kernel lists them; None where it is not mounted."""
-    return hostfiles.text(cgroup_root / "cgroup.controllers")
+    return files.text(cgroup_root / "cgroup.controllers")
 
 
 def io_weight(cgroup: pathlib.Path) -> str | None:
     """A cgroup's share of disks (io.cost, or the scheduler bfq); None where the kernel has neither."""
-    found = (hostfiles.text(cgroup / name) for name in ("io.weight", "io.bfq.weight"))
+    found = (files.text(cgroup / name) for name in ("io.weight", "io.bfq.weight"))
     return next((each for each in found if each is not None), None)
 
 
 def zswap(sys: pathlib.Path) -> state.Zswap | None:
     """How zswap is set; None where the kernel has none."""
     folder = sys / "module/zswap/parameters"
-    enabled = hostfiles.text(folder / "enabled")
+    enabled = files.text(folder / "enabled")
     if enabled is None:
         return None
-    compressor, percent = (hostfiles.text(folder / name) or "" for name in ("compressor", "max_pool_percent"))
+    compressor, percent = (files.text(folder / name) or "" for name in ("compressor", "max_pool_percent"))
     share = int(percent) if _NUMBER.fullmatch(percent) else None
     return state.Zswap(enabled in {"Y", "1"}, compressor[:32], share if share is not None and share <= 100 else None)
 
 
 def pressure(proc: pathlib.Path) -> bool | None:
     """Whether the kernel tells of memory pressure (PSI); None where there is no such file: no PSI, or turned off."""
-    found = hostfiles.text(proc / "pressure/memory")
+    found = files.text(proc / "pressure/memory")
     return None if found is None else found.startswith("some ")
 
 
 def sysctl(proc: pathlib.Path, name: str) -> int | None:
     """A number of /proc/sys, by its path there."""
-    found = hostfiles.text(proc / "sys" / name) or ""
+    found = files.text(proc / "sys" / name) or ""
     return int(found) if _NUMBER.fullmatch(found) else None
 
 
@@ -270,13 +270,13 @@ def systemd(host: pathlib.Path) -> str | None:
     if not (host / "run/systemd/system").is_dir():
         return None
     for folder in ("usr/lib/systemd", "lib/systemd", "usr/lib64/systemd", *_multiarch(host)):
-        for name in hostfiles.names(host / folder, "libsystemd-shared-*.so"):
+        for name in files.names(host / folder, "libsystemd-shared-*.so"):
             return name.removeprefix("libsystemd-shared-").removesuffix(".so")
     return ""
 
 
 def _multiarch(host: pathlib.Path) -> list[str]:
-    return [f"usr/lib/{name}/systemd" for name in hostfiles.names(host / "usr/lib", "*-linux-gnu*")]
+    return [f"usr/lib/{name}/systemd" for name in files.names(host / "usr/lib", "*-linux-gnu*")]
 
 
 def configuration_files(host: pathlib.Path) -> kubelet_config.Files:
@@ -288,4 +288,4 @@ def configuration_files(host: pathlib.Path) -> kubelet_config.Files:
 
 def _is_configuration(file: pathlib.Path) -> bool:
     """Whether a file is one at all: some distributions keep other things of the kubelet's under these names."""
-    return kubelet_config.KIND in (hostfiles.text(file) or "")
+    return kubelet_config.KIND in (files.text(file) or "")

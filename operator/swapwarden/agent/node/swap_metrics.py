@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from swapwarden.agent.host import cgroupfs, hostfiles, values
+from swapwarden.agent.host import cgroupfs, files, values
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.node import facts
 from swapwarden.telemetry import metrics
@@ -239,19 +239,19 @@ class Usage:
 
     def _node(self, found: _Found) -> int | None:
         """Gives the node's swap in bytes."""
-        sizes = facts.meminfo(hostfiles.text(self._proc / "meminfo") or "")
+        sizes = facts.meminfo(files.text(self._proc / "meminfo") or "")
         total, free = sizes.get("SwapTotal"), sizes.get("SwapFree")
         found.put(TOTAL, total)
         if total is not None and free is not None:
             found.put(USED, max(0, total - free))
-        counted = cgroupfs.counts(hostfiles.text(self._proc / "vmstat") or "")
+        counted = cgroupfs.counts(files.text(self._proc / "vmstat") or "")
         for metric, name in ((SWAPPED_IN, "pswpin"), (SWAPPED_OUT, "pswpout")):
             if name in counted:
                 found.put(metric, counted[name] * self._fs.page)
         for kind in ("anon", "file"):
             found.put(REFAULTS, counted.get(f"workingset_refault_{kind}"), kind)
         for resource in _RESOURCES:
-            for kind, seconds in stalls(hostfiles.text(self._proc / "pressure" / resource) or "").items():
+            for kind, seconds in stalls(files.text(self._proc / "pressure" / resource) or "").items():
                 found.put(STALLED, seconds, resource, kind)
         return total
 

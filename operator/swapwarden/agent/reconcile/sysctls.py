@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import spec
-from swapwarden.agent.host import settingfiles, worker
+from swapwarden.agent.host import files, worker
 from swapwarden.agent.ledger import originals
 from swapwarden.agent.reconcile import held, problems
 from swapwarden.api import names
@@ -207,19 +207,19 @@ class Kernel:
         """As held.Files."""
         file, setting = self._file(name), SETTINGS[name]
         try:
-            return settingfiles.read(file)
-        except settingfiles.AbsentError:
+            return files.read_setting(file)
+        except files.AbsentError:
             message = f"the node's kernel has no {setting.folder.host}/{setting.file}: leave it out of the profile"
             raise problems.ShortError(names.Shortfall.NOT_SUPPORTED, message) from None
-        except settingfiles.SettingError as error:
+        except files.SettingError as error:
             raise problems.ShortError(names.Shortfall.WRITE_FAILED, f"cannot be read: {error}") from None
 
     def write(self, name: str, value: str) -> None:
         """As held.Files."""
         setting = SETTINGS[name]
         try:
-            settingfiles.write(self._file(name), value)
-        except settingfiles.SettingError as error:
+            files.write_setting(self._file(name), value)
+        except files.SettingError as error:
             held.WRITES.inc(name, "error")
             message = f"the kernel refuses {value} ({error}){setting.hint}"
             raise problems.ShortError(names.Shortfall.WRITE_FAILED, message) from None

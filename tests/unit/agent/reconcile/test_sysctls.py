@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from swapwarden.agent.desired import spec
-from swapwarden.agent.host import settingfiles
+from swapwarden.agent.host import files
 from swapwarden.agent.ledger import originals
 from swapwarden.agent.reconcile import held, sysctls
 from swapwarden.api import names
@@ -30,9 +30,9 @@ class Node:
         self.run = folder / "run"
         self.run.mkdir()
         self.roots = {sysctls.VM: folder / "vm", sysctls.ZSWAP: folder / "zswap"}
-        for place, files in ((sysctls.VM, VM), (sysctls.ZSWAP, ZSWAP)):
+        for place, given in ((sysctls.VM, VM), (sysctls.ZSWAP, ZSWAP)):
             self.roots[place].mkdir()
-            for name, value in files.items():
+            for name, value in given.items():
                 (self.roots[place] / name).write_text(f"{value}\n")
         self.told = 0
         self.agents: list[sysctls.Kernel] = []
@@ -221,12 +221,12 @@ async def test_a_refused_write_is_tried_again(host: Node, monkeypatch: pytest.Mo
     monkeypatch.setattr(sysctls, "RETRY_SECONDS", (0.01, 0.01))
 
     def refuse(*_: object) -> None:
-        raise settingfiles.SettingError("Invalid argument")
+        raise files.SettingError("Invalid argument")
 
     agent = host.start()
     running = asyncio.create_task(agent.run())
     with monkeypatch.context() as refusing:
-        refusing.setattr("swapwarden.agent.host.settingfiles.write", refuse)
+        refusing.setattr("swapwarden.agent.host.files.write_setting", refuse)
         agent.apply(asking({"zswap.compressor": "zstd"}))
         await until(lambda: shorts(agent) == {"zswap.compressor": "WriteFailed"})
         assert "refuses zstd (Invalid argument); load its module" in agent.shortfalls[0].message
@@ -241,8 +241,8 @@ class Slow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free = threading.Event()
         self.begun = threading.Event()
-        self._write = settingfiles.write
-        monkeypatch.setattr(settingfiles, "write", self.write)
+        self._write = files.write_setting
+        monkeypatch.setattr(files, "write_setting", self.write)
 
     def write(self, file: pathlib.Path, value: str) -> None:
         self.begun.set()
@@ -315,7 +315,7 @@ async def test_a_state_that_asks_for_the_same_settings_costs_nothing(host: Node)
 
 
 async def test_a_value_that_the_kernel_makes_another_is_told(host: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swapwarden.agent.host.settingfiles.os.write", lambda _fd, data: len(data))
+    monkeypatch.setattr("swapwarden.agent.host.files.os.write", lambda _fd, data: len(data))
     agent = host.start()
     await apply(agent, asking({"vm.swappiness": "10"}))
     assert agent.shortfalls[0].message == "holds 60 after 10 was written"
