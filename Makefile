@@ -107,7 +107,7 @@ lock: ## Resolve the dependencies again and write locks/ (needs uv)
 
 .PHONY: image
 image: venv ## Build the image with docker or buildah into build/image/, and say what makes it large
-	@$(PYTHON) -m testbed.image
+	@$(PYTHON) -m deploy.build.image
 
 .PHONY: bench-informer
 bench-informer: venv ## Measure the informer against plain json.loads, as a ratio

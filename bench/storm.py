@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from testbed import image
+from deploy.build import image
 from testbed.base import host, paths, process, term
 from testbed.controlplane import servers
 from testbed.product import helm

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from testbed import image
+from deploy.build import image
 from testbed.base import cache, paths, process, term
 from testbed.controlplane import assets, netns
 from testbed.controlplane.servers import ControlPlane

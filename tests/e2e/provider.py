@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+from deploy.build import image
 from hack.docs import commands
-from testbed import image
 from testbed.base import paths, process
 from testbed.controlplane import assets, programs
 from testbed.run import e2e

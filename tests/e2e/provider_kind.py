@@ -17,9 +17,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
+from deploy.build.image import REFERENCE
 from testbed.base import process
 from testbed.controlplane import programs
-from testbed.image import REFERENCE
 from testbed.run import e2e
 from testbed.vm import cluster, nodevm, recorder
 from testbed.vm.guestlink import Completed

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from deploy.build.image import REFERENCE
 from testbed.base import process
 from testbed.controlplane.servers import ControlPlaneError
-from testbed.image import REFERENCE
 from testbed.vm import nodevm, ociimage
 from testbed.vm.cluster import Cluster
 from testbed.vm.nodevm import NodeVM

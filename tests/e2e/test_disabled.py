@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from testbed import image
+from deploy.build import image
 from testbed.standin import hog
 from testbed.vm.nodevm import Sample
 from tests.e2e import cgroups, promise, release

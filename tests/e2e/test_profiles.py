@@ -6,7 +6,7 @@ from typing import Any
 
 from swapwarden.policy import swap
 
-from testbed import image
+from deploy.build import image
 from tests.e2e import cgroups
 from tests.e2e.cgroups import MIB, PAGE, TIMEOUT
 from tests.e2e.conftest import Namespace, Wait

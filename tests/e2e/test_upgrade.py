@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pytest
 
-from testbed import image
+from deploy.build import image
 from testbed.base import process
 from tests.e2e import cgroups, release
 from tests.e2e.cgroups import MIB, TIMEOUT, Window

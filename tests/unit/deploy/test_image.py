@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.build import image
 from deploy.image import rootfs
-from testbed import image
 
 ROOT = Path(__file__).resolve().parents[3]
 LDD = """/usr/bin/python3.11:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from testbed import ociarchive
+from deploy.build import ociarchive
 
 SITE = "opt/swapwarden/lib/python3.11/site-packages"
 

@@ -1,4 +1,4 @@
-"""python -m testbed.image: build the image with docker or buildah, as one file that a node's containerd can import."""
+"""python -m deploy.build.image: build the image with docker or buildah, as one file that a node's containerd can import."""
 
 import configparser
 import hashlib
@@ -14,12 +14,11 @@ from typing import Protocol
 
 import swapwarden
 
-from testbed import ociarchive
-from testbed.base import cache, host, process, term
+from deploy.build import ociarchive
+from testbed.base import cache, host, paths, process, term
 
-ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = f"localhost/swapwarden:{swapwarden.__version__}"
-ARCHIVE = ROOT / "build" / "image" / f"swapwarden-{swapwarden.__version__}.tar"
+ARCHIVE = paths.ROOT / "build" / "image" / f"swapwarden-{swapwarden.__version__}.tar"
 INPUTS = (
     *("Dockerfile", ".dockerignore", "LICENSE", "README.md", "pyproject.toml"),
     *("deploy/image", "locks/runtime.txt", "operator"),
@@ -151,7 +150,7 @@ def _base(builder: Builder) -> str:
     """$BASE, else the Dockerfile's default, else one made of Debian's packages, for where no registry is reached."""
     if named := os.environ.get("BASE"):
         return named
-    usual = default_base((ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    usual = default_base((paths.ROOT / "Dockerfile").read_text(encoding="utf-8"))
     if builder.pull(usual):
         return usual
     term.say(f"no registry gives {usual}; a base of Debian's packages stands in for it")
@@ -212,7 +211,7 @@ def _secrets(folder: Path) -> list[str]:
 
 def _git(*arguments: str) -> str:
     try:
-        return process.run(["git", "-C", str(ROOT), *arguments], timeout=60, check=False).stdout.strip()
+        return process.run(["git", "-C", str(paths.ROOT), *arguments], timeout=60, check=False).stdout.strip()
     except process.ProcessError:
         return ""
 
@@ -255,7 +254,7 @@ def ensure() -> Path:
     host.need_linux()
     stamp = ARCHIVE.with_suffix(".inputs")
     with cache.lock("image"):
-        wanted = fingerprint(ROOT, INPUTS, os.environ.get("BASE", ""), os.environ.get("SOURCE", ""))
+        wanted = fingerprint(paths.ROOT, INPUTS, os.environ.get("BASE", ""), os.environ.get("SOURCE", ""))
         if ARCHIVE.is_file() and stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
             return ARCHIVE
         ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
@@ -272,7 +271,7 @@ def _build() -> None:
         folder = Path(made)
         with term.step(f"building the image with {builder.name}"):
             options = [f"--build-arg=BASE={_base(builder)}", *_labels(revision, created), *_secrets(folder)]
-            builder.build(ROOT, REFERENCE, options, created)
+            builder.build(paths.ROOT, REFERENCE, options, created)
             builder.save(REFERENCE, folder / "image.tar")
         ociarchive.name_image(folder / "image.tar", folder / "named.tar", REFERENCE)
         shutil.move(folder / "named.tar", ARCHIVE)
@@ -281,7 +280,7 @@ def _build() -> None:
 def _report(archive: Path) -> None:
     found = ociarchive.sizes(archive)
     total = found.files.total()
-    print(f"{archive.relative_to(ROOT)}: {REFERENCE}, {found.compressed / 1e6:.1f} MB, {total / 1e6:.1f} MB unpacked")
+    print(f"{archive.relative_to(paths.ROOT)}: {REFERENCE}, {found.compressed / 1e6:.1f} MB, {total / 1e6:.1f} MB unpacked")
     for name, size in found.files.most_common(_SHOWN):
         print(f"  {size / 1e6:6.1f} MB  {size / total:4.0%}  {name}")
     print(f"to give it to a node: ctr -n k8s.io images import {shlex.quote(archive.name)}")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from testbed import image
+from deploy.build import image
 
 
 def test_pip_settings_variables_win_over_files(tmp_path: Path) -> None:
