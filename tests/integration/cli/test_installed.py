@@ -112,13 +112,6 @@ def test_manifests_without_a_cluster(alone: Environment) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(alone: Environment, shell: str) -> None:
-    script = alone("kubectl-swap", "completion", shell).stdout
-    assert f"_KUBECTL_SWAP_COMPLETE={shell}_complete" in script
-    assert "kubectl-swap" in script
-
-
 def test_a_cluster(cluster: Cluster, alone: Environment) -> None:
     cluster.node("one", swap=1 << 30)
     cluster.pod("web", "one")

@@ -1,17 +1,24 @@
-"""`kubectl swap completion`, and the program kubectl_complete-swap, which kubectl's own completion runs."""
+"""The program kubectl_complete-swap, which kubectl's own completion runs: candidates for the word being typed.
+
+Names of objects are asked of the API server, for a moment only.
+"""
 
 from __future__ import annotations
 
-import sys
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 import click
+import msgspec
 from click import shell_completion
 
-PROGRAM: Final = "kubectl-swap"
-VARIABLE: Final = "_KUBECTL_SWAP_COMPLETE"
-"""In the environment of the program while a shell asks it for candidates."""
+from swapwarden.cli.kubectl.cluster import session
+from swapwarden.kube import config
+
+WAIT_SECONDS: Final = 2.0
+"""Nobody waits longer for the names after a Tab."""
+MOST: Final = 500
 
 # Directives of cobra's completion (https://pkg.go.dev/github.com/spf13/cobra#ShellCompDirective).
 _DEFAULT: Final = 0
@@ -25,7 +32,7 @@ def answer(root: click.Command, words: Sequence[str]) -> str:
     `words` are those after `kubectl swap`; the last one is to be completed (k/k: plugin_completion.go of kubectl).
     """
     *before, incomplete = words or [""]
-    shell = shell_completion.ShellComplete(root, {}, "kubectl swap", VARIABLE)
+    shell = shell_completion.ShellComplete(root, {}, "kubectl swap", "")
     found = shell.get_completions(list(before), incomplete)
     files = any(item.type != "plain" for item in found)
     lines = [_line(item) for item in found if item.type == "plain"]
@@ -37,23 +44,54 @@ def _line(item: shell_completion.CompletionItem[str]) -> str:
     return f"{item.value}\t{summary}" if summary else item.value
 
 
-EXAMPLES: Final = """\b
-Examples:
-  source <(kubectl swap completion bash)
-  source <(kubectl swap completion zsh)
-  kubectl swap completion fish | source
-"""
+class _Meta(msgspec.Struct, frozen=True):
+    name: str = ""
 
 
-@click.command("completion", epilog=EXAMPLES)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def command(*, shell: str) -> None:
-    """Print the completion script of a shell for the program kubectl-swap.
+class _Named(msgspec.Struct, frozen=True):
+    metadata: _Meta = _Meta()
 
-    `kubectl swap` itself is completed by kubectl's own completion (kubectl completion --help), which runs the program
-    kubectl_complete-swap; nothing is to be set up for that.
-    """
-    made = shell_completion.get_completion_class(shell)
-    if made is None:
-        raise click.ClickException(f"click cannot complete in {shell}")
-    sys.stdout.write(made(click.Command(PROGRAM), {}, PROGRAM, VARIABLE).source())
+
+def nodes(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Names of nodes."""
+    return _names(ctx, "nodes", incomplete, namespaced=False)
+
+
+def pods(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Names of pods in the namespace that the command is about."""
+    return _names(ctx, "pods", incomplete, namespaced=True)
+
+
+def namespaces(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Names of namespaces."""
+    return _names(ctx, "namespaces", incomplete, namespaced=False)
+
+
+def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Names of contexts in the kubeconfig."""
+    try:
+        found = config.contexts(ctx.params.get("kubeconfig"))
+    except config.ConfigError:
+        return []
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def _names(ctx: click.Context, plural: str, incomplete: str, *, namespaced: bool) -> list[str]:
+    """At most MOST names that begin with what is there; none where they cannot be had in time."""
+    given = ctx.params
+    target = session.Target(
+        given.get("kubeconfig"), given.get("context"), WAIT_SECONDS, given.get("namespace"), interactive=False
+    )
+
+    async def work(asked: session.Session) -> list[str]:
+        path = asked.namespaced("api/v1", plural, None if namespaced else "")
+        async with asyncio.timeout(WAIT_SECONDS):
+            found = await asked.collect(path, _Named, limit=MOST)
+        return [each.metadata.name for each in found]
+
+    try:
+        names = session.run(target, work)
+    except (session.CommandError, TimeoutError):
+        return []
+    taken = set(given.get("names") or ())
+    return sorted(name for name in names if name.startswith(incomplete) and name not in taken)

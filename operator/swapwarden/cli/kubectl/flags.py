@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from swapwarden.cli.kubectl import candidates
+from swapwarden.cli.kubectl import completion
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.kube import config
@@ -59,7 +59,7 @@ def cluster(function: Command) -> Command:
     @click.option(
         "--context",
         metavar="NAME",
-        shell_complete=candidates.contexts,
+        shell_complete=completion.contexts,
         help="Context of the kubeconfig to use instead of the current one.",
     )
     @click.option(
@@ -128,7 +128,7 @@ def namespace(function: Command) -> Command:
         "-n",
         "--namespace",
         metavar="NAME",
-        shell_complete=candidates.namespaces,
+        shell_complete=completion.namespaces,
         callback=_after_equals,
         help="Namespace instead of the context's.",
     )

@@ -8,9 +8,12 @@ import click
 
 
 class Group(click.Group):
-    """Names of commands are taken by their aliases, too."""
+    """Names of commands are also taken by their aliases."""
 
     aliases: Mapping[str, str] = {}
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, self.aliases.get(cmd_name, cmd_name))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

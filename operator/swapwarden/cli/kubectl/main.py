@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,7 +10,7 @@ import click
 from click import shell_completion
 
 import swapwarden
-from swapwarden.cli.kubectl import completion, groups
+from swapwarden.cli.kubectl import groups, loading
 from swapwarden.cli.kubectl.output import tables
 
 COMMANDS: Final = {
@@ -21,7 +20,6 @@ COMMANDS: Final = {
     "check": ("check.command", "Find problems of the cluster, or of manifests, with their remedies."),
     "simulate": ("simulate.command", "Show what profiles would do to this cluster before they are applied."),
     "top": ("top.command", "Show who uses how much swap, and how much they may."),
-    "completion": ("completion", "Print the completion script of a shell."),
 }
 """Module of this package and summary of each command; a module has a click command of the name `command`."""
 ALIASES: Final = {"node": "nodes", "no": "nodes"}
@@ -41,7 +39,7 @@ INTERRUPTED: Final = 130
 
 def load(name: str) -> click.Command:
     """Import a command of COMMANDS."""
-    found: click.Command = importlib.import_module(f"{__package__}.{COMMANDS[name][0]}").command
+    found: click.Command = loading.load(COMMANDS[name][0]).command
     return found
 
 
@@ -110,7 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: Any = command.main(
             command_first(sys.argv[1:] if arguments is None else arguments),
             prog_name="kubectl swap",
-            complete_var=completion.VARIABLE,
             standalone_mode=False,
         )
     except click.ClickException as error:
@@ -124,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def complete(words: Sequence[str] | None = None) -> int:
     """Run kubectl_complete-swap; the exit status."""
     *before, incomplete = (sys.argv[1:] if words is None else words) or [""]
-    click.echo(completion.answer(command, [*command_first(before), incomplete]), nl=False)
+    click.echo(loading.load("completion").answer(command, [*command_first(before), incomplete]), nl=False)
     return 0
 
 

@@ -1,13 +1,11 @@
-"""Completion: by kubectl, and of the program itself."""
+"""Completion by kubectl."""
 
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 
 import pytest
-from swapwarden.cli.kubectl import candidates, completion, main
+from swapwarden.cli.kubectl import completion, main
 from swapwarden.cli.kubectl.cluster import session
 
 
@@ -51,32 +49,9 @@ def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(session, "run", run)
     assert answered("top", "pods", "-n", "shop", "--context", "c", "web-1", "w") == ["web-2", ":4"]
-    assert asked == [session.Target(None, "c", candidates.WAIT_SECONDS, "shop", interactive=False)]
+    assert asked == [session.Target(None, "c", completion.WAIT_SECONDS, "shop", interactive=False)]
 
 
 def test_without_a_cluster_there_are_no_names(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     assert answered("nodes", "") == [":4"]
-
-
-def test_the_script_for_bash_completes(tmp_path: pathlib.Path) -> None:
-    program = tmp_path / "kubectl-swap"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m swapwarden.cli.kubectl "$@"\n')
-    program.chmod(0o700)
-    words = "COMP_WORDS=(kubectl-swap no); COMP_CWORD=1; _kubectl_swap_completion kubectl-swap; echo ${COMPREPLY[@]}"
-    done = subprocess.run(  # noqa: S603 our own words
-        ["bash", "-euc", f'PATH="{tmp_path}:$PATH"; source <(kubectl-swap completion bash); {words}'],  # noqa: S607 the shell that is asked for
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "nodes\n", "")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_a_script_for_the_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert completion.VARIABLE in script
-    assert "kubectl-swap" in script

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from swapwarden.cli.kubectl import flags, whole
+from swapwarden.cli.kubectl import flags, loading
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.output import tables
 
@@ -66,11 +66,15 @@ def command(
     if form.output == "name":
         raise click.UsageError("-o name says too little here: take wide, json or yaml")
     wanted: dict[str, Any] = {"files": files, "fail_on": fail_on, "patience": patience, "try_admission": try_admission}
-    # Manifests are judged by the cluster's profiles and nodes, not by its pods.
-    ahead = [path for path in whole.EVERYTHING if not files or path != session.PODS]
-    status: int = (
-        asyncio.run(whole.offline("check.report", target, form, **wanted))
-        if offline
-        else session.run(target, lambda asked: whole.run(asked, ahead, "check.report", target, form, **wanted))
-    )
-    return status
+    if offline:
+        offline_status: int = asyncio.run(loading.load("check.report").run(None, target, form, **wanted))
+        return offline_status
+
+    async def work(asked: session.Session) -> int:
+        # Manifests are judged by the cluster's profiles and nodes, not by its pods.
+        asked.prefetch(*(path for path in session.EVERYTHING if not files or path != session.PODS))
+        report = await asyncio.to_thread(loading.load, "check.report")
+        status: int = await report.run(asked, target, form, **wanted)
+        return status
+
+    return session.run(target, work)

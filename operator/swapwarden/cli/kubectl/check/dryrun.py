@@ -62,9 +62,9 @@ async def attempt(asked: session.Session, namespace: str) -> Trial:
     path = asked.namespaced("api/v1", "pods", namespace)
     try:
         answer = await asked.dry_run(path, msgspec.json.encode(POD), MANAGER)
-    except session.Unreachable as error:
+    except session.ApiUnreachableError as error:
         return Trial(untried=f"the API server does not answer for the pod of the dry run: {error.message}")
-    except session.Failure as error:
+    except session.CommandError as error:
         return refused(namespace, error.message)
     return admitted(namespace, answer)
 

@@ -128,10 +128,10 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
     async def read(plural: str, request: Awaitable[list[T]]) -> list[T] | None:
         try:
             return await request
-        except session.Forbidden as error:
+        except session.ForbiddenError as error:
             unread[plural] = error.message
             return None
-        except session.NotFound:
+        except session.NotFoundError:
             return []
 
     def listed(plural: str, kind: type[T]) -> Awaitable[list[T] | None]:
@@ -158,7 +158,7 @@ async def _crds(asked: session.Session) -> list[installation.Definition]:
     for plural in (names.PROFILE_PLURAL, names.STATE_PLURAL):
         try:
             found.append(await asked.get(f"{_CRDS}/{plural}.{names.GROUP}", installation.Definition))
-        except session.NotFound:
+        except session.NotFoundError:
             continue
     return found
 
@@ -167,7 +167,7 @@ async def _leases(asked: session.Session) -> list[installation.Lease]:
     path, chosen = "/apis/coordination.k8s.io/v1/leases", f"metadata.name={installation.LEASE}"
     try:
         return await asked.collect(path, installation.Lease, fields=chosen)
-    except session.Forbidden:
+    except session.ForbiddenError:
         path = asked.namespaced("apis/coordination.k8s.io/v1", "leases", agents.NAMESPACE)
         return await asked.collect(path, installation.Lease, fields=chosen)
 

@@ -29,7 +29,7 @@ async def read(asked: session.Session, namespace: str) -> list[Served]:
     try:
         path = asked.namespaced("api/v1", "pods", namespace)
         found = await asked.collect(path, agents.WireAgent, selector=_SELECTOR)
-    except session.Forbidden:
+    except session.ForbiddenError:
         return []  # the caller says that it may not see pods
     replicas = [replica for replica in map(agents.project, found) if replica.ready]
     served = await asyncio.gather(*(_of(asked, replica) for replica in replicas))
@@ -40,10 +40,10 @@ async def _of(asked: session.Session, replica: agents.Agent) -> Served | None:
     try:
         for sample in await agents.metrics(asked, replica, {EXPIRY}):
             return Served(replica.namespace, replica.name, sample.value)
-    except session.Forbidden as error:
+    except session.ForbiddenError as error:
         # One note for all of them.
         asked.note(f"when the webhook's certificates expire is not known (get on pods/proxy): {error.message}")
-    except session.Failure as error:
+    except session.CommandError as error:
         asked.note(
             f"when the certificate of pod {replica.namespace}/{replica.name} expires is not known: {error.message}"
         )

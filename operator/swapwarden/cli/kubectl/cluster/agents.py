@@ -108,11 +108,11 @@ async def find(asked: session.Session) -> tuple[Found | None, str]:
     """The agents by node, None where the user may not see them; and why not."""
     try:
         return choose(await asked.collect("/api/v1/pods", WireAgent, selector=SELECTOR)), ""
-    except session.Forbidden:
+    except session.ForbiddenError:
         pass
     try:
         pods = await asked.collect(asked.namespaced("api/v1", "pods", NAMESPACE), WireAgent, selector=SELECTOR)
-    except session.Forbidden as error:
+    except session.ForbiddenError as error:
         return None, f"the agents cannot be seen: {error.message}"
     # Where there are none, they may be in another namespace.
     found = choose(pods)
@@ -120,7 +120,7 @@ async def find(asked: session.Session) -> tuple[Found | None, str]:
 
 
 async def metrics(asked: session.Session, pod: Agent, wanted: Collection[str]) -> list[samples.Sample]:
-    """What the metrics of one pod say. session.Failure where they cannot be read."""
+    """What the metrics of one pod say. session.CommandError where they cannot be read."""
     name = f"http:{session.quote(pod.name)}:{pod.port}"
     path = f"/api/v1/namespaces/{session.quote(pod.namespace)}/pods/{name}/proxy/metrics"
     return samples.parse(await asked.body(path, seconds=SCRAPE_SECONDS), wanted)
@@ -144,9 +144,9 @@ async def scrape(
         try:
             found[agent.node] = await metrics(asked, agent, wanted)
             answered(agent.node)
-        except session.Forbidden:
+        except session.ForbiddenError:
             raise
-        except session.Failure as error:
+        except session.CommandError as error:
             failed.append(f"{agent.node} ({error.message})")
 
     try:
@@ -154,6 +154,6 @@ async def scrape(
         for agent in ready[:1]:
             await one(agent)
         await asyncio.gather(*(one(agent) for agent in ready[1:]))
-    except session.Forbidden as error:
+    except session.ForbiddenError as error:
         return found, f"the agents' metrics may not be read (get on pods/proxy): {error.message}"
     return found, f"the agents of {len(failed)} of {len(ready)} nodes gave no metrics: {min(failed)}" if failed else ""

@@ -39,9 +39,9 @@ async def read(asked: session.Session, only: Collection[str] = ()) -> snapshot.V
 async def _guarded(view: snapshot.View, plural: str, job: Awaitable[None]) -> None:
     try:
         await job
-    except session.Forbidden as error:
+    except session.ForbiddenError as error:
         view.unread[plural] = error.message
-    except session.NotInstalled:
+    except session.NotInstalledError:
         view.installed = False
 
 
@@ -88,7 +88,7 @@ async def _states(asked: session.Session, view: snapshot.View) -> None:
 async def _pods(asked: session.Session, view: snapshot.View) -> None:
     try:
         await asked.each(session.PODS, msgspec.Raw, view.add_pod)
-    except session.Forbidden:
+    except session.ForbiddenError:
         if not asked.namespace:
             raise
         await asked.each(asked.namespaced("api/v1", "pods"), msgspec.Raw, view.add_pod)

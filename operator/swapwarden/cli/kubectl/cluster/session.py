@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import importlib
 import re
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import msgspec
 
 import swapwarden
 from swapwarden.api import names
+from swapwarden.cli.kubectl import loading
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.kube import client, config, decoding, paging
 
@@ -29,6 +29,8 @@ PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
 NAMESPACES: Final = "/api/v1/namespaces"
+EVERYTHING: Final = (NODES, PODS, NAMESPACES, PROFILES, STATES)
+"""What commands read that look at a cluster as a whole."""
 REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 WEBHOOKS: Final = f"{REGISTRATION}/mutatingwebhookconfigurations"
 _PAGE_CHARACTERS: Final = 16 * 1024
@@ -51,23 +53,23 @@ class Target:
     """Whether a program that gives credentials may ask the user something."""
 
 
-class Failure(click.ClickException):
+class CommandError(click.ClickException):
     """What was asked for cannot be shown; the message names the reason and the remedy. Exit status 1."""
 
 
-class Forbidden(Failure):
+class ForbiddenError(CommandError):
     """The user lacks a right."""
 
 
-class NotInstalled(Failure):
+class NotInstalledError(CommandError):
     """The API server does not know the kind of object."""
 
 
-class NotFound(Failure):
+class NotFoundError(CommandError):
     """There is no such object."""
 
 
-class Unreachable(Failure):
+class ApiUnreachableError(CommandError):
     """No answer."""
 
 
@@ -105,7 +107,7 @@ class Session:
         click.echo(f"warning: {tables.clean(text)}", err=True)
 
     @contextlib.contextmanager
-    def noting_anew(self) -> Iterator[None]:
+    def repeat_notes(self) -> Iterator[None]:
         """What is noted meanwhile is told at the end, also what was told before."""
         self._said.clear()
         held = self._held = []
@@ -128,21 +130,21 @@ class Session:
         seconds: float | None = None,
         accept: str = client.JSON,
     ) -> bytes:
-        """GET; the answer as it came. Failure where there is none."""
+        """GET; the answer as it came. CommandError where there is none."""
         patience = min(seconds or self._seconds, self._seconds)
         return await self._answered(
             f"GET {path}", lambda api: api.get(path, params=params, accept=accept, timeout=patience)
         )
 
     async def patch(self, path: str, body: bytes, manager: str) -> None:
-        """Send a JSON merge patch (RFC 7386) under the name of a field manager. Failure where it is refused."""
+        """Send a JSON merge patch (RFC 7386) under the name of a field manager. CommandError where it is refused."""
         params = {"fieldManager": manager}
         await self._answered(
             f"PATCH {path}", lambda api: api.merge_patch(path, body, params=params, timeout=self._seconds)
         )
 
     async def dry_run(self, path: str, body: bytes, manager: str) -> bytes:
-        """POST an object that is not kept; the answer, as if it were. Failure where it is refused."""
+        """POST an object that is not kept; the answer, as if it were. CommandError where it is refused."""
         params = {"dryRun": "All", "fieldManager": manager}
         return await self._answered(
             f"POST {path}", lambda api: api.post(path, body, params=params, timeout=self._seconds)
@@ -161,11 +163,11 @@ class Session:
         except client.ApiError as error:
             raise _failure(request, error) from error
         except client.Unreachable as error:
-            raise Unreachable(
+            raise ApiUnreachableError(
                 f"{error}; see that the context is the right one (kubectl config current-context) and the cluster is up"
             ) from error
         except config.ConfigError as error:
-            raise Failure(str(error)) from error
+            raise CommandError(str(error)) from error
 
     async def _renewed(self, refused: client.Client, renew: Renew) -> client.Client:
         """A client with other credentials than those that were refused; they are asked for once, whoever comes."""
@@ -175,15 +177,17 @@ class Session:
             return self._api
 
     async def get(self, path: str, kind: type[T]) -> T:
-        """GET one object. NotFound where it does not exist."""
+        """GET one object. NotFoundError where it does not exist."""
         body = await self.body(path)
         try:
             return decoding.decode(body, kind)
         except msgspec.MsgspecError as error:
             _refuse_page(f"GET {path}", body)
-            raise Failure(f"{path} is not understood: {error}; is this version of kubectl swap too old?") from error
+            raise CommandError(
+                f"{path} is not understood: {error}; is this version of kubectl swap too old?"
+            ) from error
 
-    def ahead(self, *paths: str) -> None:
+    def prefetch(self, *paths: str) -> None:
         """Ask for the first page of each of these collections now; collect() takes each once."""
         for path in paths:
             self._ahead[path] = asyncio.ensure_future(self.body(path, {"limit": str(paging.PAGE_SIZE)}))
@@ -226,7 +230,7 @@ class Session:
             begun, ahead = ahead, None
             try:
                 return await (begun or self.body(asked, params, accept=accept))
-            except Failure as error:
+            except CommandError as error:
                 match error.__cause__:
                     case client.TooLarge() as cause:
                         raise cause from None
@@ -252,14 +256,14 @@ class Session:
         try:
             await paging.read(get, path, read, params, paging.PAGE_SIZE if limit is None else limit)
         except client.TooLarge as error:
-            raise Unreachable(f"GET {path}: {error}") from error
+            raise ApiUnreachableError(f"GET {path}: {error}") from error
         except client.ApiError as error:
             raise _failure(f"GET {path}", error) from error
         except msgspec.DecodeError as error:
-            raise Failure(f"the answer to GET {path} is no list: {error}") from error
+            raise CommandError(f"the answer to GET {path} is no list: {error}") from error
 
     async def objects(self, path: str, kind: type[T], chosen: Sequence[str], *, selector: str = "") -> list[T]:
-        """Those of the names `chosen`, or all that the selector matches. NotFound where one is not there."""
+        """Those of the names `chosen`, or all that the selector matches. NotFoundError where one is not there."""
         if not chosen:
             return await self.collect(path, kind, selector=selector)
         return list(await asyncio.gather(*(self.get(f"{path}/{quote(name)}", kind) for name in chosen)))
@@ -273,10 +277,10 @@ def _name(item: msgspec.Raw) -> str:
 
 
 def _refuse_page(request: str, body: bytes) -> None:
-    """Failure where what came instead of an object is a web page."""
+    """CommandError where what came instead of an object is a web page."""
     page = web_page(body[:_PAGE_CHARACTERS].decode("utf-8", "replace"))
     if page is not None:
-        raise Failure(f"{request}: {page}")
+        raise CommandError(f"{request}: {page}")
 
 
 def quote(name: str) -> str:
@@ -297,34 +301,34 @@ def web_page(answer: str) -> str | None:
     )
 
 
-def _failure(request: str, error: client.ApiError) -> Failure:
+def _failure(request: str, error: client.ApiError) -> CommandError:
     page = web_page(error.message)
     if page is not None:
-        return Failure(f"{request} ({error.status}): {page}")
+        return CommandError(f"{request} ({error.status}): {page}")
     if error.status == 401:
-        return Failure(
+        return CommandError(
             f"the API server refused the credentials (401): {error.message}; log in again, or see what the context"
             " uses with kubectl config view --minify"
         )
     if error.status == 403:
-        return Forbidden(f"{error.message} (403); {RIGHTS}")
+        return ForbiddenError(f"{error.message} (403); {RIGHTS}")
     if error.status == 404 and f"/{names.GROUP}/" in request and error.reason != "NotFound":
-        return NotInstalled(
+        return NotInstalledError(
             f"Swapwarden is not installed in this cluster, or is another version: it does not know"
             f" {names.API_VERSION}; install it (docs/install.md), or choose another cluster with --context"
         )
     if error.status == 404:
         # What says no more may be no API server at all.
-        return NotFound(error.message if error.reason == "NotFound" else f"{request}: {error}")
-    return Failure(f"{request}: {error}")
+        return NotFoundError(error.message if error.reason == "NotFound" else f"{request}: {error}")
+    return CommandError(f"{request}: {error}")
 
 
 def run(target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
-    """Do what is asked with a session of its own. Failure where that cannot be done."""
+    """Do what is asked with a session of its own. CommandError where that cannot be done."""
     try:
         return asyncio.run(_run(_load(target), target, work))
     except config.ConfigError as error:
-        raise Failure(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -348,7 +352,7 @@ def _load(target: Target) -> _Identity:
 
 def _ask(target: Target, plugin: config.Plugin) -> config.Credentials:
     # Most kubeconfigs name no program, and their users do not wait for the module.
-    credentials = importlib.import_module("swapwarden.cli.kubectl.cluster.credentials")
+    credentials = loading.load("cluster.credentials")
     given: config.Credentials
     if target.interactive:
         given = credentials.ask(plugin)

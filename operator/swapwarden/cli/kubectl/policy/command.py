@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl import candidates, flags
+from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import session, workloads
 from swapwarden.cli.kubectl.policy import patches
 from swapwarden.policy import namespaces
@@ -82,11 +82,11 @@ async def _pod(asked: session.Session, name: str, change: _Change) -> None:
     path = f"{asked.namespaced('api/v1', 'pods')}/{session.quote(name)}"
     try:
         pod = await asked.get(path, workloads.Pod)
-    except session.NotFound as error:
+    except session.NotFoundError as error:
         hint = f"name the kind of a workload: deployment/{name}"
-        raise session.NotFound(f"{error.message} in namespace {asked.namespace}; {hint}") from error
+        raise session.NotFoundError(f"{error.message} in namespace {asked.namespace}; {hint}") from error
     if pod.is_mirror:
-        raise session.Failure(
+        raise session.CommandError(
             f"pod/{name} is a static pod: write the annotation {names.POLICY_ANNOTATION} into its file on"
             f" {pod.spec.node_name}, and its kubelet makes it anew"
         )
@@ -104,7 +104,7 @@ async def _pod(asked: session.Session, name: str, change: _Change) -> None:
 def _alone(asked: session.Session, pod: workloads.Pod, change: _Change, command: str) -> None:
     told = f"nobody manages pod/{pod.metadata.name}, and the policy of a pod is immutable: it has to be made anew"
     if change.apply:
-        raise session.Failure(f"{told}, which ends it. Without --apply, the commands are printed")
+        raise session.CommandError(f"{told}, which ends it. Without --apply, the commands are printed")
     asked.note(f"{told}. These commands end it and make it again:")
     click.echo(command)
 
@@ -112,7 +112,7 @@ def _alone(asked: session.Session, pod: workloads.Pod, change: _Change, command:
 def _unknown(asked: session.Session, owner: workloads.Owner, change: _Change, command: str) -> None:
     told = f"the pod is made by {owner.kind} {owner.name} ({owner.api_version}), a kind that is not known here"
     if change.apply:
-        raise session.Failure(f"{told}: see where its pods' annotations are set, and set {change.words}")
+        raise session.CommandError(f"{told}: see where its pods' annotations are set, and set {change.words}")
     asked.note(f"{told}. Where its pod template is at spec.template, as is usual, this changes it:")
     click.echo(command)
 
@@ -123,7 +123,7 @@ async def _workload(
     """Change the workload, or who manages it; `guessed` is which that is, told by the pod."""
     try:
         kind, found = await _top(asked, kind, name)
-    except session.Forbidden as error:
+    except session.ForbiddenError as error:
         if guessed is None or change.apply:
             raise
         word, _, name = guessed.partition("/")
@@ -139,7 +139,7 @@ async def _workload(
         click.echo(f"{kind.word}/{name} unchanged: {_says(change.value, 'policy')}")
         return
     if kind.immutable:
-        raise session.Failure(patches.of_immutable(kind, name, change.value))
+        raise session.CommandError(patches.of_immutable(kind, name, change.value))
     body = patches.patch(kind, change.value)
     asked.note(f"{kind.word}/{name}: {patches.consequence(kind, found)}")
     if not change.apply:
@@ -163,7 +163,7 @@ async def _top(asked: session.Session, kind: workloads.Kind, name: str) -> tuple
             asked.note(patches.managed(kind, found, owner))
             return kind, found
         kind, name = above, owner.name
-    raise session.Failure(f"{kind.word}/{name} has more than {_MAX_OWNERS} owners above it")
+    raise session.CommandError(f"{kind.word}/{name} has more than {_MAX_OWNERS} owners above it")
 
 
 def _check(asked: session.Session, kind: workloads.Kind, found: patches.Workload, change: _Change) -> None:
@@ -172,11 +172,11 @@ def _check(asked: session.Session, kind: workloads.Kind, found: patches.Workload
     if wrong:
         name = f"{kind.word}/{found.metadata.name}"
         where = f"its namespace {asked.namespace}"
-        raise session.Failure(f"pods of {name} would be refused in {where}:\n  " + "\n  ".join(wrong))
+        raise session.CommandError(f"pods of {name} would be refused in {where}:\n  " + "\n  ".join(wrong))
 
 
 @click.command("policy", epilog=EXAMPLES)
-@click.argument("target_name", metavar="POD|KIND/NAME", shell_complete=candidates.pods)
+@click.argument("target_name", metavar="POD|KIND/NAME", shell_complete=completion.pods)
 @click.argument("value", required=False)
 @click.option("--apply", is_flag=True, help="Apply the change instead of printing the command that does.")
 @click.option("--remove", is_flag=True, help="Take the policy, or a namespace's default, away; in place of VALUE.")
@@ -185,7 +185,7 @@ def _check(asked: session.Session, kind: workloads.Kind, found: patches.Workload
     "--namespace",
     metavar="NAME",
     help="Namespace instead of the context's.",
-    shell_complete=candidates.namespaces,
+    shell_complete=completion.namespaces,
 )
 @flags.cluster
 def command(*, target_name: str, value: str | None, apply: bool, remove: bool, target: session.Target) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import click
 
-from swapwarden.cli.kubectl import candidates, flags, whole
+from swapwarden.cli.kubectl import completion, flags, loading
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.output import tables
 
@@ -33,7 +34,7 @@ Examples:
     "nodes",
     multiple=True,
     metavar="NAME",
-    shell_complete=candidates.nodes,
+    shell_complete=completion.nodes,
     help="Only what concerns this node. Repeatable.",
 )
 @click.option("--all", "everything", is_flag=True, help="List pods and nodes that stay as they are, too.")
@@ -56,18 +57,12 @@ def command(
         raise click.UsageError("nothing to try: give profiles with -f, or the name of one with --delete")
     if form.output == "name":
         raise click.UsageError("-o name says too little here: take wide, json or yaml")
-    session.run(
-        target,
-        lambda asked: whole.run(
-            asked,
-            whole.EVERYTHING,
-            "simulate.report",
-            target,
-            form,
-            files=files,
-            delete=delete,
-            nodes=nodes,
-            everything=everything,
-            selector=selector,
-        ),
-    )
+
+    async def work(asked: session.Session) -> None:
+        asked.prefetch(*session.EVERYTHING)
+        report = await asyncio.to_thread(loading.load, "simulate.report")
+        await report.run(
+            asked, target, form, files=files, delete=delete, nodes=nodes, everything=everything, selector=selector
+        )
+
+    session.run(target, work)

@@ -273,7 +273,9 @@ async def _gather(
     view = await reading.read(asked)
     for needed in ("nodes", "nodeswapprofiles", "pods"):
         if needed in view.unread:
-            raise session.Forbidden(f"without the right to list {needed} nothing can be said: {view.unread[needed]}")
+            raise session.ForbiddenError(
+                f"without the right to list {needed} nothing can be said: {view.unread[needed]}"
+            )
     if not view.installed:
         asked.note(f"this cluster does not know {names.API_VERSION} yet: Swapwarden is not installed")
     if view.pods_of:
@@ -285,7 +287,7 @@ async def _gather(
         if used is not None:
             result = simulation.simulate(view, change, used)
     except planning.UnknownProfileError as error:
-        raise session.Failure(str(error)) from error
+        raise session.CommandError(str(error)) from error
     chosen = await reading.labelled(asked, view, selector) if selector else None
     return view, result, used is not None or not losing, chosen
 
@@ -322,7 +324,7 @@ async def run(
     change = msgspec.structs.replace(read_profiles(list(files)), delete=delete)
     view, result, known, chosen = await _gather(asked, change, selector)
     if missing := _missing(nodes, view):
-        raise session.Failure(f"there is no node {missing}")
+        raise session.CommandError(f"there is no node {missing}")
     if target.namespace and not target.all_namespaces:
         inside = _of_namespace(result, target.namespace)
         chosen = inside if chosen is None else chosen & inside

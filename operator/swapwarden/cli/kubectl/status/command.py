@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl import candidates, flags
+from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import agents, health, samples, session, usage
 from swapwarden.cli.kubectl.cluster.health import Standing
 from swapwarden.cli.kubectl.output import tables
@@ -208,7 +208,7 @@ async def _states(asked: session.Session, chosen: Sequence[str]) -> dict[str, st
         else:
             answers = await asyncio.gather(*(_state(asked, name) for name in chosen))
             found = [answer for answer in answers if answer is not None]
-    except session.Forbidden as error:
+    except session.ForbiddenError as error:
         asked.note(f"the state of nodes is not shown: {error.message}")
         return None
     return {each.metadata.name: each for each in found}
@@ -217,7 +217,7 @@ async def _states(asked: session.Session, chosen: Sequence[str]) -> dict[str, st
 async def _state(asked: session.Session, name: str) -> state.NodeSwapState | None:
     try:
         return await asked.get(f"{session.STATES}/{session.quote(name)}", state.NodeSwapState)
-    except session.NotFound:
+    except session.NotFoundError:
         return None
 
 
@@ -225,7 +225,7 @@ async def _behaviors(asked: session.Session) -> dict[str, str]:
     """Behavior by profile."""
     try:
         found = await asked.collect(session.PROFILES, WireProfile)
-    except session.Forbidden as error:
+    except session.ForbiddenError as error:
         asked.note(f"the behavior of nodes without swap is not shown: {error.message}")
         return {}
     return {each.metadata.name: each.spec.swap.behavior for each in found}
@@ -240,7 +240,7 @@ Examples:
 
 
 @click.command("nodes", epilog=EXAMPLES)
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=candidates.nodes)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.nodes)
 @flags.selector
 @click.option("--sort-by", type=click.Choice(list(SORTS)), default="state", help="Default: state, the worst first.")
 @flags.printing

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from swapwarden.api import state
-from swapwarden.cli.kubectl import candidates, flags, groups
+from swapwarden.cli.kubectl import completion, flags, groups
 from swapwarden.cli.kubectl.cluster import agents, samples, session, usage
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.top import rates
@@ -38,9 +38,6 @@ class _Kinds(groups.Group):
     """Kinds by kubectl's short names, too."""
 
     aliases = ALIASES
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
 
 
 class _Listed(msgspec.Struct, frozen=True):
@@ -128,7 +125,7 @@ async def namespaces_of(
     """What the running pods of each namespace use; of the user's own alone where pods of all may not be listed."""
     try:
         found = await pods_of(asked, (), selector, tuple(dict.fromkeys(chosen)) or ("",), clock)
-    except session.Forbidden as error:
+    except session.ForbiddenError as error:
         if chosen:
             raise
         asked.note(f"only the namespace {asked.own_namespace} is shown: {error.message}")
@@ -181,7 +178,7 @@ async def _specs(asked: session.Session, wanted: set[str]) -> dict[str, state.St
             return {each.metadata.name: each.spec for each in listed if each.spec is not None}
         names = sorted(wanted)
         found = await asyncio.gather(*(_spec(asked, name) for name in names))
-    except (session.Forbidden, session.NotInstalled) as error:
+    except (session.ForbiddenError, session.NotInstalledError) as error:
         asked.note(f"limits that no agent tells are not known: {error.message}")
         return {}
     return {name: spec for name, spec in zip(names, found, strict=True) if spec is not None}
@@ -190,11 +187,11 @@ async def _specs(asked: session.Session, wanted: set[str]) -> dict[str, state.St
 async def _spec(asked: session.Session, name: str) -> state.StateSpec | None:
     try:
         return (await asked.get(f"{session.STATES}/{session.quote(name)}", _State)).spec
-    except session.NotFound:
+    except session.NotFoundError:
         return None
-    except (session.Forbidden, session.NotInstalled, session.Unreachable):
+    except (session.ForbiddenError, session.NotInstalledError, session.ApiUnreachableError):
         raise
-    except session.Failure as error:  # that of another version: the other nodes' may be understood
+    except session.CommandError as error:  # that of another version: the other nodes' may be understood
         asked.note(f"limits on node {name} that no agent tells are not known: {error.message}")
         return None
 
@@ -206,11 +203,11 @@ async def _measured(
     try:
         found = await asyncio.gather(*(asked.collect(path, kind, selector=selector) for path in paths))
         return [each for some in found for each in some], "metrics.k8s.io does not tell all of it"
-    except session.Unreachable:
+    except session.ApiUnreachableError:
         raise
-    except session.NotFound:
+    except session.NotFoundError:
         return [], "the cluster has no metrics.k8s.io (metrics-server)"
-    except session.Failure as error:
+    except session.CommandError as error:
         return [], f"metrics.k8s.io: {error.message}"
 
 
@@ -405,11 +402,11 @@ def _follow(
             await asyncio.sleep(interval)
             try:
                 # With what was on the terminal goes what was noted before.
-                with asked.noting_anew() if sys.stdout.isatty() else contextlib.nullcontext():
+                with asked.repeat_notes() if sys.stdout.isatty() else contextlib.nullcontext():
                     before, seen = seen, await look(asked)
                     click.clear()
                     show(seen.rows, rates.per_second(before.points, seen.points))
-            except session.Unreachable as error:
+            except session.ApiUnreachableError as error:
                 if not away:
                     asked.note(error.message, again=True)
                 away = True
@@ -466,7 +463,7 @@ def _refuse_both(chosen: Sequence[str], selector: str) -> None:
 
 
 @command.command("pods")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=candidates.pods)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.pods)
 @click.option("--containers", is_flag=True, help="Each container by itself.")
 @flags.selector
 @flags.namespace
@@ -498,7 +495,7 @@ def pods_command(
 
 
 @command.command("namespaces", short_help="Show the swap that the pods of namespaces use in all.")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=candidates.namespaces)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.namespaces)
 @flags.selector
 @_common(NAMESPACE_SORTS)
 def namespaces_command(
@@ -532,7 +529,7 @@ def namespaces_command(
 
 
 @command.command("nodes", short_help="Show the swap that is used on nodes.")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=candidates.nodes)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.nodes)
 @flags.selector
 @_common(NODE_SORTS)
 def nodes_command(

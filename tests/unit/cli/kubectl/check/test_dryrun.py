@@ -76,7 +76,7 @@ class Slow:
         return f"/{group}/namespaces/{namespace}/{plural}"
 
     async def dry_run(self, path: str, *_: object) -> bytes:
-        raise session.Unreachable(f"no answer from {path} within 30 s")
+        raise session.ApiUnreachableError(f"no answer from {path} within 30 s")
 
 
 async def test_admission_that_takes_too_long_hides_nothing_else() -> None:

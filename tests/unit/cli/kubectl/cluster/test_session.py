@@ -236,7 +236,7 @@ def test_credentials_that_are_refused_when_new_are_not_asked_for_again(server: S
     issuer = Issuer(tmp_path)
     server.token = "another"
     target = session.Target(kubeconfig=server.kubeconfig(tmp_path, issuer.user))
-    with pytest.raises(session.Failure, match=r"refused the credentials \(401\)"):
+    with pytest.raises(session.CommandError, match=r"refused the credentials \(401\)"):
         session.run(target, lambda asked: asked.body("/1"))
     assert (issuer.asked, server.paths) == (2, ["/1", "/1"])
 
@@ -244,7 +244,7 @@ def test_credentials_that_are_refused_when_new_are_not_asked_for_again(server: S
 def test_credentials_that_stand_in_the_kubeconfig_are_tried_once(server: Server, tmp_path: Path) -> None:
     server.token = "another"
     target = session.Target(kubeconfig=server.kubeconfig(tmp_path, {"token": "mine"}))
-    with pytest.raises(session.Failure, match=r"refused the credentials \(401\)"):
+    with pytest.raises(session.CommandError, match=r"refused the credentials \(401\)"):
         session.run(target, lambda asked: asked.body("/1"))
     assert server.paths == ["/1"]
 
@@ -285,7 +285,7 @@ def test_objects_that_are_nested_deeply_hide_no_other(
     target = session.Target(server.kubeconfig(tmp_path))
     assert session.run(target, lambda asked: asked.collect("/api/v1/pods", Named)) == [Named("a"), Named("deep")]
     assert "pods 'bad' is left out" in capsys.readouterr().err
-    with pytest.raises(session.Failure, match="is not understood"):
+    with pytest.raises(session.CommandError, match="is not understood"):
         session.run(target, lambda asked: asked.get("/api/v1/pods/bad", Named))
 
 
@@ -295,7 +295,7 @@ def test_lists_that_are_too_large_are_asked_for_in_smaller_pages(
     monkeypatch.setattr(client, "MAX_BODY_BYTES", 100_000)
     server.body = b'{"items":["%s"]}' % (b"x" * 200_000)
     target = session.Target(server.kubeconfig(tmp_path))
-    with pytest.raises(session.Unreachable, match="the answer is larger than"):
+    with pytest.raises(session.ApiUnreachableError, match="the answer is larger than"):
         session.run(target, lambda asked: asked.collect("/api/v1/pods", str))
     limits = [path.rpartition("limit=")[2] for path in server.paths]
     assert (limits[:3], limits[-1]) == (["500", "250", "125"], "1")
@@ -342,7 +342,7 @@ def test_notes_that_are_told_anew(server: Server, tmp_path: Path, capsys: pytest
         asked.note("a")
         asked.note("a")
         assert capsys.readouterr().err == "note: a\n"
-        with asked.noting_anew():
+        with asked.repeat_notes():
             asked.note("a")
             asked.note("a")
             assert capsys.readouterr().err == ""

@@ -20,7 +20,7 @@ SPEC = state.StateSpec(profile=state.ProfileRef("p", 1))
 class States:
     """Sessions that read what they are given for each node."""
 
-    def __init__(self, **found: state.StateSpec | session.Failure) -> None:
+    def __init__(self, **found: state.StateSpec | session.CommandError) -> None:
         self._found = found
         self.notes: list[str] = []
 
@@ -29,7 +29,7 @@ class States:
 
     async def get(self, path: str, kind: type[top._State]) -> top._State:
         found = self._found[path.rpartition("/")[2]]
-        if isinstance(found, session.Failure):
+        if isinstance(found, session.CommandError):
             raise found
         return kind(spec=found)
 
@@ -39,13 +39,15 @@ async def specs(states: States) -> dict[str, state.StateSpec]:
 
 
 async def test_a_state_of_another_version_hides_those_of_no_other_node() -> None:
-    states = States(one=SPEC, two=session.Failure("GET two: not understood"), three=session.NotFound("no such state"))
+    states = States(
+        one=SPEC, two=session.CommandError("GET two: not understood"), three=session.NotFoundError("no such state")
+    )
     assert await specs(states) == {"one": SPEC}
     assert states.notes == ["limits on node two that no agent tells are not known: GET two: not understood"]
 
 
 async def test_without_the_right_to_states_that_is_said_once() -> None:
-    states = States(one=session.Forbidden("not yours"), two=session.Forbidden("not yours"))
+    states = States(one=session.ForbiddenError("not yours"), two=session.ForbiddenError("not yours"))
     assert await specs(states) == {}
     assert states.notes == ["limits that no agent tells are not known: not yours"]
 
@@ -70,7 +72,7 @@ class Shown:
         except StopIteration:
             raise KeyboardInterrupt from None
         if said is None:
-            raise session.Unreachable("no answer")
+            raise session.ApiUnreachableError("no answer")
         asked.note("some is not known")
         return top.Look([said], {})
 

@@ -1,0 +1,136 @@
+"""Reads what decides on a pod's swap, and prints what is to be said of it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import shutil
+import sys
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.cli.kubectl.cluster import (
+    admissionpolicies,
+    agents,
+    planning,
+    reading,
+    registration,
+    session,
+    usage,
+    workloads,
+)
+from swapwarden.cli.kubectl.explain import model, screen
+from swapwarden.cli.kubectl.output import tables
+from swapwarden.policy import namespaces, nodes, pods
+
+T = TypeVar("T")
+
+
+async def read(asked: session.Session, pod: workloads.Pod) -> model.Seen:
+    """Read what there is to see of a pod, and of what decides on its swap."""
+    unseen: list[str] = []
+    on = session.quote(pod.spec.node_name)
+    node, bodies, found, webhooks = await asyncio.gather(
+        _seen(unseen, "nodes", asked.get(f"{session.NODES}/{on}", nodes.WireNode) if on else _nothing()),
+        _seen(unseen, names.PROFILE_PLURAL, reading.profiles(asked)),
+        _seen(
+            unseen, names.STATE_PLURAL, asked.get(f"{session.STATES}/{on}", state.NodeSwapState) if on else _nothing()
+        ),
+        _seen(unseen, "mutatingwebhookconfigurations", asked.collect(session.WEBHOOKS, registration.Registration)),
+    )
+    known = planning.known_profiles(bodies or ())
+    valid = known.valid
+    labels, others = None, None
+    policies = () if webhooks is None or registration.is_there(webhooks) else await _policies(asked, unseen)
+    hidden = registration.needs_namespace(webhooks or (), pod) or admissionpolicies.needs_namespace(policies, pod)
+    if hidden or any(profile.needs_namespaces() for profile in valid.values()):
+        path = f"/api/v1/namespaces/{session.quote(pod.metadata.namespace)}"
+        space = await _seen(unseen, "namespaces", asked.get(path, namespaces.WireNamespace))
+        labels = namespaces.project(space) if space else None
+    if node and any(profile.overcommit_percent is not None for profile in valid.values()):
+        neighbours = asked.collect("/api/v1/pods", pods.WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
+        rows = await _seen(unseen, "pods of all namespaces", neighbours)
+        others = (
+            None
+            if rows is None
+            else tuple(pods.project(each) for each in rows if each.metadata.uid != pod.metadata.uid)
+        )
+    agent, used = await _agent(asked, pod) if found else (None, None)
+    return model.Seen(
+        pod=pod,
+        node=nodes.project(node) if node else None,
+        profiles=None if bodies is None else valid,
+        history=known.history,
+        state=found,
+        namespace=labels,
+        others=others,
+        has_agent=agent,
+        used=used,
+        registrations=tuple(webhooks or ()),
+        policies=policies,
+        unseen=tuple(sorted(unseen)),
+    )
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
+    """What was asked for; None where it is not there, or may not be seen, which is kept in `unseen`."""
+    try:
+        return await asked
+    except session.ForbiddenError:
+        unseen.append(what)
+    except session.NotFoundError:
+        pass
+    return None
+
+
+async def _policies(asked: session.Session, unseen: list[str]) -> tuple[admissionpolicies.Policy, ...]:
+    """The policies that stand in for the webhook; those of which the bindings may not be seen are left out."""
+
+    async def listed(plural: str, kind: type[T]) -> list[T] | None:
+        path = f"{session.REGISTRATION}/{plural}"
+        return await _seen(unseen, plural, asked.collect(path, kind, selector=admissionpolicies.SELECTOR))
+
+    async def of(kind: str) -> tuple[admissionpolicies.Policy, ...]:
+        policies, bindings = await asyncio.gather(
+            listed(f"{kind}admissionpolicies", admissionpolicies.WirePolicy),
+            listed(f"{kind}admissionpolicybindings", admissionpolicies.WireBinding),
+        )
+        return () if policies is None or bindings is None else admissionpolicies.join(policies, bindings)
+
+    mutating, validating = await asyncio.gather(of("mutating"), of("validating"))
+    return mutating + validating
+
+
+async def _agent(asked: session.Session, pod: workloads.Pod) -> tuple[bool | None, model.Usage | None]:
+    """Whether the pod's node has a Ready agent, and what that says of the pod; None for what is not known."""
+    running, why = await agents.find(asked)
+    if running is None:
+        asked.note(why)
+        return None, None
+    agent = running.get(pod.spec.node_name)
+    if agent is None or not agent.ready:
+        return False, None
+    scraped, why = await agents.scrape(asked, [agent], usage.OF_PODS)
+    if why:
+        asked.note(why)
+    (used,) = usage.of_pods([pods.project(pod)], scraped, {}, {})
+    each = {one.name: one.swap_bytes for one in used.containers if one.swap_bytes is not None}
+    return True, model.Usage(used.swap_bytes, each)
+
+
+async def run(asked: session.Session, pod: workloads.Pod, output: str, form: tables.Form) -> None:
+    """Explain a pod as text, JSON or YAML."""
+    told = model.explain(await read(asked, pod))
+    if output != "text":
+        sys.stdout.write(tables.serialized(output, msgspec.to_builtins(told)))
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    now, signs = datetime.datetime.now(datetime.UTC), screen.marks(sys.stdout.encoding)
+    sys.stdout.write(screen.text(told, now, signs=signs, width=width, coloured=form.is_coloured(sys.stdout)))
