@@ -183,7 +183,7 @@ async def test_a_write_of_long_ago_is_done_by_now_or_never(
     flight = fly(led := Led(0.01))
     _, task = await flight.begins()
     with pytest.raises(TermOver):
-        await task
+        await asyncio.wait_for(task, 10)
     led.seconds = 10.0  # the Lease was renewed after all
     loop = asyncio.get_running_loop()
     now = loop.time()
