@@ -17,7 +17,7 @@ import msgspec
 from swapwarden.agent.report import status, status_writer
 from swapwarden.api import merge, names, state
 from swapwarden.controller import reconciler
-from swapwarden.kube import backoff, client, config, informer
+from swapwarden.kube import backoff, client, config, errors, informer
 
 from bench import load
 from testbed.base import term
@@ -122,8 +122,8 @@ class Agents:
             try:
                 body = msgspec.json.encode({"status": patch})
                 await self._api.merge_patch(f"{reconciler.STATES}/{name}/status", body)
-            except (client.ApiError, client.Unreachable) as error:
-                if isinstance(error, client.ApiError) and error.status == 404:
+            except errors.KubeError as error:
+                if isinstance(error, errors.ApiError) and error.status == 404:
                     return
                 await asyncio.sleep(pause.next())
             else:

@@ -19,7 +19,7 @@ import kopf
 import msgspec
 from swapwarden.api import names, profile
 from swapwarden.controller import cluster, reconciler, rows, workqueue
-from swapwarden.kube import client, config
+from swapwarden.kube import client, config, errors
 from swapwarden.policy import nodes, plan, pods, profiles
 
 EPOCH = 1
@@ -78,7 +78,7 @@ class Controller:
             name = await self._queue.get()
             try:
                 await self._reconcile(name)
-            except (client.ApiError, client.Unreachable):
+            except errors.KubeError:
                 self._queue.add(name, 1.0)
             finally:
                 self._queue.done(name)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from swapwarden.api import names, state
 from swapwarden.controller import reconciler
-from swapwarden.kube import client, informer
+from swapwarden.kube import client, errors, informer
 
 NAMESPACE: Final = "bench"
 PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -192,7 +192,7 @@ class Load:
         async def live() -> None:
             nonlocal alive
             alive += 1
-            with contextlib.suppress(client.Unreachable):
+            with contextlib.suppress(errors.Unreachable):
                 one = await self.bind()
                 born.append(one)
                 await asyncio.sleep(STARTS_AFTER)

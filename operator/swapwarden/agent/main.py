@@ -32,7 +32,7 @@ from swapwarden.agent.node import diagnostics, facts, preflight, survey, swap_de
 from swapwarden.agent.reconcile import dropin_sync, problems, reconciler, sysctls
 from swapwarden.agent.report import conditions, status, status_writer
 from swapwarden.api import names, state
-from swapwarden.kube import client, config
+from swapwarden.kube import client, config, errors
 from swapwarden.telemetry import build, logs, metrics, server
 
 log = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with asyncio.Runner(loop_factory=functools.partial(_loop, paced=paced)) as runner:
             runner.run(_main(arguments))
-    except (StartError, config.ConfigError) as error:
+    except (StartError, errors.ConfigError) as error:
         log.error("the agent cannot start: %s", error)  # noqa: TRY400 the message has it all
         return 2
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from swapwarden.kube import client
+from swapwarden.kube import client, errors
 
 
 def seconds(text: str) -> float:
@@ -19,6 +19,6 @@ async def delete(api: client.Client, path: str) -> None:
     """DELETE; that it is gone already is as good."""
     try:
         await api.delete(path)
-    except client.ApiError as error:
+    except errors.ApiError as error:
         if error.status != 404:
             raise

@@ -18,7 +18,7 @@ import msgspec
 import swapwarden
 from swapwarden.api import names
 from swapwarden.cli import hooks
-from swapwarden.kube import backoff, client, config, decoding, paging
+from swapwarden.kube import backoff, client, config, decoding, errors, paging
 
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 OWNER_LABEL: Final = "app.kubernetes.io/instance"
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         specs = msgspec.json.decode(arguments.filename.read_bytes(), type=dict[str, dict[str, Any]])
         cfg = config.load(arguments.kubeconfig)
-    except (OSError, msgspec.DecodeError, config.ConfigError) as error:
+    except (OSError, msgspec.DecodeError, errors.ConfigError) as error:
         print(f"error: {arguments.filename}: {error}", file=sys.stderr)
         return 2
     return asyncio.run(_run(cfg, specs, arguments.owner, arguments.timeout))
@@ -76,7 +76,7 @@ async def _run(cfg: config.Config, specs: dict[str, dict[str, Any]], owner: str,
         while True:
             try:
                 problems = await apply(api, specs, owner)
-            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
+            except (errors.KubeError, msgspec.DecodeError) as error:
                 if time.monotonic() > deadline:
                     print(f"error: not done after {seconds:g} s: {error}", file=sys.stderr)
                     return 1
@@ -90,7 +90,7 @@ async def _run(cfg: config.Config, specs: dict[str, dict[str, Any]], owner: str,
 async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str) -> list[str]:
     """Make OWNER's profiles these: new and changed ones first, then those away that are not among them any more.
 
-    Gives what is wrong with them. client.ApiError and client.Unreachable where it is to be tried again.
+    Gives what is wrong with them. errors.KubeError where it is to be tried again.
     """
     found: list[Profile] = []
 
@@ -119,7 +119,7 @@ async def apply(api: client.Client, specs: dict[str, dict[str, Any]], owner: str
                 content_type=APPLY,
                 timeout=REQUEST_SECONDS,
             )
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status not in {400, 422}:
                 raise
             problems.append(f"NodeSwapProfile {name}: {error.message}")

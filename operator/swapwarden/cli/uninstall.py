@@ -22,7 +22,7 @@ from swapwarden.api import names, state
 from swapwarden.api.conditions import AppliedReason, ConditionType
 from swapwarden.cli import hooks, profiles
 from swapwarden.controller import features, reconciler, restoring
-from swapwarden.kube import backoff, client, config, decoding, paging
+from swapwarden.kube import backoff, client, config, decoding, errors, paging
 from swapwarden.policy import nodes, taints
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         cfg = config.load(arguments.kubeconfig)
         return asyncio.run(_run(cfg, arguments))
-    except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
+    except (errors.KubeError, msgspec.DecodeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -139,7 +139,7 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
         body = msgspec.json.encode({"data": {restoring.KEY: restoring.YES}})
         try:
             await _tried(api.merge_patch, order, body)
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status == 404:
                 print(f"error: {error}: where Swapwarden is, --namespace says", file=sys.stderr)
                 return 1
@@ -171,7 +171,7 @@ async def _wait(api: client.Client, order: str, seconds: float) -> list[State] |
             if not await _stands(api, order):
                 return None
             silent = [each for each in await _list(api, STATES, State) if not answered(each)]
-        except (client.ApiError, client.Unreachable, msgspec.DecodeError):
+        except (errors.KubeError, msgspec.DecodeError):
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(waits.next())
@@ -185,7 +185,7 @@ async def _stands(api: client.Client, order: str) -> bool:
     """Whether the order to restore still stands. A ConfigMap that is gone does not take it back."""
     try:
         return restoring.is_order(await api.get(order, timeout=REQUEST_SECONDS))
-    except client.ApiError as error:
+    except errors.ApiError as error:
         if error.status == 404:
             return True
         raise
@@ -325,7 +325,7 @@ async def _remove_objects(api: client.Client, owner: str) -> None:
 async def in_rounds(left: Callable[[], Awaitable[list[T]]], do: Callable[[T], Awaitable[None]]) -> list[tuple[T, str]]:
     """Do it to each of what is LEFT, and look again, until nothing is; what is, and why, after some rounds."""
     waits = backoff.Backoff(*BACKOFF_SECONDS)
-    errors: dict[int, str] = {}
+    failed: dict[int, str] = {}
     # Not left to the client: the time in which a request waits for its turn there counts as its own.
     free = asyncio.Semaphore(PARALLEL)
 
@@ -333,18 +333,18 @@ async def in_rounds(left: Callable[[], Awaitable[list[T]]], do: Callable[[T], Aw
         async with free:
             try:
                 await do(each)
-            except (client.ApiError, client.Unreachable) as error:
-                errors[number] = str(error)
+            except errors.KubeError as error:
+                failed[number] = str(error)
 
     for _ in range(ROUNDS):
         found = await left()
         if not found:
             return []
-        if errors:
+        if failed:
             await asyncio.sleep(waits.next())
-        errors = {}
+        failed = {}
         await asyncio.gather(*(one(number, each) for number, each in enumerate(found)))
-    return [(each, errors.get(number, "it comes back")) for number, each in enumerate(await left())]
+    return [(each, failed.get(number, "it comes back")) for number, each in enumerate(await left())]
 
 
 async def _list(
@@ -368,7 +368,7 @@ async def _list(
 
     try:
         await paging.read(functools.partial(_got, api), path, take, selector)
-    except client.ApiError as error:
+    except errors.ApiError as error:
         if error.status == 404:
             return []
         raise
@@ -394,11 +394,11 @@ async def _tried(request: Any, *arguments: Any) -> Any:
     for _ in range(5):
         try:
             return await request(*arguments)
-        except client.TooLarge:
+        except errors.TooLarge:
             raise
-        except client.Unreachable:
+        except errors.Unreachable:
             pass
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if (error.status not in {403, 409, 429} and error.status < 500) or paging.is_too_deep(error):
                 raise
         await asyncio.sleep(waits.next())

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from swapwarden.controller import pairs, rotation
 from swapwarden.controller.term import Term, TermOver
-from swapwarden.kube import backoff, client, config
+from swapwarden.kube import backoff, client, errors
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class Keeper:
                 await self.look(term)
             except TermOver:
                 continue
-            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
+            except errors.KubeError as error:
                 FAILURES.inc()
                 # Another one wrote first: no trouble, and the next look is about what it wrote.
                 level = logging.INFO if getattr(error, "status", 0) == 409 else logging.ERROR
@@ -131,7 +131,7 @@ class Keeper:
                 await asyncio.sleep(self._interval)
 
     async def look(self, term: Term) -> None:
-        """Do all steps that are due. client.ApiError and client.Unreachable where it is to be tried again; TermOver."""
+        """Do all steps that are due. errors.KubeError where it is to be tried again; TermOver."""
         for _ in range(MAX_STEPS):
             if await self._step(term) is rotation.Step.NOTHING:
                 return
@@ -204,7 +204,7 @@ class Keeper:
         """The webhook configuration; empty where there is none."""
         try:
             found: Json = json.loads(await self._api.get(self._registration, timeout=TIMEOUT))
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status == 404:
                 return {}
             raise

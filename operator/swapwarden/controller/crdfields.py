@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from swapwarden.api import names, state
-from swapwarden.kube import client
+from swapwarden.kube import errors
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -60,14 +60,14 @@ class CrdFields:
             self._until = None
             LACKING.set(0)
 
-    def refused(self, error: client.ApiError) -> bool:
+    def refused(self, error: errors.ApiError) -> bool:
         """Whether a write was refused because of fields that the definition lacks: it can be repeated without."""
         if error.status not in _REFUSALS or _REFUSED not in error.message:
             return False
         self._lacks(sorted(set(_FIELD.findall(error.message))) or ["fields"])
         return True
 
-    def refused_pods(self, error: client.ApiError) -> frozenset[str]:
+    def refused_pods(self, error: errors.ApiError) -> frozenset[str]:
         """Return the keys of pods for which a write was refused: of a kind that the definition does not know yet."""
         keys = frozenset(_VALUE.findall(error.message)) if error.status == _INVALID else frozenset[str]()
         if keys:

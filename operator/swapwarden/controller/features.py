@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.kube import backoff, client, config, decoding, informer
+from swapwarden.kube import backoff, client, decoding, errors, informer
 from swapwarden.policy import nodes
 from swapwarden.telemetry import metrics
 
@@ -231,10 +231,10 @@ class Features:
             try:
                 found = decoding.decode(await self._api.get(API, timeout=TIMEOUT), _Resources)
                 return any(each.name == PLURAL for each in found.resources)
-            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
-                if isinstance(error, client.ApiError) and error.status == 404:
+            except (errors.KubeError, msgspec.DecodeError) as error:
+                if isinstance(error, errors.ApiError) and error.status == 404:
                     return False
                 FAILURES.inc()
-                wait = max(waits.next(), getattr(error, "retry_after", None) or 0.0)
+                wait = waits.after(error)
                 log.warning("cannot see whether there are NodeFeatures; trying again in %.1f s: %s", wait, error)
                 await asyncio.sleep(wait)

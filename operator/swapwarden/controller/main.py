@@ -39,7 +39,7 @@ from swapwarden.controller import (
 )
 from swapwarden.controller.notices import exposures, node_conditions, pod_violations
 from swapwarden.controller.term import Term, TermOver
-from swapwarden.kube import backoff, client, config, events, informer, lease
+from swapwarden.kube import backoff, client, config, errors, events, informer, lease
 from swapwarden.policy import labels, nodes, pods
 from swapwarden.telemetry import build, exposition, logs, metrics, server
 
@@ -220,7 +220,7 @@ def run(arguments: argparse.Namespace) -> int:
     exposition.register()
     try:
         asyncio.run(_main(arguments))
-    except config.ConfigError as error:
+    except errors.ConfigError as error:
         log.error("the controller cannot start: %s", error)  # noqa: TRY400 the text says all
         return 2
     except OSError as error:
@@ -569,14 +569,14 @@ class Controller:
                 self._step_down(error.term, str(error))
             except TermOver as error:
                 # The Lease may have been renewed since the write began: then nobody else brings the node to its plan.
-                self._failed(term, name, "request", None)
+                self._failed(term, name, "request")
                 log.info("node %s is left to whoever leads then: %s", name, error)
-            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
-                self._failed(term, name, "request", getattr(error, "retry_after", None))
+            except errors.KubeError as error:
+                self._failed(term, name, "request", error.retry_after)
                 log.warning("cannot bring node %s to its plan: %s", name, error)
             except Exception:
                 # One node that cannot be planned must not keep the others from it.
-                self._failed(term, name, "internal", None)
+                self._failed(term, name, "internal")
                 log.exception("cannot plan node %s", name)
             else:
                 if term is not None:
@@ -584,11 +584,11 @@ class Controller:
             finally:
                 self._queue.done(name)
 
-    def _failed(self, term: Term | None, name: str, kind: str, retry_after: float | None) -> None:
+    def _failed(self, term: Term | None, name: str, kind: str, retry_after: float = 0.0) -> None:
         FAILURES.inc(kind)
         if term is not None and term is self._led:
             waits = term.backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
-            self._queue.retry(name, waits.next(), at_least=retry_after or 0.0)
+            self._queue.retry(name, waits.next(), at_least=retry_after)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:

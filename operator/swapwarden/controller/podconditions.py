@@ -21,7 +21,7 @@ from swapwarden.api.violations import ViolationReason
 from swapwarden.controller import cluster, reconciler, rows, supervise, throttle, workqueue
 from swapwarden.controller.notices import pod_violations
 from swapwarden.controller.term import Term, TermOver
-from swapwarden.kube import backoff, client, config
+from swapwarden.kube import backoff, client, errors
 from swapwarden.policy import pods
 
 log = logging.getLogger(__name__)
@@ -174,9 +174,9 @@ class PodConditions:
             if uid in self._wanted and wanted.term.is_valid():
                 self._retry(uid)
                 return
-        except (client.ApiError, client.Unreachable, config.ConfigError) as error:
+        except errors.KubeError as error:
             if uid in self._wanted:
-                wait = self._retry(uid, getattr(error, "retry_after", None) or 0.0)
+                wait = self._retry(uid, error.retry_after)
                 log.warning(
                     "cannot write the condition of pod %s/%s on node %s: %s; trying again in %.1f s",
                     *(pod.namespace, pod.name, pod.node, error, wait),
@@ -230,7 +230,7 @@ class PodConditions:
                     timeout=reconciler.WRITE_TIMEOUT,
                 ),
             )
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status not in {404, 409}:  # the pod is gone, or another has its name: the watch will say so
                 raise
 

@@ -16,7 +16,7 @@ from swapwarden.controller import cluster, profilestatus, profilestore, reconcil
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
 from swapwarden.controller.term import Term, TermOver, Wait
-from swapwarden.kube import backoff, client, config, decoding, events
+from swapwarden.kube import backoff, client, decoding, errors, events
 from swapwarden.policy import profiles, rollout
 from swapwarden.telemetry import metrics
 
@@ -134,25 +134,25 @@ class ProfileReporter:
             try:
                 await self._bring(name, judged)
                 judged.term.reports.pop(name, None)
-            except TermOver:
+            except TermOver as error:
                 # It may have been renewed meanwhile; else whoever leads next looks at all profiles.
                 if judged.term.is_valid():
-                    self._retry(name, judged)
-            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.MsgspecError) as error:
-                delay = self._retry(name, judged, getattr(error, "retry_after", None) or 0.0)
+                    self._retry(name, judged, error)
+            except (errors.KubeError, msgspec.MsgspecError) as error:
+                delay = self._retry(name, judged, error)
                 log.warning("cannot write the status of profile %s: %s; trying again in %.1f s", name, error, delay)
-            except Exception:
+            except Exception as error:
                 # One profile that something is the matter with must not keep the others from their statuses.
                 supervise.FAULTS.inc(PART)
-                delay = self._retry(name, judged)
+                delay = self._retry(name, judged, error)
                 log.exception("cannot make the status of profile %s; trying again in %.1f s", name, delay)
             finally:
                 self._queue.done(name)
 
-    def _retry(self, name: str, judged: _Judged, at_least: float = 0.0) -> float:
+    def _retry(self, name: str, judged: _Judged, error: Exception) -> float:
         """Look at the profile again, and not before; in how many seconds."""
         waits = judged.term.reports.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
-        delay = max(waits.next(), at_least)
+        delay = waits.after(error)
         self._queue.retry(name, delay, at_least=delay)
         return delay
 
@@ -257,7 +257,7 @@ class ProfileReporter:
         )
         try:
             answer = await reconciler.throttled(self._writes, term, "profile", request)
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status in {404, 409}:  # the watch will say what became of it
                 return False
             if "revisions" in patch and _is_too_large(error):
@@ -279,6 +279,6 @@ def _moving(progress: rollout.Progress, overdue: cluster.Overdue, named: Mapping
     return profilestatus.Moving(progress, stalled, named)
 
 
-def _is_too_large(error: client.ApiError) -> bool:
+def _is_too_large(error: errors.ApiError) -> bool:
     """Whether the API server, its definition of the kind, or etcd takes no object of that size."""
     return error.status in {413, 422} or (error.status == 500 and "larg" in error.message)

@@ -22,7 +22,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.controller import profilereporter, profilestore
-from swapwarden.kube import backoff, client, config, decoding, informer, paging
+from swapwarden.kube import backoff, client, config, decoding, errors, informer, paging
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ class ProfileWatch:
         while True:
             try:
                 await self._list()
-            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
-                delay = max(wait.next(), getattr(error, "retry_after", None) or 0.0)
+            except (errors.KubeError, msgspec.DecodeError) as error:
+                delay = wait.after(error)
                 log.warning("cannot list profiles: %s; trying again in %.1f s", error, delay)
             except Exception:
                 delay = wait.next()

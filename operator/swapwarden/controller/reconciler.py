@@ -13,7 +13,7 @@ from swapwarden.api import names, state
 from swapwarden.controller import cluster, crdfields, enforcement, features, rows, throttle
 from swapwarden.controller.notices import pod_plan
 from swapwarden.controller.term import Term, TermOver
-from swapwarden.kube import client, decoding, events
+from swapwarden.kube import client, decoding, errors, events
 from swapwarden.policy import extended, labels, nodes, plan, taints
 from swapwarden.telemetry import metrics
 
@@ -92,7 +92,7 @@ class Reconciler:
         self._refused: dict[str, frozenset[str]] = {}
 
     async def reconcile(self, name: str) -> None:
-        """Look at one node. client.ApiError and client.Unreachable where it is to be tried again; Deposed, TermOver."""
+        """Look at one node. errors.KubeError where it is to be tried again; Deposed, TermOver."""
         term, node = self._term(), self._known.nodes.get(name)
         if term is None:
             return
@@ -151,7 +151,7 @@ class Reconciler:
             answer = await self._counted(
                 term, "state", self._api.merge_patch(path, body, params=params, timeout=WRITE_TIMEOUT)
             )
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if self._is_older(error, node.name, spec):
                 self._again(node.name, 0.0)
                 return None
@@ -180,7 +180,7 @@ class Reconciler:
             answer = await self._counted(
                 term, "state", self._api.post(STATES, msgspec.json.encode(body), params=params, timeout=WRITE_TIMEOUT)
             )
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if self._is_older(error, node.name, spec):
                 self._again(node.name, 0.0)
                 return None
@@ -190,7 +190,7 @@ class Reconciler:
             return None
         return self._wrote(answer, spec, fields)
 
-    def _is_older(self, error: client.ApiError, name: str, spec: state.StateSpec) -> bool:
+    def _is_older(self, error: errors.ApiError, name: str, spec: state.StateSpec) -> bool:
         """Whether a write was refused by an older definition, and another one can do with less."""
         if self._fields.refused(error):
             return True
@@ -251,7 +251,7 @@ class Reconciler:
                     f"{NODES}/{name}", msgspec.json.encode(patch), params=FIELD_MANAGER, timeout=WRITE_TIMEOUT
                 ),
             )
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status not in {404, 409}:  # the watch will say what became of the node
                 raise
         else:
@@ -259,7 +259,7 @@ class Reconciler:
             log.info("labels changed", extra={"node": name, "labels": change.labels})
 
     async def _write_feature(self, node: nodes.NodeRow, wanted: labels.Labels, term: Term) -> None:
-        """Have the node's NodeFeature ask for its labels; client.ApiError where it became another one meanwhile."""
+        """Have the node's NodeFeature ask for its labels; errors.ApiError where it became another one meanwhile."""
         row = self._published.of(node.name)
         change = term.asked.decide(node.name, wanted, row.labels if row else {}, time.monotonic())
         if change.again is not None:
@@ -286,7 +286,7 @@ class Reconciler:
             )
         try:
             answer = await self._counted(term, "feature", request)
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status == 404 and row is not None:
                 self._published.lost(row)  # the watch may have told of that before the answer to an earlier write came
             raise
@@ -322,7 +322,7 @@ class Reconciler:
             return
         try:
             await self._counted(term, "resource", offer(self._api, name, node.uid, amount))
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status not in {404, 409}:  # the watch will say what became of the node
                 raise
         else:
@@ -335,7 +335,7 @@ class Reconciler:
             return False
         try:
             answer = await self._counted(term, "taint", patch_node(self._api, node.name, patch))
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status not in {404, 409, 422}:  # others are there now, or the node is gone: the watch will say so
                 raise
             return False
@@ -361,9 +361,9 @@ async def throttled(writes: throttle.Throttle, term: Term, kind: str, request: C
     writes.spend()
     try:
         return await counted(kind, term.write(request))
-    except client.ApiError as error:
+    except errors.ApiError as error:
         if error.status == 429:
-            writes.pause(error.retry_after or 0.0)
+            writes.pause(error.retry_after)
         raise
 
 
@@ -372,10 +372,10 @@ async def counted(kind: str, request: Coroutine[Any, Any, bytes]) -> bytes:
     begun = time.perf_counter()
     try:
         answer = await request
-    except client.ApiError as error:
+    except errors.ApiError as error:
         WRITES.inc(kind, str(error.status))
         raise
-    except client.Unreachable:
+    except errors.Unreachable:
         WRITES.inc(kind, "unreachable")
         raise
     except TermOver:
@@ -387,7 +387,7 @@ async def counted(kind: str, request: Coroutine[Any, Any, bytes]) -> bytes:
 
 
 async def patch_node(api: client.Client, name: str, patch: taints.Patch) -> bytes:
-    """Change a Node; client.ApiError with status 422 where one of the patch's tests does not hold."""
+    """Change a Node; errors.ApiError with status 422 where one of the patch's tests does not hold."""
     return await api.request(
         "PATCH",
         f"{NODES}/{name}",
@@ -401,7 +401,7 @@ async def patch_node(api: client.Client, name: str, patch: taints.Patch) -> byte
 async def offer(api: client.Client, name: str, uid: str, amount: int | None) -> bytes:
     """Have a Node offer `amount` bytes of the extended resource, or have none of it (None), and nothing else changed.
 
-    client.ApiError with status 409 where the Node has another uid.
+    errors.ApiError with status 409 where the Node has another uid.
     """
     capacity = {names.SWAP_RESOURCE: None if amount is None else str(amount)}
     return await api.merge_patch(

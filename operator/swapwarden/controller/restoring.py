@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.kube import backoff, client, config, decoding, events
+from swapwarden.kube import backoff, client, decoding, errors, events
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Order:
         while True:
             try:
                 await self.look()
-            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
+            except (errors.KubeError, msgspec.DecodeError) as error:
                 FAILURES.inc()
                 if getattr(error, "status", 0) == 403:
                     # Rights of an older version: nobody can have given an order by them.
@@ -101,10 +101,10 @@ class Order:
                 await asyncio.sleep(self._interval)
 
     async def look(self) -> None:
-        """Look once. client.ApiError and client.Unreachable where that could not be done."""
+        """Look once. errors.KubeError where that could not be done."""
         try:
             body = await self._api.get(self._path, timeout=TIMEOUT)
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status == 404:
                 self.synced.set()
                 return

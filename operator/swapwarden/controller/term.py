@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from swapwarden.controller import nodelabels
 from swapwarden.controller.notices import exposures, left_out
-from swapwarden.kube import backoff, client
+from swapwarden.kube import backoff, errors
 from swapwarden.policy import profiles
 
 DRAIN_SECONDS: Final = 5.0
@@ -100,12 +100,12 @@ class Term:
             async with bound:
                 self._writing.add(bound)
                 return await request
-        except client.ApiError as error:
+        except errors.ApiError as error:
             # Of some that it could not do in time, an API server itself does not know what becomes of them.
             if error.status >= 500:
                 self._lose()
             raise
-        except (asyncio.CancelledError, client.Unreachable):
+        except (asyncio.CancelledError, errors.Unreachable):
             self._lose()
             raise
         except TimeoutError:

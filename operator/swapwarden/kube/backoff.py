@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from swapwarden.kube import errors
+
 
 def between(least: float, most: float) -> float:
     """Anything between the two, at random; the module random would be 0.2 MB in each agent."""
@@ -25,6 +27,11 @@ class Backoff:
         bound = min(self._longest, self._first * 2.0 ** min(self.failures, 16))
         self.failures += 1
         return between(0, bound)
+
+    def after(self, error: Exception) -> float:
+        """Count a failure; return the seconds to wait, which are no fewer than the API server asks for."""
+        asked = error.retry_after if isinstance(error, errors.KubeError) else 0.0
+        return max(self.next(), asked)
 
     def reset(self) -> None:
         """A try succeeded."""

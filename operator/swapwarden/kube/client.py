@@ -18,9 +18,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, NamedTuple, Self
 
 import httptools
-import msgspec
 
-from swapwarden.kube import config, decoding
+from swapwarden.kube import config, errors
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -29,9 +28,6 @@ CONNECT_SECONDS = 5.0
 REQUEST_SECONDS = 30.0
 IDLE_SECONDS = 60.0
 """How long an unused connection is kept: less than the 90 s after which servers begin to drop them."""
-
-MAX_RETRY_AFTER_SECONDS = 60.0
-"""A server that asks for more is not believed: nobody would see why nothing happens any more."""
 
 RESET = struct.pack("ii", 1, 0)
 """struct linger that has close() discard what was not sent, and reset the connection."""
@@ -44,7 +40,6 @@ client, which API servers use as it is, sends at most 2 MiB (etcd: client/v3/opt
 up to 6, since Go writes `<` as \\u003c (encoding/json), and whole objects of small fields up to 7 times what they take
 in protobuf. Of lists fewer objects are asked for where they do not fit (swapwarden.kube.paging)."""
 
-MAX_MESSAGE_CHARACTERS = 16 * 1024
 READ_BYTES = 64 * 1024
 
 JSON = "application/json"
@@ -66,68 +61,8 @@ REQUESTS = metrics.counter(
 )
 
 
-class ApiError(Exception):
-    """The API server answered with an error."""
-
-    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
-        super().__init__(f"{message} ({status} {reason})" if reason else f"{message} ({status})")
-        self.status = status
-        """HTTP status code."""
-        self.reason = reason
-        """Machine-readable reason of the Status object, such as NotFound or Expired; empty where there is none."""
-        self.message = message
-        self.retry_after = retry_after
-        """Seconds that the server asks to wait, at most MAX_RETRY_AFTER_SECONDS."""
-
-
-class Unreachable(Exception):  # noqa: N818 the name says what is the matter
-    """The API server could not be reached, or did not answer in time."""
-
-
-class TooLarge(Unreachable):
-    """The answer is larger than MAX_BODY_BYTES."""
-
-
 class _Stale(Exception):  # noqa: N818 never leaves this module
     """A kept connection turned out to be closed before any byte of the answer came."""
-
-
-class _Status(msgspec.Struct):
-    reason: str = ""
-    message: str = ""
-
-
-_STATUSES = decoding.Decoder(_Status)
-
-
-def api_error(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
-    """Make an error from an answer's status code and body, which is a metav1.Status or plain text."""
-    told = _Status()
-    with contextlib.suppress(msgspec.DecodeError):
-        told = _STATUSES.decode(body)
-    message = told.message or body[:512].decode("utf-8", "replace").strip() or "no message"
-    if len(message) > MAX_MESSAGE_CHARACTERS:
-        message = f"{message[:MAX_MESSAGE_CHARACTERS]}... ({len(message)} characters)"
-    return ApiError(
-        status, told.reason[:MAX_MESSAGE_CHARACTERS], message, _retry_after((headers or {}).get("retry-after"))
-    )
-
-
-def _retry_after(value: str | None) -> float | None:
-    """RFC 9110, section 10.2.3: seconds, or a date."""
-    if value is None:
-        return None
-    with contextlib.suppress(ValueError):
-        seconds = float(value) if value.strip().isdecimal() else _date(value) - time.time()
-        return min(max(0.0, seconds), MAX_RETRY_AFTER_SECONDS)
-    return None
-
-
-def _date(value: str) -> float:
-    """Seconds since the epoch; ValueError where it is no date."""
-    import email.utils  # noqa: PLC0415 0.7 MB, for what API servers do not send, but servers before them may
-
-    return email.utils.parsedate_to_datetime(value).timestamp()
 
 
 class _Answer:
@@ -249,14 +184,14 @@ class _Connection:
             await self._writer.drain()
             while not self._answer.head_done:
                 if received > MAX_HEADER_BYTES:
-                    raise Unreachable(f"the answer's header is larger than {MAX_HEADER_BYTES >> 10} KiB")
+                    raise errors.Unreachable(f"the answer's header is larger than {MAX_HEADER_BYTES >> 10} KiB")
                 received += await self._feed()
         except (OSError, EOFError) as error:
             if used and not received:
                 raise _Stale from error
-            raise Unreachable(f"the connection broke: {error or type(error).__name__}") from error
+            raise errors.Unreachable(f"the connection broke: {error or type(error).__name__}") from error
         if self.status < 200:
-            raise Unreachable(f"the answer is an interim one ({self.status}), which nobody asked for")
+            raise errors.Unreachable(f"the answer is an interim one ({self.status}), which nobody asked for")
 
     async def _feed(self) -> int:
         data = await self._reader.read(READ_BYTES)
@@ -265,7 +200,7 @@ class _Connection:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise Unreachable(f"the answer is not HTTP: {error.__cause__ or error}") from error
+            raise errors.Unreachable(f"the answer is not HTTP: {error.__cause__ or error}") from error
         return len(data)
 
     async def body(self) -> AsyncGenerator[bytes, None]:
@@ -286,9 +221,9 @@ class _Connection:
             try:
                 await self._feed()
             except (OSError, EOFError) as error:
-                raise Unreachable(f"the answer was cut off: {error or type(error).__name__}") from error
+                raise errors.Unreachable(f"the answer was cut off: {error or type(error).__name__}") from error
             if self._answer.size > MAX_BODY_BYTES:
-                raise TooLarge(f"the answer is larger than {MAX_BODY_BYTES >> 20} MiB")
+                raise errors.TooLarge(f"the answer is larger than {MAX_BODY_BYTES >> 20} MiB")
         return self._answer.take()
 
 
@@ -342,7 +277,7 @@ class Client:
         """
         stamp, came = self._dated
         with contextlib.suppress(ValueError, OverflowError):
-            return _date(stamp) + time.monotonic() - came
+            return errors.seconds_of(stamp) + time.monotonic() - came
         return None
 
     async def get(
@@ -420,12 +355,12 @@ class Client:
         except TimeoutError as error:
             REQUESTS.inc(method, "timeout")
             raise self._late(method, path, timeout) from error
-        except Unreachable:
+        except errors.Unreachable:
             REQUESTS.inc(method, "unreachable")
             raise
         REQUESTS.inc(method, str(connection.status))
         if connection.status >= 400:
-            raise api_error(connection.status, answer, connection.headers)
+            raise errors.api_error(connection.status, answer, connection.headers)
         return answer
 
     @contextlib.asynccontextmanager
@@ -448,16 +383,16 @@ class Client:
             except TimeoutError as error:
                 REQUESTS.inc("WATCH", "timeout")
                 raise self._late("GET", path, timeout) from error
-            except Unreachable:
+            except errors.Unreachable:
                 REQUESTS.inc("WATCH", "unreachable")
                 raise
             REQUESTS.inc("WATCH", str(connection.status))
             if connection.status >= 400:
-                raise api_error(connection.status, answer, connection.headers)
+                raise errors.api_error(connection.status, answer, connection.headers)
             yield await stack.enter_async_context(contextlib.aclosing(connection.body()))
 
-    def _late(self, method: str, path: str, timeout: float) -> Unreachable:
-        return Unreachable(f"no answer from {self._netloc} within {timeout:g} s to {method} {path}")
+    def _late(self, method: str, path: str, timeout: float) -> errors.Unreachable:
+        return errors.Unreachable(f"no answer from {self._netloc} within {timeout:g} s to {method} {path}")
 
     @contextlib.asynccontextmanager
     async def _exchange(self, call: _Call) -> AsyncIterator[_Connection]:
@@ -535,9 +470,9 @@ class Client:
                     server_hostname=_bare(self._config.tls_server_name or self._host) if self._context else None,
                 )
         except TimeoutError as error:
-            raise Unreachable(f"cannot connect to {self._netloc} within {CONNECT_SECONDS:g} s") from error
+            raise errors.Unreachable(f"cannot connect to {self._netloc} within {CONNECT_SECONDS:g} s") from error
         except OSError as error:
-            raise Unreachable(f"cannot connect to {self._netloc}: {error}") from error
+            raise errors.Unreachable(f"cannot connect to {self._netloc}: {error}") from error
         raw: Any = transport.get_extra_info("socket")
         # A peer that vanished without a word must not be waited for until the kernel gives up, many minutes later.
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -20,16 +20,14 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from swapwarden.kube.errors import ConfigError
+
 T = TypeVar("T")
 
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 TOKEN_CHECK_SECONDS = 1.0
 """How old a look at the token file may be; the kubelet writes a new token minutes before the old one expires."""
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used; the message names what is wrong and what to do."""
 
 
 class TokenFile:

@@ -22,7 +22,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from swapwarden.kube import backoff, client, config, fairqueue
+from swapwarden.kube import backoff, client, errors, fairqueue
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -259,11 +259,11 @@ class Recorder:
         for tries in range(1, TRIES + 1):
             try:
                 await self._write(happening, waiting)
-            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
+            except errors.KubeError as error:
                 if tries == TRIES or not _passes(error):
                     self._failed(happening, error)
                     return
-                await self._sleep(max(self._backoff.next(), getattr(error, "retry_after", None) or 0.0))
+                await self._sleep(self._backoff.after(error))
             else:
                 self._backoff.reset()
                 self._said = None
@@ -274,7 +274,7 @@ class Recorder:
         if sent is not None and self._now() - sent.at <= REPEAT_SECONDS:
             try:
                 await self._repeat(happening, sent, waiting)
-            except client.ApiError as error:
+            except errors.ApiError as error:
                 if error.status != 404:
                     raise
                 # The API server forgets Events after an hour, and administrators delete them.
@@ -293,7 +293,7 @@ class Recorder:
     async def _create(self, happening: _Happening, waiting: _Waiting) -> None:
         try:
             await self._api.post(_collection(happening.regarding), msgspec.json.encode(self._body(happening, waiting)))
-        except client.ApiError as error:
+        except errors.ApiError as error:
             # An earlier try got through, but not its answer; else only one with the same key makes this name.
             if error.reason != "AlreadyExists":
                 raise
@@ -351,7 +351,7 @@ class Recorder:
 
 def _passes(error: Exception) -> bool:
     """Whether another try may succeed."""
-    return not isinstance(error, client.ApiError) or error.status >= 500 or error.status in PASSING
+    return not isinstance(error, errors.ApiError) or error.status >= 500 or error.status in PASSING
 
 
 def _namespace(regarding: Regarding) -> str:

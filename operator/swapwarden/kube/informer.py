@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from swapwarden.kube import backoff, client, config, decoding, paging, watch
+from swapwarden.kube import backoff, client, decoding, errors, paging, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -155,8 +155,8 @@ class Informer(Generic[W, R]):
             except watch.Expired as error:
                 reason, self._version, wait = "expired", "", self._backoff.next()
                 log.info("what is known of %s is too old to go on from (%s); listing them again", self.name, error)
-            except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
-                wait = max(self._failed("request", error), getattr(error, "retry_after", None) or 0.0)
+            except (errors.KubeError, msgspec.DecodeError) as error:
+                wait = self._failed("request", error)
                 log.warning("cannot follow %s: %s; trying again in %.1f s", self.name, _with_remedy(error), wait)
             except Exception as error:
                 wait = self._failed("internal", error)
@@ -169,7 +169,7 @@ class Informer(Generic[W, R]):
         """Count an error; gives the seconds to wait."""
         ERRORS.inc(self.name, kind)
         self._errors += _may_be_the_version(error)
-        return self._backoff.next()
+        return self._backoff.after(error)
 
     async def _list(self, reason: str) -> None:
         """Read the whole collection, then compare it with what is known.
@@ -324,18 +324,18 @@ def _key(metadata: Metadata) -> str:
 
 def _may_be_the_version(error: Exception) -> bool:
     """Whether it may help to list the collection instead of asking again from the same version."""
-    if isinstance(error, client.ApiError):
+    if isinstance(error, errors.ApiError):
         return error.status not in LATER
-    return not isinstance(error, client.Unreachable | config.ConfigError) or isinstance(error, watch.Broken)
+    return not isinstance(error, errors.Unreachable | errors.ConfigError) or isinstance(error, watch.Broken)
 
 
 def _with_remedy(error: Exception) -> str:
     match error:
-        case client.ApiError(status=401):
+        case errors.ApiError(status=401):
             return f"{error}: the token is not accepted; is the service account still there?"
-        case client.ApiError(status=403):
+        case errors.ApiError(status=403):
             return f"{error}: grant list and watch, as in deploy/manifests"
-        case client.ApiError(status=404):
+        case errors.ApiError(status=404):
             return f"{error}: is the CustomResourceDefinition installed?"
         case _:
             return str(error)

@@ -31,7 +31,7 @@ from typing import Any, Final
 import msgspec
 
 import swapwarden
-from swapwarden.kube import backoff, client, config, decoding
+from swapwarden.kube import backoff, client, config, decoding, errors
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -494,7 +494,7 @@ class Elector:
     async def _look(self) -> None:
         try:
             lease = await self._get(self._claim.timeout(_boottime()))
-        except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
+        except (errors.KubeError, msgspec.DecodeError) as error:
             self._failed("get", error)
             return
         self._claim.saw(lease, _boottime())
@@ -505,7 +505,7 @@ class Elector:
         verb = "create" if write.over is None else "update"
         try:
             lease = await self._put(write.over, self._claim.renewed(write.term, _stamp()), self._claim.timeout(sent))
-        except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError) as error:
+        except (errors.KubeError, msgspec.DecodeError) as error:
             self._failed(verb, error)
             return
         RENEWALS.inc("ok")
@@ -531,13 +531,13 @@ class Elector:
         self._holder = self._claim.holder
 
     def _failed(self, verb: str, error: Exception) -> None:
-        conflict = isinstance(error, client.ApiError) and error.status == 409
+        conflict = isinstance(error, errors.ApiError) and error.status == 409
         RENEWALS.inc("conflict" if conflict else "failed")
-        wait = max(self._backoff.next(), getattr(error, "retry_after", None) or 0.0)
+        wait = self._backoff.after(error)
         # A leader that waits for longer has one try less before its deadline.
         self._claim.failed(_boottime(), min(wait, self._retry_period) if self._claim.leading else wait)
         said = f"cannot {verb} the Lease {self._namespace}/{self._name}: {error}"
-        if isinstance(error, client.ApiError) and error.status == 403:
+        if isinstance(error, errors.ApiError) and error.status == 403:
             said += (
                 f"; grant this instance's service account the right to {verb} leases in coordination.k8s.io"
                 f" in namespace {self._namespace}, as deploy/manifests/controller-rbac.yaml does"
@@ -569,20 +569,20 @@ class Elector:
                 while (lease := await self._get(RELEASE_SECONDS)) and self._claim.is_mine(lease):
                     try:
                         await self._put(lease, released(lease, _stamp()), RELEASE_SECONDS)
-                    except client.ApiError as error:
+                    except errors.ApiError as error:
                         if error.status != 409:
                             raise
                         await asyncio.sleep(self._backoff.next())
                     else:
                         log.info("the Lease is released")
                         return
-        except (client.ApiError, client.Unreachable, config.ConfigError, msgspec.DecodeError, TimeoutError) as error:
+        except (errors.KubeError, msgspec.DecodeError, TimeoutError) as error:
             log.warning("the Lease could not be released; others wait until it expires: %s", error)
 
     async def _get(self, timeout: float) -> Lease | None:  # noqa: ASYNC109 handed on
         try:
             answer = await self._api.get(f"{self._leases}/{self._name}", timeout=timeout)
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status == 404:
                 return None
             raise

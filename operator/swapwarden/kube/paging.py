@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from swapwarden.kube import client, decoding
+from swapwarden.kube import client, decoding, errors
 
 PAGE_SIZE: Final = 500
 """Objects in one page: kubectl's own number."""
@@ -55,7 +55,7 @@ async def read(
     """Read the whole collection at `path`.
 
     `get` asks for one page, with PARAMS and those that choose the page, and `take` takes in each answer. Where an
-    answer is too large (client.TooLarge) the same page is asked for with half as many objects, down to one; after small
+    answer is too large (errors.TooLarge) the same page is asked for with half as many objects, down to one; after small
     ones with more again. The same happens where the server cannot write a page: before Kubernetes 1.33 (KEP-5116),
     custom resources as deep as can be stored are too deep for a list. Such an object is then asked for by itself.
 
@@ -68,12 +68,12 @@ async def read(
         page = {"limit": str(limit), **query}
         try:
             body = await get(path, params=page, accept=client.JSON)
-        except client.TooLarge:
+        except errors.TooLarge:
             if limit == 1:
                 raise
             limit //= 2
             continue
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if not is_too_deep(error):
                 raise
             if limit > 1:
@@ -96,7 +96,7 @@ def without(params: Mapping[str, str], alone: Collection[str]) -> dict[str, str]
     return {**params, **({"fieldSelector": chosen} if chosen else {})}
 
 
-def is_too_deep(error: client.ApiError) -> bool:
+def is_too_deep(error: errors.ApiError) -> bool:
     """Whether the server could not write what it was asked for."""
     return error.status == 500 and _TOO_DEEP in error.message
 
@@ -110,7 +110,7 @@ async def _by_itself(get: Get, path: str, page: Mapping[str, str], alone: set[st
         alone.add(one.name)
         try:
             items.append(await get(_path(path, one), params={}, accept=client.JSON))
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status != 404:  # it went in between
                 raise
     return b'{"items":[%s],"metadata":%s}' % (b",".join(items), msgspec.json.encode(table.metadata))

@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from swapwarden.kube import backoff, client, decoding
+from swapwarden.kube import backoff, client, decoding, errors
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Expired(Exception):  # noqa: N818 the name says what is the matter
     """The resource version is too old to watch from (410 Gone): list again."""
 
 
-class Broken(client.Unreachable):
+class Broken(errors.Unreachable):
     """The watch failed in a way that may come again whenever it is begun at the same version."""
 
 
@@ -50,14 +50,7 @@ class _Line(msgspec.Struct):
     object: msgspec.Raw
 
 
-class _Status(msgspec.Struct):
-    code: int = 500
-    reason: str = ""
-    message: str = ""
-
-
 _LINES = decoding.Decoder(_Line)
-_STATUSES = decoding.Decoder(_Status)
 
 
 async def watch(
@@ -72,8 +65,8 @@ async def watch(
     """Yield the events after `resource_version`, which is that of a list or of an event.
 
     Ends when the server ends the watch, or the connection breaks between two events. Raises Expired (410),
-    client.ApiError (other ERROR events and refusals), Broken (it was silent for too long, broke within an event, or
-    sent what is none), client.Unreachable (no connection), and what `decode` raises, which gets the object's JSON.
+    errors.ApiError (other ERROR events and refusals), Broken (it was silent for too long, broke within an event, or
+    sent what is none), errors.Unreachable (no connection), and what `decode` raises, which gets the object's JSON.
     """
     seconds = round(backoff.between(*WATCH_SECONDS))
     query = {
@@ -99,7 +92,7 @@ async def watch(
                     raise Broken(f"the watch was silent for {seconds + silence:g} s") from error
                 for line in lines.cut(piece):
                     yield _event(line, decode)
-    except client.ApiError as error:
+    except errors.ApiError as error:
         if error.status == 410:
             raise Expired(error.message) from error
         raise
@@ -109,8 +102,8 @@ def _event(line: bytes, decode: Callable[[bytes], T]) -> Event[T]:
     try:
         kind, body = _split(line)
         if kind == "ERROR":
-            status = _STATUSES.decode(body)
-            raise client.ApiError(status.code, status.reason, status.message or "the watch failed")
+            status = errors.status_of(body)
+            raise errors.ApiError(status.code, status.reason, status.message or "the watch failed")
         if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
             raise Broken(f"the watch sent an event of unknown type '{decoding.shown(kind)}'")
         version = decoding.version(body)

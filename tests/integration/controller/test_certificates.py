@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from swapwarden.api import names
 from swapwarden.controller import certificates, pairs, rotation
-from swapwarden.kube import client, config
+from swapwarden.kube import client, config, errors
 
 from testbed.base import paths
 from testbed.product.controller import Controller
@@ -68,7 +68,7 @@ async def look_thrice(keeper: certificates.Keeper) -> None:
     for _ in range(3):
         try:
             await keeper.look(term())
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status != 409:
                 raise
 

@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 import pytest
-from swapwarden.kube import client, config
+from swapwarden.kube import client, config, errors
 
 from testbed.controlplane import pki
 from testbed.controlplane.servers import ControlPlane
@@ -22,7 +22,7 @@ def body(content: Json) -> bytes:
 
 
 async def refused(request: Any) -> tuple[int, str]:
-    with pytest.raises(client.ApiError) as caught:
+    with pytest.raises(errors.ApiError) as caught:
         await request
     return caught.value.status, caught.value.reason
 
@@ -62,7 +62,7 @@ async def test_connections_that_were_cut_are_replaced(api: client.Client, maps: 
 async def test_an_answer_that_is_cut(api: client.Client, maps: ConfigMaps, proxy: Proxy) -> None:
     maps.create("large", "x" * 500_000)
     proxy.cut_after(100_000)
-    with pytest.raises(client.Unreachable, match=r"the answer was cut off|the connection broke"):
+    with pytest.raises(errors.Unreachable, match=r"the answer was cut off|the connection broke"):
         await api.get(maps.path)
     assert len(await api.get(maps.path)) > 500_000
 
@@ -71,7 +71,7 @@ async def test_a_restart(own: ControlPlane, api: client.Client, maps: ConfigMaps
     await api.get(maps.path)
     own.stop_apiserver()
     try:
-        with pytest.raises(client.Unreachable):
+        with pytest.raises(errors.Unreachable):
             await api.get(maps.path)
     finally:
         await asyncio.to_thread(own.start_apiserver)
@@ -82,7 +82,7 @@ async def test_a_server_that_hangs(own: ControlPlane, api: client.Client, maps: 
     await api.get(maps.path)
     own.pause()
     try:
-        with pytest.raises(client.Unreachable, match=r"no answer from 127.0.0.1:\d+ within 0.3 s to GET"):
+        with pytest.raises(errors.Unreachable, match=r"no answer from 127.0.0.1:\d+ within 0.3 s to GET"):
             await api.get(maps.path, timeout=0.3)
     finally:
         own.resume()
@@ -140,7 +140,7 @@ async def test_a_server_that_is_somebody_else(own: ControlPlane, tmp_path: pathl
         (dataclasses.replace(admin, ca_data=None), "certificate verify failed"),
     ):
         async with client.Client(cfg, user_agent="test") as api:
-            with pytest.raises(client.Unreachable, match=why):
+            with pytest.raises(errors.Unreachable, match=why):
                 await api.get("/version")
 
 
@@ -163,5 +163,5 @@ async def test_tls_asked_of_a_server_without(tmp_path: pathlib.Path) -> None:
     port = server.sockets[0].getsockname()[1]
     cfg = config.Config(server=f"https://127.0.0.1:{port}", ca_data=pki.Authority(tmp_path).certificate.read_text())
     async with server, client.Client(cfg, user_agent="test") as api:
-        with pytest.raises(client.Unreachable, match=f"cannot connect to 127.0.0.1:{port}"):
+        with pytest.raises(errors.Unreachable, match=f"cannot connect to 127.0.0.1:{port}"):
             await api.get("/version")

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from swapwarden.kube import client, watch
+from swapwarden.kube import client, errors, watch
 
 from testbed.controlplane.servers import ControlPlane
 from tests.integration.kube.conftest import ConfigMaps
@@ -99,7 +99,7 @@ async def test_a_cut_loses_nothing(api: client.Client, maps: ConfigMaps, proxy: 
     while len(names) < 20:
         proxy.cut_after(15_000)
         async with asyncio.timeout(10):
-            with contextlib.suppress(client.Unreachable):
+            with contextlib.suppress(errors.Unreachable):
                 async for event in following(api, maps, version):
                     names.append(said(event)[1])
                     version = event.resource_version
@@ -117,7 +117,7 @@ async def test_silence(api: client.Client, maps: ConfigMaps, proxy: Proxy) -> No
     maps.create("a")
     await asyncio.wait_for(waiting, 5)
     proxy.stall()
-    with pytest.raises(client.Unreachable, match=r"the watch was silent for 1\.1 s"):
+    with pytest.raises(errors.Unreachable, match=r"the watch was silent for 1\.1 s"):
         await asyncio.wait_for(anext(events), 5)
 
 
@@ -140,6 +140,6 @@ async def test_versions_too_old(own: ControlPlane, api: client.Client, maps: Con
 
 
 async def test_a_collection_that_is_not_there(api: client.Client) -> None:
-    with pytest.raises(client.ApiError) as caught:
+    with pytest.raises(errors.ApiError) as caught:
         await anext(watch.watch(api, "/apis/nobody.example.com/v1/things", resource_version="", decode=json.loads))
     assert caught.value.status == 404

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from swapwarden.kube import client, config
+from swapwarden.kube import client, config, errors
 
 from testbed.controlplane.servers import ControlPlane
 
@@ -70,9 +70,9 @@ def causes(answer: Json) -> dict[str, str]:
 
 async def many(
     control_plane: ControlPlane, requests: Sequence[tuple[str, str, Json]], *, dry_run: bool = False
-) -> list[Json | client.ApiError]:
+) -> list[Json | errors.ApiError]:
     """Method, path and body of each request, all asked over a few connections that stay open; their answers."""
-    answers: list[Json | client.ApiError] = [{}] * len(requests)
+    answers: list[Json | errors.ApiError] = [{}] * len(requests)
     waiting = iter(enumerate(requests))
     params = {"dryRun": "All"} if dry_run else {}
     cfg = config.load(str(control_plane.kubeconfig))
@@ -85,7 +85,7 @@ async def many(
                 try:
                     answer = await api.request(method, where, params=params, body=sent, content_type=kind)
                     answers[number] = json.loads(answer)
-                except client.ApiError as error:
+                except errors.ApiError as error:
                     answers[number] = error
 
         await asyncio.gather(*(worker() for _ in range(8)))

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Self
 
-from swapwarden.kube import client, config
+from swapwarden.kube import client, config, errors
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product.webhook import Webhook
@@ -120,7 +120,7 @@ class Load:
             asked = time.monotonic()
             try:
                 made = json.loads(await api.post(pods.path(self._namespace), body, params={"dryRun": "All"}))
-            except (client.ApiError, client.Unreachable) as error:
+            except errors.KubeError as error:
                 self.failures.append(str(error))
             else:
                 assert made["spec"]["affinity"]

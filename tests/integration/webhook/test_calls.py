@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from swapwarden.api import names
-from swapwarden.kube import client
+from swapwarden.kube import errors
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import helm, manifests
@@ -36,7 +36,7 @@ async def test_pods_without_policy_cost_no_call(crds: ControlPlane, webhook: Web
     foreign = [None, {}, {"example.com/swap-policy": "x"}, {"swapwarden.dev": "y"}]
     bodies = [pods.pod(f"pod-{number}", foreign[number % 4]) for number in range(COUNT)]
     made = await pods.many(crds, [("POST", pods.path(plain), body) for body in bodies])
-    assert [each for each in made if isinstance(each, client.ApiError)] == []
+    assert [each for each in made if isinstance(each, errors.ApiError)] == []
     changes = [
         (
             "PATCH",
@@ -46,7 +46,7 @@ async def test_pods_without_policy_cost_no_call(crds: ControlPlane, webhook: Web
         for number in range(COUNT)
     ]
     changed = await pods.many(crds, changes)
-    assert [each for each in changed if isinstance(each, client.ApiError)] == []
+    assert [each for each in changed if isinstance(each, errors.ApiError)] == []
     assert webhook.metric(pods.CALLS) == calls
     assert webhook.metric("swapwarden_webhook_bad_requests_total") == 0
     # The counter would have told.

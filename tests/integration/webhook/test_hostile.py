@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from swapwarden.kube import client, config
+from swapwarden.kube import client, config, errors
 from swapwarden.webhook import bodies
 
 from testbed.controlplane.servers import ControlPlane
@@ -70,7 +70,7 @@ async def asked_again_and_again(
             try:
                 await api.post(path, body, params={"dryRun": "All"})
                 statuses.append(201)
-            except client.ApiError as error:
+            except errors.ApiError as error:
                 statuses.append(error.status)
 
     askers = [asyncio.create_task(ask()) for _ in range(clients)]
@@ -97,7 +97,7 @@ async def test_one_tenants_costly_pods_refuse_nobody_elses(
                 ("POST", pods.path(other), pods.pod(f"web-{n}", {pods.POLICY: "Preferred"})) for n in range(OTHERS)
             ]
             answers = await pods.many(crds, asked, dry_run=True)
-        assert [each for each in answers if isinstance(each, client.ApiError)] == []
+        assert [each for each in answers if isinstance(each, errors.ApiError)] == []
         assert len(statuses) > before, "the tenant asked all the while"
     assert own.metric("swapwarden_webhook_bad_requests_total", code="500") == 0
 
@@ -277,6 +277,6 @@ async def large_pods(control_plane: ControlPlane, namespace: str) -> list[int]:
                     pods.path(namespace), json.dumps(pod).encode(), params={"dryRun": "All", "timeout": "4s"}
                 )
                 statuses.append(201)
-            except client.ApiError as error:
+            except errors.ApiError as error:
                 statuses.append(error.status)
     return statuses

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names
-from swapwarden.kube import client
+from swapwarden.kube import errors
 from swapwarden.webhook import admission as webhook
 from swapwarden.webhook import review
 
@@ -256,10 +256,10 @@ async def test_pods_of_all_kinds_fare_as_the_webhooks_code_says(crds: ControlPla
     verdicts = {True: 0, False: 0}
     for (default, body), answer in zip(cases, await pods.many(crds, asked, dry_run=True), strict=True):
         wanted = webhook.admit(review.decode(reviews.raw(body)), default)
-        refused = isinstance(answer, client.ApiError)
+        refused = isinstance(answer, errors.ApiError)
         assert refused is not wanted.allowed, (default, body, answer)
         verdicts[refused] += 1
-        if isinstance(answer, client.ApiError):
+        if isinstance(answer, errors.ApiError):
             assert answer.status in {403, admission.refuses_with}
             assert wanted.status is not None
             fields = {cause.field for cause in wanted.status.details.causes}

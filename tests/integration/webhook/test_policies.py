@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from swapwarden.kube import client
+from swapwarden.kube import errors
 from swapwarden.policy import vocabulary
 from swapwarden.webhook import review, rules
 
@@ -177,7 +177,7 @@ async def test_the_webhook_and_the_policy_agree_on_every_value(crds: ControlPlan
     refused = 0
     for found, answer in zip(cases, answers, strict=True):
         wanted = refused_by_webhook(found)
-        if isinstance(answer, client.ApiError):
+        if isinstance(answer, errors.ApiError):
             refused += 1
             assert answer.status == 403, (found, answer)
             # Values may hold anything, so that keys are looked for where a message of ours begins.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from swapwarden.api import names
 from swapwarden.controller import features
-from swapwarden.kube import client, informer
+from swapwarden.kube import errors, informer
 
 from tests.unit.kube.scripted import until
 
@@ -32,7 +32,7 @@ class Api:
         if self.failures:
             raise self.failures.pop()
         if not self.resources:
-            raise client.ApiError(404, "NotFound", "the server could not find the requested resource")
+            raise errors.ApiError(404, "NotFound", "the server could not find the requested resource")
         return json.dumps({"kind": "APIResourceList", "resources": [{"name": n} for n in self.resources]}).encode()
 
 
@@ -154,7 +154,7 @@ async def test_a_definition_that_comes_and_goes_is_followed() -> None:
 
 async def test_a_look_that_failed_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(Api("nodefeatures"), Auto)
-    bench.api.failures = [client.ApiError(503, "ServiceUnavailable", "busy"), client.Unreachable("no answer")]
+    bench.api.failures = [errors.ApiError(503, "ServiceUnavailable", "busy"), errors.Unreachable("no answer")]
     before = features.FAILURES.value()
     async with bench.runs():
         await until(lambda: Informer.made)

@@ -21,7 +21,7 @@ from swapwarden.controller import (
 )
 from swapwarden.controller.notices import pod_plan, pod_violations
 from swapwarden.controller.term import Term
-from swapwarden.kube import backoff, client
+from swapwarden.kube import backoff, client, errors
 from swapwarden.policy import nodes, pods
 
 from tests.unit.controller.objects import Led, term
@@ -262,7 +262,7 @@ async def test_who_does_not_lead_writes_nothing_and_begins_anew_with_all(bench: 
 
 
 @pytest.mark.parametrize(
-    "error", [client.Unreachable("cut"), client.ApiError(500, "", "broken")], ids=["unreachable", "broken"]
+    "error", [errors.Unreachable("cut"), errors.ApiError(500, "", "broken")], ids=["unreachable", "broken"]
 )
 async def test_what_fails_is_tried_again_after_a_while(bench: Bench, error: Exception) -> None:
     bench.has(told(), with_enforced(None))
@@ -274,7 +274,7 @@ async def test_what_fails_is_tried_again_after_a_while(bench: Bench, error: Exce
 async def test_what_one_pod_is_refused_keeps_no_other_waiting(bench: Bench) -> None:
     other = msgspec.structs.replace(X, key="y", uid="y", name="pod-y")
     bench.has(told(pods={**PLANNED, "y": PLANNED["x"]}), with_enforced(None), other)
-    bench.api.refuse = [client.ApiError(403, "", "denied by somebody's policy")]
+    bench.api.refuse = [errors.ApiError(403, "", "denied by somebody's policy")]
     written = await bench.look()
     assert written[0][0] == "/api/v1/namespaces/default/pods/pod-y/status"
     assert (PATH, "True", "PolicyDisabled") in written
@@ -307,7 +307,7 @@ async def test_a_write_that_hangs_keeps_no_other_waiting(bench: Bench) -> None:
 
 async def test_what_fails_is_not_written_late_where_the_pod_needs_it_no_more(bench: Bench) -> None:
     bench.has(told(violation("WriteFailed")), with_enforced("True"))
-    bench.api.refuse = [client.ApiError(403, "", "denied by somebody's policy")]
+    bench.api.refuse = [errors.ApiError(403, "", "denied by somebody's policy")]
 
     def recovers() -> None:
         bench.has(newer(told(), version=9))
@@ -319,7 +319,7 @@ async def test_what_fails_is_not_written_late_where_the_pod_needs_it_no_more(ben
 
 async def test_of_what_failed_and_is_needed_no_more_nothing_is_kept(bench: Bench) -> None:
     bench.has(told(violation("WriteFailed")), with_enforced("True"))
-    bench.api.refuse = [client.ApiError(403, "", "denied by somebody's policy", retry_after=0.02)]
+    bench.api.refuse = [errors.ApiError(403, "", "denied by somebody's policy", retry_after=0.02)]
     async with bench.running():
         bench.made.nudge("n")
         await until(lambda: bench.made._backoffs)
@@ -376,7 +376,7 @@ async def test_a_node_that_cannot_be_judged_is_counted_and_keeps_no_other_waitin
 @pytest.mark.parametrize("status", [404, 409])
 async def test_a_pod_that_is_gone_is_no_failure(bench: Bench, status: int) -> None:
     bench.has(told(), with_enforced(None))
-    bench.api.refuse = [client.ApiError(status, "", "gone")]
+    bench.api.refuse = [errors.ApiError(status, "", "gone")]
     assert await bench.look() == []
     assert bench.waits == []
 

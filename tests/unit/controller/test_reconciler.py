@@ -15,7 +15,7 @@ from swapwarden.api import names, state
 from swapwarden.controller import cluster, crdfields, enforcement, features, reconciler, rows, throttle
 from swapwarden.controller.notices import left_out
 from swapwarden.controller.term import Term, TermOver
-from swapwarden.kube import client, events
+from swapwarden.kube import client, errors, events
 from swapwarden.policy import profiles
 
 from tests.unit.controller.objects import Led, node, profile, state_object, state_row, term
@@ -248,7 +248,7 @@ async def test_a_conflict_about_what_is_known_is_not_tried_again_at_once(bench: 
     bench.pod_comes()
     bench.server.answer(failure(409, "Conflict", "too many writers"))
     bench.server.answer(reply(state_object(row)))
-    with pytest.raises(client.ApiError, match="too many writers"):
+    with pytest.raises(errors.ApiError, match="too many writers"):
         await bench.reconcile()
     assert bench.again == []
 
@@ -267,7 +267,7 @@ async def test_another_refusal_does_not_depose(bench: Bench) -> None:
     bench.planned()
     bench.pod_comes()
     bench.server.answer(failure(422, "Invalid", "spec.pods: Too many"))
-    with pytest.raises(client.ApiError, match="Too many"):
+    with pytest.raises(errors.ApiError, match="Too many"):
         await bench.reconcile()
 
 
@@ -275,7 +275,7 @@ async def test_a_write_whose_answer_is_lost_is_tried_again_as_it_was(bench: Benc
     bench.planned(version=3)
     bench.pod_comes()
     bench.server.answer(CUT)
-    with pytest.raises(client.Unreachable):
+    with pytest.raises(errors.Unreachable):
         await bench.reconcile()
     lost = bench.server.requests[-1]
     bench.server.answer(answer(5))
@@ -290,11 +290,11 @@ async def test_writes_are_counted_by_answer(bench: Bench) -> None:
     before = counts()
     bench.pod_comes()
     bench.server.answer(failure(422, "Invalid", "no"))
-    with pytest.raises(client.ApiError):
+    with pytest.raises(errors.ApiError):
         await bench.reconcile()
     bench.server.answer(CUT)  # a kept connection that is closed is no failure yet
     bench.server.answer(CUT)
-    with pytest.raises(client.Unreachable):
+    with pytest.raises(errors.Unreachable):
         await bench.reconcile()
     bench.server.answer(answer(1))
     await bench.reconcile()
@@ -339,7 +339,7 @@ async def test_labels_that_are_refused_are_tried_again(bench: Bench) -> None:
     bench.planned()
     bench.known.node_changed("node-1", None, node())
     bench.server.answer(failure(403, "Forbidden", "the controller may only change labels of a node"))
-    with pytest.raises(client.ApiError, match="may only change labels"):
+    with pytest.raises(errors.ApiError, match="may only change labels"):
         await bench.reconcile()
 
 
@@ -501,7 +501,7 @@ async def test_labels_of_before_stay_on_the_node_until_nfd_has_them_and_go_in_ti
 async def test_a_nodefeature_that_is_gone_without_a_word_is_made_anew(asking: Bench) -> None:
     asking.features.wrote(features.decode(json.dumps(feature({})).encode()))
     asking.server.answer(failure(404, "NotFound", "gone"))
-    with pytest.raises(client.ApiError, match="gone"):
+    with pytest.raises(errors.ApiError, match="gone"):
         await asking.reconcile()
     asking.server.answer(reply(feature(LABELED, 2)))
     [made] = await asking.reconcile()
@@ -566,7 +566,7 @@ async def test_an_extended_resource_that_is_refused_is_tried_again(bench: Bench)
     bench.known.profiles_changed({"p": OFFERING})
     bench.planned(version=1, applied=True, observed=1)
     bench.server.answer(failure(403, "Forbidden", "no rights"))
-    with pytest.raises(client.ApiError, match="no rights"):
+    with pytest.raises(errors.ApiError, match="no rights"):
         await bench.reconcile()
     bench.server.answer(failure(409, "Conflict", "uid"))
     await bench.reconcile()
@@ -666,7 +666,7 @@ async def test_nobody_is_told_of_a_write_that_failed(bench: Bench) -> None:
     bench.no_swap()
     bench.pod_comes("limited", swap_limit="1Gi")
     bench.server.answer(failure(500, "InternalError", "no"))
-    with pytest.raises(client.ApiError):
+    with pytest.raises(errors.ApiError):
         await bench.reconcile()
     bench.server.answer(failure(409, "AlreadyExists", "there is one"))
     bench.server.answer(answer(2))
@@ -707,7 +707,7 @@ async def test_a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_
     bench.planned()
     bench.pod_comes()
     bench.server.answer(failure(429, "TooManyRequests", "later", **header))
-    with pytest.raises(client.ApiError, match="later"):
+    with pytest.raises(errors.ApiError, match="later"):
         await bench.reconcile()
     assert bench.writes.wait() == pytest.approx(seconds + 1 / RATE)
 
@@ -836,7 +836,7 @@ async def test_a_state_is_made_at_an_older_definition(bench: Bench) -> None:
 
 async def test_another_refusal_is_no_older_definition(bench: Bench) -> None:
     bench.server.answer(failure(422, "Invalid", "spec.pods: Too many"))
-    with pytest.raises(client.ApiError, match="Too many"):
+    with pytest.raises(errors.ApiError, match="Too many"):
         await bench.reconcile()
     assert crdfields.LACKING.value() == 0
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from swapwarden.controller import restoring
-from swapwarden.kube import client, events
+from swapwarden.kube import errors, events
 
 
 class Api:
@@ -18,7 +18,7 @@ class Api:
     async def get(self, path: str, **_: Any) -> bytes:
         self.paths.append(path)
         if isinstance(self.answer, int):
-            raise client.ApiError(self.answer, "", "refused")
+            raise errors.ApiError(self.answer, "", "refused")
         metadata = {"uid": "u", "resourceVersion": str(len(self.paths))}
         return json.dumps({"metadata": metadata, "data": self.answer}).encode()
 
@@ -71,6 +71,6 @@ async def test_where_the_config_map_is_gone_what_was_said_last_holds() -> None:
 
 async def test_a_look_that_failed_says_nothing() -> None:
     bench = Bench({})
-    with pytest.raises(client.ApiError):
+    with pytest.raises(errors.ApiError):
         await bench.look(500)
     assert not bench.order.synced.is_set()

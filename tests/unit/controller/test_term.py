@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from swapwarden.controller.term import LANDING_SECONDS, Term, TermOver
-from swapwarden.kube import client
+from swapwarden.kube import errors
 
 from tests.unit.controller.objects import Led, term
 from tests.unit.kube.scripted import until
@@ -157,11 +157,11 @@ async def test_a_term_that_nothing_is_written_in_drains_at_once() -> None:
 @pytest.mark.parametrize(
     ("error", "unsure"),
     [
-        (client.Unreachable("no answer from api:443 within 10 s"), True),
-        (client.ApiError(504, "Timeout", "the request did not complete in time"), True),
-        (client.ApiError(500, "InternalError", "etcdserver: request timed out"), True),
-        (client.ApiError(422, "Invalid", "a newer controller leads"), False),
-        (client.ApiError(409, "Conflict", "it is another one now"), False),
+        (errors.Unreachable("no answer from api:443 within 10 s"), True),
+        (errors.ApiError(504, "Timeout", "the request did not complete in time"), True),
+        (errors.ApiError(500, "InternalError", "etcdserver: request timed out"), True),
+        (errors.ApiError(422, "Invalid", "a newer controller leads"), False),
+        (errors.ApiError(409, "Conflict", "it is another one now"), False),
     ],
     ids=str,
 )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.kube import backoff
+from swapwarden.kube import backoff, errors
 
 
 @pytest.fixture
@@ -42,6 +42,24 @@ def test_waits_lie_between_nothing_and_the_bound(first: float, longest: float, f
     made.failures = failures
     assert 0 <= made.next() <= min(longest, first * 2.0**failures)
     assert made.failures == failures + 1
+
+
+@pytest.mark.usefixtures("bounds")
+@pytest.mark.parametrize(
+    ("error", "wait"),
+    [
+        (errors.ApiError(429, "TooManyRequests", "later", retry_after=7.0), 7.0),
+        (errors.ApiError(503, "", "later", retry_after=0.1), 0.5),
+        (errors.ApiError(500, "", "broken"), 0.5),
+        (errors.Unreachable("no route"), 0.5),
+        (ValueError("not of the API server"), 0.5),
+    ],
+    ids=str,
+)
+def test_the_wait_after_an_error_is_no_shorter_than_the_server_asks_for(error: Exception, wait: float) -> None:
+    made = backoff.Backoff(0.5, 5.0)
+    assert made.after(error) == wait
+    assert made.failures == 1
 
 
 def test_two_loops_do_not_come_back_together() -> None:

@@ -8,7 +8,7 @@ import socket
 import time
 
 import pytest
-from swapwarden.kube import client, config
+from swapwarden.kube import client, config, errors
 
 from tests.unit.kube.scripted import CUT, END, HANG, RESET, STREAM, Scripted, chunk, failure, head, plain, reply, until
 
@@ -78,7 +78,7 @@ async def test_connections_are_kept(server: Scripted, api: client.Client, answer
 async def test_errors_keep_the_connection(server: Scripted, api: client.Client) -> None:
     server.answer(failure(404, "NotFound", "no such thing"))
     server.answer(reply({}))
-    with pytest.raises(client.ApiError):
+    with pytest.raises(errors.ApiError):
         await api.get("/x")
     await api.get("/x")
     assert server.connections == 1
@@ -144,7 +144,7 @@ async def test_one_stale_connection_is_enough(server: Scripted, api: client.Clie
         go.set()
     server.answer(CUT)
     server.answer(CUT)
-    with pytest.raises(client.Unreachable, match="the connection broke: closed by the server"):
+    with pytest.raises(errors.Unreachable, match="the connection broke: closed by the server"):
         await api.get("/y")
     assert [request.connection for request in server.requests[3:]] == [3, 4]
 
@@ -155,7 +155,7 @@ async def test_a_fresh_connection_that_is_closed_is_not_tried_again(
 ) -> None:
     server.answer(end)  # type: ignore[arg-type]  # parametrized
     server.answer(plain(b"1"))
-    with pytest.raises(client.Unreachable, match="the connection broke"):
+    with pytest.raises(errors.Unreachable, match="the connection broke"):
         await api.get("/x")
     assert len(server.requests) == 1
 
@@ -167,7 +167,7 @@ async def test_a_kept_connection_that_breaks_within_the_head_is_not_tried_again(
     server.answer(plain(b"1"))
     server.answer(b"HTTP/1.1 2", CUT)
     await api.get("/x")
-    with pytest.raises(client.Unreachable, match="the connection broke"):
+    with pytest.raises(errors.Unreachable, match="the connection broke"):
         await api.post("/x", b"{}")
     assert len(server.requests) == 2
 
@@ -183,7 +183,7 @@ async def test_a_kept_connection_that_breaks_within_the_head_is_not_tried_again(
 )
 async def test_an_answer_cut_off_is_none(server: Scripted, api: client.Client, parts: tuple[bytes, object]) -> None:
     server.answer(*parts)  # type: ignore[arg-type]  # parametrized
-    with pytest.raises(client.Unreachable, match="the answer was cut off"):
+    with pytest.raises(errors.Unreachable, match="the answer was cut off"):
         await api.get("/x")
 
 
@@ -192,7 +192,7 @@ async def test_waiting_ends(server: Scripted, api: client.Client) -> None:
     server.answer(plain(b"0123456789")[:-1], HANG)
     server.answer(plain(b"1"))
     for _ in range(2):
-        with pytest.raises(client.Unreachable, match=r"no answer from 127.0.0.1:\d+ within 0.05 s to GET /x"):
+        with pytest.raises(errors.Unreachable, match=r"no answer from 127.0.0.1:\d+ within 0.05 s to GET /x"):
             await api.get("/x", timeout=0.05)
     assert await api.get("/x") == b"1"
     assert server.connections == 3
@@ -204,7 +204,7 @@ async def test_waiting_for_a_turn_counts(server: Scripted) -> None:
     async with made(server, connections=1) as api:
         first = asyncio.create_task(api.get("/slow"))
         await server.seen(1)
-        with pytest.raises(client.Unreachable, match=r"within 0\.05 s"):
+        with pytest.raises(errors.Unreachable, match=r"within 0\.05 s"):
             await api.get("/x", timeout=0.05)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
@@ -276,7 +276,7 @@ async def test_bodies_are_bounded(server: Scripted, api: client.Client, monkeypa
     server.answer(plain(bytes(1024 * 1024)))
     server.answer(plain(bytes(1024 * 1024 + 1)))
     assert len(await api.get("/x")) == 1024 * 1024
-    with pytest.raises(client.TooLarge, match="the answer is larger than 1 MiB"):
+    with pytest.raises(errors.TooLarge, match="the answer is larger than 1 MiB"):
         await api.get("/x")
 
 
@@ -289,13 +289,13 @@ def test_the_largest_object_fits() -> None:
 def test_an_error_that_is_nested_deeply(levels: int) -> None:
     nested = b"[" * levels + b"]" * levels
     for body in (nested, b'{"reason":"Bad","message":"no","details":%s}' % nested, b'{"message":%s}' % nested):
-        error = client.api_error(400, body)
+        error = errors.api_error(400, body)
         assert error.status == 400
         assert len(error.message) < 1000
 
 
 def test_the_message_of_an_error_is_bounded() -> None:
-    error = client.api_error(400, b'{"reason":"%s","message":"%s"}' % (b"r" * 2_000_000, b"m" * 2_000_000))
+    error = errors.api_error(400, b'{"reason":"%s","message":"%s"}' % (b"r" * 2_000_000, b"m" * 2_000_000))
     assert len(str(error)) < 40_000
     assert error.message.startswith("mmm")
 
@@ -312,7 +312,7 @@ def test_the_message_of_an_error_is_bounded() -> None:
 )
 async def test_headers_are_bounded(server: Scripted, api: client.Client, start: bytes) -> None:
     server.answer(start, b"a" * 70_000, HANG)
-    with pytest.raises(client.Unreachable, match=r"header is larger than 64 KiB|not HTTP"):
+    with pytest.raises(errors.Unreachable, match=r"header is larger than 64 KiB|not HTTP"):
         await api.get("/x", timeout=5)
 
 
@@ -330,13 +330,13 @@ async def test_headers_are_bounded(server: Scripted, api: client.Client, start: 
 )
 async def test_what_is_not_http_is_no_answer(server: Scripted, api: client.Client, answer: bytes) -> None:
     server.answer(answer, HANG)
-    with pytest.raises(client.Unreachable, match="the answer is not HTTP"):
+    with pytest.raises(errors.Unreachable, match="the answer is not HTTP"):
         await api.get("/x", timeout=5)
 
 
 async def test_an_interim_answer_is_no_answer(server: Scripted, api: client.Client) -> None:
     server.answer(head(103))
-    with pytest.raises(client.Unreachable, match="interim"):
+    with pytest.raises(errors.Unreachable, match="interim"):
         await api.get("/x", timeout=5)
 
 
@@ -346,7 +346,7 @@ async def test_nobody_listens(api: client.Client) -> None:
         port = taken.getsockname()[1]
         cfg = config.Config(server=f"http://127.0.0.1:{port}")
         async with client.Client(cfg, user_agent="test") as other:
-            with pytest.raises(client.Unreachable, match=f"cannot connect to 127.0.0.1:{port}"):
+            with pytest.raises(errors.Unreachable, match=f"cannot connect to 127.0.0.1:{port}"):
                 await other.get("/x")
     assert api
 
@@ -360,17 +360,17 @@ async def test_connecting_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> Non
         first.connect(full.getsockname())
         cfg = config.Config(server=f"http://127.0.0.1:{full.getsockname()[1]}")
         async with client.Client(cfg, user_agent="test") as other:
-            with pytest.raises(client.Unreachable, match=r"within 0\.05 s"):
+            with pytest.raises(errors.Unreachable, match=r"within 0\.05 s"):
                 await other.get("/x")
 
 
 async def test_an_error_says_what_the_server_said(server: Scripted, api: client.Client) -> None:
     server.answer(failure(409, "Conflict", "the object has been modified"))
-    with pytest.raises(client.ApiError) as caught:
+    with pytest.raises(errors.ApiError) as caught:
         await api.put("/x", b"{}")
     assert (caught.value.status, caught.value.reason) == (409, "Conflict")
     assert str(caught.value) == "the object has been modified (409 Conflict)"
-    assert caught.value.retry_after is None
+    assert caught.value.retry_after == 0.0
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ async def test_an_error_says_what_the_server_said(server: Scripted, api: client.
 )
 async def test_an_error_that_is_no_status(server: Scripted, api: client.Client, body: bytes, message: str) -> None:
     server.answer(plain(body, 502))
-    with pytest.raises(client.ApiError) as caught:
+    with pytest.raises(errors.ApiError) as caught:
         await api.get("/x")
     assert str(caught.value) == message
 
@@ -397,23 +397,23 @@ async def test_an_error_that_is_no_status(server: Scripted, api: client.Client, 
         ("7", 7.0),
         ("0", 0.0),
         ("99999999999", 60.0),
-        ("soon", None),
-        ("-1", None),
+        ("soon", 0.0),
+        ("-1", 0.0),
         ("Mon, 01 Jan 2024 00:00:00 GMT", 0.0),
     ],
 )
 async def test_the_server_says_when_to_come_back(
-    server: Scripted, api: client.Client, header: str, seconds: float | None
+    server: Scripted, api: client.Client, header: str, seconds: float
 ) -> None:
     server.answer(failure(429, "TooManyRequests", "slow down", Retry_After=header))
-    with pytest.raises(client.ApiError) as caught:
+    with pytest.raises(errors.ApiError) as caught:
         await api.get("/x")
     assert caught.value.retry_after == seconds
 
 
 async def test_the_server_says_when_to_come_back_as_a_date(server: Scripted, api: client.Client) -> None:
     server.answer(plain(b"", 503, Retry_After=email.utils.formatdate(time.time() + 30, usegmt=True)))
-    with pytest.raises(client.ApiError) as caught:
+    with pytest.raises(errors.ApiError) as caught:
         await api.get("/x")
     assert caught.value.retry_after == pytest.approx(30, abs=2)
 
@@ -442,7 +442,7 @@ async def test_a_refused_token_is_tried_twice_and_no_more(server: Scripted, tmp_
     for _ in range(2):
         server.answer(failure(401, "Unauthorized", "Unauthorized"))
     async with made(server, config.TokenFile(path)) as api:
-        with pytest.raises(client.ApiError, match="401 Unauthorized"):
+        with pytest.raises(errors.ApiError, match="401 Unauthorized"):
             await api.get("/x")
     assert len(server.requests) == 2
 
@@ -464,7 +464,7 @@ async def test_a_static_token_is_tried_once(server: Scripted) -> None:
     server.answer(failure(401, "Unauthorized", "Unauthorized"))
     cfg = config.Config(server=server.url, static_token="secret")
     async with client.Client(cfg, user_agent="test") as api:
-        with pytest.raises(client.ApiError):
+        with pytest.raises(errors.ApiError):
             await api.get("/x")
     assert len(server.requests) == 1
 
@@ -485,7 +485,7 @@ async def test_a_token_replaced_on_disk_is_used_within_a_second(server: Scripted
 
 async def test_without_a_token_nothing_is_sent(tmp_path: pathlib.Path, server: Scripted) -> None:
     async with made(server, config.TokenFile(tmp_path / "absent")) as api:
-        with pytest.raises(config.ConfigError, match="cannot read the token file"):
+        with pytest.raises(errors.ConfigError, match="cannot read the token file"):
             await api.get("/x")
     assert server.requests == []
 
@@ -540,7 +540,7 @@ async def test_who_reads_slowly_holds_up_the_server(server: Scripted, api: clien
 
 async def test_a_stream_must_begin_in_time(server: Scripted, api: client.Client) -> None:
     server.answer(HANG)
-    with pytest.raises(client.Unreachable, match=r"within 0\.05 s"):
+    with pytest.raises(errors.Unreachable, match=r"within 0\.05 s"):
         async with api.stream("/x", timeout=0.05):
             raise AssertionError
 
@@ -548,7 +548,7 @@ async def test_a_stream_must_begin_in_time(server: Scripted, api: client.Client)
 async def test_a_refused_stream_keeps_its_connection(server: Scripted, api: client.Client) -> None:
     server.answer(failure(403, "Forbidden", "you may not"))
     server.answer(plain(b"1"))
-    with pytest.raises(client.ApiError, match="you may not"):
+    with pytest.raises(errors.ApiError, match="you may not"):
         async with api.stream("/x"):
             raise AssertionError
     await api.get("/x")
@@ -568,9 +568,9 @@ async def test_requests_are_counted(server: Scripted, api: client.Client) -> Non
     server.answer(CUT)
     await api.get("/x")
     for timeout in (5, 0.05, 5):
-        with pytest.raises((client.ApiError, client.Unreachable)):
+        with pytest.raises(errors.KubeError):
             await api.get("/x", timeout=timeout)
-    with pytest.raises(client.Unreachable):
+    with pytest.raises(errors.Unreachable):
         async with api.stream("/x"):
             raise AssertionError
     assert [now - then for now, then in zip(counted(), before, strict=True)] == [1, 1, 1, 1, 1]
@@ -593,7 +593,7 @@ async def test_a_request_that_is_given_up_is_taken_back_from_the_kernel() -> Non
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         async with client.Client(config.Config(server=f"http://127.0.0.1:{port}"), user_agent="test") as api:
-            with pytest.raises(client.Unreachable):
+            with pytest.raises(errors.Unreachable):
                 await api.put("/x", b"{}", timeout=0.05)
             assert await ended == "reset"
 
@@ -612,6 +612,6 @@ async def test_the_servers_time_is_that_of_its_last_answer(server: Scripted, api
         found = api.server_time()
         assert found is None if seconds is None else found == pytest.approx(seconds, abs=5)
     server.answer(failure(500, "", "broken", Date="Thu, 01 Jan 2026 00:00:00 GMT"))
-    with pytest.raises(client.ApiError):
+    with pytest.raises(errors.ApiError):
         await api.get("/x")
     assert api.server_time() is not None, "an error has a date, too"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from cryptography.hazmat.primitives import serialization
-from swapwarden.kube import config
+from swapwarden.kube import config, errors
 
 from testbed.controlplane import pki
 
@@ -160,7 +160,7 @@ def test_a_token_file_goes_before_a_token(tmp_path: pathlib.Path) -> None:
 )
 def test_what_is_refused(tmp_path: pathlib.Path, cluster: Json, user: Json, message: str) -> None:
     path = kubeconfig(tmp_path, cluster, user)
-    with pytest.raises(config.ConfigError, match=message) as caught:
+    with pytest.raises(errors.ConfigError, match=message) as caught:
         config.from_kubeconfig(path)
     assert "hunter2" not in str(caught.value)
     assert "two" not in str(caught.value)
@@ -182,7 +182,7 @@ def test_what_is_refused(tmp_path: pathlib.Path, cluster: Json, user: Json, mess
 )
 def test_half_a_kubeconfig_is_refused(tmp_path: pathlib.Path, others: Json, message: str) -> None:
     path = kubeconfig(tmp_path, **others)
-    with pytest.raises(config.ConfigError, match=message):
+    with pytest.raises(errors.ConfigError, match=message):
         config.from_kubeconfig(path)
 
 
@@ -200,12 +200,12 @@ def test_what_is_no_kubeconfig(tmp_path: pathlib.Path, content: bytes | None, me
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(config.ConfigError, match=message):
+    with pytest.raises(errors.ConfigError, match=message):
         config.from_kubeconfig(path)
 
 
 def test_credentials_in_the_address_are_refused() -> None:
-    with pytest.raises(config.ConfigError, match="give a token instead") as caught:
+    with pytest.raises(errors.ConfigError, match="give a token instead") as caught:
         config.Config(server="https://admin:hunter2@10.0.0.1")
     assert "hunter2" not in str(caught.value)
 
@@ -240,7 +240,7 @@ def test_certificates_that_cannot_be_used(authority: pki.Authority, pair: pki.Ke
             key_data=authority.issue("other", "other").key.read_bytes(),
         ),
     }[what]()
-    with pytest.raises(config.ConfigError, match="the certificates for https://a cannot be used"):
+    with pytest.raises(errors.ConfigError, match="the certificates for https://a cannot be used"):
         made.ssl_context()
 
 
@@ -330,15 +330,15 @@ def test_a_pod_without_an_authority_trusts_nobody(
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     (service_account / "ca.crt").write_text("")
-    with pytest.raises(config.ConfigError, match="not in PEM form"):
+    with pytest.raises(errors.ConfigError, match="not in PEM form"):
         config.load()
     (service_account / "ca.crt").unlink()
-    with pytest.raises(config.ConfigError, match=r"cannot read .*ca\.crt"):
+    with pytest.raises(errors.ConfigError, match=r"cannot read .*ca\.crt"):
         config.load()
 
 
 def test_not_in_a_pod() -> None:
-    with pytest.raises(config.ConfigError, match="does not run in a pod"):
+    with pytest.raises(errors.ConfigError, match="does not run in a pod"):
         config.in_cluster()
 
 
@@ -368,7 +368,7 @@ def test_a_pod_without_a_token_may_have_a_kubeconfig(
 def test_the_one_at_home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG")
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(config.ConfigError, match=r"no cluster configuration.*\.kube/config does not exist"):
+    with pytest.raises(errors.ConfigError, match=r"no cluster configuration.*\.kube/config does not exist"):
         config.load()
     (tmp_path / ".kube").mkdir()
     kubeconfig(tmp_path).rename(tmp_path / ".kube" / "config")
@@ -388,10 +388,10 @@ def test_of_several_kubeconfigs_the_first_that_has_an_entry_gives_the_whole_of_i
     loaded = config.load()
     assert (loaded.server, loaded.tls_server_name, loaded.token()) == ("https://10.0.0.9", None, "of-the-second")
     assert config.load(context="y").namespace == "shop"
-    with pytest.raises(config.ConfigError, match=r"none of .*/first/.*, .*/second/.* has an entry 'z' in contexts"):
+    with pytest.raises(errors.ConfigError, match=r"none of .*/first/.*, .*/second/.* has an entry 'z' in contexts"):
         config.load(context="z")
     monkeypatch.setenv("KUBECONFIG", "/a:/b")
-    with pytest.raises(config.ConfigError, match="none of the files in KUBECONFIG exists"):
+    with pytest.raises(errors.ConfigError, match="none of the files in KUBECONFIG exists"):
         config.load()
 
 
@@ -404,7 +404,7 @@ def test_a_persons_kubeconfig_goes_before_the_service_account(
     assert config.load_for_person().server == "https://10.0.0.1:6443"
     monkeypatch.setenv("KUBECONFIG", "/absent")
     assert config.load_for_person().server == "https://10.96.0.1:443"
-    with pytest.raises(config.ConfigError, match="/absent does not exist"):
+    with pytest.raises(errors.ConfigError, match="/absent does not exist"):
         config.load_for_person(context="x")
 
 
@@ -486,7 +486,7 @@ def test_no_token_at_all(file: pathlib.Path, clock: Clock, content: str | None, 
         file.write_text(content)
     token = config.TokenFile(file, clock)
     for _ in range(2):
-        with pytest.raises(config.ConfigError, match=message):
+        with pytest.raises(errors.ConfigError, match=message):
             token.token()
     file.write_text("good")
     assert token.token() == "good"
@@ -516,7 +516,7 @@ def test_what_only_a_person_may_choose(tmp_path: pathlib.Path, monkeypatch: pyte
     assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_NONE)
     # Parts of the operator may choose none of that, and no environment of theirs can.
     monkeypatch.setenv("HTTPS_PROXY", PROXY)
-    with pytest.raises(config.ConfigError, match="refused"):
+    with pytest.raises(errors.ConfigError, match="refused"):
         config.load(str(path))
     (tmp_path / "plain").mkdir()
     plain = kubeconfig(tmp_path / "plain", user={"token": "t"})
@@ -534,7 +534,7 @@ def test_flags_stand_before_the_kubeconfig(tmp_path: pathlib.Path) -> None:
     assert found.impersonation == (("Impersonate-User", "joe"), ("Impersonate-Group", "b"))
     chosen = config.load_for_person(str(path), wishes=config.Wishes(cluster="c", user="u", token="mine"))
     assert chosen.server == "https://10.0.0.1:6443"
-    with pytest.raises(config.ConfigError, match="no entry 'nobody' in users"):
+    with pytest.raises(errors.ConfigError, match="no entry 'nobody' in users"):
         config.load_for_person(str(path), wishes=config.Wishes(user="nobody"))
 
 
@@ -542,7 +542,7 @@ def test_a_server_and_a_token_are_enough(tmp_path: pathlib.Path, monkeypatch: py
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     found = config.load_for_person(wishes=config.Wishes(server="https://10.9.9.9", token="mine"))
     assert (found.server, found.token(), found.namespace) == ("https://10.9.9.9", "mine", "default")
-    with pytest.raises(config.ConfigError):
+    with pytest.raises(errors.ConfigError):
         config.load_for_person(wishes=config.Wishes(server="https://10.9.9.9", cluster="c"))
 
 
@@ -561,14 +561,14 @@ def test_what_a_person_cannot_choose(
     tmp_path: pathlib.Path, cluster: Json, wishes: dict[str, Any], message: str
 ) -> None:
     path = kubeconfig(tmp_path, cluster, {"token": "t"})
-    with pytest.raises(config.ConfigError, match=message) as caught:
+    with pytest.raises(errors.ConfigError, match=message) as caught:
         config.load_for_person(str(path), wishes=config.Wishes(**wishes))
     assert "secret" not in str(caught.value)
 
 
 def test_an_authority_and_no_verification_contradict_each_other(tmp_path: pathlib.Path, pair: pki.KeyPair) -> None:
     cluster = {"insecure-skip-tls-verify": True, "certificate-authority-data": b64(pair.certificate)}
-    with pytest.raises(config.ConfigError, match="contradict"):
+    with pytest.raises(errors.ConfigError, match="contradict"):
         config.load_for_person(str(kubeconfig(tmp_path, cluster)))
 
 
@@ -577,6 +577,6 @@ def test_a_person_without_a_kubeconfig_is_told_of_that_first(
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(config.ConfigError) as caught:
+    with pytest.raises(errors.ConfigError) as caught:
         config.load_for_person()
     assert str(caught.value).startswith(f"{tmp_path}/.kube/config does not exist")

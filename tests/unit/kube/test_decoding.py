@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 from swapwarden.agent.desired import spec
 from swapwarden.controller import features, restoring, rows
-from swapwarden.kube import client, decoding, watch
+from swapwarden.kube import decoding, errors, watch
 from swapwarden.policy import namespaces, nodes, pods
 
 LEVELS = [990, 1_005, 9_985, 9_995, 100_000]
@@ -234,8 +234,8 @@ def test_nothing_but_decode_errors_comes_of_any_input(body: bytes) -> None:
     for make in (rows.decode, features.decode):
         with contextlib.suppress(ValueError):
             make(body)
-    assert client.api_error(500, body).status == 500
-    with contextlib.suppress(client.ApiError, watch.Broken):
+    assert errors.api_error(500, body).status == 500
+    with contextlib.suppress(errors.ApiError, watch.Broken):
         watch._event(body, bytes)
 
 

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from swapwarden.kube import client, config, lease
+from swapwarden.kube import client, config, errors, lease
 
 Json = dict[str, Any]
 
@@ -729,15 +729,15 @@ class FakeApi:
                     await asyncio.sleep(0.001)
                 return answer
         except TimeoutError as error:
-            raise client.Unreachable("no answer in time") from error
+            raise errors.Unreachable("no answer in time") from error
 
     def _serve(self, method: str, body: Json) -> bytes:
         if method == "POST":
             if self.lease:
-                raise client.ApiError(409, "AlreadyExists", "it exists")
+                raise errors.ApiError(409, "AlreadyExists", "it exists")
             return self.store({**body, "metadata": {**body["metadata"], "uid": f"u{self._version}"}})
         if self.lease is None:
-            raise client.ApiError(404, "NotFound", "there is none") if method == "GET" else conflict()
+            raise errors.ApiError(404, "NotFound", "there is none") if method == "GET" else conflict()
         if method == "GET":
             return json.dumps(self.lease).encode()
         if body["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
@@ -745,8 +745,8 @@ class FakeApi:
         return self.store(body)
 
 
-def conflict() -> client.ApiError:
-    return client.ApiError(409, "Conflict", "the object has been modified")
+def conflict() -> errors.ApiError:
+    return errors.ApiError(409, "Conflict", "the object has been modified")
 
 
 class Told(NamedTuple):
@@ -940,7 +940,7 @@ def test_a_conflict_at_the_release_is_looked_into(fake: FakeApi, start: Start) -
 def test_a_release_that_is_refused_is_told(fake: FakeApi, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     one = start()
     one.next()
-    refusal = client.ApiError(500, "InternalError", "etcd is down")
+    refusal = errors.ApiError(500, "InternalError", "etcd is down")
     fake.trouble = lambda method: refusal if method == "PUT" else None
     one.elector.stop()
     assert not one.elector.alive()
@@ -1119,13 +1119,13 @@ def test_a_clock_that_went_on_without_the_thread_ends_the_term(fake: FakeApi, st
 @pytest.mark.parametrize(
     "error",
     [
-        client.Unreachable("cannot connect"),
-        client.ApiError(500, "InternalError", "etcd is down"),
-        client.ApiError(429, "TooManyRequests", "later", retry_after=60.0),
-        client.ApiError(409, "Conflict", "again and again"),
-        client.ApiError(403, "Forbidden", "no"),
-        client.ApiError(401, "Unauthorized", "who?"),
-        config.ConfigError("the token file holds no token"),
+        errors.Unreachable("cannot connect"),
+        errors.ApiError(500, "InternalError", "etcd is down"),
+        errors.ApiError(429, "TooManyRequests", "later", retry_after=60.0),
+        errors.ApiError(409, "Conflict", "again and again"),
+        errors.ApiError(403, "Forbidden", "no"),
+        errors.ApiError(401, "Unauthorized", "who?"),
+        errors.ConfigError("the token file holds no token"),
         b"<html>a proxy speaks</html>",
         b'{"metadata": {}, "spec": {"leaseTransitions": "many"}}',
     ],
@@ -1145,7 +1145,7 @@ def test_whatever_goes_wrong_the_thread_tries_on_until_its_time_is_over(
     stopped = one.next()
     assert stopped[:2] == ("stopped", "the Lease was not renewed for 400 s")
     fake.trouble = lambda _: None
-    if not isinstance(error, client.ApiError) or error.retry_after is None:
+    if not isinstance(error, errors.ApiError) or not error.retry_after:
         assert one.next().what == "started", "it competes again when all is well"
 
 
@@ -1162,7 +1162,7 @@ def test_a_renewal_done_and_not_answered_costs_no_leadership(fake: FakeApi, star
     one = start()
     one.next()
     failed = lease.RENEWALS.value("failed")
-    lost = iter([client.Unreachable("cut")])
+    lost = iter([errors.Unreachable("cut")])
     real = fake._serve
 
     def serve(method: str, body: Json) -> bytes:
@@ -1212,7 +1212,7 @@ def test_a_deleted_lease_is_made_again_by_its_holder(fake: FakeApi, start: Start
 
 
 def test_a_missing_right_is_named(fake: FakeApi, start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    fake.trouble = lambda method: client.ApiError(403, "Forbidden", "leases is forbidden") if method == "POST" else None
+    fake.trouble = lambda method: errors.ApiError(403, "Forbidden", "leases is forbidden") if method == "POST" else None
     start()
     until(lambda: fake.count("POST") > 2, "tries")
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -1257,7 +1257,7 @@ def test_a_callback_that_fails_ends_the_thread_and_the_term(fake: FakeApi, caplo
 
 
 def test_a_configuration_that_cannot_be_used_is_refused_at_once() -> None:
-    with pytest.raises(config.ConfigError, match="certificates"):
+    with pytest.raises(errors.ConfigError, match="certificates"):
         lease.Elector(
             config.Config(server="https://localhost:1", ca_data="-----BEGIN nothing"),
             namespace="ns",

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.kube import client, decoding, paging
+from swapwarden.kube import client, decoding, errors, paging
 
 
 class Collection:
@@ -24,7 +24,7 @@ class Collection:
         self.asked.append((begin, limit))
         end = min(begin + limit, len(self.sizes))
         if sum(self.sizes[begin:end]) > client.MAX_BODY_BYTES:
-            raise client.TooLarge("too large")
+            raise errors.TooLarge("too large")
         body = {"items": self.sizes[begin:end], "following": str(end) if end < len(self.sizes) else ""}
         return msgspec.json.encode(body).ljust(sum(self.sizes[begin:end]))
 
@@ -52,7 +52,7 @@ class Deep:
         if path != self.path:
             assert path == "/apis/g/v1/namespaces/ns/things/" + name
             if name in self.gone:
-                raise client.ApiError(404, "NotFound", "gone")
+                raise errors.ApiError(404, "NotFound", "gone")
             return msgspec.json.encode(self._object(name))
         begin = int(params.get("continue", "0"))
         end = min(begin + int(params["limit"]), len(self.names))
@@ -62,7 +62,7 @@ class Deep:
             rows = [{"cells": [name], "object": self._object(name)} for name in chosen]
             return msgspec.json.encode({"kind": "Table", "rows": rows, "metadata": metadata})
         if self.deep & set(chosen):
-            raise client.ApiError(500, "", "json: error calling MarshalJSON: invalid character '{' exceeded max depth")
+            raise errors.ApiError(500, "", "json: error calling MarshalJSON: invalid character '{' exceeded max depth")
         return msgspec.json.encode({"items": list(map(self._object, chosen)), "metadata": metadata})
 
     def _object(self, name: str) -> dict[str, Any]:
@@ -101,7 +101,7 @@ async def test_a_page_that_is_too_large_is_asked_for_in_smaller_ones() -> None:
 
 async def test_a_single_object_that_is_too_large_is_an_error() -> None:
     found = Collection(60, 1001)
-    with pytest.raises(client.TooLarge):
+    with pytest.raises(errors.TooLarge):
         await found.read(500)
     assert found.asked[-1] == (1, 1)
     assert len(found.asked) < 20
@@ -124,9 +124,9 @@ async def test_what_goes_before_it_is_asked_for_by_itself_is_gone() -> None:
 
 async def test_other_errors_of_the_server_are_the_callers() -> None:
     async def get(_path: str, /, *, params: Mapping[str, str], accept: str) -> bytes:
-        raise client.ApiError(500, "InternalError", f"etcd: {sorted(params)} {accept}")
+        raise errors.ApiError(500, "InternalError", f"etcd: {sorted(params)} {accept}")
 
-    with pytest.raises(client.ApiError, match="etcd"):
+    with pytest.raises(errors.ApiError, match="etcd"):
         await paging.read(get, "/things", lambda _body: decoding.ListMetadata(), {})
 
 

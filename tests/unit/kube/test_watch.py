@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from swapwarden.kube import client, watch
+from swapwarden.kube import client, errors, watch
 
 from tests.unit.kube.scripted import (
     CUT,
@@ -107,16 +107,16 @@ async def test_an_error_event(server: Scripted, api: client.Client, code: int) -
     server.answer(STREAM, event("ADDED", configmap("a", 6)), error(code, "Reason", "too old resource version"))
     events = following(api)
     assert (await anext(events)).resource_version == "6"
-    with pytest.raises(watch.Expired if code == 410 else client.ApiError, match="too old resource version") as caught:
+    with pytest.raises(watch.Expired if code == 410 else errors.ApiError, match="too old resource version") as caught:
         await anext(events)
-    if isinstance(caught.value, client.ApiError):
+    if isinstance(caught.value, errors.ApiError):
         assert (caught.value.status, caught.value.reason) == (code, "Reason")
 
 
 @pytest.mark.parametrize("status", [{}, {"code": 500, "message": ""}])
 async def test_an_error_event_that_says_nothing(server: Scripted, api: client.Client, status: Json) -> None:
     server.answer(STREAM, event("ERROR", status))
-    with pytest.raises(client.ApiError, match="the watch failed") as caught:
+    with pytest.raises(errors.ApiError, match="the watch failed") as caught:
         await seen(following(api))
     assert caught.value.status == 500
 
@@ -129,7 +129,7 @@ async def test_a_watch_that_is_too_old_from_the_start(server: Scripted, api: cli
 
 async def test_a_watch_that_is_refused(server: Scripted, api: client.Client) -> None:
     server.answer(failure(403, "Forbidden", "you may not watch"))
-    with pytest.raises(client.ApiError, match="you may not watch"):
+    with pytest.raises(errors.ApiError, match="you may not watch"):
         await seen(following(api))
 
 
@@ -152,19 +152,19 @@ async def test_a_watch_that_is_refused(server: Scripted, api: client.Client) -> 
 )
 async def test_a_line_that_is_no_event(server: Scripted, api: client.Client, text: bytes) -> None:
     server.answer(STREAM, chunk(text), HANG)
-    with pytest.raises(client.Unreachable, match="a line that is not an event"):
+    with pytest.raises(errors.Unreachable, match="a line that is not an event"):
         await seen(following(api))
 
 
 async def test_an_event_of_unknown_type(server: Scripted, api: client.Client) -> None:
     server.answer(STREAM, event("RENAMED", configmap("a", 6)), HANG)
-    with pytest.raises(client.Unreachable, match="an event of unknown type 'RENAMED'"):
+    with pytest.raises(errors.Unreachable, match="an event of unknown type 'RENAMED'"):
         await seen(following(api))
 
 
 async def test_an_answer_that_is_no_watch(server: Scripted, api: client.Client) -> None:
     server.answer(plain(b'{"kind":"ConfigMapList","items":[]}\n'))
-    with pytest.raises(client.Unreachable, match="a line that is not an event"):
+    with pytest.raises(errors.Unreachable, match="a line that is not an event"):
         await seen(following(api))
 
 
@@ -173,7 +173,7 @@ async def test_a_line_without_end(server: Scripted, api: client.Client, monkeypa
     server.answer(STREAM, event("ADDED", configmap("a", 6, "x" * 1_000_000)), *[chunk(b"x" * 100_000)] * 11, HANG)
     events = following(api)
     assert (await anext(events)).resource_version == "6"
-    with pytest.raises(client.Unreachable, match="a line of more than 1 MiB"):
+    with pytest.raises(errors.Unreachable, match="a line of more than 1 MiB"):
         await anext(events)
 
 
@@ -183,7 +183,7 @@ async def test_a_silent_watch(
 ) -> None:
     monkeypatch.setattr(watch, "WATCH_SECONDS", (0, 0))
     server.answer(STREAM, *before, HANG)
-    with pytest.raises(client.Unreachable, match=r"the watch was silent for 0\.05 s"):
+    with pytest.raises(errors.Unreachable, match=r"the watch was silent for 0\.05 s"):
         await seen(following(api, silence=0.05))
     await until(lambda: not server.open)
 

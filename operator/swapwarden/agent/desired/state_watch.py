@@ -17,7 +17,7 @@ import msgspec
 
 from swapwarden.agent.desired import spec
 from swapwarden.api import names
-from swapwarden.kube import backoff, client, config, decoding, watch
+from swapwarden.kube import backoff, client, decoding, errors, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -109,9 +109,9 @@ class Source:
             wait = 0.0
             try:
                 await self._follow()
-            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
+            except errors.KubeError as error:
                 ERRORS.inc("state")
-                wait = max(self._backoff.next(), getattr(error, "retry_after", None) or 0.0)
+                wait = self._backoff.after(error)
                 log.warning(
                     "cannot follow this node's state; what was last accepted stays in force, next try in %.1f s: %s",
                     wait,
@@ -158,7 +158,7 @@ class Source:
         """
         try:
             answer = await self._api.get(COLLECTION, params=params, timeout=LIST_SECONDS)
-        except client.ApiError as error:
+        except errors.ApiError as error:
             if error.status == 404:
                 self._missing()
             raise

@@ -15,7 +15,7 @@ from swapwarden.agent import turns
 from swapwarden.agent.desired import state_watch
 from swapwarden.agent.report import status
 from swapwarden.api import merge, state
-from swapwarden.kube import backoff, client, config
+from swapwarden.kube import backoff, client, errors
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Reporter:
             findings = self._findings
             try:
                 await self._write(wanted)
-            except (client.ApiError, client.Unreachable, config.ConfigError) as error:
+            except errors.KubeError as error:
                 await self._failed(error, overtaken=findings != self._findings)
             else:
                 self._wrote_all(wanted, overtaken=findings != self._findings)
@@ -215,10 +215,10 @@ class Reporter:
     async def _failed(self, error: Exception, *, overtaken: bool) -> None:
         state_watch.ERRORS.inc("status")
         PATCHES.inc("failed")
-        if isinstance(error, client.ApiError) and error.status == 404 and not overtaken:
+        if isinstance(error, errors.ApiError) and error.status == 404 and not overtaken:
             self._written = None
             return
-        wait = max(self._backoff.next(), getattr(error, "retry_after", None) or 0.0)
+        wait = self._backoff.after(error)
         log.warning("cannot write the status of this node's state; trying again in %.1f s: %s", wait, error)
         await asyncio.sleep(wait)
         self._changed.set()

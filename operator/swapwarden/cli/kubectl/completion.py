@@ -14,7 +14,7 @@ import msgspec
 from click import shell_completion
 
 from swapwarden.cli.kubectl.cluster import session
-from swapwarden.kube import config
+from swapwarden.kube import config, errors
 
 WAIT_SECONDS: Final = 2.0
 """Nobody waits longer for the names after a Tab."""
@@ -71,7 +71,7 @@ def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[st
     """Names of contexts in the kubeconfig."""
     try:
         found = config.contexts(ctx.params.get("kubeconfig"))
-    except config.ConfigError:
+    except errors.ConfigError:
         return []
     return sorted(name for name in found if name.startswith(incomplete))
 

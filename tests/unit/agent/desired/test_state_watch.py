@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from swapwarden.agent.desired import spec, state_watch
-from swapwarden.kube import client, watch
+from swapwarden.kube import client, errors, watch
 
 from tests.unit.agent.agent_node import until
 
@@ -149,7 +149,7 @@ async def test_a_deletion_is_told_once_also_where_a_list_tells_it(
     api: Api, follow: Follow, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.lists = [made("a", 5), None, None]
-    api.watches = [[client.Unreachable("cut")], [client.Unreachable("cut")]]
+    api.watches = [[errors.Unreachable("cut")], [errors.Unreachable("cut")]]
     follow()
     await until(lambda: api.watched == 3)
     assert caplog.text.count("was deleted; what it said stays in force") == 1
@@ -167,10 +167,10 @@ async def test_a_fresh_list_counts_whatever_its_generation(api: Api, follow: Fol
 @pytest.mark.parametrize(
     "failure",
     [
-        client.ApiError(403, "Forbidden", "no"),
-        client.ApiError(404, "NotFound", "no"),
-        client.ApiError(500, "InternalError", "no"),
-        client.Unreachable("no"),
+        errors.ApiError(403, "Forbidden", "no"),
+        errors.ApiError(404, "NotFound", "no"),
+        errors.ApiError(500, "InternalError", "no"),
+        errors.Unreachable("no"),
     ],
 )
 async def test_what_fails_is_tried_again_and_nothing_is_let_go(api: Api, follow: Follow, failure: Exception) -> None:
@@ -184,7 +184,7 @@ async def test_what_fails_is_tried_again_and_nothing_is_let_go(api: Api, follow:
 
 async def test_a_list_alone_is_no_success(api: Api, follow: Follow) -> None:
     """With watches refused, lists that are answered must not go on at full speed."""
-    api.watches = [[client.ApiError(403, "Forbidden", "no")] for _ in range(5)]
+    api.watches = [[errors.ApiError(403, "Forbidden", "no")] for _ in range(5)]
     follower = follow()
     await until(lambda: api.watched == 6)
     assert follower.source._backoff.failures == 5
@@ -199,7 +199,7 @@ async def test_watches_that_end_at_once_come_ever_slower_until_one_tells_somethi
 
 
 async def test_an_event_is_a_success(api: Api, follow: Follow) -> None:
-    api.watches = [[], [event("ADDED", "a", 1), client.Unreachable("cut")]]
+    api.watches = [[], [event("ADDED", "a", 1), errors.Unreachable("cut")]]
     follower = follow()
     await until(lambda: api.listed == 2)
     assert follower.source._backoff.failures == 1
@@ -232,7 +232,7 @@ async def test_an_api_server_that_is_gone_for_an_hour_is_asked_seldom_and_found_
     monkeypatch.setattr(state_watch, "BACKOFF_SECONDS", (0.5, 30.0))
     waits: list[float] = []
     real = asyncio.sleep
-    gone = client.Unreachable("connection refused")
+    gone = errors.Unreachable("connection refused")
 
     async def passing(seconds: float) -> None:
         waits.append(seconds)

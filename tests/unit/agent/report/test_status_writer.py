@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from swapwarden.agent import turns
 from swapwarden.agent.report import status_writer
-from swapwarden.kube import client
+from swapwarden.kube import client, errors
 
 from tests.unit.agent.agent_node import until
 
@@ -104,7 +104,7 @@ async def test_only_differences_are_written(running: Running) -> None:
 async def test_what_stands_is_said_also_where_the_answer_to_the_write_is_lost(running: Running) -> None:
     running.reporter.found({"observedGeneration": 1})
     assert running.stood == []
-    running.api.errors = [client.Unreachable("gone")]
+    running.api.errors = [errors.Unreachable("gone")]
     running.api.answers_lost = True
     running.want(observedGeneration=2, violations=[{"pod": "x", "reason": "Exposed"}])
     await running.written()
@@ -173,7 +173,7 @@ async def test_after_a_failure_the_whole_status_is_written(running: Running, *, 
     """The answer may have been lost, and the write done: what the API server has is not known."""
     running.api.status = {"observedGeneration": 1}
     running.reporter.found({"observedGeneration": 1})
-    running.api.errors = [client.Unreachable("no answer")]
+    running.api.errors = [errors.Unreachable("no answer")]
     running.api.answers_lost = lost
     running.api.gate.clear()
     running.want(observedGeneration=1, violations=[{"pod": "x", "reason": "WriteFailed"}])
@@ -186,7 +186,7 @@ async def test_after_a_failure_the_whole_status_is_written(running: Running, *, 
 
 
 async def test_a_refusal_is_tried_again(running: Running, caplog: pytest.LogCaptureFixture) -> None:
-    running.api.errors = [client.ApiError(403, "Forbidden", "no"), client.ApiError(500, "InternalError", "later")]
+    running.api.errors = [errors.ApiError(403, "Forbidden", "no"), errors.ApiError(500, "InternalError", "later")]
     with caplog.at_level(logging.WARNING):
         running.reporter.found({})
         await running.written()
@@ -220,7 +220,7 @@ async def test_a_watch_that_is_faster_than_the_answer_costs_no_second_write(runn
 async def test_a_404_of_an_object_that_was_made_anew_meanwhile_is_no_end(running: Running) -> None:
     running.reporter.found({})
     running.api.gate.clear()
-    running.api.errors = [client.ApiError(404, "NotFound", "gone")]
+    running.api.errors = [errors.ApiError(404, "NotFound", "gone")]
     await until(lambda: len(running.api.patches) == 1)
     running.reporter.found({})
     running.api.gate.set()
@@ -228,7 +228,7 @@ async def test_a_404_of_an_object_that_was_made_anew_meanwhile_is_no_end(running
 
 
 async def test_after_a_404_nothing_is_written_until_there_is_an_object_again(running: Running) -> None:
-    running.api.errors = [client.ApiError(404, "NotFound", "gone")]
+    running.api.errors = [errors.ApiError(404, "NotFound", "gone")]
     running.reporter.found({})
     await until(lambda: running.api.errors == [])
     running.reporter.nudge()

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from swapwarden.kube import config
+from swapwarden.kube import config, errors
 
 WAIT_SECONDS: Final = 300.0
 """For a program that may ask a person to log in."""
@@ -88,28 +88,28 @@ def _id_token(plugin: config.Plugin, *, renew: bool) -> str:
     try:
         provider = msgspec.convert(plugin.settings, _Provider)
         if provider.name != "oidc":
-            raise config.ConfigError(
+            raise errors.ConfigError(
                 f"{plugin.origin}: auth-provider {provider.name!r} is not supported, nor is it by kubectl since 1.26;"
                 " use the exec plugin of the provider"
             )
         oidc = msgspec.convert(provider.config, _Oidc)
     except msgspec.ValidationError as error:
-        raise config.ConfigError(f"{plugin.origin}: auth-provider: {error}") from error
+        raise errors.ConfigError(f"{plugin.origin}: auth-provider: {error}") from error
     if not _has_expired(oidc.id_token):
         return oidc.id_token
     if not oidc.idp_certificate_authority and not oidc.idp_certificate_authority_data:
         # The official client would not verify the issuer, to which it sends what tokens are renewed by.
-        raise config.ConfigError(
+        raise errors.ConfigError(
             f"{plugin.origin}: the ID token has expired; run a command of kubectl, which renews it, or give"
             " idp-certificate-authority"
         )
     if not renew:
-        raise config.ConfigError(f"{plugin.origin}: the ID token has expired")
+        raise errors.ConfigError(f"{plugin.origin}: the ID token has expired")
     renewed: str = importlib.import_module("swapwarden.cli.kubectl.cluster.officialclient").renewed(
         plugin.paths, plugin.context
     )
     if _has_expired(renewed):
-        raise config.ConfigError(
+        raise errors.ConfigError(
             f"{plugin.origin}: the ID token has expired, and its issuer gives no new one; log in again"
         )
     return renewed
@@ -129,14 +129,14 @@ def _of_program(plugin: config.Plugin, *, interactive: bool, seconds: float) -> 
     try:
         settings = msgspec.convert(plugin.settings, _Exec)
     except msgspec.ValidationError as error:
-        raise config.ConfigError(f"{plugin.origin}: exec: {error}") from error
+        raise errors.ConfigError(f"{plugin.origin}: exec: {error}") from error
     if settings.api_version not in VERSIONS:
-        raise config.ConfigError(
+        raise errors.ConfigError(
             f"{plugin.origin}: exec: apiVersion {settings.api_version!r} is not one of {', '.join(VERSIONS)}"
         )
     asks = interactive and settings.interactive_mode != "Never" and sys.stdin.isatty()
     if settings.interactive_mode == "Always" and not asks:
-        raise config.ConfigError(f"{plugin.origin}: {settings.command} needs a terminal (interactiveMode: Always)")
+        raise errors.ConfigError(f"{plugin.origin}: {settings.command} needs a terminal (interactiveMode: Always)")
     return _parse(plugin, settings, _run(plugin, settings, asks=asks, seconds=seconds))
 
 
@@ -160,12 +160,12 @@ def _run(plugin: config.Plugin, settings: _Exec, *, asks: bool, seconds: float) 
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise config.ConfigError(f"{plugin.origin}: {command} gave no credentials within {seconds:g} s") from error
+        raise errors.ConfigError(f"{plugin.origin}: {command} gave no credentials within {seconds:g} s") from error
     except OSError as error:
         hint = f"; {settings.install_hint.strip()}" if settings.install_hint else ""
-        raise config.ConfigError(f"{plugin.origin}: cannot run {command}: {error.strerror}{hint}") from error
+        raise errors.ConfigError(f"{plugin.origin}: cannot run {command}: {error.strerror}{hint}") from error
     if done.returncode:
-        raise config.ConfigError(f"{plugin.origin}: {command} ended with status {done.returncode}: no credentials")
+        raise errors.ConfigError(f"{plugin.origin}: {command} ended with status {done.returncode}: no credentials")
     return done.stdout
 
 
@@ -182,18 +182,18 @@ def _cluster(cluster: dict[str, Any]) -> dict[str, Any]:
 def _parse(plugin: config.Plugin, settings: _Exec, output: bytes) -> config.Credentials:
     # What it printed is secret: no message may hold it.
     if len(output) > MAX_BYTES:
-        raise config.ConfigError(f"{plugin.origin}: {settings.command} printed more than {MAX_BYTES >> 20} MiB")
+        raise errors.ConfigError(f"{plugin.origin}: {settings.command} printed more than {MAX_BYTES >> 20} MiB")
     try:
         found = msgspec.json.decode(output, type=_Credential)
     except msgspec.MsgspecError as error:
-        raise config.ConfigError(f"{plugin.origin}: {settings.command} printed no ExecCredential") from error
+        raise errors.ConfigError(f"{plugin.origin}: {settings.command} printed no ExecCredential") from error
     if (found.kind, found.api_version) != ("ExecCredential", settings.api_version):
-        raise config.ConfigError(
+        raise errors.ConfigError(
             f"{plugin.origin}: {settings.command} printed no ExecCredential of {settings.api_version}"
         )
     status = found.status
     if not status.token and not status.client_certificate_data:
-        raise config.ConfigError(f"{plugin.origin}: {settings.command} gave neither a token nor a certificate")
+        raise errors.ConfigError(f"{plugin.origin}: {settings.command} gave neither a token nor a certificate")
     return config.Credentials(
         token=status.token or None,
         cert_data=status.client_certificate_data.encode() or None,

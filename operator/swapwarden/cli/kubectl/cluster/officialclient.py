@@ -12,7 +12,7 @@ import urllib3.exceptions
 from kubernetes import client
 from kubernetes import config as official
 
-from swapwarden.kube import config
+from swapwarden.kube import errors
 
 
 def renewed(paths: Sequence[pathlib.Path], context: str) -> str:
@@ -34,5 +34,5 @@ def renewed(paths: Sequence[pathlib.Path], context: str) -> str:
         OSError,
         ValueError,
     ) as error:
-        raise config.ConfigError(f"the ID token has expired and cannot be renewed: {error}; log in again") from error
+        raise errors.ConfigError(f"the ID token has expired and cannot be renewed: {error}; log in again") from error
     return str(found.api_key.get("BearerToken", "")).removeprefix("Bearer ")

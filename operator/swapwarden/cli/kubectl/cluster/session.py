@@ -17,7 +17,7 @@ import swapwarden
 from swapwarden.api import names
 from swapwarden.cli.kubectl import loading
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.kube import client, config, decoding, paging
+from swapwarden.kube import client, config, decoding, errors, paging
 
 T = TypeVar("T")
 Renew = Callable[[], Awaitable[client.Client]]
@@ -156,17 +156,17 @@ class Session:
                 api = self._api
                 try:
                     return await ask(api)
-                except client.ApiError as error:
+                except errors.ApiError as error:
                     if error.status != 401 or self._renew is None:
                         raise
                     return await ask(await self._renewed(api, self._renew))
-        except client.ApiError as error:
+        except errors.ApiError as error:
             raise _failure(request, error) from error
-        except client.Unreachable as error:
+        except errors.Unreachable as error:
             raise ApiUnreachableError(
                 f"{error}; see that the context is the right one (kubectl config current-context) and the cluster is up"
             ) from error
-        except config.ConfigError as error:
+        except errors.ConfigError as error:
             raise CommandError(str(error)) from error
 
     async def _renewed(self, refused: client.Client, renew: Renew) -> client.Client:
@@ -232,9 +232,9 @@ class Session:
                 return await (begun or self.body(asked, params, accept=accept))
             except CommandError as error:
                 match error.__cause__:
-                    case client.TooLarge() as cause:
+                    case errors.TooLarge() as cause:
                         raise cause from None
-                    case client.ApiError() as cause if paging.is_too_deep(cause) or asked != path:
+                    case errors.ApiError() as cause if paging.is_too_deep(cause) or asked != path:
                         raise cause from None
                 raise
 
@@ -255,9 +255,9 @@ class Session:
 
         try:
             await paging.read(get, path, read, params, paging.PAGE_SIZE if limit is None else limit)
-        except client.TooLarge as error:
+        except errors.TooLarge as error:
             raise ApiUnreachableError(f"GET {path}: {error}") from error
-        except client.ApiError as error:
+        except errors.ApiError as error:
             raise _failure(f"GET {path}", error) from error
         except msgspec.DecodeError as error:
             raise CommandError(f"the answer to GET {path} is no list: {error}") from error
@@ -301,7 +301,7 @@ def web_page(answer: str) -> str | None:
     )
 
 
-def _failure(request: str, error: client.ApiError) -> CommandError:
+def _failure(request: str, error: errors.ApiError) -> CommandError:
     page = web_page(error.message)
     if page is not None:
         return CommandError(f"{request} ({error.status}): {page}")
@@ -327,7 +327,7 @@ def run(target: Target, work: Callable[[Session], Awaitable[T]]) -> T:
     """Do what is asked with a session of its own. CommandError where that cannot be done."""
     try:
         return asyncio.run(_run(_load(target), target, work))
-    except config.ConfigError as error:
+    except errors.ConfigError as error:
         raise CommandError(str(error)) from error
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from swapwarden.cli.kubectl.cluster import credentials
-from swapwarden.kube import config
+from swapwarden.kube import config, errors
 
 from testbed.controlplane import pki
 
@@ -127,20 +127,20 @@ def test_what_goes_wrong_is_said_without_secrets(
     tmp_path: pathlib.Path, code: str, settings: dict[str, Any], message: str
 ) -> None:
     path = kubeconfig(tmp_path, {"command": program(tmp_path, code), **settings})
-    with pytest.raises(config.ConfigError, match=message) as caught:
+    with pytest.raises(errors.ConfigError, match=message) as caught:
         load(path)
     assert "secret" not in str(caught.value)
 
 
 def test_a_program_that_hangs(tmp_path: pathlib.Path) -> None:
     path = kubeconfig(tmp_path, {"command": program(tmp_path, "import time; time.sleep(1000)")})
-    with pytest.raises(config.ConfigError, match=r"gave no credentials within 0\.1 s"):
+    with pytest.raises(errors.ConfigError, match=r"gave no credentials within 0\.1 s"):
         config.load_for_person(str(path), ask=lambda plugin: credentials.ask(plugin, interactive=False, seconds=0.1))
 
 
 def test_agents_and_controllers_run_no_programs(tmp_path: pathlib.Path) -> None:
     path = kubeconfig(tmp_path, {"command": program(tmp_path, prints({"token": "t"}))})
-    with pytest.raises(config.ConfigError, match="credentials by 'exec' are not supported here"):
+    with pytest.raises(errors.ConfigError, match="credentials by 'exec' are not supported here"):
         config.load(str(path))
 
 
@@ -187,7 +187,7 @@ def test_an_id_token_that_is_good_is_taken_as_it_is(tmp_path: pathlib.Path, monk
 def test_what_is_said_where_there_is_no_token(
     tmp_path: pathlib.Path, name: str, settings: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(config.ConfigError, match=message):
+    with pytest.raises(errors.ConfigError, match=message):
         load(oidc(tmp_path, name, **settings))
 
 
@@ -252,10 +252,10 @@ def expired(folder: pathlib.Path, issuer: Issuer) -> pathlib.Path:
 RENEW = """
 import json, pathlib, sys, warnings
 from swapwarden.cli.kubectl.cluster import credentials
-from swapwarden.kube import config
+from swapwarden.kube import config, errors
 try:
     print(config.load_for_person(sys.argv[1], ask=credentials.ask).token())
-except config.ConfigError as error:
+except errors.ConfigError as error:
     print(error)
 """
 
@@ -288,5 +288,5 @@ def test_an_issuer_that_is_not_who_it_should_be(tmp_path: pathlib.Path, issuer: 
 
 def test_nothing_is_renewed_for_completion(tmp_path: pathlib.Path, issuer: Issuer) -> None:
     path = expired(tmp_path, issuer)
-    with pytest.raises(config.ConfigError, match="the ID token has expired"):
+    with pytest.raises(errors.ConfigError, match="the ID token has expired"):
         config.load_for_person(str(path), ask=lambda plugin: credentials.ask(plugin, interactive=False))

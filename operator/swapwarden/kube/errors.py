@@ -1,0 +1,94 @@
+"""Errors of requests to the API server, under one base class: a loop catches all of them at once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from swapwarden.kube import decoding
+
+MAX_MESSAGE_CHARACTERS: Final = 16 * 1024
+MAX_RETRY_AFTER_SECONDS: Final = 60.0
+"""A server that asks for a longer wait is not obeyed: nobody would see why nothing happens any more."""
+
+
+class KubeError(Exception):
+    """A request failed, or could not be made."""
+
+    retry_after: float = 0.0
+    """Seconds that the server asks to wait, at most MAX_RETRY_AFTER_SECONDS; 0 where it asks for nothing."""
+
+
+class ConfigError(KubeError):
+    """The configuration cannot be used; the message names what is wrong and what to do."""
+
+
+class Unreachable(KubeError):  # noqa: N818 the name says what is the matter
+    """The API server could not be reached, or did not answer in time."""
+
+
+class TooLarge(Unreachable):
+    """The answer is larger than an answer may be."""
+
+
+class ApiError(KubeError):
+    """The API server answered with an error."""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(f"{message} ({status} {reason})" if reason else f"{message} ({status})")
+        self.status = status
+        """HTTP status code."""
+        self.reason = reason
+        """Machine-readable reason of the Status object, such as NotFound or Expired; empty where there is none."""
+        self.message = message
+        self.retry_after = retry_after
+
+
+class Status(msgspec.Struct):
+    """metav1.Status, as far as it is read here."""
+
+    code: int = 500
+    reason: str = ""
+    message: str = ""
+
+
+_STATUSES: Final = decoding.Decoder(Status)
+
+
+def status_of(body: bytes | msgspec.Raw) -> Status:
+    """Decode a metav1.Status; msgspec.DecodeError where BODY is none."""
+    return _STATUSES.decode(body)
+
+
+def api_error(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
+    """Make an error from an answer's status code and body, which is a metav1.Status or plain text."""
+    found = Status()
+    with contextlib.suppress(msgspec.DecodeError):
+        found = status_of(body)
+    message = found.message or body[:512].decode("utf-8", "replace").strip() or "no message"
+    if len(message) > MAX_MESSAGE_CHARACTERS:
+        message = f"{message[:MAX_MESSAGE_CHARACTERS]}... ({len(message)} characters)"
+    return ApiError(
+        status, found.reason[:MAX_MESSAGE_CHARACTERS], message, _retry_after((headers or {}).get("retry-after"))
+    )
+
+
+def seconds_of(date: str) -> float:
+    """Return the seconds since 1970 of an HTTP date (RFC 9110, section 5.6.7); ValueError where it is none."""
+    import email.utils  # noqa: PLC0415 0.7 MB, for what API servers do not send, but servers before them may
+
+    return email.utils.parsedate_to_datetime(date).timestamp()
+
+
+def _retry_after(value: str | None) -> float:
+    """Return the seconds of a Retry-After header (RFC 9110, section 10.2.3), which holds seconds or a date."""
+    if value is None:
+        return 0.0
+    with contextlib.suppress(ValueError):
+        seconds = float(value) if value.strip().isdecimal() else seconds_of(value) - time.time()
+        return min(max(0.0, seconds), MAX_RETRY_AFTER_SECONDS)
+    return 0.0
