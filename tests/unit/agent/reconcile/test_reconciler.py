@@ -247,6 +247,23 @@ async def test_restore_leaves_another_writers_value(plain: Node) -> None:
     assert swap_max(new) == "max"
 
 
+async def test_restore_does_not_write_to_a_file_that_another_changed_while_no_agent_ran(
+    plain: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even for a moment: the value of before would be in force until it is written back."""
+    pod = plain.tree.pod(1)
+    plain.start().apply(state({1: 0}))
+    plain.stop()
+    write(pod, "4096")
+    written: list[str] = []
+    monkeypatch.setattr(cgroupfs.Cgroups, "set_limit", lambda _, path, _limit: written.append(path))
+    plain.start(state({1: 0}, mode=names.Mode.RESTORE))
+    assert written == []
+    assert swap_max(pod) == "4096"
+    assert plain.enforcer is not None
+    assert plain.enforcer.standing().to_put_back == 0
+
+
 async def test_what_is_required_and_missing_is_passed_on(plain: Node) -> None:
     agent = plain.start(state())
     assert agent.standing().unmet is None
