@@ -143,8 +143,8 @@ async def reconcile(count: int) -> None:
     """Seconds, and seconds of CPU, to bring so many pods to a state, and the bytes of memory held then."""
     with tempfile.TemporaryDirectory() as folder:
         cgroups = cgroupfs.Cgroups(str(ROOT), os.sysconf("SC_PAGE_SIZE"))
-        pods = {uid: spec.Pod(LIMIT, {}) for uid in uids(count)}
-        state = spec.State("", 1, names.Mode.ENFORCE, names.UnknownPod.DENY, None, pods)
+        pods = {uid: spec.PodSpec(LIMIT, {}) for uid in uids(count)}
+        state = spec.NodeSpec("", 1, names.Mode.ENFORCE, names.UnknownPod.DENY, None, pods)
         agent = reconciler.Enforcer(
             cgroups,
             journal.Journal(Path(folder, "journal.jsonl")),

@@ -81,7 +81,7 @@ def _main(given: list[str]) -> int:
         )
         if chosen:
             if name == LEAN:
-                importlib.import_module("swapwarden.agent.host.thp").refuse()
+                importlib.import_module("swapwarden.agent.host.thp").disable()
             # msgspec takes from typing_extensions, where that is there, what typing has as well: 3.5 MB, 90 ms.
             with lazily.without("typing_extensions") if name == LEAN else contextlib.nullcontext():
                 module = importlib.import_module(path)

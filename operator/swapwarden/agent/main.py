@@ -256,9 +256,9 @@ class Agent:
         self._run_dir = _directory("--run-dir", arguments.run_dir)
         self._state_dir = _directory("--state-dir", arguments.state_dir)
         drop_ins = pathlib.Path(arguments.drop_in_dir) if arguments.drop_in_dir else None
-        self._drop_ins = dropin_sync.Keeper(drop_ins, systemd_dropins.bring, changed=self._changed)
+        self._drop_ins = dropin_sync.DropInSync(drop_ins, systemd_dropins.bring, changed=self._changed)
         slices = pathlib.Path(arguments.slice_drop_in_dir) if arguments.slice_drop_in_dir else None
-        self._slice_drop_ins = dropin_sync.Keeper(slices, systemd_dropins.bring_slices, changed=self._changed)
+        self._slice_drop_ins = dropin_sync.DropInSync(slices, systemd_dropins.bring_slices, changed=self._changed)
         self._slices = slices
         self._config = config.load(arguments.kubeconfig)
         self._page = os.sysconf("SC_PAGE_SIZE")
@@ -269,7 +269,7 @@ class Agent:
         self._facts_due = asyncio.Event()
         self._looked = asyncio.Event()
         """Set once there was a look at the node, or it took too long."""
-        self._looking = worker.Aside("node-facts")
+        self._looking = worker.Worker("node-facts")
         self._refused = ""
         self._look_again = math.inf
         """Monotonic time at which to see whether what the status tells of the last minutes is over."""
@@ -279,11 +279,11 @@ class Agent:
         self._phase = "starting"
         self._stands_by = False
         self._enforcer: reconciler.Enforcer | None = None
-        self._reporter: status_writer.Reporter | None = None
+        self._status_writer: status_writer.StatusWriter | None = None
         self._conditions = conditions.Conditions()
         self._usage: swap_metrics.Usage | None = None
         self._boot = files.text(self._proc / "sys/kernel/random/boot_id") or ""
-        self._cache = state_cache.Keeper(self._run_dir, self._state_dir, self._node, self._boot)
+        self._cache = state_cache.StateCache(self._run_dir, self._state_dir, self._node, self._boot)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -305,8 +305,8 @@ class Agent:
             with _blamed("--run-dir", run_dir):
                 book = journal.Journal(self._run_dir / "journal.jsonl")
                 stack.callback(book.close)
-                self._sign = heartbeat.Sign(self._run_dir / "alive")
-                stack.callback(self._sign.close)
+                self._heartbeat = heartbeat.Heartbeat(self._run_dir / "alive")
+                stack.callback(self._heartbeat.close)
             given = {sysctls.VM: self._arguments.vm_root, sysctls.ZSWAP: self._arguments.zswap_root}
             self._originals = originals.Originals(self._run_dir)
             self._kernel = sysctls.Kernel(
@@ -324,7 +324,7 @@ class Agent:
                 proc=self._proc,
                 own_uid=os.environ.get("POD_UID", ""),
                 anchor=self._arguments.cgroup_anchor.strip("/"),
-                away=self._sign.last,
+                away=self._heartbeat.last_seen,
                 changed=self._changed,
                 held_at_zero=lambda unit: unit in self._slice_drop_ins.held,
             )
@@ -335,7 +335,7 @@ class Agent:
             self._usage = self._reading(cgroups, self._enforcer)
             self._slice_drop_ins.look()
             self._take_facts(_Seen(self._read_facts(None), None))
-            stack.enter_context(priority_events.following(self._proc / "swaps", self._facts_due.set))
+            stack.enter_context(priority_events.watch(self._proc / "swaps", self._facts_due.set))
             if self._facts.cgroup_version == 2:
                 cached = await self._cached(book)
                 self._enforcer.start(cached)
@@ -370,14 +370,14 @@ class Agent:
         if standing.mode is names.Mode.RESTORE and standing.root is not None and not standing.to_put_back:
             try:
                 book.remove()
-                self._sign.remove()
+                self._heartbeat.remove()
                 self._originals.remove()
                 for folder in (self._run_dir, self._state_dir):
                     state_cache.remove(folder)
             except OSError as error:
                 log.warning("files of this agent are left: %s", error)
 
-    async def _cached(self, book: journal.Journal) -> spec.State | None:
+    async def _cached(self, book: journal.Journal) -> spec.NodeSpec | None:
         """The last state, in force at once: the API server may be long in coming."""
         found = await self._cache.load(self._page)
         if found is None:
@@ -387,15 +387,15 @@ class Agent:
             book.doubt()
         log.info("the cached state is in force", extra={"generation": found.state.metadata.generation})
         state_watch.GENERATION.set(found.state.metadata.generation)
-        return spec.compile_state(found.state, self._page)
+        return spec.parse(found.state, self._page)
 
     async def _follow(self, agent: reconciler.Enforcer) -> None:
         name = f"swapwarden-agent/{swapwarden.__version__}"
         async with client.Client(self._config, user_agent=name) as api:
-            self._reporter = status_writer.Reporter(
+            self._status_writer = status_writer.StatusWriter(
                 api, self._node, functools.partial(self._status, agent), self._stands
             )
-            states = state_watch.Source(
+            states = state_watch.StateWatch(
                 api,
                 self._node,
                 accept=self._accept,
@@ -413,7 +413,7 @@ class Agent:
 
     def _accept(self, wire: spec.WireState) -> None:
         try:
-            compiled = spec.compile_state(wire, self._page)
+            compiled = spec.parse(wire, self._page)
         except ValueError as error:
             self._refuse(f"the state of generation {wire.metadata.generation} has a bad value: {error}")
             log.error("%s; the last state stays in force", self._refused)  # noqa: TRY400 the message has it all
@@ -426,12 +426,12 @@ class Agent:
             state_watch.ACCEPTED.set(time.time())
 
     def _fetched(self, wire: spec.WireState | None) -> None:
-        if self._reporter is not None:
-            self._reporter.found(None if wire is None else wire.status)
+        if self._status_writer is not None:
+            self._status_writer.found(None if wire is None else wire.status)
 
     def _shown(self, wire: spec.WireState) -> None:
-        if self._reporter is not None:
-            self._reporter.seen(wire.status)
+        if self._status_writer is not None:
+            self._status_writer.seen(wire.status)
 
     def _refuse(self, reason: str) -> None:
         if reason != self._refused:
@@ -444,8 +444,8 @@ class Agent:
             self._slice_drop_ins.want(self._enforcer.drop_in_slices)
             if self._looked_at is not None and self._looked_at[0] != self._tree():
                 self._facts_due.set()
-        if self._reporter is not None:
-            self._reporter.nudge()
+        if self._status_writer is not None:
+            self._status_writer.nudge()
 
     def _resync(self) -> None:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
@@ -477,8 +477,8 @@ class Agent:
     async def _report(self) -> None:
         """Not before the node was looked at: what is known of it would go for a moment."""
         await self._looked.wait()
-        if self._reporter is not None:
-            await self._reporter.run()
+        if self._status_writer is not None:
+            await self._status_writer.run()
 
     def _read_facts(self, root: str | None) -> state.Facts:
         """The facts, which are the kernel's; `root` is the cgroup above all pods."""
@@ -509,7 +509,7 @@ class Agent:
                 self._enforcer.swap_on(disks)
         self._changed()
 
-    def _findings(self, standing: status.Standing) -> list[diagnostics.Finding]:
+    def _findings(self, standing: status.Standing) -> list[diagnostics.Diagnostic]:
         return list(diagnostics.conditions(self._facts, self._seen, standing.kubelet_swap, standing.lost))
 
     def _whole(self, agent: reconciler.Enforcer, standing: status.Standing) -> status.Standing:
@@ -519,7 +519,7 @@ class Agent:
             settings = (*(settings or ()), *self._kernel.shortfalls)
         if self._slice_drop_ins.failed:
             message = f"systemd's drop-in files are not as they should be: {self._slice_drop_ins.failed}"
-            short = problems.Shortfall("system.slices", names.Shortfall.WRITE_FAILED, message)
+            short = problems.SettingProblem("system.slices", names.Problem.WRITE_FAILED, message)
             settings = (*(settings or ()), short)
         return standing._replace(
             to_put_back=standing.to_put_back
@@ -572,7 +572,7 @@ class Agent:
             self._next_sign.cancel()
         self._next_sign = asyncio.get_running_loop().call_later(ALIVE_SECONDS, self._live)
         self._lived = time.monotonic()
-        self._sign.give()
+        self._heartbeat.beat()
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.catch_up()
         if self._lived >= self._look_again:

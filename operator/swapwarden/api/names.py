@@ -186,7 +186,7 @@ class TaintEffect(enum.StrEnum):
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
 
 
-class Shortfall(enum.StrEnum):
+class Problem(enum.StrEnum):
     """Why a setting of a node is not as its profile asks: reasons of the condition NodeSettings, the worst first."""
 
     REFUSED = "Refused"

@@ -24,21 +24,21 @@ def state(
     mode: names.Mode = names.Mode.ENFORCE,
     unknown: names.UnknownPod = names.UnknownPod.DENY,
     kubepods: int | None = None,
-    containers: dict[int, dict[str, spec.Container]] | None = None,
+    containers: dict[int, dict[str, spec.ContainerSpec]] | None = None,
     each: int | None = None,
     generation: int = 1,
-) -> spec.State:
+) -> spec.NodeSpec:
     """A state: limits by the pod's number, containers by the pod's number and their names, or alike in all pods."""
     inner = containers or {}
     made = {
-        uid(number): spec.Pod(
+        uid(number): spec.PodSpec(
             limit,
             {container_id(name): c for name, c in inner.get(number, {}).items()},
-            None if each is None else spec.Container(each, cap=False),
+            None if each is None else spec.ContainerSpec(each, cap=False),
         )
         for number, limit in (entries or {}).items()
     }
-    return spec.State("u", generation, mode, unknown, kubepods, made)
+    return spec.NodeSpec("u", generation, mode, unknown, kubepods, made)
 
 
 class Node:
@@ -55,7 +55,7 @@ class Node:
 
     def start(
         self,
-        cached: spec.State | None = None,
+        cached: spec.NodeSpec | None = None,
         own_uid: str = "",
         away: float | None = None,
         held_at_zero: Callable[[str], bool] = lambda _: False,
@@ -105,7 +105,7 @@ class Node:
     def known(self, path: pathlib.Path) -> records.Pod:
         """What the agent knows of the pod with the cgroup at `path`."""
         assert self.enforcer is not None
-        return self.enforcer._mirror.pods[str(path.relative_to(self.tree.root))]
+        return self.enforcer._inventory.pods[str(path.relative_to(self.tree.root))]
 
 
 async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:

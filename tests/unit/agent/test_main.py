@@ -20,7 +20,7 @@ class Sign:
     def __init__(self) -> None:
         self.given = 0
 
-    def give(self) -> None:
+    def beat(self) -> None:
         self.given += 1
 
 
@@ -64,7 +64,7 @@ async def test_an_idle_agent_gives_signs_of_life_and_does_nothing_else(
 ) -> None:
     monkeypatch.setattr(main, "ALIVE_SECONDS", 0.001)
     sign = Sign()
-    monkeypatch.setattr(agent, "_sign", sign, raising=False)
+    monkeypatch.setattr(agent, "_heartbeat", sign, raising=False)
     task = asyncio.create_task(agent._keep_alive())
     await until(lambda: sign.given > 3)
     assert (agent.looks, agent.changes) == (0, 0)
@@ -83,7 +83,7 @@ async def test_with_each_sign_of_life_what_there_is_to_know_is_known(
     """Where nothing is enforced, there is nothing to know."""
     monkeypatch.setattr(main, "ALIVE_SECONDS", 0.001)
     sign, known = Sign(), Enforcer()
-    monkeypatch.setattr(agent, "_sign", sign, raising=False)
+    monkeypatch.setattr(agent, "_heartbeat", sign, raising=False)
     monkeypatch.setattr(
         agent, "_facts", state.Facts(version, swap_controller=True, swap_bytes=0, memory_bytes=0), raising=False
     )
@@ -101,7 +101,7 @@ async def test_what_wakes_up_the_agent_anyway_is_an_occasion_for_a_sign_of_life(
 ) -> None:
     """The next one is due that much later, so that an idle agent wakes up no oftener for it."""
     sign = Sign()
-    monkeypatch.setattr(agent, "_sign", sign, raising=False)
+    monkeypatch.setattr(agent, "_heartbeat", sign, raising=False)
     agent._awake()
     assert sign.given == 0, "it holds no lock yet"
     task = asyncio.create_task(agent._keep_alive())
@@ -128,7 +128,7 @@ async def test_an_agent_that_is_idle_wakes_up_once_for_a_sign_of_life(
     agent: Idle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sign = Sign()
-    monkeypatch.setattr(agent, "_sign", sign, raising=False)
+    monkeypatch.setattr(agent, "_heartbeat", sign, raising=False)
     monkeypatch.setattr(main, "ALIVE_SECONDS", 0.005)
     loop = asyncio.get_running_loop()
     turns = 0
@@ -141,16 +141,16 @@ async def test_an_agent_that_is_idle_wakes_up_once_for_a_sign_of_life(
 
     task = asyncio.create_task(agent._keep_alive())
     done = asyncio.Event()
-    enough = Sign.give
+    enough = Sign.beat
 
-    def give(given: Sign) -> None:
+    def beat(given: Sign) -> None:
         enough(given)
         if given.given == 2:
             monkeypatch.setattr(loop, "_run_once", counted)
         if given.given == 12:
             done.set()
 
-    monkeypatch.setattr(Sign, "give", give)
+    monkeypatch.setattr(Sign, "beat", beat)
     await done.wait()
     assert turns <= 13
     task.cancel()

@@ -28,7 +28,7 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return status
 
         imported.append(path)
-        return types.SimpleNamespace(add_arguments=add_arguments, run=run, refuse=lambda: None)
+        return types.SimpleNamespace(add_arguments=add_arguments, run=run, disable=lambda: None)
 
     monkeypatch.setattr(importlib, "import_module", stand_in)
     return imported
@@ -68,7 +68,7 @@ def test_the_agent_does_without_typing_extensions_unless_it_is_there_already(
 
     def stand_in(path: str) -> types.SimpleNamespace:
         if path == "swapwarden.agent.host.thp":
-            return types.SimpleNamespace(refuse=lambda: None)
+            return types.SimpleNamespace(disable=lambda: None)
         try:
             __import__("typing_extensions")
         except ImportError:

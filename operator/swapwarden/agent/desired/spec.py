@@ -89,19 +89,19 @@ class WireState(msgspec.Struct, frozen=True, rename="camel"):
     status: dict[str, Any] = {}
 
 
-class Container(NamedTuple):
+class ContainerSpec(NamedTuple):
     """What a container's cgroups are to hold, in bytes."""
 
     limit: int
     cap: bool
 
 
-class Pod(NamedTuple):
+class PodSpec(NamedTuple):
     """What a pod's cgroup is to hold, in bytes; None: what it held before. Containers by id, or all alike."""
 
     limit: int | None
-    containers: Mapping[str, Container]
-    each: Container | None = None
+    containers: Mapping[str, ContainerSpec]
+    each: ContainerSpec | None = None
 
 
 class Proposal(NamedTuple):
@@ -125,7 +125,7 @@ class System(NamedTuple):
     """io.weight on such disks."""
 
 
-class State(NamedTuple):
+class NodeSpec(NamedTuple):
     """A whole spec, and which version of which object it is."""
 
     uid: str
@@ -133,7 +133,7 @@ class State(NamedTuple):
     mode: names.Mode
     on_unknown_pod: names.UnknownPod
     kubepods: int | None
-    pods: Mapping[str, Pod]
+    pods: Mapping[str, PodSpec]
     proposal: Proposal | None = None
     profile: tuple[str, int] = ("", 0)
     """Name and generation."""
@@ -149,14 +149,14 @@ class State(NamedTuple):
     """What the profile requires and the node does not have; None where nothing is required."""
 
 
-def _pod(wire: WirePod, page: int) -> Pod:
+def _pod(wire: WirePod, page: int) -> PodSpec:
     containers = {
-        key: Container(values.parse(entry.swap_max, page), entry.cap) for key, entry in wire.containers.items()
+        key: ContainerSpec(values.parse(entry.swap_max, page), entry.cap) for key, entry in wire.containers.items()
     }
-    return Pod(
+    return PodSpec(
         None if wire.swap_max is None else values.parse(wire.swap_max, page),
         containers,
-        None if wire.each is None else Container(values.parse(wire.each, page), cap=False),
+        None if wire.each is None else ContainerSpec(values.parse(wire.each, page), cap=False),
     )
 
 
@@ -170,10 +170,10 @@ def _system(wire: WireSystem, page: int) -> System:
     return System(limit, tuple(wire.units), wire.io_latency_microseconds, wire.io_weight)
 
 
-def compile_state(wire: WireState, page: int) -> State:
+def parse(wire: WireState, page: int) -> NodeSpec:
     """Take a state as it came to numbers, floored to the page. ValueError where a value is none."""
     spec = wire.spec
-    return State(
+    return NodeSpec(
         uid=wire.metadata.uid,
         generation=wire.metadata.generation,
         mode=spec.mode,

@@ -132,7 +132,7 @@ def load(directory: pathlib.Path, node: str, page: int) -> Loaded | None:
     try:
         cached = msgspec.json.decode(_opened(file), type=Cached)
         state = spec.WireState(spec.WireMeta(node, cached.uid, "", cached.generation), cached.wire)
-        spec.compile_state(state, page)
+        spec.parse(state, page)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -166,7 +166,7 @@ def newest(noted: Loaded | None, stored: Loaded | None, boot: str) -> Loaded | N
     return noted
 
 
-class Keeper:
+class StateCache:
     """Caches the newest state that it was given: in memory at once, on the disk in the background."""
 
     def __init__(self, memory: pathlib.Path, directory: pathlib.Path, node: str, boot: str) -> None:
@@ -177,7 +177,7 @@ class Keeper:
         self._boot = boot
         self._newest: spec.WireState | None = None
         self._stored: spec.WireState | None = None
-        self._disk = worker.Aside("state-disk")
+        self._disk = worker.Worker("state-disk")
         self._due = asyncio.Event()
         self._failed = False
         """Whether the disk lacks the newest; `_unnoted`: whether the memory does."""

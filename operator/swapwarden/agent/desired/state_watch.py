@@ -73,7 +73,7 @@ class _Reports(msgspec.Struct):
 _decode_reports = decoding.Decoder(_Reports).decode
 
 
-class Source:
+class StateWatch:
     """Calls `accept` with each state that is to be in force, `fetched` with each list's answer (None: no object).
 
     `seen` gets what else a watch tells of the object, whatever its generation: of a status, too. `heard` is called when

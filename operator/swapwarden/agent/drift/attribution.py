@@ -54,7 +54,7 @@ _ASIDE: Final = frozenset({names.Cause.UNIT_VALUE, names.Cause.RESIZE})
 _MAX: Final = values.NO_LIMIT
 
 
-class Evidence(NamedTuple):
+class Signs(NamedTuple):
     """What can be seen of a value that was written over one of the agent's."""
 
     age: float
@@ -70,7 +70,7 @@ class Evidence(NamedTuple):
     """All running pods."""
 
 
-def cause_of(seen: Evidence) -> names.Cause:
+def cause_of(seen: Signs) -> names.Cause:
     """The cause that the evidence speaks for.
 
     Runtimes write their number to containers when those start. A resize concerns one pod, a reload each unit; so where
@@ -98,7 +98,7 @@ class _Note:
         self.exposed = exposure.NONE
 
 
-class Rewrites:
+class Attribution:
     """Of all files. Call it in the running event loop."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Rewrites:
         self._guarded = guarded
         self._changed = changed
         self._clock = clock
-        self._signs = other_writers.Signs()
+        self._signs = other_writers.OtherWriters()
         self._notes: dict[tuple[records.Knob, int], _Note] = {}
         self._timer: asyncio.Handle | None = None
         self._logged: dict[names.Cause, float] = {}
@@ -198,7 +198,7 @@ class Rewrites:
         """`running` is when each of the running pods was last written to, sorted."""
         together = len(running) - bisect.bisect_left(running, note.noticed - MOMENT_SECONDS)
         unit = knob.is_units(found)
-        cause = cause_of(Evidence(note.age, knob.container != "", unit, note.resized, together, len(running)))
+        cause = cause_of(Signs(note.age, knob.container != "", unit, note.resized, together, len(running)))
         other = cause is names.Cause.OTHER_WRITER
         aside = cause in _ASIDE and knob.container != "" and found == _MAX
         # Of a container systemd holds the kubelet's number: tools that write it past systemd have a beat.

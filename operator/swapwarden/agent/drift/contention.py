@@ -33,7 +33,7 @@ YIELD_SECONDS: Final = 3600.0
 LOG_SECONDS: Final = 60.0
 
 
-class Fights:
+class Contentions:
     """Of all files: each keeps its own (records.Fight)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -42,7 +42,7 @@ class Fights:
         self._logged = float("-inf")
         self._unlogged = 0
 
-    def yields(self, knob: records.Knob, limit: int) -> bool:
+    def should_yield(self, knob: records.Knob, limit: int) -> bool:
         """Whether a value below `limit` (bytes) is left to another writer now."""
         fight = knob.fight
         if fight is None:
@@ -52,13 +52,13 @@ class Fights:
             return False
         return fight.until is not None
 
-    def left(self, knob: records.Knob) -> float | None:
+    def retry_in(self, knob: records.Knob) -> float | None:
         """Seconds until the file is raised once more; None where the agent does not yield."""
         if knob.fight is None or knob.fight.until is None:
             return None
         return max(0.0, knob.fight.until - self._clock())
 
-    def lowered(self, knob: records.Knob, limit: int) -> None:
+    def record_lowering(self, knob: records.Knob, limit: int) -> None:
         """Another writer wrote less than `limit`, not by systemd's keeping of units, and it was repaired."""
         now = self._clock()
         fight = knob.fight

@@ -67,7 +67,7 @@ class _Trace:
         self.crio = self.high = True
 
 
-class Signs:
+class OtherWriters:
     """What was seen lately. Times are monotonic seconds."""
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ class View(NamedTuple):
     """Pods of the same classes of which that was not seen."""
 
 
-def wants(state: spec.State | None) -> bool:
+def wants(state: spec.NodeSpec | None) -> bool:
     """Whether a state asks for Strict. Audit and Restore leave nothing behind that enforces."""
     return state is not None and state.mode is names.Mode.ENFORCE and state.guarantee is names.Guarantee.STRICT
 
@@ -87,7 +87,7 @@ class Evidence:
         self._refuted = False
         self.wanted = False
 
-    def follow(self, state: spec.State | None, root: str | None, known: Iterable[records.Pod]) -> None:
+    def follow(self, state: spec.NodeSpec | None, root: str | None, known: Iterable[records.Pod]) -> None:
         """A state comes into force: look at all pods before anything is written for it."""
         before, self.wanted = self.wanted, wants(state)
         if self.wanted and not before:

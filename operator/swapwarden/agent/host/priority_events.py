@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def following(file: pathlib.Path, changed: Callable[[], None]) -> Iterator[None]:
+def watch(file: pathlib.Path, changed: Callable[[], None]) -> Iterator[None]:
     """Call `changed` in the running event loop after each swapon and swapoff, until the context ends.
 
     Where the file cannot be watched, it does nothing but say so.

@@ -12,6 +12,6 @@ PR_SET_THP_DISABLE: Final = 41
 """include/uapi/linux/prctl.h"""
 
 
-def refuse() -> None:
+def disable() -> None:
     """From now on, for all of this process. What a kernel without huge pages answers is of no interest."""
     ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)

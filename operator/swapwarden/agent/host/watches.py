@@ -25,7 +25,7 @@ _DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
-class Shortfall(enum.StrEnum):
+class Degraded(enum.StrEnum):
     """Why events alone do not do."""
 
     INSTANCES = "instances"
@@ -46,7 +46,7 @@ SHORTFALLS = metrics.counter(
     " fault (an unexpected error of the agent's)."
     " Comparing takes the place of events.",
     labels=("reason",),
-    known=[(each.value,) for each in Shortfall],
+    known=[(each.value,) for each in Degraded],
 )
 
 
@@ -64,19 +64,19 @@ class Watched:
         return False
 
 
-class Watches:
+class WatchRegistry:
     """Call it in the running event loop."""
 
-    def __init__(self, *, readable: Callable[[], None], fell_short: Callable[[], None]) -> None:
-        """`readable` is called when `read` has something; `fell_short` when not everything can be watched."""
+    def __init__(self, *, readable: Callable[[], None], degraded: Callable[[], None]) -> None:
+        """`readable` is called when `read` has something; `degraded` when not everything can be watched."""
         self._readable = readable
-        self._fell_short = fell_short
+        self._on_degraded = degraded
         self._notify: inotify.Inotify | None = None
         self._owners: dict[int, Watched] = {}
         self._told = False
-        self.short = ""
+        self.degraded = ""
         """Why not everything can be watched; empty where everything is. It stands until a comparison found so."""
-        self._short = ""
+        self._degraded = ""
         """The same, of the comparison that is under way."""
 
     def open(self) -> None:
@@ -87,7 +87,7 @@ class Watches:
             self._notify = inotify.Inotify()
         except OSError as error:
             text = f"inotify cannot be used ({error.strerror}): raise fs.inotify.max_user_instances"
-            self.fall_short(Shortfall.INSTANCES, text)
+            self.degrade(Degraded.INSTANCES, text)
         else:
             asyncio.get_running_loop().add_reader(self._notify.fileno(), self._readable)
 
@@ -113,8 +113,8 @@ class Watches:
             if error.errno not in _GONE:
                 full = error.errno == errno.ENOSPC
                 remedy = ": raise fs.inotify.max_user_watches" if full else f" at {path}"
-                kind = Shortfall.WATCHES if full else Shortfall.REFUSED
-                self.fall_short(kind, f"not everything can be watched ({error.strerror}){remedy}")
+                kind = Degraded.WATCHES if full else Degraded.REFUSED
+                self.degrade(kind, f"not everything can be watched ({error.strerror}){remedy}")
             return True
         self._owners[owner.watch] = owner
         WATCHES.set(len(self._owners))
@@ -148,21 +148,21 @@ class Watches:
 
     def retry(self) -> None:
         """A full comparison begins, which tries each watch that is missing: look whether there are enough now."""
-        self._short = ""
+        self._degraded = ""
         self.open()
 
     def retried(self) -> None:
         """The full comparison is over."""
-        self.short = self._short
-        if self._told and not self.short:
+        self.degraded = self._degraded
+        if self._told and not self.degraded:
             self._told = False
             log.info("everything can be watched again")
 
-    def fall_short(self, kind: Shortfall, reason: str) -> None:
+    def degrade(self, kind: Degraded, reason: str) -> None:
         """Events alone will not do until the next full comparison has found that they do; `reason` is for people."""
         SHORTFALLS.inc(kind.value)
         if not self._told:
             log.error("%s; comparing everything every %s s instead", reason, POLL_SECONDS)
         self._told = True
-        self.short = self._short = reason
-        self._fell_short()
+        self.degraded = self._degraded = reason
+        self._on_degraded()

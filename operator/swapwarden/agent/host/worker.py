@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 
-class Aside:
+class Worker:
     """One thread at a time, which nobody waits for at the end of the process: the kernel may never let go of it."""
 
     def __init__(self, name: str) -> None:

@@ -136,31 +136,31 @@ class Tally:
     """The exposures of one pod. Times are monotonic seconds, but for `since`, which is metav1.MicroTime."""
 
     __slots__ = (
+        "attributed",
         "below",
         "count",
-        "explained",
         "found",
         "grown",
         "last",
         "milliseconds",
         "milliseconds_of",
         "own",
+        "reported",
         "rewritten",
         "since",
         "times",
-        "told",
         "wanted",
     )
 
     def __init__(self) -> None:
         self.since = moment(time.time())
         """The node's time when the sums began: its cgroup was made, or the agent started."""
-        self.told = 0
-        """Of `explained`, so much has stood in a status that was written."""
+        self.reported = 0
+        """Of `attributed`, so much has stood in a status that was written."""
         self.count = 0
         self.milliseconds = 0.0
         self.grown = 0
-        self.explained = 0
+        self.attributed = 0
         """Of `grown`, for so much the cause is known."""
         self.last = float("-inf")
         """When the last one ended."""
@@ -238,7 +238,7 @@ class Tally:
         """The cause of exposures that were added."""
         before = self.milliseconds_of
         self.milliseconds_of = {**before, cause: before.get(cause, 0.0) + some.milliseconds}
-        self.explained += some.grown
+        self.attributed += some.grown
         EXPOSURES.inc(cause.value, by=some.count)
         EXPOSED.inc(cause.value, by=some.milliseconds / 1000)
         GROWN.inc(cause.value, by=some.grown)
@@ -253,9 +253,9 @@ class Tally:
         return now - self.last < RECENT_SECONDS
 
     @property
-    def untold(self) -> bool:
+    def has_unreported(self) -> bool:
         """Whether it took swap, by a known cause, that no status has told of."""
-        return self.explained > self.told
+        return self.attributed > self.reported
 
     def drifting(self, now: float) -> bool:
         """Whether there was one lately that was another writer's doing."""

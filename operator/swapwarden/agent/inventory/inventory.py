@@ -36,11 +36,17 @@ class Listener(Protocol):
     def file_went(self, knob: records.Knob) -> None: ...
 
 
-class Mirror:
+class Inventory:
     """The tree: one root, levels, pods, their containers. It watches directories; files are watched on request."""
 
     def __init__(
-        self, cgroups: cgroupfs.Cgroups, watching: watches.Watches, listener: Listener, *, own_uid: str, anchor: str
+        self,
+        cgroups: cgroupfs.Cgroups,
+        watching: watches.WatchRegistry,
+        listener: Listener,
+        *,
+        own_uid: str,
+        anchor: str,
     ) -> None:
         self._fs = cgroups
         self._watches = watching

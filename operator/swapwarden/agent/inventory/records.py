@@ -79,8 +79,8 @@ class Knob(watches.Watched):
         self.inode = inode
         self.pod = pod
         self.container = container
-        self.target: resolve.Target = resolve.Hold.LEAVE
-        self.shadow: resolve.Target = resolve.Hold.LEAVE
+        self.target: resolve.DesiredValue = resolve.Handling.UNMANAGED
+        self.shadow: resolve.DesiredValue = resolve.Handling.UNMANAGED
         """What the target would be if the mode were Enforce."""
         self.cap = False
         """Whether a smaller value than the target is as good."""
@@ -125,7 +125,7 @@ class Knob(watches.Watched):
         """For logs."""
         return f"/{self.path}"
 
-    def aim(self, target: resolve.Target) -> None:
+    def aim(self, target: resolve.DesiredValue) -> None:
         """Give it a target; what was seen of it says nothing of another one."""
         self.seen = self.seen and target == self.target
         self.target = target
@@ -133,7 +133,7 @@ class Knob(watches.Watched):
     @property
     def unseen(self) -> bool:
         """Whether it is not known to hold what it is to, and not for a failure either."""
-        return not (self.seen or self.failed or self.target is resolve.Hold.LEAVE)
+        return not (self.seen or self.failed or self.target is resolve.Handling.UNMANAGED)
 
     @property
     def settled(self) -> bool:

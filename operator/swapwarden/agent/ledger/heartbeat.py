@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 _BYTES: Final = 32
 
 
-class Sign:
+class Heartbeat:
     """A file with a moment of the monotonic clock, which all processes share until a reboot.
 
     Its folder must not survive a reboot. Whoever opens it is the only agent on the node.
@@ -26,7 +26,7 @@ class Sign:
         self._file = file
         self._clock = clock
         self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self.last = self._read()
+        self.last_seen = self._read()
         """When the agent before this one was last known to live; None where that is not known."""
 
     def _read(self) -> float | None:
@@ -36,7 +36,7 @@ class Sign:
         last = float(text)
         return last if last <= self._clock() else None
 
-    def give(self) -> None:
+    def beat(self) -> None:
         """Say that this agent is alive. A failure makes a later account less exact, and is no more than that."""
         try:
             os.pwrite(self._fd, f"{self._clock():.3f}".ljust(_BYTES - 1).encode() + b"\n", 0)
@@ -45,7 +45,7 @@ class Sign:
 
     def close(self) -> None:
         """This agent's last sign."""
-        self.give()
+        self.beat()
         os.close(self._fd)
 
     def remove(self) -> None:

@@ -16,7 +16,7 @@ _MIB: Final = 1 << 20
 _LIMITED: Final = "LimitedSwap"
 
 
-class Finding(NamedTuple):
+class Diagnostic(NamedTuple):
     """Something that people should know."""
 
     kind: ConditionType
@@ -26,7 +26,7 @@ class Finding(NamedTuple):
     remedy: str
 
 
-def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None, lost: int = 0) -> list[Finding]:
+def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None, lost: int = 0) -> list[Diagnostic]:
     """What a node's state tells of, as conditions of these kinds; without swap there is little to tell.
 
     `counted` is the swap in bytes that the kubelet found when it started, where the controller sees that it is another.
@@ -35,7 +35,7 @@ def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None
     found = list(_conditions(facts, seen)) if facts.devices else []
     if counted is not None and counted != facts.swap_bytes:
         found.append(
-            Finding(
+            Diagnostic(
                 ConditionType.KUBELET_RESTART_NEEDED,
                 "SwapChanged",
                 f"the kubelet found {_mib(counted)} of swap when it started, now there are {_mib(facts.swap_bytes)}:"
@@ -45,7 +45,7 @@ def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None
         )
     if lost:
         found.append(
-            Finding(
+            Diagnostic(
                 ConditionType.EVENTS_LOST,
                 "QueueOverflow",
                 f"{lost} times of late more happened to cgroups at once than the kernel keeps for the agent: all was"
@@ -56,17 +56,17 @@ def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None
     return found
 
 
-def _conditions(facts: state.Facts, seen: survey.Look) -> Iterator[Finding]:
+def _conditions(facts: state.Facts, seen: survey.Look) -> Iterator[Diagnostic]:
     configuration = seen.configuration
     if configuration is not None and configuration.fail_swap_on:
-        yield Finding(
+        yield Diagnostic(
             ConditionType.KUBELET_WILL_NOT_START,
             "FailSwapOn",
             "swap is on, and the kubelet's configuration has failSwapOn: true, its default",
             "set failSwapOn: false, or turn swap off (a flag --fail-swap-on=false also does it, and is not seen here)",
         )
     if configuration is not None and configuration.swap_behavior == _LIMITED and _unlimited(seen.containers):
-        yield Finding(
+        yield Diagnostic(
             ConditionType.KUBELET_SETS_NO_LIMITS,
             "ContainersAtMax",
             "the kubelet is to give LimitedSwap, but containers of Burstable pods have no swap limit:"
@@ -75,7 +75,7 @@ def _conditions(facts: state.Facts, seen: survey.Look) -> Iterator[Finding]:
         )
     threshold = configuration.threshold(facts.memory_bytes) if configuration is not None else None
     if threshold and 0 < seen.watermark_low < threshold:
-        yield Finding(
+        yield Diagnostic(
             ConditionType.EVICTION_BEFORE_SWAP,
             "ThresholdAboveWatermark",
             f"the kubelet evicts below {_mib(threshold)} of available memory, the kernel may begin to swap only below"
@@ -83,7 +83,7 @@ def _conditions(facts: state.Facts, seen: survey.Look) -> Iterator[Finding]:
             "raise vm.min_free_kbytes or vm.watermark_scale_factor, or lower evictionHard memory.available",
         )
     if secrets_reach_disk(facts, seen):
-        yield Finding(
+        yield Diagnostic(
             ConditionType.SECRETS_ON_DISK,
             "NoTmpfsNoswap",
             "Secrets can be swapped to a disk in the clear: no tmpfs noswap, swap is not encrypted, and the kubelet,"

@@ -229,11 +229,12 @@ def _entries(lines: Iterable[str]) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _uncommented(line: str) -> str:
-    quote = ""
+    quote = before = ""
     for place, char in enumerate(line):
+        doubled = char == before == line[place - 1]  # a quote within quotes
         if quote:
-            quote = "" if char == quote else quote
-        elif char in "\"'" and (place == 0 or line[place - 1] in " {[,:"):
+            before, quote = quote, "" if char == quote else quote
+        elif doubled or (char in "\"'" and (place == 0 or line[place - 1] in " {[,:")):
             quote = char
         elif char == "#" and (place == 0 or line[place - 1] in " \t"):
             return line[:place].rstrip()

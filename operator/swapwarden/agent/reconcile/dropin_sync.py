@@ -27,7 +27,7 @@ Wanted = TypeVar("Wanted", str, tuple[str, ...])
 """What says which files are to be there; an empty one: none."""
 
 
-class Keeper(Generic[Wanted]):
+class DropInSync(Generic[Wanted]):
     """Has the files there, or not."""
 
     def __init__(

@@ -91,8 +91,8 @@ class Settler:
         self,
         cgroups: cgroupfs.Cgroups,
         book: journal.Journal,
-        space: headroom.Room,
-        why: attribution.Rewrites,
+        space: headroom.Headroom,
+        why: attribution.Attribution,
         *,
         own_uid: str,
         again: Callable[[records.Knob], None],
@@ -102,15 +102,15 @@ class Settler:
         """`again` is called to settle a file once more; `changed` when what the status tells may be another."""
         self._fs = cgroups
         self._journal = book
-        self._room = space
-        self._rewrites = why
+        self._headroom = space
+        self._attribution = why
         self._own_uid = own_uid
         self._again = again
         self._changed = changed
         self._clock = clock
         self.writes = 0
         """So many writes were made; the last one to a file is its `number`."""
-        self._fights = contention.Fights(clock)
+        self._contentions = contention.Contentions(clock)
         self._raises: list[_Raise] | None = None
         """What waits while other files are lowered; None where nothing has to."""
         self._unlowered: set[records.Knob] = set()
@@ -192,21 +192,21 @@ class Settler:
     def drop(self, knob: records.Knob) -> None:
         """The cgroup is gone."""
         self.cancel(knob)
-        self._room.forget(knob.path)
+        self._headroom.release(knob.path)
         self._journal.forget(knob.path)
         self._barred.discard(knob)
         self._lowered(knob)
 
     def is_to_put_back(self, knob: records.Knob) -> bool:
         """Whether the file holds a value of ours and should not."""
-        if knob.target is not resolve.Hold.PUT_BACK:
+        if knob.target is not resolve.Handling.RESTORE:
             return False
         entry = self._journal.get(knob.path, knob.inode)
         return entry is not None and entry.found is not None
 
     def _bring(self, knob: records.Knob, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
         """As `_try`."""
-        if knob.target is resolve.Hold.LEAVE:
+        if knob.target is resolve.Handling.UNMANAGED:
             return self._settled(knob, knob.found)
         if knob.above is None:  # until it was looked at
             knob.above = records.Above(since, ran)
@@ -219,19 +219,19 @@ class Settler:
                 knob.holds = None
                 return self._settled(knob, found, looked=looked)
             swap = 0 if limit >= values.NO_LIMIT else self._fs.in_use(knob.path)
-            usages = functools.partial(self._room.usages, knob.path)
+            usages = functools.partial(self._headroom.usages, knob.path)
             # What is put back is what was there, be it more.
             less = knob.cap and isinstance(knob.target, int)
             if less:  # it is as good, so there is nothing to fight about
                 knob.fight = None
-            cap = less or self._fights.yields(knob, limit)
+            cap = less or self._contentions.should_yield(knob, limit)
             above = functools.partial(self._above, knob)
             held, units = knob.holds, knob.is_units(found)
             goal = limit
             barred = held is not None and held < min(found, limit) and self._is_barred(knob)
             if held is not None and barred:
                 goal = held  # another raised it; to its own limit it is raised when the others are lowered
-            action = swap_drain.decide(
+            action = swap_drain.next_write(
                 goal, found, swap, usages, cap=cap, held=held, units=units, above=above, page=self._fs.page
             )
             if action.write is None:
@@ -239,7 +239,7 @@ class Settler:
                 wait = self._settled(
                     knob, found, swap, looked=looked, draining=action.draining, cut=found <= limit, seen=not barred
                 )
-                return self._fights.left(knob) if wait is None else wait
+                return self._contentions.retry_in(knob) if wait is None else wait
             if self._raises is not None and action.write > found:
                 self._raises.append(_Raise(knob, noticed, since, ran))
                 raise _LaterError
@@ -330,9 +330,9 @@ class Settler:
         knob.found, knob.swap, knob.draining = found, swap, draining
         knob.above = None
         if draining and cut:
-            self._room.expect(knob.path)
+            self._headroom.reserve(knob.path)
         else:
-            self._room.forget(knob.path)
+            self._headroom.release(knob.path)
         self._put_back_done(knob, found)
         if not draining:
             return None
@@ -341,7 +341,7 @@ class Settler:
 
     def _put_back_done(self, knob: records.Knob, found: int) -> None:
         entry = self._journal.get(knob.path, knob.inode)
-        if knob.target is resolve.Hold.PUT_BACK and entry is not None and entry.found == found:
+        if knob.target is resolve.Handling.RESTORE and entry is not None and entry.found == found:
             self._journal.seen(knob.path, knob.inode)
             knob.holds = None
 
@@ -393,9 +393,9 @@ class Settler:
             REPAIRS.inc(knob.kind, "above" if found > value else "below")
             if down is None:
                 REPAIR_SECONDS.observe(now - noticed)
-            self._rewrites.note(knob, found, noticed, exposed=exposed, cause=down)
+            self._attribution.note(knob, found, noticed, exposed=exposed, cause=down)
             if found < value and not knob.is_units(found):
-                self._fights.lowered(knob, value)
+                self._contentions.record_lowering(knob, value)
         elif exposed is not None and ran is not None and pod is not None:
             pod.tally.attribute(ran, exposed)
 

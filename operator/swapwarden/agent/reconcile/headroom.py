@@ -17,7 +17,7 @@ NO_ROOM: Final = swap_drain.Usage(1, 0, 0)
 """What cannot be read, or takes too long to be looked at, counts as having no room."""
 
 
-class Room:
+class Headroom:
     """Knows what is about to come back: two pods may each fit into what the node has left, and both together not."""
 
     def __init__(self, cgroups: cgroupfs.Cgroups, proc: pathlib.Path) -> None:
@@ -25,7 +25,7 @@ class Room:
         self._proc = proc
         self._coming: dict[str, int] = {}
 
-    def out(self, path: str) -> int:
+    def swapped_out_bytes(self, path: str) -> int:
         """Bytes that are in swap only; 0 where the cgroup is gone.
 
         Pages in the swap cache are in memory as well, and counted by both memory.current and memory.swap.current
@@ -42,12 +42,12 @@ class Room:
         except cgroupfs.CgroupError:
             return used
 
-    def expect(self, path: str) -> None:
+    def reserve(self, path: str) -> None:
         """The cgroup at `path` was cut while it had swap in use: count what may come back, until `forget`."""
         with contextlib.suppress(cgroupfs.CgroupError):  # then what was known stays
-            self._coming[path] = self.out(path)
+            self._coming[path] = self.swapped_out_bytes(path)
 
-    def forget(self, path: str) -> None:
+    def release(self, path: str) -> None:
         """Nothing comes back to this cgroup any more, or what does may be swapped out again."""
         self._coming.pop(path, None)
 
@@ -63,7 +63,7 @@ class Room:
             yield NO_ROOM
 
     def _usages(self, path: str) -> Iterator[swap_drain.Usage]:
-        back = self.out(path)
+        back = self.swapped_out_bytes(path)
         others = {
             other: size for other, size in self._coming.items() if not (_is_in(other, path) or _is_in(path, other))
         }
@@ -77,7 +77,7 @@ class Room:
         paths, looked = [path], 0
         while paths:
             here, looked = paths.pop(), looked + 1
-            if back := self.out(here):
+            if back := self.swapped_out_bytes(here):
                 yield from self._usage(here, back)
                 paths += [cgroupfs.join(here, name) for name in self._fs.children(here, most=MOST)]
             if looked + len(paths) > MOST:

@@ -64,8 +64,8 @@ class Held:
         try:
             self._originals.writing(name, found, value)
         except OSError as error:
-            raise problems.ShortError(
-                names.Shortfall.WRITE_FAILED, f"what it holds now cannot be kept in --run-dir ({error.strerror})"
+            raise problems.SettingError(
+                names.Problem.WRITE_FAILED, f"what it holds now cannot be kept in --run-dir ({error.strerror})"
             ) from None
         self._files.write(name, value)
         self._in_force[name] = value
@@ -91,12 +91,12 @@ class Held:
         try:
             self._originals.forget(name)
         except OSError as error:
-            raise problems.ShortError(
-                names.Shortfall.WRITE_FAILED, f"was put back, which cannot be noted in --run-dir ({error.strerror})"
+            raise problems.SettingError(
+                names.Problem.WRITE_FAILED, f"was put back, which cannot be noted in --run-dir ({error.strerror})"
             ) from None
 
     def compare(self, name: str, value: str) -> None:
         """ShortError where it is another value."""
         found = self._files.read(name)
         if found != value:
-            raise problems.ShortError(names.Shortfall.AUDIT, f"{value} would be written over {found}")
+            raise problems.SettingError(names.Problem.AUDIT, f"{value} would be written over {found}")

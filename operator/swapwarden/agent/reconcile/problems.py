@@ -7,17 +7,17 @@ from typing import NamedTuple
 from swapwarden.api import names
 
 
-class Shortfall(NamedTuple):
+class SettingProblem(NamedTuple):
     """One setting; `message` says what to do."""
 
     name: str
-    reason: names.Shortfall
+    reason: names.Problem
     message: str
 
 
-class ShortError(Exception):
+class SettingError(Exception):
     """A setting could not be brought to what it is to be; the message says why, and what to do."""
 
-    def __init__(self, reason: names.Shortfall, message: str) -> None:
+    def __init__(self, reason: names.Problem, message: str) -> None:
         super().__init__(message)
         self.reason = reason

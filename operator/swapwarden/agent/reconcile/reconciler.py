@@ -6,7 +6,7 @@ net. Files that another wrote to are settled at once; cgroups that came or went,
 a worklist, so that no repair waits for them. Each pod and each container is reconciled in its own right: what fails
 there is its own violation (trouble.Troubles), and stops nothing else.
 
-inventory.Mirror keeps which cgroups there are, resolve answers what a file must hold, and file_reconciler.Settler
+inventory.Inventory keeps which cgroups there are, resolve answers what a file must hold, and file_reconciler.Settler
 brings it there.
 """
 
@@ -128,16 +128,16 @@ class Enforcer:
         self._journal = book
         self._changed = changed
         self._clock = clock
-        self._watches = watches.Watches(readable=lambda: self._guarded(self._readable), fell_short=self._poll_later)
-        self._mirror = inventory.Mirror(cgroups, self._watches, self, own_uid=own_uid, anchor=anchor)
-        self._rewrites = attribution.Rewrites(
-            cgroups, book, self._mirror.pods.values, guarded=self._guarded, changed=changed, clock=clock
+        self._watches = watches.WatchRegistry(readable=lambda: self._guarded(self._readable), degraded=self._poll_later)
+        self._inventory = inventory.Inventory(cgroups, self._watches, self, own_uid=own_uid, anchor=anchor)
+        self._attribution = attribution.Attribution(
+            cgroups, book, self._inventory.pods.values, guarded=self._guarded, changed=changed, clock=clock
         )
         self._settler = file_reconciler.Settler(
             cgroups,
             book,
-            headroom.Room(cgroups, proc),
-            self._rewrites,
+            headroom.Headroom(cgroups, proc),
+            self._attribution,
             own_uid=own_uid,
             again=lambda knob: self._guarded(lambda: self._again(knob)),
             changed=changed,
@@ -164,7 +164,7 @@ class Enforcer:
         """So many of the settler's writes have been told of by inotify for certain."""
         io = unit_io.UnitIo(cgroups, kept, again=lambda: self._guarded(self._bring_units))
         self._units = system_units.Units(cgroups, book, self._watches, self._settler, io, held_at_zero=held_at_zero)
-        self._state: spec.State | None = None
+        self._state: spec.NodeSpec | None = None
         self._problem: layout.TreeError | None = None
         self._away = away
         self._absent = True
@@ -188,7 +188,7 @@ class Enforcer:
     @property
     def root(self) -> str | None:
         """The cgroup above all pods, once found."""
-        return None if self._mirror.root is None else self._mirror.root.path
+        return None if self._inventory.root is None else self._inventory.root.path
 
     @property
     def problem(self) -> layout.TreeError | None:
@@ -198,17 +198,17 @@ class Enforcer:
     @property
     def known(self) -> list[records.Pod]:
         """The pods that have a cgroup now."""
-        return list(self._mirror.pods.values())
+        return list(self._inventory.pods.values())
 
     @property
     def runs(self) -> bool:
         """Whether any pod has a container now."""
-        return any(pod.containers for pod in self._mirror.pods.values())
+        return any(pod.containers for pod in self._inventory.pods.values())
 
     @property
     def evidence(self) -> systemd_zero.View:
         """What was seen of systemd's part in guarantee Strict."""
-        return self._evidence.view(self.root, self._mirror.pods.values())
+        return self._evidence.view(self.root, self._inventory.pods.values())
 
     @property
     def drop_in_prefix(self) -> str | None:
@@ -227,7 +227,7 @@ class Enforcer:
             return ()
         return systemd_dropins.slices(current.system.units, self.root or "")
 
-    def start(self, cached: spec.State | None) -> None:
+    def start(self, cached: spec.NodeSpec | None) -> None:
         """Begin, with the state of an earlier run in force, if there is one. Call it in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._state = cached
@@ -237,33 +237,33 @@ class Enforcer:
 
     def close(self) -> None:
         """End; what files hold stays."""
-        for knob in (*self._mirror.knobs(), *self._units.knobs()):
+        for knob in (*self._inventory.knobs(), *self._units.knobs()):
             self._settler.cancel(knob)
         self._units.io.close()
-        self._rewrites.close()
+        self._attribution.close()
         self._worklist.clear()
         self._troubles.clear_all()
-        ripening = [container.ripe for pod in self._mirror.pods.values() for container in pod.containers.values()]
+        ripening = [container.ripe for pod in self._inventory.pods.values() for container in pod.containers.values()]
         for timer in (self._poll, self._search, self._turn, *ripening):
             if timer is not None:
                 timer.cancel()
         self._watches.close()
 
-    def apply(self, new: spec.State) -> None:
+    def apply(self, new: spec.NodeSpec) -> None:
         """Put a state in force; on return every file that could be brought to it was."""
         self._guarded(lambda: self._apply(new))
 
-    def _apply(self, new: spec.State) -> None:
+    def _apply(self, new: spec.NodeSpec) -> None:
         self._guarded(self._take_in)  # what others wrote until now they wrote over the old values
         begun = self._clock()
         old, self._state = self._state, new
-        self._guarded(lambda: self._evidence.follow(new, self.root, self._mirror.pods.values()))
+        self._guarded(lambda: self._evidence.follow(new, self.root, self._inventory.pods.values()))
         everything = old is None or (old.mode, old.on_unknown_pod) != (new.mode, new.on_unknown_pod)
         above = everything or old is None or old.kubepods != new.kubepods
         with self._settler.lowering_first():
             if above:
                 self._retarget_root()
-            for pod in list(self._mirror.pods.values()):
+            for pod in list(self._inventory.pods.values()):
                 changed = everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid)
                 # What drains can be lowered as far as what is above it binds it.
                 if changed or (above and any(knob.draining for knob in pod.knobs())):
@@ -302,20 +302,20 @@ class Enforcer:
         now = self._clock()
         self._watches.retry()
         self._journal.retry()
-        if not self._mirror.is_there():
-            self._mirror.lose()
+        if not self._inventory.is_there():
+            self._inventory.lose()
             self._find()
             self._watches.retried()
             self.last_resync = now
             return
-        self._mirror.prune_levels()
+        self._inventory.prune_levels()
         mark = worklist.Mark(now, self._drained)
         # A root that is to hold less does so first, and one that is to hold more last, as in `Settler.lowering_first`.
         if self._is_root_above():
             self._retarget_root()
-        for level in self._mirror.levels.values():
+        for level in self._inventory.levels.values():
             self._worklist.mark(level, worklist.Weight.SWEEP, worklist.Mark(now, known))
-        for pod in self._mirror.pods.values():
+        for pod in self._inventory.pods.values():
             self._worklist.mark(pod, worklist.Weight.SWEEP, mark)
         self._worklist.mark(Rest.SWEEP, worklist.Weight.SWEEP, mark)
         # Last: one that is said to have begun, and has not, would keep all others from beginning.
@@ -324,7 +324,7 @@ class Enforcer:
         self._soon()
 
     def _is_root_above(self) -> bool:
-        knob = self._mirror.root
+        knob = self._inventory.root
         try:
             return knob is not None and isinstance(knob.target, int) and self._fs.limit(knob.path) > knob.target
         except cgroupfs.CgroupError:  # settling it fails, too, and says why
@@ -346,14 +346,14 @@ class Enforcer:
         self._retarget_root()
         self._bring_units()
         self._watches.retried()
-        if self._watches.short:
+        if self._watches.degraded:
             self._poll_later()
         self._changed()
 
     def publish(self) -> None:
         """Set what metrics tell of all pods, also where there is no status to be written."""
-        AWAITING.set(sum(self._is_awaiting(pod) for pod in self._mirror.pods.values()))
-        failing = collections.Counter(knob.reason for knob in self._mirror.knobs() if knob.failed)
+        AWAITING.set(sum(self._is_awaiting(pod) for pod in self._inventory.pods.values()))
+        failing = collections.Counter(knob.reason for knob in self._inventory.knobs() if knob.failed)
         failing.update(each.reason for _, each in self._troubles.items() if each.reason is not None)
         for reason in FAILURES:
             FAILING.set(failing[reason], reason.value)
@@ -372,15 +372,15 @@ class Enforcer:
         found: list[state.Violation | None] = []
         untold: list[str] = []
         pending = drifting = unseen = contested = 0
-        if self._mirror.root is not None:
-            unseen += self._mirror.root.unseen
-            contested += self._mirror.root.yielded
-            pending += self._settler.is_to_put_back(self._mirror.root)
-            found.append(violations.of_file(self._mirror.root, audit=audit))
-        for number, pod in enumerate(list(self._mirror.pods.values())):
+        if self._inventory.root is not None:
+            unseen += self._inventory.root.unseen
+            contested += self._inventory.root.yielded
+            pending += self._settler.is_to_put_back(self._inventory.root)
+            found.append(violations.of_file(self._inventory.root, audit=audit))
+        for number, pod in enumerate(list(self._inventory.pods.values())):
             if number % PODS_A_TURN == PODS_A_TURN - 1:
                 yield
-            if self._mirror.pods.get(pod.path) is not pod:
+            if self._inventory.pods.get(pod.path) is not pod:
                 continue
             for knob in pod.knobs():
                 unseen += knob.unseen
@@ -388,8 +388,8 @@ class Enforcer:
                 pending += self._settler.is_to_put_back(knob)
                 found.append(violations.of_file(knob, audit=audit))
             drifting += pod.tally.drifting(now)
-            if pod.tally.recent(now) or pod.tally.untold:
-                untold += [pod.uid] * pod.tally.untold
+            if pod.tally.recent(now) or pod.tally.has_unreported:
+                untold += [pod.uid] * pod.tally.has_unreported
                 found.append(violations.of_exposure(pod))
             # What has no container runs nothing: what is left of a deleted pod is nobody's concern.
             if self._is_awaiting(pod) and pod.containers and now - pod.since >= AWAIT_SECONDS:
@@ -400,7 +400,7 @@ class Enforcer:
         return status.Standing(
             root=self.root,
             problem=self._problem,
-            polling=self._watches.short,
+            polling=self._watches.degraded,
             refused=refused,
             mode=resolve.mode_of(current),
             generation=0 if current is None else current.generation,
@@ -415,7 +415,7 @@ class Enforcer:
             lost=self._lost_lately(now),
             kubelet_swap=None if current is None else current.kubelet_swap,
             settings=tuple(self._units.shortfalls()) if self._units.concerned else None,
-            others=self._rewrites.others(),
+            others=self._attribution.others(),
             cost=self._cost(current.proposal) if current is not None and current.proposal is not None else None,
             unmet=None if current is None else current.unmet,
         )
@@ -426,15 +426,15 @@ class Enforcer:
     def told(self, listed: Iterable[Mapping[str, Any]]) -> None:
         """The API server has a status with these: what pods took while exposed has been told of, with its cause."""
         sums = {each.get("pod"): each.get("swapBytes", 0) for each in listed if each.get("causes")}
-        news = [pod for pod in self._mirror.pods.values() if sums.get(pod.uid, 0) > pod.tally.told]
+        news = [pod for pod in self._inventory.pods.values() if sums.get(pod.uid, 0) > pod.tally.reported]
         for pod in news:
-            pod.tally.told = sums[pod.uid]
+            pod.tally.reported = sums[pod.uid]
         if news:  # they make room for others
             self._changed()
 
     def _cost(self, proposal: spec.Proposal) -> state.Cost:
         """What the proposal would take from pods that use it now."""
-        used = {pod.uid: pod.path for pod in self._mirror.pods.values() if pod.uid in proposal.pods}
+        used = {pod.uid: pod.path for pod in self._inventory.pods.values() if pod.uid in proposal.pods}
         over = [self._in_use(path) - proposal.pods[uid] for uid, path in used.items()]
         taken = [each for each in over if each > 0]
         return state.Cost(state.ProfileRef(proposal.profile, proposal.generation), len(taken), sum(taken))
@@ -454,7 +454,7 @@ class Enforcer:
             self._search = None
         begun = self._clock()
         try:
-            level = self._mirror.find()
+            level = self._inventory.find()
         except layout.TreeError as problem:
             if self._problem is None or self._problem.reason != problem.reason:
                 log.warning("no pods to look after yet: %s", problem)
@@ -476,7 +476,7 @@ class Enforcer:
         if not self._cut_short:
             self._taken_in(begun)
         # Only now: what comes from here on is heard of.
-        log.info("found the tree of pods", extra={"root": f"/{level.path}", "pods": len(self._mirror.pods)})
+        log.info("found the tree of pods", extra={"root": f"/{level.path}", "pods": len(self._inventory.pods)})
         for path in self._journal.paths():
             self._forget_gone(path)
         self._bring_units()
@@ -503,11 +503,11 @@ class Enforcer:
 
         def step() -> None:
             try:
-                names = self._mirror.enter(level)
+                names = self._inventory.enter(level)
             except cgroupfs.DeniedError as error:  # it is nobody's but the node's
                 raise cgroupfs.CgroupError(str(error)) from None
             for name in names:
-                if not self._mirror.is_known(level, name):
+                if not self._inventory.is_known(level, name):
                     self._worklist.mark(Child(level, name, found), worklist.Weight.ARRIVAL, mark)
 
         self._troubles.attempt(level, step)
@@ -539,13 +539,13 @@ class Enforcer:
         # Where systemd's 0 is all that was noted, the agent has not known the pod before.
         known = entry is not None and (entry.found is None or bool(entry.wrote))
         if known or resolve.mode_of(self._state) is not names.Mode.ENFORCE:
-            pod.origin = resolve.Origin.FOUND
+            pod.origin = resolve.Origin.PREEXISTING
         if entry is not None and entry.wrote:
             pod.last = pod.knob.holds = entry.wrote[-1]
-        found = pod.origin is resolve.Origin.FOUND
+        found = pod.origin is resolve.Origin.PREEXISTING
         taking_in = self._absent and self._by_looking
         pod.enforced = found or taking_in
-        self._rewrites.look(pod.knob)
+        self._attribution.look(pod.knob)
         ran, since = None, mark.noticed
         if taking_in:
             ran = names.Cause.AGENT_DOWN
@@ -637,8 +637,8 @@ class Enforcer:
             ran, since = names.Cause.STATE_LATE, pod.since
         if entry is not None:
             pod.stated = True
-            pod.origin = resolve.Origin.FOUND
-        self._mirror.watch(knob)
+            pod.origin = resolve.Origin.PREEXISTING
+        self._inventory.watch(knob)
         with self._settler.lowering_first():
             right = self._last_right(knob, watched) if since is None else since
             self._settler.settle(knob, noticed, since=right, ran=ran)
@@ -660,12 +660,12 @@ class Enforcer:
         return knob.right < self._lost_until
 
     def _retarget_root(self) -> None:
-        knob = self._mirror.root
+        knob = self._inventory.root
         if knob is None:
             return
         knob.aim(resolve.of_root(self._state, mode=resolve.mode_of(self._state)))
         knob.shadow = resolve.of_root(self._state, mode=names.Mode.ENFORCE)
-        self._mirror.watch(knob)
+        self._inventory.watch(knob)
         self._settler.settle(knob, self._clock())
 
     def _retarget_container(
@@ -693,12 +693,12 @@ class Enforcer:
             if not (isinstance(unknown, cgroupfs.TransientError) and container.stirs > STIRS):
                 error = unknown
         for knob in container.knobs:
-            self._mirror.watch(knob)
+            self._inventory.watch(knob)
             if entry is not None:
                 knob.shadow, knob.cap = entry.limit, entry.cap
             elif of_pod is not None:
-                knob.shadow = resolve.Hold.PUT_BACK
-            knob.aim(knob.shadow if mode is names.Mode.ENFORCE else resolve.Hold.PUT_BACK)
+                knob.shadow = resolve.Handling.RESTORE
+            knob.aim(knob.shadow if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE)
             self._settler.settle(knob, noticed, since=self._last_right(knob, watched))
         if error is not None:
             raise error
@@ -721,12 +721,12 @@ class Enforcer:
 
     def _was_written(self, container: records.Container) -> bool:
         """Whether an earlier run may have written to it: it then keeps what it was given, until told otherwise."""
-        return any(path in self._journal for path in self._mirror.paths(container))
+        return any(path in self._journal for path in self._inventory.paths(container))
 
     def _open(self, container: records.Container) -> None:
         known = set(container.knobs)
         try:
-            self._mirror.open(container)
+            self._inventory.open(container)
         finally:
             for knob in [knob for knob in container.knobs if knob not in known]:
                 self._know(knob, container)
@@ -734,7 +734,7 @@ class Enforcer:
     def _know(self, knob: records.Knob, container: records.Container) -> None:
         """A file has come to be known."""
         knob.came = container.since
-        self._rewrites.look(knob)
+        self._attribution.look(knob)
         entry = self._journal.get(knob.path, knob.inode)
         if entry is not None and entry.wrote:
             knob.shadow = knob.holds = entry.wrote[-1]
@@ -756,12 +756,12 @@ class Enforcer:
         except cgroupfs.CgroupError as error:
             self._short(error)
         except Exception as error:  # noqa: BLE001 the last resort
-            self._watches.fall_short(watches.Shortfall.FAULT, faults.fault("the event loop", error))
+            self._watches.degrade(watches.Degraded.FAULT, faults.fault("the event loop", error))
             self._changed()
 
     def _short(self, error: cgroupfs.CgroupError) -> None:
         self._cut_short = True
-        self._watches.fall_short(watches.Shortfall.UNREADABLE, f"the tree of pods cannot be read whole ({error})")
+        self._watches.degrade(watches.Degraded.UNREADABLE, f"the tree of pods cannot be read whole ({error})")
         self._changed()
 
     def _readable(self) -> None:
@@ -783,7 +783,7 @@ class Enforcer:
                 self._note_loss()
             elif isinstance(owner, records.Knob):
                 touched.setdefault(owner, self._exposed_since(owner, noticed))
-                self._rewrites.touched(owner, noticed)
+                self._attribution.touched(owner, noticed)
             elif owner is not None:
                 self._told(owner, event, noticed)
         with self._settler.lowering_first():
@@ -799,7 +799,7 @@ class Enforcer:
             self._read_until = written
             self._drained = noticed
             # While all is to be compared, there may be pods that events do not tell of.
-            if self._poll is None and self._began is None and self._mirror.root is not None:
+            if self._poll is None and self._began is None and self._inventory.root is not None:
                 self._caught_up = max(self._caught_up, noticed)
         self._soon()
 
@@ -819,7 +819,7 @@ class Enforcer:
         mark = worklist.Mark(noticed, self._caught_up)
         if self._units.concerns(owner, event):
             self._worklist.mark(Rest.UNITS, worklist.Weight.ARRIVAL, mark)
-        if self._mirror.concerns(owner, event):
+        if self._inventory.concerns(owner, event):
             self._worklist.mark(Child(owner, event.name), worklist.Weight.ARRIVAL, mark)
         elif isinstance(owner, records.Container) and self._puts_off(owner):
             self._watches.release(owner)
@@ -841,7 +841,7 @@ class Enforcer:
 
     def _find_again(self) -> None:
         """Search for the tree if it has gone."""
-        if self._mirror.root is None and self._search is None:
+        if self._inventory.root is None and self._search is None:
             self._find()
 
     # What waits
@@ -880,9 +880,9 @@ class Enforcer:
         match key:
             case Child():
                 self._troubles.attempt(key, lambda: self._look_at(key, mark))
-            case records.Level() if self._mirror.levels.get(key.path) is key:
+            case records.Level() if self._inventory.levels.get(key.path) is key:
                 self._enter(key, mark, found=True)
-            case records.Pod() if self._mirror.pods.get(key.path) is key:
+            case records.Pod() if self._inventory.pods.get(key.path) is key:
                 self._troubles.attempt(key, lambda: self._compare(key, mark))
             case records.Container() if key in key.pod.containers.values():
                 self._retarget_container(key, mark.noticed, watched=mark.since)
@@ -897,15 +897,15 @@ class Enforcer:
         """See what there is under a name."""
         self._by_looking = child.found
         try:
-            origin = resolve.Origin.FOUND if self._first and child.found else resolve.Origin.APPEARED
-            self._mirror.look(child.owner, child.name, origin, mark)
+            origin = resolve.Origin.PREEXISTING if self._first and child.found else resolve.Origin.APPEARED
+            self._inventory.look(child.owner, child.name, origin, mark)
         finally:
             self._by_looking = False
 
     def _compare(self, pod: records.Pod, mark: worklist.Mark) -> None:
         error: cgroupfs.CgroupError | None = None
         try:
-            if not self._mirror.refresh(pod, mark):
+            if not self._inventory.refresh(pod, mark):
                 return
         except cgroupfs.CgroupError as unknown:  # what is in it; its own limit can be held all the same
             error = unknown
@@ -927,7 +927,7 @@ class Enforcer:
 
     def _again(self, knob: records.Knob) -> None:
         self._take_in()  # what has been told by now is no find
-        self._mirror.watch(knob)
+        self._inventory.watch(knob)
         self._look(knob)
         self._settler.settle(knob, self._clock(), since=self._last_right(knob))
 

@@ -52,7 +52,7 @@ class Action(NamedTuple):
     draining: bool
 
 
-def decide(
+def next_write(
     limit: int,
     found: int,
     swap: int,

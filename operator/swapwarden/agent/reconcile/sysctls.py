@@ -86,11 +86,11 @@ class Kernel:
         self._held = held.Held(book, self)
         self._roots = roots
         self._changed = changed
-        self._state: spec.State | None = None
+        self._state: spec.NodeSpec | None = None
         self._due = asyncio.Event()
-        self._aside = worker.Aside("kernel-settings")
+        self._aside = worker.Worker("kernel-settings")
         self._backoff = backoff.Backoff(*RETRY_SECONDS)
-        self.shortfalls: tuple[problems.Shortfall, ...] = ()
+        self.shortfalls: tuple[problems.SettingProblem, ...] = ()
         self.to_put_back = 0
         """Settings that hold a value of ours and should not."""
 
@@ -100,7 +100,7 @@ class Kernel:
         asked = self._state is not None and (self._state.kernel or self._state.refused)
         return bool(asked or self.shortfalls)
 
-    def apply(self, state: spec.State) -> None:
+    def apply(self, state: spec.NodeSpec) -> None:
         """Put a state in force: `run` brings the settings to it, and until then `shortfalls` says so."""
         before, self._state = self._state, state
         if before is not None and _asked(before) == _asked(state):
@@ -109,7 +109,7 @@ class Kernel:
         self.to_put_back = sum(_is_to_put_back(name, state) for name in kept)
         pending = sorted(kept | state.kernel.keys() | state.refused.keys())
         self.shortfalls = tuple(
-            problems.Shortfall(name, names.Shortfall.PENDING, "the agent is about to write it") for name in pending
+            problems.SettingProblem(name, names.Problem.PENDING, "the agent is about to write it") for name in pending
         )
         if pending:
             # What failed was something else: nobody who waits for this one waits for that.
@@ -144,7 +144,7 @@ class Kernel:
         except TimeoutError:
             message = f"the kernel has been at it for {WRITE_SECONDS:.0f} s: look for a modprobe that hangs on the node"
             concerned = sorted(state.kernel.keys() | (frozenset(self._originals.names()) & SETTINGS.keys()))
-            found = tuple(problems.Shortfall(name, names.Shortfall.WRITE_FAILED, message) for name in concerned)
+            found = tuple(problems.SettingProblem(name, names.Problem.WRITE_FAILED, message) for name in concerned)
             left = self.to_put_back
         except Exception:
             self._due.set()  # for who goes on after it
@@ -159,15 +159,15 @@ class Kernel:
             if short not in before:
                 log.warning("a setting of the node is not as its profile asks: %s: %s", short.name, short.message)
         self._changed()
-        if any(short.reason is names.Shortfall.WRITE_FAILED for short in found):
+        if any(short.reason is names.Problem.WRITE_FAILED for short in found):
             return self._backoff.next()
         self._backoff.reset()
         return None
 
-    def _settled(self, state: spec.State) -> list[problems.Shortfall]:
-        found = [problems.Shortfall(name, names.Shortfall.REFUSED, why) for name, why in state.refused.items()]
+    def _settled(self, state: spec.NodeSpec) -> list[problems.SettingProblem]:
+        found = [problems.SettingProblem(name, names.Problem.REFUSED, why) for name, why in state.refused.items()]
         found += [
-            problems.Shortfall(name, names.Shortfall.NOT_SUPPORTED, "this agent does not know it: update it")
+            problems.SettingProblem(name, names.Problem.NOT_SUPPORTED, "this agent does not know it: update it")
             for name in state.kernel
             if name not in SETTINGS
         ]
@@ -183,22 +183,22 @@ class Kernel:
                 else:
                     self._check(name, value)
                     self._held.bring(name, value)
-            except problems.ShortError as short:
-                found.append(problems.Shortfall(name, short.reason, str(short)))
+            except problems.SettingError as short:
+                found.append(problems.SettingProblem(name, short.reason, str(short)))
         return found
 
     def _check(self, name: str, value: str) -> None:
         self._file(name)
         if not SETTINGS[name].values.fullmatch(value):
-            raise problems.ShortError(names.Shortfall.NOT_SUPPORTED, f"this agent does not write {value!r}: update it")
+            raise problems.SettingError(names.Problem.NOT_SUPPORTED, f"this agent does not write {value!r}: update it")
 
     def _file(self, name: str) -> pathlib.Path:
         setting = SETTINGS[name]
         root = self._roots.get(setting.folder)
         if root is None:
             folder = setting.folder
-            raise problems.ShortError(
-                names.Shortfall.NO_ACCESS,
+            raise problems.SettingError(
+                names.Problem.NO_ACCESS,
                 f"the agent has no access to {folder.host}: set {folder.chart} to true in the chart ({folder.flag})",
             )
         return root / setting.file
@@ -210,9 +210,9 @@ class Kernel:
             return files.read_setting(file)
         except files.AbsentError:
             message = f"the node's kernel has no {setting.folder.host}/{setting.file}: leave it out of the profile"
-            raise problems.ShortError(names.Shortfall.NOT_SUPPORTED, message) from None
+            raise problems.SettingError(names.Problem.NOT_SUPPORTED, message) from None
         except files.SettingError as error:
-            raise problems.ShortError(names.Shortfall.WRITE_FAILED, f"cannot be read: {error}") from None
+            raise problems.SettingError(names.Problem.WRITE_FAILED, f"cannot be read: {error}") from None
 
     def write(self, name: str, value: str) -> None:
         """As held.Files."""
@@ -222,12 +222,12 @@ class Kernel:
         except files.SettingError as error:
             held.WRITES.inc(name, "error")
             message = f"the kernel refuses {value} ({error}){setting.hint}"
-            raise problems.ShortError(names.Shortfall.WRITE_FAILED, message) from None
+            raise problems.SettingError(names.Problem.WRITE_FAILED, message) from None
         found = self.read(name)
         if found != value:
             held.WRITES.inc(name, "error")
-            raise problems.ShortError(
-                names.Shortfall.WRITE_FAILED, f"holds {found} after {value} was written{setting.hint}"
+            raise problems.SettingError(
+                names.Problem.WRITE_FAILED, f"holds {found} after {value} was written{setting.hint}"
             )
         held.WRITES.inc(name, "ok")
 
@@ -236,9 +236,9 @@ class Kernel:
         return name
 
 
-def _asked(state: spec.State) -> tuple[object, ...]:
+def _asked(state: spec.NodeSpec) -> tuple[object, ...]:
     return state.mode, state.kernel, state.refused
 
 
-def _is_to_put_back(name: str, state: spec.State) -> bool:
+def _is_to_put_back(name: str, state: spec.NodeSpec) -> bool:
     return name not in state.kernel or state.mode is not names.Mode.ENFORCE

@@ -61,7 +61,7 @@ class Units:
         self,
         cgroups: cgroupfs.Cgroups,
         book: journal.Journal,
-        watching: watches.Watches,
+        watching: watches.WatchRegistry,
         settles: file_reconciler.Settler,
         io: unit_io.UnitIo,
         *,
@@ -78,14 +78,14 @@ class Units:
         self._homes: dict[str, Home] = {}
         self._home_names: frozenset[str] = frozenset()
         """A slice that is made anew is to be watched anew."""
-        self._lacking: list[problems.Shortfall] = []
+        self._lacking: list[problems.SettingProblem] = []
         self.unfinished = ""
         """Why `bring` did not get through with all of them; empty where it did."""
         self._audit = False
         self._units: dict[str, Unit] = {}
         """By path."""
 
-    def bring(self, state: spec.State, root: str, noticed: float) -> None:
+    def bring(self, state: spec.NodeSpec, root: str, noticed: float) -> None:
         """Bring the units that the state names to what it says, and others back. `root` is the cgroup above all pods.
 
         To be called again whenever units may have come or gone.
@@ -99,8 +99,8 @@ class Units:
         for name in wants.units:
             try:
                 found[self._find(name, root)] = name
-            except problems.ShortError as short:
-                self._lacking.append(problems.Shortfall(name, short.reason, str(short)))
+            except problems.SettingError as short:
+                self._lacking.append(problems.SettingProblem(name, short.reason, str(short)))
         with self._each("slices and services"):
             self._watch_homes(found, root)
         self._bring_limits(found if wants.limit is not None else {}, wants.limit or 0, state.mode, noticed)
@@ -119,26 +119,28 @@ class Units:
 
     def _lack(self, name: str, message: str) -> None:
         self.unfinished = message
-        self._lacking.append(problems.Shortfall(name, names.Shortfall.WRITE_FAILED, message))
+        self._lacking.append(problems.SettingProblem(name, names.Problem.WRITE_FAILED, message))
 
     def _bring_limits(self, found: Mapping[str, str], limit: int, mode: names.Mode, noticed: float) -> None:
         left = {path: path.rpartition("/")[2] for path in self._journal.paths() if not _is_of_pods(path)}
         # Ancestors first: a path sorts before those below it.
         for path, name in sorted({**left, **{path: unit.name for path, unit in self._units.items()}, **found}.items()):
             with self._each(name):
-                self._bring_limit(path, name, limit if path in found else resolve.Hold.PUT_BACK, mode, noticed)
+                self._bring_limit(path, name, limit if path in found else resolve.Handling.RESTORE, mode, noticed)
 
-    def _bring_limit(self, path: str, name: str, shadow: resolve.Target, mode: names.Mode, noticed: float) -> None:
+    def _bring_limit(
+        self, path: str, name: str, shadow: resolve.DesiredValue, mode: names.Mode, noticed: float
+    ) -> None:
         if path in self._units and self._fs.inode(path) != self._units[path].inode:
             self._drop(path)
         unit = self._known(path, name)
         if unit is None:
             return
         unit.shadow = shadow
-        unit.aim(shadow if mode is names.Mode.ENFORCE else resolve.Hold.PUT_BACK)
+        unit.aim(shadow if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE)
         self._settler.settle(unit, noticed)
         done = not unit.failed and not self._settler.is_to_put_back(unit) and not self._is_covered(unit)
-        if shadow is resolve.Hold.PUT_BACK and done:
+        if shadow is resolve.Handling.RESTORE and done:
             self._drop(path)
 
     def concerns(self, owner: watches.Watched, event: inotify.Event) -> bool:
@@ -181,7 +183,7 @@ class Units:
         """Files that hold a value of ours and should not."""
         return sum(map(self._settler.is_to_put_back, self._units.values())) + self.io.to_put_back
 
-    def shortfalls(self) -> Iterator[problems.Shortfall]:
+    def shortfalls(self) -> Iterator[problems.SettingProblem]:
         """What is not as the state says."""
         yield from self._lacking
         yield from self.io.shortfalls
@@ -190,37 +192,37 @@ class Units:
             if short is not None:
                 yield short
 
-    def _short(self, unit: Unit) -> problems.Shortfall | None:
+    def _short(self, unit: Unit) -> problems.SettingProblem | None:
         if unit.failed:
-            return problems.Shortfall(unit.name, names.Shortfall.WRITE_FAILED, unit.failed)
+            return problems.SettingProblem(unit.name, names.Problem.WRITE_FAILED, unit.failed)
         if unit.draining:
             # To the MiB: it moves all the time.
             more = (
                 f"{unit.swap >> 20} MiB of swap are still in use; they can grow little, and fall as pages are touched"
             )
-            return problems.Shortfall(unit.name, names.Shortfall.DRAINING, more)
-        if unit.target is resolve.Hold.PUT_BACK and self._is_covered(unit):
+            return problems.SettingProblem(unit.name, names.Problem.DRAINING, more)
+        if unit.target is resolve.Handling.RESTORE and self._is_covered(unit):
             more = (
                 "systemd takes it back to 0 until it reads its units again: run `systemctl daemon-reload` on the node"
             )
-            return problems.Shortfall(unit.name, names.Shortfall.RELOAD_NEEDED, more)
+            return problems.SettingProblem(unit.name, names.Problem.RELOAD_NEEDED, more)
         if self._audit and resolve.differs(unit.shadow, unit.found, cap=False):
-            return problems.Shortfall(unit.name, names.Shortfall.AUDIT, "memory.swap.max would be lowered")
+            return problems.SettingProblem(unit.name, names.Problem.AUDIT, "memory.swap.max would be lowered")
         return None
 
     def _find(self, name: str, root: str) -> str:
         """The path of a unit's cgroup."""
         path = self._slice(name) if name.endswith(_SLICE) else self._service(name)
         if path is None:
-            raise problems.ShortError(names.Shortfall.NOT_FOUND, "the node has no cgroup of this name now")
+            raise problems.SettingError(names.Problem.NOT_FOUND, "the node has no cgroup of this name now")
         if root == path or root.startswith(f"{path}/"):
-            raise problems.ShortError(
-                names.Shortfall.REFUSED,
+            raise problems.SettingError(
+                names.Problem.REFUSED,
                 "the node's pods are in it, and would lose all swap; take it out of system.slices (for pods there is"
                 " swap.behavior: NoSwap)",
             )
         if _is_of_pods(path):
-            raise problems.ShortError(names.Shortfall.REFUSED, "it is the kubelet's, for pods; take it out of system")
+            raise problems.SettingError(names.Problem.REFUSED, "it is the kubelet's, for pods; take it out of system")
         return path
 
     def _slice(self, name: str) -> str | None:

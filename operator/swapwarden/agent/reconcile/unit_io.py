@@ -72,7 +72,7 @@ class UnitIo:
         self._retry: asyncio.TimerHandle | None = None
         self.disks = swap_devices.Disks()
         """Those that the node swaps to; `bring` is to be called when they have become others."""
-        self.shortfalls: tuple[problems.Shortfall, ...] = ()
+        self.shortfalls: tuple[problems.SettingProblem, ...] = ()
 
     @property
     def to_put_back(self) -> int:
@@ -96,7 +96,7 @@ class UnitIo:
             found += self._without_disks(asked)
             for path, inode in there.items():
                 found += self._of_unit(units[path], path, inode, asked, mode)
-        if any(short.reason is names.Shortfall.WRITE_FAILED for short in found):
+        if any(short.reason is names.Problem.WRITE_FAILED for short in found):
             self._retry = asyncio.get_running_loop().call_later(self._backoff.next(), self._again)
         else:
             self._backoff.reset()
@@ -107,7 +107,7 @@ class UnitIo:
 
     def _put_others_back(
         self, asked: Mapping[cgroup_files.File, str], there: Mapping[str, int]
-    ) -> Iterator[problems.Shortfall]:
+    ) -> Iterator[problems.SettingProblem]:
         """Put back what is not asked for. What is gone took its values along."""
         wanted_files = {file.name for file in asked}
         for line in filter(None, map(_line, self._originals.names())):
@@ -119,40 +119,40 @@ class UnitIo:
                     self._held.put_back(str(line))
                 else:
                     self._held.forget(str(line))
-            except problems.ShortError as short:
-                yield problems.Shortfall(f"{line.path} {line.file}", short.reason, str(short))
+            except problems.SettingError as short:
+                yield problems.SettingProblem(f"{line.path} {line.file}", short.reason, str(short))
 
-    def _without_disks(self, asked: Mapping[cgroup_files.File, str]) -> Iterator[problems.Shortfall]:
+    def _without_disks(self, asked: Mapping[cgroup_files.File, str]) -> Iterator[problems.SettingProblem]:
         name = ", ".join(file.field for file in asked)
         if self.disks.unknown:
-            yield problems.Shortfall(
+            yield problems.SettingProblem(
                 name,
-                names.Shortfall.NOT_SUPPORTED,
+                names.Problem.NOT_SUPPORTED,
                 f"on which disk {', '.join(self.disks.unknown)} is cannot be seen: swap to a partition instead",
             )
         elif not self.disks.numbers:
             why = ", ".join(self.disks.without) or "the node has no swap"
-            yield problems.Shortfall(name, names.Shortfall.NO_EFFECT, f"there is no disk to wait for: {why}")
+            yield problems.SettingProblem(name, names.Problem.NO_EFFECT, f"there is no disk to wait for: {why}")
 
     def _of_unit(
         self, name: str, path: str, inode: int, asked: Mapping[cgroup_files.File, str], mode: names.Mode
-    ) -> Iterator[problems.Shortfall]:
-        shorts: dict[cgroup_files.File, dict[str, problems.ShortError]] = {file: {} for file in asked}
+    ) -> Iterator[problems.SettingProblem]:
+        shorts: dict[cgroup_files.File, dict[str, problems.SettingError]] = {file: {} for file in asked}
         for file, value in asked.items():
             for disk in self.disks.numbers:
                 try:
                     self._require(name, path, file, disk)
                     line = str(Line(file.name, disk, inode, path))
                     (self._held.bring if mode is names.Mode.ENFORCE else self._held.compare)(line, value)
-                except problems.ShortError as short:
+                except problems.SettingError as short:
                     shorts[file][str(short)] = short
         helps = [file for file in asked if not any(map(_is_lack, shorts[file].values()))] if self.disks.numbers else []
         for file in asked:
             for message, each in shorts[file].items():
                 spared = bool(helps) and _is_lack(each)
-                yield problems.Shortfall(
+                yield problems.SettingProblem(
                     f"{name} {file.name}",
-                    names.Shortfall.NO_EFFECT if spared else each.reason,
+                    names.Problem.NO_EFFECT if spared else each.reason,
                     f"{message}; {helps[0].name} is there" if spared else message,
                 )
 
@@ -163,7 +163,7 @@ class UnitIo:
                 lack = f"the node's kernel has none ({file.option})"
             else:
                 lack = f"it has no io controller: run `systemctl set-property {name} IOAccounting=yes` on the node"
-            raise problems.ShortError(names.Shortfall.NOT_SUPPORTED, lack)
+            raise problems.SettingError(names.Problem.NOT_SUPPORTED, lack)
         if file is cgroup_files.WEIGHT and self._fs.has("", _QOS):
             qos = _of_device(self._fs, "", _QOS, disk)
             if not qos or _OFF in qos.split():
@@ -189,15 +189,15 @@ class _Lines:
             if line.file == cgroup_files.WEIGHT.name:
                 raise _off(line.disk) from None
             message = f"the node's kernel does not do that for disk {line.disk}"
-            raise problems.ShortError(names.Shortfall.NOT_SUPPORTED, message) from None
+            raise problems.SettingError(names.Problem.NOT_SUPPORTED, message) from None
         except cgroupfs.CgroupError as error:
             held.WRITES.inc(line.file, "error")
-            raise problems.ShortError(names.Shortfall.WRITE_FAILED, f"{value} of disk {line.disk}: {error}") from None
+            raise problems.SettingError(names.Problem.WRITE_FAILED, f"{value} of disk {line.disk}: {error}") from None
         found = self.read(name)
         if found != value:
             held.WRITES.inc(line.file, "error")
-            raise problems.ShortError(
-                names.Shortfall.WRITE_FAILED, f"holds {found} of disk {line.disk} after {value} was written"
+            raise problems.SettingError(
+                names.Problem.WRITE_FAILED, f"holds {found} of disk {line.disk} after {value} was written"
             )
         held.WRITES.inc(line.file, "ok")
 
@@ -216,16 +216,16 @@ def _of_device(cgroups: cgroupfs.Cgroups, path: str, file: str, disk: str) -> st
     try:
         return cgroups.of_device(path, file, disk)
     except cgroupfs.CgroupError as error:
-        raise problems.ShortError(names.Shortfall.WRITE_FAILED, f"cannot be read: {error}") from None
+        raise problems.SettingError(names.Problem.WRITE_FAILED, f"cannot be read: {error}") from None
 
 
-def _is_lack(short: problems.ShortError) -> bool:
-    return short.reason is names.Shortfall.NOT_SUPPORTED
+def _is_lack(short: problems.SettingError) -> bool:
+    return short.reason is names.Problem.NOT_SUPPORTED
 
 
-def _off(disk: str) -> problems.ShortError:
-    return problems.ShortError(
-        names.Shortfall.NOT_SUPPORTED,
+def _off(disk: str) -> problems.SettingError:
+    return problems.SettingError(
+        names.Problem.NOT_SUPPORTED,
         f"the kernel heeds no weights on disk {disk} while iocost is off for it: write `{disk} enable=1` to the node's"
         f" /sys/fs/cgroup/{_QOS}",
     )

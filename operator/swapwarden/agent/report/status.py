@@ -25,11 +25,10 @@ _DEGRADING: Final = (ViolationReason.INTERNAL_ERROR, ViolationReason.WRITE_FAILE
 """Not what a container does to its own cgroup: whoever can run one could stop a profile's rollout by it. What cannot be
 listed makes the agent poll, which says why."""
 _ORDER: Final[dict[str, int]] = {reason: number for number, reason in enumerate(ViolationReason)}
-_MEANT: Final = frozenset({names.Shortfall.AUDIT, names.Shortfall.NO_EFFECT})
+_MEANT: Final = frozenset({names.Problem.AUDIT, names.Problem.NO_EFFECT})
 """Shortfalls of settings that are as whoever wrote the profile must have meant it."""
 _PASSING: Final = frozenset(
-    {names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, names.Shortfall.RELOAD_NEEDED, names.Shortfall.PENDING}
-    | _MEANT
+    {names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED, names.Problem.PENDING} | _MEANT
 )
 """Shortfalls of settings with which a node is as good as others."""
 _ESSENTIAL: Final = ("pod", "container", "reason", "since")
@@ -72,7 +71,7 @@ class Standing(NamedTuple):
     """What is known of other writers of late, systemd left out; empty where there is none."""
     cost: state.Cost | None = None
     """What a proposal would take from pods that use it now; None where there is none."""
-    settings: Sequence[problems.Shortfall] | None = None
+    settings: Sequence[problems.SettingProblem] | None = None
     """Settings of the node that are not as its profile asks; None where there are none to be set or put back."""
     guarantee: systemd_zero.Verdict | None = None
     """What is to be said of guarantee Strict; None where that is nothing."""
@@ -174,13 +173,13 @@ def _drift(standing: Standing) -> _Verdict:
     return _Verdict("True", reason, f"{message}; {standing.others}" if standing.others else message)
 
 
-def _settings(shortfalls: Sequence[problems.Shortfall]) -> _Verdict:
+def _settings(shortfalls: Sequence[problems.SettingProblem]) -> _Verdict:
     if not shortfalls:
         return _Verdict("True", "AsSpecified", "the node's settings are as the spec says")
-    order = list(names.Shortfall)
+    order = list(names.Problem)
     worst = sorted(shortfalls, key=lambda short: order.index(short.reason))
     message = "; ".join(f"{short.name}: {short.message}" for short in worst)
-    if worst[0].reason is names.Shortfall.PENDING:
+    if worst[0].reason is names.Problem.PENDING:
         return _Verdict("Unknown", worst[0].reason, message)
     return _Verdict("True" if worst[0].reason in _MEANT else "False", worst[0].reason, message)
 
@@ -203,7 +202,7 @@ def _rank(violation: state.Violation, untold: Container[str]) -> tuple[int, bool
 
 
 def verdicts(
-    standing: Standing, facts: state.Facts, found: Iterable[diagnostics.Finding] = ()
+    standing: Standing, facts: state.Facts, found: Iterable[diagnostics.Diagnostic] = ()
 ) -> Mapping[str, systemd_zero.Verdict]:
     """What the conditions say of `standing`, by their types; `found` are conditions only while they are true."""
     compatible = _compatible(standing, facts)
@@ -225,7 +224,7 @@ def build(
     facts: state.Facts,
     previous: Iterable[Mapping[str, Any]],
     now: str,
-    found: Iterable[diagnostics.Finding] = (),
+    found: Iterable[diagnostics.Diagnostic] = (),
 ) -> state.StateStatus:
     """The status that tells of `standing`, and of what was `found`.
 

@@ -55,7 +55,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 _FIELDS: Final = tuple(field.encode_name for field in msgspec.structs.fields(state.StateStatus))
 
 
-class Reporter:
+class StatusWriter:
     """Owns the status. `build` gives it as it should be, from the conditions of the one before."""
 
     def __init__(

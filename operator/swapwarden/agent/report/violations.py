@@ -60,7 +60,7 @@ def of_exposure(pod: records.Pod) -> state.Violation:
         reason=ViolationReason.EXPOSED,
         wanted=values.render(tally.wanted),
         found=values.render(tally.found),
-        swap_bytes=tally.explained,
+        swap_bytes=tally.attributed,
         exposures=tally.count,
         exposed_milliseconds=round(tally.milliseconds),
         causes=tally.causes,

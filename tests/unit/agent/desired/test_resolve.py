@@ -9,43 +9,43 @@ bytes_ = st.integers(0, 1 << 30).map(lambda number: number // PAGE * PAGE)
 limit_ = st.one_of(bytes_, st.just(values.NO_LIMIT))
 
 
-def state(mode: names.Mode, unknown: names.UnknownPod) -> spec.State:
-    return spec.State("u", 1, mode, unknown, None, {})
+def state(mode: names.Mode, unknown: names.UnknownPod) -> spec.NodeSpec:
+    return spec.NodeSpec("u", 1, mode, unknown, None, {})
 
 
-pod_ = st.one_of(st.none(), st.builds(spec.Pod, st.one_of(st.none(), limit_), st.just({})))
+pod_ = st.one_of(st.none(), st.builds(spec.PodSpec, st.one_of(st.none(), limit_), st.just({})))
 origin_ = st.sampled_from(resolve.Origin)
 unknown_ = st.sampled_from(names.UnknownPod)
 
 
 @given(pod_, origin_, st.one_of(st.none(), limit_), unknown_)
 def test_only_enforce_writes(
-    pod: spec.Pod | None, origin: resolve.Origin, last: int | None, unknown: names.UnknownPod
+    pod: spec.PodSpec | None, origin: resolve.Origin, last: int | None, unknown: names.UnknownPod
 ) -> None:
     for mode in (names.Mode.AUDIT, names.Mode.RESTORE):
         target = resolve.of_pod(state(mode, unknown), pod, mode=mode, origin=origin, last=last)
-        assert target is resolve.Hold.PUT_BACK
+        assert target is resolve.Handling.RESTORE
 
 
 def test_pod_target_in_enforce() -> None:
     def target(
-        pod: spec.Pod | None = None,
+        pod: spec.PodSpec | None = None,
         *,
         origin: resolve.Origin = resolve.Origin.APPEARED,
         last: int | None = None,
         unknown: names.UnknownPod | None = names.UnknownPod.DENY,
-    ) -> resolve.Target:
+    ) -> resolve.DesiredValue:
         current = None if unknown is None else state(names.Mode.ENFORCE, unknown)
         return resolve.of_pod(current, pod, mode=names.Mode.ENFORCE, origin=origin, last=last)
 
-    assert target(spec.Pod(5 * PAGE, {}), last=0) == 5 * PAGE
-    assert target(spec.Pod(None, {}), last=0) is resolve.Hold.PUT_BACK
+    assert target(spec.PodSpec(5 * PAGE, {}), last=0) == 5 * PAGE
+    assert target(spec.PodSpec(None, {}), last=0) is resolve.Handling.RESTORE
     assert target(last=7 * PAGE) == 7 * PAGE
     assert target(unknown=None) == 0
     assert target() == 0
-    assert target(unknown=names.UnknownPod.ALLOW) is resolve.Hold.PUT_BACK
-    assert target(origin=resolve.Origin.FOUND) is resolve.Hold.LEAVE
-    assert target(origin=resolve.Origin.FOUND, unknown=None) is resolve.Hold.LEAVE
+    assert target(unknown=names.UnknownPod.ALLOW) is resolve.Handling.RESTORE
+    assert target(origin=resolve.Origin.PREEXISTING) is resolve.Handling.UNMANAGED
+    assert target(origin=resolve.Origin.PREEXISTING, unknown=None) is resolve.Handling.UNMANAGED
 
 
 def test_what_audit_would_write() -> None:
@@ -53,12 +53,12 @@ def test_what_audit_would_write() -> None:
     assert not resolve.differs(8, 4, cap=True)
     assert resolve.differs(8, 4, cap=False)
     assert not resolve.differs(8, 8, cap=False)
-    assert not resolve.differs(resolve.Hold.PUT_BACK, 8, cap=False)
+    assert not resolve.differs(resolve.Handling.RESTORE, 8, cap=False)
 
 
 def test_the_root_is_left_alone_until_a_state_arrives_and_put_back_when_one_has_no_value_for_it() -> None:
     some = state(names.Mode.ENFORCE, names.UnknownPod.DENY)._replace(kubepods=7 * PAGE)
-    assert resolve.of_root(None, mode=resolve.mode_of(None)) is resolve.Hold.LEAVE
+    assert resolve.of_root(None, mode=resolve.mode_of(None)) is resolve.Handling.UNMANAGED
     assert resolve.of_root(some, mode=names.Mode.ENFORCE) == 7 * PAGE
-    assert resolve.of_root(some, mode=names.Mode.RESTORE) is resolve.Hold.PUT_BACK
-    assert resolve.of_root(some._replace(kubepods=None), mode=names.Mode.ENFORCE) is resolve.Hold.PUT_BACK
+    assert resolve.of_root(some, mode=names.Mode.RESTORE) is resolve.Handling.RESTORE
+    assert resolve.of_root(some._replace(kubepods=None), mode=names.Mode.ENFORCE) is resolve.Handling.RESTORE

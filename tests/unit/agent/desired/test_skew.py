@@ -25,9 +25,9 @@ SPEC: dict[str, Any] = {
 }
 
 
-def taken(wire: dict[str, Any]) -> spec.State:
+def taken(wire: dict[str, Any]) -> spec.NodeSpec:
     body = {"metadata": {"name": "n", "uid": "u", "generation": 4}, "spec": wire}
-    return spec.compile_state(msgspec.json.decode(msgspec.json.encode(body), type=spec.WireState), 4096)
+    return spec.parse(msgspec.json.decode(msgspec.json.encode(body), type=spec.WireState), 4096)
 
 
 def test_fields_and_reasons_of_a_newer_controller_are_passed_over() -> None:
@@ -41,7 +41,7 @@ def test_what_an_older_controller_does_not_say_has_its_default() -> None:
     found = taken({"profile": {"name": "p"}, "pods": {"x": {"reason": "LimitedSwap"}}})
     assert (found.mode, found.on_unknown_pod, found.kubepods) == (names.Mode.ENFORCE, names.UnknownPod.DENY, None)
     assert found.guarantee is names.Guarantee.STANDARD
-    assert found.pods == {"x": spec.Pod(None, {})}
+    assert found.pods == {"x": spec.PodSpec(None, {})}
 
 
 def test_units_may_be_named_for_one_thing_or_another() -> None:
@@ -54,6 +54,6 @@ def test_units_may_be_named_for_one_thing_or_another() -> None:
 
 @pytest.mark.parametrize("field", ["mode", "guarantee", "onUnknownPod"])
 def test_an_order_that_is_not_known_is_not_guessed_at(field: str) -> None:
-    # The one before stays in force, and the agent says why (state_watch.Source).
+    # The one before stays in force, and the agent says why (state_watch.StateWatch).
     with pytest.raises(msgspec.ValidationError, match="FromTheFuture"):
         taken({**SPEC, field: "FromTheFuture"})

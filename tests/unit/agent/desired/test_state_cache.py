@@ -17,11 +17,11 @@ PAGE = 4096
 BOOT = "5b1c2f0e-0000-4000-8000-000000000001"
 
 
-def keeping(disk: pathlib.Path) -> state_cache.Keeper:
+def keeping(disk: pathlib.Path) -> state_cache.StateCache:
     """With a directory in memory beside the one on the disk."""
     memory = disk / "memory"
     memory.mkdir()
-    return state_cache.Keeper(memory, disk, "n1", BOOT)
+    return state_cache.StateCache(memory, disk, "n1", BOOT)
 
 
 def wire(value: str = "0", generation: int = 3) -> spec.WireState:
@@ -33,7 +33,7 @@ def test_what_is_stored_is_loaded(tmp_path: pathlib.Path) -> None:
     state_cache.store(tmp_path, "n1", wire(), BOOT)
     loaded = state_cache.load(tmp_path, "n1", PAGE)
     assert loaded is not None
-    assert spec.compile_state(loaded.state, PAGE) == spec.compile_state(wire(), PAGE)
+    assert spec.parse(loaded.state, PAGE) == spec.parse(wire(), PAGE)
     assert loaded.boot == BOOT
     assert os.listdir(tmp_path) == [state_cache.FILE]  # noqa: PTH208 names are what is asked for
 

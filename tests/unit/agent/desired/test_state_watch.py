@@ -67,7 +67,7 @@ class Follower:
         self.shown: list[tuple[int, Any]] = []
         """Generation and status."""
         self.heard = 0
-        self.source = state_watch.Source(
+        self.source = state_watch.StateWatch(
             cast("client.Client", api),
             "n1",
             accept=lambda state: self.accepted.append((state.metadata.uid, state.metadata.generation)),

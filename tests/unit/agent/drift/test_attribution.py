@@ -23,7 +23,7 @@ from tests.unit.agent.agent_node import MIB, Node, compare, state, until
 from tests.unit.agent.cgroup_tree import container_id, swap_max, write
 
 Cause = names.Cause
-ALONE = attribution.Evidence(math.inf, container=False, unit=True, resized=False, together=1, running=30)
+ALONE = attribution.Signs(math.inf, container=False, unit=True, resized=False, together=1, running=30)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ ALONE = attribution.Evidence(math.inf, container=False, unit=True, resized=False
         (ALONE._replace(running=1), Cause.UNIT_VALUE),
     ],
 )
-def test_what_the_evidence_speaks_for(seen: attribution.Evidence, cause: names.Cause) -> None:
+def test_what_the_evidence_speaks_for(seen: attribution.Signs, cause: names.Cause) -> None:
     assert attribution.cause_of(seen) is cause
 
 
@@ -164,7 +164,7 @@ async def running_free(node: Node, first: int, count: int) -> list[pathlib.Path]
     made = [node.tree.pod(number) for number in numbers]
     for pod in made:
         node.tree.container(pod, f"app of {pod.name}")
-    await until(lambda: all(str(pod.relative_to(node.tree.root)) in node.enforcer._mirror.pods for pod in made))  # type: ignore[union-attr] # started
+    await until(lambda: all(str(pod.relative_to(node.tree.root)) in node.enforcer._inventory.pods for pod in made))  # type: ignore[union-attr] # started
     await until(lambda: all(node.known(pod).containers for pod in made))
     node.later += 3600
     return made
@@ -197,14 +197,14 @@ async def test_a_pod_that_goes_is_not_resized(plain: Node) -> None:
     knob = plain.known(pod).knob
     before = knob.resources
     plain.tree.remove(pod)
-    assert not plain.enforcer._rewrites.look(knob)
+    assert not plain.enforcer._attribution.look(knob)
     assert knob.resources == before
 
 
 async def test_the_kubelets_number_is_what_a_containers_unit_holds(plain: Node) -> None:
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
-    plain.start().apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.Container(MIB, cap=False)}}))
+    plain.start().apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
     assert swap_max(app) == str(MIB)
     counted = Counted()
     write(app, "4096")
@@ -222,7 +222,7 @@ async def test_the_kubelets_number_is_what_a_containers_unit_holds(plain: Node) 
 async def test_the_kubelets_number_is_known_to_the_next_agent(plain: Node, *, fought: bool) -> None:
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
-    wants = state({1: values.NO_LIMIT}, containers={1: {"app": spec.Container(MIB, cap=False)}})
+    wants = state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}})
     plain.start().apply(wants)
     assert swap_max(app) == str(MIB)
     counted = Counted()
@@ -245,7 +245,7 @@ async def test_wasp_agent_is_named_where_it_writes_the_number_that_systemd_holds
     pod = plain.tree.pod(1)
     app = plain.tree.group(pod / f"crio-{container_id('app')}.scope", memory_swap_max="8192\n")
     agent = plain.start()
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.Container(4096, cap=False)}}))
+    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(4096, cap=False)}}))
     assert swap_max(app) == "4096"
     plain.later += 3600
     counted = Counted()
@@ -283,7 +283,7 @@ async def test_what_was_written_over_while_no_agent_ran(plain: Node, caplog: pyt
 
 
 async def test_what_was_written_over_of_a_container_while_no_agent_ran_counts_as_long(plain: Node) -> None:
-    wants = state({1: 64 * MIB}, containers={1: {"app": spec.Container(MIB, cap=False)}})
+    wants = state({1: 64 * MIB}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}})
     plain.start().apply(wants)
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
@@ -349,7 +349,7 @@ async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(
     plain: Node, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     agent = plain.start()
-    inner = {name: spec.Container(MIB, cap=False) for name in ("app", "sidecar")}
+    inner = {name: spec.ContainerSpec(MIB, cap=False) for name in ("app", "sidecar")}
     agent.apply(state({1: 5 * MIB}, containers={1: inner}))
     pod = await plain.run(1, *inner)
     files = [pod, *(plain.tree.container_path(pod, name) for name in inner)]
@@ -490,7 +490,7 @@ async def test_a_pod_whose_events_were_lost_ran_unseen(plain: Node) -> None:
 async def test_events_say_nothing_of_what_cannot_be_watched(plain: Node) -> None:
     agent = plain.start()
     agent.apply(state({1: 0}))
-    agent._watches.fall_short(watches.Shortfall.WATCHES, "not everything can be watched")
+    agent._watches.degrade(watches.Degraded.WATCHES, "not everything can be watched")
     pod = plain.tree.pod(1)
     plain.tree.container(pod, "app")
     plain.lose_events()

@@ -12,7 +12,7 @@ CONTAINERD = "kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope"
 
 def told(*writes: other_writers.Write, every: float = 20.0, rounds: int = 4) -> str:
     """What is told after so many rounds of these writes."""
-    signs = other_writers.Signs()
+    signs = other_writers.OtherWriters()
     now = 0.0
     for _ in range(rounds):
         for number, write in enumerate(writes):
@@ -60,14 +60,14 @@ def test_the_memory_qos_plugin() -> None:
 
 
 def test_what_has_no_beat_has_none() -> None:
-    signs = other_writers.Signs()
+    signs = other_writers.OtherWriters()
     for now in (0.0, 20.0, 23.0, 60.0, 65.1, 90.0):
         signs.note(other_writers.Write("pod", "kubepods/pod1", 4096, high_below_max=False), now)
     assert signs.told(90.0) == "another writer gives a number of bytes to pods"
 
 
 def test_each_way_is_told_of_until_it_is_long_ago() -> None:
-    signs = other_writers.Signs()
+    signs = other_writers.OtherWriters()
     signs.note(other_writers.Write("pod", "kubepods/pod1", 0, high_below_max=False), 0.0)
     signs.note(other_writers.Write("kubepods", "kubepods", values.NO_LIMIT, high_below_max=False), 100.0)
     both = "another writer gives max to kubepods; another writer gives 0 to pods"

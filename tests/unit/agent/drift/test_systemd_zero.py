@@ -14,7 +14,7 @@ from tests.unit.agent.agent_node import MIB, Node, reasons, state, until
 from tests.unit.agent.cgroup_tree import FILES, swap_max, uid, write
 
 
-def asked(entries: dict[int, int | None] | None = None, mode: names.Mode = names.Mode.ENFORCE) -> spec.State:
+def asked(entries: dict[int, int | None] | None = None, mode: names.Mode = names.Mode.ENFORCE) -> spec.NodeSpec:
     return state(entries, mode=mode)._replace(guarantee=names.Guarantee.STRICT)
 
 
@@ -107,7 +107,7 @@ async def test_a_pod_whose_files_come_late_is_looked_at_then(plain: Node) -> Non
     path.mkdir()
     agent = plain.enforcer
     assert agent is not None
-    await until(lambda: bool(agent._mirror.pods))
+    await until(lambda: bool(agent._inventory.pods))
     for name, text in FILES.items():
         (path / f".{name}").write_text("0\n" if name == "memory.swap.max" else text)
         (path / f".{name}").rename(path / name)

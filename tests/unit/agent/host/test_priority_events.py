@@ -15,7 +15,7 @@ async def test_a_file_that_cannot_be_watched_is_left_to_the_timer(
 ) -> None:
     caplog.set_level(logging.INFO)
     (tmp_path / "swaps").write_text("Filename\n")
-    with priority_events.following(tmp_path / name, lambda: pytest.fail("nothing changed")):
+    with priority_events.watch(tmp_path / name, lambda: pytest.fail("nothing changed")):
         pass
     assert "cannot be watched" in caplog.text
 
@@ -23,6 +23,6 @@ async def test_a_file_that_cannot_be_watched_is_left_to_the_timer(
 @pytest.mark.skipif(not KERNELS.exists(), reason="this kernel has no swap at all")
 async def test_the_kernels_own_can_be_watched(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with priority_events.following(KERNELS, lambda: None):
+    with priority_events.watch(KERNELS, lambda: None):
         pass
     assert not caplog.text

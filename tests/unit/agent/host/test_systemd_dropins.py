@@ -109,7 +109,7 @@ def test_a_folder_that_is_not_mounted_is_named_with_the_remedy(units: pathlib.Pa
 class Kept:
     def __init__(self, units: pathlib.Path | None) -> None:
         self.told = 0
-        self.keeper = dropin_sync.Keeper(units, systemd_dropins.bring, changed=self._changed)
+        self.keeper = dropin_sync.DropInSync(units, systemd_dropins.bring, changed=self._changed)
         self.task = asyncio.create_task(self.keeper.run())
 
     def _changed(self) -> None:
@@ -182,7 +182,7 @@ async def test_a_look_does_not_cut_the_back_off_short(kept: Kept, monkeypatch: p
 
 
 async def test_without_a_mount_there_is_nothing_to_do() -> None:
-    keeper = dropin_sync.Keeper(None, systemd_dropins.bring, changed=lambda: None)
+    keeper = dropin_sync.DropInSync(None, systemd_dropins.bring, changed=lambda: None)
     keeper.want("")
     assert not keeper.left
     assert not keeper.mounted
@@ -255,12 +255,12 @@ def test_slices_with_pods_and_services_have_none(root: str, slices: tuple[str, .
 
 async def test_a_slice_has_its_file_while_it_is_named(units: pathlib.Path) -> None:
     system, user = of_slices(units, "system.slice", "user.slice")
-    keeper = dropin_sync.Keeper(units, systemd_dropins.bring_slices, changed=lambda: None)
+    keeper = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, changed=lambda: None)
     task = asyncio.create_task(keeper.run())
     keeper.want(("system.slice", "user.slice", "other.slice"))
     await until(lambda: system.exists() and user.exists())
     await until(lambda: keeper.held == {"system.slice", "user.slice"})
-    again = dropin_sync.Keeper(units, systemd_dropins.bring_slices, changed=lambda: None)
+    again = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, changed=lambda: None)
     again.look()
     assert again.held == keeper.held, "the next agent knows before it writes any"
     keeper.want(("user.slice",))
@@ -286,7 +286,7 @@ async def test_a_slice_counts_as_held_before_its_file_is_known_to_be_there(
         loop.call_soon_threadsafe(written.set)
         disk.wait()
 
-    keeper = dropin_sync.Keeper(units, slow, changed=lambda: None)
+    keeper = dropin_sync.DropInSync(units, slow, changed=lambda: None)
     task = asyncio.create_task(keeper.run())
     keeper.want(("system.slice",))
     await written.wait()

@@ -26,7 +26,7 @@ async def test_watches_and_descriptors_stay_flat(plain: Node) -> None:
         plain.tree.container(pod, "app")
         await until(lambda pod=pod: swap_max(pod) == "0")  # type: ignore[misc] # mypy sees no type for the default
         plain.tree.remove(pod)
-    await until(lambda: not agent._mirror.pods)
+    await until(lambda: not agent._inventory.pods)
     assert len(agent._watches._owners) == watches
     assert len(os.listdir("/proc/self/fd")) == files  # noqa: PTH208 as above
     assert list(plain.journal.paths()) == []
@@ -42,7 +42,7 @@ async def test_lost_events_are_made_up_for(plain: Node) -> None:
     plain.lose_events()
     compare(agent)
     assert [swap_max(changed), swap_max(new)] == ["0", "0"]
-    assert len(agent._mirror.pods) == 2
+    assert len(agent._inventory.pods) == 2
 
 
 async def test_without_inotify_it_polls_and_says_so(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgot
     pod = plain.tree.pod(1, memory_swap_max=f"{8 * MIB}\n")
     app = plain.tree.container(pod, "app")
     agent = plain.start()
-    agent.apply(state({1: 0}, containers={1: {"app": spec.Container(MIB, cap=False)}}))
+    agent.apply(state({1: 0}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
     shortfalls = watches.SHORTFALLS.value("unreadable")
 
     def full(*_: object, **__: object) -> None:
@@ -158,16 +158,16 @@ async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgot
 
 
 async def test_what_cannot_be_watched_is_told_until_a_comparison_of_all_is_over() -> None:
-    told = watches.Watches(readable=lambda: None, fell_short=lambda: None)
-    told.fall_short(watches.Shortfall.UNREADABLE, "no descriptor left")
+    told = watches.WatchRegistry(readable=lambda: None, degraded=lambda: None)
+    told.degrade(watches.Degraded.UNREADABLE, "no descriptor left")
     told.retry()
-    assert told.short == "no descriptor left"
-    told.fall_short(watches.Shortfall.UNREADABLE, "still none")
+    assert told.degraded == "no descriptor left"
+    told.degrade(watches.Degraded.UNREADABLE, "still none")
     told.retried()
-    assert told.short == "still none"
+    assert told.degraded == "still none"
     told.retry()
     told.retried()
-    assert told.short == ""
+    assert told.degraded == ""
     told.close()
 
 
@@ -186,7 +186,7 @@ async def test_pods_that_were_there_before_are_left_alone_also_where_the_first_l
     with monkeypatch.context() as short:
         short.setattr("swapwarden.agent.host.cgroupfs.os.scandir", full)
         agent = plain.start()
-        assert agent._mirror.pods == {}
+        assert agent._inventory.pods == {}
         assert "Too many open files" in agent.standing().polling
     await until(lambda: not agent.standing().polling)
     after = plain.tree.pod(2)
@@ -205,4 +205,4 @@ async def test_a_pod_that_goes_while_it_is_read_is_gone(plain: Node, monkeypatch
         compare(agent)
         assert agent.standing().polling == ""
     compare(agent)
-    assert agent._mirror.pods == {}
+    assert agent._inventory.pods == {}

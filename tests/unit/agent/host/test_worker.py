@@ -8,7 +8,7 @@ from swapwarden.agent.host import worker
 
 
 async def test_what_is_done_aside_gives_its_result_or_its_error() -> None:
-    work = worker.Aside("test")
+    work = worker.Worker("test")
     assert await work.do(lambda: threading.current_thread().name, 10) == "test"
 
     def fails() -> None:
@@ -19,7 +19,7 @@ async def test_what_is_done_aside_gives_its_result_or_its_error() -> None:
 
 
 async def test_what_takes_too_long_is_left_to_go_on_and_nothing_else_is_begun_meanwhile() -> None:
-    work, disk, begun = worker.Aside("test"), threading.Event(), []
+    work, disk, begun = worker.Worker("test"), threading.Event(), []
 
     def waits(number: int) -> int:
         begun.append(number)
@@ -36,7 +36,7 @@ async def test_what_takes_too_long_is_left_to_go_on_and_nothing_else_is_begun_me
 
 
 async def test_whoever_is_cancelled_does_not_let_a_second_thread_in() -> None:
-    work, disk = worker.Aside("test"), threading.Event()
+    work, disk = worker.Worker("test"), threading.Event()
     task = asyncio.create_task(work.do(disk.wait, 10))
     await asyncio.sleep(0)
     task.cancel()
@@ -49,7 +49,7 @@ async def test_whoever_is_cancelled_does_not_let_a_second_thread_in() -> None:
 
 
 async def test_an_error_that_comes_too_late_is_nobodys() -> None:
-    work, disk = worker.Aside("test"), threading.Event()
+    work, disk = worker.Worker("test"), threading.Event()
 
     def fails() -> None:
         disk.wait()

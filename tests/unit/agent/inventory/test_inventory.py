@@ -19,7 +19,7 @@ async def test_cruns_inner_cgroup_gets_the_value_too(plain: Node) -> None:
     agent = plain.start()
     pod = plain.tree.pod(1)
     scope = plain.tree.container(pod, "app")
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.Container(MIB, cap=False)}}))
+    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
     await until(lambda: swap_max(scope) == str(MIB))
     inner = plain.tree.group(scope / "container")
     await until(lambda: swap_max(inner) == str(MIB))
@@ -40,7 +40,7 @@ async def test_cruns_inner_cgroup_is_found_though_nothing_could_tell_of_it(
 
     with monkeypatch.context() as short:
         short.setattr(inotify.Inotify, "add", full)
-        agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.Container(MIB, cap=False)}}))
+        agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
         await until(lambda: swap_max(scope) == str(MIB))
         inner = plain.tree.group(scope / "container")
         compare(agent)
@@ -69,7 +69,7 @@ async def test_a_pod_that_goes_while_being_written_is_no_failure(plain: Node) ->
         plain.tree.pod(number)
         await asyncio.sleep(0)
         plain.tree.remove(plain.tree.pod_path(number))
-    await until(lambda: not agent._mirror.pods)
+    await until(lambda: not agent._inventory.pods)
     compare(agent)
     assert agent.standing().violations == []
 
@@ -94,13 +94,13 @@ async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_l
     anew = plain.known(pod)
     assert anew.knob.inode != before
     told: list[str] = []
-    real = agent._mirror.look
+    real = agent._inventory.look
 
     def look(owner: watches.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
         told.append(name)
         real(owner, name, origin, mark)
 
-    monkeypatch.setattr(agent._mirror, "look", look)
+    monkeypatch.setattr(agent._inventory, "look", look)
     await until(lambda: path.name in told)  # its end, and its beginning
     assert plain.known(pod) is anew
     agent.apply(state({1: 0}, mode=names.Mode.RESTORE, generation=2))
@@ -139,7 +139,7 @@ async def test_containers_that_came_and_went_unseen_are_made_up_for(plain: Node)
     pod = plain.tree.pod(1)
     gone = plain.tree.container(pod, "gone")
     agent = plain.start()
-    wants = {name: spec.Container(MIB, cap=False) for name in ("gone", "new")}
+    wants = {name: spec.ContainerSpec(MIB, cap=False) for name in ("gone", "new")}
     agent.apply(state({1: values.NO_LIMIT}, containers={1: wants}))
     plain.tree.remove(gone)
     new = plain.tree.container(pod, "new")
@@ -152,7 +152,7 @@ async def test_containers_that_came_and_went_unseen_are_made_up_for(plain: Node)
 async def test_watches_are_ended_by_hand(plain: Node) -> None:
     """On cgroupfs they never end by themselves; a directory that is moved away stands for one that is removed there."""
     agent = plain.start()
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.Container(MIB, cap=False)}}))
+    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
     before = len(agent._watches._owners)
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
@@ -162,7 +162,7 @@ async def test_watches_are_ended_by_hand(plain: Node) -> None:
     await until(lambda: plain.known(pod).containers == {})
     assert len(agent._watches._owners) == before + 2
     pod.rename(plain.tree.root / "pod")
-    await until(lambda: not agent._mirror.pods)
+    await until(lambda: not agent._inventory.pods)
     assert len(agent._watches._owners) == before
     plain.tree.level("burstable").rename(plain.tree.root / "level")
     await until(lambda: len(agent._watches._owners) == before - 1)
@@ -179,7 +179,7 @@ async def test_the_tree_may_come_later_and_may_go(plain: Node) -> None:
     await until(lambda: swap_max(pod) == "0")
     plain.tree.remove(plain.tree.kubepods)
     await until(lambda: agent.root is None)
-    assert agent._mirror.pods == {}
+    assert agent._inventory.pods == {}
 
 
 async def test_pods_of_a_tree_that_was_ambiguous_at_first_were_there_before(plain: Node) -> None:

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from swapwarden.agent.node import kubelet_config
 
@@ -194,6 +194,7 @@ def plain(value: object) -> object:
     return str(value).lower() if isinstance(value, bool) else value
 
 
+@example(document={"kind": "KubeletConfiguration", "cgroupRoot": "' #"}, sort=False)
 @given(document=KNOWN, sort=st.booleans())
 def test_it_reads_what_yaml_and_json_writers_write(document: dict[str, object], *, sort: bool) -> None:
     ours = {key: plain(value) for key, value in document.items() if key not in {"authentication", "clusterDNS"}}

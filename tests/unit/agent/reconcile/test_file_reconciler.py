@@ -107,7 +107,7 @@ async def test_a_cap_only_lowers(plain: Node) -> None:
     pod = plain.tree.pod(1)
     low = plain.tree.container(pod, "low", memory_swap_max=f"{MIB}\n")
     high = plain.tree.container(pod, "high", memory_swap_max=f"{4 * MIB}\n")
-    wants = {1: {"low": spec.Container(2 * MIB, cap=True), "high": spec.Container(2 * MIB, cap=True)}}
+    wants = {1: {"low": spec.ContainerSpec(2 * MIB, cap=True), "high": spec.ContainerSpec(2 * MIB, cap=True)}}
     agent.apply(state({1: values.NO_LIMIT}, containers=wants))
     await until(lambda: swap_max(high) == str(2 * MIB))
     write(low, str(3 * MIB))
@@ -130,7 +130,7 @@ async def test_a_cap_leaves_a_smaller_value_that_comes_while_it_writes(
             write(app, "4096")
 
     monkeypatch.setattr(plain.cgroups, "set_limit", overtaken)
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.Container(MIB, cap=True)}}))
+    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
     await until(lambda: swap_max(app) != "max")
     assert (swap_max(app), agent.standing().violations) == ("4096", [])
 
@@ -140,7 +140,7 @@ async def test_a_smaller_value_under_a_cap_is_not_what_is_wanted(plain: Node) ->
     app = plain.tree.container(
         plain.tree.pod(1), "app", memory_swap_max="4096\n", memory_swap_current=f"{MIB}\n", memory_current="0\n"
     )
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.Container(MIB, cap=True)}}))
+    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
     compare(agent)
     assert (swap_max(app), agent.standing().violations) == ("4096", [])
 
@@ -310,7 +310,7 @@ async def test_pods_are_cut_only_as_far_as_all_of_them_have_room(plain: Node) ->
     for pod in pods:
         if swap_max(pod) == "0":
             plain.tree.remove(pod)
-    await until(lambda: len(agent._mirror.pods) == 2)
+    await until(lambda: len(agent._inventory.pods) == 2)
     compare(agent)
     assert [swap_max(pod) for pod in pods if pod.exists()] == ["0", "0"]
 
@@ -359,7 +359,7 @@ async def test_the_agents_own_container_may_be_denied(plain: Node, monkeypatch: 
         real(path, limit)
 
     monkeypatch.setattr(plain.cgroups, "set_limit", deny)
-    wants = {n: {"app": spec.Container(MIB, cap=False)} for n in (1, 2)}
+    wants = {n: {"app": spec.ContainerSpec(MIB, cap=False)} for n in (1, 2)}
     agent.apply(state({1: MIB, 2: MIB}, containers=wants))
     failed = [violation.pod for violation in agent.standing().violations if violation.reason == "AccessDenied"]
     assert failed == [uid(2)]
@@ -441,7 +441,7 @@ async def test_a_full_container_gets_no_room_by_its_pods_raise(plain: Node) -> N
     for path in (pod, app):
         for file, value in (("max", 64), ("current", 63), ("swap.current", 10)):
             write(path, str(value * MIB), f"memory.{file}")
-    agent.apply(state({1: 1024 * MIB}, containers={1: {"app": spec.Container(0, cap=False)}}, generation=2))
+    agent.apply(state({1: 1024 * MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}, generation=2))
     assert (swap_max(pod), swap_max(app)) == (str(1024 * MIB), "0")
 
 
@@ -454,7 +454,7 @@ async def test_what_others_cut_for_a_moment_is_no_reason_to_cut_what_is_below(pl
         write(app, str(value * MIB), f"memory.{file}")
     await until(lambda: swap_max(pod) == str(1024 * MIB))
     write(pod, "0")
-    agent.apply(state({1: 1024 * MIB}, containers={1: {"app": spec.Container(0, cap=False)}}, generation=2))
+    agent.apply(state({1: 1024 * MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}, generation=2))
     assert swap_max(app) == str(56 * MIB)
 
 
@@ -474,8 +474,8 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
             raise cgroupfs.DeniedError(f"{path}: Permission denied")
         real(path, limit)
 
-    def raised(limit: int) -> spec.State:
-        return state({1: MIB}, containers={1: {"app": spec.Container(limit, cap=False)}})
+    def raised(limit: int) -> spec.NodeSpec:
+        return state({1: MIB}, containers={1: {"app": spec.ContainerSpec(limit, cap=False)}})
 
     with monkeypatch.context() as refusing:
         refusing.setattr(plain.cgroups, "set_limit", deny)
@@ -543,6 +543,6 @@ async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(
         real(path, limit)
 
     monkeypatch.setattr(plain.cgroups, "set_limit", deny)
-    agent.apply(state({1: MIB}, containers={1: {"app": spec.Container(MIB, cap=False)}}))
+    agent.apply(state({1: MIB}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
     compare(agent)
     assert (swap_max(pod), reasons(agent)) == (str(MIB), ["AccessDenied"])

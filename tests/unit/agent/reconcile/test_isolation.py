@@ -28,7 +28,7 @@ from tests.unit.agent.cgroup_tree import container_id, swap_max, uid, write
 PODS = range(1, 7)
 HOSTILE = 3
 FACTS = state_api.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
-WANTED = spec.Container(MIB, cap=False)
+WANTED = spec.ContainerSpec(MIB, cap=False)
 EVENT = inotify.Event(0, inotify.CONTENT, "")
 
 
@@ -78,7 +78,7 @@ class Crowd:
         self.apps = {number: node.tree.container(pod, "app") for number, pod in self.pods.items()}
 
     @staticmethod
-    def state(limit: int = 2 * MIB, generation: int = 1) -> spec.State:
+    def state(limit: int = 2 * MIB, generation: int = 1) -> spec.NodeSpec:
         inner = {number: {"app": WANTED} for number in PODS}
         return state(dict.fromkeys(PODS, limit), containers=inner, kubepods=64 * MIB, generation=generation)
 
@@ -184,18 +184,18 @@ async def test_a_cause_that_cannot_be_found_hides_no_other(
     await until(lambda: len(agent.known) == len(PODS) and all(each.containers for each in agent.known))
     await until(lambda: all(swap_max(pod) == "0" for pod in crowd.pods.values()))
     agent.catch_up()
-    real = agent._rewrites._find_cause
+    real = agent._attribution._find_cause
 
     def find(knob: records.Knob, *more: object) -> None:
         if knob.pod is not None and knob.pod.uid == uid(1):
             raise ZeroDivisionError("a mistake")
         real(knob, *more)  # type: ignore[arg-type] # as they are given
 
-    monkeypatch.setattr(agent._rewrites, "_find_cause", find)
+    monkeypatch.setattr(agent._attribution, "_find_cause", find)
     for pod in crowd.pods.values():
         write(pod, "max")
     agent.catch_up()
-    agent._rewrites._settle()
+    agent._attribution._settle()
     await until(lambda: sum(bool(each.tally.causes) for each in agent.known) >= len(PODS) - 1)
     assert mistakes.count == 1
 
@@ -235,15 +235,17 @@ async def test_an_unexpected_error_is_that_cgroups_own(
         if where == "pod":
             real = resolve.of_pod
 
-            def of_pod(current: spec.State | None, entry: spec.Pod | None, **more: object) -> resolve.Target:
+            def of_pod(
+                current: spec.NodeSpec | None, entry: spec.PodSpec | None, **more: object
+            ) -> resolve.DesiredValue:
                 if entry is not None and entry.limit == 7 * MIB:
                     fail()
                 return real(current, entry, **more)  # type: ignore[arg-type] # as they are given
 
             broken.setattr(resolve, "of_pod", of_pod)
         elif where == "container":
-            opened = agent._mirror.open
-            broken.setattr(agent._mirror, "open", lambda each: fail() if each.path == bad else opened(each))
+            opened = agent._inventory.open
+            broken.setattr(agent._inventory, "open", lambda each: fail() if each.path == bad else opened(each))
         elif where == "file":
             limit = plain.cgroups.limit
             broken.setattr(plain.cgroups, "limit", lambda path, *more: fail() if path == bad else limit(path, *more))
@@ -327,7 +329,7 @@ async def test_what_fails_all_the_time_fills_no_log(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(agent._mirror, "look", fail)
+    monkeypatch.setattr(agent._inventory, "look", fail)
     await until(lambda: mistakes.count > 20)
     assert len([each for each in caplog.records if each.exc_info]) == 1
     assert failures(agent)[0][2] == "InternalError"
@@ -341,7 +343,7 @@ async def test_a_raise_that_waits_is_made_though_another_cgroup_fails(
     agent.apply(crowd.state(0))
     real = resolve.of_pod
 
-    def of_pod(current: spec.State | None, entry: spec.Pod | None, **more: object) -> resolve.Target:
+    def of_pod(current: spec.NodeSpec | None, entry: spec.PodSpec | None, **more: object) -> resolve.DesiredValue:
         if entry is not None and entry is current.pods[uid(max(PODS))]:  # type: ignore[union-attr] # where an entry is
             raise ZeroDivisionError("a mistake")
         return real(current, entry, **more)  # type: ignore[arg-type] # as they are given
@@ -358,7 +360,7 @@ async def test_a_capped_container_is_put_back(plain: Node, loss: names.Mode | No
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     agent = plain.start()
-    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.Container(MIB, cap=True)}}))
+    agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
     assert swap_max(app) == str(MIB)
     agent.apply(state({1: values.NO_LIMIT}, mode=loss or names.Mode.ENFORCE, generation=2))
     assert swap_max(app) == "max"
@@ -436,7 +438,7 @@ async def test_an_exposure_that_no_event_told_of_counts_from_when_the_file_was_l
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     compare(agent)
-    agent.apply(state({1: MIB}, containers={1: {"app": spec.Container(0, cap=False)}}))
+    agent.apply(state({1: MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}))
     (late,) = [each for each in agent.standing().violations if each.reason == "Exposed"]
     compare(agent)
     before = late.exposed_milliseconds
@@ -680,7 +682,7 @@ async def test_a_level_that_cannot_be_looked_at_once_stops_no_comparison(
     made = [plain.tree.pod(number) for number in PODS]
     agent = plain.start(state(dict.fromkeys(PODS, 0)))
     await until(lambda: all(swap_max(pod) == "0" for pod in made))
-    level = next(path for path in agent._mirror.levels if "burstable" in path)
+    level = next(path for path in agent._inventory.levels if "burstable" in path)
     real, failed = plain.cgroups.inode, False
 
     def inode(path: str) -> int | None:
@@ -706,16 +708,16 @@ async def test_what_comes_all_the_time_keeps_nothing_from_being_compared(
     for number in range(20):
         plain.tree.pod(number)
     agent = plain.start()
-    level = next(iter(agent._mirror.levels.values()))
+    level = next(iter(agent._inventory.levels.values()))
     busy = reconciler.Child(level, "nothing")
-    real = agent._mirror.look
+    real = agent._inventory.look
 
     def look(owner: watches.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
         real(owner, name, origin, mark)
         if name == busy.name:
             agent._worklist.mark(busy, worklist.Weight.ARRIVAL, mark)
 
-    monkeypatch.setattr(agent._mirror, "look", look)
+    monkeypatch.setattr(agent._inventory, "look", look)
     agent._worklist.mark(busy, worklist.Weight.ARRIVAL, worklist.Mark(0.0, 0.0))
     for lost in (False, True):
         before = agent.last_resync
@@ -758,8 +760,8 @@ async def test_nothing_is_said_of_a_cgroup_that_failed_and_is_gone(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(agent._mirror, "open", fail)
-    monkeypatch.setattr(agent._mirror, "refresh", fail)
+    monkeypatch.setattr(agent._inventory, "open", fail)
+    monkeypatch.setattr(agent._inventory, "refresh", fail)
     await until(lambda: len(agent.known) == len(PODS))
     agent.apply(crowd.state())
     compare(agent)
@@ -842,14 +844,14 @@ async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_wh
     pod = await plain.run(1, "app")
     scope = plain.tree.container_path(pod, "app")
     inner, looks = scope / "container", 0
-    real = agent._mirror.open
+    real = agent._inventory.open
 
     def spy(container: records.Container) -> None:
         nonlocal looks
         looks += 1
         real(container)
 
-    monkeypatch.setattr(agent._mirror, "open", spy)
+    monkeypatch.setattr(agent._inventory, "open", spy)
     begun = asyncio.get_running_loop().time()
     for _ in range(100):
         plain.tree.group(inner, cgroup_events=f"populated {populated}\n")
@@ -941,14 +943,14 @@ async def test_what_a_container_gives_a_cgroup_of_its_own_is_no_exposure(
         agent.catch_up()
         await asyncio.sleep(0)
     await until(lambda: swap_max(inner) == str(MIB))
-    await until(lambda: agent._rewrites._timer is None)
+    await until(lambda: agent._attribution._timer is None)
     assert plain.known(inner.parent.parent).tally.count == 0
     assert agent.standing().violations == []
     assert condition(agent, "Drift") == ("False", "Quiet")
     assert attribution.REWRITES.value("container", names.Cause.OTHER_WRITER.value) == rewritten
     write(inner, "0")
     await until(lambda: swap_max(inner) == str(MIB))
-    await until(lambda: agent._rewrites._timer is None)
+    await until(lambda: agent._attribution._timer is None)
     assert condition(agent, "Drift") == ("False", "Quiet"), "less is no news of the node's, either"
     # What it had while nothing held above it is one, wherever it is written.
     scope = inner.parent
@@ -964,7 +966,7 @@ async def test_a_container_that_gets_more_than_its_limit_is_exposed_though_its_p
 ) -> None:
     """What the pod keeps while it drains is more than such a container had, but where that is what drains itself."""
     agent = plain.start()
-    before = spec.Container(64 * MIB, cap=False) if drains else WANTED
+    before = spec.ContainerSpec(64 * MIB, cap=False) if drains else WANTED
     agent.apply(state({1: 64 * MIB}, containers={1: {"app": before}}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
@@ -1179,7 +1181,7 @@ async def test_whatever_fails_about_one_pod_others_have_their_values_and_it_gets
     for generation in range(1, 13):
         chaos.on = chance.random() < 0.8
         pod, container = (chance.choice([0, MIB, 2 * MIB, values.NO_LIMIT]) for _ in range(2))
-        inner = {number: {"app": spec.Container(container, cap=False)} for number in PODS}
+        inner = {number: {"app": spec.ContainerSpec(container, cap=False)} for number in PODS}
         agent.apply(state(dict.fromkeys(PODS, pod), containers=inner, generation=generation))
         held = {(values.render(pod), values.render(container))}
         assert crowd.others() == held, "in the same pass"
@@ -1302,7 +1304,7 @@ async def test_no_exposure_is_told_shorter_than_it_was(plain: Node, monkeypatch:
             agent = plain.start(crowd.state(), away=away)
         written.look()
         agent.catch_up()
-        for knob in agent._mirror.knobs():
+        for knob in agent._inventory.knobs():
             agent._again(knob)
         compare(agent)
         for path, seconds in written.lasted.items():

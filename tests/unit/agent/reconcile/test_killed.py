@@ -74,7 +74,7 @@ class Killer:
         raise Killed
 
 
-FIRST = {1: {"app": spec.Container(MIB, cap=False)}}
+FIRST = {1: {"app": spec.ContainerSpec(MIB, cap=False)}}
 LIFE = (
     state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=FIRST),
     state({1: MIB, 2: 0}, kubepods=32 * MIB, each=2 * MIB, generation=2),
@@ -96,10 +96,10 @@ UNITS_LIFE = (
 DISK = "254:0"
 
 
-def live(node: Node, killer: Killer, life: tuple[spec.State | None, ...], another: Callable[[], None]) -> int:
+def live(node: Node, killer: Killer, life: tuple[spec.NodeSpec | None, ...], another: Callable[[], None]) -> int:
     """Play the life, with a new agent after each death; gives how many there were."""
     deaths = 0
-    cached: spec.State | None = None
+    cached: spec.NodeSpec | None = None
     steps = list(life)
     running = False
     while steps:

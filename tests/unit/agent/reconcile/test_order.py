@@ -25,12 +25,12 @@ some_limits = st.sampled_from([0, PAGE, 2 * PAGE, 3 * PAGE, 64 * MIB, values.NO_
 in_use = st.sampled_from([0, 0, PAGE, 40 * MIB])
 """Bytes of swap: cgroups that have some are at their memory limit."""
 caps = st.booleans()
-containers = st.builds(spec.Container, some_limits, caps)
+containers = st.builds(spec.ContainerSpec, some_limits, caps)
 pods = st.builds(
-    spec.Pod,
+    spec.PodSpec,
     st.none() | some_limits,
     st.dictionaries(st.sampled_from([container_id(name) for name in CONTAINERS]), containers),
-    st.none() | st.builds(spec.Container, some_limits, st.just(False)),
+    st.none() | st.builds(spec.ContainerSpec, some_limits, st.just(False)),
 )
 states = st.builds(
     lambda kubepods, found, mode: state(kubepods=kubepods, mode=mode)._replace(pods=found),
@@ -54,7 +54,7 @@ class Tree:
         """The least of each cgroup's limit and of those above it."""
         return {path: min(held.get(each, values.NO_LIMIT) for each in (path, *path.parents)) for path in self.cgroups}
 
-    def planned(self, plan: spec.State) -> dict[pathlib.Path, int]:
+    def planned(self, plan: spec.NodeSpec) -> dict[pathlib.Path, int]:
         """What they hold, and no more than a state that names them says."""
         held = self.held()
         if plan.mode is not names.Mode.ENFORCE:
@@ -76,7 +76,7 @@ class Tree:
         return {path: values.parse(swap_max(path), PAGE) for path in self.files}
 
 
-async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: list[spec.State]) -> None:
+async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: list[spec.NodeSpec]) -> None:
     node = Node(folder)
     tree = Tree(node)
     for file, value in zip(tree.files, first, strict=True):
@@ -136,7 +136,7 @@ async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: 
     [
         state(
             {0: values.NO_LIMIT},
-            containers={0: {name: spec.Container(0, cap=False) for name in CONTAINERS}},
+            containers={0: {name: spec.ContainerSpec(0, cap=False) for name in CONTAINERS}},
         )
     ],
 )
@@ -146,6 +146,6 @@ async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: 
     [PAGE, *[0] * (PODS - 1 + PODS * len(CONTAINERS))],
     [state({0: 0}), state({0: 0}, kubepods=0)],
 )
-def test_no_order_of_writes_opens_a_gap(first: list[int], used: list[int], wished: list[spec.State]) -> None:
+def test_no_order_of_writes_opens_a_gap(first: list[int], used: list[int], wished: list[spec.NodeSpec]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(play(pathlib.Path(folder), first, used, wished))

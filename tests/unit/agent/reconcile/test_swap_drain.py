@@ -15,7 +15,7 @@ held_ = st.none() | limit_
 def settle(
     limit: int, found: int, swap: int, usages: list[swap_drain.Usage], *, held: int | None, units: bool = False
 ) -> tuple[int, swap_drain.Action]:
-    action = swap_drain.decide(limit, found, swap, lambda: usages, held=held, units=units, page=PAGE)
+    action = swap_drain.next_write(limit, found, swap, lambda: usages, held=held, units=units, page=PAGE)
     return (found if action.write is None else action.write), action
 
 
@@ -74,30 +74,32 @@ def test_memory_is_looked_at_only_where_swap_would_be_cut(limit: int, swap: int)
     def looked() -> list[swap_drain.Usage]:
         raise AssertionError("looked")
 
-    swap_drain.decide(max(limit, swap * 2), values.NO_LIMIT, swap, looked)
-    swap_drain.decide(max(limit, swap), values.NO_LIMIT, swap, looked, held=max(limit, swap))
-    swap_drain.decide(limit, limit, swap, looked)
+    swap_drain.next_write(max(limit, swap * 2), values.NO_LIMIT, swap, looked)
+    swap_drain.next_write(max(limit, swap), values.NO_LIMIT, swap, looked, held=max(limit, swap))
+    swap_drain.next_write(limit, limit, swap, looked)
 
 
 def test_raising_is_at_once_even_where_more_is_in_use() -> None:
-    assert swap_drain.decide(2 * PAGE, PAGE, 9 * PAGE, list) == swap_drain.Action(2 * PAGE, draining=True)
+    assert swap_drain.next_write(2 * PAGE, PAGE, 9 * PAGE, list) == swap_drain.Action(2 * PAGE, draining=True)
 
 
 FULL = swap_drain.Usage(64 * MIB, 40 * MIB, 64 * MIB)
 
 
 def test_a_change_of_policy_leaves_room_for_peaks() -> None:
-    assert swap_drain.decide(0, values.NO_LIMIT, 40 * MIB, lambda: [FULL]) == swap_drain.Action(56 * MIB, draining=True)
-    assert swap_drain.decide(0, values.NO_LIMIT, 80 * MIB, lambda: [FULL]) == swap_drain.Action(
+    assert swap_drain.next_write(0, values.NO_LIMIT, 40 * MIB, lambda: [FULL]) == swap_drain.Action(
+        56 * MIB, draining=True
+    )
+    assert swap_drain.next_write(0, values.NO_LIMIT, 80 * MIB, lambda: [FULL]) == swap_drain.Action(
         100 * MIB, draining=True
     )
-    assert swap_drain.decide(42 * MIB, values.NO_LIMIT, 40 * MIB, lambda: [FULL]).write == 56 * MIB
-    assert swap_drain.decide(45 * MIB, values.NO_LIMIT, 40 * MIB, lambda: [FULL]).write == 45 * MIB
+    assert swap_drain.next_write(42 * MIB, values.NO_LIMIT, 40 * MIB, lambda: [FULL]).write == 56 * MIB
+    assert swap_drain.next_write(45 * MIB, values.NO_LIMIT, 40 * MIB, lambda: [FULL]).write == 45 * MIB
 
 
 def test_a_repair_leaves_room_only_for_what_was_taken_meanwhile() -> None:
     def repair(limit: int, swap: int) -> int | None:
-        return swap_drain.decide(limit, values.NO_LIMIT, swap, lambda: [FULL], held=limit).write
+        return swap_drain.next_write(limit, values.NO_LIMIT, swap, lambda: [FULL], held=limit).write
 
     assert repair(40 * MIB, 40 * MIB) == 40 * MIB
     assert repair(40 * MIB, 48 * MIB) == 50 * MIB
@@ -106,7 +108,7 @@ def test_a_repair_leaves_room_only_for_what_was_taken_meanwhile() -> None:
 
 def test_a_repair_of_what_drains_leaves_no_more_than_it_held_or_what_was_taken_meanwhile() -> None:
     def repair(swap: int) -> int | None:
-        return swap_drain.decide(0, values.NO_LIMIT, swap, lambda: [FULL], held=56 * MIB).write
+        return swap_drain.next_write(0, values.NO_LIMIT, swap, lambda: [FULL], held=56 * MIB).write
 
     assert repair(56 * MIB) == repair(48 * MIB) == 56 * MIB
     assert repair(20 * MIB) == 36 * MIB, "it goes down all the same"
@@ -115,7 +117,7 @@ def test_a_repair_of_what_drains_leaves_no_more_than_it_held_or_what_was_taken_m
 
 def test_what_systemd_takes_from_what_drains_it_gets_back_unless_it_needs_it_no_more() -> None:
     def after(found: int, swap: int, *usages: swap_drain.Usage, limit: int = 0, cap: bool = False) -> int | None:
-        return swap_drain.decide(
+        return swap_drain.next_write(
             limit, found, swap, lambda: usages or [FULL], held=56 * MIB, units=True, cap=cap, page=PAGE
         ).write
 
@@ -127,7 +129,9 @@ def test_what_systemd_takes_from_what_drains_it_gets_back_unless_it_needs_it_no_
     assert after(0, 40 * MIB, cap=True) is None
     assert after(0, 40 * MIB, limit=64 * MIB) == 64 * MIB, "it has never held more than that"
     assert after(0, 40 * MIB, limit=48 * MIB) == 48 * MIB, "no more is in use"
-    assert swap_drain.decide(0, 0, 40 * MIB, lambda: [FULL], held=56 * MIB) == swap_drain.Action(None, draining=True)
+    assert swap_drain.next_write(0, 0, 40 * MIB, lambda: [FULL], held=56 * MIB) == swap_drain.Action(
+        None, draining=True
+    )
 
 
 @given(limit_, bytes_, bytes_, st.lists(bytes_, max_size=5))
@@ -149,15 +153,17 @@ def test_usage_fits_at_the_bound_and_not_above() -> None:
 
 
 def test_a_cap_leaves_smaller_values_alone() -> None:
-    assert swap_drain.decide(8 * PAGE, 4 * PAGE, 6 * PAGE, list, cap=True) == swap_drain.Action(None, draining=False)
-    assert swap_drain.decide(8 * PAGE, 4 * PAGE, 9 * PAGE, list, cap=True) == swap_drain.Action(None, draining=True)
-    assert swap_drain.decide(8 * PAGE, 9 * PAGE, 0, list, cap=True) == swap_drain.Action(8 * PAGE, draining=False)
-    assert swap_drain.decide(8 * PAGE, 4 * PAGE, 0, list, cap=False) == swap_drain.Action(8 * PAGE, draining=False)
+    assert swap_drain.next_write(8 * PAGE, 4 * PAGE, 6 * PAGE, list, cap=True) == swap_drain.Action(
+        None, draining=False
+    )
+    assert swap_drain.next_write(8 * PAGE, 4 * PAGE, 9 * PAGE, list, cap=True) == swap_drain.Action(None, draining=True)
+    assert swap_drain.next_write(8 * PAGE, 9 * PAGE, 0, list, cap=True) == swap_drain.Action(8 * PAGE, draining=False)
+    assert swap_drain.next_write(8 * PAGE, 4 * PAGE, 0, list, cap=False) == swap_drain.Action(8 * PAGE, draining=False)
 
 
 def test_what_is_above_holds_already_can_be_cut_whatever_is_in_use() -> None:
     def cut(limit: int, above: int) -> swap_drain.Action:
-        return swap_drain.decide(limit, values.NO_LIMIT, 40 * MIB, lambda: [FULL], above=lambda: above)
+        return swap_drain.next_write(limit, values.NO_LIMIT, 40 * MIB, lambda: [FULL], above=lambda: above)
 
     assert cut(0, above=0) == swap_drain.Action(0, draining=True)
     assert cut(8 * MIB, above=MIB) == swap_drain.Action(8 * MIB, draining=True)

@@ -71,7 +71,7 @@ BEFORE = {
 }
 
 
-def asking(settings: dict[str, str] | None = None, **fields: Any) -> spec.State:
+def asking(settings: dict[str, str] | None = None, **fields: Any) -> spec.NodeSpec:
     return state(**fields)._replace(kernel=ASKED if settings is None else settings)
 
 
@@ -80,7 +80,7 @@ def host(tmp_path: pathlib.Path) -> Node:
     return Node(tmp_path)
 
 
-async def apply(agent: sysctls.Kernel, order: spec.State) -> None:
+async def apply(agent: sysctls.Kernel, order: spec.NodeSpec) -> None:
     """Put a state in force, and have the agent do what is due then."""
     agent.apply(order)
     if agent._due.is_set():
@@ -104,7 +104,7 @@ async def test_settings_get_what_the_state_says_and_others_stay(host: Node) -> N
     [asking(mode=names.Mode.RESTORE), asking({}, mode=names.Mode.RESTORE), asking({}), asking(mode=names.Mode.AUDIT)],
 )
 @pytest.mark.parametrize("again", [False, True])
-async def test_what_is_no_longer_to_be_is_put_back(host: Node, order: spec.State, *, again: bool) -> None:
+async def test_what_is_no_longer_to_be_is_put_back(host: Node, order: spec.NodeSpec, *, again: bool) -> None:
     agent = host.start()
     await apply(agent, asking())
     if again:
@@ -208,13 +208,13 @@ async def test_nothing_is_written_but_what_is_known(setting: tuple[str, str], ho
 async def test_what_the_node_must_not_have_is_told(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking({})._replace(refused={"vm.min_free_kbytes": "too much"}))
-    assert agent.shortfalls == (("vm.min_free_kbytes", names.Shortfall.REFUSED, "too much"),)
+    assert agent.shortfalls == (("vm.min_free_kbytes", names.Problem.REFUSED, "too much"),)
 
 
 async def test_audit_says_what_would_be_written(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking({"vm.swappiness": "10", "vm.page-cluster": "3"}, mode=names.Mode.AUDIT))
-    assert agent.shortfalls == (("vm.swappiness", names.Shortfall.AUDIT, "10 would be written over 60"),)
+    assert agent.shortfalls == (("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),)
 
 
 async def test_a_refused_write_is_tried_again(host: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ class Units:
         return [swap_max(path) for path in (self.system, self.kubelet, self.runtime, self.nested)]
 
 
-def asking(*units: str, mode: names.Mode = names.Mode.ENFORCE) -> spec.State:
+def asking(*units: str, mode: names.Mode = names.Mode.ENFORCE) -> spec.NodeSpec:
     return state(mode=mode)._replace(system=spec.System(0, units))
 
 
@@ -62,7 +62,7 @@ async def test_units_that_are_named_get_none_and_others_stay(units: Units) -> No
 
 @pytest.mark.parametrize("order", [state(), state(mode=names.Mode.RESTORE), asking(*ALL, mode=names.Mode.AUDIT)])
 @pytest.mark.parametrize("again", [False, True])
-async def test_what_is_no_longer_to_be_is_put_back(units: Units, order: spec.State, *, again: bool) -> None:
+async def test_what_is_no_longer_to_be_is_put_back(units: Units, order: spec.NodeSpec, *, again: bool) -> None:
     write(units.nested, str(8 * MIB))
     agent = units.node.start()
     agent.apply(asking(*ALL))
@@ -138,12 +138,12 @@ async def test_a_value_that_systemd_holds_for_a_unit_is_no_other_writers(
         agent.apply(asking("system.slice"))
     write(units.system, value)
     await until(lambda: units.values[0] == "0")
-    agent._rewrites._settle()
+    agent._attribution._settle()
     assert attribution.REWRITES.value("system", "UnitValue") == before + 1
     assert agent.standing().others == ""
     write(units.system, "4096")
     await until(lambda: units.values[0] == "0")
-    agent._rewrites._settle()
+    agent._attribution._settle()
     assert agent.standing().others == "another writer gives a number of bytes to slices and services of the node"
 
 
@@ -273,7 +273,7 @@ async def test_slices_have_drop_ins_while_they_are_to_have_no_swap(units: Units)
     "after", [state(), state(mode=names.Mode.RESTORE), asking("system.slice", mode=names.Mode.AUDIT)]
 )
 async def test_a_slice_that_systemd_still_holds_at_0_is_named_until_it_is_reloaded(
-    units: Units, after: spec.State, *, born: bool
+    units: Units, after: spec.NodeSpec, *, born: bool
 ) -> None:
     def installed(name: str) -> bool:
         return name == "system.slice"

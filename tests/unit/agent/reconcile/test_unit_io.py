@@ -79,7 +79,7 @@ def machine(plain: Node, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def asking(
     *units: str, latency: int | None = 25_000, weight: int | None = 800, mode: names.Mode = names.Mode.ENFORCE
-) -> spec.State:
+) -> spec.NodeSpec:
     return state(mode=mode)._replace(system=spec.System(None, units or ("system.slice",), latency, weight))
 
 
@@ -102,7 +102,7 @@ async def test_units_get_both_and_the_limit_of_swap_stays(machine: Machine) -> N
 
 @pytest.mark.parametrize("order", [state(), state(mode=names.Mode.RESTORE), asking(mode=names.Mode.AUDIT)])
 @pytest.mark.parametrize("again", [False, True])
-async def test_what_was_there_is_put_back(machine: Machine, order: spec.State, *, again: bool) -> None:
+async def test_what_was_there_is_put_back(machine: Machine, order: spec.NodeSpec, *, again: bool) -> None:
     machine.set(machine.system, "io.weight", DISK, "300")
     machine.set(machine.system, "io.latency", OTHER, "target=70000")
     before = machine.held()

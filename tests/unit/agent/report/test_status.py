@@ -105,7 +105,7 @@ def test_degraded_and_drift() -> None:
 
 def test_the_runbook_of_the_alert_has_each_reason() -> None:
     page = (paths.ROOT / "docs/runbooks/SwapwardenAgentDegraded.md").read_text(encoding="utf-8")
-    missing = problems.Shortfall("zswap.enabled", names.Shortfall.NOT_SUPPORTED, "no zswap")
+    missing = problems.SettingProblem("zswap.enabled", names.Problem.NOT_SUPPORTED, "no zswap")
     changes = [{"refused": "bad"}, {"polling": "no watches"}, {"violations": [FAILED]}, {"settings": [missing]}]
     reasons = [verdicts(GOOD._replace(**change))["Degraded"] for change in changes]  # type: ignore[arg-type]  # mixed
     assert {status for status, _ in reasons} == {"True"}
@@ -177,11 +177,11 @@ def test_what_a_proposal_takes_is_a_counter_but_for_the_pods() -> None:
 def test_settings_of_the_node_are_told_where_there_are_any() -> None:
     assert "NodeSettings" not in verdicts(GOOD)
     assert verdicts(GOOD._replace(settings=()))["NodeSettings"] == ("True", "AsSpecified")
-    audit = problems.Shortfall("vm.swappiness", names.Shortfall.AUDIT, "10 would be written over 60")
+    audit = problems.SettingProblem("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60")
     assert verdicts(GOOD._replace(settings=[audit]))["NodeSettings"] == ("True", "Audit")
     assert verdicts(GOOD._replace(settings=[audit]))["Degraded"] == ("False", "AsExpected")
-    none = problems.Shortfall("vm.page-cluster", names.Shortfall.NO_ACCESS, "set agent.kernel.vm")
-    bad = problems.Shortfall("vm.min_free_kbytes", names.Shortfall.REFUSED, "too much")
+    none = problems.SettingProblem("vm.page-cluster", names.Problem.NO_ACCESS, "set agent.kernel.vm")
+    bad = problems.SettingProblem("vm.min_free_kbytes", names.Problem.REFUSED, "too much")
     found = status.build(GOOD._replace(settings=[none, bad]), FACTS, [], "t")
     told = {condition.type: condition for condition in found.conditions}
     assert (told["NodeSettings"].status, told["NodeSettings"].reason) == ("False", "Refused")
@@ -191,13 +191,13 @@ def test_settings_of_the_node_are_told_where_there_are_any() -> None:
 
 
 def test_what_has_no_effect_is_told_and_nothing_is_wrong() -> None:
-    idle = problems.Shortfall("system.ioWeight", names.Shortfall.NO_EFFECT, "the node has no swap")
+    idle = problems.SettingProblem("system.ioWeight", names.Problem.NO_EFFECT, "the node has no swap")
     found = verdicts(GOOD._replace(settings=[idle]))
     assert (found["NodeSettings"], found["Degraded"]) == (("True", "NoEffect"), ("False", "AsExpected"))
 
 
 def test_findings_are_conditions_while_they_are_true() -> None:
-    found = diagnostics.Finding(ConditionType.SECRETS_ON_DISK, "NoTmpfsNoswap", "they can", "encrypt it")
+    found = diagnostics.Diagnostic(ConditionType.SECRETS_ON_DISK, "NoTmpfsNoswap", "they can", "encrypt it")
     first = status.build(GOOD, FACTS, [], "2026-01-01T00:00:00Z", [found])
     condition = first.conditions[-1]
     assert (condition.type, condition.status, condition.reason) == ("SecretsOnDisk", "True", "NoTmpfsNoswap")
@@ -209,8 +209,8 @@ def test_findings_are_conditions_while_they_are_true() -> None:
 
 
 def test_a_unit_that_drains_or_is_not_there_is_told_and_stops_nothing() -> None:
-    for reason in (names.Shortfall.NOT_FOUND, names.Shortfall.DRAINING, names.Shortfall.RELOAD_NEEDED):
-        found = verdicts(GOOD._replace(settings=[problems.Shortfall("x.service", reason, "so it is")]))
+    for reason in (names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED):
+        found = verdicts(GOOD._replace(settings=[problems.SettingProblem("x.service", reason, "so it is")]))
         assert found["NodeSettings"] == ("False", reason)
         assert found["Degraded"] == ("False", "AsExpected")
         assert found["Applied"] == ("True", "AsSpecified")

@@ -54,7 +54,7 @@ class Running:
         self.wanted: Json = {"observedGeneration": 1}
         self.looks = 0
         self.stood: list[Mapping[str, Any]] = []
-        self.reporter = status_writer.Reporter(cast("client.Client", self.api), "n1", self.build, self.stood.append)
+        self.reporter = status_writer.StatusWriter(cast("client.Client", self.api), "n1", self.build, self.stood.append)
 
     def build(self, _previous: list[Mapping[str, Any]]) -> turns.Steps[Json]:
         self.looks += 1

@@ -124,7 +124,7 @@ def test_what_systemd_writes_over_is_no_problem() -> None:
 
 @pytest.mark.parametrize("kind", DIAGNOSTICS)
 def test_findings_end_with_their_remedy(kind: ConditionType) -> None:
-    found = diagnostics.Finding(kind, "Reason", "one thing; and another", "do this, or that")
+    found = diagnostics.Diagnostic(kind, "Reason", "one thing; and another", "do this, or that")
     message = f"{found.message}; {found.remedy}"
     problem = problems.condition("n", state.Condition(kind, "True", found.reason, message))
     assert problem is not None
