@@ -64,11 +64,12 @@ e2e: venv ## Run the e2e tests on a real kubelet: kind where docker works, else 
 	@$(PYTHON) -m testbed.run.tiers e2e
 
 .PHONY: lint
-lint: venv ## Check format, rules, types, import contracts, generated files and the documentation's links
+lint: venv ## Check format, rules, types, import contracts, sizes, generated files and the documentation's links
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
+	@$(PYTHON) -m hack.count check
 	@rm -rf build/generated && mkdir -p build/generated
 	@$(PYTHON) -m swapwarden.api.crd build/generated/crds build/generated/api-reference.md
 	@diff -ru crds build/generated/crds && diff -u docs/api-reference.md build/generated/api-reference.md \

@@ -235,9 +235,9 @@ def _labels(revision: str, created: int) -> list[str]:
     return [f"--build-arg={key}={value}" for key, value in values.items()]
 
 
-def fingerprint(root: Path, paths: Iterable[str], *more: str) -> str:
+def fingerprint(root: Path, inputs: Iterable[str], *more: str) -> str:
     """A hash of files (folders: of all files in them but bytecode) with their names, and of MORE."""
-    found = [file for path in paths for file in sorted([root / path, *(root / path).rglob("*")]) if file.is_file()]
+    found = [file for path in inputs for file in sorted([root / path, *(root / path).rglob("*")]) if file.is_file()]
     total = hashlib.sha256(repr(more).encode())
     for file in found:
         if "__pycache__" not in file.parts:

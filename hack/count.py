@@ -1,0 +1,157 @@
+"""Sizes of the code, held by `make lint`: python -m hack.count show | check | lower.
+
+No module has more than 450 lines, no class more than 20 methods or 12 attributes, no two public classes of the product
+have one name, and tests ask for no more private attributes than they did. count.yaml lists exceptions by name alone,
+so that code may move: `allowed` gives a reason for each, and `ratchet` has what is still too large. That may shrink and
+not grow; `lower` records what has shrunk.
+"""
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from testbed.base import paths
+
+MODULE_LINES: Final = 450
+METHODS: Final = 20
+ATTRIBUTES: Final = 12
+FILE: Final = Path(__file__).with_suffix(".yaml")
+PRODUCT: Final = "operator"
+CODE: Final = (PRODUCT, "testbed", "bench", "hack", "monitoring", "deploy")
+_OF_NAMED_TUPLES: Final = {"_asdict", "_fields", "_field_defaults", "_make", "_replace"}
+
+Sizes = dict[str, dict[str, int]]
+"""What is too large, or may not grow: by kind, by name."""
+
+
+def modules(folder: str) -> Iterator[tuple[Path, str]]:
+    """The modules of a folder of the repository, with their text."""
+    for path in sorted((paths.ROOT / folder).rglob("*.py")):
+        yield path, path.read_text(encoding="utf-8")
+
+
+def classes(tree: ast.AST) -> Iterator[ast.ClassDef]:
+    """All classes, also those in others."""
+    return (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef))
+
+
+def methods(found: ast.ClassDef) -> int:
+    """How many functions a class defines."""
+    return sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in found.body)
+
+
+def attributes(found: ast.ClassDef) -> int:
+    """How many fields a class declares or its methods set."""
+    declared = {
+        each.target.id for each in found.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    assigned = {
+        each.attr
+        for each in ast.walk(found)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.ctx, ast.Store)
+        and isinstance(each.value, ast.Name)
+        and each.value.id == "self"
+    }
+    return len(declared | assigned)
+
+
+def private(tree: ast.AST) -> int:
+    """How often private attributes of others are asked for."""
+    return sum(
+        isinstance(each, ast.Attribute)
+        and each.attr.startswith("_")
+        and not each.attr.startswith("__")
+        and each.attr not in _OF_NAMED_TUPLES
+        and not (isinstance(each.value, ast.Name) and each.value.id in {"self", "cls"})
+        for each in ast.walk(tree)
+    )
+
+
+def measured() -> Sizes:
+    """All sizes that are above their limit."""
+    found: Sizes = {"lines": {}, "methods": {}, "attributes": {}, "classes of one name": {}, "private in tests": {}}
+    named: Counter[str] = Counter()
+    for folder in CODE:
+        for path, text in modules(folder):
+            enlarge(found["lines"], path.stem, text.count("\n"), MODULE_LINES)
+            for each in classes(ast.parse(text)):
+                enlarge(found["methods"], each.name, methods(each), METHODS)
+                enlarge(found["attributes"], each.name, attributes(each), ATTRIBUTES)
+                named[each.name] += folder == PRODUCT and not each.name.startswith("_")
+    found["classes of one name"] = {name: number for name, number in named.items() if number > 1}
+    tests: Counter[str] = Counter()
+    for path, text in modules("tests"):
+        tests["/".join(path.relative_to(paths.ROOT / "tests").parts[:-1][:2]) or "."] += private(ast.parse(text))
+    found["private in tests"] = {folder: number for folder, number in tests.items() if number}
+    return found
+
+
+def enlarge(sizes: dict[str, int], name: str, number: int, limit: int) -> None:
+    """Record the NUMBER of something if it is above LIMIT and above that of others of its name."""
+    if number > max(limit, sizes.get(name, 0)):
+        sizes[name] = number
+
+
+def problems(found: Sizes, held: Sizes, allowed: dict[str, str]) -> list[str]:
+    """What is above its limit and neither allowed nor held as it was, one line each."""
+    return [
+        f"{name}: {kind}: {number}, "
+        + (f"and may not be more than {known}" if (known := held.get(kind, {}).get(name)) else "which is too much")
+        for kind, sizes in found.items()
+        for name, number in sorted(sizes.items())
+        if name not in allowed and number > held.get(kind, {}).get(name, 0)
+    ]
+
+
+def lowered(found: Sizes, held: Sizes, allowed: dict[str, str]) -> Sizes:
+    """What is held from now on: nothing more than before, and of what has shrunk, less."""
+    return {
+        kind: {
+            name: min(number, found[kind][name])
+            for name, number in sorted(numbers.items())
+            if name in found[kind] and name not in allowed
+        }
+        for kind, numbers in held.items()
+    }
+
+
+def show() -> None:
+    """Print lines by folder, and what is above a limit."""
+    for folder in (*CODE, "tests"):
+        below: Counter[str] = Counter()
+        for path, text in modules(folder):
+            below["/".join(path.relative_to(paths.ROOT).parts[:-1][:3])] += text.count("\n")
+        print(f"{below.total():7} {folder}")
+        print(*(f"{lines:14} {name}" for name, lines in sorted(below.items()) if name != folder), sep="\n")
+    for kind, sizes in measured().items():
+        print(f"{kind}: {sum(sizes.values())}")
+        print(*(f"{number:14} {name}" for name, number in sorted(sizes.items(), key=lambda one: -one[1])), sep="\n")
+
+
+def main() -> int:
+    """`check`: exit status 1 and a line for each thing that is new above a limit, or grew; `lower`; `show`."""
+    if sys.argv[1:] not in (["show"], ["check"], ["lower"]):
+        print("python -m hack.count show | check | lower", file=sys.stderr)
+        return 2
+    if sys.argv[1] == "show":
+        show()
+        return 0
+    content: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    given = (measured(), content["ratchet"], content["allowed"])
+    if sys.argv[1] == "lower":
+        head = FILE.read_text(encoding="utf-8").partition("ratchet:\n")[0]
+        FILE.write_text(head + yaml.safe_dump({"ratchet": lowered(*given)}, sort_keys=False), encoding="utf-8")
+        return 0
+    found = problems(*given)
+    print(*(f"{each}: split it, or name it in {FILE.name} with the reason" for each in found), sep="\n", end="")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
