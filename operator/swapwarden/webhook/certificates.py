@@ -14,6 +14,8 @@ import os
 import pathlib
 import ssl
 
+from cryptography import x509
+
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -28,10 +30,6 @@ RELOADS = metrics.counter(
     labels=("result",),
     known=[("ok",), ("failed",)],
 )
-
-_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
-
-_SEQUENCE, _CONTEXT_0, _UTC_TIME, _GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
 
 
 class CertificateError(Exception):
@@ -118,47 +116,11 @@ class Certificates:
 
 
 def not_after(pem: str) -> datetime.datetime:
-    """When the first certificate of a PEM file expires; ValueError where there is none.
+    """Return when the first certificate of a PEM text expires; ValueError where it has none.
 
-    Reads notAfter as in RFC 5280, section 4.1.2.5: the standard library shows it only of a peer's verified certificate.
+    The ssl module shows that only of the verified certificate of a peer.
     """
-    _, found, rest = pem.partition(_CERTIFICATE)
-    if not found:
-        raise ValueError(f"no {_CERTIFICATE}")
-    body, ended, _ = rest.partition("-----END CERTIFICATE-----")
-    if not ended:
-        raise ValueError("the certificate is cut off")
     try:
-        return _not_after(ssl.PEM_cert_to_DER_cert(f"{_CERTIFICATE}{body}-----END CERTIFICATE-----"))
-    except (IndexError, ValueError) as error:
+        return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc
+    except (ValueError, x509.InvalidVersion) as error:
         raise ValueError(f"the certificate cannot be read: {error}") from error
-
-
-def _not_after(der: bytes) -> datetime.datetime:
-    _, certificate, _ = _element(der)
-    _, body, _ = _element(certificate)
-    tag, content, rest = _element(body)
-    if tag == _CONTEXT_0:  # the version, absent in version 1
-        tag, content, rest = _element(rest)
-    # The serial number was read; the signature's algorithm and the issuer come before the validity.
-    for _ in range(3):
-        tag, content, rest = _element(rest)
-    if tag != _SEQUENCE:
-        raise ValueError("no validity where it should be")
-    _, _, rest = _element(content)
-    tag, content, _ = _element(rest)
-    text = content.decode("ascii")
-    if tag == _UTC_TIME:
-        text = ("19" if text >= "50" else "20") + text
-    elif tag != _GENERALIZED_TIME:
-        raise ValueError("no notAfter where it should be")
-    return datetime.datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=datetime.UTC)
-
-
-def _element(data: bytes) -> tuple[int, bytes, bytes]:
-    """Split DER into tag, content, and what follows."""
-    tag, length, start = data[0], data[1], 2
-    if length >= 0x80:
-        start += length & 0x7F
-        length = int.from_bytes(data[2:start], "big")
-    return tag, data[start : start + length], data[start + length :]

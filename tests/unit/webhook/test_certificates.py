@@ -209,6 +209,15 @@ def test_what_is_no_certificate_raises_nothing_else(pem: str) -> None:
         certificates.not_after(pem)
 
 
+def test_a_certificate_of_an_unknown_version_raises_nothing_else(pair: pki.KeyPair) -> None:
+    der = ssl.PEM_cert_to_DER_cert(pair.certificate.read_text())
+    version_3 = bytes.fromhex("a003020102")
+    assert version_3 in der
+    pem = ssl.DER_cert_to_PEM_cert(der.replace(version_3, version_3[:-1] + b"\x07", 1))
+    with pytest.raises(ValueError, match="certificate"):
+        certificates.not_after(pem)
+
+
 async def test_an_unexpected_error_ends_no_watch(
     pair: pki.KeyPair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
