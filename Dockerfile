@@ -25,6 +25,7 @@ RUN --mount=type=secret,id=pip.conf --mount=type=secret,id=ca.pem set -eu; \
     python3 rootfs.py finish /layers/system /layers/dependencies
 
 COPY pyproject.toml README.md LICENSE ./
+COPY crds crds
 COPY operator operator
 RUN set -eu; \
     tools/bin/pip wheel -q --no-index --no-deps --no-build-isolation --wheel-dir wheels .; \

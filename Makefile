@@ -70,10 +70,6 @@ lint: venv ## Check format, rules, types, import contracts, sizes, generated fil
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
 	@$(PYTHON) -m hack.count check
-	@rm -rf build/generated && mkdir -p build/generated
-	@$(PYTHON) -m swapwarden.api.crd build/generated/crds build/generated/api-reference.md
-	@diff -ru crds build/generated/crds && diff -u docs/api-reference.md build/generated/api-reference.md \
-		|| { echo "generated files are out of date: run make generate and commit the result" >&2; exit 1; }
 	@$(PYTHON) -m hack.generate check
 	@$(PYTHON) -m hack.celcost.costs check
 	@$(MAKE) --no-print-directory docs
@@ -89,7 +85,6 @@ format: venv ## Format the code and apply safe fixes
 
 .PHONY: generate
 generate: venv ## Make crds/, the generated pages of docs/ and files of the chart from the code
-	$(PYTHON) -m swapwarden.api.crd crds docs/api-reference.md
 	$(PYTHON) -m hack.generate write
 
 .PHONY: pictures

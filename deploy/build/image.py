@@ -21,7 +21,7 @@ REFERENCE = f"localhost/swapwarden:{swapwarden.__version__}"
 ARCHIVE = paths.ROOT / "build" / "image" / f"swapwarden-{swapwarden.__version__}.tar"
 INPUTS = (
     *("Dockerfile", ".dockerignore", "LICENSE", "README.md", "pyproject.toml"),
-    *("deploy/image", "locks/runtime.txt", "operator"),
+    *("crds", "deploy/image", "locks/runtime.txt", "operator"),
 )
 """What the image is made from; .dockerignore lets nothing else reach the build."""
 

@@ -9,7 +9,7 @@ import yaml
 from swapwarden.api import names
 from swapwarden.policy import quantity, vocabulary
 
-from hack.generate import files
+from hack.generate import crd, files
 from monitoring import alerts
 from testbed.base import paths
 
@@ -143,7 +143,7 @@ def vocabulary_templates() -> str:
 
 def generated() -> files.Made:
     """All generated files of the chart, and CRDs in it that are there no more."""
-    crds = {path.name: path.read_text(encoding="utf-8") for path in sorted(paths.CRDS.glob("*.yaml"))}
+    crds = crd.definitions()
     chart = yaml.safe_load((paths.CHART / "Chart.yaml").read_text(encoding="utf-8"))
     schema = (paths.CHART / "values.schema.json").read_text(encoding="utf-8")
     copies = paths.CHART / "files" / "crds"

@@ -94,6 +94,11 @@ def test_what_comes_along(alone: Environment) -> None:
     assert set(wanting) <= {"kubernetes", "aiohttp-retry"}
 
 
+def test_it_knows_the_kinds_of_its_version(alone: Environment) -> None:
+    code = "from swapwarden.cli.kubectl.check.definitions import own; print(*(o['metadata']['name'] for o in own()))"
+    assert alone("python", "-c", code).stdout.split() == sorted(path.stem for path in (ROOT / "crds").iterdir())
+
+
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from swapwarden.api import crd
 from swapwarden.cli import documents, inputs
 
+from hack.generate import crd
 from tests.contract import profiles
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 import swapwarden
-from swapwarden.api import crd, names
+from swapwarden.api import names
 from swapwarden.cli.kubectl.check import problems, serving
 from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
 from swapwarden.cli.kubectl.cluster import registration, snapshot
@@ -126,6 +126,8 @@ class Installed:
     """Those of the name LEASE."""
     served: list[serving.Served] = dataclasses.field(default_factory=list)
     """What replicas of the webhook serve, as far as they could be asked."""
+    own_crds: list[Definition] = dataclasses.field(default_factory=list)
+    """Those of this version."""
 
 
 def judge(found: Installed, view: snapshot.View, now: datetime.datetime) -> Iterator[Problem]:
@@ -141,7 +143,7 @@ def judge(found: Installed, view: snapshot.View, now: datetime.datetime) -> Iter
         )
         return
     if found.crds is not None:
-        yield from _kinds(found.crds)
+        yield from _kinds(found.own_crds, found.crds)
     if found.leases is not None:
         yield from _leader(found.leases, now)
     if found.webhooks is not None and found.mutating is not None:
@@ -151,9 +153,9 @@ def judge(found: Installed, view: snapshot.View, now: datetime.datetime) -> Iter
         yield from _policies(found.policies, found.bindings)
 
 
-def _kinds(crds: Iterable[Definition]) -> Iterator[Problem]:
+def _kinds(own: Iterable[Definition], crds: Iterable[Definition]) -> Iterator[Problem]:
     by_name = {one.metadata.name: one for one in crds}
-    for ours in msgspec.convert([crd.profile_crd(), crd.state_crd()], list[Definition]):
+    for ours in own:
         name = ours.metadata.name
         theirs = by_name.get(name)
         here = f"customresourcedefinition/{name}"

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import base64
-import copy
 import datetime
 from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.api import crd
-from swapwarden.cli.kubectl.check import installation, serving
+from swapwarden.cli.kubectl.check import definitions, installation, serving
 from swapwarden.cli.kubectl.check.installation import Installed
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.controller import pairs
@@ -62,7 +60,8 @@ def lease(ago: float = 3, holder: str = "controller-1") -> dict[str, Any]:
 
 def installed(**fields: Any) -> Installed:
     given = {
-        "crds": [crd.profile_crd(), crd.state_crd()],
+        "crds": definitions.own(),
+        "own_crds": definitions.own(),
         "webhooks": [webhook()],
         "mutating": [],
         "policies": [policy(name) for name in POLICIES],
@@ -92,7 +91,8 @@ def test_without_the_kinds_there_is_nothing_else_to_say() -> None:
     none = read()
     none.installed = False
     assert [check for check, _ in told(installed(leases=[], webhooks=[]), none)] == ["NotInstalled"]
-    ((check, text),) = told(installed(crds=[crd.state_crd()]))
+    _, state = definitions.own()
+    ((check, text),) = told(installed(crds=[state]))
     assert (check, text) == (
         "NotInstalled",
         "customresourcedefinition/nodeswapprofiles.swapwarden.dev: does not exist",
@@ -100,7 +100,7 @@ def test_without_the_kinds_there_is_nothing_else_to_say() -> None:
 
 
 def test_kinds_of_another_version() -> None:
-    older, newer = copy.deepcopy(crd.profile_crd()), copy.deepcopy(crd.state_crd())
+    older, newer = definitions.own()
     del older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["rollout"]
     spec = newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     spec["properties"]["pods"]["additionalProperties"]["properties"]["later"] = {"type": "string"}

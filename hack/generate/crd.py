@@ -1,20 +1,17 @@
-"""Makes the CustomResourceDefinitions in crds/ and the API reference from the models.
-
-Run as `python -m swapwarden.api.crd OUTPUT_DIR REFERENCE_FILE` (`make generate`).
-"""
+"""The CustomResourceDefinitions in crds/ and the API reference, from the models."""
 
 from __future__ import annotations
 
-import pathlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import yaml
-
 from swapwarden.api import names, profile, state
 from swapwarden.api.conditions import ConditionType
+
+from hack.generate import files
+from testbed.base import paths
 
 Schema = dict[str, Any]
 
@@ -253,16 +250,17 @@ def reference(definitions: list[Schema]) -> str:
     return "\n".join(lines)
 
 
-def generate(crds: pathlib.Path, reference_file: pathlib.Path) -> None:
-    """Write both CRDs into `crds` and the reference into `reference_file`; existing files are replaced."""
-    definitions = [profile_crd(), state_crd()]
-    crds.mkdir(parents=True, exist_ok=True)
-    for definition in definitions:
-        text = yaml.dump(definition, Dumper=_Dumper, sort_keys=False, width=120)
-        head = "# Generated from operator/swapwarden/api by `make generate`; do not edit.\n"
-        (crds / f"{definition['metadata']['name']}.yaml").write_text(head + text, encoding="utf-8")
-    reference_file.write_text(reference(definitions), encoding="utf-8")
+def definitions() -> dict[str, str]:
+    """Both CRDs as text, by the name of their files."""
+    head = "# Generated from operator/swapwarden/api by `make generate`; do not edit.\n"
+    return {
+        f"{definition['metadata']['name']}.yaml": head
+        + yaml.dump(definition, Dumper=_Dumper, sort_keys=False, width=120)
+        for definition in (profile_crd(), state_crd())
+    }
 
 
-if __name__ == "__main__":
-    generate(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
+def generated() -> files.Made:
+    """CRDs and API reference."""
+    crds = {paths.CRDS / name: text for name, text in definitions().items()}
+    return {**crds, paths.DOCS / "api-reference.md": reference([profile_crd(), state_crd()])}
