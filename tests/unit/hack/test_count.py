@@ -28,14 +28,23 @@ def test_private_attributes_of_others_are_counted_and_no_more() -> None:
     assert count.private(ast.parse("self._a; cls._b; row._replace(x=1); a.__dict__; a.b; _c")) == 0
 
 
+HELD = {"lines": {"main": 600, "client": 500}}
+
+
+def refused(**sizes: int) -> list[str]:
+    return [each.partition(":")[0] for each in count.problems({"lines": sizes}, HELD, {"table": "a row each"})]
+
+
 def test_what_is_new_or_grew_is_refused() -> None:
-    found = {"lines": {"new": 500, "grown": 501, "known": 600, "shrunk": 470, "allowed": 900}}
-    held = {"lines": {"grown": 500, "known": 600, "shrunk": 480, "gone": 700, "allowed": 800}}
-    refused = count.problems(found, held, {"allowed": "generated"})
-    assert [each.partition(":")[0] for each in refused] == ["grown", "new"]
-    assert count.lowered(found, held, {"allowed": "generated"}) == {
-        "lines": {"grown": 500, "known": 600, "shrunk": 470}
-    }
+    assert refused(main=601, client=500) == ["main"]
+    assert refused(main=600, client=500, new=451) == ["new"]
+    assert refused(main=600, client=501) == ["client"]
+
+
+def test_what_shrank_moved_or_is_allowed_is_not() -> None:
+    assert refused(main=600, client=480) == []
+    assert refused(renamed=590, client=500) == []
+    assert refused(table=900) == []
 
 
 def test_the_larger_of_two_of_one_name_counts() -> None:
