@@ -12,7 +12,7 @@ from swapwarden.api import names, state
 from swapwarden.api.conditions import DIAGNOSTICS, ConditionType, is_abnormal
 from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.cluster import planning, snapshot
-from swapwarden.cli.kubectl.output import tables
+from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.policy import plan, pods, profiles, vocabulary
 from swapwarden.policy.namespaces import UNDEFAULTED
 from swapwarden.webhook import rules
@@ -428,7 +428,7 @@ def _held(view: snapshot.View) -> Iterator[Problem]:
             row = by_key.get(one.pod)
             if row is None or one.container or one.wanted != "0" or not one.swap_bytes or row.node != name:
                 continue
-            amount = tables.amount(one.swap_bytes)
+            amount = sizes.rounded(one.swap_bytes)
             causes = ", ".join(one.causes) or "cause not known"
             most = "" if names.UNWATCHED.isdisjoint(one.causes) else "at most "
             by_reason: dict[str, str] = {

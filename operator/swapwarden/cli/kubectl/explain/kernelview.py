@@ -144,8 +144,10 @@ def _unrepaired(has_agent: bool | None) -> tuple[Held, str] | None:  # noqa: FBT
 
 def _told(wrong: state.Violation, before: str) -> str:
     said = "; ".join(filter(None, (before, wrong.message))) or f"the agent says {wrong.reason}"
-    values = f"wanted {sizes.in_bytes(wrong.wanted)}, found {sizes.in_bytes(wrong.found)}" if _are_values(wrong) else ""
-    used = f"{sizes.size(wrong.swap_bytes)} in use" if wrong.swap_bytes else ""
+    values = (
+        f"wanted {sizes.with_bytes(wrong.wanted)}, found {sizes.with_bytes(wrong.found)}" if _are_values(wrong) else ""
+    )
+    used = f"{sizes.exact(wrong.swap_bytes)} in use" if wrong.swap_bytes else ""
     where = "a container" if wrong.container else ""
     return "; ".join(filter(None, (said, where, values, used)))
 
@@ -165,7 +167,7 @@ def _exposed(own: Sequence[state.Violation]) -> Kernel:
     text += f" ({', '.join(times.causes)})" if times.causes else ""
     most = "" if names.UNWATCHED.isdisjoint(times.causes) else "at most "
     text += (
-        f"; swapped {most}{sizes.size(times.swap_bytes)} meanwhile" if times.reason == ViolationReason.EXPOSED else ""
+        f"; swapped {most}{sizes.exact(times.swap_bytes)} meanwhile" if times.reason == ViolationReason.EXPOSED else ""
     )
     return Kernel(
         Held.UNKNOWN,

@@ -17,7 +17,7 @@ from swapwarden.cli import behaviors
 from swapwarden.cli.kubectl.cluster import admissionpolicies, registration, workloads
 from swapwarden.cli.kubectl.explain import kernelview, remedies, rules
 from swapwarden.cli.kubectl.explain.planned import Planned, own_limit
-from swapwarden.cli.kubectl.output.sizes import in_bytes, size
+from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
 from swapwarden.policy import (
     namespaces,
     nodes,
@@ -277,7 +277,7 @@ def _override_text(row: pods.PodRow, profile: profiles.Profile, place: int | Non
     if place is not None:
         override = profile.overrides[place]
         said = [] if override.policy is None else [f"policy {override.policy}"]
-        said += [] if override.swap_limit is None else [f"at most {size(override.swap_limit)}"]
+        said += [] if override.swap_limit is None else [f"at most {exact(override.swap_limit)}"]
         return f"overrides[{place}] selects the pod: {', '.join(said)}"
     if not profile.overrides:
         return ""
@@ -315,8 +315,8 @@ def _difference(seen: Seen, row: pods.PodRow, planned: Planned | None, wanted: G
         return f"the state does not name the pod yet: until then {'it has no swap' if denied else 'it is left alone'}"
     if planned is not None and wanted.swap_max != planned.trace.decision.swap_max:
         return (
-            f"by what is known now it would be {in_bytes(planned.trace.decision.swap_max)}; if that does not come, see"
-            " whether the controller runs"
+            f"by what is known now it would be {with_bytes(planned.trace.decision.swap_max)}; if that does not come,"
+            " see whether the controller runs"
         )
     return ""
 
@@ -344,7 +344,7 @@ def _amount(swap_max: str | None) -> str:
         case names.MAX_SWAP:
             return "as much swap as the kubelet gives: no limit of Swapwarden's"
         case _:
-            return f"up to {size(int(swap_max))} of swap"
+            return f"up to {exact(int(swap_max))} of swap"
 
 
 def _node_text(seen: Seen, row: pods.PodRow) -> str:
@@ -354,14 +354,14 @@ def _node_text(seen: Seen, row: pods.PodRow) -> str:
         return f"{row.node}, which {'may not be seen' if 'nodes' in seen.unseen else 'does not exist any more'}"
     found = seen.state.status.facts if seen.state else None
     facts = nodes.facts(seen.node, found)
-    swap_text = f"{size(facts.swap_bytes)} swap" if facts.swap_bytes else "no swap"
+    swap_text = f"{exact(facts.swap_bytes)} swap" if facts.swap_bytes else "no swap"
     devices = [
         f"{each.name} ({each.backing}{', encrypted' if each.encrypted else ''})"
         for each in facts.devices[: requirements.NAMED]
     ]
     on = f" on {', '.join(devices)}" if devices else ""
     said = "" if found else "; by the Node's own word, as no agent has reported"
-    return f"{row.node}: {size(facts.memory_bytes)} memory, {swap_text}{on}{said}"
+    return f"{row.node}: {exact(facts.memory_bytes)} memory, {swap_text}{on}{said}"
 
 
 def _rules(planned: Planned) -> list[Rule]:
@@ -388,11 +388,11 @@ def _numbers(row: pods.PodRow, planned: Planned) -> Iterator[Number]:
         if step.reason is Reason.OVERCOMMIT_REACHED:
             total = swap.available(profile, facts) * (profile.overcommit_percent or 0) // 100
             left = max(0, planned.trace.left or 0)
-            formula = f"{profile.overcommit_percent}% of {size(swap.available(profile, facts))} (overcommitPercent)"
-            formula += f" - {size(total - left)} of pods before it"
+            formula = f"{profile.overcommit_percent}% of {exact(swap.available(profile, facts))} (overcommitPercent)"
+            formula += f" - {exact(total - left)} of pods before it"
         else:
             override = profile.overrides[planned.trace.override or 0]
-            formula = f"at most {size(override.swap_limit or 0)} (overrides[{planned.trace.override}])"
+            formula = f"at most {exact(override.swap_limit or 0)} (overrides[{planned.trace.override}])"
         yield Number("pod", formula, step.decision.swap_max or "")
 
 
@@ -423,14 +423,14 @@ def _of_node(profile: profiles.Profile, facts: nodes.NodeFacts) -> Number:
     reserved = profile.reserved(facts.swap_bytes)
     return Number(
         "node",
-        f"{size(facts.swap_bytes)} - {size(reserved)} (systemReserved {profile.system_reserved})",
+        f"{exact(facts.swap_bytes)} - {exact(reserved)} (systemReserved {profile.system_reserved})",
         str(available),
     )
 
 
 def _of_container(one: pods.ContainerRow, planned: Planned) -> str:
     limit = own_limit(one)
-    own = "" if limit is None else f"its limit {size(limit)}"
+    own = "" if limit is None else f"its limit {exact(limit)}"
     if planned.profile.behavior is names.Behavior.LIMITED_SWAP:
         share = _share(one, planned)
         return f"{share}, at most {own}" if own else share
@@ -439,7 +439,7 @@ def _of_container(one: pods.ContainerRow, planned: Planned) -> str:
     if not own:
         return "no limit of its own: below the pod's" if planned.has_whole_limit else "no limit"
     top = planned.profile.max_per_container
-    return own if top is None or top >= (limit or 0) else f"{own}, at most {size(top)} (maxPerContainer)"
+    return own if top is None or top >= (limit or 0) else f"{own}, at most {exact(top)} (maxPerContainer)"
 
 
 def _share(one: pods.ContainerRow, planned: Planned) -> str:
@@ -447,16 +447,16 @@ def _share(one: pods.ContainerRow, planned: Planned) -> str:
     if not one.request:
         return "no memory request"
     if one.request == one.limit:
-        return f"its memory request equals its limit ({size(one.request)})"
+        return f"its memory request equals its limit ({exact(one.request)})"
     if one.request > facts.memory_bytes:
-        return f"its request {size(one.request)} is more than the node's memory"
+        return f"its request {exact(one.request)} is more than the node's memory"
     available = swap.available(planned.profile, facts)
-    return f"request {size(one.request)} / memory {size(facts.memory_bytes)} x {size(available)}"
+    return f"request {exact(one.request)} / memory {exact(facts.memory_bytes)} x {exact(available)}"
 
 
 def _of_pod(row: pods.PodRow, planned: Planned) -> str:
     profile, facts = planned.profile, planned.facts
-    own = "" if row.swap_limit is None else f"its limit {size(quantity.capped(row.swap_limit))}"
+    own = "" if row.swap_limit is None else f"its limit {exact(quantity.capped(row.swap_limit))}"
     if profile.behavior is names.Behavior.KUBELET:
         return f"{own}, or what the kubelet gives where that is less" if own else "no limit: what the kubelet gives"
     starts = any(one.kind is phases.Kind.INIT for one in row.containers)
@@ -466,7 +466,7 @@ def _of_pod(row: pods.PodRow, planned: Planned) -> str:
     if not own and planned.has_whole_limit:
         own = f"overrides[{planned.trace.override}]"
     tops = [("maxPerPod", profile.max_per_pod), ("the node's", swap.available(profile, facts))]
-    bounds = [f"at most {size(top)} ({which})" for which, top in tops if top is not None]
+    bounds = [f"at most {exact(top)} ({which})" for which, top in tops if top is not None]
     bounded = any(step.reason is Reason.BOUNDED for step in planned.trace.steps)
     return ", ".join([own or total, *(bounds if bounded else [])])
 

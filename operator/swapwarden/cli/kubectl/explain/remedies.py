@@ -14,7 +14,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain.planned import Planned, wrong_limits
-from swapwarden.cli.kubectl.output.sizes import size
+from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import phases, pods, qos, quantity, requirements, swap
 
 Reason = names.Reason
@@ -209,7 +209,7 @@ def _raised_override(planned: Planned) -> _Step:
         entry = msgspec.structs.replace(it.profile.overrides[place], swap_limit=_twice(top or 0))
         return it.governed(overrides=(*it.profile.overrides[:place], entry, *it.profile.overrides[place + 1 :]))
 
-    how = f"a swapLimit above {size(top or 0)} in {planned.override_name} of {planned.profile.name}"
+    how = f"a swapLimit above {exact(top or 0)} in {planned.override_name} of {planned.profile.name}"
     return _Step("limit of the override", how, raised, planned.edit)
 
 
@@ -251,7 +251,7 @@ def _burstable(planned: Planned) -> Iterator[_Step]:
     if whole is not None and made.row.qos is qos.Class.GUARANTEED:
         stated = whole.limits.memory if whole.requests.memory is None else whole.requests.memory
         request = quantity.capped(str(stated or 0))
-        how = f"a memory limit of the whole pod above its request ({size(request)}), which makes it Burstable"
+        how = f"a memory limit of the whole pod above its request ({exact(request)}), which makes it Burstable"
         limits = msgspec.structs.replace(whole.limits, memory=str(_twice(request)))
         requests = msgspec.structs.replace(whole.requests, memory=str(request))
         fitting = msgspec.structs.replace(whole, limits=limits, requests=requests)
@@ -288,34 +288,34 @@ def _requests(planned: Planned, one: pods.ContainerRow, so_that: str = "") -> It
     request = f"request of {one.name}"
     if one.request > memory:
         most = min(memory, one.limit - 1) if one.limit else memory
-        how = f"a memory request of {one.name} of at most the node's memory ({size(memory)}){where}"
+        how = f"a memory request of {one.name} of at most the node's memory ({exact(memory)}){where}"
         yield _Step(request, how, _request(one.name, most))
     elif one.request and one.request == one.limit:
         lower = _Step(
             request,
-            f"a memory request of {one.name} below its limit ({size(one.limit)}){where}",
+            f"a memory request of {one.name} below its limit ({exact(one.limit)}){where}",
             _request(one.name, one.request // 2),
         )
         # A limit of the whole pod may leave no room for a larger one.
         if planned.pod.spec.resources is None:
-            how = f"a memory limit of {one.name} above its request ({size(one.request)})"
+            how = f"a memory limit of {one.name} above its request ({exact(one.request)})"
             alternative = ", or a smaller request" if _bytes(lower.try_(planned)) > _bytes(planned) else ""
             larger = _limit_of_memory(one, _twice(one.limit))
             yield _Step(f"limit of {one.name}", f"{how}{alternative}{where}", larger)
         else:
             yield lower
     elif not one.request and one.limit > memory:
-        how = f"a memory request of {one.name} of at most the node's memory ({size(memory)}){where}"
+        how = f"a memory request of {one.name} of at most the node's memory ({exact(memory)}){where}"
         yield _Step(request, how, _request(one.name, memory))
     elif not one.request:
-        below = f" below its limit ({size(one.limit)})" if one.limit else ""
+        below = f" below its limit ({exact(one.limit)})" if one.limit else ""
         wanted = one.limit // 2 if one.limit else memory // 8
         how = f"a memory request of {one.name}{below}{where}"
         yield _Step(request, how, _request(one.name, wanted))
     elif one.request < memory:
-        below = f" and below its limit ({size(one.limit)})" if one.limit else ""
+        below = f" and below its limit ({exact(one.limit)})" if one.limit else ""
         most = min(memory, one.limit - 1) if one.limit else memory
-        how = f"a memory request of {one.name} above {size(one.request)}{below}{where}"
+        how = f"a memory request of {one.name} above {exact(one.request)}{below}{where}"
         yield _Step(request, how, _request(one.name, min(most, _twice(one.request))))
 
 
@@ -373,7 +373,7 @@ def _workload(planned: Planned) -> Iterator[_Step]:
         ("max_per_container", "maxPerContainer", profile.max_per_container),
     ):
         if top is not None:
-            how = f"a {name} above {size(top)} in {profile.name}"
+            how = f"a {name} above {exact(top)} in {profile.name}"
             yield _Step(name, how, _bound(field, _twice(top)), planned.edit)
     yield from _reserve(planned)
     if profile.overcommit_percent is not None and profile.overcommit_percent < _MOST_OVERCOMMIT:
@@ -394,7 +394,7 @@ def _reserve(planned: Planned) -> Iterator[_Step]:
 
 def _larger_node(planned: Planned) -> _Step:
     found = planned.facts.swap_bytes
-    how = f"a node with more swap than {size(found)}" if found else "turn on swap on the node, which has none"
+    how = f"a node with more swap than {exact(found)}" if found else "turn on swap on the node, which has none"
     facts = msgspec.structs.replace(planned.facts, swap_bytes=max(2**40, 16 * found))
     return _Step("node", how, lambda it: it.on(facts))
 
@@ -410,7 +410,7 @@ def _own_limits(planned: Planned, row: pods.PodRow) -> Iterator[_Step]:
             how = f"annotation {key} above {one.swap_limit}, in {planned.where}"
             yield _Step(key, how, _annotation(key, above))
         if one.swap_resource is not None:
-            how = f"a limit of {names.SWAP_RESOURCE} of {one.name} above {size(one.swap_resource)}, in {planned.where}"
+            how = f"a limit of {names.SWAP_RESOURCE} of {one.name} above {exact(one.swap_resource)}, in {planned.where}"
             yield _Step(f"resource of {one.name}", how, _resource(one.name, _twice(one.swap_resource)))
 
 
@@ -453,7 +453,7 @@ def _less(planned: Planned) -> Iterator[Change]:
     if now in {None, "0"}:
         return
     below = min(planned.facts.swap_bytes, swap.in_bytes(now or "0"))
-    how, limit = f" below {size(below)},", below // 2
+    how, limit = f" below {exact(below)},", below // 2
     if now == names.MAX_SWAP and below > _EXAMPLE_BYTES:
         how, limit = f": {_EXAMPLE}", _EXAMPLE_BYTES
     if 0 < _bytes(_annotation(names.LIMIT_ANNOTATION, limit)(planned)) < _bytes(planned):

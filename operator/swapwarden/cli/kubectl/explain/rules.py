@@ -7,7 +7,7 @@ from typing import Final
 
 from swapwarden.api import names
 from swapwarden.cli.kubectl.explain.planned import Planned, wrong_limits
-from swapwarden.cli.kubectl.output.sizes import size
+from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import requirements, swap, vocabulary
 from swapwarden.webhook import rules
 
@@ -67,7 +67,7 @@ def _lacking(planned: Planned) -> str:
 
 def _at_most(planned: Planned) -> str:
     limit = planned.override.swap_limit if planned.override else None
-    return f"{planned.override_name} of {planned.profile.name} says at most {size(limit or 0)}"
+    return f"{planned.override_name} of {planned.profile.name} says at most {exact(limit or 0)}"
 
 
 _MATCHED: Final[dict[names.Reason, Callable[[Planned], str]]] = {
@@ -84,7 +84,7 @@ _MATCHED: Final[dict[names.Reason, Callable[[Planned], str]]] = {
     Reason.NO_LIMIT: lambda planned: f"{_behavior(planned)}, and the pod names no limit",
     Reason.WORKLOAD_LIMIT: lambda planned: f"{_behavior(planned)}: the limit that the pod names",
     Reason.BOUNDED: lambda planned: f"{planned.profile.name}, or the node's swap, allows less than that",
-    Reason.OVERCOMMIT_REACHED: lambda planned: f"pods that came before leave {size(max(0, planned.trace.left or 0))}",
+    Reason.OVERCOMMIT_REACHED: lambda planned: f"pods that came before leave {exact(max(0, planned.trace.left or 0))}",
     Reason.OVERRIDE_LIMIT: _at_most,
 }
 _PASSED: Final[dict[names.Reason, Callable[[Planned], str]]] = {

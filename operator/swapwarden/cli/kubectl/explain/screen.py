@@ -147,8 +147,8 @@ def _facts(told: model.Explanation, now: datetime.datetime) -> Iterator[_Line]:
         yield "WANTED", _styled(told.wanted_text, "yellow")
     if told.kernel is not None:
         yield "KERNEL", _kernel(told.kernel, now)
-        used = tables.amount(told.used_bytes)
-        each = ", ".join(f"{name} {tables.amount(number)}" for name, number in told.used_containers.items())
+        used = sizes.rounded(told.used_bytes)
+        each = ", ".join(f"{name} {sizes.rounded(number)}" for name, number in told.used_containers.items())
         yield "IN USE", _styled(f"{used} ({each})" if each else used)
         if told.kernel.exposed_text:
             yield "EXPOSED", _styled(told.kernel.exposed_text, "yellow")
@@ -206,7 +206,7 @@ def _numbers(lines: Iterable[model.Number], signs: Marks) -> rich.table.Table:
 def _value(swap_max: str) -> str:
     if swap_max == names.MAX_SWAP:
         return swap_max
-    whole = sizes.size(int(swap_max))
+    whole = sizes.exact(int(swap_max))
     return whole if whole == swap_max else f"{whole} ({swap_max})"
 
 

@@ -6,33 +6,45 @@ import datetime
 from typing import Final
 
 from swapwarden.api import names
+from swapwarden.cli.kubectl.output import tables
 
 _UNITS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
-def size(number: int) -> str:
-    """Bytes in the unit in which they are whole, where it has few digits (1536Mi), else to one digit: ~66.7Mi, 1.5Gi.
+def rounded(number: int | None) -> str:
+    """Bytes for tables, in the largest unit that leaves one digit before the point: 1.5Gi, 20Mi, 0, <unknown>."""
+    if number is None:
+        return tables.UNKNOWN
+    value, unit = float(number), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    text = f"{value:.1f}" if unit and value < 9.95 else f"{value:.0f}"
+    return text.removesuffix(".0") + _UNITS[unit]
 
-    Behind a tilde, it is rounded.
+
+def exact(number: int) -> str:
+    """Bytes for arithmetic: in a unit in which they are whole if that takes few digits (1536Mi), else ~66.7Mi.
+
+    Only sizes behind a tilde are rounded.
     """
     unit, value = 0, number
     while value and value % 1024 == 0 and unit < len(_UNITS) - 1:
         unit, value = unit + 1, value // 1024
     if value < 10_000:
         return f"{value}{_UNITS[unit]}"
-    rounded = float(value)
-    while rounded >= 1000 and unit < len(_UNITS) - 1:
-        unit, rounded = unit + 1, rounded / 1024
-    return f"~{rounded:.1f}{_UNITS[unit]}"
+    near = float(value)
+    while near >= 1000 and unit < len(_UNITS) - 1:
+        unit, near = unit + 1, near / 1024
+    return f"~{near:.1f}{_UNITS[unit]}"
 
 
-def in_bytes(swap_max: str | None) -> str:
+def with_bytes(swap_max: str | None) -> str:
     """A value of memory.swap.max with its size, where that is easier to read: 402653184 (384Mi), 0, max."""
     if swap_max is None:
         return "nothing"
     if swap_max in {"0", names.MAX_SWAP} or int(swap_max) < 10_000:
         return swap_max
-    return f"{swap_max} ({size(int(swap_max))})"
+    return f"{swap_max} ({exact(int(swap_max))})"
 
 
 def age(since: str, now: datetime.datetime) -> str:

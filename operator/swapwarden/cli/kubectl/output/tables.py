@@ -18,7 +18,6 @@ FORMATS: Final = ("wide", "json", "yaml", "name")
 UNKNOWN: Final = "<unknown>"
 NONE: Final = "<none>"
 _GAP: Final = 3
-_UNITS: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -132,17 +131,6 @@ def _painter(*, coloured: bool) -> Callable[[Cell], str]:
 def clean(text: str) -> str:
     """On one line and without control characters, which could tell the terminal to do something."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in text)
-
-
-def amount(number: int | None) -> str:
-    """Bytes for people, in the largest unit that leaves one digit before the point: 1.5Gi, 20Mi, 0, <unknown>."""
-    if number is None:
-        return UNKNOWN
-    value, unit = float(number), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    text = f"{value:.1f}" if unit and value < 9.95 else f"{value:.0f}"
-    return text.removesuffix(".0") + _UNITS[unit]
 
 
 def count(number: int, one: str, several: str = "") -> str:

@@ -13,7 +13,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.cli import documents, inputs
 from swapwarden.cli.kubectl.cluster import planning, reading, session, snapshot
-from swapwarden.cli.kubectl.output import tables
+from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.cli.kubectl.simulate import simulation
 from swapwarden.cli.kubectl.simulate.simulation import Direction
 
@@ -44,7 +44,7 @@ def _swap(given: simulation.Given) -> str:
     limit = given.bytes
     if limit is None:
         return tables.UNKNOWN
-    return names.MAX_SWAP if limit == float("inf") else tables.amount(int(limit))
+    return names.MAX_SWAP if limit == float("inf") else sizes.rounded(int(limit))
 
 
 def _reason(given: simulation.Given) -> str:
@@ -60,14 +60,14 @@ PODS: Final[tuple[tables.Column[simulation.PodChange], ...]] = (
     tables.Column("CHANGE", lambda one: tables.Cell(one.direction, _STYLES[one.direction])),
     tables.Column("SWAP", lambda one: _change(_swap(one.before), _swap(one.after))),
     tables.Column("REASON", lambda one: _change(_reason(one.before), _reason(one.after))),
-    tables.Column("USED", lambda one: tables.amount(one.used), right=True),
+    tables.Column("USED", lambda one: sizes.rounded(one.used), right=True),
     tables.Column("ABOVE", lambda one: tables.Cell(_above(one), "bold red" if one.above else ""), right=True),
     tables.Column("PROFILE", lambda one: _change(one.before.profile, one.after.profile), wide=True),
 )
 
 
 def _above(one: simulation.PodChange) -> str:
-    return tables.UNKNOWN if one.used is None else tables.amount(one.above)
+    return tables.UNKNOWN if one.used is None else sizes.rounded(one.above)
 
 
 NODES: Final[tuple[tables.Column[NodeRow], ...]] = (
@@ -139,7 +139,7 @@ def told(numbers: dict[str, Any]) -> Iterator[str]:
             yield "Whether pods use more swap than they would get is not known."
     elif above["pods"]:
         yield (
-            f"{tables.count(above['pods'], 'pod uses', 'pods use')} {tables.amount(above['bytes'])} of swap more than"
+            f"{tables.count(above['pods'], 'pod uses', 'pods use')} {sizes.rounded(above['bytes'])} of swap more than"
             " they would get: that stays until it is free, and can grow little."
         )
 

@@ -13,7 +13,7 @@ from swapwarden.api import names, state
 from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import agents, health, samples, session, usage
 from swapwarden.cli.kubectl.cluster.health import Standing
-from swapwarden.cli.kubectl.output import tables
+from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.policy import nodes
 
 
@@ -162,8 +162,8 @@ COLUMNS: Final[tuple[tables.Column[Row], ...]] = (
     tables.Column("PROFILE", lambda shown: _or(shown.profile)),
     tables.Column("BEHAVIOR", lambda shown: _or(shown.behavior)),
     tables.Column("GUARANTEE", lambda shown: _or(shown.guarantee)),
-    tables.Column("SWAP", lambda shown: tables.amount(shown.swap_bytes), right=True),
-    tables.Column("USED", lambda shown: tables.amount(shown.used_bytes), right=True),
+    tables.Column("SWAP", lambda shown: sizes.rounded(shown.swap_bytes), right=True),
+    tables.Column("USED", lambda shown: sizes.rounded(shown.used_bytes), right=True),
     tables.Column("USED%", _share, right=True),
     tables.Column("BACKING", _backing_text),
     tables.Column("ENCRYPTED", _encrypted_text),

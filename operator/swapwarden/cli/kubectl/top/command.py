@@ -17,7 +17,7 @@ import msgspec
 from swapwarden.api import state
 from swapwarden.cli.kubectl import completion, flags, groups
 from swapwarden.cli.kubectl.cluster import agents, samples, session, usage
-from swapwarden.cli.kubectl.output import tables
+from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.cli.kubectl.top import rates
 from swapwarden.policy import nodes, pods
 
@@ -215,7 +215,7 @@ async def _measured(
 
 
 def _limit(limit: usage.Limit) -> str:
-    return limit if isinstance(limit, str) else tables.amount(limit)
+    return limit if isinstance(limit, str) else sizes.rounded(limit)
 
 
 def _share(used: int | None, limit: usage.Limit) -> tables.Cell:
@@ -239,13 +239,13 @@ def _by_limit(limit: usage.Limit) -> float:
 
 
 def _at_least(row: usage.NamespaceUse) -> str:
-    text = tables.amount(row.swap_bytes)
+    text = sizes.rounded(row.swap_bytes)
     return f">={text}" if row.swap_bytes is not None and row.pods_unknown else text
 
 
 def _signed(change: float | None) -> str:
     """Bytes per second: +1.2Mi, -300Ki, 0."""
-    text = tables.amount(None if change is None else round(abs(change)))
+    text = sizes.rounded(None if change is None else round(abs(change)))
     return text if change is None or text == "0" else f"{'+' if change > 0 else '-'}{text}"
 
 
@@ -265,7 +265,7 @@ def _measures(
         return []
     return [
         tables.Column("CPU", lambda row: _cores(cpu(row)), right=True),
-        tables.Column("MEMORY", lambda row: tables.amount(memory(row)), right=True),
+        tables.Column("MEMORY", lambda row: sizes.rounded(memory(row)), right=True),
     ]
 
 
@@ -294,7 +294,7 @@ def _pod_columns(
     return [
         *columns,
         *_measures(rows, lambda row: row.cpu, lambda row: row.memory),
-        tables.Column("SWAP", lambda row: tables.amount(row.used), right=True),
+        tables.Column("SWAP", lambda row: sizes.rounded(row.used), right=True),
         tables.Column("LIMIT", lambda row: _limit(row.limit), right=True),
         tables.Column("SWAP%", lambda row: _share(row.used, row.limit), right=True),
         *([] if changes is None else [_change("CHANGE/S", lambda row: changes.get(_name(row)))]),
@@ -315,12 +315,12 @@ NAMESPACE_COLUMNS: Final[tuple[tables.Column[usage.NamespaceUse], ...]] = (
 
 NODE_NAME: Final[tuple[tables.Column[usage.NodeUse], ...]] = (tables.Column("NAME", lambda row: row.name),)
 NODE_COLUMNS: Final[tuple[tables.Column[usage.NodeUse], ...]] = (
-    tables.Column("SWAP", lambda row: tables.amount(row.swap_bytes), right=True),
+    tables.Column("SWAP", lambda row: sizes.rounded(row.swap_bytes), right=True),
     tables.Column("SWAP%", lambda row: _share(row.swap_bytes, row.total_bytes), right=True),
-    tables.Column("TOTAL", lambda row: tables.amount(row.total_bytes), right=True),
-    tables.Column("ACCESSIBLE", lambda row: tables.amount(row.accessible_bytes), right=True),
-    tables.Column("UNASSIGNED", lambda row: tables.amount(row.unassigned_bytes), right=True),
-    tables.Column("RESERVED", lambda row: tables.amount(row.reserved_bytes), wide=True, right=True),
+    tables.Column("TOTAL", lambda row: sizes.rounded(row.total_bytes), right=True),
+    tables.Column("ACCESSIBLE", lambda row: sizes.rounded(row.accessible_bytes), right=True),
+    tables.Column("UNASSIGNED", lambda row: sizes.rounded(row.unassigned_bytes), right=True),
+    tables.Column("RESERVED", lambda row: sizes.rounded(row.reserved_bytes), wide=True, right=True),
 )
 
 
@@ -554,10 +554,10 @@ def nodes_command(
             columns += [
                 _change("CHANGE/S", lambda row: known.get((row.name, usage.NODE_USED))),
                 tables.Column(
-                    "IN/S", lambda row: tables.amount(_whole(known.get((row.name, usage.NODE_IN)))), right=True
+                    "IN/S", lambda row: sizes.rounded(_whole(known.get((row.name, usage.NODE_IN)))), right=True
                 ),
                 tables.Column(
-                    "OUT/S", lambda row: tables.amount(_whole(known.get((row.name, usage.NODE_OUT)))), right=True
+                    "OUT/S", lambda row: sizes.rounded(_whole(known.get((row.name, usage.NODE_OUT)))), right=True
                 ),
             ]
 

@@ -25,13 +25,34 @@ NOW = datetime.datetime(2026, 1, 10, tzinfo=datetime.UTC)
         (2**63 - 1, "~8.0Ei"),
     ],
 )
-def test_size(number: int, text: str) -> None:
-    assert sizes.size(number) == text
+def test_exact(number: int, text: str) -> None:
+    assert sizes.exact(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (None, "<unknown>"),
+        (0, "0"),
+        (1, "1"),
+        (1023, "1023"),
+        (1024, "1Ki"),
+        (1536, "1.5Ki"),
+        (10188, "9.9Ki"),
+        (10240, "10Ki"),
+        (4 << 30, "4Gi"),
+        (20 << 20, "20Mi"),
+        (2**63, "8Ei"),
+        (2**70, "1024Ei"),
+    ],
+)
+def test_amounts(number: int | None, text: str) -> None:
+    assert sizes.rounded(number) == text
 
 
 @given(st.integers(0, 2**63 - 1))
-def test_a_size_without_a_tilde_is_exact(number: int) -> None:
-    text = sizes.size(number)
+def test_an_exact_size_without_a_tilde_is_exact(number: int) -> None:
+    text = sizes.exact(number)
     if not text.startswith("~"):
         assert quantity.capped(text) == number
     else:
@@ -39,7 +60,7 @@ def test_a_size_without_a_tilde_is_exact(number: int) -> None:
 
 
 def test_in_bytes() -> None:
-    assert [sizes.in_bytes(value) for value in (None, "0", "max", "4096", "69943296")] == [
+    assert [sizes.with_bytes(value) for value in (None, "0", "max", "4096", "69943296")] == [
         "nothing", "0", "max", "4096", "69943296 (~66.7Mi)",
     ]  # fmt: skip
 

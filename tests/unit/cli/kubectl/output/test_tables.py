@@ -6,7 +6,7 @@ import json
 import msgspec
 import pytest
 import yaml
-from swapwarden.cli.kubectl.output import tables
+from swapwarden.cli.kubectl.output import sizes, tables
 
 
 class Row(msgspec.Struct):
@@ -16,7 +16,7 @@ class Row(msgspec.Struct):
 
 COLUMNS: tuple[tables.Column[Row], ...] = (
     tables.Column("NAME", lambda row: tables.Cell(row.name, "bold red")),
-    tables.Column("SIZE", lambda row: tables.amount(row.size), right=True),
+    tables.Column("SIZE", lambda row: sizes.rounded(row.size), right=True),
     tables.Column("MORE", lambda _: "x" * 300, wide=True),
 )
 ROWS = [Row("a", 1536), Row("a-longer-one", None)]
@@ -86,27 +86,6 @@ def test_what_others_wrote_cannot_tell_the_terminal_what_to_do() -> None:
     out = io.StringIO()
     tables.show(tables.Form(headers=False), [row], COLUMNS, name=lambda each: each.name, stream=out)
     assert out.getvalue() == "�]0;title�two�lines [red]markup[/red] :smile:   0\n"
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (None, "<unknown>"),
-        (0, "0"),
-        (1, "1"),
-        (1023, "1023"),
-        (1024, "1Ki"),
-        (1536, "1.5Ki"),
-        (10188, "9.9Ki"),
-        (10240, "10Ki"),
-        (4 << 30, "4Gi"),
-        (20 << 20, "20Mi"),
-        (2**63, "8Ei"),
-        (2**70, "1024Ei"),
-    ],
-)
-def test_amounts(number: int | None, text: str) -> None:
-    assert tables.amount(number) == text
 
 
 def test_shares() -> None:
