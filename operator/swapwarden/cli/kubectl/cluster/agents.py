@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -127,15 +127,9 @@ async def metrics(asked: session.Session, pod: Agent, wanted: Collection[str]) -
 
 
 async def scrape(
-    asked: session.Session,
-    agents: Iterable[Agent],
-    wanted: Collection[str],
-    answered: Callable[[str], None] = lambda _: None,
+    asked: session.Session, agents: Iterable[Agent], wanted: Collection[str]
 ) -> tuple[dict[str, list[samples.Sample]], str]:
-    """What the metrics of Ready agents say, by node, as far as they answer in time; and why others do not.
-
-    `answered` is called with the node when its agent has.
-    """
+    """What the metrics of Ready agents say, by node, as far as they answer in time; and why others do not."""
     ready = [agent for agent in agents if agent.ready]
     found: dict[str, list[samples.Sample]] = {}
     failed: list[str] = []
@@ -143,7 +137,6 @@ async def scrape(
     async def one(agent: Agent) -> None:
         try:
             found[agent.node] = await metrics(asked, agent, wanted)
-            answered(agent.node)
         except session.ForbiddenError:
             raise
         except session.CommandError as error:

@@ -26,11 +26,7 @@ NODE_USED: Final = "swapwarden_node_swap_usage_bytes"
 NODE_RESERVED: Final = "swapwarden_node_swap_reserved_bytes"
 NODE_ACCESSIBLE: Final = "swapwarden_node_swap_accessible_bytes"
 NODE_UNASSIGNED: Final = "swapwarden_node_swap_unassigned_bytes"
-NODE_IN: Final = "swapwarden_node_swap_in_bytes_total"
-NODE_OUT: Final = "swapwarden_node_swap_out_bytes_total"
-COUNTERS: Final = frozenset({NODE_IN, NODE_OUT})
-"""The kernel's, since boot."""
-OF_NODES: Final = frozenset({NODE_TOTAL, NODE_USED, NODE_RESERVED, NODE_ACCESSIBLE, NODE_UNASSIGNED, *COUNTERS})
+OF_NODES: Final = frozenset({NODE_TOTAL, NODE_USED, NODE_RESERVED, NODE_ACCESSIBLE, NODE_UNASSIGNED})
 
 Limit = int | Literal["max"] | None
 """In bytes, "max" where there is none, None where it is not known."""

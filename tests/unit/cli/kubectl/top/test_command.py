@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +12,7 @@ import pytest
 from swapwarden.api import state
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.top import command as top
-from swapwarden.cli.kubectl.top import rates
+from swapwarden.cli.kubectl.top import reading
 
 SPEC = state.StateSpec(profile=state.ProfileRef("p", 1))
 
@@ -27,7 +27,7 @@ class States:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    async def get(self, path: str, kind: type[top._State]) -> top._State:
+    async def get(self, path: str, kind: type[reading.State]) -> reading.State:
         found = self._found[path.rpartition("/")[2]]
         if isinstance(found, session.CommandError):
             raise found
@@ -35,7 +35,7 @@ class States:
 
 
 async def specs(states: States) -> dict[str, state.StateSpec]:
-    return await top._specs(cast("session.Session", states), set(states._found))
+    return await reading.specs(cast("session.Session", states), set(states._found))
 
 
 async def test_a_state_of_another_version_hides_those_of_no_other_node() -> None:
@@ -66,7 +66,7 @@ class Shown:
         self._target = session.Target(str(kubeconfig))
         self._looks: Iterator[str | None] = iter(looks)
 
-    async def _look(self, asked: session.Session) -> top.Look[str, rates.OfPod]:
+    async def _look(self, asked: session.Session) -> list[str]:
         try:
             said = next(self._looks)
         except StopIteration:
@@ -74,14 +74,14 @@ class Shown:
         if said is None:
             raise session.ApiUnreachableError("no answer")
         asked.note("some is not known")
-        return top.Look([said], {})
+        return [said]
 
     def follow(self) -> None:
-        def show(rows: Sequence[str], _: Mapping[rates.OfPod, float] | None) -> None:
+        def show(rows: Sequence[str]) -> None:
             sys.stderr.write(f"{rows[0]}\n")
 
         with pytest.raises(KeyboardInterrupt):
-            top._follow(self._target, self._look, show, 0.001)
+            top.follow(self._target, self._look, show, 0.001)
 
 
 def test_each_outage_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
