@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from swapwarden.agent.report import status, status_writer
 from swapwarden.api import merge, names, state
-from swapwarden.controller import reconciler
+from swapwarden.controller.writers import states
 from swapwarden.kube import backoff, client, config, errors, informer
 
 from bench import load
@@ -83,7 +83,7 @@ class Agents:
     ) -> informer.Informer[state.NodeSwapState, _Seen]:
         return informer.Informer(
             self._api,
-            reconciler.STATES,
+            states.STATES,
             wire=state.NodeSwapState,
             project=_seen,
             name="agents",
@@ -121,7 +121,7 @@ class Agents:
         while True:
             try:
                 body = msgspec.json.encode({"status": patch})
-                await self._api.merge_patch(f"{reconciler.STATES}/{name}/status", body)
+                await self._api.merge_patch(f"{states.STATES}/{name}/status", body)
             except errors.KubeError as error:
                 if isinstance(error, errors.ApiError) and error.status == 404:
                     return

@@ -18,7 +18,8 @@ import aiohttp
 import kopf
 import msgspec
 from swapwarden.api import names, profile
-from swapwarden.controller import cluster, reconciler, rows, workqueue
+from swapwarden.controller import cluster, rows, workqueue
+from swapwarden.controller.writers import states
 from swapwarden.kube import client, config, errors
 from swapwarden.policy import nodes, plan, pods, profiles
 
@@ -102,12 +103,12 @@ class Controller:
                 "metadata": {"name": name, "ownerReferences": [owner]},
                 "spec": msgspec.structs.replace(spec, epoch=EPOCH),
             }
-            answer = await self._api.post(reconciler.STATES, msgspec.json.encode(body))
+            answer = await self._api.post(states.STATES, msgspec.json.encode(body))
         else:
-            patch = reconciler.state_patch(row, node, spec, EPOCH)
+            patch = states.state_patch(row, node, spec, EPOCH)
             if patch is None:
                 return
-            answer = await self._api.merge_patch(f"{reconciler.STATES}/{name}", msgspec.json.encode(patch))
+            answer = await self._api.merge_patch(f"{states.STATES}/{name}", msgspec.json.encode(patch))
         self._written[name] = rows.decode(answer)
 
 

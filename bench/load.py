@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from swapwarden.api import names, state
-from swapwarden.controller import reconciler
+from swapwarden.controller.writers import nodes as node_writer
+from swapwarden.controller.writers import states
 from swapwarden.kube import client, errors, informer
 
 NAMESPACE: Final = "bench"
@@ -129,8 +130,8 @@ class Load:
     async def make_nodes(self) -> None:
         async def make(number: int) -> None:
             name = node_name(number)
-            await self._api.post(reconciler.NODES, msgspec.json.encode({"metadata": {"name": name}}))
-            await self._api.merge_patch(f"{reconciler.NODES}/{name}/status", msgspec.json.encode(node_status()))
+            await self._api.post(node_writer.NODES, msgspec.json.encode({"metadata": {"name": name}}))
+            await self._api.merge_patch(f"{node_writer.NODES}/{name}/status", msgspec.json.encode(node_status()))
 
         await _each(range(self.nodes), make)
 
@@ -209,7 +210,7 @@ class Load:
         return born
 
     async def remove_states(self) -> None:
-        await self._api.delete(reconciler.STATES)
+        await self._api.delete(states.STATES)
 
 
 async def _each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
@@ -244,7 +245,7 @@ class Observer:
         self.pods = 0
         """That stand in all states together."""
         self.informer = informer.Informer(
-            api, reconciler.STATES, wire=_WireState, project=_keys, name="observed", on_change=self._changed
+            api, states.STATES, wire=_WireState, project=_keys, name="observed", on_change=self._changed
         )
 
     def _changed(self, _: str, old: frozenset[str] | None, new: frozenset[str] | None) -> None:

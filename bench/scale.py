@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from swapwarden.agent.report import status_writer
 from swapwarden.api import names
-from swapwarden.controller import reconciler
+from swapwarden.controller.writers import states
 from swapwarden.kube import client, config
 
 from bench.agent import cpu_seconds, resident
@@ -336,7 +336,7 @@ class Bench:
 
     async def plans(self) -> dict[str, Any]:
         """What all states say, by node."""
-        found = await asyncio.to_thread(self._control_plane.get, reconciler.STATES)
+        found = await asyncio.to_thread(self._control_plane.get, states.STATES)
         return {item["metadata"]["name"]: {**item["spec"], "epoch": 0} for item in found["items"]}
 
     async def restart(self) -> float:

@@ -21,7 +21,9 @@ import swapwarden
 from swapwarden.api import names, state
 from swapwarden.api.conditions import AppliedReason, ConditionType
 from swapwarden.cli import hooks, profiles
-from swapwarden.controller import features, reconciler, restoring
+from swapwarden.controller import features, restoring
+from swapwarden.controller.writers import fenced
+from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.kube import backoff, client, config, decoding, errors, paging
 from swapwarden.policy import nodes, taints
 
@@ -264,6 +266,7 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
         print(f"node {node} keeps the label {key}, which running pods select (a restarting kubelet fails them):")
         print(f"  {', '.join(sorted(pods))}")
 
+    writes = fenced.Writes(api)
     keys = [names.SWAP_TAINT, *([names.STARTUP_TAINT] if untaint else [])]
 
     def change(row: nodes.NodeRow) -> _Change:
@@ -279,12 +282,11 @@ async def release_nodes(api: client.Client, held: dict[tuple[str, str], set[str]
         # One at a time: the places of others change with each. What is left, the next round finds.
         patch = taints.remove(each.row, each.taints[0]) if each.taints else None
         if patch:
-            await reconciler.patch_node(api, each.row.name, patch)
+            await node_writer.change_taints(writes, each.row.name, patch)
         if each.labels:
-            body = {"metadata": {"uid": each.row.uid, "labels": dict.fromkeys(each.labels)}}
-            await api.merge_patch(f"{NODES}/{each.row.name}", msgspec.json.encode(body))
+            await node_writer.change_labels(writes, each.row.name, each.row.uid, dict.fromkeys(each.labels))
         if each.row.swap_resource is not None:
-            await reconciler.offer(api, each.row.name, each.row.uid, None)
+            await node_writer.offer(writes, each.row.name, each.row.uid, None)
 
     for each, error in await in_rounds(changes, release):
         print(f"node {each.row.name} keeps labels, taints or an extended resource of ours: {error}")

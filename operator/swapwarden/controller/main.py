@@ -38,7 +38,9 @@ from swapwarden.controller import (
     workqueue,
 )
 from swapwarden.controller.notices import exposures, node_conditions, pod_violations
-from swapwarden.controller.term import Term, TermOver
+from swapwarden.controller.term import Deposed, Term, TermOver
+from swapwarden.controller.writers import nodes as node_writer
+from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import backoff, client, config, errors, events, informer, lease
 from swapwarden.policy import labels, nodes, pods
 from swapwarden.telemetry import build, exposition, logs, metrics, server
@@ -301,7 +303,7 @@ class Controller:
             ),
             informer.Informer(
                 api,
-                reconciler.NODES,
+                node_writer.NODES,
                 wire=nodes.WireNode,
                 project=nodes.project,
                 name="nodes",
@@ -309,7 +311,7 @@ class Controller:
             ),
             informer.Informer(
                 api,
-                reconciler.STATES,
+                state_writer.STATES,
                 wire=rows.WireState,
                 project=rows.project,
                 name="nodeswapstates",
@@ -565,7 +567,7 @@ class Controller:
             term = self._led
             try:
                 await self._reconciler.reconcile(name)
-            except reconciler.Deposed as error:
+            except Deposed as error:
                 self._step_down(error.term, str(error))
             except TermOver as error:
                 # The Lease may have been renewed since the write began: then nobody else brings the node to its plan.

@@ -8,19 +8,20 @@ those of a busy node change all the time.
 from __future__ import annotations
 
 import asyncio
-import datetime
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import ViolationReason
-from swapwarden.controller import cluster, reconciler, rows, supervise, throttle, workqueue
+from swapwarden.controller import cluster, rows, supervise, throttle, workqueue
 from swapwarden.controller.notices import pod_violations
 from swapwarden.controller.term import Term, TermOver
+from swapwarden.controller.writers import pod_conditions
+from swapwarden.controller.writers.fenced import Fenced, unless_superseded
+from swapwarden.controller.writers.pod_conditions import Verdict
 from swapwarden.kube import backoff, client, errors
 from swapwarden.policy import pods
 
@@ -35,15 +36,6 @@ WORKERS: Final = 8
 """So many writes may be on their way at once."""
 QUEUE: Final = "pod_conditions"
 """Its name in the metric of queues."""
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """The condition of a pod, as it is to be."""
-
-    status: str
-    """True, False or Unknown."""
-    reason: str
-    message: str
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -215,37 +207,8 @@ class PodConditions:
         self._pending[node] = pending
 
     async def _write(self, wanted: _Wanted) -> None:
-        pod = wanted.pod
-        try:
-            await reconciler.throttled(
-                self._writes,
-                wanted.term,
-                "pod condition",
-                self._api.request(
-                    "PATCH",
-                    f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status",
-                    params=reconciler.FIELD_MANAGER,
-                    body=msgspec.json.encode(body(pod, wanted.verdict, datetime.datetime.now(datetime.UTC))),
-                    content_type=client.STRATEGIC_MERGE_PATCH,
-                    timeout=reconciler.WRITE_TIMEOUT,
-                ),
-            )
-        except errors.ApiError as error:
-            if error.status not in {404, 409}:  # the pod is gone, or another has its name: the watch will say so
-                raise
-
-
-def body(pod: pods.PodRow, verdict: Verdict, now: datetime.datetime) -> dict[str, Any]:
-    """The strategic merge patch of a pod's status: of its list of conditions this one, by its type."""
-    condition = {
-        "type": ConditionType.SWAP_POLICY_ENFORCED,
-        "status": verdict.status,
-        "reason": verdict.reason,
-        "message": verdict.message,
-    }
-    if pod.enforced is None or pod.enforced.status != verdict.status:
-        condition["lastTransitionTime"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        writes = Fenced(self._api, wanted.term, self._writes)
+        await unless_superseded(pod_conditions.write(writes, wanted.pod, wanted.verdict))
 
 
 def _is_news(before: pods.Enforced | None, verdict: Verdict) -> bool:

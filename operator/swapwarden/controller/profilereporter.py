@@ -11,11 +11,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.api import merge, names
-from swapwarden.controller import cluster, profilestatus, profilestore, reconciler, supervise, throttle, workqueue
+from swapwarden.api import merge
+from swapwarden.controller import cluster, profilestatus, profilestore, supervise, throttle, workqueue
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
 from swapwarden.controller.term import Term, TermOver, Wait
+from swapwarden.controller.writers import profile_status
+from swapwarden.controller.writers.fenced import Fenced, unless_superseded
 from swapwarden.kube import backoff, client, decoding, errors, events
 from swapwarden.policy import profiles, rollout
 from swapwarden.telemetry import metrics
@@ -32,7 +34,6 @@ NODES = metrics.reading(
 
 PART: Final = "profile_status"
 """Of the controller, see supervise."""
-PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 GATHER_SECONDS: Final = 1.0
 """How long reports of nodes gather before profiles are looked at."""
 ANSWER_SECONDS: Final = 120.0
@@ -246,24 +247,16 @@ class ProfileReporter:
         if not patch:
             return term.is_valid()
         await asyncio.sleep(self._writes.wait())
-        # As it was read: of two who lead one after the other, the late one must not drop revisions that nodes follow.
-        metadata = {"uid": entry.uid, "resourceVersion": str(entry.version)}
-        body = msgspec.json.encode({"metadata": metadata, "status": patch})
-        request = self._api.merge_patch(
-            f"{PROFILES}/{entry.name}/status",
-            body,
-            params=reconciler.FIELD_MANAGER,
-            timeout=reconciler.WRITE_TIMEOUT,
-        )
         try:
-            answer = await reconciler.throttled(self._writes, term, "profile", request)
+            request = profile_status.write(Fenced(self._api, term, self._writes), entry, patch)
+            answer = await unless_superseded(request)
         except errors.ApiError as error:
-            if error.status in {404, 409}:  # the watch will say what became of it
-                return False
-            if "revisions" in patch and _is_too_large(error):
+            if "revisions" in patch and profile_status.is_too_large(error):
                 # What is refused with them may be taken without; if it is not, nothing is lost.
                 self._cramped.add((entry.uid, entry.generation))
             raise
+        if answer is None:
+            return False
         self._tell(entry, status)
         self._store.offer(decoding.decode(answer, dict[str, Any]))
         return term.is_valid()
@@ -277,8 +270,3 @@ class ProfileReporter:
 def _moving(progress: rollout.Progress, overdue: cluster.Overdue, named: Mapping[int, int]) -> profilestatus.Moving:
     stalled = bool(progress.waiting) and all((node, True) in overdue for node in progress.waiting)
     return profilestatus.Moving(progress, stalled, named)
-
-
-def _is_too_large(error: errors.ApiError) -> bool:
-    """Whether the API server, its definition of the kind, or etcd takes no object of that size."""
-    return error.status in {413, 422} or (error.status == 500 and "larg" in error.message)

@@ -21,7 +21,8 @@ import kopf
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.controller import profilereporter, profilestore
+from swapwarden.controller import profilestore
+from swapwarden.controller.writers import profile_status
 from swapwarden.kube import backoff, client, config, decoding, errors, informer, paging
 from swapwarden.telemetry import metrics
 
@@ -104,7 +105,7 @@ class ProfileWatch:
                     log.error("profile %s cannot be understood; what was known of it stays: %s", name, error)  # noqa: TRY400 the text says all
             return page.metadata
 
-        listed = await paging.read(self._api.get, profilereporter.PROFILES, take, {})
+        listed = await paging.read(self._api.get, profile_status.PROFILES, take, {})
         left_out |= self._store.replace(found, int(listed.resource_version), left_out)
         informer.LEFT_OUT.set(len(left_out), names.PROFILE_PLURAL)
         informer.LAST_EVENT.set(time.time(), names.PROFILE_PLURAL)

@@ -43,6 +43,14 @@ class TermOver(Exception):  # noqa: N818 the name says what is the matter
     """The term is over: what was to be written in it is the next leader's business."""
 
 
+class Deposed(Exception):  # noqa: N818 the name says what is the matter
+    """The API server refused a write because a newer controller leads."""
+
+    def __init__(self, term: Term, message: str) -> None:
+        super().__init__(message)
+        self.term = term
+
+
 class Leadership(Protocol):
     """What a term needs of a lease.Leadership."""
 

@@ -10,7 +10,8 @@ import msgspec
 from hypothesis import stateful
 from hypothesis import strategies as st
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, reconciler, rows
+from swapwarden.controller import cluster, rows
+from swapwarden.controller.writers import states
 from swapwarden.policy import nodes, pods, profiles, qos
 
 from tests.unit.controller.objects import node, profile, rollouts, state_row
@@ -167,7 +168,7 @@ class Histories(stateful.RuleBasedStateMachine):
         """As swapwarden.controller.reconciler does it."""
         row, spec, at = self.known.state_of(name), self.known.plan(name), self.known.nodes[name]
         stored = self.states.get(name)
-        if row is not None and reconciler.state_patch(row, at, spec, TERM) is None:
+        if row is not None and states.state_patch(row, at, spec, TERM) is None:
             return
         if (row is None) != (stored is None) or (row and stored and row.uid != stored.uid):
             # Refused, as no such object is there, or one is already: it looks, and tries again.

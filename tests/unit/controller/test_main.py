@@ -14,7 +14,9 @@ from typing import Any, cast
 
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import main, reconciler, rows, supervise, term
+from swapwarden.controller import main, rows, supervise, term
+from swapwarden.controller.term import Deposed
+from swapwarden.controller.writers import states
 from swapwarden.kube import client, config, lease
 from swapwarden.policy import plan, profiles
 from swapwarden.telemetry import exposition, logs
@@ -378,7 +380,7 @@ async def test_a_refusal_of_an_earlier_term_does_not_end_this_one(
     bench.deposed()
 
     async def refused(_: str) -> None:
-        raise reconciler.Deposed(earlier, "the API server refused term 1")
+        raise Deposed(earlier, "the API server refused term 1")
 
     monkeypatch.setattr(bench.controller._reconciler, "reconcile", refused)
     bench.elected(transitions=1)
@@ -672,7 +674,7 @@ async def test_profiles_go_from_the_store_into_plans(bench: Bench) -> None:
     bench.server.answer(accepted(2))
     bench.controller._store.offer(profile_object(mode="Audit"))
     request = (await bench.writes(2))[1]
-    assert (request.method, request.path) == ("PATCH", f"{reconciler.STATES}/node-1")
+    assert (request.method, request.path) == ("PATCH", f"{states.STATES}/node-1")
     assert json.loads(request.body)["spec"]["mode"] == "Audit"
 
 

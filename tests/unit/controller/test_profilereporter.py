@@ -12,6 +12,7 @@ import pytest
 from swapwarden.api import state
 from swapwarden.controller import cluster, profilereporter, profilestatus, profilestore, supervise, throttle, workqueue
 from swapwarden.controller.term import Term
+from swapwarden.controller.writers import profile_status
 from swapwarden.kube import backoff, client, events
 from swapwarden.policy import profiles, rollout
 
@@ -114,7 +115,7 @@ async def test_a_difference_is_written_for_this_object_only_and_the_answer_count
     async with bench.running():
         await bench.server.seen(1)
         [patch] = bench.server.requests
-        assert (patch.method, patch.path) == ("PATCH", f"{profilereporter.PROFILES}/p/status")
+        assert (patch.method, patch.path) == ("PATCH", f"{profile_status.PROFILES}/p/status")
         assert json.loads(patch.body)["metadata"] == {"uid": "uid-of-p", "resourceVersion": "3"}
         written = status_of(patch)
         assert written["observedGeneration"] == 1

@@ -12,9 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, crdfields, enforcement, features, reconciler, rows, throttle
+from swapwarden.controller import cluster, enforcement, features, reconciler, rows, throttle
 from swapwarden.controller.notices import left_out
-from swapwarden.controller.term import Term, TermOver
+from swapwarden.controller.term import Deposed, Term, TermOver
+from swapwarden.controller.writers import fenced, strict_fields
+from swapwarden.controller.writers import nodes as node_writer
+from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, errors, events
 from swapwarden.policy import profiles
 
@@ -24,8 +27,8 @@ from tests.unit.policy.rows import container, pod
 
 TERM = 7
 RATE = 10.0
-STATE = f"{reconciler.STATES}/node-1"
-NODE = f"{reconciler.NODES}/node-1"
+STATE = f"{state_writer.STATES}/node-1"
+NODE = f"{node_writer.NODES}/node-1"
 LABELED = {names.NFD_SWAP_LABEL: "true", names.SWAP_LABEL: "true", names.BEHAVIOR_LABEL: "Kubelet"}
 OFF = state.Facts(2, swap_controller=True, swap_bytes=0, memory_bytes=2**33)
 TRUSTED = "node-restriction.kubernetes.io/trusted"
@@ -121,7 +124,7 @@ async def test_a_node_without_a_state_gets_one_that_it_owns(bench: Bench) -> Non
     bench.pod_comes(policy="Disabled")
     bench.server.answer(answer(9, epoch=TERM))
     [made] = await bench.reconcile()
-    assert (made.method, made.path) == ("POST", reconciler.STATES)
+    assert (made.method, made.path) == ("POST", state_writer.STATES)
     body = json.loads(made.body)
     [owner] = body["metadata"]["ownerReferences"]
     assert owner == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "uid-of-node-1"}
@@ -197,11 +200,11 @@ async def test_a_term_that_ends_during_a_write_writes_no_labels_after_it(bench: 
     release.set()
     with pytest.raises(TermOver):
         await work
-    assert [request.path for request in bench.server.requests] == [reconciler.STATES]
+    assert [request.path for request in bench.server.requests] == [state_writer.STATES]
 
 
 async def test_a_write_is_not_waited_for_beyond_the_end_of_its_term(bench: Bench) -> None:
-    before = reconciler.WRITES.value("state", "over")
+    before = fenced.WRITES.value("state", "over")
     bench.server.answer(HANG)
     bench.term = term(TERM)
     work = asyncio.create_task(bench.reconcile())
@@ -209,7 +212,7 @@ async def test_a_write_is_not_waited_for_beyond_the_end_of_its_term(bench: Bench
     bench.term.end()
     with pytest.raises(TermOver):
         await work
-    assert reconciler.WRITES.value("state", "over") == before + 1
+    assert fenced.WRITES.value("state", "over") == before + 1
 
 
 async def test_a_state_that_is_gone_is_made_anew(bench: Bench) -> None:
@@ -259,7 +262,7 @@ async def test_a_later_term_deposes(bench: Bench) -> None:
     bench.server.answer(
         failure(422, "Invalid", f'NodeSwapState "node-1" is invalid: spec.epoch: {state.EPOCH_REFUSAL}')
     )
-    with pytest.raises(reconciler.Deposed, match="refused term 7 for node node-1"):
+    with pytest.raises(Deposed, match="refused term 7 for node node-1"):
         await bench.reconcile()
 
 
@@ -285,7 +288,7 @@ async def test_a_write_whose_answer_is_lost_is_tried_again_as_it_was(bench: Benc
 
 async def test_writes_are_counted_by_answer(bench: Bench) -> None:
     def counts() -> list[float]:
-        return [reconciler.WRITES.value("state", result) for result in ("ok", "422", "unreachable")]
+        return [fenced.WRITES.value("state", result) for result in ("ok", "422", "unreachable")]
 
     before = counts()
     bench.pod_comes()
@@ -692,7 +695,7 @@ async def test_each_write_counts_and_looks_that_need_none_do_not(bench: Bench) -
     bench.known.node_changed("node-1", None, node())
     bench.server.answer(answer(2))
     bench.server.answer(reply({}))
-    assert [request.path for request in await bench.reconcile()] == [reconciler.STATES, NODE]
+    assert [request.path for request in await bench.reconcile()] == [state_writer.STATES, NODE]
     for _ in range(int(RATE) - 2):
         assert bench.writes.wait() == 0
         assert await bench.reconcile() == []
@@ -791,7 +794,7 @@ async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_a
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(bench.reconciler._fields, "_now", lambda: now)
+    monkeypatch.setattr(bench.reconciler._states._fields, "_now", lambda: now)
     bench.planned(version=1)
     bench.known.profiles_changed({"p": profile(guarantee=names.Guarantee.STRICT)})
 
@@ -806,7 +809,7 @@ async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_a
 
     assert await reconcile(failure(422, "Invalid", LACKS)) == ["Strict"]
     assert bench.again == [("node-1", 0.0)]
-    assert crdfields.LACKING.value() == 1
+    assert strict_fields.LACKING.value() == 1
     (record,) = caplog.records
     assert "spec.guarantee" in record.getMessage()
     assert "apply crds/" in record.getMessage()
@@ -816,12 +819,12 @@ async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_a
     assert await reconcile() == []
     bench.pod_comes(policy="Disabled")
     assert await reconcile(written(3, pods=bench.known.plan("node-1").pods)) == ["Ignore"], "all else is written"
-    now += crdfields.AGAIN_SECONDS
+    now += strict_fields.AGAIN_SECONDS
     assert await reconcile(failure(400, "BadRequest", LACKS)) == ["Strict"]
-    now += crdfields.AGAIN_SECONDS
+    now += strict_fields.AGAIN_SECONDS
     found = written(4, pods=bench.known.plan("node-1").pods, guarantee=names.Guarantee.STRICT)
     assert await reconcile(found) == ["Strict"]
-    assert crdfields.LACKING.value() == 0
+    assert strict_fields.LACKING.value() == 0
     assert await reconcile() == []
 
 
@@ -838,14 +841,14 @@ async def test_another_refusal_is_no_older_definition(bench: Bench) -> None:
     bench.server.answer(failure(422, "Invalid", "spec.pods: Too many"))
     with pytest.raises(errors.ApiError, match="Too many"):
         await bench.reconcile()
-    assert crdfields.LACKING.value() == 0
+    assert strict_fields.LACKING.value() == 0
 
 
 async def test_a_pod_that_an_older_definition_refuses_keeps_no_other_from_its_plan(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(bench.reconciler._fields, "_now", lambda: now)
+    monkeypatch.setattr(bench.reconciler._states._fields, "_now", lambda: now)
     keys = {name: f"{number:032x}" for number, name in enumerate(("a", "b"))}
     for name, key in keys.items():
         bench.known.pod_changed(f"default/{name}", None, pod(container(), name=name, uid=key, policy="Disabled"))
@@ -863,8 +866,8 @@ async def test_a_pod_that_an_older_definition_refuses_keeps_no_other_from_its_pl
         pods={keys["b"]: bench.known.plan("node-1").pods[keys["b"]]},
     )
     assert await reconcile(answer(2, spec=stored)) == {keys["b"]}
-    assert crdfields.LACKING.value() == 1
+    assert strict_fields.LACKING.value() == 1
     assert await bench.reconcile() == []
-    now += crdfields.AGAIN_SECONDS
+    now += strict_fields.AGAIN_SECONDS
     assert await reconcile(answer(3, spec=bench.known.plan("node-1"))) == {keys["a"]}
-    assert crdfields.LACKING.value() == 0
+    assert strict_fields.LACKING.value() == 0

@@ -37,7 +37,7 @@ _VALUE: Final = re.compile(rf"spec\.pods\.({state.POD_KEY})[.:]")
 _MAX_NAMED: Final = 5
 
 
-class CrdFields:
+class StrictFields:
     """What is known of the definition; `now` is a monotonic clock in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

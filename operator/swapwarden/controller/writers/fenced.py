@@ -1,0 +1,129 @@
+"""How the controller writes: under its own name, counted, and where it leads, within its term and at its rate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from swapwarden.controller import throttle
+from swapwarden.controller.term import Term, TermOver
+from swapwarden.kube import client, errors
+from swapwarden.policy import nodes
+from swapwarden.telemetry import metrics
+
+WRITES = metrics.counter(
+    "swapwarden_controller_writes_total",
+    "Writes to the API server by object (state, labels, feature, taint, resource, profile, pod_condition) and result"
+    " (ok, unreachable, HTTP status, or over: the leader's time ended before the answer came).",
+    labels=("object", "result"),
+)
+WRITE_SECONDS = metrics.histogram(
+    "swapwarden_controller_write_seconds", "Time from a write to its answer, by object.", labels=("object",)
+)
+
+FIELD_MANAGER: Final = {"fieldManager": "swapwarden-controller"}
+TIMEOUT: Final = 10.0
+"""Seconds."""
+JSON_PATCH: Final = "application/json-patch+json"
+
+
+class Writes:
+    """Writes of the controller, also in a process that does not lead. `kind` is the object's name in metrics.
+
+    All raise errors.ApiError and errors.Unreachable.
+    """
+
+    def __init__(self, api: client.Client) -> None:
+        self._api = api
+
+    async def create(self, kind: str, path: str, body: object, **params: str) -> bytes:
+        """POST an object to its collection; the answer."""
+        return await self._send(kind, "POST", path, body, content_type=client.JSON, params=params)
+
+    async def merge_patch(self, kind: str, path: str, body: object, **params: str) -> bytes:
+        """Send a JSON merge patch (RFC 7386)."""
+        return await self._send(kind, "PATCH", path, body, content_type=client.MERGE_PATCH, params=params)
+
+    async def json_patch(self, kind: str, path: str, body: object) -> bytes:
+        """Send a JSON patch (RFC 6902); status 422 where one of its tests does not hold."""
+        return await self._send(kind, "PATCH", path, body, content_type=JSON_PATCH)
+
+    async def strategic_patch(self, kind: str, path: str, body: object) -> bytes:
+        """Send a strategic merge patch."""
+        return await self._send(kind, "PATCH", path, body, content_type=client.STRATEGIC_MERGE_PATCH)
+
+    async def _send(
+        self,
+        kind: str,
+        method: str,
+        path: str,
+        body: object,
+        *,
+        content_type: str,
+        params: Mapping[str, str] | None = None,
+    ) -> bytes:
+        request = self._api.request(
+            method,
+            path,
+            params={**FIELD_MANAGER, **(params or {})},
+            body=msgspec.json.encode(body),
+            content_type=content_type,
+            timeout=TIMEOUT,
+        )
+        begun = time.perf_counter()
+        try:
+            answer = await self._guarded(request)
+        except errors.ApiError as error:
+            WRITES.inc(kind, str(error.status))
+            raise
+        except errors.Unreachable:
+            WRITES.inc(kind, "unreachable")
+            raise
+        except TermOver:
+            WRITES.inc(kind, "over")
+            raise
+        WRITES.inc(kind, "ok")
+        WRITE_SECONDS.observe(time.perf_counter() - begun, kind)
+        return answer
+
+    async def _guarded(self, request: Coroutine[Any, Any, bytes]) -> bytes:
+        return await request
+
+
+class Fenced(Writes):
+    """Writes that were decided in one term: TermOver where it ends before the answer comes.
+
+    Each counts towards the writes of a second. The API server may ask that no more are made for a while.
+    """
+
+    def __init__(self, api: client.Client, term: Term, limit: throttle.Throttle) -> None:
+        super().__init__(api)
+        self.term: Final = term
+        self._limit = limit
+
+    async def _guarded(self, request: Coroutine[Any, Any, bytes]) -> bytes:
+        self._limit.spend()
+        try:
+            return await self.term.write(request)
+        except errors.ApiError as error:
+            if error.status == 429:
+                self._limit.pause(error.retry_after or 0.0)
+            raise
+
+
+async def unless_superseded(write: Coroutine[Any, Any, bytes], *more: int) -> bytes | None:
+    """Await a write; None where the object is gone, or another one: the watch will report it. `more` are statuses."""
+    try:
+        return await write
+    except errors.ApiError as error:
+        if error.status not in {404, 409, *more}:
+            raise
+        return None
+
+
+def owned_by(node: nodes.NodeRow) -> list[dict[str, str]]:
+    """The ownerReferences of what the garbage collector is to remove with a Node."""
+    return [{"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}]

@@ -1,0 +1,40 @@
+"""Writes the condition by which pods learn whether their policy is enforced."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+
+from swapwarden.api.conditions import ConditionType
+from swapwarden.controller.writers.fenced import Writes
+from swapwarden.policy import pods
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The condition of a pod, as it is to be."""
+
+    status: str
+    """True, False or Unknown."""
+    reason: str
+    message: str
+
+
+async def write(writes: Writes, pod: pods.PodRow, verdict: Verdict) -> bytes:
+    """Set a pod's condition; status 404 where the pod is gone, 409 where it has another uid."""
+    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+    return await writes.strategic_patch("pod_condition", path, body(pod, verdict, datetime.datetime.now(datetime.UTC)))
+
+
+def body(pod: pods.PodRow, verdict: Verdict, now: datetime.datetime) -> dict[str, Any]:
+    """The strategic merge patch of a pod's status: of its list of conditions this one, by its type."""
+    condition = {
+        "type": ConditionType.SWAP_POLICY_ENFORCED,
+        "status": verdict.status,
+        "reason": verdict.reason,
+        "message": verdict.message,
+    }
+    if pod.enforced is None or pod.enforced.status != verdict.status:
+        condition["lastTransitionTime"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}

@@ -1,0 +1,132 @@
+"""Writes the spec of NodeSwapStates, by as few writes as there are differences."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.controller import rows
+from swapwarden.controller.term import Deposed
+from swapwarden.controller.writers import strict_fields
+from swapwarden.controller.writers.fenced import Fenced, owned_by
+from swapwarden.kube import errors
+from swapwarden.policy import nodes, plan
+
+STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
+NO_FIELD_RECORDS: Final[list[dict[str, Any]]] = [{}]
+"""As metadata.managedFields: keeps none (k/k: staging/src/k8s.io/apimachinery/pkg/util/managedfields). For a state that
+changes with each pod they would be larger than the rest."""
+
+
+class Outcome(NamedTuple):
+    """What became of a write."""
+
+    row: rows.StateRow | None
+    """The state as the API server has it; None where it was refused for what an older definition lacks."""
+    again: float | None = None
+    """Seconds after which to write again; None where there is no need."""
+
+
+class Accepted(NamedTuple):
+    """A plan without what the API server does not take now."""
+
+    spec: state.StateSpec
+    again: float | None = None
+    """Seconds after which it may take all of it; None where it does."""
+
+
+class StateWriter:
+    """Remembers what an older CustomResourceDefinition did not take, and leaves it out for a while."""
+
+    def __init__(self) -> None:
+        self._fields = strict_fields.StrictFields()
+        # By node: what the API server stored, and what of it was to be stored.
+        self._dropped: dict[str, tuple[state.StateSpec | dict[str, Any], state.StateSpec]] = {}
+        # By node: pods that the API server refused, for as long as it is not asked again.
+        self._refused: dict[str, frozenset[str]] = {}
+
+    def forget(self, name: str) -> None:
+        """The Node is gone."""
+        self._dropped.pop(name, None)
+        self._refused.pop(name, None)
+
+    def accepted(self, name: str, spec: state.StateSpec) -> Accepted:
+        """Leave out the pods that were refused a short while ago: for them, all others would have no plan."""
+        refused, left = self._refused.get(name), self._fields.left()
+        if not refused:
+            return Accepted(spec)
+        if not left:
+            del self._refused[name]
+            return Accepted(spec)
+        pods = {key: pod for key, pod in spec.pods.items() if key not in refused}
+        return Accepted(msgspec.structs.replace(spec, pods=pods), left)
+
+    async def write(
+        self, writes: Fenced, node: nodes.NodeRow, row: rows.StateRow | None, spec: state.StateSpec
+    ) -> Outcome:
+        """Make the node's state say `spec`, where `row` is what it was; None: there is none, and one is made.
+
+        Deposed where the API server has a later term's; status 404 where the state is gone, 409 where it is another.
+        """
+        epoch = writes.term.epoch
+        patch = _created(node, spec, epoch) if row is None else state_patch(row, node, spec, epoch)
+        if patch is None:
+            return Outcome(row)
+        left = self._fields.left()
+        if row is not None and left and self._dropped.get(node.name) == (rows.spec(row), spec):
+            return Outcome(row, left)
+        fields = self._fields.params()
+        try:
+            if row is None:
+                answer = await writes.create("state", STATES, patch, **fields)
+            else:
+                answer = await writes.merge_patch("state", f"{STATES}/{node.name}", patch, **fields)
+        except errors.ApiError as error:
+            if self._is_older(error, node.name, spec):
+                return Outcome(None, 0.0)
+            if row is not None and error.status == 422 and state.EPOCH_REFUSAL in error.message:
+                raise Deposed(writes.term, f"the API server refused term {epoch} for node {node.name}") from error
+            raise
+        self._fields.written(fields)
+        return self._stored(rows.decode(answer), spec)
+
+    def _stored(self, row: rows.StateRow, spec: state.StateSpec) -> Outcome:
+        if self._fields.left() and plan.spec_patch(stored := rows.spec(row), spec) is not None:
+            self._dropped[row.name] = stored, spec
+            return Outcome(row, self._fields.left())
+        self._dropped.pop(row.name, None)
+        return Outcome(row)
+
+    def _is_older(self, error: errors.ApiError, name: str, spec: state.StateSpec) -> bool:
+        """Whether a write was refused by an older definition, and another one can do with less."""
+        if self._fields.refused(error):
+            return True
+        keys = self._fields.refused_pods(error) & spec.pods.keys()
+        if keys:
+            self._refused[name] = self._refused.get(name, frozenset()) | keys
+        return bool(keys)
+
+
+def _created(node: nodes.NodeRow, spec: state.StateSpec, epoch: int) -> dict[str, Any]:
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.STATE_KIND,
+        "metadata": {"name": node.name, "ownerReferences": owned_by(node)},
+        "spec": msgspec.structs.replace(spec, epoch=epoch),
+    }
+
+
+def state_patch(row: rows.StateRow, node: nodes.NodeRow, spec: state.StateSpec, epoch: int) -> dict[str, Any] | None:
+    """The merge patch that makes `row` say `spec` in the leadership term `epoch`; None where it does already.
+
+    One that an earlier Node of the name owns is not taken over: when it is collected, the node gets one of its own.
+    """
+    patch = plan.spec_patch(rows.spec(row), spec)
+    if patch is None and row.owner:
+        return None
+    metadata: dict[str, Any] = {"uid": row.uid, "managedFields": NO_FIELD_RECORDS}
+    if not row.owner:
+        metadata["ownerReferences"] = owned_by(node)
+    return {"metadata": metadata, "spec": {**(patch or {}), "epoch": epoch}}
