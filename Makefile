@@ -105,10 +105,6 @@ lock: ## Resolve the dependencies again and write locks/ (needs uv)
 image: venv ## Build the image with docker or buildah into build/image/, and say what makes it large
 	@$(PYTHON) -m deploy.build.image
 
-.PHONY: bench-informer
-bench-informer: venv ## Measure the informer against plain json.loads, as a ratio
-	$(PYTHON) -m bench.informer
-
 .PHONY: bench-agent
 bench-agent: venv ## Measure the agent in the kernel VM beside a loop in C: memory, CPU, system calls, latencies; exit 1 over budget
 	@$(PYTHON) -m testbed setup kernel

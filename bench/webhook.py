@@ -43,7 +43,6 @@ KINDS = ("none", "ours", "go")
 ORDERS = list(itertools.permutations(KINDS))
 """Whoever comes first in a turn meets what the last one left to clean up."""
 SOURCE = Path(__file__).with_name("gowebhook")
-OVER_HTTPTOOLS = Path(__file__).with_name("webhook_over_httptools.py")
 WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None; from swapwarden.__main__ import main; sys.exit(main())"
 POLICIES = ("Required", "Disabled", "NoPreference", "Preferred", "Avoid", "disable")
 MIB = 1 << 20
@@ -403,9 +402,8 @@ def main(arguments: Sequence[str]) -> int:
                     is_flat = alone("ours", ours.url, ours.process.pid, ca, options.reviews)
                     few = options.reviews // 10
                     alone("go", go.url, go.process.pid, ca, few)
-                    with variants(ours) as others:
-                        for variant, url, pid in others:
-                            alone(variant, url, pid, ca, few)
+                    with on_asyncio(ours) as (url, pid):
+                        alone("asyncio", url, pid, ca, few)
     known = [ratio for ratio in ratios if ratio is not None]
     holds = len(known) == len(ratios) and max(known) <= BUDGET
     shown = " and ".join("not to be told" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
@@ -418,31 +416,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def variants(ours: Webhook) -> Iterator[list[tuple[str, str, int]]]:
-    """Name, URL and process id of what might have been: asyncio's own loop, and the least of an HTTP server."""
-    with contextlib.ExitStack() as stack:
-        found = []
-        pair = (str(ours.certificate), str(ours.key))
-        served = ["--host=127.0.0.1", f"--tls-cert={pair[0]}", f"--tls-key={pair[1]}", "--metrics-address=127.0.0.1:0"]
-        ports = {name: free_port() for name in ("asyncio", "httptools")}
-        commands = {
-            "asyncio": ["-c", WITHOUT_UVLOOP, "webhook", f"--port={ports['asyncio']}", *served],
-            "httptools": [str(OVER_HTTPTOOLS), f"{ports['httptools']}", *pair],
-        }
-        for name, port in ports.items():
-            log = ours.process.log.with_suffix(f".{name}")
-            running = process.Process(name, [sys.executable, *commands[name]], log=log)
-            stack.enter_context(running)
-            deadline = time.monotonic() + 30
-            while True:
-                running.check_alive()
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                    break
-                if time.monotonic() > deadline:
-                    raise process.ProcessError(f"{name} does not listen\n{running.tail()}")
-                time.sleep(0.05)
-            found.append((name, f"https://127.0.0.1:{port}", running.pid))
-        yield found
+def on_asyncio(ours: Webhook) -> Iterator[tuple[str, int]]:
+    """URL and process id of the same webhook on asyncio's own loop."""
+    port = free_port()
+    pair = [f"--tls-cert={ours.certificate}", f"--tls-key={ours.key}"]
+    served = ["--host=127.0.0.1", f"--port={port}", *pair, "--metrics-address=127.0.0.1:0"]
+    argv = [sys.executable, "-c", WITHOUT_UVLOOP, "webhook", *served]
+    with process.Process("asyncio", argv, log=ours.process.log.with_suffix(".asyncio")) as running:
+        deadline = time.monotonic() + 30
+        while True:
+            running.check_alive()
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            if time.monotonic() > deadline:
+                raise process.ProcessError(f"the webhook on asyncio does not listen\n{running.tail()}")
+            time.sleep(0.05)
+        yield f"https://127.0.0.1:{port}", running.pid
 
 
 if __name__ == "__main__":
