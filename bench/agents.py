@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from swapwarden.agent.report import status, status_writer
+from swapwarden.agent.report import conditions, status, status_writer
 from swapwarden.api import merge, names, state
 from swapwarden.controller.writers import states
 from swapwarden.kube import backoff, client, config, errors, informer
@@ -137,20 +137,21 @@ async def _release(own: informer.Informer[state.NodeSwapState, _Seen], waiting: 
 
 
 def _status(seen: _Seen) -> dict[str, Any]:
-    standing = status.Standing(
+    snapshot = status.Snapshot(
         root="kubepods.slice",
         problem=None,
-        polling="",
+        degraded="",
         refused="",
         mode=names.Mode.ENFORCE,
         generation=seen.generation,
         profile=seen.profile,
         stated=True,
         violations=(),
-        to_put_back=0,
+        to_restore=0,
         drifting=0,
     )
-    found: dict[str, Any] = msgspec.to_builtins(status.build(standing, FACTS, (), load.BEGUN))
+    verdicts = conditions.verdicts(snapshot, FACTS)
+    found: dict[str, Any] = msgspec.to_builtins(status.build(snapshot, FACTS, verdicts, (), load.BEGUN))
     return found
 
 

@@ -23,14 +23,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 import swapwarden
-from swapwarden.agent import turns
-from swapwarden.agent.desired import spec, state_cache, state_watch
+from swapwarden.agent.desired import problems, spec, state_cache, state_watch
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, files, priority_events, realtime, systemd_dropins, worker
 from swapwarden.agent.ledger import heartbeat, journal, originals
 from swapwarden.agent.node import diagnostics, facts, preflight, survey, swap_devices, swap_metrics
-from swapwarden.agent.reconcile import dropin_sync, problems, reconciler, sysctls
-from swapwarden.agent.report import conditions, status, status_writer
+from swapwarden.agent.reconcile import dropin_sync, reconciler, sysctls
+from swapwarden.agent.report import conditions, status, status_writer, violations
 from swapwarden.api import names, state
 from swapwarden.kube import client, config, errors
 from swapwarden.telemetry import build, logs, metrics, server
@@ -280,7 +279,7 @@ class Agent:
         self._stands_by = False
         self._enforcer: reconciler.Enforcer | None = None
         self._status_writer: status_writer.StatusWriter | None = None
-        self._conditions = conditions.Conditions()
+        self._conditions = conditions.Series()
         self._usage: swap_metrics.Usage | None = None
         self._boot = files.text(self._proc / "sys/kernel/random/boot_id") or ""
         self._cache = state_cache.StateCache(self._run_dir, self._state_dir, self._node, self._boot)
@@ -354,10 +353,10 @@ class Agent:
     async def _refresh(self) -> None:
         """What an agent that stands by would tell is told by the one at work."""
         if self._enforcer is not None:
-            self._enforcer.publish()
+            status.publish(self._enforcer.inventory, self._enforcer.progress)
+            systemd_zero.publish(self._enforcer.evidence)
             if not self._phase:
-                standing = self._whole(self._enforcer, await turns.share(self._enforcer.looking(self._refused)))
-                self._conditions.tell(status.verdicts(standing, self._facts, self._findings(standing)))
+                self._conditions.publish(self._verdicts(self._snapshot(self._enforcer)))
         if self._usage is not None:
             await self._usage.refresh()
 
@@ -366,8 +365,8 @@ class Agent:
 
         Without them the next agent is as one that comes up first: it leaves pods alone until a state says otherwise.
         """
-        standing = self._whole(agent, agent.standing(self._refused))
-        if standing.mode is names.Mode.RESTORE and standing.root is not None and not standing.to_put_back:
+        snapshot = self._snapshot(agent)
+        if snapshot.mode is names.Mode.RESTORE and snapshot.root is not None and not snapshot.to_restore:
             try:
                 book.remove()
                 self._heartbeat.remove()
@@ -509,48 +508,45 @@ class Agent:
                 self._enforcer.swap_on(disks)
         self._changed()
 
-    def _findings(self, standing: status.Standing) -> list[diagnostics.Diagnostic]:
-        return list(diagnostics.conditions(self._facts, self._seen, standing.kubelet_swap, standing.lost))
+    def _verdicts(self, snapshot: status.Snapshot) -> Mapping[str, status.Verdict]:
+        found = diagnostics.conditions(self._facts, self._seen, snapshot.kubelet_swap, snapshot.lost)
+        return conditions.verdicts(snapshot, self._facts, found)
 
-    def _whole(self, agent: reconciler.Enforcer, standing: status.Standing) -> status.Standing:
-        """With what the other parts have to tell."""
-        settings = standing.settings
+    def _snapshot(self, agent: reconciler.Enforcer) -> status.Snapshot:
+        """How things stand, with what the parts beside the reconciler have to report."""
+        progress = agent.progress
+        settings = progress.settings
         if self._kernel.concerned:
             settings = (*(settings or ()), *self._kernel.shortfalls)
         if self._slice_drop_ins.failed:
             message = f"systemd's drop-in files are not as they should be: {self._slice_drop_ins.failed}"
             short = problems.SettingProblem("system.slices", names.Problem.WRITE_FAILED, message)
             settings = (*(settings or ()), short)
-        return standing._replace(
-            to_put_back=standing.to_put_back
-            + self._kernel.to_put_back
-            + self._drop_ins.left
-            + self._slice_drop_ins.left,
-            settings=settings,
-            guarantee=systemd_zero.verdict(
-                agent.evidence, mounted=self._drop_ins.mounted, failed=self._drop_ins.failed
-            ),
+        left = self._kernel.to_put_back + self._drop_ins.left + self._slice_drop_ins.left
+        return status.collect(
+            agent.inventory,
+            progress._replace(settings=settings, to_restore=progress.to_restore + left),
+            cgroups=self._cgroups,
+            book=self._journal,
+            now=time.monotonic(),
+            guarantee=conditions.strict(agent.evidence, mounted=self._drop_ins.mounted, failed=self._drop_ins.failed),
+            refused=self._refused,
         )
 
-    def _status(self, agent: reconciler.Enforcer, previous: list[Mapping[str, Any]]) -> turns.Steps[dict[str, Any]]:
-        standing = self._whole(agent, (yield from agent.looking(self._refused)))
-        yield
-        self._look_again = time.monotonic() + PASSING_SECONDS if standing.passing else math.inf
-        if standing.root is not None and not self._facts.swap_controller:
+    def _status(self, agent: reconciler.Enforcer, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
+        snapshot = self._snapshot(agent)
+        self._look_again = time.monotonic() + PASSING_SECONDS if snapshot.passing else math.inf
+        if snapshot.root is not None and not self._facts.swap_controller:
             # A file of the kernel's, for which nobody waits.
-            has = facts.has_swap_controller(self._cgroups, standing.root)
+            has = facts.has_swap_controller(self._cgroups, snapshot.root)
             self._facts = msgspec.structs.replace(self._facts, swap_controller=has)
-        found = self._findings(standing)
-        told = survey.told(self._facts, self._seen, standing.root)
+        told = survey.told(self._facts, self._seen, snapshot.root)
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        yield
-        built = status.build(standing, told, previous, now, found)
-        yield
-        return status.as_json(built)
+        return status.as_json(status.build(snapshot, told, self._verdicts(snapshot), previous, now))
 
-    def _stands(self, status: Mapping[str, Any]) -> None:
-        if self._enforcer is not None:
-            self._enforcer.told(status.get("violations", []))
+    def _stands(self, written: Mapping[str, Any]) -> None:
+        if self._enforcer is not None and violations.acknowledge(self._enforcer.known, written.get("violations", [])):
+            self._changed()
 
     async def _keep_synced(self) -> None:
         while True:

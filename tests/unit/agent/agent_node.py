@@ -11,7 +11,9 @@ from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import journal, originals
 from swapwarden.agent.reconcile import reconciler
+from swapwarden.agent.report import conditions, status
 from swapwarden.api import names
+from swapwarden.api import state as api
 
 from tests.unit.agent.cgroup_tree import PAGE, CgroupTree, container_id, uid
 
@@ -105,7 +107,7 @@ class Node:
     def known(self, path: pathlib.Path) -> records.Pod:
         """What the agent knows of the pod with the cgroup at `path`."""
         assert self.enforcer is not None
-        return self.enforcer._inventory.pods[str(path.relative_to(self.tree.root))]
+        return self.enforcer.inventory.pods[str(path.relative_to(self.tree.root))]
 
 
 async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -115,9 +117,20 @@ async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
             await asyncio.sleep(0.001)
 
 
+def snapshot(agent: reconciler.Enforcer) -> status.Snapshot:
+    """How things stand, as the status would report it."""
+    return status.collect(agent.inventory, agent.progress, cgroups=agent._fs, book=agent._journal, now=agent._clock())
+
+
+def built(agent: reconciler.Enforcer, facts: api.Facts) -> api.StateStatus:
+    """The status that an agent would write."""
+    found = snapshot(agent)
+    return status.build(found, facts, conditions.verdicts(found, facts), [], "2026-01-01T00:00:00Z")
+
+
 def reasons(agent: reconciler.Enforcer) -> list[str]:
     """Of the deviations that it would report."""
-    return sorted(violation.reason for violation in agent.standing().violations)
+    return sorted(violation.reason for violation in snapshot(agent).violations)
 
 
 def compare(agent: reconciler.Enforcer) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from swapwarden.agent.desired import spec
 from swapwarden.api import names
+
+AWAIT_SECONDS: Final = 5.0
+"""How long a pod without state is normal."""
 
 
 class Handling(enum.Enum):
@@ -52,6 +56,12 @@ def of_pod(
         return Handling.UNMANAGED
     allow = state is not None and state.on_unknown_pod is names.UnknownPod.ALLOW
     return Handling.RESTORE if allow else 0
+
+
+def awaits_entry(state: spec.NodeSpec | None, uid: str, *, origin: Origin, last: int | None) -> bool:
+    """Return whether a pod that came while limits are enforced has never been named by a state."""
+    unknown = state is None or uid not in state.pods
+    return mode_of(state) is names.Mode.ENFORCE and unknown and origin is Origin.APPEARED and last is None
 
 
 def of_root(state: spec.NodeSpec | None, *, mode: names.Mode) -> DesiredValue:

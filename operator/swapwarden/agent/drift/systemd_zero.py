@@ -1,4 +1,4 @@
-"""Guarantee Strict: whether systemd itself holds pods at 0, by what is seen of it, and what the status says of that.
+"""Guarantee Strict: whether systemd itself holds pods at 0, by what is seen of it.
 
 That files are on the disk says nothing of what systemd has loaded. What says so is a pod's slice at 0 by a write that
 was not the agent's: at its start, or when systemd writes its value back.
@@ -25,16 +25,6 @@ PODS = metrics.gauge(
 )
 
 SLICE: Final = ".slice"
-NAMED: Final = 8
-"""Pods that a message names."""
-
-
-class Verdict(NamedTuple):
-    """A condition, less when it became so."""
-
-    status: str
-    reason: str
-    message: str
 
 
 class View(NamedTuple):
@@ -175,73 +165,3 @@ def publish(view: View) -> None:
     """Set the metric of the pods that systemd holds, and does not hold yet."""
     PODS.set(len(view.held) if view.wanted else 0, "at_zero")
     PODS.set(view.others, "not_yet")
-
-
-def verdict(view: View, *, mounted: bool, failed: str) -> Verdict | None:
-    """The condition Strict; None where there is nothing to say.
-
-    `mounted`: the agent installs the files itself; `failed`: why they are not as wanted.
-    """
-    if not view.wanted:
-        return _left(view, failed)
-    if view.root is None:
-        return Verdict("Unknown", "NoPodTree", "looking for the cgroups of pods")
-    begin = prefix(view.root)
-    if begin is None:
-        return Verdict(
-            "False",
-            "CgroupfsDriver",
-            "the kubelet's cgroup driver is cgroupfs: nothing writes over what the agent wrote, also while none runs;"
-            " but a pod that starts while no agent runs has no limit until one does",
-        )
-    if failed:
-        return Verdict("False", "InstallFailed", f"the drop-in files cannot be installed: {failed}")
-    if view.proved:
-        return _in_force(view)
-    return _not_in_force(view, begin, mounted=mounted)
-
-
-def _in_force(view: View) -> Verdict:
-    if not view.others:
-        return Verdict("True", "InForce", "systemd makes Burstable and BestEffort pods at 0, and takes them back to it")
-    return Verdict(
-        "True",
-        "OlderPods",
-        f"systemd makes Burstable and BestEffort pods at 0; {view.others} of {view.others + len(view.held)} have not"
-        " been seen at 0 by its doing: those older than the files are covered from its next reload on"
-        " (systemctl daemon-reload)",
-    )
-
-
-def _not_in_force(view: View, begin: str, *, mounted: bool) -> Verdict:
-    first, second = (
-        f"{systemd_dropins.UNITS}/{name}/{systemd_dropins.FILE}" for name in systemd_dropins.folders(begin)
-    )
-    if mounted:
-        remedy = f"{first} and {second} are installed"
-        if not view.refuted:
-            return Verdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod was seen to start at 0 yet")
-        remedy += ": look with `systemctl cat` at a pod's slice what overrides them"
-    else:
-        remedy = (
-            f"install {first} and {second} as `swapwarden agent --print-drop-ins={begin}` prints them,"
-            " or set agent.dropIns.mount in the chart"
-        )
-    if view.refuted:
-        return Verdict("False", "NotInForce", f"systemd writes no limit to pods' slices; {remedy}")
-    return Verdict("Unknown", "NoEvidence", f"no pod was seen at 0 before the agent wrote to it; {remedy}")
-
-
-def _left(view: View, failed: str) -> Verdict | None:
-    if failed:
-        return Verdict("False", "RemoveFailed", f"the drop-in files cannot be removed: {failed}")
-    if not view.held:
-        return None
-    more = f" and {len(view.held) - NAMED} more" if len(view.held) > NAMED else ""
-    return Verdict(
-        "False",
-        "ReloadNeeded",
-        f"systemd takes {len(view.held)} pods' slices back to 0 until it reads its units again: run `systemctl"
-        f" daemon-reload` on the node (remove {systemd_dropins.FILE} before where you installed it yourself):"
-        f" {', '.join(view.held[:NAMED])}{more}",
-    )

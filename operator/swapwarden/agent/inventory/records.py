@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from swapwarden.agent.desired import resolve
+from swapwarden.agent.desired import problems, resolve, spec
 from swapwarden.agent.host import values, watches
 from swapwarden.agent.inventory import exposure, layout
 from swapwarden.api import names
@@ -14,6 +14,36 @@ from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
 
 _UNITS: Final = (".slice", ".scope", ".service")
+
+
+class KeyFailure(NamedTuple):
+    """Something other than one file that could not be reconciled."""
+
+    pod: str
+    """UID of the pod; `kubepods` for what is above pods."""
+    container: str
+    reason: ViolationReason
+    message: str
+
+
+class Progress(NamedTuple):
+    """What is to be reported of reconciling beside the records of pods and files."""
+
+    spec: spec.NodeSpec | None
+    """The state in force."""
+    problem: layout.TreeError | None
+    """Why the tree of pods was not found."""
+    degraded: str
+    """Why not everything can be watched; empty where everything is."""
+    lost: int
+    """How often the kernel dropped events lately."""
+    failures: tuple[KeyFailure, ...]
+    others: str
+    """Writers other than systemd that were noticed lately; empty where there is none."""
+    settings: tuple[problems.SettingProblem, ...] | None
+    """Settings of the node that are not as desired; None where none are to be set or restored."""
+    to_restore: int
+    """Settings that still hold a value of the agent's and should not."""
 
 
 class Fight:

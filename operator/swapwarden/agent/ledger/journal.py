@@ -194,6 +194,11 @@ class Journal:
         entry = self._entries.get(path)
         return entry is not None and bool(entry.wrote)
 
+    def holds_ours(self, path: str, inode: int) -> bool:
+        """Whether a cgroup may hold a value of the agent's, in place of one that is known."""
+        entry = self.get(path, inode)
+        return entry is not None and entry.found is not None
+
     def paths(self) -> Iterator[str]:
         """All cgroups that are known."""
         return iter(list(self._entries))

@@ -199,10 +199,7 @@ class Settler:
 
     def is_to_put_back(self, knob: records.Knob) -> bool:
         """Whether the file holds a value of ours and should not."""
-        if knob.target is not resolve.Handling.RESTORE:
-            return False
-        entry = self._journal.get(knob.path, knob.inode)
-        return entry is not None and entry.found is not None
+        return knob.target is resolve.Handling.RESTORE and self._journal.holds_ours(knob.path, knob.inode)
 
     def _bring(self, knob: records.Knob, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
         """As `_try`."""

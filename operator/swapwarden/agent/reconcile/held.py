@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+from swapwarden.agent.desired import problems
 from swapwarden.agent.ledger import originals
-from swapwarden.agent.reconcile import problems
 from swapwarden.api import names
 from swapwarden.telemetry import metrics
 

@@ -13,27 +13,24 @@ brings it there.
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import enum
 import functools
 import logging
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
-from swapwarden.agent import turns
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, inotify, systemd_dropins, watches
-from swapwarden.agent.inventory import exposure, inventory, layout, records
+from swapwarden.agent.inventory import inventory, layout, records
 from swapwarden.agent.ledger import journal, originals
 from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import file_reconciler, headroom, system_units, trouble, unit_io, worklist
-from swapwarden.agent.report import status, violations
-from swapwarden.api import names, state
-from swapwarden.api.violations import FAILURES, ViolationReason
+from swapwarden.api import names
+from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
 
@@ -42,31 +39,16 @@ log = logging.getLogger(__name__)
 APPLY_SECONDS = metrics.histogram(
     "swapwarden_agent_apply_seconds", "Time to bring all cgroups to a state that arrived."
 )
-AWAITING = metrics.gauge(
-    "swapwarden_agent_pods_awaiting_state",
-    "Pods that came and that no state says anything about yet; most get no swap until then.",
-)
 OVERFLOWS = metrics.counter(
     "swapwarden_agent_watch_overflows_total", "Times that inotify lost events, after which all cgroups were compared."
 )
 RESYNCS = metrics.counter("swapwarden_agent_resyncs_total", "Comparisons of all cgroups with what they are to hold.")
-FAILING = metrics.gauge(
-    "swapwarden_agent_failing_cgroups",
-    "Cgroups that could not be brought to what the state says, by reason: InternalError, WriteFailed, Unreadable or"
-    " AccessDenied (docs/agent.md).",
-    labels=("reason",),
-)
-
 FIND_SECONDS: Final = (1.0, 10.0)
 """First and longest bound of the wait between searches for the tree of pods while there is none."""
 LOST_SECONDS: Final = 600.0
 """How long it is told of that the kernel dropped events."""
-AWAIT_SECONDS: Final = 5.0
-"""How long a pod without state is normal."""
 SLICE_SECONDS: Final = 0.001
 """How long cgroups that came are taken in before what the kernel tells meanwhile has its turn."""
-PODS_A_TURN: Final = 20
-"""Looked at for the status before other work has its turn: for about as long as one repair takes."""
 YOUNG_SECONDS: Final = 3.0
 """How long runtimes and systemd normally take to write to a new container's files: a value of the agent's would be
 written over, and be repaired, at every start. The pod's own limit holds from the start."""
@@ -129,9 +111,9 @@ class Enforcer:
         self._changed = changed
         self._clock = clock
         self._watches = watches.WatchRegistry(readable=lambda: self._guarded(self._readable), degraded=self._poll_later)
-        self._inventory = inventory.Inventory(cgroups, self._watches, self, own_uid=own_uid, anchor=anchor)
+        self.inventory = inventory.Inventory(cgroups, self._watches, self, own_uid=own_uid, anchor=anchor)
         self._attribution = attribution.Attribution(
-            cgroups, book, self._inventory.pods.values, guarded=self._guarded, changed=changed, clock=clock
+            cgroups, book, self.inventory.pods.values, guarded=self._guarded, changed=changed, clock=clock
         )
         self._settler = file_reconciler.Settler(
             cgroups,
@@ -188,7 +170,7 @@ class Enforcer:
     @property
     def root(self) -> str | None:
         """The cgroup above all pods, once found."""
-        return None if self._inventory.root is None else self._inventory.root.path
+        return None if self.inventory.root is None else self.inventory.root.path
 
     @property
     def problem(self) -> layout.TreeError | None:
@@ -198,17 +180,32 @@ class Enforcer:
     @property
     def known(self) -> list[records.Pod]:
         """The pods that have a cgroup now."""
-        return list(self._inventory.pods.values())
+        return list(self.inventory.pods.values())
 
     @property
     def runs(self) -> bool:
         """Whether any pod has a container now."""
-        return any(pod.containers for pod in self._inventory.pods.values())
+        return any(pod.containers for pod in self.inventory.pods.values())
+
+    @property
+    def progress(self) -> records.Progress:
+        """What is to be reported of reconciling beside the records of pods and files."""
+        failures = (records.KeyFailure(*_whose(key), reason, why) for key, reason, why in self._troubles.items())
+        return records.Progress(
+            spec=self._state,
+            problem=self._problem,
+            degraded=self._watches.degraded,
+            lost=self._lost_lately(self._clock()),
+            failures=tuple(failures),
+            others=self._attribution.others(),
+            settings=tuple(self._units.shortfalls()) if self._units.concerned else None,
+            to_restore=self._units.to_put_back,
+        )
 
     @property
     def evidence(self) -> systemd_zero.View:
         """What was seen of systemd's part in guarantee Strict."""
-        return self._evidence.view(self.root, self._inventory.pods.values())
+        return self._evidence.view(self.root, self.inventory.pods.values())
 
     @property
     def drop_in_prefix(self) -> str | None:
@@ -237,13 +234,13 @@ class Enforcer:
 
     def close(self) -> None:
         """End; what files hold stays."""
-        for knob in (*self._inventory.knobs(), *self._units.knobs()):
+        for knob in (*self.inventory.knobs(), *self._units.knobs()):
             self._settler.cancel(knob)
         self._units.io.close()
         self._attribution.close()
         self._worklist.clear()
         self._troubles.clear_all()
-        ripening = [container.ripe for pod in self._inventory.pods.values() for container in pod.containers.values()]
+        ripening = [container.ripe for pod in self.inventory.pods.values() for container in pod.containers.values()]
         for timer in (self._poll, self._search, self._turn, *ripening):
             if timer is not None:
                 timer.cancel()
@@ -257,13 +254,13 @@ class Enforcer:
         self._guarded(self._take_in)  # what others wrote until now they wrote over the old values
         begun = self._clock()
         old, self._state = self._state, new
-        self._guarded(lambda: self._evidence.follow(new, self.root, self._inventory.pods.values()))
+        self._guarded(lambda: self._evidence.follow(new, self.root, self.inventory.pods.values()))
         everything = old is None or (old.mode, old.on_unknown_pod) != (new.mode, new.on_unknown_pod)
         above = everything or old is None or old.kubepods != new.kubepods
         with self._settler.lowering_first():
             if above:
                 self._retarget_root()
-            for pod in list(self._inventory.pods.values()):
+            for pod in list(self.inventory.pods.values()):
                 changed = everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid)
                 # What drains can be lowered as far as what is above it binds it.
                 if changed or (above and any(knob.draining for knob in pod.knobs())):
@@ -302,20 +299,20 @@ class Enforcer:
         now = self._clock()
         self._watches.retry()
         self._journal.retry()
-        if not self._inventory.is_there():
-            self._inventory.lose()
+        if not self.inventory.is_there():
+            self.inventory.lose()
             self._find()
             self._watches.retried()
             self.last_resync = now
             return
-        self._inventory.prune_levels()
+        self.inventory.prune_levels()
         mark = worklist.Mark(now, self._drained)
         # A root that is to hold less does so first, and one that is to hold more last, as in `Settler.lowering_first`.
         if self._is_root_above():
             self._retarget_root()
-        for level in self._inventory.levels.values():
+        for level in self.inventory.levels.values():
             self._worklist.mark(level, worklist.Weight.SWEEP, worklist.Mark(now, known))
-        for pod in self._inventory.pods.values():
+        for pod in self.inventory.pods.values():
             self._worklist.mark(pod, worklist.Weight.SWEEP, mark)
         self._worklist.mark(Rest.SWEEP, worklist.Weight.SWEEP, mark)
         # Last: one that is said to have begun, and has not, would keep all others from beginning.
@@ -324,7 +321,7 @@ class Enforcer:
         self._soon()
 
     def _is_root_above(self) -> bool:
-        knob = self._inventory.root
+        knob = self.inventory.root
         try:
             return knob is not None and isinstance(knob.target, int) and self._fs.limit(knob.path) > knob.target
         except cgroupfs.CgroupError:  # settling it fails, too, and says why
@@ -350,100 +347,8 @@ class Enforcer:
             self._poll_later()
         self._changed()
 
-    def publish(self) -> None:
-        """Set what metrics tell of all pods, also where there is no status to be written."""
-        AWAITING.set(sum(self._is_awaiting(pod) for pod in self._inventory.pods.values()))
-        failing = collections.Counter(knob.reason for knob in self._inventory.knobs() if knob.failed)
-        failing.update(each.reason for _, each in self._troubles.items() if each.reason is not None)
-        for reason in FAILURES:
-            FAILING.set(failing[reason], reason.value)
-        exposure.flush()
-        systemd_zero.publish(self.evidence)
-
-    def standing(self, refused: str = "") -> status.Standing:
-        """How things stand now, for the status. `refused`: why the newest state was not taken."""
-        return turns.finish(self.looking(refused))
-
-    def looking(self, refused: str = "") -> turns.Steps[status.Standing]:
-        """As `standing`, some pods at a time."""
-        now = self._clock()
-        current = self._state
-        audit = current is not None and current.mode is names.Mode.AUDIT
-        found: list[state.Violation | None] = []
-        untold: list[str] = []
-        pending = drifting = unseen = contested = 0
-        if self._inventory.root is not None:
-            unseen += self._inventory.root.unseen
-            contested += self._inventory.root.yielded
-            pending += self._settler.is_to_put_back(self._inventory.root)
-            found.append(violations.of_file(self._inventory.root, audit=audit))
-        for number, pod in enumerate(list(self._inventory.pods.values())):
-            if number % PODS_A_TURN == PODS_A_TURN - 1:
-                yield
-            if self._inventory.pods.get(pod.path) is not pod:
-                continue
-            for knob in pod.knobs():
-                unseen += knob.unseen
-                contested += knob.yielded and not knob.is_inner
-                pending += self._settler.is_to_put_back(knob)
-                found.append(violations.of_file(knob, audit=audit))
-            drifting += pod.tally.drifting(now)
-            if pod.tally.recent(now) or pod.tally.has_unreported:
-                untold += [pod.uid] * pod.tally.has_unreported
-                found.append(violations.of_exposure(pod))
-            # What has no container runs nothing: what is left of a deleted pod is nobody's concern.
-            if self._is_awaiting(pod) and pod.containers and now - pod.since >= AWAIT_SECONDS:
-                found.append(violations.of_silence(pod))
-        listed = [each for each in found if each is not None]
-        listed += [violations.of_trouble(*_whose(key), failed) for key, failed in self._troubles.items()]
-        pending += self._units.to_put_back
-        return status.Standing(
-            root=self.root,
-            problem=self._problem,
-            polling=self._watches.degraded,
-            refused=refused,
-            mode=resolve.mode_of(current),
-            generation=0 if current is None else current.generation,
-            profile=None if current is None or not current.profile[0] else state.ProfileRef(*current.profile),
-            stated=current is not None,
-            violations=violations.once(listed),
-            to_put_back=pending,
-            contested=contested,
-            unseen=unseen,
-            drifting=drifting,
-            untold=frozenset(untold),
-            lost=self._lost_lately(now),
-            kubelet_swap=None if current is None else current.kubelet_swap,
-            settings=tuple(self._units.shortfalls()) if self._units.concerned else None,
-            others=self._attribution.others(),
-            cost=self._cost(current.proposal) if current is not None and current.proposal is not None else None,
-            unmet=None if current is None else current.unmet,
-        )
-
     def _lost_lately(self, now: float) -> int:
         return self._lost if now - self._lost_at < LOST_SECONDS else 0
-
-    def told(self, listed: Iterable[Mapping[str, Any]]) -> None:
-        """The API server has a status with these: what pods took while exposed has been told of, with its cause."""
-        sums = {each.get("pod"): each.get("swapBytes", 0) for each in listed if each.get("causes")}
-        news = [pod for pod in self._inventory.pods.values() if sums.get(pod.uid, 0) > pod.tally.reported]
-        for pod in news:
-            pod.tally.reported = sums[pod.uid]
-        if news:  # they make room for others
-            self._changed()
-
-    def _cost(self, proposal: spec.Proposal) -> state.Cost:
-        """What the proposal would take from pods that use it now."""
-        used = {pod.uid: pod.path for pod in self._inventory.pods.values() if pod.uid in proposal.pods}
-        over = [self._in_use(path) - proposal.pods[uid] for uid, path in used.items()]
-        taken = [each for each in over if each > 0]
-        return state.Cost(state.ProfileRef(proposal.profile, proposal.generation), len(taken), sum(taken))
-
-    def _in_use(self, path: str) -> int:
-        try:
-            return self._fs.in_use(path)
-        except cgroupfs.CgroupError:  # where it matters, settling its file fails, too, and says why
-            return 0
 
     # The tree
 
@@ -454,7 +359,7 @@ class Enforcer:
             self._search = None
         begun = self._clock()
         try:
-            level = self._inventory.find()
+            level = self.inventory.find()
         except layout.TreeError as problem:
             if self._problem is None or self._problem.reason != problem.reason:
                 log.warning("no pods to look after yet: %s", problem)
@@ -476,7 +381,7 @@ class Enforcer:
         if not self._cut_short:
             self._taken_in(begun)
         # Only now: what comes from here on is heard of.
-        log.info("found the tree of pods", extra={"root": f"/{level.path}", "pods": len(self._inventory.pods)})
+        log.info("found the tree of pods", extra={"root": f"/{level.path}", "pods": len(self.inventory.pods)})
         for path in self._journal.paths():
             self._forget_gone(path)
         self._bring_units()
@@ -503,11 +408,11 @@ class Enforcer:
 
         def step() -> None:
             try:
-                names = self._inventory.enter(level)
+                names = self.inventory.enter(level)
             except cgroupfs.DeniedError as error:  # it is nobody's but the node's
                 raise cgroupfs.CgroupError(str(error)) from None
             for name in names:
-                if not self._inventory.is_known(level, name):
+                if not self.inventory.is_known(level, name):
                     self._worklist.mark(Child(level, name, found), worklist.Weight.ARRIVAL, mark)
 
         self._troubles.attempt(level, step)
@@ -557,8 +462,8 @@ class Enforcer:
         self._retarget(pod, mark.noticed, since=since, ran=ran)
         if found and self._journal.get(pod.path, pod.knob.inode) is None:
             self._journal.seen(pod.path, pod.knob.inode)
-        if self._is_awaiting(pod):
-            self._loop.call_later(AWAIT_SECONDS, self._changed)
+        if resolve.awaits_entry(self._state, pod.uid, origin=pod.origin, last=pod.last):
+            self._loop.call_later(resolve.AWAIT_SECONDS, self._changed)
         self._changed()
 
     def pod_went(self, pod: records.Pod) -> None:
@@ -638,7 +543,7 @@ class Enforcer:
         if entry is not None:
             pod.stated = True
             pod.origin = resolve.Origin.PREEXISTING
-        self._inventory.watch(knob)
+        self.inventory.watch(knob)
         with self._settler.lowering_first():
             right = self._last_right(knob, watched) if since is None else since
             self._settler.settle(knob, noticed, since=right, ran=ran)
@@ -660,12 +565,12 @@ class Enforcer:
         return knob.right < self._lost_until
 
     def _retarget_root(self) -> None:
-        knob = self._inventory.root
+        knob = self.inventory.root
         if knob is None:
             return
         knob.aim(resolve.of_root(self._state, mode=resolve.mode_of(self._state)))
         knob.shadow = resolve.of_root(self._state, mode=names.Mode.ENFORCE)
-        self._inventory.watch(knob)
+        self.inventory.watch(knob)
         self._settler.settle(knob, self._clock())
 
     def _retarget_container(
@@ -693,7 +598,7 @@ class Enforcer:
             if not (isinstance(unknown, cgroupfs.TransientError) and container.stirs > STIRS):
                 error = unknown
         for knob in container.knobs:
-            self._inventory.watch(knob)
+            self.inventory.watch(knob)
             if entry is not None:
                 knob.shadow, knob.cap = entry.limit, entry.cap
             elif of_pod is not None:
@@ -721,12 +626,12 @@ class Enforcer:
 
     def _was_written(self, container: records.Container) -> bool:
         """Whether an earlier run may have written to it: it then keeps what it was given, until told otherwise."""
-        return any(path in self._journal for path in self._inventory.paths(container))
+        return any(path in self._journal for path in self.inventory.paths(container))
 
     def _open(self, container: records.Container) -> None:
         known = set(container.knobs)
         try:
-            self._inventory.open(container)
+            self.inventory.open(container)
         finally:
             for knob in [knob for knob in container.knobs if knob not in known]:
                 self._know(knob, container)
@@ -741,11 +646,6 @@ class Enforcer:
             knob.unit = entry.units
             if self._away is not None:  # as of its pod, what nobody looked after counts from then
                 knob.right = self._away
-
-    def _is_awaiting(self, pod: records.Pod) -> bool:
-        unknown = self._state is None or pod.uid not in self._state.pods
-        enforcing = resolve.mode_of(self._state) is names.Mode.ENFORCE
-        return enforcing and unknown and pod.origin is resolve.Origin.APPEARED and pod.last is None
 
     # What the kernel tells
 
@@ -799,7 +699,7 @@ class Enforcer:
             self._read_until = written
             self._drained = noticed
             # While all is to be compared, there may be pods that events do not tell of.
-            if self._poll is None and self._began is None and self._inventory.root is not None:
+            if self._poll is None and self._began is None and self.inventory.root is not None:
                 self._caught_up = max(self._caught_up, noticed)
         self._soon()
 
@@ -819,7 +719,7 @@ class Enforcer:
         mark = worklist.Mark(noticed, self._caught_up)
         if self._units.concerns(owner, event):
             self._worklist.mark(Rest.UNITS, worklist.Weight.ARRIVAL, mark)
-        if self._inventory.concerns(owner, event):
+        if self.inventory.concerns(owner, event):
             self._worklist.mark(Child(owner, event.name), worklist.Weight.ARRIVAL, mark)
         elif isinstance(owner, records.Container) and self._puts_off(owner):
             self._watches.release(owner)
@@ -841,7 +741,7 @@ class Enforcer:
 
     def _find_again(self) -> None:
         """Search for the tree if it has gone."""
-        if self._inventory.root is None and self._search is None:
+        if self.inventory.root is None and self._search is None:
             self._find()
 
     # What waits
@@ -880,9 +780,9 @@ class Enforcer:
         match key:
             case Child():
                 self._troubles.attempt(key, lambda: self._look_at(key, mark))
-            case records.Level() if self._inventory.levels.get(key.path) is key:
+            case records.Level() if self.inventory.levels.get(key.path) is key:
                 self._enter(key, mark, found=True)
-            case records.Pod() if self._inventory.pods.get(key.path) is key:
+            case records.Pod() if self.inventory.pods.get(key.path) is key:
                 self._troubles.attempt(key, lambda: self._compare(key, mark))
             case records.Container() if key in key.pod.containers.values():
                 self._retarget_container(key, mark.noticed, watched=mark.since)
@@ -898,14 +798,14 @@ class Enforcer:
         self._by_looking = child.found
         try:
             origin = resolve.Origin.PREEXISTING if self._first and child.found else resolve.Origin.APPEARED
-            self._inventory.look(child.owner, child.name, origin, mark)
+            self.inventory.look(child.owner, child.name, origin, mark)
         finally:
             self._by_looking = False
 
     def _compare(self, pod: records.Pod, mark: worklist.Mark) -> None:
         error: cgroupfs.CgroupError | None = None
         try:
-            if not self._inventory.refresh(pod, mark):
+            if not self.inventory.refresh(pod, mark):
                 return
         except cgroupfs.CgroupError as unknown:  # what is in it; its own limit can be held all the same
             error = unknown
@@ -927,7 +827,7 @@ class Enforcer:
 
     def _again(self, knob: records.Knob) -> None:
         self._take_in()  # what has been told by now is no find
-        self._inventory.watch(knob)
+        self.inventory.watch(knob)
         self._look(knob)
         self._settler.settle(knob, self._clock(), since=self._last_right(knob))
 

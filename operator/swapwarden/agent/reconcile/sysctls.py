@@ -14,10 +14,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from swapwarden.agent.desired import spec
+from swapwarden.agent.desired import problems, spec
 from swapwarden.agent.host import files, worker
 from swapwarden.agent.ledger import originals
-from swapwarden.agent.reconcile import held, problems
+from swapwarden.agent.reconcile import held
 from swapwarden.api import names
 from swapwarden.kube import backoff
 

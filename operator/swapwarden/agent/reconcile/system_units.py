@@ -12,11 +12,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from swapwarden.agent.desired import resolve, spec
+from swapwarden.agent.desired import problems, resolve, spec
 from swapwarden.agent.host import cgroupfs, faults, inotify, watches
 from swapwarden.agent.inventory import layout, records
 from swapwarden.agent.ledger import journal
-from swapwarden.agent.reconcile import file_reconciler, problems, unit_io
+from swapwarden.agent.reconcile import file_reconciler, unit_io
 from swapwarden.api import names
 
 _SLICE: Final = ".slice"

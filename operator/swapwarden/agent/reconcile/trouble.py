@@ -99,9 +99,11 @@ class Troubles(Generic[K]):
         for key in list(self._of):
             self.clear(key)
 
-    def items(self) -> Iterator[tuple[K, Trouble]]:
-        """Those that are violations."""
-        return ((key, trouble) for key, trouble in list(self._of.items()) if trouble.reason is not None)
+    def items(self) -> Iterator[tuple[K, ViolationReason, str]]:
+        """Yield those that are violations, with reason and message."""
+        for key, trouble in self._of.items():
+            if trouble.reason is not None:
+                yield key, trouble.reason, trouble.message
 
     def _due(self, key: K, trouble: Trouble) -> None:
         trouble.retry = None

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from swapwarden.agent.desired import spec
+from swapwarden.agent.desired import problems, spec
 from swapwarden.agent.host import cgroup_files, cgroupfs
 from swapwarden.agent.ledger import originals
 from swapwarden.agent.node import swap_devices
-from swapwarden.agent.reconcile import held, problems
+from swapwarden.agent.reconcile import held
 from swapwarden.api import names
 from swapwarden.kube import backoff
 

@@ -1,11 +1,18 @@
-"""Publishes the conditions of the node's state as metrics, so that alerts can be about them."""
+"""What the conditions of a NodeSwapState say, by a snapshot, and the same as metrics. Messages are for people."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from swapwarden.agent.desired import problems
 from swapwarden.agent.drift import systemd_zero
+from swapwarden.agent.host import systemd_dropins
+from swapwarden.agent.node import diagnostics
+from swapwarden.agent.report.status import Snapshot, Verdict
+from swapwarden.api import names, state
+from swapwarden.api.conditions import REWRITTEN, AppliedReason, ConditionType
+from swapwarden.api.violations import ViolationReason
 from swapwarden.telemetry import metrics
 
 CONDITIONS = metrics.gauge(
@@ -15,15 +22,223 @@ CONDITIONS = metrics.gauge(
     labels=("type", "status", "reason"),
 )
 
+_FAILING: Final = {
+    ViolationReason.INTERNAL_ERROR: "met an unexpected error in the agent",
+    ViolationReason.WRITE_FAILED: "cannot be written",
+    ViolationReason.UNREADABLE: "cannot be listed",
+    ViolationReason.ACCESS_DENIED: "are closed to the agent by who runs in them",
+}
+_DEGRADING: Final = (ViolationReason.INTERNAL_ERROR, ViolationReason.WRITE_FAILED)
+"""Not what a container does to its own cgroup: whoever can run one could stop a profile's rollout by it. What cannot be
+listed makes the agent poll, which says why."""
+_MEANT: Final = frozenset({names.Problem.AUDIT, names.Problem.NO_EFFECT})
+"""Shortfalls of settings that are as whoever wrote the profile must have meant it."""
+_PASSING: Final = frozenset(
+    {names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED, names.Problem.PENDING} | _MEANT
+)
+"""Shortfalls of settings with which a node is as good as others."""
+_NAMED: Final = 8
+"""Pods that a message names."""
 
-class Conditions:
+
+def _compatible(snapshot: Snapshot, facts: state.Facts) -> Verdict:
+    if facts.cgroup_version != 2:
+        return Verdict("False", "NoCgroupV2", "swap limits need cgroup v2 at the agent's --cgroup-root")
+    if snapshot.problem is not None and snapshot.problem.reason == "NoSwapController":
+        return Verdict("False", snapshot.problem.reason, str(snapshot.problem))
+    if snapshot.root is None:
+        reason = "Searching" if snapshot.problem is None else snapshot.problem.reason
+        return Verdict("Unknown", reason, str(snapshot.problem or "looking for the cgroups of pods"))
+    return Verdict("True", ConditionType.COMPATIBLE, f"pods are below /{snapshot.root}")
+
+
+def _applied(snapshot: Snapshot, compatible: Verdict) -> Verdict:  # noqa: PLR0911 a table, one line per row
+    if compatible.status != "True":
+        return Verdict(
+            "False",
+            AppliedReason.INCOMPATIBLE if compatible.status == "False" else AppliedReason.NO_POD_TREE,
+            compatible.message,
+        )
+    if not snapshot.stated:
+        return Verdict("Unknown", ViolationReason.AWAITING_STATE, "no state has arrived yet")
+    failing = _failing(snapshot)
+    # Where nothing is to be written, a cgroup that its owner keeps the agent out of is in nobody's way: what a value of
+    # the agent's is left in counts as that.
+    if failing is not None and (snapshot.mode is names.Mode.ENFORCE or failing.reason != ViolationReason.ACCESS_DENIED):
+        return failing
+    if snapshot.unseen:
+        message = f"{snapshot.unseen} cgroups have not been seen to hold what the spec says yet"
+        return Verdict("False", AppliedReason.RECONCILING, message)
+    if snapshot.mode is not names.Mode.ENFORCE and snapshot.to_restore:
+        return Verdict("False", AppliedReason.RESTORING, f"{snapshot.to_restore} files still hold a value of ours")
+    if snapshot.mode is names.Mode.RESTORE:
+        return Verdict("True", AppliedReason.RESTORED, "all cgroups hold what they held before")
+    if snapshot.mode is names.Mode.AUDIT:
+        return Verdict("True", ViolationReason.AUDIT, "nothing is written; violations lists what would be")
+    draining = sum(violation.reason == ViolationReason.DRAINING for violation in snapshot.violations)
+    if draining:
+        return Verdict("False", ViolationReason.DRAINING, f"{draining} cgroups have more swap in use than wanted")
+    yielded = sum(violation.reason == ViolationReason.YIELDED for violation in snapshot.violations)
+    if yielded:
+        return Verdict(
+            "False",
+            ViolationReason.YIELDED,
+            f"{yielded} cgroups hold less than wanted: another writer keeps lowering them",
+        )
+    return Verdict("True", AppliedReason.AS_SPECIFIED, "all cgroups hold what the spec says")
+
+
+def _failing(snapshot: Snapshot) -> Verdict | None:
+    """What keeps cgroups from their values, the worst first; None where nothing does."""
+    for reason, what in _FAILING.items():
+        failed = sum(violation.reason == reason for violation in snapshot.violations)
+        if failed:
+            return Verdict("False", reason, f"{failed} cgroups {what}; violations says why")
+    return None
+
+
+def _degraded(snapshot: Snapshot) -> Verdict:
+    if snapshot.refused:
+        return Verdict("True", "StateRefused", snapshot.refused)
+    for reason in _DEGRADING:
+        failed = [violation.message for violation in snapshot.violations if violation.reason == reason]
+        if failed:
+            return Verdict("True", reason, f"{len(failed)} cgroups {_FAILING[reason]}; the first: {failed[0]}")
+    failing = [short for short in snapshot.settings or () if short.reason not in _PASSING]
+    if failing:
+        return Verdict("True", ConditionType.NODE_SETTINGS, _settings(failing).message)
+    if snapshot.degraded:
+        return Verdict("True", "Polling", snapshot.degraded)
+    return Verdict("False", "AsExpected", "")
+
+
+def _drift(snapshot: Snapshot) -> Verdict:
+    if snapshot.contested:
+        reason: str = ViolationReason.YIELDED
+        message = f"{snapshot.contested} cgroups are left to another writer, who keeps lowering them"
+    elif snapshot.drifting or snapshot.others:
+        # What systemd writes passes; who else writes does not go away by itself.
+        reason = "OtherWriter" if snapshot.others else REWRITTEN
+        drifting = f"{snapshot.drifting} running pods were above their value lately; repaired"
+        message = drifting if snapshot.drifting else "values were written over lately; repaired"
+    else:
+        return Verdict("False", "Quiet", "")
+    return Verdict("True", reason, f"{message}; {snapshot.others}" if snapshot.others else message)
+
+
+def _settings(shortfalls: Sequence[problems.SettingProblem]) -> Verdict:
+    if not shortfalls:
+        return Verdict("True", "AsSpecified", "the node's settings are as the spec says")
+    order = list(names.Problem)
+    worst = sorted(shortfalls, key=lambda short: order.index(short.reason))
+    message = "; ".join(f"{short.name}: {short.message}" for short in worst)
+    if worst[0].reason is names.Problem.PENDING:
+        return Verdict("Unknown", worst[0].reason, message)
+    return Verdict("True" if worst[0].reason in _MEANT else "False", worst[0].reason, message)
+
+
+def _requirements(unmet: Mapping[str, str]) -> Verdict:
+    if not unmet:
+        return Verdict("True", "AllMet", "the node has what its profile requires")
+    return Verdict("False", "RequirementUnmet", "; ".join(f"{name}: {found}" for name, found in unmet.items()))
+
+
+def verdicts(
+    snapshot: Snapshot, facts: state.Facts, found: Iterable[diagnostics.Diagnostic] = ()
+) -> Mapping[str, Verdict]:
+    """What the conditions say of `snapshot`, by their types; `found` are conditions only while they are true."""
+    compatible = _compatible(snapshot, facts)
+    said: dict[str, Verdict] = {
+        ConditionType.COMPATIBLE: compatible,
+        ConditionType.APPLIED: _applied(snapshot, compatible),
+        ConditionType.DEGRADED: _degraded(snapshot),
+        ConditionType.DRIFT: _drift(snapshot),
+        **({} if snapshot.guarantee is None else {ConditionType.STRICT: snapshot.guarantee}),
+        **({} if snapshot.unmet is None else {ConditionType.REQUIREMENTS_MET: _requirements(snapshot.unmet)}),
+    }
+    if snapshot.settings is not None:
+        said[ConditionType.NODE_SETTINGS] = _settings(snapshot.settings)
+    return said | {each.kind: Verdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found}
+
+
+def strict(view: systemd_zero.View, *, mounted: bool, failed: str) -> Verdict | None:
+    """The condition Strict; None where there is nothing to say.
+
+    `mounted`: the agent installs the files itself; `failed`: why they are not as wanted.
+    """
+    if not view.wanted:
+        return _strict_left(view, failed)
+    if view.root is None:
+        return Verdict("Unknown", "NoPodTree", "looking for the cgroups of pods")
+    begin = systemd_zero.prefix(view.root)
+    if begin is None:
+        return Verdict(
+            "False",
+            "CgroupfsDriver",
+            "the kubelet's cgroup driver is cgroupfs: nothing writes over what the agent wrote, also while none runs;"
+            " but a pod that starts while no agent runs has no limit until one does",
+        )
+    if failed:
+        return Verdict("False", "InstallFailed", f"the drop-in files cannot be installed: {failed}")
+    if view.proved:
+        return _strict_in_force(view)
+    return _strict_not_in_force(view, begin, mounted=mounted)
+
+
+def _strict_in_force(view: systemd_zero.View) -> Verdict:
+    if not view.others:
+        return Verdict("True", "InForce", "systemd makes Burstable and BestEffort pods at 0, and takes them back to it")
+    return Verdict(
+        "True",
+        "OlderPods",
+        f"systemd makes Burstable and BestEffort pods at 0; {view.others} of {view.others + len(view.held)} have not"
+        " been seen at 0 by its doing: those older than the files are covered from its next reload on"
+        " (systemctl daemon-reload)",
+    )
+
+
+def _strict_not_in_force(view: systemd_zero.View, begin: str, *, mounted: bool) -> Verdict:
+    first, second = (
+        f"{systemd_dropins.UNITS}/{name}/{systemd_dropins.FILE}" for name in systemd_dropins.folders(begin)
+    )
+    if mounted:
+        remedy = f"{first} and {second} are installed"
+        if not view.refuted:
+            return Verdict("Unknown", "AwaitingEvidence", f"{remedy}; no pod was seen to start at 0 yet")
+        remedy += ": look with `systemctl cat` at a pod's slice what overrides them"
+    else:
+        remedy = (
+            f"install {first} and {second} as `swapwarden agent --print-drop-ins={begin}` prints them,"
+            " or set agent.dropIns.mount in the chart"
+        )
+    if view.refuted:
+        return Verdict("False", "NotInForce", f"systemd writes no limit to pods' slices; {remedy}")
+    return Verdict("Unknown", "NoEvidence", f"no pod was seen at 0 before the agent wrote to it; {remedy}")
+
+
+def _strict_left(view: systemd_zero.View, failed: str) -> Verdict | None:
+    if failed:
+        return Verdict("False", "RemoveFailed", f"the drop-in files cannot be removed: {failed}")
+    if not view.held:
+        return None
+    more = f" and {len(view.held) - _NAMED} more" if len(view.held) > _NAMED else ""
+    return Verdict(
+        "False",
+        "ReloadNeeded",
+        f"systemd takes {len(view.held)} pods' slices back to 0 until it reads its units again: run `systemctl"
+        f" daemon-reload` on the node (remove {systemd_dropins.FILE} before where you installed it yourself):"
+        f" {', '.join(view.held[:_NAMED])}{more}",
+    )
+
+
+class Series:
     """One series for each condition: what it said before is no more."""
 
     def __init__(self) -> None:
         self._series: Final[dict[str, tuple[str, str]]] = {}
 
-    def tell(self, verdicts: Mapping[str, systemd_zero.Verdict]) -> None:
-        """These are all conditions, by type."""
+    def publish(self, verdicts: Mapping[str, Verdict]) -> None:
+        """Publish all conditions, by type."""
         now = {kind: (verdict.status, verdict.reason) for kind, verdict in verdicts.items()}
         for kind, said in list(self._series.items()):
             if now.get(kind) != said:

@@ -1,48 +1,56 @@
-"""The status of a NodeSwapState: conditions, deviations, and the patch from one status to the next. Pure."""
+"""Collects how things stand on the node, and makes the status of its NodeSwapState of that."""
 
 from __future__ import annotations
 
+import collections
+import contextlib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent.drift import systemd_zero
-from swapwarden.agent.inventory import layout
-from swapwarden.agent.node import diagnostics
-from swapwarden.agent.reconcile import problems
+from swapwarden.agent.desired import problems, resolve, spec
+from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.inventory import exposure, inventory, layout, records
+from swapwarden.agent.ledger import journal
+from swapwarden.agent.report import violations
 from swapwarden.api import names, state
-from swapwarden.api.conditions import REWRITTEN, AppliedReason, ConditionType
-from swapwarden.api.violations import ViolationReason
+from swapwarden.api.conditions import ConditionType
+from swapwarden.api.violations import FAILURES, ViolationReason
+from swapwarden.telemetry import metrics
 
-_FAILING: Final = {
-    ViolationReason.INTERNAL_ERROR: "met an unexpected error in the agent",
-    ViolationReason.WRITE_FAILED: "cannot be written",
-    ViolationReason.UNREADABLE: "cannot be listed",
-    ViolationReason.ACCESS_DENIED: "are closed to the agent by who runs in them",
-}
-_DEGRADING: Final = (ViolationReason.INTERNAL_ERROR, ViolationReason.WRITE_FAILED)
-"""Not what a container does to its own cgroup: whoever can run one could stop a profile's rollout by it. What cannot be
-listed makes the agent poll, which says why."""
-_ORDER: Final[dict[str, int]] = {reason: number for number, reason in enumerate(ViolationReason)}
-_MEANT: Final = frozenset({names.Problem.AUDIT, names.Problem.NO_EFFECT})
-"""Shortfalls of settings that are as whoever wrote the profile must have meant it."""
-_PASSING: Final = frozenset(
-    {names.Problem.NOT_FOUND, names.Problem.DRAINING, names.Problem.RELOAD_NEEDED, names.Problem.PENDING} | _MEANT
+AWAITING = metrics.gauge(
+    "swapwarden_agent_pods_awaiting_state",
+    "Pods that came and that no state says anything about yet; most get no swap until then.",
 )
-"""Shortfalls of settings with which a node is as good as others."""
+FAILING = metrics.gauge(
+    "swapwarden_agent_failing_cgroups",
+    "Cgroups that could not be brought to what the state says, by reason: InternalError, WriteFailed, Unreadable or"
+    " AccessDenied (docs/agent.md).",
+    labels=("reason",),
+)
+
+_ORDER: Final[dict[str, int]] = {reason: number for number, reason in enumerate(ViolationReason)}
 _ESSENTIAL: Final = ("pod", "container", "reason", "since")
 """Fields of a violation whose change is worth a write at once; so is that of its causes."""
 
 
-class Standing(NamedTuple):
+class Verdict(NamedTuple):
+    """A condition, less when it became so."""
+
+    status: str
+    reason: str
+    message: str
+
+
+class Snapshot(NamedTuple):
     """How things stand on the node."""
 
     root: str | None
     """The cgroup above all pods; None where there is none."""
     problem: layout.TreeError | None
     """Why there is none."""
-    polling: str
+    degraded: str
     """Why not everything can be watched; empty where everything is."""
     refused: str
     """Why the newest state was not taken; empty where it was."""
@@ -53,7 +61,7 @@ class Standing(NamedTuple):
     stated: bool
     """Whether any state is in force."""
     violations: Sequence[state.Violation]
-    to_put_back: int
+    to_restore: int
     """Files that still hold a value of ours and should not."""
     drifting: int
     """Pods that another writer raised above their value lately."""
@@ -73,7 +81,7 @@ class Standing(NamedTuple):
     """What a proposal would take from pods that use it now; None where there is none."""
     settings: Sequence[problems.SettingProblem] | None = None
     """Settings of the node that are not as its profile asks; None where there are none to be set or put back."""
-    guarantee: systemd_zero.Verdict | None = None
+    guarantee: Verdict | None = None
     """What is to be said of guarantee Strict; None where that is nothing."""
     unmet: Mapping[str, str] | None = None
     """What the profile requires and the node does not have, as the state says; None where nothing is required."""
@@ -85,109 +93,87 @@ class Standing(NamedTuple):
         return bool(exposed or self.drifting or self.others or self.lost)
 
 
-_Verdict = systemd_zero.Verdict
+def collect(
+    known: inventory.Inventory,
+    progress: records.Progress,
+    *,
+    cgroups: cgroupfs.Cgroups,
+    book: journal.Journal,
+    now: float,
+    guarantee: Verdict | None = None,
+    refused: str = "",
+) -> Snapshot:
+    """Return how things stand on the node, by what is recorded of its files. `now` is in monotonic seconds."""
+    current = progress.spec
+    audit = current is not None and current.mode is names.Mode.AUDIT
+    found: list[state.Violation | None] = []
+    unreported: list[str] = []
+    to_restore = drifting = unseen = contested = 0
+    for knob in known.knobs():
+        unseen += knob.unseen
+        contested += knob.yielded and not knob.is_inner
+        to_restore += knob.target is resolve.Handling.RESTORE and book.holds_ours(knob.path, knob.inode)
+        found.append(violations.of_file(knob, audit=audit))
+    for pod in known.pods.values():
+        drifting += pod.tally.drifting(now)
+        if pod.tally.recent(now) or pod.tally.has_unreported:
+            unreported += [pod.uid] * pod.tally.has_unreported
+            found.append(violations.of_exposure(pod))
+        # What has no container runs nothing: what is left of a deleted pod is nobody's concern.
+        if pod.containers and now - pod.since >= resolve.AWAIT_SECONDS and _awaits_entry(current, pod):
+            found.append(violations.of_silence(pod))
+    found += [violations.of_failure(each) for each in progress.failures]
+    return Snapshot(
+        root=None if known.root is None else known.root.path,
+        problem=progress.problem,
+        degraded=progress.degraded,
+        refused=refused,
+        mode=resolve.mode_of(current),
+        generation=0 if current is None else current.generation,
+        profile=None if current is None or not current.profile[0] else state.ProfileRef(*current.profile),
+        stated=current is not None,
+        violations=violations.once(each for each in found if each is not None),
+        to_restore=to_restore + progress.to_restore,
+        contested=contested,
+        unseen=unseen,
+        drifting=drifting,
+        untold=frozenset(unreported),
+        lost=progress.lost,
+        kubelet_swap=None if current is None else current.kubelet_swap,
+        settings=progress.settings,
+        others=progress.others,
+        cost=_cost(known, current, cgroups),
+        guarantee=guarantee,
+        unmet=None if current is None else current.unmet,
+    )
 
 
-def _compatible(standing: Standing, facts: state.Facts) -> _Verdict:
-    if facts.cgroup_version != 2:
-        return _Verdict("False", "NoCgroupV2", "swap limits need cgroup v2 at the agent's --cgroup-root")
-    if standing.problem is not None and standing.problem.reason == "NoSwapController":
-        return _Verdict("False", standing.problem.reason, str(standing.problem))
-    if standing.root is None:
-        reason = "Searching" if standing.problem is None else standing.problem.reason
-        return _Verdict("Unknown", reason, str(standing.problem or "looking for the cgroups of pods"))
-    return _Verdict("True", ConditionType.COMPATIBLE, f"pods are below /{standing.root}")
+def _awaits_entry(current: spec.NodeSpec | None, pod: records.Pod) -> bool:
+    return resolve.awaits_entry(current, pod.uid, origin=pod.origin, last=pod.last)
 
 
-def _applied(standing: Standing, compatible: _Verdict) -> _Verdict:  # noqa: PLR0911 a table, one line per row
-    if compatible.status != "True":
-        return _Verdict(
-            "False",
-            AppliedReason.INCOMPATIBLE if compatible.status == "False" else AppliedReason.NO_POD_TREE,
-            compatible.message,
-        )
-    if not standing.stated:
-        return _Verdict("Unknown", ViolationReason.AWAITING_STATE, "no state has arrived yet")
-    failing = _failing(standing)
-    # Where nothing is to be written, a cgroup that its owner keeps the agent out of is in nobody's way: what a value of
-    # the agent's is left in counts as that.
-    if failing is not None and (standing.mode is names.Mode.ENFORCE or failing.reason != ViolationReason.ACCESS_DENIED):
-        return failing
-    if standing.unseen:
-        message = f"{standing.unseen} cgroups have not been seen to hold what the spec says yet"
-        return _Verdict("False", AppliedReason.RECONCILING, message)
-    if standing.mode is not names.Mode.ENFORCE and standing.to_put_back:
-        return _Verdict("False", AppliedReason.RESTORING, f"{standing.to_put_back} files still hold a value of ours")
-    if standing.mode is names.Mode.RESTORE:
-        return _Verdict("True", AppliedReason.RESTORED, "all cgroups hold what they held before")
-    if standing.mode is names.Mode.AUDIT:
-        return _Verdict("True", ViolationReason.AUDIT, "nothing is written; violations lists what would be")
-    draining = sum(violation.reason == ViolationReason.DRAINING for violation in standing.violations)
-    if draining:
-        return _Verdict("False", ViolationReason.DRAINING, f"{draining} cgroups have more swap in use than wanted")
-    yielded = sum(violation.reason == ViolationReason.YIELDED for violation in standing.violations)
-    if yielded:
-        return _Verdict(
-            "False",
-            ViolationReason.YIELDED,
-            f"{yielded} cgroups hold less than wanted: another writer keeps lowering them",
-        )
-    return _Verdict("True", AppliedReason.AS_SPECIFIED, "all cgroups hold what the spec says")
+def _cost(known: inventory.Inventory, current: spec.NodeSpec | None, cgroups: cgroupfs.Cgroups) -> state.Cost | None:
+    """Return what a proposal would take from pods that use it now; None where there is none."""
+    if current is None or current.proposal is None:
+        return None
+    proposal = current.proposal
+    over = []
+    for pod in known.pods.values():
+        if pod.uid in proposal.pods:
+            with contextlib.suppress(cgroupfs.CgroupError):  # where it matters, its file's own failure says why
+                over.append(cgroups.in_use(pod.path) - proposal.pods[pod.uid])
+    taken = [each for each in over if each > 0]
+    return state.Cost(state.ProfileRef(proposal.profile, proposal.generation), len(taken), sum(taken))
 
 
-def _failing(standing: Standing) -> _Verdict | None:
-    """What keeps cgroups from their values, the worst first; None where nothing does."""
-    for reason, what in _FAILING.items():
-        failed = sum(violation.reason == reason for violation in standing.violations)
-        if failed:
-            return _Verdict("False", reason, f"{failed} cgroups {what}; violations says why")
-    return None
-
-
-def _degraded(standing: Standing) -> _Verdict:
-    if standing.refused:
-        return _Verdict("True", "StateRefused", standing.refused)
-    for reason in _DEGRADING:
-        failed = [violation.message for violation in standing.violations if violation.reason == reason]
-        if failed:
-            return _Verdict("True", reason, f"{len(failed)} cgroups {_FAILING[reason]}; the first: {failed[0]}")
-    failing = [short for short in standing.settings or () if short.reason not in _PASSING]
-    if failing:
-        return _Verdict("True", ConditionType.NODE_SETTINGS, _settings(failing).message)
-    if standing.polling:
-        return _Verdict("True", "Polling", standing.polling)
-    return _Verdict("False", "AsExpected", "")
-
-
-def _drift(standing: Standing) -> _Verdict:
-    if standing.contested:
-        reason: str = ViolationReason.YIELDED
-        message = f"{standing.contested} cgroups are left to another writer, who keeps lowering them"
-    elif standing.drifting or standing.others:
-        # What systemd writes passes; who else writes does not go away by itself.
-        reason = "OtherWriter" if standing.others else REWRITTEN
-        drifting = f"{standing.drifting} running pods were above their value lately; repaired"
-        message = drifting if standing.drifting else "values were written over lately; repaired"
-    else:
-        return _Verdict("False", "Quiet", "")
-    return _Verdict("True", reason, f"{message}; {standing.others}" if standing.others else message)
-
-
-def _settings(shortfalls: Sequence[problems.SettingProblem]) -> _Verdict:
-    if not shortfalls:
-        return _Verdict("True", "AsSpecified", "the node's settings are as the spec says")
-    order = list(names.Problem)
-    worst = sorted(shortfalls, key=lambda short: order.index(short.reason))
-    message = "; ".join(f"{short.name}: {short.message}" for short in worst)
-    if worst[0].reason is names.Problem.PENDING:
-        return _Verdict("Unknown", worst[0].reason, message)
-    return _Verdict("True" if worst[0].reason in _MEANT else "False", worst[0].reason, message)
-
-
-def _requirements(unmet: Mapping[str, str]) -> _Verdict:
-    if not unmet:
-        return _Verdict("True", "AllMet", "the node has what its profile requires")
-    return _Verdict("False", "RequirementUnmet", "; ".join(f"{name}: {found}" for name, found in unmet.items()))
+def publish(known: inventory.Inventory, progress: records.Progress) -> None:
+    """Set the metrics of all pods, also where there is no status to be written."""
+    AWAITING.set(sum(_awaits_entry(progress.spec, pod) for pod in known.pods.values()))
+    failing = collections.Counter(knob.reason for knob in known.knobs() if knob.failed)
+    failing.update(each.reason for each in progress.failures)
+    for reason in FAILURES:
+        FAILING.set(failing[reason], reason.value)
+    exposure.flush()
 
 
 def _rank(violation: state.Violation, untold: Container[str]) -> tuple[int, bool, int, str, str]:
@@ -201,32 +187,14 @@ def _rank(violation: state.Violation, untold: Container[str]) -> tuple[int, bool
     return order, within, -violation.exposed_milliseconds, violation.pod, violation.container
 
 
-def verdicts(
-    standing: Standing, facts: state.Facts, found: Iterable[diagnostics.Diagnostic] = ()
-) -> Mapping[str, systemd_zero.Verdict]:
-    """What the conditions say of `standing`, by their types; `found` are conditions only while they are true."""
-    compatible = _compatible(standing, facts)
-    said: dict[str, systemd_zero.Verdict] = {
-        ConditionType.COMPATIBLE: compatible,
-        ConditionType.APPLIED: _applied(standing, compatible),
-        ConditionType.DEGRADED: _degraded(standing),
-        ConditionType.DRIFT: _drift(standing),
-        **({} if standing.guarantee is None else {ConditionType.STRICT: standing.guarantee}),
-        **({} if standing.unmet is None else {ConditionType.REQUIREMENTS_MET: _requirements(standing.unmet)}),
-    }
-    if standing.settings is not None:
-        said[ConditionType.NODE_SETTINGS] = _settings(standing.settings)
-    return said | {each.kind: _Verdict("True", each.reason, f"{each.message}; {each.remedy}") for each in found}
-
-
 def build(
-    standing: Standing,
+    snapshot: Snapshot,
     facts: state.Facts,
+    verdicts: Mapping[str, Verdict],
     previous: Iterable[Mapping[str, Any]],
     now: str,
-    found: Iterable[diagnostics.Diagnostic] = (),
 ) -> state.StateStatus:
-    """The status that tells of `standing`, and of what was `found`.
+    """Return the status that reports a snapshot, with the conditions' verdicts by type.
 
     `previous` are the conditions of the status before, `now` is RFC 3339.
 
@@ -244,19 +212,19 @@ def build(
             verdict.message[:1024],
             since.get((kind, verdict.status)) or now,
             # The others are not about the spec; with it they would be written with every change of the spec.
-            standing.generation if kind == ConditionType.APPLIED else 0,
+            snapshot.generation if kind == ConditionType.APPLIED else 0,
         )
-        for kind, verdict in verdicts(standing, facts, found).items()
+        for kind, verdict in verdicts.items()
     ]
-    ranked = sorted(standing.violations, key=lambda each: _rank(each, standing.untold))
+    ranked = sorted(snapshot.violations, key=lambda each: _rank(each, snapshot.untold))
     return state.StateStatus(
-        observed_generation=standing.generation,
-        profile=standing.profile,
+        observed_generation=snapshot.generation,
+        profile=snapshot.profile,
         facts=facts,
         conditions=conditions,
         violations=ranked[: state.MAX_VIOLATIONS],
         violations_omitted=max(0, len(ranked) - state.MAX_VIOLATIONS),
-        proposal=standing.cost,
+        proposal=snapshot.cost,
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.agent import turns
 from swapwarden.agent.desired import state_watch
 from swapwarden.agent.report import status
 from swapwarden.api import merge, state
@@ -62,7 +61,7 @@ class StatusWriter:
         self,
         api: client.Client,
         node: str,
-        build: Callable[[list[Mapping[str, Any]]], turns.Steps[dict[str, Any]]],
+        build: Callable[[list[Mapping[str, Any]]], dict[str, Any]],
         stands: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
         """`stands` is called with what was built once the API server has it."""
@@ -128,7 +127,7 @@ class StatusWriter:
             self._changed.clear()
             self._looked = time.monotonic()
             try:
-                wanted = await self._next()
+                wanted = self._next()
             except Exception:
                 self._changed.set()  # for who goes on after it
                 raise
@@ -142,13 +141,11 @@ class StatusWriter:
             else:
                 self._wrote_all(wanted, overtaken=findings != self._findings)
 
-    async def _next(self) -> dict[str, Any] | None:
+    def _next(self) -> dict[str, Any] | None:
         """The status to write now; None where there is nothing to write, or not yet."""
         if self._written is None:
             return None
-        wanted = await turns.share(self._build(self._written.get("conditions", [])))
-        if self._written is None:  # by now
-            return None
+        wanted = self._build(self._written.get("conditions", []))
         if not self._certain:
             return wanted
         if wanted == self._written:

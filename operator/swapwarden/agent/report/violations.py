@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from swapwarden.agent.desired import resolve
 from swapwarden.agent.host import values
 from swapwarden.agent.inventory import records
-from swapwarden.agent.reconcile import trouble
 from swapwarden.api import state
 from swapwarden.api.violations import FAILURES, ViolationReason
 
@@ -46,10 +45,10 @@ def _draining(knob: records.Knob) -> str:
     return f"{max(0, left)} bytes more than wanted are in use; they can grow little, and fall as pages are touched"
 
 
-def of_trouble(pod: str, container: str, failed: trouble.Trouble) -> state.Violation:
-    """A cgroup that could not be looked at."""
-    reason = ViolationReason.INTERNAL_ERROR if failed.reason is None else failed.reason
-    return state.Violation(pod=pod[:128], reason=reason, container=container, message=failed.message[:512])
+def of_failure(failed: records.KeyFailure) -> state.Violation:
+    """Return the violation of a cgroup that could not be reconciled."""
+    message = failed.message[:512]
+    return state.Violation(pod=failed.pod[:128], reason=failed.reason, container=failed.container, message=message)
 
 
 def of_exposure(pod: records.Pod) -> state.Violation:
@@ -95,3 +94,12 @@ def once(violations: Iterable[state.Violation]) -> list[state.Violation]:
             told.add((each.reason, *whose))
             found.append(each)
     return found
+
+
+def acknowledge(known: Iterable[records.Pod], reported: Iterable[Mapping[str, Any]]) -> bool:
+    """Note which exposures the API server has, with their causes; return whether they make room for others."""
+    sums = {each.get("pod"): each.get("swapBytes", 0) for each in reported if each.get("causes")}
+    news = [pod for pod in known if sums.get(pod.uid, 0) > pod.tally.reported]
+    for pod in news:
+        pod.tally.reported = sums[pod.uid]
+    return bool(news)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import pathlib
@@ -16,10 +17,11 @@ from swapwarden.agent.drift import attribution
 from swapwarden.agent.host import values, watches
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.reconcile import reconciler
+from swapwarden.agent.report import violations
 from swapwarden.api import names
 from swapwarden.api import state as state_api
 
-from tests.unit.agent.agent_node import MIB, Node, compare, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, snapshot, state, until
 from tests.unit.agent.cgroup_tree import container_id, swap_max, write
 
 Cause = names.Cause
@@ -95,12 +97,12 @@ async def running(node: Node, count: int, limit: int = 0) -> list[pathlib.Path]:
 
 
 def exposed(agent: reconciler.Enforcer) -> list[state_api.Violation]:
-    return [each for each in agent.standing().violations if each.reason == "Exposed"]
+    return [each for each in snapshot(agent).violations if each.reason == "Exposed"]
 
 
 def causes(node: Node, pod: pathlib.Path) -> list[names.Cause]:
     assert node.enforcer is not None
-    listed = {each.pod: each.causes for each in node.enforcer.standing().violations if each.reason == "Exposed"}
+    listed = {each.pod: each.causes for each in snapshot(node.enforcer).violations if each.reason == "Exposed"}
     return listed.get(node.known(pod).uid, [])
 
 
@@ -142,7 +144,7 @@ async def test_a_pod_that_starts(plain: Node) -> None:
     counted = Counted()
     write(pod, "max")
     await until(lambda: counted() == {Cause.START: 1})
-    assert agent.standing().violations == []
+    assert snapshot(agent).violations == []
 
 
 async def test_a_reload_writes_to_each_unit(plain: Node) -> None:
@@ -164,7 +166,7 @@ async def running_free(node: Node, first: int, count: int) -> list[pathlib.Path]
     made = [node.tree.pod(number) for number in numbers]
     for pod in made:
         node.tree.container(pod, f"app of {pod.name}")
-    await until(lambda: all(str(pod.relative_to(node.tree.root)) in node.enforcer._inventory.pods for pod in made))  # type: ignore[union-attr] # started
+    await until(lambda: all(str(pod.relative_to(node.tree.root)) in node.enforcer.inventory.pods for pod in made))  # type: ignore[union-attr] # started
     await until(lambda: all(node.known(pod).containers for pod in made))
     node.later += 3600
     return made
@@ -254,7 +256,7 @@ async def test_wasp_agent_is_named_where_it_writes_the_number_that_systemd_holds
         await until(lambda times=times: counted() == {Cause.UNIT_VALUE: times})  # type: ignore[misc] # mypy sees no type for the default
         assert swap_max(app) == "4096"
         plain.later += 20
-    assert "wasp-agent" in agent.standing().others
+    assert "wasp-agent" in snapshot(agent).others
 
 
 async def test_what_was_written_over_while_no_agent_ran(plain: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -273,7 +275,7 @@ async def test_what_was_written_over_while_no_agent_ran(plain: Node, caplog: pyt
     assert counted() == {Cause.AGENT_DOWN: 1}
     (line,) = (vars(each) for each in caplog.records if each.name == attribution.__name__)
     assert (line["cause"], line["cgroup"], line["found"]) == ("AgentDown", f"/{plain.known(pod).knob.path}", "max")
-    listed = {each.pod: each for each in agent.standing().violations if each.reason == "Exposed"}
+    listed = {each.pod: each for each in snapshot(agent).violations if each.reason == "Exposed"}
     exposed = [listed[plain.known(each).uid] for each in (pod, appeared)]
     assert len(listed) == 2
     assert [each.causes for each in exposed] == [[Cause.AGENT_DOWN]] * 2
@@ -310,17 +312,17 @@ async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node, fu
         write(each, "max")
     await until(lambda: all(causes(plain, each) for each in (pod, other)))
     uid = plain.known(pod).uid
-    assert agent.standing().untold == {uid}
+    assert snapshot(agent).untold == {uid}
     assert (swap_max(pod) != "0") == full
     plain.later += exposure.RECENT_SECONDS
     (violation,) = exposed(agent)
     assert (violation.swap_bytes, violation.wanted) == (MIB, "0")
     told = [{"pod": uid, "swapBytes": MIB, "causes": ["UnitValue"], "since": violation.since}]
     for incomplete in ([], [{**told[0], "causes": []}], [{**told[0], "swapBytes": MIB - 1}]):
-        agent.told(incomplete)
-        assert agent.standing().untold == {uid}
-    agent.told(told)
-    assert agent.standing().untold == set()
+        violations.acknowledge(agent.known, incomplete)
+        assert snapshot(agent).untold == {uid}
+    violations.acknowledge(agent.known, told)
+    assert snapshot(agent).untold == set()
     assert exposed(agent) == []
 
 
@@ -337,11 +339,11 @@ async def test_what_was_taken_is_told_by_its_own_cause(plain: Node) -> None:
     await until(lambda: plain.known(pod).tally.grown == MIB)
     (before,) = exposed(agent)
     assert (before.exposures, before.causes, before.swap_bytes) == (2, [Cause.UNIT_VALUE], 0)
-    assert agent.standing().untold == set()
+    assert snapshot(agent).untold == set()
     await until(lambda: Cause.OTHER_WRITER in causes(plain, pod))
     (after,) = exposed(agent)
     assert after.swap_bytes == MIB
-    assert agent.standing().untold == {after.pod}
+    assert snapshot(agent).untold == {after.pod}
 
 
 @pytest.mark.parametrize("first", ["pod", "container"])
@@ -383,7 +385,7 @@ async def test_sums_say_since_when_they_count(plain: Node) -> None:
         assert plain.enforcer is not None
         write(pod, "max")
         await until(lambda: causes(plain, pod) != [])
-        (violation,) = plain.enforcer.standing().violations
+        (violation,) = snapshot(plain.enforcer).violations
         return violation
 
     (pod,) = await running(plain, 1)
@@ -419,7 +421,7 @@ async def test_what_drains_while_no_agent_runs_was_not_exposed(plain: Node) -> N
     write(pod, "0", "memory.swap.current")
     agent = plain.start(state({1: 0}), away=0.0)
     assert swap_max(pod) == "0"
-    assert agent.standing().violations == []
+    assert snapshot(agent).violations == []
 
 
 async def test_pods_that_come_with_their_tree_ran_since_there_was_none_at_most(plain: Node) -> None:
@@ -571,3 +573,26 @@ def test_of_many_times_few_are_kept_and_none_is_left_out(found: list[tuple[int, 
 
 def test_a_knob_that_was_never_looked_at() -> None:
     assert not records.Knob("a", 1, None).settled
+
+
+async def test_causes_are_found_one_at_a_time(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attribution, "MOMENT_SECONDS", 0.05)
+    count = 12
+    agent = plain.start()
+    agent.apply(state(dict.fromkeys(range(count), 0)))
+    made = [await plain.run(number, "app") for number in range(count)]
+    await until(lambda: all(swap_max(pod) == "0" for pod in made))
+
+    def told() -> int:
+        return sum(bool(each.tally.causes) for each in agent.known)
+
+    for pod in made:
+        write(pod, str(5 * MIB))
+    steps = {0}
+
+    for _ in range(10**6):
+        steps.add(told())
+        if count in steps:
+            break
+        await asyncio.sleep(0)
+    assert steps == set(range(count + 1))

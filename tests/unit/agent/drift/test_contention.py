@@ -10,7 +10,7 @@ from swapwarden.agent.drift import attribution, contention
 from swapwarden.agent.host import values
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, reasons, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, reasons, snapshot, state, until
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 
@@ -53,7 +53,7 @@ async def test_a_value_that_is_lowered_all_the_time_is_left(plain: Node, caplog:
     write(pod, "max")
     await until(lambda: swap_max(pod) == wanted)
     write(pod, "8192")
-    await until(lambda: [each.found for each in agent.standing().violations if each.reason == "Yielded"] == ["8192"])
+    await until(lambda: [each.found for each in snapshot(agent).violations if each.reason == "Yielded"] == ["8192"])
     # After an hour there is another try.
     plain.later += contention.YIELD_SECONDS
     compare(agent)
@@ -82,7 +82,7 @@ async def test_another_wish_of_the_state_is_tried(plain: Node) -> None:
     assert swap_max(pod) == str(32 * MIB)
     agent.apply(state({1: 32 * MIB}, mode=names.Mode.RESTORE, generation=4))
     # 4096 is what another writer last gave it.
-    assert (swap_max(pod), agent.standing().to_put_back) == ("4096", 0)
+    assert (swap_max(pod), snapshot(agent).to_restore) == ("4096", 0)
 
 
 async def test_who_raises_is_never_left_alone(node: Node) -> None:
@@ -132,13 +132,13 @@ async def test_the_limit_of_all_pods_can_be_fought_over_too(plain: Node) -> None
     agent.apply(state(kubepods=512 * MIB))
     await attack(plain.tree.kubepods, "4096", str(512 * MIB), contention.ROUNDS + 1)
     await until(lambda: reasons(agent) == ["Yielded"])
-    assert [each.pod for each in agent.standing().violations] == ["kubepods"]
+    assert [each.pod for each in snapshot(agent).violations] == ["kubepods"]
 
 
 async def test_who_it_is_is_told(plain: Node) -> None:
     pod = await started(plain)
     agent = plain.enforcer
     assert agent is not None
-    assert agent.standing().others == ""
+    assert snapshot(agent).others == ""
     write(pod, "4096")
-    await until(lambda: agent.standing().others == "another writer gives a number of bytes to pods")
+    await until(lambda: snapshot(agent).others == "another writer gives a number of bytes to pods")

@@ -8,9 +8,10 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import values
+from swapwarden.agent.report import conditions
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, reasons, state, until
+from tests.unit.agent.agent_node import MIB, Node, reasons, snapshot, state, until
 from tests.unit.agent.cgroup_tree import FILES, swap_max, uid, write
 
 
@@ -25,7 +26,7 @@ def born(node: Node, number: int, qos: str = "burstable", value: str = "0") -> p
 
 def told(node: Node, *, mounted: bool = False, failed: str = "") -> tuple[str, str] | None:
     assert node.enforcer is not None
-    found = systemd_zero.verdict(node.enforcer.evidence, mounted=mounted, failed=failed)
+    found = conditions.strict(node.enforcer.evidence, mounted=mounted, failed=failed)
     return None if found is None else found[:2]
 
 
@@ -86,7 +87,7 @@ async def test_without_evidence_it_is_not_reported(plain: Node) -> None:
     await until(lambda: swap_max(pod) == "0")
     # The agent wrote that itself.
     assert told(plain) == ("Unknown", "NoEvidence")
-    message = systemd_zero.verdict(agent.evidence, mounted=False, failed="")
+    message = conditions.strict(agent.evidence, mounted=False, failed="")
     assert message is not None
     assert "/etc/systemd/system/kubepods-besteffort-.slice.d/50-swapwarden.conf" in message.message
     assert "--print-drop-ins=kubepods" in message.message
@@ -107,7 +108,7 @@ async def test_a_pod_whose_files_come_late_is_looked_at_then(plain: Node) -> Non
     path.mkdir()
     agent = plain.enforcer
     assert agent is not None
-    await until(lambda: bool(agent._inventory.pods))
+    await until(lambda: bool(agent.inventory.pods))
     for name, text in FILES.items():
         (path / f".{name}").write_text("0\n" if name == "memory.swap.max" else text)
         (path / f".{name}").rename(path / name)
@@ -211,7 +212,7 @@ async def test_older_pods_are_counted_until_a_reload(plain: Node) -> None:
     agent.apply(asked({1: 0, 2: MIB}))
     born(plain, 3)
     await until(lambda: told(plain) == ("True", "OlderPods"))
-    verdict = systemd_zero.verdict(agent.evidence, mounted=True, failed="")
+    verdict = conditions.strict(agent.evidence, mounted=True, failed="")
     assert verdict is not None
     assert "2 of 3 have not been seen at 0" in verdict.message
     write(older, "max")  # as systemd does at a resize: it has not read the files for this one
@@ -270,7 +271,7 @@ async def test_restore_gives_back_what_there_would_be_without_the_files(plain: N
     await until(lambda: swap_max(pod) == values.render(limit))
     agent.apply(state(mode=names.Mode.RESTORE, generation=2))
     assert swap_max(pod) == "max"
-    assert agent.standing().to_put_back == 0
+    assert snapshot(agent).to_restore == 0
     assert told(plain) == ("False", "ReloadNeeded")
     # What systemd has loaded holds until a reload, and is left as it is.
     write(pod, "0")
@@ -287,7 +288,7 @@ async def test_a_profile_back_to_standard_names_the_slices_to_reload(plain: Node
     pods = [born(plain, number) for number in range(12)]
     await until(lambda: len(held(plain)) == 12)
     agent.apply(state(dict.fromkeys(range(12), MIB), generation=2))
-    verdict = systemd_zero.verdict(agent.evidence, mounted=True, failed="")
+    verdict = conditions.strict(agent.evidence, mounted=True, failed="")
     assert verdict is not None
     assert verdict.reason == "ReloadNeeded"
     assert verdict.message.endswith("and 4 more")

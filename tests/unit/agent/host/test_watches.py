@@ -11,7 +11,7 @@ from swapwarden.agent.host import inotify, watches
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, snapshot, state, until
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 QUEUE = int(pathlib.Path("/proc/sys/fs/inotify/max_queued_events").read_text(encoding="ascii"))
@@ -26,7 +26,7 @@ async def test_watches_and_descriptors_stay_flat(plain: Node) -> None:
         plain.tree.container(pod, "app")
         await until(lambda pod=pod: swap_max(pod) == "0")  # type: ignore[misc] # mypy sees no type for the default
         plain.tree.remove(pod)
-    await until(lambda: not agent._inventory.pods)
+    await until(lambda: not agent.inventory.pods)
     assert len(agent._watches._owners) == watches
     assert len(os.listdir("/proc/self/fd")) == files  # noqa: PTH208 as above
     assert list(plain.journal.paths()) == []
@@ -42,7 +42,7 @@ async def test_lost_events_are_made_up_for(plain: Node) -> None:
     plain.lose_events()
     compare(agent)
     assert [swap_max(changed), swap_max(new)] == ["0", "0"]
-    assert len(agent._inventory.pods) == 2
+    assert len(agent.inventory.pods) == 2
 
 
 async def test_without_inotify_it_polls_and_says_so(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ async def test_without_inotify_it_polls_and_says_so(plain: Node, monkeypatch: py
     await until(lambda: agent.root is not None)
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
-    assert "max_user_instances" in agent.standing().polling
+    assert "max_user_instances" in snapshot(agent).degraded
 
 
 async def test_watches_that_run_out_are_made_up_for_by_polling(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,10 +72,10 @@ async def test_watches_that_run_out_are_made_up_for_by_polling(plain: Node, monk
         short.setattr(agent._watches._notify, "add", refuse)
         pod = plain.tree.pod(1)
         await until(lambda: swap_max(pod) == "0")
-        assert "max_user_watches" in agent.standing().polling
+        assert "max_user_watches" in snapshot(agent).degraded
         write(pod, "max")
         await until(lambda: swap_max(pod) == "0")
-    await until(lambda: not agent.standing().polling)
+    await until(lambda: not snapshot(agent).degraded)
     write(pod, "max")
     await until(lambda: swap_max(pod) == "0")
 
@@ -88,8 +88,8 @@ async def test_an_inotify_instance_that_is_free_again_is_taken(plain: Node, monk
     with monkeypatch.context() as short:
         short.setattr(inotify, "Inotify", refuse)
         agent = plain.start()
-        assert "max_user_instances" in agent.standing().polling
-    await until(lambda: not agent.standing().polling)
+        assert "max_user_instances" in snapshot(agent).degraded
+    await until(lambda: not snapshot(agent).degraded)
     monkeypatch.setattr(agent, "resync", lambda: None)
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
@@ -107,8 +107,8 @@ async def test_a_refusal_that_is_not_for_want_of_watches_names_the_path(
     monkeypatch.setattr(agent._watches._notify, "add", refuse)
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
-    assert "Permission denied" in agent.standing().polling
-    assert str(plain.tree.root) in agent.standing().polling
+    assert "Permission denied" in snapshot(agent).degraded
+    assert str(plain.tree.root) in snapshot(agent).degraded
 
 
 async def test_events_that_the_kernel_drops_are_made_up_for(plain: Node) -> None:
@@ -117,7 +117,7 @@ async def test_events_that_the_kernel_drops_are_made_up_for(plain: Node) -> None
     first, second = plain.tree.pod(1), plain.tree.pod(2)
     await until(lambda: [swap_max(pod) for pod in (first, second)] == ["0", "0"])
     overflows = reconciler.OVERFLOWS.value()
-    assert agent.standing().lost == 0
+    assert snapshot(agent).lost == 0
     for times in (1, 2):
         for _ in range(QUEUE // 2 + 1):  # of two files in turn: events that are alike and follow each other become one
             for pod in (first, second):
@@ -125,10 +125,10 @@ async def test_events_that_the_kernel_drops_are_made_up_for(plain: Node) -> None
         third = plain.tree.pod(2 + times)
         await until(lambda times=times: reconciler.OVERFLOWS.value() == overflows + times)  # type: ignore[misc] # as above
         await until(lambda pod=third: [swap_max(each) for each in (first, second, pod)] == ["0", "0", "0"])  # type: ignore[misc] # as above
-        assert agent.standing().lost == times
-    assert agent.standing().polling == ""
+        assert snapshot(agent).lost == times
+    assert snapshot(agent).degraded == ""
     plain.later += reconciler.LOST_SECONDS
-    assert agent.standing().lost == 0
+    assert snapshot(agent).lost == 0
 
 
 async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgotten(
@@ -149,10 +149,10 @@ async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgot
         short.setattr("swapwarden.agent.host.cgroupfs.os.scandir", full)
         late = plain.tree.pod(2)
         await until(lambda: watches.SHORTFALLS.value("unreadable") > shortfalls + 1)
-        assert "Too many open files" in agent.standing().polling
+        assert "Too many open files" in snapshot(agent).degraded
         assert list(plain.known(pod).containers) == [app.name]
     await until(lambda: swap_max(late) == "0")
-    await until(lambda: not agent.standing().polling)
+    await until(lambda: not snapshot(agent).degraded)
     agent.apply(state({}, mode=names.Mode.RESTORE))
     assert [swap_max(path) for path in (pod, app, late)] == [str(8 * MIB), "max", "max"]
 
@@ -186,9 +186,9 @@ async def test_pods_that_were_there_before_are_left_alone_also_where_the_first_l
     with monkeypatch.context() as short:
         short.setattr("swapwarden.agent.host.cgroupfs.os.scandir", full)
         agent = plain.start()
-        assert agent._inventory.pods == {}
-        assert "Too many open files" in agent.standing().polling
-    await until(lambda: not agent.standing().polling)
+        assert agent.inventory.pods == {}
+        assert "Too many open files" in snapshot(agent).degraded
+    await until(lambda: not snapshot(agent).degraded)
     after = plain.tree.pod(2)
     await until(lambda: swap_max(after) == "0")
     assert swap_max(before) == "max"
@@ -203,6 +203,6 @@ async def test_a_pod_that_goes_while_it_is_read_is_gone(plain: Node, monkeypatch
         stale.setattr(plain.cgroups, "inode", lambda path: knob.inode if path == knob.path else real(path))
         plain.tree.remove(pod)
         compare(agent)
-        assert agent.standing().polling == ""
+        assert snapshot(agent).degraded == ""
     compare(agent)
-    assert agent._inventory.pods == {}
+    assert agent.inventory.pods == {}

@@ -11,7 +11,7 @@ from swapwarden.agent.host import inotify, values, watches
 from swapwarden.agent.reconcile import worklist
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, snapshot, state, until
 from tests.unit.agent.cgroup_tree import swap_max
 
 
@@ -69,9 +69,9 @@ async def test_a_pod_that_goes_while_being_written_is_no_failure(plain: Node) ->
         plain.tree.pod(number)
         await asyncio.sleep(0)
         plain.tree.remove(plain.tree.pod_path(number))
-    await until(lambda: not agent._inventory.pods)
+    await until(lambda: not agent.inventory.pods)
     compare(agent)
-    assert agent.standing().violations == []
+    assert snapshot(agent).violations == []
 
 
 @pytest.mark.parametrize("level", [False, True])
@@ -94,13 +94,13 @@ async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_l
     anew = plain.known(pod)
     assert anew.knob.inode != before
     told: list[str] = []
-    real = agent._inventory.look
+    real = agent.inventory.look
 
     def look(owner: watches.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
         told.append(name)
         real(owner, name, origin, mark)
 
-    monkeypatch.setattr(agent._inventory, "look", look)
+    monkeypatch.setattr(agent.inventory, "look", look)
     await until(lambda: path.name in told)  # its end, and its beginning
     assert plain.known(pod) is anew
     agent.apply(state({1: 0}, mode=names.Mode.RESTORE, generation=2))
@@ -162,7 +162,7 @@ async def test_watches_are_ended_by_hand(plain: Node) -> None:
     await until(lambda: plain.known(pod).containers == {})
     assert len(agent._watches._owners) == before + 2
     pod.rename(plain.tree.root / "pod")
-    await until(lambda: not agent._inventory.pods)
+    await until(lambda: not agent.inventory.pods)
     assert len(agent._watches._owners) == before
     plain.tree.level("burstable").rename(plain.tree.root / "level")
     await until(lambda: len(agent._watches._owners) == before - 1)
@@ -171,7 +171,7 @@ async def test_watches_are_ended_by_hand(plain: Node) -> None:
 async def test_the_tree_may_come_later_and_may_go(plain: Node) -> None:
     plain.tree.remove(plain.tree.kubepods)
     agent = plain.start()
-    problem = agent.standing().problem
+    problem = snapshot(agent).problem
     assert problem is not None
     assert problem.reason == "NoPodTree"
     plain.tree.group(plain.tree.kubepods)
@@ -179,14 +179,14 @@ async def test_the_tree_may_come_later_and_may_go(plain: Node) -> None:
     await until(lambda: swap_max(pod) == "0")
     plain.tree.remove(plain.tree.kubepods)
     await until(lambda: agent.root is None)
-    assert agent._inventory.pods == {}
+    assert agent.inventory.pods == {}
 
 
 async def test_pods_of_a_tree_that_was_ambiguous_at_first_were_there_before(plain: Node) -> None:
     pod = plain.tree.pod(1)
     other = plain.tree.group(plain.tree.root / "other" / "kubepods")
     agent = plain.start()
-    problem = agent.standing().problem
+    problem = snapshot(agent).problem
     assert problem is not None
     assert problem.reason == "AmbiguousTree"
     plain.tree.remove(other)

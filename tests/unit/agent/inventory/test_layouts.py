@@ -14,7 +14,7 @@ from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, until
+from tests.unit.agent.agent_node import MIB, Node, compare, snapshot, until
 from tests.unit.agent.cgroup_tree import swap_max
 
 BURSTABLE = "2f1c0a77-93d4-4c5e-8b0e-5d1f6f0a9e01"
@@ -178,7 +178,7 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
     await until(lambda: written(plain) == expected)
     assert agent.root == layout.root
     # Pods that ran before the agent were above their values until now; nothing else is wrong.
-    assert {violation.reason for violation in agent.standing().violations} <= {"Exposed"}
+    assert {violation.reason for violation in snapshot(agent).violations} <= {"Exposed"}
 
 
 async def test_what_is_left_of_a_deleted_pod_gets_0_and_nobody_is_told(plain: Node) -> None:
@@ -188,5 +188,5 @@ async def test_what_is_left_of_a_deleted_pod_gets_0_and_nobody_is_told(plain: No
     assert plain.enforcer is not None
     await until(lambda: [swap_max(pod) for pod in (left, runs)] == ["0", "0"])
     plain.later = 60.0
-    silent = [violation.pod for violation in plain.enforcer.standing().violations]
+    silent = [violation.pod for violation in snapshot(plain.enforcer).violations]
     assert silent == [plain.known(runs).uid]

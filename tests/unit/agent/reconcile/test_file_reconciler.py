@@ -10,7 +10,7 @@ from swapwarden.agent.host import cgroupfs, values
 from swapwarden.agent.reconcile import file_reconciler
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, reasons, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, reasons, snapshot, state, until
 from tests.unit.agent.cgroup_tree import swap_max, uid, write
 
 
@@ -55,7 +55,7 @@ async def test_each_of_1000_exposures_is_counted(plain: Node) -> None:
     for _ in range(1000):
         write(pod, "max")
         await until(lambda: swap_max(pod) == "0")
-    (violation,) = agent.standing().violations
+    (violation,) = snapshot(agent).violations
     assert (violation.reason, violation.exposures) == ("Exposed", 1000)
 
 
@@ -68,7 +68,7 @@ async def test_systemd_rewriting_an_empty_pod_is_repaired_and_is_no_exposure(pla
     write(pod, "max")
     await until(lambda: file_reconciler.REPAIRS.value("pod", "above") > before)
     assert swap_max(pod) == "0"
-    assert agent.standing().violations == []
+    assert snapshot(agent).violations == []
 
 
 async def test_a_new_value_of_the_state_is_neither_a_repair_nor_an_exposure(plain: Node) -> None:
@@ -80,7 +80,7 @@ async def test_a_new_value_of_the_state_is_neither_a_repair_nor_an_exposure(plai
     for value in (2 * MIB, 0, MIB):
         agent.apply(state({1: value}))
         assert swap_max(pod) == str(value)
-    assert agent.standing().violations == []
+    assert snapshot(agent).violations == []
     assert file_reconciler.REPAIRS.value("pod", "above") + file_reconciler.REPAIRS.value("pod", "below") == before
 
 
@@ -98,7 +98,7 @@ async def test_a_running_pod_whose_state_comes_late_counts_as_exposed(plain: Nod
     plain.tree.container(plain.tree.pod(1), "app")
     agent = plain.start()
     agent.apply(state({1: 0}))
-    (violation,) = agent.standing().violations
+    (violation,) = snapshot(agent).violations
     assert (violation.reason, violation.exposures, violation.found) == ("Exposed", 1, "max")
 
 
@@ -132,7 +132,7 @@ async def test_a_cap_leaves_a_smaller_value_that_comes_while_it_writes(
     monkeypatch.setattr(plain.cgroups, "set_limit", overtaken)
     agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
     await until(lambda: swap_max(app) != "max")
-    assert (swap_max(app), agent.standing().violations) == ("4096", [])
+    assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
 
 async def test_a_smaller_value_under_a_cap_is_not_what_is_wanted(plain: Node) -> None:
@@ -142,7 +142,7 @@ async def test_a_smaller_value_under_a_cap_is_not_what_is_wanted(plain: Node) ->
     )
     agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
     compare(agent)
-    assert (swap_max(app), agent.standing().violations) == ("4096", [])
+    assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
 
 
 async def test_restore_leaves_a_value_that_comes_while_it_writes(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ async def test_restore_leaves_a_value_that_comes_while_it_writes(plain: Node, mo
 
     monkeypatch.setattr(plain.cgroups, "set_limit", overtaken)
     agent.apply(state({1: 0}, mode=names.Mode.RESTORE))
-    assert (swap_max(pod), agent.standing().to_put_back) == ("4096", 0)
+    assert (swap_max(pod), snapshot(agent).to_restore) == ("4096", 0)
 
 
 async def test_swap_in_use_is_not_cut_where_memory_is_short(plain: Node) -> None:
@@ -247,14 +247,14 @@ async def test_a_cut_pod_drains_until_no_more_is_in_use_than_wanted(
     pod = plain.tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
     agent = plain.start()
     agent.apply(state({1: MIB}))
-    (violation,) = agent.standing().violations
+    (violation,) = snapshot(agent).violations
     assert (swap_max(pod), violation.reason, violation.wanted) == (str(MIB), "Draining", str(MIB))
     assert (violation.swap_bytes, violation.message.split()[0]) == (32 * MIB, str(31 * MIB))
     write(pod, str(2 * MIB), "memory.swap.current")
-    await until(lambda: [each.swap_bytes for each in agent.standing().violations] == [2 * MIB])
+    await until(lambda: [each.swap_bytes for each in snapshot(agent).violations] == [2 * MIB])
     assert reasons(agent) == ["Draining"]
     write(pod, str(MIB), "memory.swap.current")
-    await until(lambda: agent.standing().violations == [])
+    await until(lambda: snapshot(agent).violations == [])
 
 
 async def test_what_drains_to_what_was_there_says_how_much_that_was(plain: Node) -> None:
@@ -263,7 +263,7 @@ async def test_what_drains_to_what_was_there_says_how_much_that_was(plain: Node)
     agent.apply(state({1: 64 * MIB}))
     write(pod, str(32 * MIB), "memory.swap.current")
     agent.apply(state({1: 64 * MIB}, mode=names.Mode.RESTORE))
-    (violation,) = agent.standing().violations
+    (violation,) = snapshot(agent).violations
     assert (violation.reason, violation.wanted, violation.found) == ("Draining", str(8 * MIB), str(48 * MIB))
     assert violation.message.split()[0] == str(24 * MIB)
 
@@ -310,7 +310,7 @@ async def test_pods_are_cut_only_as_far_as_all_of_them_have_room(plain: Node) ->
     for pod in pods:
         if swap_max(pod) == "0":
             plain.tree.remove(pod)
-    await until(lambda: len(agent._inventory.pods) == 2)
+    await until(lambda: len(agent.inventory.pods) == 2)
     compare(agent)
     assert [swap_max(pod) for pod in pods if pod.exists()] == ["0", "0"]
 
@@ -361,7 +361,7 @@ async def test_the_agents_own_container_may_be_denied(plain: Node, monkeypatch: 
     monkeypatch.setattr(plain.cgroups, "set_limit", deny)
     wants = {n: {"app": spec.ContainerSpec(MIB, cap=False)} for n in (1, 2)}
     agent.apply(state({1: MIB, 2: MIB}, containers=wants))
-    failed = [violation.pod for violation in agent.standing().violations if violation.reason == "AccessDenied"]
+    failed = [violation.pod for violation in snapshot(agent).violations if violation.reason == "AccessDenied"]
     assert failed == [uid(2)]
     assert [swap_max(path) for path in containers] == ["max", "max"]
 

@@ -22,7 +22,7 @@ from swapwarden.agent.report import status
 from swapwarden.api import names
 from swapwarden.api import state as state_api
 
-from tests.unit.agent.agent_node import MIB, Node, compare, reasons, state, until
+from tests.unit.agent.agent_node import MIB, Node, built, compare, reasons, snapshot, state, until
 from tests.unit.agent.cgroup_tree import container_id, swap_max, uid, write
 
 PODS = range(1, 7)
@@ -88,14 +88,13 @@ class Crowd:
 
 
 def condition(agent: reconciler.Enforcer, kind: str) -> tuple[str, str]:
-    built = status.build(agent.standing(), FACTS, [], "t")
-    return next((each.status, each.reason) for each in built.conditions if each.type == kind)
+    return next((each.status, each.reason) for each in built(agent, FACTS).conditions if each.type == kind)
 
 
 def failures(agent: reconciler.Enforcer) -> list[tuple[str, str, str]]:
     return [
         (each.pod, each.container, each.reason)
-        for each in agent.standing().violations
+        for each in snapshot(agent).violations
         if each.reason not in {"Exposed", "Draining"}
     ]
 
@@ -114,15 +113,15 @@ async def test_a_container_that_closes_its_cgroup_stops_no_other(plain: Node, mo
         assert failures(agent) == [(uid(HOSTILE), container_id("app"), "AccessDenied")]
         assert condition(agent, "Applied") == ("False", "AccessDenied")
         assert condition(agent, "Degraded") == ("False", "AsExpected"), "a container must not stop a rollout"
-        assert agent.standing().polling == ""
+        assert snapshot(agent).degraded == ""
         for number in PODS:
             if number != HOSTILE:
                 write(crowd.pods[number], "max")
         plain.lose_events()
         compare(agent)
         assert crowd.others() == {(str(2 * MIB), str(MIB))}
-        agent.publish()
-        assert reconciler.FAILING.value("AccessDenied") > 0
+        status.publish(agent.inventory, agent.progress)
+        assert status.FAILING.value("AccessDenied") > 0
         closed.chmod(0o755)
         await until(lambda: swap_max(closed) == str(MIB))
         await until(lambda: condition(agent, "Applied") == ("True", "AsSpecified"))
@@ -244,8 +243,8 @@ async def test_an_unexpected_error_is_that_cgroups_own(
 
             broken.setattr(resolve, "of_pod", of_pod)
         elif where == "container":
-            opened = agent._inventory.open
-            broken.setattr(agent._inventory, "open", lambda each: fail() if each.path == bad else opened(each))
+            opened = agent.inventory.open
+            broken.setattr(agent.inventory, "open", lambda each: fail() if each.path == bad else opened(each))
         elif where == "file":
             limit = plain.cgroups.limit
             broken.setattr(plain.cgroups, "limit", lambda path, *more: fail() if path == bad else limit(path, *more))
@@ -329,7 +328,7 @@ async def test_what_fails_all_the_time_fills_no_log(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(agent._inventory, "look", fail)
+    monkeypatch.setattr(agent.inventory, "look", fail)
     await until(lambda: mistakes.count > 20)
     assert len([each for each in caplog.records if each.exc_info]) == 1
     assert failures(agent)[0][2] == "InternalError"
@@ -364,7 +363,7 @@ async def test_a_capped_container_is_put_back(plain: Node, loss: names.Mode | No
     assert swap_max(app) == str(MIB)
     agent.apply(state({1: values.NO_LIMIT}, mode=loss or names.Mode.ENFORCE, generation=2))
     assert swap_max(app) == "max"
-    assert agent.standing().to_put_back == 0
+    assert snapshot(agent).to_restore == 0
 
 
 async def test_a_file_that_was_not_seen_to_hold_is_not_applied(plain: Node) -> None:
@@ -392,7 +391,7 @@ async def test_a_pod_that_closes_many_cgroups_is_listed_once_and_behind_others(
     ((pod_uid, _, reason),) = failures(agent)
     assert (pod_uid, reason) == (uid(1), "AccessDenied")
     assert len([each for each in caplog.records if each.levelname == "ERROR"]) == faults.LOG_LINES
-    found = status.build(agent.standing(), FACTS, [], "t").violations
+    found = built(agent, FACTS).violations
     assert [each.pod for each in found if each.reason in {"Draining", "AccessDenied"}] == [uid(2), uid(1)]
     assert draining.exists()
 
@@ -439,7 +438,7 @@ async def test_an_exposure_that_no_event_told_of_counts_from_when_the_file_was_l
     app = plain.tree.container(pod, "app")
     compare(agent)
     agent.apply(state({1: MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}}))
-    (late,) = [each for each in agent.standing().violations if each.reason == "Exposed"]
+    (late,) = [each for each in snapshot(agent).violations if each.reason == "Exposed"]
     compare(agent)
     before = late.exposed_milliseconds
     for number in range(3):
@@ -458,7 +457,7 @@ async def test_an_exposure_that_no_event_told_of_counts_from_when_the_file_was_l
             await until(lambda: not agent._worklist)
         else:
             compare(agent)
-        (exposed,) = [each for each in agent.standing().violations if each.reason == "Exposed"]
+        (exposed,) = [each for each in snapshot(agent).violations if each.reason == "Exposed"]
         lasted = exposed.exposed_milliseconds - before
         assert 5000 <= lasted < 6000, "the look before was five seconds ago, the write three"
         before = exposed.exposed_milliseconds
@@ -682,7 +681,7 @@ async def test_a_level_that_cannot_be_looked_at_once_stops_no_comparison(
     made = [plain.tree.pod(number) for number in PODS]
     agent = plain.start(state(dict.fromkeys(PODS, 0)))
     await until(lambda: all(swap_max(pod) == "0" for pod in made))
-    level = next(path for path in agent._inventory.levels if "burstable" in path)
+    level = next(path for path in agent.inventory.levels if "burstable" in path)
     real, failed = plain.cgroups.inode, False
 
     def inode(path: str) -> int | None:
@@ -708,16 +707,16 @@ async def test_what_comes_all_the_time_keeps_nothing_from_being_compared(
     for number in range(20):
         plain.tree.pod(number)
     agent = plain.start()
-    level = next(iter(agent._inventory.levels.values()))
+    level = next(iter(agent.inventory.levels.values()))
     busy = reconciler.Child(level, "nothing")
-    real = agent._inventory.look
+    real = agent.inventory.look
 
     def look(owner: watches.Watched, name: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
         real(owner, name, origin, mark)
         if name == busy.name:
             agent._worklist.mark(busy, worklist.Weight.ARRIVAL, mark)
 
-    monkeypatch.setattr(agent._inventory, "look", look)
+    monkeypatch.setattr(agent.inventory, "look", look)
     agent._worklist.mark(busy, worklist.Weight.ARRIVAL, worklist.Mark(0.0, 0.0))
     for lost in (False, True):
         before = agent.last_resync
@@ -760,8 +759,8 @@ async def test_nothing_is_said_of_a_cgroup_that_failed_and_is_gone(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(agent._inventory, "open", fail)
-    monkeypatch.setattr(agent._inventory, "refresh", fail)
+    monkeypatch.setattr(agent.inventory, "open", fail)
+    monkeypatch.setattr(agent.inventory, "refresh", fail)
     await until(lambda: len(agent.known) == len(PODS))
     agent.apply(crowd.state())
     compare(agent)
@@ -787,7 +786,7 @@ async def test_cruns_cgroup_made_anew_is_heard_of(plain: Node) -> None:
     write(inner, "max")
     await until(lambda: swap_max(inner) == str(MIB))
     assert swap_max(old) == str(MIB)
-    assert agent.standing().violations == [] or failures(agent) == []
+    assert snapshot(agent).violations == [] or failures(agent) == []
 
 
 @pytest.mark.parametrize("lack", ["memory.swap.max", "cgroup.events", "process"])
@@ -844,14 +843,14 @@ async def test_a_folder_that_is_made_anew_all_the_time_is_looked_at_once_in_a_wh
     pod = await plain.run(1, "app")
     scope = plain.tree.container_path(pod, "app")
     inner, looks = scope / "container", 0
-    real = agent._inventory.open
+    real = agent.inventory.open
 
     def spy(container: records.Container) -> None:
         nonlocal looks
         looks += 1
         real(container)
 
-    monkeypatch.setattr(agent._inventory, "open", spy)
+    monkeypatch.setattr(agent.inventory, "open", spy)
     begun = asyncio.get_running_loop().time()
     for _ in range(100):
         plain.tree.group(inner, cgroup_events=f"populated {populated}\n")
@@ -945,7 +944,7 @@ async def test_what_a_container_gives_a_cgroup_of_its_own_is_no_exposure(
     await until(lambda: swap_max(inner) == str(MIB))
     await until(lambda: agent._attribution._timer is None)
     assert plain.known(inner.parent.parent).tally.count == 0
-    assert agent.standing().violations == []
+    assert snapshot(agent).violations == []
     assert condition(agent, "Drift") == ("False", "Quiet")
     assert attribution.REWRITES.value("container", names.Cause.OTHER_WRITER.value) == rewritten
     write(inner, "0")
@@ -1043,7 +1042,7 @@ async def test_cgroups_that_containers_lower_are_listed_once_and_behind_others(p
         plain.later += reconciler.CALM_SECONDS / 10
         compare(agent)
     assert {swap_max(inner) for inner in made} == {"0"}, "they may have less, if they like"
-    found = status.build(agent.standing(), FACTS, [], "t").violations
+    found = built(agent, FACTS).violations
     assert [(each.pod, each.reason) for each in found] == [
         (uid(2), "Draining"),
         (uid(3), "AwaitingState"),
@@ -1304,7 +1303,7 @@ async def test_no_exposure_is_told_shorter_than_it_was(plain: Node, monkeypatch:
             agent = plain.start(crowd.state(), away=away)
         written.look()
         agent.catch_up()
-        for knob in agent._inventory.knobs():
+        for knob in agent.inventory.knobs():
             agent._again(knob)
         compare(agent)
         for path, seconds in written.lasted.items():

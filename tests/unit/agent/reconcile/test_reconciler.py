@@ -8,10 +8,11 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, values
 from swapwarden.agent.reconcile import file_reconciler, reconciler
+from swapwarden.agent.report import status
 from swapwarden.api import names
 from swapwarden.api import state as api
 
-from tests.unit.agent.agent_node import MIB, Node, compare, reasons, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, reasons, snapshot, state, until
 from tests.unit.agent.cgroup_tree import swap_max, uid, write
 
 
@@ -20,7 +21,7 @@ async def test_a_pod_that_appears_gets_what_the_state_says(node: Node) -> None:
     agent.apply(state({1: 0, 2: 64 * MIB, 3: values.NO_LIMIT}))
     pods = [node.tree.pod(n, qos) for n, qos in ((1, "guaranteed"), (2, "burstable"), (3, "besteffort"))]
     await until(lambda: [swap_max(pod) for pod in pods] == ["0", str(64 * MIB), "max"])
-    assert agent.standing().violations == []
+    assert snapshot(agent).violations == []
 
 
 async def test_an_unknown_pod_gets_0_until_its_state_arrives(node: Node) -> None:
@@ -163,7 +164,7 @@ async def test_a_container_that_has_just_come_is_let_alone_in_the_end_too(
     plain.tree.remove(plain.tree.container_path(pod, "gone"))
     await until(lambda: len(plain.known(pod).containers) == 1)
     agent.apply(state({1: 2 * MIB}, each=MIB, mode=names.Mode.RESTORE))
-    assert not agent.standing().to_put_back
+    assert not snapshot(agent).to_restore
     plain.stop()
     assert all(timer is not None and timer.cancelled() for timer in timers)
 
@@ -179,7 +180,7 @@ async def test_what_each_container_got_is_put_back(node: Node, mode: names.Mode)
     assert [swap_max(app) for app in apps] == [str(MIB)] * 2
     agent.apply(state({1: 2 * MIB}, each=MIB, mode=mode))
     assert [swap_max(path) for path in (pod, *apps)] == ["max", "0", "0"]
-    listed = [(found.container != "", found.wanted) for found in agent.standing().violations]
+    listed = [(found.container != "", found.wanted) for found in snapshot(agent).violations]
     audited = [(False, str(2 * MIB)), (True, str(MIB)), (True, str(MIB))]
     assert sorted(listed) == (audited if mode is names.Mode.AUDIT else [])
 
@@ -219,7 +220,7 @@ async def test_restore_and_audit_put_back_what_was_there(node: Node, mode: names
     assert [swap_max(path) for path in files] == [str(64 * MIB), "0", str(MIB), str(MIB)]
     agent.apply(state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=wants, mode=mode))
     assert [swap_max(path) for path in files] == ["max", str(8 * MIB), "max", "0"]
-    assert agent.standing().to_put_back == 0
+    assert snapshot(agent).to_restore == 0
     reported = [reason for reason in reasons(agent) if reason != "Exposed"]
     assert reported == (["Audit"] * 4 if mode is names.Mode.AUDIT else [])
     agent.apply(state({1: 0, 2: MIB}, kubepods=64 * MIB, containers=wants))
@@ -261,15 +262,15 @@ async def test_restore_does_not_write_to_a_file_that_another_changed_while_no_ag
     assert written == []
     assert swap_max(pod) == "4096"
     assert plain.enforcer is not None
-    assert plain.enforcer.standing().to_put_back == 0
+    assert snapshot(plain.enforcer).to_restore == 0
 
 
 async def test_what_is_required_and_missing_is_passed_on(plain: Node) -> None:
     agent = plain.start(state())
-    assert agent.standing().unmet is None
+    assert snapshot(agent).unmet is None
     wire = spec.WireState(spec=spec.WireSpec(unmet={"encrypted": "found"}))
     agent.apply(spec.parse(wire, 4096))
-    assert agent.standing().unmet == {"encrypted": "found"}
+    assert snapshot(agent).unmet == {"encrypted": "found"}
 
 
 async def test_what_a_proposal_would_take_is_told_and_not_done(plain: Node) -> None:
@@ -281,10 +282,10 @@ async def test_what_a_proposal_would_take_is_told_and_not_done(plain: Node) -> N
         write(uses[number], str(used), "memory.swap.current")
     proposal = spec.Proposal("p", 7, {uid(1): 2 * MIB, uid(2): 2 * MIB, uid(9): 0})
     agent.apply(state({1: values.NO_LIMIT, 2: values.NO_LIMIT, 3: 0})._replace(proposal=proposal))
-    assert agent.standing().cost == api.Cost(api.ProfileRef("p", 7), pods=1, bytes=3 * MIB)
+    assert snapshot(agent).cost == api.Cost(api.ProfileRef("p", 7), pods=1, bytes=3 * MIB)
     assert swap_max(uses[1]) == "max"
     agent.apply(state({1: values.NO_LIMIT}))
-    assert agent.standing().cost is None
+    assert snapshot(agent).cost is None
 
 
 async def test_250_pods_at_once(plain: Node) -> None:
@@ -395,8 +396,8 @@ async def test_what_is_not_enforced_is_not_timed(plain: Node) -> None:
 async def test_pods_that_wait_are_counted_also_where_no_status_is_written(plain: Node) -> None:
     agent = plain.start()
     await plain.run(1, "app")
-    agent.publish()
-    assert reconciler.AWAITING.value() == 1
+    status.publish(agent.inventory, agent.progress)
+    assert status.AWAITING.value() == 1
     agent.apply(state({1: 0}))
-    agent.publish()
-    assert reconciler.AWAITING.value() == 0
+    status.publish(agent.inventory, agent.progress)
+    assert status.AWAITING.value() == 0

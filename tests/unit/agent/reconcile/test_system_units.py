@@ -12,7 +12,7 @@ from swapwarden.agent.host import cgroupfs, faults
 from swapwarden.agent.reconcile import reconciler, trouble
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, snapshot, state, until
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 
@@ -46,15 +46,15 @@ def units(plain: Node) -> Units:
 
 
 def shorts(agent: reconciler.Enforcer) -> dict[str, str]:
-    return {short.name: short.reason for short in agent.standing().settings or ()}
+    return {short.name: short.reason for short in snapshot(agent).settings or ()}
 
 
 async def test_units_that_are_named_get_none_and_others_stay(units: Units) -> None:
     agent = units.node.start()
-    assert agent.standing().settings is None
+    assert snapshot(agent).settings is None
     agent.apply(asking(*ALL))
     assert units.values == ["0"] * 4
-    assert (agent.standing().settings, agent.standing().violations) == ((), [])
+    assert (snapshot(agent).settings, snapshot(agent).violations) == ((), [])
     agent.apply(asking("kubelet.service"))
     assert units.values == ["max", "0", "max", "max"]
     assert swap_max(units.node.tree.kubepods) == "max"
@@ -71,11 +71,11 @@ async def test_what_is_no_longer_to_be_is_put_back(units: Units, order: spec.Nod
         agent = units.node.start(asking(*ALL))
     agent.apply(order)
     assert units.values == ["max", "max", "max", str(8 * MIB)]
-    assert agent.standing().to_put_back == 0
+    assert snapshot(agent).to_restore == 0
     if order.mode is names.Mode.AUDIT:
         assert shorts(agent) == dict.fromkeys(ALL, "Audit")
     else:
-        assert agent.standing().settings is None
+        assert snapshot(agent).settings is None
 
 
 @pytest.mark.parametrize("mistake", [False, True])
@@ -140,11 +140,11 @@ async def test_a_value_that_systemd_holds_for_a_unit_is_no_other_writers(
     await until(lambda: units.values[0] == "0")
     agent._attribution._settle()
     assert attribution.REWRITES.value("system", "UnitValue") == before + 1
-    assert agent.standing().others == ""
+    assert snapshot(agent).others == ""
     write(units.system, "4096")
     await until(lambda: units.values[0] == "0")
     agent._attribution._settle()
-    assert agent.standing().others == "another writer gives a number of bytes to slices and services of the node"
+    assert snapshot(agent).others == "another writer gives a number of bytes to slices and services of the node"
 
 
 async def test_a_service_that_starts_again_has_a_new_cgroup(units: Units) -> None:
@@ -210,7 +210,7 @@ async def test_swap_in_use_is_not_cut_where_there_is_no_room(units: Units) -> No
     agent.apply(asking("system.slice"))
     assert swap_max(units.system) == str(80 * MIB)
     assert shorts(agent) == {"system.slice": "Draining"}
-    assert agent.standing().violations == []
+    assert snapshot(agent).violations == []
     write(units.system, "0", "memory.swap.current")
     compare(agent)
     assert (swap_max(units.system), shorts(agent)) == ("0", {})
@@ -289,7 +289,7 @@ async def test_a_slice_that_systemd_still_holds_at_0_is_named_until_it_is_reload
     assert shorts(agent) == {}
     for _ in range(2):
         agent.apply(after)
-        assert (units.values[:2], agent.standing().to_put_back) == (["max", "max"], 0)
+        assert (units.values[:2], snapshot(agent).to_restore) == (["max", "max"], 0)
         assert shorts(agent) == {"system.slice": "ReloadNeeded"}
         units.node.stop()
         agent = units.node.start()
@@ -305,7 +305,7 @@ async def test_a_file_that_systemd_has_not_read_leaves_nothing_to_reload(units: 
     write(units.system, "max")
     await until(lambda: units.values[0] == "0")
     agent.apply(state())
-    assert agent.standing().settings is None
+    assert snapshot(agent).settings is None
 
 
 async def test_where_pods_are_not_known_no_drop_in_comes_or_goes(tmp_path: pathlib.Path) -> None:
@@ -327,4 +327,4 @@ async def test_a_limit_that_came_from_the_drop_in_is_taken_away_with_it(units: U
     assert units.values[:2] == ["0", "0"]
     agent.apply(state(mode=names.Mode.RESTORE))
     assert units.values[:2] == ["max" if installed else "0", "max"]
-    assert agent.standing().to_put_back == 0
+    assert snapshot(agent).to_restore == 0

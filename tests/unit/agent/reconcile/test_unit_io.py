@@ -13,7 +13,7 @@ from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import held, reconciler, unit_io
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import Node, compare, state, until
+from tests.unit.agent.agent_node import Node, compare, snapshot, state, until
 
 DISK, OTHER = "254:0", "8:16"
 QOS = f"{DISK} enable=1 ctrl=auto model=linear\n{OTHER} enable=1\n"
@@ -84,7 +84,7 @@ def asking(
 
 
 def shorts(agent: reconciler.Enforcer) -> dict[str, tuple[str, str]]:
-    return {short.name: (short.reason, short.message) for short in agent.standing().settings or ()}
+    return {short.name: (short.reason, short.message) for short in snapshot(agent).settings or ()}
 
 
 async def test_units_get_both_and_the_limit_of_swap_stays(machine: Machine) -> None:
@@ -95,7 +95,7 @@ async def test_units_get_both_and_the_limit_of_swap_stays(machine: Machine) -> N
         assert latency == [f"{DISK} target=25000", f"{OTHER} target=25000"]
         assert weight == ["default 100", f"{DISK} 800", f"{OTHER} 800"]
         assert (path / "memory.swap.max").read_text().strip() == "max"
-    assert (shorts(agent), agent.standing().to_put_back) == ({}, 0)
+    assert (shorts(agent), snapshot(agent).to_restore) == ({}, 0)
     compare(agent)
     assert machine.writes == 8
 
@@ -115,12 +115,12 @@ async def test_what_was_there_is_put_back(machine: Machine, order: spec.NodeSpec
     agent.apply(order)
     assert sorted(machine.held()[0]) == sorted(before[0])
     assert sorted(machine.held()[1]) == sorted(before[1])
-    assert agent.standing().to_put_back == 0
+    assert snapshot(agent).to_restore == 0
     assert originals.Originals(machine.node.folder).names() == []
     if order.mode is names.Mode.AUDIT:
         assert shorts(agent)["system.slice io.latency"][0] == "Audit"
     else:
-        assert agent.standing().settings is None
+        assert snapshot(agent).settings is None
 
 
 async def test_one_of_two_is_put_back_when_it_is_left_out(machine: Machine) -> None:
@@ -194,7 +194,7 @@ async def test_one_of_two_that_the_kernel_lacks_is_told_and_does_no_harm(machine
     agent.apply(asking(latency=None if lacking == "io.weight" else 1000, weight=None if lacking == "io.latency" else 7))
     assert shorts(agent)[name] == ("NotSupported", f"the node's kernel has none ({cgroup_files.FILES[lacking].option})")
     agent.apply(state())
-    assert agent.standing().settings is None
+    assert snapshot(agent).settings is None
 
 
 async def test_a_unit_without_the_controller_is_told_with_the_remedy(machine: Machine) -> None:
@@ -250,10 +250,10 @@ async def test_what_is_refused_is_tried_again(machine: Machine, monkeypatch: pyt
     assert machine.node.told > before
     machine.refuses = cgroupfs.DeniedError("system.slice/io.latency: Permission denied")
     agent.apply(state())
-    assert agent.standing().to_put_back == 2
+    assert snapshot(agent).to_restore == 2
     machine.refuses = None
     await until(lambda: machine.held() == NOTHING)
-    assert agent.standing().to_put_back == 0
+    assert snapshot(agent).to_restore == 0
 
 
 async def test_a_value_that_the_kernel_takes_for_another_is_told(
@@ -286,7 +286,7 @@ async def test_what_lost_its_controller_or_is_gone_took_its_values_along(machine
         (machine.system / name).unlink()
     machine.node.tree.remove(machine.kubelet)
     agent.apply(state(mode=names.Mode.RESTORE))
-    assert agent.standing().to_put_back == 0
+    assert snapshot(agent).to_restore == 0
     assert originals.Originals(machine.node.folder).names() == []
 
 
@@ -302,4 +302,4 @@ async def test_originals_of_other_settings_are_left_alone(machine: Machine) -> N
     kept(machine.node).write_text(JUNK)
     agent = machine.start()
     agent.apply(state(mode=names.Mode.RESTORE))
-    assert (agent.standing().to_put_back, kept(machine.node).read_text()) == (0, JUNK)
+    assert (snapshot(agent).to_restore, kept(machine.node).read_text()) == (0, JUNK)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from swapwarden.agent.drift import systemd_zero
-from swapwarden.agent.report import conditions
+from swapwarden.agent.report import conditions, status
 
 
 def series() -> list[tuple[str, ...]]:
@@ -9,12 +8,12 @@ def series() -> list[tuple[str, ...]]:
 
 
 def test_each_condition_has_one_series_that_says_what_it_is_now() -> None:
-    told = conditions.Conditions()
-    quiet, secrets = systemd_zero.Verdict("False", "Quiet", ""), systemd_zero.Verdict("True", "NoTmpfsNoswap", "")
-    told.tell({"Drift": quiet, "SecretsOnDisk": secrets})
+    told = conditions.Series()
+    quiet, secrets = status.Verdict("False", "Quiet", ""), status.Verdict("True", "NoTmpfsNoswap", "")
+    told.publish({"Drift": quiet, "SecretsOnDisk": secrets})
     assert series() == [("Drift", "False", "Quiet"), ("SecretsOnDisk", "True", "NoTmpfsNoswap")]
-    told.tell({"Drift": systemd_zero.Verdict("True", "Yielded", "another message")})
+    told.publish({"Drift": status.Verdict("True", "Yielded", "another message")})
     assert series() == [("Drift", "True", "Yielded")]
     assert conditions.CONDITIONS.value("Drift", "True", "Yielded") == 1
-    told.tell({})
+    told.publish({})
     assert series() == []

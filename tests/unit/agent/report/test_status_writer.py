@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 import pytest
-from swapwarden.agent import turns
 from swapwarden.agent.report import status_writer
 from swapwarden.kube import client, errors
 
@@ -56,9 +55,8 @@ class Running:
         self.stood: list[Mapping[str, Any]] = []
         self.reporter = status_writer.StatusWriter(cast("client.Client", self.api), "n1", self.build, self.stood.append)
 
-    def build(self, _previous: list[Mapping[str, Any]]) -> turns.Steps[Json]:
+    def build(self, _previous: list[Mapping[str, Any]]) -> Json:
         self.looks += 1
-        yield
         return dict(self.wanted)
 
     def want(self, **status: Any) -> None:
@@ -243,8 +241,7 @@ async def test_a_look_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(status_writer, "PATCH_SECONDS", 0.0)
     made = Running()
 
-    def broken(_previous: list[Mapping[str, Any]]) -> turns.Steps[Json]:
-        yield
+    def broken(_previous: list[Mapping[str, Any]]) -> Json:
         raise LookupError("a mistake")
 
     monkeypatch.setattr(made.reporter, "_build", broken)
