@@ -15,7 +15,7 @@ from swapwarden.api import names, state
 from swapwarden.api import profile as api
 from swapwarden.cli import documents
 from swapwarden.policy import namespaces, nodes, pods, profiles, quantity
-from swapwarden.webhook import admission, review, rules
+from swapwarden.webhook import admission, review, validation
 
 Struct = TypeVar("Struct")
 Object = TypeVar("Object")
@@ -97,7 +97,7 @@ def refusals(inputs: Inputs, wire: pods.WirePod) -> Iterator[tuple[str, str]]:
     """What an awaited pod would be refused for at admission, as paths and reasons."""
     asked = inputs.asked[f"{wire.metadata.namespace}/{wire.metadata.name}"]
     if not _is_sent(wire):
-        yield from ((cause.field, cause.message) for cause in rules.wrong_values(asked))
+        yield from ((cause.field, cause.message) for cause in validation.wrong_values(asked))
         return
     default = _default(inputs, wire)
     understood = default in {None, *names.Policy}
@@ -123,7 +123,7 @@ def warnings(inputs: Inputs, wire: pods.WirePod) -> Iterator[str]:
 
 def _warnings_beside(refused: Collection[str], asked: review.Pod) -> Iterator[str]:
     """Warnings of what is not refused anyway."""
-    for told in rules.warnings(asked):
+    for told in validation.warnings(asked):
         if told.partition(": ")[0] not in refused:
             yield told
 
@@ -228,7 +228,7 @@ def _log_annotations(one: documents.Found, log: documents.Log) -> None:
         return
     if one.object.get("metadata", {}).get("uid") or asked.is_mirror:
         return  # it exists, and is not checked any more
-    causes = list(rules.errors(asked))
+    causes = list(validation.errors(asked))
     for cause in causes:
         log.problem(one.place.below(cause.field), cause.message)
     for told in _warnings_beside({cause.field for cause in causes}, asked):

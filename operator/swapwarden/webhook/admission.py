@@ -13,7 +13,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.policy import vocabulary
-from swapwarden.webhook import placement, review, rules
+from swapwarden.webhook import review, scheduling, validation
 
 MAX_CAUSES = 20
 """In an answer."""
@@ -38,15 +38,15 @@ def admit(request: review.Request, default: names.Policy | None = None) -> revie
             names.POLICY_SOURCE_ANNOTATION: vocabulary.SOURCE_NAMESPACE,
         }
     whole = _annotated(pod, added) if added else pod
-    causes = list(itertools.islice(rules.errors(whole), MAX_CAUSES + 1))
+    causes = list(itertools.islice(validation.errors(whole), MAX_CAUSES + 1))
     # Beside errors, too: a misspelt key may be the worse mistake. The API server passes them on with a refusal
     # (k8s.io/apiserver: pkg/admission/plugin/webhook/mutating/dispatcher.go).
-    warnings = list(itertools.islice(rules.warnings(whole), MAX_WARNINGS))
+    warnings = list(itertools.islice(validation.warnings(whole), MAX_WARNINGS))
     if causes:
         refusal = _refusal(request, pod, causes)
         return review.Response(uid=request.uid, allowed=False, status=refusal, warnings=warnings)
     operations = [*_annotate(pod, added)]
-    operations += placement.operations(whole, whole.annotations.get(names.POLICY_ANNOTATION, ""))
+    operations += scheduling.operations(whole, whole.annotations.get(names.POLICY_ANNOTATION, ""))
     if not operations:
         return review.Response(uid=request.uid, allowed=True, warnings=warnings)
     patch = review.encode_patch(operations)

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 from swapwarden.api import names
-from swapwarden.webhook import admission, review, rules
+from swapwarden.webhook import admission, review, validation
 
 from tests.unit.webhook import reviews
 
@@ -167,7 +167,7 @@ def test_the_longest_key_of_a_limit_is_shown_whole() -> None:
 
 
 def test_a_pod_with_more_of_our_annotations_than_anybody_needs_is_refused_at_once() -> None:
-    many = [f"c{number}" for number in range(rules.MAX_OWN + 1)]
+    many = [f"c{number}" for number in range(validation.MAX_OWN + 1)]
     limits = {f"swap-limit.swapwarden.dev/{name}": "1Gi" for name in many}
     (cause,) = refused(admission.admit(reviews.create(limits, containers=many))).details.causes
     assert (cause.reason, cause.field) == ("FieldValueTooMany", "metadata.annotations")
@@ -198,7 +198,7 @@ def test_a_limit_is_not_looked_for_container_by_container() -> None:
     containers = [review.Container(name=Counted(name)) for name in known * 20]
     pod = review.Pod(review.Metadata(annotations=limits), review.PodSpec(containers=containers))
     Counted.compared = 0
-    assert list(rules.errors(pod)) == []
+    assert list(validation.errors(pod)) == []
     assert Counted.compared < 3 * len(containers)
 
 

@@ -15,7 +15,7 @@ from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.policy import plan, pods, profiles, vocabulary
 from swapwarden.policy.namespaces import UNDEFAULTED
-from swapwarden.webhook import rules
+from swapwarden.webhook import validation
 
 
 class Severity(enum.StrEnum):
@@ -298,8 +298,8 @@ def namespace(here: str, labels: Mapping[str, str], *, exempt: bool) -> Iterator
             Check.NAMESPACE_POLICY,
             Check.NAMESPACE_POLICY,
             here,
-            f"label {names.DEFAULT_POLICY_LABEL}: unsupported value {rules.quoted(value)}"
-            + (f"; did you mean {rules.quoted(meant)}?" if meant else "")
+            f"label {names.DEFAULT_POLICY_LABEL}: unsupported value {validation.quoted(value)}"
+            + (f"; did you mean {validation.quoted(meant)}?" if meant else "")
             + ": new pods without a policy of their own are refused",
             f"set it to one of {accepted}, or remove it",
         )
@@ -351,11 +351,11 @@ def useless_keys(view: snapshot.View) -> Iterator[Problem]:
         here = f"pod/{name_space}/{name}"
         if view.pods[name_space, name].terminal:
             continue
-        told = [told for told in rules.warnings(pod) if vocabulary.NOT_PLACED not in told]
+        told = [told for told in validation.warnings(pod) if vocabulary.NOT_PLACED not in told]
         for message in told:
             yield Problem(Severity.WARNING, Check.NO_EFFECT, Check.NO_EFFECT, here, message, _TEMPLATE)
-        values = {cause.field for cause in rules.wrong_values(pod)}
-        for cause in rules.errors(pod):
+        values = {cause.field for cause in validation.wrong_values(pod)}
+        for cause in validation.errors(pod):
             if cause.field not in values:
                 text = f"{cause.field}: {cause.message}"
                 yield Problem(Severity.WARNING, Check.NO_EFFECT, "Contradiction", here, text, _TEMPLATE)

@@ -9,7 +9,7 @@ from swapwarden.api import names
 from swapwarden.cli.kubectl.explain.planned import Planned, wrong_limits
 from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import requirements, swap, vocabulary
-from swapwarden.webhook import rules
+from swapwarden.webhook import validation
 
 Reason = names.Reason
 _POLICIES: Final = sorted(names.Policy)
@@ -31,7 +31,7 @@ def no_policy(value: str) -> str:
     """What is wrong with a value of the annotation that is not understood."""
     meant = vocabulary.resembling(value, _POLICIES)
     hint = f"did you mean {meant}?" if meant else f"there are {', '.join(_POLICIES)}"
-    return f"{rules.quoted(value)} is no policy; {hint}"
+    return f"{validation.quoted(value)} is no policy; {hint}"
 
 
 def _behavior(planned: Planned) -> str:
@@ -57,7 +57,7 @@ def _misunderstood(planned: Planned) -> str:
         return no_policy(policy)
     key, value = wrong_limits(planned.row)[0]
     meant = vocabulary.resembling_quantity(value)
-    return f"{key}: {rules.quoted(value)} is no quantity" + (f"; did you mean {meant}?" if meant else "")
+    return f"{key}: {validation.quoted(value)} is no quantity" + (f"; did you mean {meant}?" if meant else "")
 
 
 def _lacking(planned: Planned) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.policy import namespaces
-from swapwarden.webhook import review, rules
+from swapwarden.webhook import review, validation
 
 Json = dict[str, Any]
 
@@ -36,7 +36,7 @@ class Workload(msgspec.Struct, frozen=True):
 def wrong_value(value: str) -> str | None:
     """What admission would say of a policy that is not understood; None where it is."""
     pod = review.Pod(review.Metadata(annotations={names.POLICY_ANNOTATION: value}))
-    return next((cause.message for cause in rules.wrong_values(pod)), None)
+    return next((cause.message for cause in validation.wrong_values(pod)), None)
 
 
 def patch(kind: workloads.Kind, value: str | None) -> Json:
@@ -102,7 +102,7 @@ def problems(kind: workloads.Kind, workload: Workload, value: str | None) -> lis
         spec = msgspec.convert(template.get("spec") or {}, review.PodSpec)
     except msgspec.ValidationError:
         spec = review.PodSpec()
-    return [f"{cause.field}: {cause.message}" for cause in rules.errors(review.Pod(metadata, spec))]
+    return [f"{cause.field}: {cause.message}" for cause in validation.errors(review.Pod(metadata, spec))]
 
 
 def _template(kind: workloads.Kind, workload: Workload) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from swapwarden.api import names
 from swapwarden.policy import quantity, vocabulary
-from swapwarden.webhook import placement, review
+from swapwarden.webhook import review, scheduling
 
 MAX_OWN: Final = 256
 """Annotations with a meaning that a pod may have: more than anybody has containers, and read in a moment."""
@@ -98,7 +98,7 @@ def _contradictions(pod: review.Pod, own: _Own) -> Iterator[review.Cause]:
     if policy == names.Policy.REQUIRED and not _is_by_default(pod):
         if pod.is_of_daemon_set:
             yield review.Cause(_FORBIDDEN, vocabulary.OF_DAEMON_SET, _at(names.POLICY_ANNOTATION))
-        elif (found := placement.contradicts(pod)) is not None:
+        elif (found := scheduling.contradicts(pod)) is not None:
             told = f"Invalid value: {vocabulary.quoted(found)}: {vocabulary.SELECTS_ANOTHER}"
             yield review.Cause(_INVALID, told, f"spec.nodeSelector[{names.SWAP_LABEL}]")
 
