@@ -21,7 +21,9 @@ from swapwarden.api import names, profile
 from swapwarden.controller import cluster, rows, workqueue
 from swapwarden.controller.writers import states
 from swapwarden.kube import client, config, errors
-from swapwarden.policy import nodes, plan, pods, profiles
+from swapwarden.policy import plan
+from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.profile import compiled
 
 EPOCH = 1
 WORKERS = 8
@@ -56,9 +58,9 @@ class Controller:
             return {row.name: row}
 
         @kopf.index(names.GROUP, names.VERSION, names.PROFILE_PLURAL, registry=registry, id="profiles")
-        async def profile_by_name(body: kopf.Body, **_: Any) -> dict[str, profiles.Profile]:
+        async def profile_by_name(body: kopf.Body, **_: Any) -> dict[str, compiled.Profile]:
             found = {key: value for key, value in _plain(body).items() if key != "status"}
-            return {"all": profiles.compile_profile(profile.NodeSwapProfile.model_validate(found))}
+            return {"all": compiled.compile_profile(profile.NodeSwapProfile.model_validate(found))}
 
         @kopf.on.event("pods", registry=registry)
         async def pod_changed(body: kopf.Body, **indices: Any) -> None:
@@ -92,7 +94,7 @@ class Controller:
         written = self._written.get(name)
         if row is None or (written is not None and written.version > row.version):
             row = written
-        selection = profiles.select(self._indices["profiles"].get("all", ()), node.labels)
+        selection = compiled.select(self._indices["profiles"].get("all", ()), node.labels)
         facts = nodes.facts(node, row.facts if row else None)
         spec = plan.plan_node(selection.profile, facts, self._indices["pods"].get(name, ()))
         if row is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 from swapwarden.api import names
-from swapwarden.policy import quantity, vocabulary
+from swapwarden.policy import pod_annotations, quantity
 
 from hack.generate import crd, files
 from monitoring import alerts
@@ -131,7 +131,7 @@ def vocabulary_templates() -> str:
         "swapwarden.policies": json.dumps(sorted(names.Policy)),
         "swapwarden.quantityLength": str(quantity.MAX_LENGTH),
         "swapwarden.cel.policies": f"[{_cel(*sorted(names.Policy))}]",
-        "swapwarden.cel.ownKeys": f"[{_cel(*(rule.key for rule in vocabulary.RULES if not rule.per_container))}]",
+        "swapwarden.cel.ownKeys": f"[{_cel(*(rule.key for rule in pod_annotations.RULES if not rule.per_container))}]",
         "swapwarden.cel.quantityPattern": _cel(f"^({quantity.SYNTAX})$"),
         "swapwarden.cel.nodeLabels": f"[{_cel(*names.NODE_LABELS)}]",
         "swapwarden.cel.publicLabels": f"[{_cel(*names.PUBLIC_LABELS)}]",

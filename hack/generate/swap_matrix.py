@@ -9,7 +9,10 @@ import math
 from collections.abc import Iterable, Mapping
 
 from swapwarden.api import names, state
-from swapwarden.policy import nodes, phases, plan, pods, profiles, qos, swap
+from swapwarden.policy import plan
+from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import limits, phases, qos
 
 MIB = 2**20
 REQUEST, LIMIT = 1024 * MIB, 2048 * MIB
@@ -87,7 +90,7 @@ def _cells(behavior: names.Behavior, kubelet: Kubelet, policy: str | None, limit
 def _cell(behavior: names.Behavior, kubelet: Kubelet, kind: Kind, policy: str | None, limit: str | None) -> str:
     container, row = _pod(kind, policy, limit)
     reserved = None if behavior in {names.Behavior.KUBELET, names.Behavior.NO_SWAP} else RESERVED
-    profile = profiles.Profile(name="matrix", behavior=behavior, system_reserved=reserved)
+    profile = compiled.Profile(name="matrix", behavior=behavior, system_reserved=reserved)
     spec = plan.plan_node(profile, NODE, [row])
     planned = spec.pods[row.key]
     return f"{_shown(_effective(planned, _from_kubelet(kubelet, container, row)))}<br>`{planned.reason}`"
@@ -123,17 +126,17 @@ def _from_kubelet(kubelet: Kubelet, container: pods.ContainerRow, row: pods.PodR
         return math.inf
     if kubelet is Kubelet.NO_SWAP or row.critical or row.qos is not qos.Class.BURSTABLE:
         return 0
-    return swap.container_swap(container.request, container.limit, NODE.memory_bytes, NODE.swap_bytes)
+    return limits.container_swap(container.request, container.limit, NODE.memory_bytes, NODE.swap_bytes)
 
 
 def _effective(planned: state.PodState, kubelet: float) -> float:
     container = kubelet
     if listed := planned.containers.get(_ID):
-        own = swap.in_bytes(listed.swap_max)
+        own = limits.in_bytes(listed.swap_max)
         container = min(own, kubelet) if listed.cap else own
     elif planned.each is not None:
-        container = swap.in_bytes(planned.each)
-    return min(container, swap.in_bytes(planned.swap_max or names.MAX_SWAP))
+        container = limits.in_bytes(planned.each)
+    return min(container, limits.in_bytes(planned.swap_max or names.MAX_SWAP))
 
 
 def _shown(amount: float) -> str:

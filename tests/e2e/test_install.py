@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from swapwarden.policy import swap
+from swapwarden.policy.swap import limits
 
 from tests.e2e import cgroups, release
 from tests.e2e.cgroups import MIB, PAGE
@@ -70,7 +70,7 @@ def test_a_pod_without_policy_keeps_the_kubelets_number_and_no_webhook_is_asked(
         eventually(lambda: swapwarden.condition("Applied") == "True/AsSpecified", "the plan is in force")
         folder, scope = cgroups.of_pod(node, pod), cgroups.of_container(node, pod)
         memory, total = cgroups.meminfo(node, "MemTotal"), cgroups.meminfo(node, "SwapTotal")
-        expected = swap.floor_to_page(swap.container_swap(REQUEST, LIMIT, memory, total), PAGE)
+        expected = limits.floor_to_page(limits.container_swap(REQUEST, LIMIT, memory, total), PAGE)
         assert 0 < expected < total
         assert cgroups.swap_max(node, scope) == str(expected)
         eventually(lambda: cgroups.swap_max(node, folder) == "max", "the pod has no limit of its own")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from swapwarden.policy import swap
+from swapwarden.policy.swap import limits
 
 from testbed.base import process
 from tests.e2e import cgroups
@@ -30,7 +30,7 @@ def test_the_kubelet_gives_a_burstable_container_its_share_of_the_swap(
     assert total > 0
     info = cluster.get(f"/api/v1/nodes/{cluster.node_name}")["status"]
     assert info["nodeInfo"]["swap"]["capacity"] == total
-    expected = swap.floor_to_page(swap.container_swap(request, limit, memory, total), PAGE)
+    expected = limits.floor_to_page(limits.container_swap(request, limit, memory, total), PAGE)
     assert 0 < expected < total
     scope = cgroups.find(node, f"{container}.scope")
     assert int(node.read(scope / "memory.swap.max")) == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from swapwarden.policy import swap
+from swapwarden.policy.swap import limits
 
 from deploy.build import image
 from tests.e2e import cgroups
@@ -114,8 +114,8 @@ def test_a_profile_changes_its_behaviour_while_swap_is_in_use(
         usable = total - total // 10
         eventually(is_draining, "the hog is reported as draining under LimitedSwap")
         in_force([asks, *others])
-        assert cgroups.swap_max(node, node.kubepods) == str(swap.floor_to_page(usable, PAGE))
-        share = swap.floor_to_page(swap.container_swap(48 * MIB, 64 * MIB, memory, usable), PAGE)
+        assert cgroups.swap_max(node, node.kubepods) == str(limits.floor_to_page(usable, PAGE))
+        share = limits.floor_to_page(limits.container_swap(48 * MIB, 64 * MIB, memory, usable), PAGE)
         assert cgroups.swap_max(node, cgroups.of_container(node, silent)) == str(share)
         assert int(cgroups.swap_max(node, folder)) >= used()
 
@@ -129,7 +129,7 @@ def test_a_profile_changes_its_behaviour_while_swap_is_in_use(
         in_force(pods)
         assert cgroups.swap_max(node, folder) == str(SWAP_LIMIT)
         assert cgroups.swap_max(node, node.kubepods) == "max"
-        kubelets = swap.floor_to_page(swap.container_swap(LIMIT - MIB, LIMIT, memory, total), PAGE)
+        kubelets = limits.floor_to_page(limits.container_swap(LIMIT - MIB, LIMIT, memory, total), PAGE)
         eventually(lambda: is_draining(str(kubelets)), "the hog drains to the kubelet's number")
 
         # NoSwap once more, and the hog lets go: draining ends.

@@ -8,7 +8,9 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.policy import nodes, pods, profiles, qos, swap
+from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import limits, qos
 
 _NOBODY_ASKS: Final = "no swap: no container has a memory request below its limit"
 _ANYWHERE: Final = nodes.NodeFacts(compatible=True, swap_bytes=0, memory_bytes=0)
@@ -26,7 +28,7 @@ class Given(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 def refused(row: pods.PodRow) -> names.Reason | None:
     """Why the pod gets no swap whatever the behavior; None where that depends on it."""
-    reason = swap.decide(profiles.BUILT_IN, _ANYWHERE, row).reason
+    reason = limits.decide(compiled.BUILT_IN, _ANYWHERE, row).reason
     return reason if reason in _OF_THE_POD else None
 
 

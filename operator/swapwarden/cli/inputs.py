@@ -14,7 +14,9 @@ import pydantic
 from swapwarden.api import names, state
 from swapwarden.api import profile as api
 from swapwarden.cli import documents
-from swapwarden.policy import namespaces, nodes, pods, profiles, quantity
+from swapwarden.policy import quantity
+from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.profile import compiled
 from swapwarden.webhook import admission, review, validation
 
 Struct = TypeVar("Struct")
@@ -60,7 +62,7 @@ class Inputs:
 
     nodes: dict[str, nodes.NodeRow] = dataclasses.field(default_factory=dict)
     facts: dict[str, state.Facts | None] = dataclasses.field(default_factory=dict)
-    profiles: dict[str, profiles.Profile] = dataclasses.field(default_factory=dict)
+    profiles: dict[str, compiled.Profile] = dataclasses.field(default_factory=dict)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     pods: dict[str, pods.WirePod] = dataclasses.field(default_factory=dict)
     asked: dict[str, review.Pod] = dataclasses.field(default_factory=dict)
@@ -411,7 +413,7 @@ def _read_profile(inputs: Inputs, document: documents.Json) -> bool:
         model = api.NodeSwapProfile.model_validate_json(json.dumps(document), strict=True)
     except pydantic.ValidationError as error:
         raise InvalidError(*_from_pydantic(error)) from None
-    return _put(inputs.profiles, model.metadata.name, profiles.compile_profile(model))
+    return _put(inputs.profiles, model.metadata.name, compiled.compile_profile(model))
 
 
 def _from_pydantic(error: pydantic.ValidationError) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,10 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli import documents, inputs, report
-from swapwarden.policy import namespaces, nodes, overcommit, plan, pods, profiles, requirements
+from swapwarden.policy import plan
+from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.profile import compiled, requirements
+from swapwarden.policy.swap import overcommit
 
 BAD_INPUT: Final = 2
 CANNOT_WRITE: Final = 1
@@ -162,7 +165,7 @@ def _of_node(
     found: inputs.Inputs, name: str, bound: list[pods.PodRow], free: list[pods.PodRow], notes: list[str]
 ) -> plan.Explanation:
     """The plan of a node, with each pod that is FREE to come as if it alone came."""
-    selection = profiles.select(found.profiles.values(), found.nodes[name].labels)
+    selection = compiled.select(found.profiles.values(), found.nodes[name].labels)
     profile, facts = selection.profile, nodes.facts(found.nodes[name], found.facts.get(name))
     if selection.conflicts:
         ties = ", ".join((profile.name, *selection.conflicts))
@@ -188,7 +191,7 @@ def _bare(namespace: str) -> namespaces.WireNamespace:
     return namespaces.WireNamespace(namespaces.WireMeta(namespace))
 
 
-def _missing(profile: profiles.Profile, facts: nodes.NodeFacts) -> Iterator[str]:
+def _missing(profile: compiled.Profile, facts: nodes.NodeFacts) -> Iterator[str]:
     """What a node does not have, or is not known to have, although its profile needs it, and what comes of it."""
     if profile.behavior in {names.Behavior.LIMITED_SWAP, names.Behavior.WORKLOAD_CONTROLLED} and not facts.swap_bytes:
         yield "no swap: its status.nodeInfo.swap.capacity and its NodeSwapState name none; its pods get 0"

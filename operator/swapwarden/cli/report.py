@@ -11,7 +11,9 @@ import yaml
 
 from swapwarden.api import names
 from swapwarden.cli import behaviors
-from swapwarden.policy import plan, pods, profiles
+from swapwarden.policy import plan
+from swapwarden.policy.observed import pods
+from swapwarden.policy.profile import compiled
 
 Json = dict[str, Any]
 Plans = Mapping[str, plan.Explanation]
@@ -32,17 +34,17 @@ def as_list(plans: Plans, unplaced: Unplaced = ()) -> Json:
     return {"apiVersion": "v1", "kind": "List", "items": items, **by_behavior}
 
 
-def to_json(plans: Plans, unplaced: Unplaced = (), known: Iterable[profiles.Profile] = ()) -> str:  # noqa: ARG001 as to_table
+def to_json(plans: Plans, unplaced: Unplaced = (), known: Iterable[compiled.Profile] = ()) -> str:  # noqa: ARG001 as to_table
     """The List as JSON, ending in a newline."""
     return json.dumps(as_list(plans, unplaced), indent=2, ensure_ascii=False) + "\n"
 
 
-def to_yaml(plans: Plans, unplaced: Unplaced = (), known: Iterable[profiles.Profile] = ()) -> str:  # noqa: ARG001 as to_table
+def to_yaml(plans: Plans, unplaced: Unplaced = (), known: Iterable[compiled.Profile] = ()) -> str:  # noqa: ARG001 as to_table
     """The List as YAML."""
     return yaml.safe_dump(as_list(plans, unplaced), sort_keys=False, allow_unicode=True, width=2**16)
 
 
-def to_table(plans: Plans, unplaced: Unplaced = (), known: Iterable[profiles.Profile] = ()) -> str:
+def to_table(plans: Plans, unplaced: Unplaced = (), known: Iterable[compiled.Profile] = ()) -> str:
     """One line for each node, pod and container, for people; behind a behavior, which of the KNOWN profiles have it."""
     tables = []
     if plans or not unplaced:

@@ -25,7 +25,8 @@ from swapwarden.controller import features, restoring
 from swapwarden.controller.writers import fenced
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.kube import backoff, client, config, decoding, errors, paging
-from swapwarden.policy import nodes, taints
+from swapwarden.policy.node import taints
+from swapwarden.policy.observed import nodes
 
 T = TypeVar("T")
 

@@ -11,8 +11,11 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.controller import rows
-from swapwarden.policy import namespaces, nodes, overrides, plan, pods, profiles, requirements, rollout, swap
+from swapwarden.policy import plan, rollout
+from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.plan import NodePlan
+from swapwarden.policy.profile import compiled, overrides, requirements
+from swapwarden.policy.swap import limits
 
 COALESCE_SECONDS: Final = 0.025
 """How long changes of a node's pods gather before they are written: etcd stores the whole object with each write."""
@@ -76,12 +79,12 @@ class Cluster:
         # and without the plan itself.
         self._last: dict[str, tuple[str, rows.StateRow]] = {}
         self._written: dict[str, rows.StateRow] = {}
-        self._profiles: dict[str, profiles.Profile] = {}
-        self._history: Mapping[state.ProfileRef, profiles.Profile] = {}
+        self._profiles: dict[str, compiled.Profile] = {}
+        self._history: Mapping[state.ProfileRef, compiled.Profile] = {}
         # Nodes that may follow the profile that selects them, before their state says so.
-        self._turns: dict[str, profiles.Profile] = {}
+        self._turns: dict[str, compiled.Profile] = {}
         self._namespaces: namespaces.Labels | None = None
-        self._selections: dict[str, profiles.Selection] = {}
+        self._selections: dict[str, compiled.Selection] = {}
 
     # What the watches say
 
@@ -189,8 +192,8 @@ class Cluster:
 
     def profiles_changed(
         self,
-        found: Mapping[str, profiles.Profile],
-        history: Mapping[state.ProfileRef, profiles.Profile] | None = None,
+        found: Mapping[str, compiled.Profile],
+        history: Mapping[state.ProfileRef, compiled.Profile] | None = None,
     ) -> None:
         """These are the profiles now, by name; `history` has what they said in earlier generations."""
         self._history = history or {}
@@ -275,7 +278,7 @@ class Cluster:
         else:
             self._last[name] = node.uid, msgspec.structs.replace(last, spec=b"")
 
-    def begin_term(self, turns: dict[str, profiles.Profile]) -> None:
+    def begin_term(self, turns: dict[str, compiled.Profile]) -> None:
         """Keep there whose turn comes; what came in an earlier term is forgotten: others may have led since."""
         self._turns = turns
 
@@ -335,14 +338,14 @@ class Cluster:
         row = self.standing(name)
         return nodes.facts(self.nodes[name], row.facts if row is not None else None)
 
-    def selection(self, name: str) -> profiles.Selection:
+    def selection(self, name: str) -> compiled.Selection:
         """The profile that governs a known node."""
         found = self._selections.get(name)
         if found is None:
-            found = self._selections[name] = profiles.select(self._profiles.values(), self.nodes[name].labels)
+            found = self._selections[name] = compiled.select(self._profiles.values(), self.nodes[name].labels)
         return found
 
-    def in_force(self, name: str) -> profiles.Profile:
+    def in_force(self, name: str) -> compiled.Profile:
         """The profile that a known node follows: the one that its state names, until its turn comes for another.
 
         Of a state that was deleted, what it said last counts. Where nobody knows any more what that profile said, and
@@ -351,20 +354,20 @@ class Cluster:
         target, row = self.selection(name).profile, self.standing(name)
         wanted = plan.reference(target)
         # Where no agent has ever answered, a plan does nothing, good or bad.
-        if row is None or row.observed == 0 or target == profiles.BUILT_IN:
+        if row is None or row.observed == 0 or target == compiled.BUILT_IN:
             return target
         if row.profile == wanted or self._has_turn(name):
             return target
         return self._recall(row.profile) or target
 
-    def _recall(self, reference: state.ProfileRef) -> profiles.Profile | None:
+    def _recall(self, reference: state.ProfileRef) -> compiled.Profile | None:
         """What a profile said in some generation; None where that is not known."""
-        for known in (self._profiles.get(reference.name), profiles.BUILT_IN):
+        for known in (self._profiles.get(reference.name), compiled.BUILT_IN):
             if known is not None and plan.reference(known) == reference:
                 return known
         return self._history.get(reference)
 
-    def selections(self) -> Iterator[tuple[str, profiles.Selection]]:
+    def selections(self) -> Iterator[tuple[str, compiled.Selection]]:
         """Yield each node that a profile governs, the built-in one left out."""
         for name in self.nodes:
             selection = self.selection(name)
@@ -372,14 +375,14 @@ class Cluster:
                 yield name, selection
 
     def rollout_of(
-        self, profile: profiles.Profile, found: Iterable[str], overdue: Overdue = frozenset()
+        self, profile: compiled.Profile, found: Iterable[str], overdue: Overdue = frozenset()
     ) -> rollout.Progress:
         """Where the rollout of a profile stands; `found` are the nodes that it governs."""
         wanted = plan.reference(profile)
         members = [self._member(name, wanted, overdue) for name in found]
         return rollout.progress(members, profile.max_unavailable, hold=profile.hold)
 
-    def advance(self, judged: profiles.Profile, found: Collection[str], overdue: Overdue = frozenset()) -> None:
+    def advance(self, judged: compiled.Profile, found: Collection[str], overdue: Overdue = frozenset()) -> None:
         """It is these nodes' turn to follow the profile as it was judged, where they would be next now, too.
 
         Since then the profile may have become another, or a node degraded.
@@ -442,7 +445,7 @@ class Cluster:
     def _asks_for_namespaces(self, name: str) -> bool:
         return any(profile.needs_namespaces() for profile in self._planned_by(name))
 
-    def _planned_by(self, name: str) -> tuple[profiles.Profile, profiles.Profile]:
+    def _planned_by(self, name: str) -> tuple[compiled.Profile, compiled.Profile]:
         """The profiles that a known node's plan is made from: what it follows, and what is to come."""
         return self.in_force(name), self.selection(name).profile
 
@@ -456,7 +459,7 @@ class Cluster:
         if self.restoring:
             return NodePlan(plan.restore_node(profile))
         made = plan.plan_all(profile, self.facts(name), self.pods_on(name), self._namespaces or {})
-        if profile != profiles.BUILT_IN and (before := self._before(name, made.spec.profile)):
+        if profile != compiled.BUILT_IN and (before := self._before(name, made.spec.profile)):
             made = made._replace(spec=msgspec.structs.replace(made.spec, degraded_before=before))
         target = self.selection(name).profile
         if made.spec.profile == plan.reference(target):
@@ -527,7 +530,7 @@ class Cluster:
 
     def _is_urgent(self, row: pods.PodRow) -> bool:
         """Whether a new pod must not wait for others: each moment it could swap although it may not."""
-        if row.terminal or swap.forbids_swap(row.policy):
+        if row.terminal or limits.forbids_swap(row.policy):
             return not row.terminal
         if row.node not in self.nodes:
             return False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container
 import msgspec
 
 from swapwarden.controller import rows
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 from swapwarden.telemetry import metrics
 
 ENFORCED = metrics.histogram(

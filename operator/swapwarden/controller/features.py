@@ -16,7 +16,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.kube import backoff, client, decoding, errors, informer
-from swapwarden.policy import nodes
+from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)

@@ -42,7 +42,8 @@ from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import backoff, client, config, errors, events, informer, lease
-from swapwarden.policy import labels, nodes, pods
+from swapwarden.policy.node import labels
+from swapwarden.policy.observed import nodes, pods
 from swapwarden.telemetry import build, exposition, logs, metrics, server
 
 log = logging.getLogger(__name__)

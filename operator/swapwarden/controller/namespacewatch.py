@@ -9,7 +9,7 @@ from typing import Final
 
 from swapwarden.controller import cluster
 from swapwarden.kube import client, informer
-from swapwarden.policy import namespaces
+from swapwarden.policy.observed import namespaces
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from swapwarden.controller.writers import pod_conditions
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
 from swapwarden.controller.writers.pod_conditions import Verdict
 from swapwarden.kube import backoff, client, errors
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ from swapwarden.controller.term import Term, TermOver, Wait
 from swapwarden.controller.writers import profile_status
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
 from swapwarden.kube import backoff, client, decoding, errors, events
-from swapwarden.policy import profiles, rollout
+from swapwarden.policy import rollout
+from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class _Judged(NamedTuple):
     term: Term
     uid: str
     generation: int
-    profile: profiles.Profile | None
+    profile: compiled.Profile | None
     governed: Sequence[cluster.Governed]
     contested: Sequence[profilestatus.Contest]
     moving: profilestatus.Moving

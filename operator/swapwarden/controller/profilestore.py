@@ -14,7 +14,7 @@ from swapwarden.api import profile as api
 from swapwarden.api import state
 from swapwarden.controller import revisions
 from swapwarden.kube import decoding
-from swapwarden.policy import profiles
+from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Revision(msgspec.Struct, frozen=True):
     generation: int
     spec: str
     """As the status keeps it."""
-    profile: profiles.Profile
+    profile: compiled.Profile
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True):
     version: int
     """resourceVersion: a larger one is newer."""
     generation: int
-    profile: profiles.Profile | None
+    profile: compiled.Profile | None
     """The newest valid version; None where none is known."""
     error: str
     """What is wrong with the newest version; empty where nothing is."""
@@ -74,11 +74,11 @@ class ProfileStore:
         # A late event of an object that is gone must not bring it back.
         self._gone: collections.deque[str] = collections.deque(maxlen=MAX_TOMBSTONES)
 
-    def valid(self) -> dict[str, profiles.Profile]:
+    def valid(self) -> dict[str, compiled.Profile]:
         """The profiles to plan with, by name."""
         return {name: entry.profile for name, entry in self.entries.items() if entry.profile is not None}
 
-    def history(self) -> dict[state.ProfileRef, profiles.Profile]:
+    def history(self) -> dict[state.ProfileRef, compiled.Profile]:
         """What profiles said in the generations that nodes may still follow."""
         return {
             state.ProfileRef(entry.name, revision.generation): revision.profile
@@ -157,7 +157,7 @@ def _room(body: Mapping[str, Any]) -> int:
     return revisions.MAX_OBJECT - size
 
 
-def _revisions(body: Mapping[str, Any], compiled: profiles.Profile | None, known: Entry | None) -> tuple[Revision, ...]:
+def _revisions(body: Mapping[str, Any], compiled: compiled.Profile | None, known: Entry | None) -> tuple[Revision, ...]:
     """This generation, those that the status keeps, and those that were seen before it could."""
     newest, status = body["metadata"]["generation"], body.get("status") or {}
     told = revisions.told(status)
@@ -185,12 +185,12 @@ def _kept(body: Mapping[str, Any], generation: int, text: object) -> Revision | 
     return None if old is None else Revision(generation, str(text), old)
 
 
-def _compile(body: Mapping[str, Any]) -> tuple[profiles.Profile | None, str]:
+def _compile(body: Mapping[str, Any]) -> tuple[compiled.Profile | None, str]:
     """The profile, or what is wrong with it."""
     # The status is ours, and another version's may have fields that this one's has not.
     plain = {key: value for key, value in body.items() if key != "status"}
     try:
-        return profiles.compile_profile(api.NodeSwapProfile.model_validate(plain)), ""
+        return compiled.compile_profile(api.NodeSwapProfile.model_validate(plain)), ""
     except pydantic.ValidationError as error:
         return None, "; ".join(_problem(detail["loc"], detail["msg"]) for detail in error.errors()[:5])
 

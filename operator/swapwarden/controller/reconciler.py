@@ -14,7 +14,8 @@ from swapwarden.controller.writers import node_features, states
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superseded
 from swapwarden.kube import client, decoding, errors, events
-from swapwarden.policy import extended, labels, nodes, taints
+from swapwarden.policy.node import extended_resource, labels, taints
+from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -194,7 +195,7 @@ class Reconciler:
         if node is None:
             return
         profile, facts, applied = self._known.in_force(name), self._known.facts(name), self._known.is_applied(name)
-        amount = extended.desired(profile, facts, node, self._known.pods_on(name), applied=applied)
+        amount = extended_resource.desired(profile, facts, node, self._known.pods_on(name), applied=applied)
         if amount == node.swap_resource:
             return
         if await unless_superseded(node_writer.offer(writes, name, node.uid, amount)) is not None:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from swapwarden.controller import nodelabels
 from swapwarden.controller.notices import exposures, left_out
 from swapwarden.kube import backoff, errors
-from swapwarden.policy import profiles
+from swapwarden.policy.profile import compiled
 
 DRAIN_SECONDS: Final = 5.0
 """How long writes in flight may take to finish when the process ends."""
@@ -73,7 +73,7 @@ class Term:
         self.left_out: Final = left_out.LeftOut()
         self.backoffs: Final[dict[str, backoff.Backoff]] = {}
         """Of nodes that could not be brought to their plan, by name."""
-        self.turns: Final[dict[str, profiles.Profile]] = {}
+        self.turns: Final[dict[str, compiled.Profile]] = {}
         """Nodes that may follow a profile before their state names it."""
         self.waits: Final[dict[Wait, float]] = {}
         """Since when, in the event loop's time, rollouts wait for agents."""

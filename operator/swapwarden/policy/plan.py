@@ -10,19 +10,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from swapwarden.api import merge, names, state
-from swapwarden.policy import (
-    extended,
-    kernel,
-    namespaces,
-    nodes,
-    overcommit,
-    overrides,
-    pods,
-    profiles,
-    requirements,
-    room,
-    swap,
-)
+from swapwarden.policy.node import extended_resource, kernel_settings
+from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.profile import compiled, overrides, requirements
+from swapwarden.policy.swap import limits, overcommit, room
 
 _UNCOMPARED: Final = "epoch"
 """The writer's term: a difference in it alone is no reason to write."""
@@ -45,7 +36,7 @@ class ExplainedPod(msgspec.Struct, frozen=True):
     """A pod and what was decided on it."""
 
     row: pods.PodRow
-    decision: swap.PodDecision
+    decision: limits.PodDecision
     override: int | None = None
     """Place in the profile's overrides of the one without which the decision would be another."""
 
@@ -64,7 +55,7 @@ class Explanation(msgspec.Struct, frozen=True):
 class Trace(msgspec.Struct, frozen=True):
     """How a plan comes to what it has for one pod."""
 
-    steps: tuple[swap.Step, ...]
+    steps: tuple[limits.Step, ...]
     """The rules that were tried, in order; the last one has the decision."""
     override: int | None = None
     """Place of the override that selects the pod, whether it makes a difference or not."""
@@ -72,7 +63,7 @@ class Trace(msgspec.Struct, frozen=True):
     """Bytes that pods served before this one leave of the node's swap; None where what they have does not matter."""
 
     @property
-    def decision(self) -> swap.PodDecision:
+    def decision(self) -> limits.PodDecision:
         """What the plan has for the pod."""
         decision = self.steps[-1].decision
         assert decision is not None  # noqa: S101 for mypy: what is tried last matches
@@ -80,7 +71,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def plan_node(
-    profile: profiles.Profile,
+    profile: compiled.Profile,
     facts: nodes.NodeFacts,
     rows: Iterable[pods.PodRow],
     known: namespaces.Labels = _NONE,
@@ -95,7 +86,7 @@ def plan_node(
 
 
 def plan_all(
-    profile: profiles.Profile,
+    profile: compiled.Profile,
     facts: nodes.NodeFacts,
     rows: Iterable[pods.PodRow],
     known: namespaces.Labels = _NONE,
@@ -135,24 +126,24 @@ def _number(pod: state.PodState | None) -> float:
     return int(pod.swap_max or 0)
 
 
-def restore_node(profile: profiles.Profile) -> state.StateSpec:
+def restore_node(profile: compiled.Profile) -> state.StateSpec:
     """Plan a node that is to put back what was there: nothing is planned for any pod. The epoch is left at 0."""
     return state.StateSpec(profile=reference(profile), mode=names.Mode.RESTORE, on_unknown_pod=profile.on_unknown_pod)
 
 
 def explain_node(
-    profile: profiles.Profile,
+    profile: compiled.Profile,
     facts: nodes.NodeFacts,
     rows: Iterable[pods.PodRow],
     known: namespaces.Labels = _NONE,
 ) -> Explanation:
     """Plan one node as plan_node does, and keep every container's number and reason, running or not."""
     decided = sorted(_decided(profile, facts, _owners(rows), known), key=lambda one: (one.row.namespace, one.row.name))
-    return Explanation(_header(profile, facts), tuple(decided), extended.capacity(profile, facts))
+    return Explanation(_header(profile, facts), tuple(decided), extended_resource.capacity(profile, facts))
 
 
 def trace_pod(
-    profile: profiles.Profile,
+    profile: compiled.Profile,
     facts: nodes.NodeFacts,
     row: pods.PodRow,
     others: Iterable[pods.PodRow] = (),
@@ -164,7 +155,7 @@ def trace_pod(
     """
     place = _place(profile, row, known)
     override = None if place is None else profile.overrides[place]
-    steps = tuple(swap.trace(profile, facts, row, override))
+    steps = tuple(limits.trace(profile, facts, row, override))
     total = overcommit.budget(profile, facts)
     if total is None:
         return Trace(steps, place)
@@ -172,10 +163,10 @@ def trace_pod(
     own = overcommit.rank(row)
     left = total - sum(int(one.decision.swap_max or 0) for one in served if overcommit.rank(one.row) < own)
     before = Trace(steps, place, left)
-    decision = swap.cut(before.decision, left, facts.page_size, names.Reason.OVERCOMMIT_REACHED)
+    decision = limits.cut(before.decision, left, facts.page_size, names.Reason.OVERCOMMIT_REACHED)
     if decision is before.decision:
         return before
-    return Trace((*steps, swap.Step(decision.reason, matched=True, decision=decision)), place, left)
+    return Trace((*steps, limits.Step(decision.reason, matched=True, decision=decision)), place, left)
 
 
 def of_units(header: state.StateSpec) -> Iterator[tuple[str, str]]:
@@ -205,17 +196,17 @@ def spec_patch(old: state.StateSpec | Mapping[str, Any] | None, new: state.State
     return merge.merge_patch(before, after) or None
 
 
-def reference(profile: profiles.Profile) -> state.ProfileRef:
+def reference(profile: compiled.Profile) -> state.ProfileRef:
     """How a plan names the profile that it was made from."""
     return state.ProfileRef(name=profile.name, generation=profile.generation)
 
 
-def _header(profile: profiles.Profile, facts: nodes.NodeFacts) -> state.StateSpec:
+def _header(profile: compiled.Profile, facts: nodes.NodeFacts) -> state.StateSpec:
     kubepods = None
     if facts.compatible and profile.system_reserved is not None:
-        limit = swap.floor_to_page(swap.available(profile, facts), facts.page_size)
+        limit = limits.floor_to_page(limits.available(profile, facts), facts.page_size)
         kubepods = state.KubepodsState(swap_max=str(limit))
-    settings = kernel.plan(profile.kernel, facts)
+    settings = kernel_settings.plan(profile.kernel, facts)
     unmet = requirements.unmet(profile, facts)
     return state.StateSpec(
         profile=reference(profile),
@@ -232,7 +223,7 @@ def _header(profile: profiles.Profile, facts: nodes.NodeFacts) -> state.StateSpe
     )
 
 
-def _system(profile: profiles.Profile) -> state.SystemState | None:
+def _system(profile: compiled.Profile) -> state.SystemState | None:
     if not profile.units:
         return None
     return state.SystemState(
@@ -262,7 +253,7 @@ def _claim(row: pods.PodRow) -> tuple[bool, bool, str, str, str]:
 
 
 def _decided(
-    profile: profiles.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow], known: namespaces.Labels
+    profile: compiled.Profile, facts: nodes.NodeFacts, rows: Iterable[pods.PodRow], known: namespaces.Labels
 ) -> Iterator[ExplainedPod]:
     """Decide on pods that name a cgroup each."""
     explained = (_explained(profile, facts, row, known) for row in rows)
@@ -272,34 +263,34 @@ def _decided(
 
 
 def _explained(
-    profile: profiles.Profile, facts: nodes.NodeFacts, row: pods.PodRow, known: namespaces.Labels
+    profile: compiled.Profile, facts: nodes.NodeFacts, row: pods.PodRow, known: namespaces.Labels
 ) -> ExplainedPod | None:
     """The decision on a pod; None where it has to wait until its namespace is known."""
     try:
         place = _place(profile, row, known)
     except overrides.UnknownNamespaceError:
         return None
-    plain = swap.decide(profile, facts, row)
+    plain = limits.decide(profile, facts, row)
     if place is None:
         return ExplainedPod(row, plain)
-    decision = swap.decide(profile, facts, row, profile.overrides[place])
+    decision = limits.decide(profile, facts, row, profile.overrides[place])
     return ExplainedPod(row, decision, None if decision == plain else place)
 
 
-def _place(profile: profiles.Profile, row: pods.PodRow, known: namespaces.Labels) -> int | None:
+def _place(profile: compiled.Profile, row: pods.PodRow, known: namespaces.Labels) -> int | None:
     """Place of the override that the pod is subject to."""
     try:
         return overrides.find(profile, row, known)
     except overrides.UnknownNamespaceError:
         # One that is to have no swap does not wait for an override that may lift it.
-        if swap.forbids_swap(row.policy):
+        if limits.forbids_swap(row.policy):
             return None
         raise
 
 
 def _shared(decided: Iterable[ExplainedPod], left: int, page: int) -> Iterator[ExplainedPod]:
     for one in sorted(decided, key=lambda each: overcommit.rank(each.row)):
-        decision = swap.cut(one.decision, left, page, names.Reason.OVERCOMMIT_REACHED)
+        decision = limits.cut(one.decision, left, page, names.Reason.OVERCOMMIT_REACHED)
         left -= int(decision.swap_max or 0)
         yield ExplainedPod(one.row, decision, one.override)
 
@@ -313,7 +304,7 @@ def _size(entries: Iterable[state.PodState]) -> int:
     return len(msgspec.json.encode(list(entries)))
 
 
-def _pod_state(decision: swap.PodDecision) -> state.PodState:
+def _pod_state(decision: limits.PodDecision) -> state.PodState:
     each = _each(decision)
     if each is not None:
         return state.PodState(reason=decision.reason, swap_max=decision.swap_max, each=each)
@@ -325,7 +316,7 @@ def _pod_state(decision: swap.PodDecision) -> state.PodState:
     return state.PodState(reason=decision.reason, swap_max=decision.swap_max, containers=containers)
 
 
-def _each(decision: swap.PodDecision) -> str | None:
+def _each(decision: limits.PodDecision) -> str | None:
     """What every container must hold, running or not; None where they differ, or need nothing."""
     values = {one.swap_max if one.write and not one.cap else None for one in decision.containers}
     return values.pop() if len(values) == 1 else None

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.policy import vocabulary
+from swapwarden.policy import pod_annotations
 from swapwarden.webhook import review, scheduling, validation
 
 MAX_CAUSES = 20
@@ -35,7 +35,7 @@ def admit(request: review.Request, default: names.Policy | None = None) -> revie
     if default is not None and names.POLICY_ANNOTATION not in pod.annotations:
         added = {
             names.POLICY_ANNOTATION: default.value,
-            names.POLICY_SOURCE_ANNOTATION: vocabulary.SOURCE_NAMESPACE,
+            names.POLICY_SOURCE_ANNOTATION: pod_annotations.SOURCE_NAMESPACE,
         }
     whole = _annotated(pod, added) if added else pod
     causes = list(itertools.islice(validation.errors(whole), MAX_CAUSES + 1))
@@ -76,5 +76,5 @@ def _refusal(request: review.Request, pod: review.Pod, causes: list[review.Cause
         message=message,
         reason="Invalid",
         code=_UNPROCESSABLE,
-        details=review.Details(name=vocabulary.shown(name, vocabulary.MAX_NAME), kind="Pod", causes=shown),
+        details=review.Details(name=pod_annotations.shown(name, pod_annotations.MAX_NAME), kind="Pod", causes=shown),
     )

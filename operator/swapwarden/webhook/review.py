@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.policy import vocabulary
+from swapwarden.policy import pod_annotations
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -239,7 +239,8 @@ def decode(body: bytes | bytearray) -> Request:
         raise ReviewError("the body is nested too deeply for an AdmissionReview") from error
     if review.api_version != API_VERSION or review.kind != KIND:
         found = (
-            vocabulary.shown(f"{review.api_version} {review.kind}".strip()) or "an object without apiVersion and kind"
+            pod_annotations.shown(f"{review.api_version} {review.kind}".strip())
+            or "an object without apiVersion and kind"
         )
         raise ReviewError(
             f"this webhook understands {API_VERSION} {KIND}, not {found}: set admissionReviewVersions to [v1]"
@@ -268,7 +269,7 @@ def _refuse_many(body: bytes | bytearray) -> None:
 
 def _name(request: Request) -> str:
     parts = (request.resource.group, request.resource.resource, request.sub_resource)
-    return vocabulary.shown("/".join(part for part in parts if part))
+    return pod_annotations.shown("/".join(part for part in parts if part))
 
 
 def encode(response: Response) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.policy import vocabulary
+from swapwarden.policy import pod_annotations
 from swapwarden.webhook import review
 
 _TRUE: Final = "true"
@@ -22,8 +22,8 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 def term(policy: names.Policy) -> dict[str, Any]:
     """The preferred scheduling term of a policy that has one (core/v1 PreferredSchedulingTerm)."""
-    expression = {"key": names.SWAP_LABEL, "operator": vocabulary.PREFERRED_LABEL[policy], "values": [_TRUE]}
-    return {"weight": vocabulary.PREFERENCE_WEIGHT, "preference": {"matchExpressions": [expression]}}
+    expression = {"key": names.SWAP_LABEL, "operator": pod_annotations.PREFERRED_LABEL[policy], "values": [_TRUE]}
+    return {"weight": pod_annotations.PREFERENCE_WEIGHT, "preference": {"matchExpressions": [expression]}}
 
 
 def contradicts(pod: review.Pod) -> str | None:
@@ -44,9 +44,9 @@ def operations(pod: review.Pod, policy: str) -> Iterator[review.Operation]:
             yield _add({names.SWAP_LABEL: _TRUE}, "nodeSelector")
         elif names.SWAP_LABEL not in spec.node_selector:
             yield _add(_TRUE, "nodeSelector", names.SWAP_LABEL)
-    elif policy in vocabulary.PREFERRED_LABEL:
+    elif policy in pod_annotations.PREFERRED_LABEL:
         yield from _preference(spec.affinity, term(names.Policy(policy)))
-    if policy in vocabulary.TOLERATING and not _tolerates(spec.tolerations or []):
+    if policy in pod_annotations.TOLERATING and not _tolerates(spec.tolerations or []):
         if spec.tolerations is None:
             yield _add([TOLERATION], "tolerations")
         else:

@@ -15,7 +15,7 @@ import aiohttp
 from aiohttp import web
 
 from swapwarden.api import names
-from swapwarden.policy import vocabulary
+from swapwarden.policy import pod_annotations
 from swapwarden.telemetry import listener, metrics, turns
 from swapwarden.webhook import admission, bodies, certificates, connections, review
 
@@ -128,7 +128,7 @@ class _Handler:
         if request.method != "POST":
             raise _BadRequest(405, "only POST")
         if request.content_type != "application/json":
-            found = vocabulary.shown(request.content_type)
+            found = pod_annotations.shown(request.content_type)
             raise _BadRequest(415, f"the content type must be application/json, not {found}")
         path, decide = route
         try:
@@ -187,7 +187,7 @@ def _account(path: str, asked: review.Request, response: review.Response) -> Non
     REQUESTS.inc(path, operation, verdict)
     if response.status is not None:
         fields = {
-            "namespace": vocabulary.shown(asked.namespace, vocabulary.MAX_NAME),
+            "namespace": pod_annotations.shown(asked.namespace, pod_annotations.MAX_NAME),
             "pod": response.status.details.name,
             "operation": operation,
             "dry_run": bool(asked.dry_run),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from swapwarden.api import names
-from swapwarden.policy import quantity, vocabulary
+from swapwarden.policy import pod_annotations, quantity
 from swapwarden.webhook import review, scheduling
 
 MAX_OWN: Final = 256
@@ -23,9 +23,9 @@ _INVALID = "FieldValueInvalid"
 _FORBIDDEN = "FieldValueForbidden"
 _TOO_MANY = "FieldValueTooMany"
 
-_Own = list[tuple[str, str, vocabulary.Rule]]
+_Own = list[tuple[str, str, pod_annotations.Rule]]
 
-quoted: Final = vocabulary.quoted
+quoted: Final = pod_annotations.quoted
 
 
 def errors(pod: review.Pod) -> Iterator[review.Cause]:
@@ -35,7 +35,7 @@ def errors(pod: review.Pod) -> Iterator[review.Cause]:
         told = f"Too many: {len(own)} with keys of {names.GROUP}: must have at most {MAX_OWN} items"
         yield review.Cause(_TOO_MANY, told, "metadata.annotations")
         del own[MAX_OWN:]
-    suggester = vocabulary.Suggester()
+    suggester = pod_annotations.Suggester()
     containers = dict.fromkeys(pod.containers) if any(rule.per_container for _, _, rule in own) else {}
     for key, value, rule in own:
         if rule.per_container:
@@ -46,7 +46,7 @@ def errors(pod: review.Pod) -> Iterator[review.Cause]:
 
 def wrong_values(pod: review.Pod) -> Iterator[review.Cause]:
     """Yield values that are not understood: what the policies inside the API server refuse, too."""
-    suggester = vocabulary.Suggester()
+    suggester = pod_annotations.Suggester()
     for key, value, rule in _own(pod):
         yield from _value(key, value, rule, suggester)
 
@@ -54,29 +54,31 @@ def wrong_values(pod: review.Pod) -> Iterator[review.Cause]:
 def _own(pod: review.Pod) -> _Own:
     """The annotations that mean something, by key."""
     found = (
-        (key, value, vocabulary.rule_of(key)) for key, value in pod.annotations.items() if vocabulary.DOMAIN in key
+        (key, value, pod_annotations.rule_of(key))
+        for key, value in pod.annotations.items()
+        if pod_annotations.DOMAIN in key
     )
     return sorted((key, value, rule) for key, value, rule in found if rule is not None)
 
 
 def warnings(pod: review.Pod) -> Iterator[str]:
     """Yield what has no effect although somebody wrote it."""
-    suggester = vocabulary.Suggester()
-    for key in sorted(key for key in pod.annotations if vocabulary.is_of_domain(key)):
-        if vocabulary.rule_of(key) is None:
+    suggester = pod_annotations.Suggester()
+    for key in sorted(key for key in pod.annotations if pod_annotations.is_of_domain(key)):
+        if pod_annotations.rule_of(key) is None:
             meant = suggester.resembling_key(key)
-            yield f"{_at(key)}: {vocabulary.NO_SUCH_KEY}{_did_you_mean(meant)}"
-    for key in sorted(key for key in pod.metadata.labels or {} if vocabulary.DOMAIN in key):
-        if vocabulary.rule_of(key) is not None:
-            yield f"metadata.labels[{vocabulary.shown(key, _MAX_KEY)}]: {vocabulary.AS_LABEL}"
+            yield f"{_at(key)}: {pod_annotations.NO_SUCH_KEY}{_did_you_mean(meant)}"
+    for key in sorted(key for key in pod.metadata.labels or {} if pod_annotations.DOMAIN in key):
+        if pod_annotations.rule_of(key) is not None:
+            yield f"metadata.labels[{pod_annotations.shown(key, _MAX_KEY)}]: {pod_annotations.AS_LABEL}"
     policy = pod.annotations.get(names.POLICY_ANNOTATION)
-    if policy in vocabulary.PLACING and (pod.spec.node_name or pod.is_of_daemon_set):
-        why = vocabulary.NODE_CHOSEN if pod.spec.node_name else vocabulary.DAEMON_SET_CHOOSES
-        yield f"{_at(names.POLICY_ANNOTATION)}: {policy} {vocabulary.NOT_PLACED}{why}"
+    if policy in pod_annotations.PLACING and (pod.spec.node_name or pod.is_of_daemon_set):
+        why = pod_annotations.NODE_CHOSEN if pod.spec.node_name else pod_annotations.DAEMON_SET_CHOOSES
+        yield f"{_at(names.POLICY_ANNOTATION)}: {policy} {pod_annotations.NOT_PLACED}{why}"
     if policy == names.Policy.DISABLED and _is_by_default(pod):
         for key, value in _limits(_own(pod)):
             if value:
-                yield f"{_at(key)}: {vocabulary.OVERRULED}"
+                yield f"{_at(key)}: {pod_annotations.OVERRULED}"
 
 
 def _contradictions(pod: review.Pod, own: _Own) -> Iterator[review.Cause]:
@@ -86,20 +88,18 @@ def _contradictions(pod: review.Pod, own: _Own) -> Iterator[review.Cause]:
     if policy == names.Policy.DISABLED and not _is_by_default(pod):
         for key, value in limits.items():
             if value:
-                told = f"Invalid value: {vocabulary.quoted(pod.annotations[key])}: {vocabulary.DISABLED_HAS_NONE}"
+                told = f"Invalid value: {quoted(pod.annotations[key])}: {pod_annotations.DISABLED_HAS_NONE}"
                 yield review.Cause(_INVALID, told, _at(key))
     whole = limits.pop(names.LIMIT_ANNOTATION, None)
     for key, value in limits.items():
         if whole is not None and value > whole:
-            told = f"Invalid value: {vocabulary.quoted(pod.annotations[key])}: {vocabulary.MORE_THAN_POD}"
-            yield review.Cause(
-                _INVALID, f"{told}, {vocabulary.quoted(pod.annotations[names.LIMIT_ANNOTATION])}", _at(key)
-            )
+            told = f"Invalid value: {quoted(pod.annotations[key])}: {pod_annotations.MORE_THAN_POD}"
+            yield review.Cause(_INVALID, f"{told}, {quoted(pod.annotations[names.LIMIT_ANNOTATION])}", _at(key))
     if policy == names.Policy.REQUIRED and not _is_by_default(pod):
         if pod.is_of_daemon_set:
-            yield review.Cause(_FORBIDDEN, vocabulary.OF_DAEMON_SET, _at(names.POLICY_ANNOTATION))
+            yield review.Cause(_FORBIDDEN, pod_annotations.OF_DAEMON_SET, _at(names.POLICY_ANNOTATION))
         elif (found := scheduling.contradicts(pod)) is not None:
-            told = f"Invalid value: {vocabulary.quoted(found)}: {vocabulary.SELECTS_ANOTHER}"
+            told = f"Invalid value: {quoted(found)}: {pod_annotations.SELECTS_ANOTHER}"
             yield review.Cause(_INVALID, told, f"spec.nodeSelector[{names.SWAP_LABEL}]")
 
 
@@ -111,40 +111,42 @@ def _limits(own: _Own) -> Iterator[tuple[str, int]]:
 
 
 def _is_by_default(pod: review.Pod) -> bool:
-    return pod.annotations.get(names.POLICY_SOURCE_ANNOTATION) == vocabulary.SOURCE_NAMESPACE
+    return pod.annotations.get(names.POLICY_SOURCE_ANNOTATION) == pod_annotations.SOURCE_NAMESPACE
 
 
-def _value(key: str, value: str, rule: vocabulary.Rule, suggester: vocabulary.Suggester) -> Iterator[review.Cause]:
-    if vocabulary.accepts(rule, value):
+def _value(
+    key: str, value: str, rule: pod_annotations.Rule, suggester: pod_annotations.Suggester
+) -> Iterator[review.Cause]:
+    if pod_annotations.accepts(rule, value):
         return
     if rule.accepted:
-        listed = ", ".join(map(vocabulary.quoted, rule.accepted))
-        message = f"Unsupported value: {vocabulary.quoted(value)}: supported values: {listed}"
+        listed = ", ".join(map(pod_annotations.quoted, rule.accepted))
+        message = f"Unsupported value: {quoted(value)}: supported values: {listed}"
         meant = _did_you_mean(suggester.resembling(value, rule.accepted))
         yield review.Cause(_NOT_SUPPORTED, message + meant, _at(key))
     else:
         message = (
-            f"Invalid value: {vocabulary.quoted(value)}: not a quantity, which is a number without a sign, with a"
+            f"Invalid value: {quoted(value)}: not a quantity, which is a number without a sign, with a"
             " unit such as Mi, Gi or M"
         )
-        meant = _did_you_mean(vocabulary.resembling_quantity(value)) or "; write for example 512Mi or 2Gi"
+        meant = _did_you_mean(pod_annotations.resembling_quantity(value)) or "; write for example 512Mi or 2Gi"
         yield review.Cause(_INVALID, message + meant, _at(key))
 
 
 def _container(
-    key: str, name: str, containers: Collection[str], suggester: vocabulary.Suggester
+    key: str, name: str, containers: Collection[str], suggester: pod_annotations.Suggester
 ) -> Iterator[review.Cause]:
     if name not in containers:
-        listed = ", ".join(map(vocabulary.quoted, itertools.islice(containers, _MAX_LISTED))) or "none"
+        listed = ", ".join(map(pod_annotations.quoted, itertools.islice(containers, _MAX_LISTED))) or "none"
         if len(containers) > _MAX_LISTED:
             listed += f" and {len(containers) - _MAX_LISTED} more"
-        message = f"Invalid value: {vocabulary.quoted(name)}: {vocabulary.NO_CONTAINER}; it has: {listed}"
+        message = f"Invalid value: {quoted(name)}: {pod_annotations.NO_CONTAINER}; it has: {listed}"
         yield review.Cause(_INVALID, message + _did_you_mean(suggester.resembling(name, containers)), _at(key))
 
 
 def _did_you_mean(word: str | None) -> str:
-    return f"; did you mean {vocabulary.quoted(word)}?" if word else ""
+    return f"; did you mean {quoted(word)}?" if word else ""
 
 
 def _at(key: str) -> str:
-    return f"metadata.annotations[{vocabulary.shown(key, _MAX_KEY)}]"
+    return f"metadata.annotations[{pod_annotations.shown(key, _MAX_KEY)}]"

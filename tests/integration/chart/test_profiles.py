@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from swapwarden.api import profile as api
-from swapwarden.policy import profiles
+from swapwarden.policy.profile import compiled
 
 from testbed.base import process
 from testbed.controlplane.servers import ControlPlane
@@ -170,15 +170,15 @@ def test_control_plane_nodes_get_a_profile_that_wins_over_the_usual_one(apply: A
     done = apply(specs_given)
     assert (done.returncode, done.stderr) == (0, "")
     found = {
-        each["metadata"]["name"]: profiles.compile_profile(api.NodeSwapProfile.model_validate(each))
+        each["metadata"]["name"]: compiled.compile_profile(api.NodeSwapProfile.model_validate(each))
         for each in crds.get(PROFILES)["items"]
     }
     # With the label's value as kubeadm sets it, and with one.
     for value in ("", "true"):
-        selection = profiles.select(found.values(), {"node-role.kubernetes.io/control-plane": value})
+        selection = compiled.select(found.values(), {"node-role.kubernetes.io/control-plane": value})
         assert (selection.profile.name, selection.profile.behavior) == ("control-plane", "NoSwap")
         assert selection.conflicts == ()
-    assert profiles.select(found.values(), {}).profile.name == "all"
+    assert compiled.select(found.values(), {}).profile.name == "all"
 
 
 def test_that_profile_alone_is_reason_enough_for_the_hook() -> None:

@@ -9,7 +9,8 @@ import msgspec
 from swapwarden import __main__ as program
 from swapwarden.api import state
 from swapwarden.controller import rows
-from swapwarden.policy import plan, swap
+from swapwarden.policy import plan
+from swapwarden.policy.swap import limits
 
 
 def main(arguments: list[str]) -> int:
@@ -21,7 +22,7 @@ def main(arguments: list[str]) -> int:
         pods = {key: msgspec.structs.replace(pod, each=None) for key, pod in found.pods.items()}
         return msgspec.structs.replace(found, pods=pods)
 
-    def each(_: swap.PodDecision) -> str | None:
+    def each(_: limits.PodDecision) -> str | None:
         return None
 
     rows.spec = spec

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from swapwarden.kube import errors
-from swapwarden.policy import vocabulary
+from swapwarden.policy import pod_annotations
 from swapwarden.webhook import review, validation
 
 from testbed.base import paths
@@ -186,7 +186,7 @@ async def test_the_webhook_and_the_policy_agree_on_every_value(crds: ControlPlan
         else:
             assert wanted == set(), found
     assert 100 < refused < 500
-    judged = {key for each in cases for key in each if vocabulary.rule_of(key)}
+    judged = {key for each in cases for key in each if pod_annotations.rule_of(key)}
     assert judged == set(KEYS)
 
 

@@ -10,7 +10,7 @@ import re
 
 import pytest
 from swapwarden.api import names
-from swapwarden.policy import vocabulary
+from swapwarden.policy import pod_annotations
 
 from testbed.base import paths
 
@@ -21,7 +21,7 @@ MESSAGES = re.sub(r"'\s*\+ '", "", TEXT).replace(r"\'", "'")
 
 
 def test_each_key_in_a_policy_is_one_of_ours() -> None:
-    known = {value for value in vars(names).values() if isinstance(value, str)} | {vocabulary.DOMAIN}
+    known = {value for value in vars(names).values() if isinstance(value, str)} | {pod_annotations.DOMAIN}
     found = {key.replace("~1", "/") for key in re.findall(r"(?<!\w)[a-z][a-z.-]*swapwarden\.dev(?:/|~1)[a-z-]*", TEXT)}
     found |= set(re.findall(r"(?<![\w.-])swapwarden\.dev/[a-z-]*", TEXT))
     assert {names.POLICY_ANNOTATION, names.CONTAINER_LIMIT_PREFIX, names.SWAP_LABEL} <= found
@@ -38,17 +38,17 @@ def test_each_policy_that_is_compared_exists() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        vocabulary.DISABLED_HAS_NONE,
-        vocabulary.MORE_THAN_POD,
-        vocabulary.NO_CONTAINER,
-        vocabulary.OF_DAEMON_SET,
-        vocabulary.SELECTS_ANOTHER,
-        vocabulary.NO_SUCH_KEY,
-        vocabulary.AS_LABEL,
-        vocabulary.NOT_PLACED,
-        vocabulary.NODE_CHOSEN,
-        vocabulary.DAEMON_SET_CHOOSES,
-        vocabulary.OVERRULED,
+        pod_annotations.DISABLED_HAS_NONE,
+        pod_annotations.MORE_THAN_POD,
+        pod_annotations.NO_CONTAINER,
+        pod_annotations.OF_DAEMON_SET,
+        pod_annotations.SELECTS_ANOTHER,
+        pod_annotations.NO_SUCH_KEY,
+        pod_annotations.AS_LABEL,
+        pod_annotations.NOT_PLACED,
+        pod_annotations.NODE_CHOSEN,
+        pod_annotations.DAEMON_SET_CHOOSES,
+        pod_annotations.OVERRULED,
     ],
 )
 def test_the_policies_give_the_reasons_of_the_webhook(message: str) -> None:

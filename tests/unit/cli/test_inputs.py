@@ -7,7 +7,7 @@ import pytest
 import yaml
 from swapwarden.api import state
 from swapwarden.cli import documents, inputs
-from swapwarden.policy import namespaces
+from swapwarden.policy.observed import namespaces
 
 PROFILE = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile", "metadata": {"name": "p"}}
 POD: dict[str, Any] = {

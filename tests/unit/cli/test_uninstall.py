@@ -9,7 +9,7 @@ import pytest
 from swapwarden.api import names
 from swapwarden.cli import uninstall
 from swapwarden.kube import client
-from swapwarden.policy import nodes
+from swapwarden.policy.observed import nodes
 
 from tests.unit.kube.scripted import Scripted, failure, page, plain, reply
 

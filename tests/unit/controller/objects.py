@@ -9,7 +9,9 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.controller import cluster, rows
 from swapwarden.controller.term import Term
-from swapwarden.policy import nodes, profiles, rollout
+from swapwarden.policy import rollout
+from swapwarden.policy.observed import nodes
+from swapwarden.policy.profile import compiled
 
 
 class Led:
@@ -61,9 +63,9 @@ def state_row(
     return rows.StateRow(**{"name": name, "version": version, **defaults, **fields})
 
 
-def profile(name: str = "p", **fields: Any) -> profiles.Profile:
+def profile(name: str = "p", **fields: Any) -> compiled.Profile:
     """A profile that selects all nodes."""
-    return profiles.Profile(**{"name": name, "generation": 1, "uid": f"uid-of-{name}", **fields})
+    return compiled.Profile(**{"name": name, "generation": 1, "uid": f"uid-of-{name}", **fields})
 
 
 def profile_object(
@@ -104,7 +106,7 @@ def state_object(row: rows.StateRow) -> dict[str, Any]:
 
 def rollouts(known: cluster.Cluster, overdue: cluster.Overdue = frozenset()) -> dict[str, rollout.Progress]:
     """Where the rollouts of all profiles stand that govern a node."""
-    members: dict[str, tuple[profiles.Profile, list[str]]] = {}
+    members: dict[str, tuple[compiled.Profile, list[str]]] = {}
     for name, selection in known.selections():
         members.setdefault(selection.profile.name, (selection.profile, []))[1].append(name)
     return {name: known.rollout_of(found, named, overdue) for name, (found, named) in members.items()}

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import cluster, rows
-from swapwarden.policy import plan, pods, profiles, rollout
+from swapwarden.policy import plan, rollout
+from swapwarden.policy.observed import pods
+from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import node, profile, rollouts, state_row
 from tests.unit.policy.rows import container, pod
@@ -291,7 +293,7 @@ def test_the_same_profiles_are_no_news(seen: Seen) -> None:
 
 
 def test_a_node_that_gets_another_label_gets_another_profile(seen: Seen) -> None:
-    chosen = profile(selector=(profiles.Requirement("pool", "In", frozenset({"x"})),))
+    chosen = profile(selector=(compiled.Requirement("pool", "In", frozenset({"x"})),))
     seen.cluster.profiles_changed({"p": chosen})
     assert seen.cluster.selection("node-1").profile.name == names.BUILT_IN_PROFILE
     seen.cluster.node_changed("node-1", node(), node(labels={"pool": "x"}))
@@ -375,7 +377,7 @@ def test_a_node_that_is_gone_is_looked_at_once_more(seen: Seen) -> None:
 def test_a_profile_that_changes_concerns_the_nodes_that_it_governs(seen: Seen) -> None:
     seen.cluster.node_changed("node-2", node("node-2"), node("node-2", labels={"pool": "x"}))
     everywhere = profile("everywhere")
-    chosen = profile("chosen", selector=(profiles.Requirement("pool", "In", frozenset({"x"})),), priority=1)
+    chosen = profile("chosen", selector=(compiled.Requirement("pool", "In", frozenset({"x"})),), priority=1)
     seen.cluster.profiles_changed({"everywhere": everywhere})
     for name in seen.cluster.nodes:
         seen.cluster.plan(name)
@@ -392,12 +394,12 @@ def test_a_profile_that_changes_concerns_the_nodes_that_it_governs(seen: Seen) -
 def heard(
     seen: Seen,
     name: str,
-    named: profiles.Profile,
+    named: compiled.Profile,
     *,
     generation: int = 1,
     observed: int = 1,
     degraded: str = "",
-    proposed: profiles.Profile | None = None,
+    proposed: compiled.Profile | None = None,
     cost: state.Cost | None = None,
 ) -> None:
     """The state of a node names a profile, and its agent has answered."""
@@ -431,7 +433,7 @@ def advance(seen: Seen) -> None:
         seen.cluster.advance(targets[name], found.next)
 
 
-def governing(seen: Seen) -> Callable[[str], profiles.Profile]:
+def governing(seen: Seen) -> Callable[[str], compiled.Profile]:
     return lambda name: seen.cluster.selection(name).profile
 
 
@@ -509,13 +511,13 @@ def test_a_node_that_comes_back_waits_for_another_turn(waves: Seen) -> None:
     heard(waves, "node-2", NONE, generation=2, observed=2)
     assert follows(waves) == {"node-1": 2, "node-2": 2}
     for name in waves.cluster.nodes:
-        heard(waves, name, profiles.BUILT_IN, generation=3, observed=3)
+        heard(waves, name, compiled.BUILT_IN, generation=3, observed=3)
     assert {waves.cluster.plan(name).profile.name for name in waves.cluster.nodes} == {names.BUILT_IN_PROFILE}
     for name in waves.cluster.nodes:
         cost = state.Cost(plan.reference(NONE))
-        heard(waves, name, profiles.BUILT_IN, generation=4, observed=4, proposed=NONE, cost=cost)
+        heard(waves, name, compiled.BUILT_IN, generation=4, observed=4, proposed=NONE, cost=cost)
     advance(waves)
-    assert follows(waves) == {"node-1": 2, "node-2": profiles.BUILT_IN.generation}
+    assert follows(waves) == {"node-1": 2, "node-2": compiled.BUILT_IN.generation}
 
 
 def test_what_nobody_remembers_is_not_waited_for(seen: Seen) -> None:
@@ -650,7 +652,7 @@ def test_a_turn_is_forgotten_with_the_term(waves: Seen) -> None:
 
 
 def test_a_turn_is_gone_once_another_profile_governs_the_node(waves: Seen) -> None:
-    turns: dict[str, profiles.Profile] = {}
+    turns: dict[str, compiled.Profile] = {}
     waves.cluster.begin_term(turns)
     advance(waves)
     assert turns == {"node-1": NONE}
@@ -862,26 +864,26 @@ def test_what_an_agent_found_on_an_earlier_node_of_the_name_counts_for_nothing(s
     assert governed(seen)["node-1"].applied
 
 
-TEAM = (profiles.Requirement("team", "In", frozenset({"a"})),)
-WEB = (profiles.Requirement("app", "In", frozenset({"web"})),)
+TEAM = (compiled.Requirement("team", "In", frozenset({"a"})),)
+WEB = (compiled.Requirement("app", "In", frozenset({"web"})),)
 
 
-def overriding(*entries: profiles.Override, **fields: Any) -> dict[str, profiles.Profile]:
+def overriding(*entries: compiled.Override, **fields: Any) -> dict[str, compiled.Profile]:
     return {"p": profile(overrides=entries, **fields)}
 
 
 @pytest.mark.parametrize(
     ("entry", "fields", "delay"),
     [
-        (profiles.Override(pods=WEB, policy=names.Policy.DISABLED), {"labels": "app=web"}, 0.0),
-        (profiles.Override(pods=WEB, policy=names.Policy.DISABLED), {"labels": "app=db"}, LATER),
-        (profiles.Override(pods=WEB, swap_limit=1), {"labels": "app=web"}, LATER),
-        (profiles.Override(namespaces=TEAM, policy=names.Policy.DISABLED), {}, LATER),
-        (profiles.Override(namespaces=TEAM, policy=names.Policy.DISABLED), {"node": "unknown"}, LATER),
+        (compiled.Override(pods=WEB, policy=names.Policy.DISABLED), {"labels": "app=web"}, 0.0),
+        (compiled.Override(pods=WEB, policy=names.Policy.DISABLED), {"labels": "app=db"}, LATER),
+        (compiled.Override(pods=WEB, swap_limit=1), {"labels": "app=web"}, LATER),
+        (compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED), {}, LATER),
+        (compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED), {"node": "unknown"}, LATER),
     ],
 )
 def test_a_pod_that_an_override_disables_is_not_kept_waiting(
-    seen: Seen, entry: profiles.Override, fields: dict[str, str], delay: float
+    seen: Seen, entry: compiled.Override, fields: dict[str, str], delay: float
 ) -> None:
     seen.cluster.profiles_changed(overriding(entry))
     seen.take()
@@ -891,8 +893,8 @@ def test_a_pod_that_an_override_disables_is_not_kept_waiting(
 
 
 def test_a_node_whose_profile_asks_for_namespaces_waits_until_they_are_known(seen: Seen) -> None:
-    own = (profiles.Requirement("pool", "Exists"),)
-    found = overriding(profiles.Override(namespaces=TEAM, policy=names.Policy.DISABLED), selector=own)
+    own = (compiled.Requirement("pool", "Exists"),)
+    found = overriding(compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED), selector=own)
     seen.cluster.profiles_changed(found)
     assert seen.cluster.needs_namespaces()
     seen.cluster.node_changed("node-1", node(), node(labels={"pool": "x"}))
@@ -914,7 +916,7 @@ def test_a_node_whose_profile_asks_for_namespaces_waits_until_they_are_known(see
 
 
 def test_a_namespace_that_changes_concerns_nodes_with_its_pods(seen: Seen) -> None:
-    seen.cluster.profiles_changed(overriding(profiles.Override(namespaces=TEAM, swap_limit=1)))
+    seen.cluster.profiles_changed(overriding(compiled.Override(namespaces=TEAM, swap_limit=1)))
     labels: dict[str, dict[str, str]] = {"default": {}, "shop": {}}
     seen.cluster.namespaces_known(labels)
     seen.cluster.pod_changed("default/a", None, pod(container()))
@@ -940,7 +942,7 @@ def test_a_namespace_that_changes_concerns_nodes_with_its_pods(seen: Seen) -> No
 
 
 def test_what_a_profile_said_before_asks_for_namespaces_while_a_node_follows_it(seen: Seen) -> None:
-    [asking] = overriding(profiles.Override(namespaces=TEAM, policy=names.Policy.DISABLED)).values()
+    [asking] = overriding(compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED)).values()
     history = {plan.reference(asking): asking}
     seen.cluster.profiles_changed({"p": profile(generation=2)}, history)
     assert not seen.cluster.needs_namespaces()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from swapwarden.controller import enforcement
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 
 from tests.unit.controller.objects import state_row
 from tests.unit.policy.rows import container, pod

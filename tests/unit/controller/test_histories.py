@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.controller import cluster, rows
 from swapwarden.controller.writers import states
-from swapwarden.policy import nodes, pods, profiles, qos
+from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import qos
 
 from tests.unit.controller.objects import node, profile, rollouts, state_row
 from tests.unit.policy.rows import container, pod
@@ -52,7 +54,7 @@ PROFILE = st.fixed_dictionaries(
         "behavior": st.sampled_from(names.Behavior),
         "system_reserved": st.sampled_from([None, "25%"]),
         "overcommit_percent": st.sampled_from([None, 100]),
-        "selector": st.sampled_from([(), (profiles.Requirement("pool", "In", frozenset({"x"})),)]),
+        "selector": st.sampled_from([(), (compiled.Requirement("pool", "In", frozenset({"x"})),)]),
     }
 )
 
@@ -67,7 +69,7 @@ class Histories(stateful.RuleBasedStateMachine):
         self.known = cluster.Cluster(lambda name, _, **__: self.dirty.update({name: None}), lambda: None)
         self.nodes: dict[str, nodes.NodeRow] = {}
         self.pods: dict[str, pods.PodRow] = {}
-        self.profiles: dict[str, profiles.Profile] = {}
+        self.profiles: dict[str, compiled.Profile] = {}
         self.states: dict[str, rows.StateRow] = {}
         # What the watch of states has yet to tell, and what it told last.
         self.untold: list[tuple[str, rows.StateRow | None]] = []

@@ -18,7 +18,8 @@ from swapwarden.controller import main, rows, supervise, term
 from swapwarden.controller.term import Deposed
 from swapwarden.controller.writers import states
 from swapwarden.kube import client, config, lease
-from swapwarden.policy import plan, profiles
+from swapwarden.policy import plan
+from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import exposition, logs
 
 from tests.unit.controller.objects import Led, node, profile, profile_object, state_object, state_row
@@ -292,7 +293,7 @@ async def test_one_that_is_in_sync_no_more_steps_down_until_it_is_again(
     assert bench.controller.unready() is None
 
 
-TEAM = (profiles.Requirement("team", "In", frozenset({"a"})),)
+TEAM = (compiled.Requirement("team", "In", frozenset({"a"})),)
 BY_NAMESPACE = [{"namespaceSelector": {"matchLabels": {"team": "a"}}, "policy": "Disabled"}]
 
 
@@ -337,7 +338,7 @@ async def test_namespaces_count_also_where_only_a_state_that_came_late_asks_for_
     monkeypatch.setattr(main, "SYNC_SECONDS", 0.0)
     bench.synced()
     bench.node_comes()
-    earlier = profile(overrides=(profiles.Override(namespaces=TEAM, policy=names.Policy.DISABLED),))
+    earlier = profile(overrides=(compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED),))
     bench.controller._known.profiles_changed({"p": profile(generation=2)}, {plan.reference(earlier): earlier})
     await until(lambda: bench.lease.candidate)
     bench.state_comes(state_row(spec=state.StateSpec(profile=plan.reference(earlier)), observed=1))

@@ -11,14 +11,14 @@ import pytest
 from swapwarden.api import names
 from swapwarden.controller import cluster, namespacewatch
 from swapwarden.kube import client, informer
-from swapwarden.policy import profiles
+from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import node, profile
 from tests.unit.kube.scripted import END, HANG, STREAM, Scripted, error, event, failure, page, until
 from tests.unit.policy.rows import container, pod
 
-TEAM = (profiles.Requirement("team", "In", frozenset({"a"})),)
-BY_TEAM = profiles.Override(namespaces=TEAM, policy=names.Policy.DISABLED)
+TEAM = (compiled.Requirement("team", "In", frozenset({"a"})),)
+BY_TEAM = compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED)
 
 
 def namespace(name: str, version: int, **labels: str) -> dict[str, Any]:
@@ -33,7 +33,7 @@ class Bench:
         self.known.node_changed("node-1", None, node())
         self.known.pod_changed("default/pod", None, pod(container()))
 
-    def overrides(self, *entries: profiles.Override) -> None:
+    def overrides(self, *entries: compiled.Override) -> None:
         self.known.profiles_changed({"p": profile(overrides=entries)})
         self.dirty.clear()
         self.watch.update()
@@ -55,7 +55,7 @@ async def bench(api: client.Client, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 
 async def test_nobody_asks_where_nobody_needs_them(bench: Bench, server: Scripted) -> None:
-    bench.overrides(profiles.Override(pods=TEAM, policy=names.Policy.DISABLED))
+    bench.overrides(compiled.Override(pods=TEAM, policy=names.Policy.DISABLED))
     server.answer(page([], 1))
     server.answer(STREAM, HANG)
     bench.overrides(BY_TEAM)

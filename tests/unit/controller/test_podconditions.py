@@ -23,7 +23,7 @@ from swapwarden.controller.notices import pod_plan, pod_violations
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import pod_conditions
 from swapwarden.kube import backoff, client, errors
-from swapwarden.policy import nodes, pods
+from swapwarden.policy.observed import nodes, pods
 
 from tests.unit.controller.objects import Led, term
 from tests.unit.kube.scripted import until

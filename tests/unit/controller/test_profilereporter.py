@@ -14,7 +14,8 @@ from swapwarden.controller import cluster, profilereporter, profilestatus, profi
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import profile_status
 from swapwarden.kube import backoff, client, events
-from swapwarden.policy import profiles, rollout
+from swapwarden.policy import rollout
+from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import node, profile_object, state_row, term
 from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
@@ -200,7 +201,7 @@ async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_an
     faults = supervise.FAULTS.value(profilereporter.PART)
     judge, odd = bench.known.rollout_of, {"odd"}
 
-    def fails(found: profiles.Profile, *others: Any) -> rollout.Progress:
+    def fails(found: compiled.Profile, *others: Any) -> rollout.Progress:
         if found.name in odd:
             raise KeyError("nobody thought of it")
         return judge(found, *others)
@@ -367,7 +368,7 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     assert leads.turns == {}
 
 
-def second_of(bench: Bench) -> profiles.Profile:
+def second_of(bench: Bench) -> compiled.Profile:
     return bench.store.valid()["p"]
 
 

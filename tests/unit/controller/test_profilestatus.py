@@ -8,7 +8,8 @@ from swapwarden.api import profile as api
 from swapwarden.controller import cluster, profilestatus, profilestore, revisions
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
-from swapwarden.policy import profiles, rollout
+from swapwarden.policy import rollout
+from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import profile
 
@@ -69,7 +70,7 @@ def test_all_is_well() -> None:
 
 
 def test_nodes_that_lack_what_is_required_are_named_once_by_an_event() -> None:
-    requiring = entry(profile=profile(generation=2, require=profiles.Require(encrypted=True)))
+    requiring = entry(profile=profile(generation=2, require=compiled.Require(encrypted=True)))
     good = build(requiring, nodes(2), [], NOW)
     assert conditions(good)["RequirementsMet"] == ("True", "AllMet")
     lacking = build(requiring, [node("a"), node("b", unmet="encrypted: sda2")], [], NOW)

@@ -19,7 +19,7 @@ from swapwarden.controller.writers import fenced, strict_fields
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, errors, events
-from swapwarden.policy import profiles
+from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import Led, node, profile, state_object, state_row, term
 from tests.unit.kube.scripted import CUT, HANG, Request, Scripted, failure, reply
@@ -590,7 +590,7 @@ TAINT = {"key": names.SWAP_TAINT, "effect": "NoSchedule"}
     ids=["labels", "resource", "taint"],
 )
 async def test_what_the_watch_tells_of_a_node_while_a_write_is_on_its_way_counts(
-    bench: Bench, given: profiles.Profile, labels: dict[str, str], body: dict[str, Any]
+    bench: Bench, given: compiled.Profile, labels: dict[str, str], body: dict[str, Any]
 ) -> None:
     """Others may have taken away what was written. Nothing more would be told of that."""
     bench.known.node_changed("node-1", None, node(labels=labels))
@@ -678,7 +678,7 @@ async def test_nobody_is_told_of_a_write_that_failed(bench: Bench) -> None:
 
 
 async def test_a_node_that_needs_namespaces_is_left_as_it_is_until_they_are_known(bench: Bench) -> None:
-    entry = profiles.Override(namespaces=(profiles.Requirement("team", "Exists"),), policy=names.Policy.DISABLED)
+    entry = compiled.Override(namespaces=(compiled.Requirement("team", "Exists"),), policy=names.Policy.DISABLED)
     bench.known.profiles_changed({"p": profile(overrides=(entry,))})
     bench.pod_comes()
     assert await bench.reconcile() == []

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from swapwarden.agent.desired import spec
 from swapwarden.controller import features, restoring, rows
 from swapwarden.kube import decoding, errors, watch
-from swapwarden.policy import namespaces, nodes, pods
+from swapwarden.policy.observed import namespaces, nodes, pods
 
 LEVELS = [990, 1_005, 9_985, 9_995, 100_000]
 """Where Python 3.11 gives up, where 3.13 does, what an API server stores at most, and more."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from swapwarden.api import names
-from swapwarden.policy import nodes, phases, pods, profiles, qos
+from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import phases, qos
 
 MI = 2**20
 GI = 2**30
@@ -45,6 +47,6 @@ def facts(**fields: Any) -> nodes.NodeFacts:
     return nodes.NodeFacts(**{"compatible": True, "memory_bytes": 8 * GI, "swap_bytes": 4 * GI, **fields})
 
 
-def profile(behavior: names.Behavior, **fields: Any) -> profiles.Profile:
+def profile(behavior: names.Behavior, **fields: Any) -> compiled.Profile:
     """A profile with this behavior and the fields given."""
-    return profiles.Profile(name="test", behavior=behavior, **fields)
+    return compiled.Profile(name="test", behavior=behavior, **fields)

@@ -9,10 +9,13 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
-from swapwarden.policy import nodes, plan, pods, profiles, qos, room
+from swapwarden.policy import plan
+from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import qos, room
 
 from tests.unit.policy.rows import GI, container, facts, pod, profile
-from tests.unit.policy.test_swap import FACTS, PODS, PROFILES
+from tests.unit.policy.swap.test_limits import FACTS, PODS, PROFILES
 
 LIMITED, KUBELET = names.Behavior.LIMITED_SWAP, names.Behavior.KUBELET
 WORKLOAD = names.Behavior.WORKLOAD_CONTROLLED
@@ -314,7 +317,7 @@ NODE_PODS = st.lists(st.tuples(PODS, st.sampled_from("abcd"), st.booleans()), ma
 
 @given(PROFILES, FACTS, NODE_PODS.flatmap(lambda found: st.tuples(st.just(found), st.permutations(found))))
 def test_the_order_of_pods_does_not_matter(
-    profile: profiles.Profile, facts: nodes.NodeFacts, orders: tuple[list[pods.PodRow], list[pods.PodRow]]
+    profile: compiled.Profile, facts: nodes.NodeFacts, orders: tuple[list[pods.PodRow], list[pods.PodRow]]
 ) -> None:
     assert plan.plan_node(profile, facts, orders[0]) == plan.plan_node(profile, facts, orders[1])
     assert plan.explain_node(profile, facts, orders[0]) == plan.explain_node(profile, facts, orders[1])
@@ -322,7 +325,7 @@ def test_the_order_of_pods_does_not_matter(
 
 @given(PROFILES, FACTS, NODE_PODS)
 def test_both_projections_say_the_same(
-    profile: profiles.Profile, facts: nodes.NodeFacts, found: list[pods.PodRow]
+    profile: compiled.Profile, facts: nodes.NodeFacts, found: list[pods.PodRow]
 ) -> None:
     planned = plan.plan_node(profile, facts, found)
     explained = plan.explain_node(profile, facts, found)
@@ -332,7 +335,7 @@ def test_both_projections_say_the_same(
 
 
 @given(PROFILES, FACTS, NODE_PODS)
-def test_a_plan_is_a_valid_state(profile: profiles.Profile, facts: nodes.NodeFacts, found: list[pods.PodRow]) -> None:
+def test_a_plan_is_a_valid_state(profile: compiled.Profile, facts: nodes.NodeFacts, found: list[pods.PodRow]) -> None:
     planned = plan.plan_node(profile, facts, found)
     assert msgspec.json.decode(msgspec.json.encode(planned), type=state.StateSpec) == planned
 
@@ -409,8 +412,8 @@ def test_units_of_the_profile_are_to_have_no_swap() -> None:
 
 SOME_LABELS = st.sampled_from(["", "app=a", "app=b"])
 OVERRIDES = st.builds(
-    profiles.Override,
-    pods=st.sampled_from([(), (profiles.Requirement("app", "In", frozenset({"a"})),)]),
+    compiled.Override,
+    pods=st.sampled_from([(), (compiled.Requirement("app", "In", frozenset({"a"})),)]),
     policy=st.sampled_from([None, names.Policy.DISABLED, names.Policy.NO_PREFERENCE]),
     swap_limit=st.none() | st.integers(0, 2**33),
 )
@@ -423,16 +426,16 @@ OVERRIDES = st.builds(
     st.lists(st.tuples(st.booleans(), SOME_LABELS), min_size=5, max_size=5),
     st.lists(OVERRIDES, max_size=2),
     st.none() | st.integers(0, 300),
-    st.sampled_from([None, profiles.Require(tmpfs_noswap=True)]),
+    st.sampled_from([None, compiled.Require(tmpfs_noswap=True)]),
 )
 def test_a_trace_ends_with_what_the_plan_has(
-    profile: profiles.Profile,
+    profile: compiled.Profile,
     facts: nodes.NodeFacts,
     found: list[pods.PodRow],
     words: list[tuple[bool, str]],
-    overrides: list[profiles.Override],
+    overrides: list[compiled.Override],
     percent: int | None,
-    require: profiles.Require | None,
+    require: compiled.Require | None,
 ) -> None:
     profile = msgspec.structs.replace(profile, overrides=tuple(overrides), overcommit_percent=percent, require=require)
     rows = [
@@ -463,8 +466,8 @@ def test_a_trace_has_the_rules_in_the_order_in_which_they_are_tried() -> None:
     assert tried(container(), behavior=WORKLOAD) == [*first, "NoLimit"]
     assert tried(behavior=WORKLOAD) == [*first, "NoLimit", "WorkloadLimit"]
     assert tried(behavior=WORKLOAD, max_per_pod=GI) == [*first, "NoLimit", "WorkloadLimit", "Bounded"]
-    assert tried(behavior=no_swap, require=profiles.Require(encrypted=True)) == first
-    capped = (profiles.Override(swap_limit=GI // 4),)
+    assert tried(behavior=no_swap, require=compiled.Require(encrypted=True)) == first
+    capped = (compiled.Override(swap_limit=GI // 4),)
     assert tried(behavior=WORKLOAD, overrides=capped) == [*first, "NoLimit", "WorkloadLimit", "OverrideLimit"]
     assert tried(container(), behavior=WORKLOAD, overrides=capped) == [*first, "NoLimit", "OverrideLimit"]
     assert tried(behavior=LIMITED, overrides=capped)[-2:] == ["LimitedSwap", "OverrideLimit"]

@@ -9,7 +9,7 @@ from swapwarden.api import names
 from swapwarden.controller import rows
 from swapwarden.controller.notices import regarding
 from swapwarden.kube.events import Notice
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 from swapwarden.telemetry import metrics
 
 HELD = metrics.gauge(

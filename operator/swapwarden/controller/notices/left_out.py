@@ -8,7 +8,7 @@ from typing import Final
 from swapwarden.api import state
 from swapwarden.controller.notices import regarding
 from swapwarden.kube.events import Notice
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 from swapwarden.telemetry import metrics
 
 PODS = metrics.gauge(

@@ -9,7 +9,7 @@ from swapwarden.api.conditions import ConditionType
 from swapwarden.controller import rows
 from swapwarden.controller.notices import regarding
 from swapwarden.kube.events import Notice
-from swapwarden.policy import nodes
+from swapwarden.policy.observed import nodes
 
 _REASONS: Final[dict[str, str]] = {
     ConditionType.COMPATIBLE: "SwapIncompatible",

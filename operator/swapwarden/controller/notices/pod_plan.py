@@ -10,7 +10,7 @@ from swapwarden.api.violations import ViolationReason
 from swapwarden.controller import rows as states
 from swapwarden.controller.notices import pod_violations, regarding
 from swapwarden.kube.events import Notice
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 
 _IN_ANY_MODE: Final = frozenset({names.Reason.NODE_INCOMPATIBLE, names.Reason.INVALID_POLICY})
 """What is wrong with a node or a pod whether the plan is written or not."""

@@ -10,7 +10,7 @@ from swapwarden.api.violations import PRESENT, ViolationReason
 from swapwarden.controller import rows
 from swapwarden.controller.notices import regarding
 from swapwarden.kube.events import Notice
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 
 _MESSAGES: Final[dict[str, str]] = {
     ViolationReason.WRITE_FAILED: (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swapwarden.api import names
 from swapwarden.kube.events import Regarding
-from swapwarden.policy import nodes, pods
+from swapwarden.policy.observed import nodes, pods
 
 
 def pod(row: pods.PodRow) -> Regarding:

@@ -11,7 +11,7 @@ import msgspec
 from swapwarden.controller import throttle
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import client, errors
-from swapwarden.policy import nodes
+from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics
 
 WRITES = metrics.counter(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from swapwarden.controller import features
 from swapwarden.controller.writers.fenced import Writes, owned_by
-from swapwarden.policy import nodes
+from swapwarden.policy.observed import nodes
 
 
 async def write(

@@ -7,7 +7,7 @@ from typing import Final
 
 from swapwarden.api import names
 from swapwarden.controller.writers.fenced import Writes
-from swapwarden.policy import taints
+from swapwarden.policy.node import taints
 
 NODES: Final = "/api/v1/nodes"
 

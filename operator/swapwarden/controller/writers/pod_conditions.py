@@ -9,7 +9,7 @@ import msgspec
 
 from swapwarden.api.conditions import ConditionType
 from swapwarden.controller.writers.fenced import Writes
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -12,7 +12,8 @@ from swapwarden.controller.term import Deposed
 from swapwarden.controller.writers import strict_fields
 from swapwarden.controller.writers.fenced import Fenced, owned_by
 from swapwarden.kube import errors
-from swapwarden.policy import nodes, plan
+from swapwarden.policy import plan
+from swapwarden.policy.observed import nodes
 
 STATES: Final = f"/apis/{names.API_VERSION}/{names.STATE_PLURAL}"
 NO_FIELD_RECORDS: Final[list[dict[str, Any]]] = [{}]

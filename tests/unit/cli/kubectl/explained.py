@@ -8,14 +8,16 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import model
-from swapwarden.policy import namespaces, nodes, plan, pods, profiles
+from swapwarden.policy import plan
+from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.profile import compiled
 
 GI = 2**30
 MI = 2**20
 NODE = nodes.NodeRow("batch-1", "uid-node", {"pool": "batch"}, 4 * GI, 8 * GI)
 DISK = state.SwapDevice("/dev/nvme1n1", "partition", 4 * GI, backing="nvme")
 FACTS = state.Facts(2, True, 4 * GI, 8 * GI, devices=[DISK], kernel="6.1.0")
-POOL = (profiles.Requirement("pool", "In", frozenset({"batch"})),)
+POOL = (compiled.Requirement("pool", "In", frozenset({"batch"})),)
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "report-6d5f8b7c9", "controller": True}
 
 
@@ -56,9 +58,9 @@ def pod(*containers: dict[str, Any], status: dict[str, Any] | None = None, **fie
     return msgspec.convert(body, workloads.Pod)
 
 
-def profile(behavior: names.Behavior = names.Behavior.LIMITED_SWAP, **fields: Any) -> profiles.Profile:
+def profile(behavior: names.Behavior = names.Behavior.LIMITED_SWAP, **fields: Any) -> compiled.Profile:
     made: dict[str, Any] = {"name": "batch-nodes", "generation": 3, "priority": 100, "selector": POOL, **fields}
-    return profiles.Profile(behavior=behavior, **made)
+    return compiled.Profile(behavior=behavior, **made)
 
 
 def reported(
@@ -85,16 +87,16 @@ def reported(
 
 def planned(
     found: workloads.Pod,
-    governing: profiles.Profile,
+    governing: compiled.Profile,
     facts: state.Facts = FACTS,
     known: namespaces.Labels | None = None,
 ) -> state.StateSpec:
     return plan.plan_node(governing, nodes.facts(NODE, facts), [pods.project(found)], known or {})
 
 
-def seen(found: workloads.Pod, *known: profiles.Profile, **fields: Any) -> model.Seen:
+def seen(found: workloads.Pod, *known: compiled.Profile, **fields: Any) -> model.Seen:
     """All of it, planned by the first of the profiles."""
-    governing = known[0] if known else profiles.BUILT_IN
+    governing = known[0] if known else compiled.BUILT_IN
     made: dict[str, Any] = {
         "node": NODE,
         "profiles": {one.name: one for one in known},

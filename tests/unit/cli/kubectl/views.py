@@ -9,7 +9,7 @@ import msgspec
 from swapwarden.api import state
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.controller import rows
-from swapwarden.policy import nodes, pods
+from swapwarden.policy.observed import nodes, pods
 
 from tests.unit.controller.objects import state_row
 

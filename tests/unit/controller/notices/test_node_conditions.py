@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from swapwarden.controller import rows
 from swapwarden.controller.notices import node_conditions
-from swapwarden.policy import nodes
+from swapwarden.policy.observed import nodes
 
 from tests.unit.controller.notices.reports import told
 

@@ -6,7 +6,10 @@ import pytest
 from swapwarden.api import names
 from swapwarden.controller.notices import pod_plan
 from swapwarden.kube.events import Notice
-from swapwarden.policy import plan, pods, profiles, qos
+from swapwarden.policy import plan
+from swapwarden.policy.observed import pods
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import qos
 
 from tests.unit.policy.rows import container, facts, pod, profile
 
@@ -74,7 +77,7 @@ def test_under_audit_nothing_is_told_as_if_it_were_done(
 
 def test_a_limit_has_no_effect_where_something_required_is_missing() -> None:
     rows = [pod(container(), swap_limit="1Mi"), pod(container(), uid="uid-2", policy="Required")]
-    require = profiles.Require(encrypted=True)
+    require = compiled.Require(encrypted=True)
     (notice,) = pod_plan.about(rows, plan.plan_node(profile(WORKLOAD, require=require), facts(), rows))
     assert (notice.reason, notice.regarding.uid) == ("RequirementUnmet", "uid-1")
     assert "node node-1 does not" in notice.message
@@ -86,7 +89,7 @@ def test_the_message_names_what_is_accepted() -> None:
     assert "swapwarden.dev/swap-policy takes NoPreference, Disabled" in notice.message
 
 
-DISABLED, LIMIT = profiles.Override(policy=names.Policy.DISABLED), profiles.Override(swap_limit=2**20)
+DISABLED, LIMIT = compiled.Override(policy=names.Policy.DISABLED), compiled.Override(swap_limit=2**20)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ DISABLED, LIMIT = profiles.Override(policy=names.Policy.DISABLED), profiles.Over
         (pod(container(), swap_limit="1Ki"), LIMIT, []),
     ],
 )
-def test_who_is_told_of_an_override(row: pods.PodRow, override: profiles.Override, expected: list[str]) -> None:
+def test_who_is_told_of_an_override(row: pods.PodRow, override: compiled.Override, expected: list[str]) -> None:
     spec = plan.plan_node(profile(KUBELET, overrides=(override,)), facts(), [row])
     told = list(pod_plan.about([row], spec))
     assert [notice.reason for notice in told] == expected

@@ -13,8 +13,11 @@ from swapwarden.cli.kubectl.check import problems
 from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
 from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.policy import labels, nodes, plan, pods, profiles
-from swapwarden.policy.namespaces import UNDEFAULTED
+from swapwarden.policy import plan
+from swapwarden.policy.node import labels
+from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed.namespaces import UNDEFAULTED
+from swapwarden.policy.profile import compiled
 
 Json = dict[str, Any]
 
@@ -30,7 +33,7 @@ class _Setting:
 
     def __init__(self, found: Iterable[documents.Found], view: snapshot.View | None) -> None:
         self.namespaces: dict[str, dict[str, str]] = dict(view.namespaces) if view is not None else {}
-        self.profiles: dict[str, tuple[documents.Found, profiles.Profile]] = {}
+        self.profiles: dict[str, tuple[documents.Found, compiled.Profile]] = {}
         for one in found:
             if _kind(one.object) not in {_NAMESPACE, _PROFILE}:
                 continue
@@ -157,7 +160,7 @@ def _effect(
     if known is None:
         return
     chosen = [node for node in known.values() if selector.items() <= node.row.labels.items()]
-    kinds: dict[tuple[profiles.Profile, nodes.NodeFacts], int] = {}
+    kinds: dict[tuple[compiled.Profile, nodes.NodeFacts], int] = {}
     for node in chosen:
         place = node.selection.profile, node.facts
         kinds[place] = kinds.get(place, 0) + 1

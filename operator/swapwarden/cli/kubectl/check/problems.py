@@ -13,8 +13,10 @@ from swapwarden.api.conditions import DIAGNOSTICS, ConditionType, is_abnormal
 from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.output import sizes, tables
-from swapwarden.policy import plan, pods, profiles, vocabulary
-from swapwarden.policy.namespaces import UNDEFAULTED
+from swapwarden.policy import plan, pod_annotations
+from swapwarden.policy.observed import pods
+from swapwarden.policy.observed.namespaces import UNDEFAULTED
+from swapwarden.policy.profile import compiled
 from swapwarden.webhook import validation
 
 
@@ -236,7 +238,7 @@ def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.NodeVi
         )
 
 
-def ungoverned(profile: profiles.Profile, known: Mapping[str, planning.NodeView], here: str) -> Iterator[Problem]:
+def ungoverned(profile: compiled.Profile, known: Mapping[str, planning.NodeView], here: str) -> Iterator[Problem]:
     """Yield the problem of a profile that governs no node."""
     selected = [node for node in known.values() if profile.selects(node.row.labels)]
     rivals = {node.selection.profile.name for node in selected}
@@ -292,7 +294,7 @@ def namespace(here: str, labels: Mapping[str, str], *, exempt: bool) -> Iterator
     accepted = ", ".join(names.Policy)
     value = labels.get(names.DEFAULT_POLICY_LABEL)
     if value is not None and value not in frozenset[str](names.Policy):
-        meant = vocabulary.resembling(value, list(names.Policy))
+        meant = pod_annotations.resembling(value, list(names.Policy))
         yield Problem(
             Severity.ERROR,
             Check.NAMESPACE_POLICY,
@@ -314,8 +316,8 @@ def namespace(here: str, labels: Mapping[str, str], *, exempt: bool) -> Iterator
             "use an override of a profile for its pods, or their own annotation",
         )
     for key in sorted(labels):
-        if vocabulary.is_of_domain(key) and key != names.DEFAULT_POLICY_LABEL:
-            meant = vocabulary.resembling(key, [names.DEFAULT_POLICY_LABEL])
+        if pod_annotations.is_of_domain(key) and key != names.DEFAULT_POLICY_LABEL:
+            meant = pod_annotations.resembling(key, [names.DEFAULT_POLICY_LABEL])
             yield Problem(
                 Severity.WARNING,
                 Check.NO_EFFECT,
@@ -351,7 +353,7 @@ def useless_keys(view: snapshot.View) -> Iterator[Problem]:
         here = f"pod/{name_space}/{name}"
         if view.pods[name_space, name].terminal:
             continue
-        told = [told for told in validation.warnings(pod) if vocabulary.NOT_PLACED not in told]
+        told = [told for told in validation.warnings(pod) if pod_annotations.NOT_PLACED not in told]
         for message in told:
             yield Problem(Severity.WARNING, Check.NO_EFFECT, Check.NO_EFFECT, here, message, _TEMPLATE)
         values = {cause.field for cause in validation.wrong_values(pod)}

@@ -10,7 +10,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import registration, workloads
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 
 SELECTOR: Final = "app.kubernetes.io/name=swapwarden"
 """Of the objects that an installation brings."""

@@ -14,7 +14,8 @@ import msgspec
 from swapwarden.api import state
 from swapwarden.controller import cluster, profilestore, rows
 from swapwarden.controller.notices import pod_plan
-from swapwarden.policy import namespaces, nodes, pods, profiles
+from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.profile import compiled
 
 StateRow = rows.StateRow
 WireState = rows.WireState
@@ -23,14 +24,14 @@ ProfileEntry = profilestore.Entry
 pod_notices: Final = pod_plan.about
 """As the controller writes them to pods' events."""
 
-History = Mapping[state.ProfileRef, profiles.Profile]
+History = Mapping[state.ProfileRef, compiled.Profile]
 
 
 @dataclasses.dataclass(frozen=True)
 class KnownProfiles:
     """NodeSwapProfiles as the controller understands them."""
 
-    valid: Mapping[str, profiles.Profile]
+    valid: Mapping[str, compiled.Profile]
     """By name, each in its newest valid version."""
     history: History
     """As they were in generations that nodes may still follow."""
@@ -49,7 +50,7 @@ def known_profiles(bodies: Iterable[Mapping[str, Any]]) -> KnownProfiles:
 class Change(msgspec.Struct, frozen=True):
     """Profiles that are to be."""
 
-    put: tuple[profiles.Profile, ...] = ()
+    put: tuple[compiled.Profile, ...] = ()
     """New, or in place of those of the same names."""
     delete: tuple[str, ...] = ()
 
@@ -62,7 +63,7 @@ class UnknownProfileError(Exception):
         super().__init__(f"there is no NodeSwapProfile {name!r}; there are: {there}")
 
 
-def apply(known: KnownProfiles, change: Change) -> dict[str, profiles.Profile]:
+def apply(known: KnownProfiles, change: Change) -> dict[str, compiled.Profile]:
     """The profiles after a change, with what the API server would set on them.
 
     UnknownProfileError where there is none that could be deleted.
@@ -87,9 +88,9 @@ class NodeView:
 
     row: nodes.NodeRow
     facts: nodes.NodeFacts
-    selection: profiles.Selection
+    selection: compiled.Selection
     """The profile that governs it."""
-    in_force: profiles.Profile
+    in_force: compiled.Profile
     """The profile that it follows until its turn comes."""
     report: StateRow | None
     """What its agent reports; None while that is about an earlier Node of the name."""
@@ -107,7 +108,7 @@ def view(
     states: Mapping[str, StateRow],
     labels: namespaces.Labels | None,
     agent_namespace: str | None,
-    profiles: Mapping[str, profiles.Profile],
+    profiles: Mapping[str, compiled.Profile],
     history: History,
 ) -> dict[str, NodeView]:
     """Each node by name, as the controller would see it with these profiles. `labels` are those of namespaces."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from swapwarden.cli.kubectl.cluster import agents, planning, samples, session, snapshot
-from swapwarden.policy import namespaces, nodes
+from swapwarden.policy.observed import namespaces, nodes
 
 USAGE: Final = "swapwarden_pod_swap_usage_bytes"
 _PATIENCE: Final = 1.0

@@ -9,7 +9,8 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import workloads
-from swapwarden.policy import pods, profiles
+from swapwarden.policy.observed import pods
+from swapwarden.policy.profile import compiled
 
 ENTRY: Final = "pods.swapwarden.dev"
 """The name of the entry for pods with annotations of ours. The names of the others end with it, after a dot."""
@@ -31,12 +32,12 @@ class Selector(msgspec.Struct, frozen=True, rename="camel"):
     match_labels: dict[str, str] = {}
     match_expressions: list[_Expression] = []
 
-    def requirements(self) -> Iterator[profiles.Requirement]:
+    def requirements(self) -> Iterator[compiled.Requirement]:
         """Yield what must hold, all of it."""
         for key, value in self.match_labels.items():
-            yield profiles.Requirement(key, "In", frozenset({value}))
+            yield compiled.Requirement(key, "In", frozenset({value}))
         for one in self.match_expressions:
-            yield profiles.Requirement(one.key, one.operator, frozenset(one.values))
+            yield compiled.Requirement(one.key, one.operator, frozenset(one.values))
 
 
 class MatchCondition(msgspec.Struct, frozen=True):
@@ -92,7 +93,7 @@ def is_own(pod: workloads.Pod) -> bool:
     return names.POLICY_ANNOTATION in pod.metadata.annotations
 
 
-def is_known(requirements: Iterable[profiles.Requirement]) -> bool:
+def is_known(requirements: Iterable[compiled.Requirement]) -> bool:
     """Whether a namespaceSelector is by the chart's own labels, by which a namespace without a default is none."""
     return all(one.key in {names.NAME_LABEL, names.DEFAULT_POLICY_LABEL} for one in requirements)
 
@@ -133,8 +134,8 @@ def _passed_by(entry: Entry, pod: workloads.Pod, namespace: Mapping[str, str] | 
 
 
 def passed_by(
-    of_object: Iterable[profiles.Requirement],
-    of_namespace: Iterable[profiles.Requirement],
+    of_object: Iterable[compiled.Requirement],
+    of_namespace: Iterable[compiled.Requirement],
     pod: workloads.Pod,
     namespace: Mapping[str, str] | None,
 ) -> str:
@@ -144,10 +145,10 @@ def passed_by(
     """
     if pod.is_mirror:
         return "it is a static pod, of which the API server only has a mirror"
-    if not profiles.selects(tuple(of_object), pod.metadata.labels):
+    if not compiled.selects(tuple(of_object), pod.metadata.labels):
         return "the objectSelector does not match its labels"
     known = {names.NAME_LABEL: pod.metadata.namespace, **(namespace or {})}
     told = [one for one in of_namespace if namespace is not None or one.key in known]
-    if not profiles.selects(tuple(told), known):
+    if not compiled.selects(tuple(told), known):
         return f"the namespaceSelector does not match namespace {pod.metadata.namespace}"
     return ""

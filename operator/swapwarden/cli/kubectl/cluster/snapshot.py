@@ -11,7 +11,9 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import planning
 from swapwarden.kube import decoding
-from swapwarden.policy import namespaces, nodes, pods, profiles, vocabulary
+from swapwarden.policy import pod_annotations
+from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.profile import compiled
 from swapwarden.webhook import review
 
 Json = dict[str, Any]
@@ -20,7 +22,7 @@ Json = dict[str, Any]
 _Node = nodes.WireNode
 _Namespace = namespaces.WireNamespace
 _Namespaces = namespaces.Labels
-_Profile = profiles.Profile
+_Profile = compiled.Profile
 
 AGENT = names.AGENT_LABELS["app.kubernetes.io/component"]
 _NAME_LABEL = "app.kubernetes.io/name"
@@ -96,7 +98,7 @@ class View:
         row, meta = pods.project(wire), wire.metadata
         place = meta.namespace, meta.name
         self.pods[place] = row
-        if any(map(vocabulary.is_of_domain, (*meta.annotations, *meta.labels))):
+        if any(map(pod_annotations.is_of_domain, (*meta.annotations, *meta.labels))):
             self.asked[place] = _ASKED.decode(item)
         if meta.labels.get(_NAME_LABEL) == names.AGENT_LABELS[_NAME_LABEL]:
             component = meta.labels.get(_COMPONENT_LABEL, "")

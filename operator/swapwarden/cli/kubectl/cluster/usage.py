@@ -11,7 +11,8 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import samples
-from swapwarden.policy import pods, quantity
+from swapwarden.policy import quantity
+from swapwarden.policy.observed import pods
 
 POD_USED: Final = "swapwarden_pod_swap_usage_bytes"
 POD_LIMIT: Final = "swapwarden_pod_swap_limit_bytes"

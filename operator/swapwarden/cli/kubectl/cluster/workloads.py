@@ -8,7 +8,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 
 POD_TEMPLATE_HASH: Final = "pod-template-hash"
 """A Deployment's ReplicaSets have it as label, and as the end of their names (k/k: pkg/controller/deployment)."""

@@ -16,7 +16,7 @@ from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.cluster import health
 from swapwarden.cli.kubectl.output import sizes
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 
 
 class Held(enum.StrEnum):

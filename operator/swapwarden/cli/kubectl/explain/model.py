@@ -18,23 +18,14 @@ from swapwarden.cli.kubectl.cluster import admissionpolicies, registration, work
 from swapwarden.cli.kubectl.explain import kernelview, remedies, rules
 from swapwarden.cli.kubectl.explain.planned import Planned, own_limit
 from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
-from swapwarden.policy import (
-    namespaces,
-    nodes,
-    overrides,
-    phases,
-    plan,
-    pods,
-    profiles,
-    qos,
-    quantity,
-    requirements,
-    swap,
-)
+from swapwarden.policy import plan, quantity
+from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.profile import compiled, overrides, requirements
+from swapwarden.policy.swap import limits, phases, qos
 
 Reason = names.Reason
 # Below, names of fields stand before those of modules.
-_Profile = profiles.Profile
+_Profile = compiled.Profile
 _ProfileRef = state.ProfileRef
 _State = state.NodeSwapState
 _PodRow = pods.PodRow
@@ -228,13 +219,13 @@ def policy_of(row: pods.PodRow) -> Policy:
 
 def _plan(seen: Seen, node: nodes.NodeRow, row: pods.PodRow) -> Planned:
     known = seen.profiles or {}
-    selection = profiles.select(known.values(), node.labels)
+    selection = compiled.select(known.values(), node.labels)
     reported = seen.state.status.facts if seen.state else None
     facts = nodes.facts(node, reported)
     profile, chosen = selection.profile, _chosen(selection, known, node)
     spec = seen.state.spec if seen.state else None
     if spec is not None and spec.profile != plan.reference(profile):
-        older = profiles.BUILT_IN if spec.profile.name == names.BUILT_IN_PROFILE else seen.history.get(spec.profile)
+        older = compiled.BUILT_IN if spec.profile.name == names.BUILT_IN_PROFILE else seen.history.get(spec.profile)
         if older is not None:
             newest = f"{profile.name} generation {profile.generation}"
             profile, chosen = older, f"in force now; {newest} is next, when the rollout comes to the node"
@@ -244,7 +235,7 @@ def _plan(seen: Seen, node: nodes.NodeRow, row: pods.PodRow) -> Planned:
     return Planned(seen.pod, row, profile, chosen, facts, reported is not None, trace, others, labels)
 
 
-def _chosen(selection: profiles.Selection, known: Mapping[str, profiles.Profile], node: nodes.NodeRow) -> str:
+def _chosen(selection: compiled.Selection, known: Mapping[str, compiled.Profile], node: nodes.NodeRow) -> str:
     profile = selection.profile
     if profile.name == names.BUILT_IN_PROFILE:
         found = "there is no profile" if not known else f"none of {len(known)} profiles selects the node"
@@ -273,7 +264,7 @@ def _governing(row: pods.PodRow, planned: Planned) -> Governing:
     )
 
 
-def _override_text(row: pods.PodRow, profile: profiles.Profile, place: int | None) -> str:
+def _override_text(row: pods.PodRow, profile: compiled.Profile, place: int | None) -> str:
     if place is not None:
         override = profile.overrides[place]
         said = [] if override.policy is None else [f"policy {override.policy}"]
@@ -281,12 +272,12 @@ def _override_text(row: pods.PodRow, profile: profiles.Profile, place: int | Non
         return f"overrides[{place}] selects the pod: {', '.join(said)}"
     if not profile.overrides:
         return ""
-    if swap.forbids_swap(row.policy) and not row.defaulted:
+    if limits.forbids_swap(row.policy) and not row.defaulted:
         return f"none of {len(profile.overrides)} counts: the pod itself refuses swap"
     return f"none of {len(profile.overrides)} selects the pod"
 
 
-def _given(decision: swap.PodDecision) -> Given:
+def _given(decision: limits.PodDecision) -> Given:
     return Given(decision.swap_max, decision.reason, {one.name: one.swap_max for one in decision.containers})
 
 
@@ -328,7 +319,7 @@ def _summary(seen: Seen, row: pods.PodRow, planned: Planned | None, wanted: Give
     if known is not None:
         return _amount(known.swap_max)
     # What the pod says of itself holds whatever the node says, but an override can lift a namespace's default.
-    if swap.forbids_swap(row.policy) and not row.defaulted:
+    if limits.forbids_swap(row.policy) and not row.defaulted:
         return "no swap, on any node with an agent"
     if not row.node:
         return "not on a node yet: what it gets depends on the node's profile"
@@ -386,9 +377,9 @@ def _numbers(row: pods.PodRow, planned: Planned) -> Iterator[Number]:
         if step.decision is None or step.decision is base:
             continue
         if step.reason is Reason.OVERCOMMIT_REACHED:
-            total = swap.available(profile, facts) * (profile.overcommit_percent or 0) // 100
+            total = limits.available(profile, facts) * (profile.overcommit_percent or 0) // 100
             left = max(0, planned.trace.left or 0)
-            formula = f"{profile.overcommit_percent}% of {exact(swap.available(profile, facts))} (overcommitPercent)"
+            formula = f"{profile.overcommit_percent}% of {exact(limits.available(profile, facts))} (overcommitPercent)"
             formula += f" - {exact(total - left)} of pods before it"
         else:
             override = profile.overrides[planned.trace.override or 0]
@@ -416,8 +407,8 @@ def _label(one: pods.ContainerRow) -> str:
     return f"{one.name}{kind}"
 
 
-def _of_node(profile: profiles.Profile, facts: nodes.NodeFacts) -> Number:
-    available = swap.available(profile, facts)
+def _of_node(profile: compiled.Profile, facts: nodes.NodeFacts) -> Number:
+    available = limits.available(profile, facts)
     if profile.system_reserved is None:
         return Number("node", "its swap, nothing reserved", str(available))
     reserved = profile.reserved(facts.swap_bytes)
@@ -450,7 +441,7 @@ def _share(one: pods.ContainerRow, planned: Planned) -> str:
         return f"its memory request equals its limit ({exact(one.request)})"
     if one.request > facts.memory_bytes:
         return f"its request {exact(one.request)} is more than the node's memory"
-    available = swap.available(planned.profile, facts)
+    available = limits.available(planned.profile, facts)
     return f"request {exact(one.request)} / memory {exact(facts.memory_bytes)} x {exact(available)}"
 
 
@@ -465,7 +456,7 @@ def _of_pod(row: pods.PodRow, planned: Planned) -> str:
         return f"{total}, at most {own}" if own else total
     if not own and planned.has_whole_limit:
         own = f"overrides[{planned.trace.override}]"
-    tops = [("maxPerPod", profile.max_per_pod), ("the node's", swap.available(profile, facts))]
+    tops = [("maxPerPod", profile.max_per_pod), ("the node's", limits.available(profile, facts))]
     bounds = [f"at most {exact(top)} ({which})" for which, top in tops if top is not None]
     bounded = any(step.reason is Reason.BOUNDED for step in planned.trace.steps)
     return ", ".join([own or total, *(bounds if bounded else [])])

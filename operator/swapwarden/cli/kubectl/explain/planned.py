@@ -6,7 +6,9 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import workloads
-from swapwarden.policy import namespaces, nodes, plan, pods, profiles, quantity
+from swapwarden.policy import plan, quantity
+from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.profile import compiled
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -14,7 +16,7 @@ class Planned(msgspec.Struct, frozen=True):
 
     pod: workloads.Pod
     row: pods.PodRow
-    profile: profiles.Profile
+    profile: compiled.Profile
     chosen: str
     """How the profile was chosen."""
     facts: nodes.NodeFacts
@@ -45,7 +47,7 @@ class Planned(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(changed, trace=trace)
 
     @property
-    def override(self) -> profiles.Override | None:
+    def override(self) -> compiled.Override | None:
         """The override that selects the pod."""
         return None if self.trace.override is None else self.profile.overrides[self.trace.override]
 

@@ -15,7 +15,10 @@ from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain.planned import Planned, wrong_limits
 from swapwarden.cli.kubectl.output.sizes import exact
-from swapwarden.policy import phases, pods, qos, quantity, requirements, swap
+from swapwarden.policy import quantity
+from swapwarden.policy.observed import pods
+from swapwarden.policy.profile import requirements
+from swapwarden.policy.swap import limits, phases, qos
 
 Reason = names.Reason
 
@@ -149,7 +152,7 @@ def _leads(path: Sequence[_Step], planned: Planned, now: int) -> bool:
 def _bytes(planned: Planned) -> int:
     """What the pod may use; "max" is more than any number, and what cannot be limited is more still."""
     swap_max = planned.trace.decision.swap_max
-    return 2**65 if swap_max is None else swap.in_bytes(swap_max)
+    return 2**65 if swap_max is None else limits.in_bytes(swap_max)
 
 
 def _steps(planned: Planned) -> list[_Step]:
@@ -173,7 +176,7 @@ def _understandable(planned: Planned) -> Iterator[_Step]:
 
 def _corrected(planned: Planned) -> _Step:
     wrong = [key for key, _ in wrong_limits(planned.row)]
-    if swap.forbids_swap(planned.row.policy) and planned.row.policy != names.Policy.DISABLED:
+    if limits.forbids_swap(planned.row.policy) and planned.row.policy != names.Policy.DISABLED:
         wrong.append(names.POLICY_ANNOTATION)
     how = f"correct {', '.join(wrong)} in {planned.where}"
     return _Step("mistakes", how, lambda it: it.made_anew(_annotated(it.pod, dict.fromkeys(wrong))))
@@ -452,7 +455,7 @@ def _less(planned: Planned) -> Iterator[Change]:
     now = planned.trace.decision.swap_max
     if now in {None, "0"}:
         return
-    below = min(planned.facts.swap_bytes, swap.in_bytes(now or "0"))
+    below = min(planned.facts.swap_bytes, limits.in_bytes(now or "0"))
     how, limit = f" below {exact(below)},", below // 2
     if now == names.MAX_SWAP and below > _EXAMPLE_BYTES:
         how, limit = f": {_EXAMPLE}", _EXAMPLE_BYTES

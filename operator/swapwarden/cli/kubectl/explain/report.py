@@ -24,7 +24,7 @@ from swapwarden.cli.kubectl.cluster import (
 )
 from swapwarden.cli.kubectl.explain import model, screen
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.policy import namespaces, nodes, pods
+from swapwarden.policy.observed import namespaces, nodes, pods
 
 T = TypeVar("T")
 

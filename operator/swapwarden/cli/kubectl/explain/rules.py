@@ -8,14 +8,16 @@ from typing import Final
 from swapwarden.api import names
 from swapwarden.cli.kubectl.explain.planned import Planned, wrong_limits
 from swapwarden.cli.kubectl.output.sizes import exact
-from swapwarden.policy import requirements, swap, vocabulary
+from swapwarden.policy import pod_annotations
+from swapwarden.policy.profile import requirements
+from swapwarden.policy.swap import limits
 from swapwarden.webhook import validation
 
 Reason = names.Reason
 _POLICIES: Final = sorted(names.Policy)
 
 
-def why(step: swap.Step, planned: Planned) -> str:
+def why(step: limits.Step, planned: Planned) -> str:
     """What there is to say of a rule."""
     if step.matched:
         return _MATCHED[step.reason](planned)
@@ -29,7 +31,7 @@ def is_policy(value: str) -> bool:
 
 def no_policy(value: str) -> str:
     """What is wrong with a value of the annotation that is not understood."""
-    meant = vocabulary.resembling(value, _POLICIES)
+    meant = pod_annotations.resembling(value, _POLICIES)
     hint = f"did you mean {meant}?" if meant else f"there are {', '.join(_POLICIES)}"
     return f"{validation.quoted(value)} is no policy; {hint}"
 
@@ -56,7 +58,7 @@ def _misunderstood(planned: Planned) -> str:
     if policy is not None and not is_policy(policy):
         return no_policy(policy)
     key, value = wrong_limits(planned.row)[0]
-    meant = vocabulary.resembling_quantity(value)
+    meant = pod_annotations.resembling_quantity(value)
     return f"{key}: {validation.quoted(value)} is no quantity" + (f"; did you mean {meant}?" if meant else "")
 
 

@@ -11,7 +11,7 @@ from swapwarden.api import names
 from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import session, workloads
 from swapwarden.cli.kubectl.policy import patches
-from swapwarden.policy import namespaces
+from swapwarden.policy.observed import namespaces
 
 EXAMPLES: Final = """\b
 Examples:

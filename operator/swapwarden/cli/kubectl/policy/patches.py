@@ -11,7 +11,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import workloads
-from swapwarden.policy import namespaces
+from swapwarden.policy.observed import namespaces
 from swapwarden.webhook import review, validation
 
 Json = dict[str, Any]

@@ -17,12 +17,16 @@ from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.policy import labels, nodes, plan, pods, profiles, rollout, swap
+from swapwarden.policy import plan, rollout
+from swapwarden.policy.node import labels
+from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import limits
 
 Place = tuple[str, str]
 """A pod's namespace and name."""
 
-_LIMITED: Final = profiles.Profile(name=names.BUILT_IN_PROFILE, behavior=names.Behavior.LIMITED_SWAP)
+_LIMITED: Final = compiled.Profile(name=names.BUILT_IN_PROFILE, behavior=names.Behavior.LIMITED_SWAP)
 
 
 class Direction(enum.StrEnum):
@@ -98,8 +102,8 @@ class NodeChange(msgspec.Struct, frozen=True):
     """A node, the profile that it follows now, and the one that it would follow."""
 
     node: str
-    before: profiles.Profile
-    after: profiles.Profile
+    before: compiled.Profile
+    after: compiled.Profile
     settings: dict[str, tuple[str | None, str | None]] = {}
     """What of the node's own plan would change, besides pods: before and after by name, None where absent."""
     swap_label: tuple[bool, bool] = (False, False)
@@ -254,12 +258,12 @@ class _Kubelet:
                 msgspec.structs.replace(one, swap_limit=None, swap_resource=None) for one in row.containers
             ),
         )
-        return swap.decide(_LIMITED, facts, bare).swap_max
+        return limits.decide(_LIMITED, facts, bare).swap_max
 
 
 def _given(
     explained: plan.ExplainedPod | None,
-    profile: profiles.Profile,
+    profile: compiled.Profile,
     row: pods.PodRow,
     facts: nodes.NodeFacts,
     kubelet: _Kubelet,
@@ -305,9 +309,9 @@ def _rollouts(
 ) -> Iterator[Rollout]:
     """Yield how each profile would reach nodes that do not follow it yet. The built-in one takes over at once."""
     members: dict[str, list[rollout.Member]] = collections.defaultdict(list)
-    targets: dict[str, profiles.Profile] = {}
+    targets: dict[str, compiled.Profile] = {}
     for one in changed:
-        if one.after != profiles.BUILT_IN:
+        if one.after != compiled.BUILT_IN:
             targets[one.after.name] = one.after
             members[one.after.name].append(_member(after[one.node], one, by_node[one.node]))
     changing = {one.after.name for one in changed if one.changes}
@@ -333,7 +337,7 @@ def _member(after: planning.NodeView, one: NodeChange, found: Iterable[PodChange
     )
 
 
-def _waves(profile: profiles.Profile, members: list[rollout.Member], moved: Collection[str]) -> Rollout:
+def _waves(profile: compiled.Profile, members: list[rollout.Member], moved: Collection[str]) -> Rollout:
     """Let each wave do well, as long as there is a next one."""
     by_name = {member.node: member for member in members}
     live = sum(not member.silent for member in members)

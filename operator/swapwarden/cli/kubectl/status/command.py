@@ -14,7 +14,7 @@ from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import agents, health, samples, session, usage
 from swapwarden.cli.kubectl.cluster.health import Standing
 from swapwarden.cli.kubectl.output import sizes, tables
-from swapwarden.policy import nodes
+from swapwarden.policy.observed import nodes
 
 
 class Row(msgspec.Struct, frozen=True, rename="camel"):

@@ -10,7 +10,7 @@ import msgspec
 
 from swapwarden.api import state
 from swapwarden.cli.kubectl.cluster import agents, samples, session, usage
-from swapwarden.policy import nodes, pods
+from swapwarden.policy.observed import nodes, pods
 
 Measured = TypeVar("Measured")
 

@@ -9,7 +9,7 @@ import pytest
 from swapwarden.agent.node import swap_metrics as agent_usage
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import samples, usage
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 
 MIB = 1 << 20
 INF = float("inf")

@@ -7,7 +7,7 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.explain import kernelview
 from swapwarden.cli.kubectl.explain.kernelview import Held
-from swapwarden.policy import pods
+from swapwarden.policy.observed import pods
 
 from tests.unit.cli.kubectl.explained import GI, MI, container, planned, pod, profile, reported
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.explain import model, screen
 from swapwarden.cli.kubectl.explain.kernelview import Held
-from swapwarden.policy import nodes, plan, pods, profiles
+from swapwarden.policy import plan
+from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.profile import compiled
 
 from tests.unit.cli.kubectl.explained import (
     DISK,
@@ -34,7 +36,7 @@ DEFAULTED = {POLICY: "Disabled", "swapwarden.dev/policy-source": "namespace"}
 REPORT = (container("app", "1Gi", "2Gi"), container("proxy", "64Mi", "64Mi"))
 
 
-def explain(found: Any, *known: profiles.Profile, **fields: Any) -> model.Explanation:
+def explain(found: Any, *known: compiled.Profile, **fields: Any) -> model.Explanation:
     return model.explain(seen(found, *known, **fields))
 
 
@@ -116,19 +118,19 @@ def test_whose_word_the_policy_is() -> None:
 
 
 class TestWhichProfile:
-    def text(self, *known: profiles.Profile, **fields: Any) -> str:
+    def text(self, *known: compiled.Profile, **fields: Any) -> str:
         told = explain(pod(), *known, **fields)
         assert told.profile is not None
         return f"{told.profile.name}: {told.profile.text}"
 
     def test_none(self) -> None:
         assert self.text() == "(built-in): built in, as there is no profile: what the kubelet gives stays"
-        elsewhere = profiles.Profile("other", selector=(profiles.Requirement("pool", "Exists"), *POOL), priority=1)
+        elsewhere = compiled.Profile("other", selector=(compiled.Requirement("pool", "Exists"), *POOL), priority=1)
         away = msgspec.structs.replace(NODE, labels={})
         assert "none of 1 profiles selects the node" in self.text(elsewhere, node=away)
 
     def test_by_priority(self) -> None:
-        low, lower = profiles.Profile("low", priority=50), profiles.Profile("lower", priority=-1)
+        low, lower = compiled.Profile("low", priority=50), compiled.Profile("lower", priority=-1)
         assert self.text(profile(), lower, low) == "batch-nodes: priority 100, before low (50), lower (-1)"
 
     def test_a_tie(self) -> None:
@@ -181,22 +183,22 @@ class TestRules:
             ),
             (
                 pod(*REPORT),
-                profile(require=profiles.Require(encrypted=True, tmpfs_noswap=True)),
+                profile(require=compiled.Require(encrypted=True, tmpfs_noswap=True)),
                 ("RequirementUnmet", "batch-nodes requires what the node lacks: encrypted, tmpfsNoswap"),
             ),
             (
                 pod(*REPORT),
-                profile(overrides=(profiles.Override(policy=names.Policy.DISABLED),)),
+                profile(overrides=(compiled.Override(policy=names.Policy.DISABLED),)),
                 ("OverrideDisabled", "overrides[0] of batch-nodes says Disabled"),
             ),
             (
                 pod(*REPORT),
-                profile(overrides=(profiles.Override(swap_limit=100 * MI),)),
+                profile(overrides=(compiled.Override(swap_limit=100 * MI),)),
                 ("OverrideLimit", "overrides[0] of batch-nodes says at most 100Mi"),
             ),
         ],
     )
-    def test_the_one_that_decides(self, made: Any, governing: profiles.Profile, expected: tuple[str, str]) -> None:
+    def test_the_one_that_decides(self, made: Any, governing: compiled.Profile, expected: tuple[str, str]) -> None:
         told = explain(made, governing)
         assert last(told) == expected
         assert told.changes, expected
@@ -213,7 +215,7 @@ class TestRules:
         assert (told.kernel.status, told.kernel.text) == (Held.NOT_WRITTEN, "swap limits need cgroup v2")
 
     def test_a_lifted_default(self) -> None:
-        lifting = profile(overrides=(profiles.Override(policy=names.Policy.NO_PREFERENCE),))
+        lifting = profile(overrides=(compiled.Override(policy=names.Policy.NO_PREFERENCE),))
         told = explain(pod(*REPORT, annotations=DEFAULTED), lifting)
         assert told.rules[1].why == "Disabled is the namespace's default, which overrides[0] lifts"
         assert last(told)[0] == "LimitedSwap"
@@ -221,7 +223,7 @@ class TestRules:
         assert told.profile.override_text == "overrides[0] selects the pod: policy NoPreference"
 
     def test_overrides_that_do_not_count(self) -> None:
-        other = profile(overrides=(profiles.Override(pods=POOL, policy=names.Policy.DISABLED),))
+        other = profile(overrides=(compiled.Override(pods=POOL, policy=names.Policy.DISABLED),))
         for words, text in (
             ({}, "none of 1 selects the pod"),
             ({POLICY: "Disabled"}, "none of 1 counts: the pod itself refuses swap"),
@@ -231,7 +233,7 @@ class TestRules:
             assert (told.profile.override, told.profile.override_text) == (None, text)
 
     def test_a_namespace_that_is_not_known(self) -> None:
-        asking = profile(overrides=(profiles.Override(namespaces=POOL, policy=names.Policy.DISABLED),))
+        asking = profile(overrides=(compiled.Override(namespaces=POOL, policy=names.Policy.DISABLED),))
         told = explain(pod(), asking)
         assert told.rules == []
         assert told.wanted_text.startswith("an override may select the pod by labels of its namespace")
@@ -239,7 +241,7 @@ class TestRules:
 
 
 class TestNumbers:
-    def of(self, made: Any, governing: profiles.Profile, **fields: Any) -> list[tuple[str, str, str]]:
+    def of(self, made: Any, governing: compiled.Profile, **fields: Any) -> list[tuple[str, str, str]]:
         return numbers(explain(made, governing, **fields))
 
     def test_limits_of_containers_and_the_pod(self) -> None:
@@ -311,12 +313,12 @@ class TestNumbers:
         assert told.wanted_text.startswith("by what is known now it would be 2147483648 (2Gi)")
 
     def test_an_override(self) -> None:
-        capped = profile(overrides=(profiles.Override(swap_limit=100 * MI),))
+        capped = profile(overrides=(compiled.Override(swap_limit=100 * MI),))
         assert self.of(pod(*REPORT), capped)[-2:] == [
             ("pod", "its containers together", str(512 * MI)),
             ("pod", "at most 100Mi (overrides[0])", str(100 * MI)),
         ]
-        named = profile(WORKLOAD, overrides=(profiles.Override(swap_limit=100 * MI),))
+        named = profile(WORKLOAD, overrides=(compiled.Override(swap_limit=100 * MI),))
         assert self.of(pod(*REPORT), named)[-1] == ("pod", "overrides[0]", str(100 * MI))
 
 
@@ -459,7 +461,7 @@ def cases(draw: st.DrawFn) -> model.Seen:
     overrides = draw(
         st.lists(
             st.builds(
-                profiles.Override,
+                compiled.Override,
                 pods=st.sampled_from([(), POOL]),
                 policy=st.sampled_from([None, names.Policy.DISABLED, names.Policy.NO_PREFERENCE]),
                 swap_limit=st.none() | SIZES,
@@ -474,7 +476,7 @@ def cases(draw: st.DrawFn) -> model.Seen:
         max_per_container=draw(st.none() | SIZES),
         overcommit_percent=draw(st.none() | st.integers(0, 300)),
         overrides=tuple(overrides),
-        require=draw(st.sampled_from([None, profiles.Require(encrypted=True)])),
+        require=draw(st.sampled_from([None, compiled.Require(encrypted=True)])),
     )
     facts = state.Facts(draw(st.sampled_from([1, 2])), True, draw(SIZES), draw(SIZES), devices=[DISK])
     rival = pods.project(pod(container(), uid="rival", annotations={LIMIT: "1Gi"}))

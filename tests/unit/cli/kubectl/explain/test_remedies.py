@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import model
-from swapwarden.policy import nodes, plan, pods, profiles, quantity, swap
+from swapwarden.policy import plan, quantity
+from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.profile import compiled
+from swapwarden.policy.swap import limits
 
 from tests.unit.cli.kubectl.explained import DISK, FACTS, GI, MI, NODE, POOL, profile, reported
 
@@ -29,16 +32,16 @@ PLENTY = 2**36
 @dataclasses.dataclass(frozen=True)
 class Case:
     pod: Json
-    profile: profiles.Profile
+    profile: compiled.Profile
     facts: state.Facts
     others: tuple[pods.PodRow, ...] = ()
 
-    def decision(self) -> swap.PodDecision:
+    def decision(self) -> limits.PodDecision:
         row = pods.project(msgspec.convert(self.pod, workloads.Pod))
         return plan.trace_pod(self.profile, nodes.facts(NODE, self.facts), row, self.others).decision
 
     def swap(self) -> int:
-        return swap.in_bytes(self.decision().swap_max or names.MAX_SWAP)
+        return limits.in_bytes(self.decision().swap_max or names.MAX_SWAP)
 
     def told(self) -> model.Explanation:
         found = msgspec.convert(self.pod, workloads.Pod)
@@ -327,7 +330,7 @@ def cases(draw: st.DrawFn) -> Case:
     }
     status = {"phase": "Running", "startTime": draw(st.sampled_from(["", "2026-01-01T00:00:00Z"]))}
     overrides = st.builds(
-        profiles.Override,
+        compiled.Override,
         pods=st.sampled_from([(), POOL]),
         policy=st.sampled_from([None, names.Policy.DISABLED, names.Policy.NO_PREFERENCE]),
         swap_limit=st.none() | SIZES,
@@ -339,10 +342,10 @@ def cases(draw: st.DrawFn) -> Case:
         max_per_container=draw(st.none() | SIZES),
         overcommit_percent=draw(st.none() | st.sampled_from([1, 100, 10_000])),
         overrides=tuple(draw(st.lists(overrides, max_size=2))),
-        require=draw(st.sampled_from([None, None, profiles.Require(encrypted=True)])),
+        require=draw(st.sampled_from([None, None, compiled.Require(encrypted=True)])),
     )
     if governing.behavior is Behavior.KUBELET and draw(st.booleans()):
-        governing = profiles.BUILT_IN
+        governing = compiled.BUILT_IN
     facts = state.Facts(
         draw(st.sampled_from([1, 2, 2, 2])), True, draw(SIZES.filter(lambda size: size != 5000)), 8 * GI, devices=[DISK]
     )

@@ -11,13 +11,13 @@ from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import planning
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.simulate import report, simulation
-from swapwarden.policy import profiles
+from swapwarden.policy.profile import compiled
 
 from tests.unit.cli.kubectl.views import GI, facts, seen, view
 from tests.unit.controller.objects import node
 from tests.unit.policy.rows import container, pod
 
-BATCH = profiles.Profile(name="batch", priority=100, behavior=names.Behavior.LIMITED_SWAP, max_unavailable="1")
+BATCH = compiled.Profile(name="batch", priority=100, behavior=names.Behavior.LIMITED_SWAP, max_unavailable="1")
 
 
 def result(**change: Any) -> simulation.Simulation:

@@ -10,14 +10,14 @@ from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.simulate import simulation
 from swapwarden.cli.kubectl.simulate.simulation import Direction
-from swapwarden.policy import profiles
+from swapwarden.policy.profile import compiled
 
 from tests.unit.cli.kubectl.views import GI, facts, seen, view
 from tests.unit.controller.objects import node, profile_object
 from tests.unit.policy.rows import container, pod
 
-LIMITED = profiles.Profile(name="limited", priority=100, behavior=names.Behavior.LIMITED_SWAP)
-NO_SWAP = profiles.Profile(name="none", priority=100, behavior=names.Behavior.NO_SWAP)
+LIMITED = compiled.Profile(name="limited", priority=100, behavior=names.Behavior.LIMITED_SWAP)
+NO_SWAP = compiled.Profile(name="none", priority=100, behavior=names.Behavior.NO_SWAP)
 
 
 def web(**fields: Any) -> Any:
@@ -29,7 +29,7 @@ def directions(result: simulation.Simulation) -> dict[str, Direction]:
     return {one.name: one.direction for one in result.pods}
 
 
-def put(*found: profiles.Profile) -> planning.Change:
+def put(*found: compiled.Profile) -> planning.Change:
     return planning.Change(put=found)
 
 
@@ -106,7 +106,7 @@ def test_the_removal_of_a_profile() -> None:
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
     found = simulation.simulate(read, planning.Change(delete=("limited",)))
     assert directions(found) == {"web": Direction.LOSES}
-    assert found.nodes[0].after == profiles.BUILT_IN
+    assert found.nodes[0].after == compiled.BUILT_IN
     assert found.rollouts == ()
     with pytest.raises(planning.UnknownProfileError, match="no NodeSwapProfile 'other'; there are: limited"):
         simulation.simulate(read, planning.Change(delete=("other",)))
@@ -171,7 +171,7 @@ def test_notes() -> None:
     tied = profile_object("a", priority=100, swap={"behavior": "NoSwap"})
     strong = msgspec.structs.replace(LIMITED, priority=100)
     weak = msgspec.structs.replace(LIMITED, name="weak", priority=1)
-    nobody = msgspec.structs.replace(LIMITED, name="nobody", selector=(profiles.Requirement("x", "Exists"),))
+    nobody = msgspec.structs.replace(LIMITED, name="nobody", selector=(compiled.Requirement("x", "Exists"),))
     broken = profile_object("broken", swap={"behavior": "Guess"})
     pods = [web(policy="Required"), web(name="other", uid="uid-other")]
     read = view([node()], pods, [seen()], [tied, broken], unread={"namespaces": "forbidden"})
@@ -231,7 +231,7 @@ def test_without_a_change_nothing_changes(pods: list[Any], specs: list[dict[str,
     ]
     unsettled = view([node()], named, [seen(facts=facts(behavior=behavior))], objects)
     valid = unsettled.known_profiles().valid
-    governing = profiles.select(valid.values(), {}).profile
+    governing = compiled.select(valid.values(), {}).profile
     follows = state.StateSpec(profile=state.ProfileRef(governing.name, governing.generation))
     read = view([node()], named, [seen(spec=follows, facts=facts(behavior=behavior))], objects)
     found = simulation.simulate(read, planning.Change(put=tuple(valid.values())))

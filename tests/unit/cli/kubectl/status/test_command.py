@@ -11,7 +11,7 @@ from swapwarden.cli.kubectl.cluster import agents, samples, usage
 from swapwarden.cli.kubectl.cluster.health import Standing
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.status import command as nodes
-from swapwarden.policy import nodes as policy
+from swapwarden.policy.observed import nodes as policy
 
 GIB = 1 << 30
 

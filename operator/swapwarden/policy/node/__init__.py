@@ -1,0 +1,1 @@
+"""What a node gets: labels, taint, extended resource, kernel settings."""

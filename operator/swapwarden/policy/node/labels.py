@@ -1,0 +1,111 @@
+"""The labels that a node should carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from swapwarden.api import names, state
+from swapwarden.policy.observed import nodes
+from swapwarden.policy.profile import compiled, requirements
+
+_RESTRICTED: Final = "node-restriction.kubernetes.io"
+"""Kubelets may not write labels of this domain and those below it (k/k: plugin/pkg/admission/noderestriction)."""
+
+Labels = dict[str, str | None]
+"""By key; None for a label that should not be there. One that is not named is to stay as it is."""
+
+
+def desired(profile: compiled.Profile, facts: nodes.NodeFacts, *, vouched: bool | None) -> Labels:
+    """All labels of a node that are Swapwarden's. `vouched`: see is_vouched.
+
+    NFD's key says that swap is on; the own key says that pods can get some. When to take a label away is not decided
+    here: a kubelet that restarts fails running pods whose node selector no longer matches. For the same reason labels
+    are not named that only an agent's report can say, where there is none: its state may have been deleted.
+    """
+    on = facts.swap_bytes > 0
+    encrypted = _is_encrypted(facts.devices) if on else None
+    wanted: Labels = {
+        names.NFD_SWAP_LABEL: "true" if on else None,
+        names.SWAP_LABEL: "true" if gives_swap(profile, facts) else None,
+        names.BEHAVIOR_LABEL: _behavior(profile, facts) if on else None,
+        names.BACKING_LABEL: _backing(facts.devices) if on else None,
+        names.ENCRYPTED_LABEL: _text(encrypted),
+        names.UNMET_LABEL: requirements.first_unmet(profile, facts) if on else None,
+        names.VOUCHED_LABEL: None if vouched is None or encrypted is None else _text(vouched and encrypted),
+    }
+    if facts.reported:
+        return wanted
+    unknown = set() if vouched is None else {names.VOUCHED_LABEL}
+    unknown |= {names.BACKING_LABEL, names.ENCRYPTED_LABEL}
+    if not on:
+        unknown |= {names.NFD_SWAP_LABEL, names.BEHAVIOR_LABEL}
+    if profile.require is not None:
+        unknown |= {names.UNMET_LABEL, names.BEHAVIOR_LABEL}
+    if is_unknown(profile, facts):
+        unknown.add(names.SWAP_LABEL)
+    return {key: value for key, value in wanted.items() if key not in unknown}
+
+
+def gives_swap(profile: compiled.Profile, facts: nodes.NodeFacts) -> bool:
+    """Whether pods on the node can get swap."""
+    if not facts.swap_bytes or not facts.compatible or profile.behavior is names.Behavior.NO_SWAP:
+        return False
+    return requirements.first_unmet(profile, facts) is None
+
+
+def is_unknown(profile: compiled.Profile, facts: nodes.NodeFacts) -> bool:
+    """Whether only an agent's report, which is not there, can say that pods on the node get swap."""
+    if facts.reported or profile.behavior is names.Behavior.NO_SWAP:
+        return False
+    return not gives_swap(profile, facts)
+
+
+def is_vouched(required: Mapping[str, str], node: nodes.NodeRow) -> bool | None:
+    """Whether an administrator vouches for the node, by labels that are all REQUIRED; None where for no node."""
+    return required.items() <= node.labels.items() if required else None
+
+
+def is_restricted(key: str) -> bool:
+    """Whether a kubelet cannot write a label of this key, nor this controller does."""
+    domain, _, name = key.rpartition("/")
+    ours = key == names.VOUCHED_LABEL
+    return bool(name) and (domain == _RESTRICTED or domain.endswith(f".{_RESTRICTED}")) and not ours
+
+
+def by_hand(wanted: Labels, node: nodes.NodeRow, *, features: bool) -> Labels:
+    """What is to be written to the Node itself; labels that Node Feature Discovery keeps are left to it.
+
+    `features`: public labels go to a NodeFeature; then those on the Node that are still nobody's are only taken away.
+    """
+    left = {key: value for key, value in wanted.items() if key not in node.nfd}
+    if not features:
+        return left
+    return {key: value for key, value in left.items() if value is None or key not in names.PUBLIC_LABELS}
+
+
+def by_feature(wanted: Labels) -> Labels:
+    """What is to be written to the node's NodeFeature."""
+    return {key: wanted[key] for key in names.PUBLIC_LABELS if key in wanted}
+
+
+def _behavior(profile: compiled.Profile, facts: nodes.NodeFacts) -> str:
+    """What is in force: the kubelet's own where nothing is written, NoSwap where something required is missing."""
+    if not facts.compatible or profile.mode is not names.Mode.ENFORCE:
+        return names.Behavior.KUBELET
+    return profile.behavior if requirements.first_unmet(profile, facts) is None else names.Behavior.NO_SWAP
+
+
+def _backing(devices: Iterable[state.SwapDevice]) -> str | None:
+    """All kinds of backing, in order of the alphabet; those that a newer agent knows count as unknown."""
+    known = frozenset[str](names.Backing)
+    kinds = {device.backing if device.backing in known else names.Backing.UNKNOWN for device in devices}
+    return "_".join(sorted(kinds)) or None
+
+
+def _is_encrypted(devices: tuple[state.SwapDevice, ...]) -> bool | None:
+    return all(device.encrypted for device in devices) if devices else None
+
+
+def _text(value: bool | None) -> str | None:  # noqa: FBT001 the value itself is what is spelled
+    return None if value is None else str(value).lower()

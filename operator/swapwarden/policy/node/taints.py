@@ -1,0 +1,68 @@
+"""The taint that keeps pods without need for swap off nodes that have it, and the startup taint: how they are changed.
+
+Other taints are never touched, whoever writes them at the same moment: each change is a JSON patch (RFC 6902) that
+tests what it found before it changes it, and is refused with status 422 where that is no longer so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swapwarden.api import names
+from swapwarden.policy.node import labels
+from swapwarden.policy.observed import nodes
+from swapwarden.policy.profile import compiled
+
+Patch = list[dict[str, Any]]
+
+
+def desired(
+    profile: compiled.Profile, facts: nodes.NodeFacts, node: nodes.NodeRow, *, applied: bool
+) -> names.TaintEffect | None:
+    """The effect of the taint that the node should carry; None for no taint.
+
+    It comes when the node has applied its profile, and then stays while plans change, and while what an agent reported
+    of the node is not known any more.
+    """
+    gives = labels.gives_swap(profile, facts) or labels.is_unknown(profile, facts)
+    if profile.mode is not names.Mode.ENFORCE or not gives:
+        return None
+    return profile.taint_effect if applied or node.place(names.SWAP_TAINT) is not None else None
+
+
+def change(node: nodes.NodeRow, effect: names.TaintEffect | None) -> Patch | None:
+    """What gives the node the taint with this effect, or takes it away (None); None where it is so already."""
+    place = node.place(names.SWAP_TAINT)
+    if place is None:
+        return None if effect is None else [_same(node), *_added(node, effect)]
+    if effect is None:
+        return remove(node, names.SWAP_TAINT)
+    if node.taints[place].effect == effect:
+        return None
+    path = f"/spec/taints/{place}"
+    return [_same(node), _test(f"{path}/key", names.SWAP_TAINT), {**_test(f"{path}/effect", effect), "op": "replace"}]
+
+
+def remove(node: nodes.NodeRow, key: str) -> Patch | None:
+    """What takes a taint of this key from where it stands; None where there is none."""
+    place = node.place(key)
+    if place is None:
+        return None
+    path = f"/spec/taints/{place}"
+    return [_same(node), _test(f"{path}/key", key), {"op": "remove", "path": path}]
+
+
+def _added(node: nodes.NodeRow, effect: names.TaintEffect) -> Patch:
+    taint = {"key": names.SWAP_TAINT, "value": "true", "effect": effect.value}
+    if node.taints:
+        return [{"op": "add", "path": "/spec/taints/-", "value": taint}]
+    # Null is what a test finds where there is nothing.
+    return [_test("/spec/taints", None), {"op": "add", "path": "/spec/taints", "value": [taint]}]
+
+
+def _same(node: nodes.NodeRow) -> dict[str, Any]:
+    return _test("/metadata/uid", node.uid)
+
+
+def _test(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "test", "path": path, "value": value}

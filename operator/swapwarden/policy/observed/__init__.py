@@ -1,0 +1,1 @@
+"""What policy reads of Pods, Nodes and Namespaces: rows with what counts."""

@@ -1,0 +1,394 @@
+"""Pods: the part of the object that is read, and the compact row that is kept of each of 150,000 pods."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.api.conditions import ConditionType
+from swapwarden.policy import pod_annotations, quantity
+from swapwarden.policy.swap import phases, qos
+
+CRITICAL_PRIORITY = 2_000_000_000
+"""From this priority on the kubelet takes a pod for critical (k/k: pkg/kubelet/types/pod_update.go)."""
+
+CRITICAL_CLASSES = frozenset({"system-node-critical", "system-cluster-critical"})
+
+_POD_KEY = re.compile(state.POD_KEY)
+_MAX_WRITTEN = quantity.MAX_LENGTH + 1
+"""Characters of a text that are kept: what is longer is no policy and no quantity, and stays none when it is cut."""
+
+_MAX_SHARED = 1024
+"""Characters of labels that are remembered beyond their pod: nearly all pods have fewer, and some have a million."""
+
+_CONTAINER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
+"""Runtimes give 64 hexadecimal digits. Anything else must at least not grow when it is written as JSON."""
+
+
+class WireContainer(msgspec.Struct, frozen=True, rename="camel"):
+    """A container of a pod's spec, as far as it is read."""
+
+    name: str
+    resources: qos.Resources = qos.Resources()
+    restart_policy: str = ""
+
+
+class WireRunning(msgspec.Struct, frozen=True):
+    """state.running of a container's status: that it is there is all that counts."""
+
+
+class WireContainerState(msgspec.Struct, frozen=True):
+    """State of a container, as far as it is read."""
+
+    running: WireRunning | None = None
+
+
+class WireContainerStatus(msgspec.Struct, frozen=True):
+    """Status of a container, as far as it is read."""
+
+    name: str
+    container_id: str = msgspec.field(default="", name="containerID")
+    state: WireContainerState = WireContainerState()
+    resources: qos.Resources | None = None
+    """Those in force, all of them, where the kubelet says (k/k: pkg/kubelet/kubelet_pods.go)."""
+
+
+class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """Spec of a pod, as far as it is read."""
+
+    containers: list[WireContainer]
+    init_containers: list[WireContainer] = []
+    ephemeral_containers: list[WireContainer] = []
+    node_name: str = ""
+    priority: int | None = None
+    priority_class_name: str = ""
+    resources: qos.Resources | None = None
+
+
+class WirePodCondition(msgspec.Struct, frozen=True):
+    """A condition of a pod, as far as it is read."""
+
+    type: str
+    status: str
+    reason: str = ""
+
+
+class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """Status of a pod, as far as it is read."""
+
+    phase: str = ""
+    start_time: str = ""
+    qos_class: qos.Class | None = None
+    conditions: list[WirePodCondition] = []
+    container_statuses: list[WireContainerStatus] = []
+    init_container_statuses: list[WireContainerStatus] = []
+    ephemeral_container_statuses: list[WireContainerStatus] = []
+
+
+class WireOwner(msgspec.Struct, frozen=True, rename="camel"):
+    """A reference to the owner of a pod, as far as it is read."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class WirePodMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """Metadata of a pod, as far as it is read."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    creation_timestamp: str = ""
+    deletion_timestamp: str = ""
+    resource_version: str = ""
+    owner_references: list[WireOwner] = []
+
+
+class WirePod(msgspec.Struct, frozen=True):
+    """A pod as it comes from the API server or from a file."""
+
+    metadata: WirePodMeta
+    spec: WirePodSpec
+    status: WirePodStatus = WirePodStatus()
+
+
+class ContainerRow(msgspec.Struct, frozen=True, gc=False):
+    """A container in the form in which it is kept. Memory in bytes, 0 where unset."""
+
+    name: str
+    kind: phases.Kind
+    request: int
+    limit: int
+    swap_limit: str | None = None
+    """The container's swap-limit annotation, as written, or its beginning; ephemeral containers have none."""
+    swap_resource: int | None = None
+    """What the container asks of the extended resource, in bytes; None where nothing."""
+    id: str = ""
+    """The runtime's id, without its prefix (containerd://); empty unless the container runs."""
+
+
+class Enforced(NamedTuple):
+    """A pod's condition SWAP_POLICY_ENFORCED, as far as it is kept."""
+
+    status: str
+    reason: str
+
+
+class Mirror(NamedTuple):
+    """What a pod claims by which the mirror of a static pod is known. Anyone who can create pods can claim it."""
+
+    key: str
+    """The UID that the static pod's cgroup carries."""
+    node_uid: str
+    """UID of the Node that owns the mirror."""
+
+
+class PodRow(msgspec.Struct, frozen=True, gc=False):
+    """A pod in the form in which it is kept."""
+
+    key: str
+    """The UID that the pod's cgroup carries; namespace/name for a pod from a file, which has none."""
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    terminal: bool
+    """Whether it has ended, or no kubelet will ever run it."""
+    critical: bool
+    qos: qos.Class
+    policy: str | None
+    """The policy annotation, as written, or the beginning of one that is too long to be any."""
+    swap_limit: str | None
+    """The swap-limit annotation in the same way."""
+    created: str
+    started: str
+    """When the kubelet took the pod on (RFC 3339, UTC, seconds); empty before."""
+    containers: tuple[ContainerRow, ...]
+    """In the order init, app, ephemeral, each as in the spec."""
+    agent: bool = False
+    """Whether it is labelled as an agent of Swapwarden, and Ready. Anyone can label pods: the namespace counts, too."""
+    defaulted: bool = False
+    """Whether the policy is the default of its namespace, and not the pod's own."""
+    labels: str = ""
+    """As parse_labels() reads them."""
+    enforced: Enforced | None = None
+    """None where it has no such condition."""
+    mirror: Mirror | None = None
+    """None for all but mirrors of static pods, and what pretends to be one."""
+
+    def on(self, node_uid: str) -> PodRow:
+        """Return the row as it counts on the Node with this UID.
+
+        A mirror that another Node owns, or none, does not say which cgroup is its own.
+        """
+        if self.mirror is None:
+            return self
+        key = self.mirror.key if self.mirror.node_uid == node_uid else self.uid
+        return self if key == self.key else msgspec.structs.replace(self, key=key)
+
+    def limited(self) -> bool:
+        """Whether the pod, or a container of it, states a swap limit."""
+        return self.swap_limit is not None or any(
+            one.swap_limit is not None or one.swap_resource is not None for one in self.containers
+        )
+
+
+def project(wire: WirePod) -> PodRow:
+    """Reduce a pod to its row. QuantityError where a resource is no quantity (the API server lets none pass)."""
+    meta, spec, status = wire.metadata, wire.spec, wire.status
+    annotations = meta.annotations
+    policy = _written(annotations, names.POLICY_ANNOTATION)
+    mirror = _mirror(wire)
+    return PodRow(
+        key=(mirror.key if mirror else meta.uid) or f"{meta.namespace}/{meta.name}",
+        uid=meta.uid,
+        namespace=sys.intern(meta.namespace),
+        name=meta.name,
+        node=sys.intern(spec.node_name),
+        terminal=status.phase in {"Succeeded", "Failed"} or _is_left_behind(wire),
+        critical=_is_critical(wire),
+        qos=_qos_class(wire),
+        policy=policy if policy is None else sys.intern(policy),
+        swap_limit=_written(annotations, names.LIMIT_ANNOTATION),
+        created=meta.creation_timestamp,
+        started=sys.intern(status.start_time),
+        containers=(
+            *_rows(spec.init_containers, status.init_container_statuses, annotations),
+            *_rows(spec.containers, status.container_statuses, annotations, phases.Kind.APP),
+            *_rows(spec.ephemeral_containers, status.ephemeral_container_statuses, {}, phases.Kind.EPHEMERAL),
+        ),
+        agent=names.AGENT_LABELS.items() <= meta.labels.items() and _is_ready(status),
+        defaulted=annotations.get(names.POLICY_SOURCE_ANNOTATION) == pod_annotations.SOURCE_NAMESPACE,
+        labels=_labels(meta.labels),
+        enforced=next(
+            (
+                _enforced(each.status[:_MAX_WRITTEN], each.reason[:_MAX_WRITTEN])
+                for each in status.conditions
+                if each.type == ConditionType.SWAP_POLICY_ENFORCED
+            ),
+            None,
+        ),
+        mirror=mirror,
+    )
+
+
+def only_started(old: PodRow, new: PodRow) -> bool:
+    """Whether nothing but what a pod's start brings (and its containers' end) has made one row the other."""
+    return _not_started(old) == _not_started(new)
+
+
+def _not_started(row: PodRow) -> PodRow:
+    containers = tuple(msgspec.structs.replace(container, id="") for container in row.containers)
+    return msgspec.structs.replace(row, started="", agent=False, enforced=None, containers=containers)
+
+
+def parse_labels(text: str) -> dict[str, str]:
+    """Labels as a row keeps them: key=value, joined by commas, neither of which a label can have in it."""
+    return dict(each.split("=", 1) for each in text.split(",")) if text else {}
+
+
+@functools.lru_cache(maxsize=256)
+def _enforced(status: str, reason: str) -> Enforced:
+    """One object for all pods of which the same is said."""
+    return Enforced(status, reason)
+
+
+def _written(annotations: dict[str, str], key: str) -> str | None:
+    text = annotations.get(key)
+    return text if text is None else text[:_MAX_WRITTEN]
+
+
+def _labels(labels: dict[str, str]) -> str:
+    text = ",".join(f"{key}={value}" for key, value in labels.items())
+    return _shared(text) if len(text) <= _MAX_SHARED else text
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(text: str) -> str:
+    """One object for equal texts: the pods of a workload have the same labels, and come one after the other."""
+    return text
+
+
+def quantities(wire: WirePod) -> Iterator[tuple[str, str]]:
+    """All resource quantities that a pod states, with their paths, to check those of a pod from a file."""
+    spec, status = wire.spec, wire.status
+    if spec.resources is not None:
+        yield from spec.resources.quantities("spec.resources")
+    lists: tuple[tuple[str, Sequence[WireContainer | WireContainerStatus]], ...] = (
+        ("spec.initContainers", spec.init_containers),
+        ("spec.containers", spec.containers),
+        ("status.initContainerStatuses", status.init_container_statuses),
+        ("status.containerStatuses", status.container_statuses),
+    )
+    for path, entries in lists:
+        for index, entry in enumerate(entries):
+            if entry.resources is not None:
+                yield from entry.resources.quantities(f"{path}[{index}].resources")
+
+
+def _mirror(wire: WirePod) -> Mirror | None:
+    """What the pod claims as the mirror of a static pod; None where it claims nothing that can count.
+
+    The cgroup of a static pod carries the hash of its file; its mirror, which is what the API server has, has another
+    UID. Kubelets make mirrors that their own Node owns (k/k: pkg/kubelet/pod/mirror_client.go). No other pod's
+    annotations count: the kubelet overwrites them for itself, whatever their author wrote.
+    """
+    meta = wire.metadata
+    key = meta.annotations.get(names.CONFIG_HASH_ANNOTATION, "")
+    if names.CONFIG_MIRROR_ANNOTATION not in meta.annotations or _POD_KEY.fullmatch(key) is None:
+        return None
+    for owner in meta.owner_references:
+        if (owner.api_version, owner.kind, owner.name) == ("v1", "Node", wire.spec.node_name) and owner.uid:
+            return Mirror(key, sys.intern(owner.uid))
+    return None
+
+
+def _is_left_behind(wire: WirePod) -> bool:
+    """Whether the pod is a forged mirror that its kubelet deleted, and a finalizer keeps.
+
+    A kubelet reports on the mirrors of pods that it runs, and deletes all others.
+    """
+    meta = wire.metadata
+    forged = names.CONFIG_MIRROR_ANNOTATION in meta.annotations and not wire.status.start_time
+    return forged and bool(meta.deletion_timestamp)
+
+
+def _is_static(annotations: dict[str, str]) -> bool:
+    return annotations.get(names.CONFIG_SOURCE_ANNOTATION, "api") != "api"
+
+
+def _is_ready(status: WirePodStatus) -> bool:
+    return any(condition.type == "Ready" and condition.status == "True" for condition in status.conditions)
+
+
+def _is_critical(wire: WirePod) -> bool:
+    annotations, spec = wire.metadata.annotations, wire.spec
+    if names.CONFIG_MIRROR_ANNOTATION in annotations or _is_static(annotations):
+        return True
+    if spec.priority is None:
+        return spec.priority_class_name in CRITICAL_CLASSES
+    return spec.priority >= CRITICAL_PRIORITY
+
+
+def _qos_class(wire: WirePod) -> qos.Class:
+    if wire.status.qos_class is not None:
+        return wire.status.qos_class
+    spec = wire.spec
+    containers = [(_init_kind(container), container.resources) for container in spec.init_containers]
+    containers += [(phases.Kind.APP, container.resources) for container in spec.containers]
+    return qos.compute(spec.resources, containers)
+
+
+def _init_kind(container: WireContainer) -> phases.Kind:
+    return phases.Kind.SIDECAR if container.restart_policy == "Always" else phases.Kind.INIT
+
+
+def _rows(
+    containers: list[WireContainer],
+    statuses: list[WireContainerStatus],
+    annotations: dict[str, str],
+    kind: phases.Kind | None = None,
+) -> Iterator[ContainerRow]:
+    by_name = {status.name: status for status in statuses}
+    for container in containers:
+        status = by_name.get(container.name)
+        in_force = status.resources if status is not None else None
+        request, limit = _memory(container.resources if in_force is None else in_force)
+        running = status is not None and status.state.running is not None
+        # It cannot be changed on a pod, so that what the spec says is in force.
+        asked = container.resources.limits.swap
+        yield ContainerRow(
+            name=sys.intern(container.name),
+            kind=kind or _init_kind(container),
+            request=request,
+            limit=limit,
+            swap_limit=_written(annotations, names.CONTAINER_LIMIT_PREFIX + container.name) if annotations else None,
+            swap_resource=None if asked is None else quantity.capped(str(asked)),
+            id=_container_id(status.container_id) if status is not None and running else "",
+        )
+
+
+def _container_id(text: str) -> str:
+    """The runtime's id, without its prefix; empty for what cannot be one."""
+    found = text.partition("://")[2]
+    return found if _CONTAINER_ID.fullmatch(found) else ""
+
+
+def _memory(resources: qos.Resources) -> tuple[int, int]:
+    """Memory request and limit in bytes, 0 where unset."""
+    limit = resources.limits.memory or 0
+    request = resources.requests.memory
+    if request is None:  # a file, which lacks what the API server fills in
+        request = limit
+    return quantity.capped(str(request)), quantity.capped(str(limit))

@@ -1,0 +1,1 @@
+"""NodeSwapProfiles as decisions use them: compiled, selected, their overrides and requirements."""

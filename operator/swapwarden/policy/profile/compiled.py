@@ -1,0 +1,225 @@
+"""Profiles in the form in which decisions use them, and which of them governs a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.api import profile as api
+from swapwarden.policy import quantity
+from swapwarden.policy.node import kernel_settings
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """One expression of a label selector; `operator` is In, NotIn, Exists or DoesNotExist."""
+
+    key: str
+    operator: str
+    values: frozenset[str] = frozenset()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether it holds, as in metav1.LabelSelector: NotIn holds where there is no such label."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+            case _:
+                return self.key not in labels
+
+
+Selector = tuple[Requirement, ...]
+"""A label selector: all of it must hold; the empty one selects everything."""
+
+
+def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Whether an object with these labels is meant."""
+    return all(requirement.matches(labels) for requirement in selector)
+
+
+class Override(msgspec.Struct, frozen=True):
+    """One entry of a profile's overrides."""
+
+    namespaces: Selector = ()
+    pods: Selector = ()
+    policy: names.Policy | None = None
+    """Disabled or NoPreference."""
+    swap_limit: int | None = None
+    """Bytes."""
+
+
+class Require(msgspec.Struct, frozen=True):
+    """What a node must have before its pods get swap."""
+
+    encrypted: bool = False
+    tmpfs_noswap: bool = False
+    backing: tuple[str, ...] = ()
+    """Kinds of devices, one of which each must be; empty: any."""
+    dedicated_device: bool = False
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """A NodeSwapProfile, compiled. Sizes in bytes."""
+
+    name: str
+    selector: Selector = ()
+    generation: int = 0
+    uid: str = ""
+    created: str = ""
+    """metadata.creationTimestamp, RFC 3339 in UTC; empty where the object comes from a file."""
+    priority: int = 0
+    mode: names.Mode = names.Mode.ENFORCE
+    guarantee: names.Guarantee = names.Guarantee.STANDARD
+    on_unknown_pod: names.UnknownPod = names.UnknownPod.DENY
+    behavior: names.Behavior = names.Behavior.KUBELET
+    system_reserved: str | None = None
+    """A quantity or percents, as written: percents need a node to become bytes."""
+    max_per_container: int | None = None
+    max_per_pod: int | None = None
+    overcommit_percent: int | None = None
+    """Of what pods may have in all: what their limits may add up to. None: anything."""
+
+    taint_effect: names.TaintEffect | None = None
+    max_unavailable: str = "25%"
+    """Of its nodes, how many may be under way to another generation at once: a number, or percents."""
+    hold: bool = False
+    """Whether nodes keep what they have while a change would take swap from pods that use it."""
+    overrides: tuple[Override, ...] = ()
+    extended_resource: bool = False
+    kernel: tuple[tuple[str, str], ...] = ()
+    """Settings of the kernel, by name, as their files take them."""
+    units: tuple[str, ...] = ()
+    """Slices and services of the nodes that it says something of."""
+    units_without_swap: bool = False
+    io_latency_microseconds: int | None = None
+    """What an I/O of these units may take on disks with swap."""
+    io_weight: int | None = None
+    """Of these units on such disks."""
+    require: Require | None = None
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels is meant."""
+        return selects(self.selector, labels)
+
+    def needs_namespaces(self) -> bool:
+        """Whether pods cannot be planned without the labels of their namespaces."""
+        return any(override.namespaces for override in self.overrides)
+
+    def overrides_in(self, namespace: Mapping[str, str] | None) -> tuple[Override, ...] | None:
+        """Those that can select pods of a namespace with these labels; None where it is not known."""
+        if namespace is None:
+            return None
+        return tuple(override for override in self.overrides if selects(override.namespaces, namespace))
+
+    def reserved(self, swap_bytes: int) -> int:
+        """Swap kept back from pods on a node with `swap_bytes` of it, in bytes; at most all of it."""
+        if self.system_reserved is None:
+            return 0
+        return min(swap_bytes, quantity.percent_or_bytes(self.system_reserved, swap_bytes))
+
+
+BUILT_IN: Final = Profile(name=names.BUILT_IN_PROFILE)
+"""Governs nodes that no profile selects: what the kubelet gives stays, and policy Disabled works."""
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The profile that governs a node."""
+
+    profile: Profile
+    conflicts: tuple[str, ...] = ()
+    """Names of other profiles with the same priority that select the node, too."""
+
+
+def compile_profile(model: api.NodeSwapProfile) -> Profile:
+    """Take a checked NodeSwapProfile to the form in which it is used."""
+    spec, bounds = model.spec, model.spec.swap.workload_controlled
+    return Profile(
+        name=model.metadata.name,
+        selector=_selector(spec.node_selector),
+        generation=model.metadata.generation,
+        uid=model.metadata.uid,
+        created=model.metadata.creation_timestamp,
+        priority=spec.priority,
+        mode=names.Mode(spec.mode),
+        guarantee=names.Guarantee(spec.guarantee),
+        on_unknown_pod=names.UnknownPod(spec.on_unknown_pod),
+        behavior=spec.swap.behavior,
+        system_reserved=spec.swap.system_reserved,
+        max_per_container=_bound(bounds.max_per_container if bounds else None),
+        max_per_pod=_bound(bounds.max_per_pod if bounds else None),
+        overcommit_percent=bounds.overcommit_percent if bounds else None,
+        taint_effect=spec.scheduling.taint_effect,
+        max_unavailable=spec.rollout.max_unavailable,
+        hold=spec.rollout.on_swap_in_use == "Hold",
+        overrides=tuple(_override(entry) for entry in spec.overrides),
+        extended_resource=spec.scheduling.extended_resource,
+        kernel=kernel_settings.settings(spec.kernel),
+        # Once each: a name in both lists cannot be, one twice in a list can.
+        units=tuple(dict.fromkeys((*spec.system.slices, *spec.system.services))),
+        units_without_swap=spec.system.disable_swap,
+        io_latency_microseconds=_microseconds(spec.system.io_latency_target),
+        io_weight=spec.system.io_weight,
+        require=_require(spec.swap.require),
+    )
+
+
+def _microseconds(latency: str | None) -> int | None:
+    """Of a time as values.LATENCY_PATTERN has it."""
+    if latency is None:
+        return None
+    return int(latency[:-2]) * 1000 if latency.endswith("ms") else int(latency[:-1]) * 1_000_000
+
+
+def _selector(model: api.selectors.LabelSelector | None) -> Selector:
+    if model is None:
+        return ()
+    labels = (Requirement(key, "In", frozenset({value})) for key, value in model.match_labels.items())
+    expressions = (
+        Requirement(expression.key, expression.operator, frozenset(expression.values))
+        for expression in model.match_expressions
+    )
+    return (*labels, *expressions)
+
+
+def _require(model: api.spec.Require | None) -> Require | None:
+    if model is None:
+        return None
+    return Require(
+        encrypted=model.encrypted,
+        tmpfs_noswap=model.tmpfs_noswap,
+        backing=tuple(model.backing or ()),
+        dedicated_device=model.dedicated_device,
+    )
+
+
+def _override(model: api.spec.Override) -> Override:
+    return Override(
+        namespaces=_selector(model.namespace_selector),
+        pods=_selector(model.pod_selector),
+        policy=names.Policy(model.policy) if model.policy else None,
+        swap_limit=_bound(model.swap_limit),
+    )
+
+
+def _bound(text: str | None) -> int | None:
+    return None if text is None else quantity.capped(text)
+
+
+def _rank(profile: Profile) -> tuple[int, bool, str, str]:
+    """What governs sorts first: the highest priority, then the oldest (from a file: the newest), then by name."""
+    return -profile.priority, not profile.created, profile.created, profile.name
+
+
+def select(profiles: Iterable[Profile], labels: Mapping[str, str]) -> Selection:
+    """Find the profile that governs a node with these labels; BUILT_IN where none selects it."""
+    candidates = sorted((profile for profile in profiles if profile.selects(labels)), key=_rank)
+    if not candidates:
+        return Selection(BUILT_IN)
+    first = candidates[0]
+    ties = tuple(profile.name for profile in candidates[1:] if profile.priority == first.priority)
+    return Selection(first, ties)

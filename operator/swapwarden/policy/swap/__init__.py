@@ -1,0 +1,1 @@
+"""How much swap a pod and its containers get."""

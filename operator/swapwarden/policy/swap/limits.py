@@ -1,0 +1,359 @@
+"""Which swap limit a pod and its containers get, and why: the table in docs/semantics.md.
+
+Numbers are bytes. What is written to memory.swap.max is floored to the page, as the kernel does on a write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.policy import quantity
+from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.profile import compiled, requirements
+from swapwarden.policy.swap import phases, qos
+
+Reason = names.Reason
+
+
+_ABOUT_PLACEMENT: Final = frozenset(names.Policy) - {names.Policy.DISABLED}
+"""Policies that leave the amount to the profile."""
+
+
+class ContainerDecision(msgspec.Struct, frozen=True):
+    """What one container gets."""
+
+    name: str
+    id: str
+    swap_max: str | None
+    """Its own limit. "max": none below the pod's. None: not decided here, because the node is incompatible."""
+    reason: names.Reason
+    cap: bool = False
+    """Only ever lower the file to swap_max: the kubelet may have given less."""
+    write: bool = False
+    """Whether the container's file must hold it; where not, the pod's value alone gives it."""
+
+
+class PodDecision(msgspec.Struct, frozen=True):
+    """What one pod gets; containers in the order of the row."""
+
+    swap_max: str | None
+    """Value for the pod's cgroup. None: nothing is written."""
+    reason: names.Reason
+    containers: tuple[ContainerDecision, ...]
+
+
+class _Limits(msgspec.Struct, frozen=True):
+    """The pod's own limits in bytes, as it states them; None where there is none."""
+
+    pod: int | None
+    containers: tuple[int | None, ...]
+    reason: names.Reason = Reason.WORKLOAD_LIMIT
+    """Of what is given as these limits say."""
+
+    def are_none(self) -> bool:
+        """Whether nothing is limited."""
+        return self.pod is None and all(limit is None for limit in self.containers)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One rule on the way to a decision."""
+
+    reason: names.Reason
+    matched: bool
+    decision: PodDecision | None = None
+    """What the pod has after it; None where the rule does not match, and where the next step says what comes of it."""
+
+
+class _Case(msgspec.Struct, frozen=True):
+    """What rules look at."""
+
+    profile: compiled.Profile
+    node: nodes.NodeFacts
+    pod: pods.PodRow
+    override: compiled.Override | None
+    policy: str | None
+    """The pod's, unless the override lifts it."""
+    limits: _Limits | None
+    """The pod's, or those that the override names in their place; None where one is not understood."""
+
+
+class _Rule(msgspec.Struct, frozen=True):
+    """A row of the table."""
+
+    reason: names.Reason
+    matches: Callable[[_Case], bool]
+    give: Callable[[_Case], PodDecision]
+
+
+def floor_to_page(value: int, page_size: int) -> int:
+    """Bytes as the kernel keeps them after a write of `value` (mm/page_counter.c: page_counter_memparse)."""
+    return value // page_size * page_size
+
+
+def container_swap(request: int, limit: int, memory: int, swap: int) -> int:
+    """Swap limit of a Burstable pod's container under LimitedSwap, before the kernel's page floor; all in bytes.
+
+    `request` and `limit` are its memory request and limit (0: unset), `memory` and `swap` what the node has for pods.
+    From k/k: pkg/kubelet/kuberuntime/kuberuntime_container_linux.go, calcSwapForBurstablePods: division first, in
+    float64, then truncation. What is an error there (a request above the node's memory, no memory) is 0 here, as it is
+    there in effect.
+    """
+    if request == limit or not 0 < request <= memory:
+        return 0
+    # float64 cannot tell sizes above 2**53 apart: without the minimum the product may end above what there is.
+    return min(swap, int(float(request) / float(memory) * float(swap)))
+
+
+def available(profile: compiled.Profile, node: nodes.NodeFacts) -> int:
+    """Swap that pods may have in all: the node's, less the profile's reserve; bytes, not floored."""
+    return node.swap_bytes - profile.reserved(node.swap_bytes)
+
+
+def forbids_swap(policy: str | None) -> bool:
+    """Whether a pod with this annotation gets no swap on any node: Disabled, or not understood."""
+    return policy is not None and policy not in _ABOUT_PLACEMENT
+
+
+def decide(
+    profile: compiled.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: compiled.Override | None = None
+) -> PodDecision:
+    """Decide on one pod. The first row of the table that matches wins.
+
+    `override` is the one of the profile that the pod is subject to. It is heard where it is stricter than the pod's own
+    annotations, or where there are none.
+    """
+    case = _case(profile, node, pod, override)
+    for rule in _RULES[profile.behavior]:
+        if rule.matches(case):
+            return _bounded_by_override(case, rule.give(case))
+    raise AssertionError(profile.behavior)  # the last rule of each behavior matches always
+
+
+def trace(
+    profile: compiled.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: compiled.Override | None = None
+) -> Iterator[Step]:
+    """How decide() comes to its decision, which the last step has: the same rules, for people to follow."""
+    case = _case(profile, node, pod, override)
+    for rule in _RULES[profile.behavior]:
+        if not rule.matches(case):
+            yield Step(rule.reason, matched=False)
+            continue
+        given = rule.give(case)
+        if given.reason is Reason.BOUNDED and case.limits is not None:
+            yield Step(case.limits.reason, matched=True)
+        yield Step(given.reason, matched=True, decision=given)
+        decision = _bounded_by_override(case, given)
+        if decision is not given:
+            yield Step(decision.reason, matched=True, decision=decision)
+        return
+
+
+def _case(
+    profile: compiled.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: compiled.Override | None
+) -> _Case:
+    limits = _limits(pod)
+    if override is None:
+        return _Case(profile, node, pod, None, pod.policy, limits)
+    # A namespace's default is not the pod's own word: an override that names a policy lifts it.
+    lifted = override.policy is not None and pod.defaulted and pod.policy == names.Policy.DISABLED
+    if (
+        profile.behavior is names.Behavior.WORKLOAD_CONTROLLED
+        and override.swap_limit is not None
+        and limits is not None
+        and limits.are_none()
+    ):
+        limits = _Limits(override.swap_limit, limits.containers, Reason.OVERRIDE_LIMIT)
+    return _Case(profile, node, pod, override, None if lifted else pod.policy, limits)
+
+
+def _bounded_by_override(case: _Case, decision: PodDecision) -> PodDecision:
+    """The decision, with the limit of the override as the most that the pod may have."""
+    if case.override is None or case.override.swap_limit is None:
+        return decision
+    top = min(case.override.swap_limit, case.node.swap_bytes)
+    return cut(decision, top, case.node.page_size, Reason.OVERRIDE_LIMIT)
+
+
+def _limits(pod: pods.PodRow) -> _Limits | None:
+    """Limits from the pod's annotations and resources; None where one is not understood."""
+    try:
+        return _Limits(_parse(pod.swap_limit), tuple(_limit(container) for container in pod.containers))
+    except quantity.QuantityError:
+        return None
+
+
+def _limit(container: pods.ContainerRow) -> int | None:
+    """The container's own: of an annotation and a resource the smaller."""
+    written = _parse(container.swap_limit)
+    return container.swap_resource if written is None else _least(written, container.swap_resource)
+
+
+def _parse(text: str | None) -> int | None:
+    return None if text is None else quantity.capped(text)
+
+
+def cut(decision: PodDecision, top: int, page_size: int, reason: names.Reason) -> PodDecision:
+    """The decision on a pod that may have `top` bytes at most: the same, or less with this reason."""
+    if decision.swap_max is None or in_bytes(decision.swap_max) <= top:
+        return decision
+    given = floor_to_page(top, page_size)
+    if given == 0:
+        containers = tuple(ContainerDecision(one.name, one.id, "0", reason) for one in decision.containers)
+        return PodDecision("0", reason, containers)
+    containers = tuple(
+        one
+        if one.swap_max in {None, names.MAX_SWAP} or int(one.swap_max or 0) <= given
+        else msgspec.structs.replace(one, swap_max=str(given), reason=reason)
+        for one in decision.containers
+    )
+    return PodDecision(str(given), reason, containers)
+
+
+def in_bytes(swap_max: str) -> int:
+    """What a value of memory.swap.max allows; "max" is more than any number."""
+    return 2**64 if swap_max == names.MAX_SWAP else int(swap_max)
+
+
+def _same(pod: pods.PodRow, swap_max: str | None, reason: names.Reason) -> PodDecision:
+    """The pod's value is all there is to say; the containers below it get no value of their own."""
+    containers = tuple(ContainerDecision(one.name, one.id, swap_max, reason) for one in pod.containers)
+    return PodDecision(swap_max, reason, containers)
+
+
+def _refuse(reason: names.Reason, matches: Callable[[_Case], bool]) -> _Rule:
+    """A rule by which a pod gets no swap."""
+    return _Rule(reason, matches, lambda case: _same(case.pod, "0", reason))
+
+
+def _always(_: _Case) -> bool:
+    return True
+
+
+def _not_understood(case: _Case) -> bool:
+    return case.limits is None or forbids_swap(case.policy)
+
+
+def _override_forbids(case: _Case) -> bool:
+    return case.override is not None and case.override.policy is names.Policy.DISABLED
+
+
+def _requirement_unmet(case: _Case) -> bool:
+    return requirements.first_unmet(case.profile, case.node) is not None
+
+
+def _has_no_limit(case: _Case) -> bool:
+    return _understood(case).are_none()
+
+
+def _understood(case: _Case) -> _Limits:
+    """The limits, after the rule that refuses those that are not understood."""
+    assert case.limits is not None  # noqa: S101 for mypy: that rule comes first
+    return case.limits
+
+
+def _kubelet(case: _Case) -> PodDecision:
+    node, limits = case.node, _understood(case)
+
+    def swap_max(limit: int | None) -> str:
+        if limit is None:
+            return names.MAX_SWAP
+        return str(floor_to_page(min(limit, node.swap_bytes), node.page_size))
+
+    reason = Reason.KUBELET_DECIDES
+    containers = tuple(
+        ContainerDecision(one.name, one.id, swap_max(limit), reason, cap=limit is not None, write=limit is not None)
+        for one, limit in zip(case.pod.containers, limits.containers, strict=True)
+    )
+    return PodDecision(swap_max(limits.pod), reason, containers)
+
+
+def _limited_swap(case: _Case) -> PodDecision:
+    node, pod, limits = case.node, case.pod, _understood(case)
+    usable = available(case.profile, node)
+    values = [
+        floor_to_page(_least(container_swap(one.request, one.limit, node.memory_bytes, usable), limit), node.page_size)
+        for one, limit in zip(pod.containers, limits.containers, strict=True)
+    ]
+    total = phases.peak((one.kind, value) for one, value in zip(pod.containers, values, strict=True))
+    total = floor_to_page(_least(total, limits.pod, usable), node.page_size)
+    if total == 0:
+        return _same(pod, "0", Reason.LIMITED_SWAP)
+    containers = tuple(
+        ContainerDecision(one.name, one.id, str(value), Reason.LIMITED_SWAP, write=True)
+        for one, value in zip(pod.containers, values, strict=True)
+    )
+    return PodDecision(str(total), Reason.LIMITED_SWAP, containers)
+
+
+def _workload_controlled(case: _Case) -> PodDecision:
+    profile, node, pod, limits = case.profile, case.node, case.pod, _understood(case)
+    page = node.page_size
+    pod_bound = _least(available(profile, node), profile.max_per_pod)
+    bound = _least(pod_bound, profile.max_per_container)
+    kinds = [one.kind for one in pod.containers]
+    asked = [floor_to_page(limit or 0, page) for limit in limits.containers]
+    given = [floor_to_page(_least(bound, limit), page) if limit else 0 for limit in limits.containers]
+    if limits.pod is None:
+        pod_asked = phases.peak(zip(kinds, asked, strict=True))
+        pod_given = phases.peak(zip(kinds, given, strict=True))
+    else:
+        pod_asked = pod_given = floor_to_page(limits.pod, page)
+    pod_given = floor_to_page(_least(pod_given, pod_bound), page)
+    reason = _workload_reason(pod_asked, pod_given, limits.reason)
+    if pod_given == 0:
+        return _same(pod, "0", reason)
+    # What a container without a limit of its own gets: all of the pod's limit, if the pod has one and the bound allows.
+    rest = ("0", Reason.NO_LIMIT)
+    if limits.pod is not None:
+        top = floor_to_page(bound, page)
+        rest = (names.MAX_SWAP, limits.reason) if top >= pod_given else (str(top), Reason.BOUNDED)
+    containers = []
+    for row, limit, wanted, value in zip(pod.containers, limits.containers, asked, given, strict=True):
+        own = (str(value), _workload_reason(wanted, value, limits.reason)) if limit is not None else rest
+        swap_max, why = ("0", Reason.NO_LIMIT) if row.kind is phases.Kind.EPHEMERAL else own
+        containers.append(ContainerDecision(row.name, row.id, swap_max, why, write=True))
+    return PodDecision(str(pod_given), reason, tuple(containers))
+
+
+def _workload_reason(asked: int, given: int, whole: names.Reason) -> names.Reason:
+    return Reason.BOUNDED if given < asked else whole
+
+
+def _least(value: int, *bounds: int | None) -> int:
+    for bound in bounds:
+        if bound is not None and bound < value:
+            value = bound
+    return value
+
+
+_FIRST: Final = (
+    _Rule(
+        Reason.NODE_INCOMPATIBLE,
+        lambda case: not case.node.compatible,
+        lambda case: _same(case.pod, None, Reason.NODE_INCOMPATIBLE),
+    ),
+    _refuse(Reason.POLICY_DISABLED, lambda case: case.policy == names.Policy.DISABLED),
+    _refuse(Reason.INVALID_POLICY, _not_understood),
+    _refuse(Reason.OVERRIDE_DISABLED, _override_forbids),
+    _refuse(Reason.REQUIREMENT_UNMET, _requirement_unmet),
+)
+_RULES: Final[dict[names.Behavior, tuple[_Rule, ...]]] = {
+    names.Behavior.NO_SWAP: (*_FIRST, _refuse(Reason.PROFILE_NO_SWAP, _always)),
+    names.Behavior.KUBELET: (*_FIRST, _Rule(Reason.KUBELET_DECIDES, _always, _kubelet)),
+    names.Behavior.LIMITED_SWAP: (
+        *_FIRST,
+        _refuse(Reason.CRITICAL_POD, lambda case: case.pod.critical),
+        _refuse(Reason.QOS_NOT_ELIGIBLE, lambda case: case.pod.qos is not qos.Class.BURSTABLE),
+        _Rule(Reason.LIMITED_SWAP, _always, _limited_swap),
+    ),
+    names.Behavior.WORKLOAD_CONTROLLED: (
+        *_FIRST,
+        _refuse(Reason.NO_LIMIT, _has_no_limit),
+        _Rule(Reason.WORKLOAD_LIMIT, _always, _workload_controlled),
+    ),
+}
+"""The table of docs/semantics.md: by behavior, the rules in the order in which they are tried."""

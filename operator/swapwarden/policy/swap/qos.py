@@ -1,0 +1,98 @@
+"""A pod's resources and its QoS class, computed as the API server does (k/k: pkg/apis/core/helper/qos/qos.go)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.policy import quantity
+from swapwarden.policy.swap import phases
+
+Written = str | int | float
+"""A quantity as YAML may read it: `cpu: 2` and `cpu: 0.5` are numbers."""
+
+_NAMES = ("cpu", "memory")
+
+
+class Class(enum.StrEnum):
+    """QoS classes of pods."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+class ResourceList(msgspec.Struct, frozen=True):
+    """Amounts of the two resources that decide on the QoS class, and of swap, which does not."""
+
+    cpu: Written | None = None
+    memory: Written | None = None
+    swap: Written | None = msgspec.field(default=None, name=names.SWAP_RESOURCE)
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """Resources of a container or of a whole pod, as far as they are read."""
+
+    requests: ResourceList = ResourceList()
+    limits: ResourceList = ResourceList()
+
+    def quantities(self, path: str) -> Iterator[tuple[str, str]]:
+        """What is stated, with its path below `path`."""
+        for part, amounts in (("requests", self.requests), ("limits", self.limits)):
+            for name in _NAMES:
+                value = getattr(amounts, name)
+                if value is not None:
+                    yield f"{path}.{part}.{name}", str(value)
+            if amounts.swap is not None:
+                yield f"{path}.{part}[{names.SWAP_RESOURCE}]", str(amounts.swap)
+
+
+_Amounts = dict[str, int]
+"""By resource, in billionths, which is as exact as the API server is."""
+
+
+def compute(pod: Resources | None, containers: Sequence[tuple[phases.Kind, Resources]]) -> Class:
+    """QoS class of a pod with these resources; `containers` are init and app containers, in this order.
+
+    Resources of the whole pod decide where there are any (KEP-2837). QuantityError where one is no quantity.
+    """
+    limits = [(kind, _stated(resources.limits)) for kind, resources in containers]
+    # The API server fills in a request where there is only a limit.
+    requests = [
+        (kind, {**limit, **_stated(one.requests)}) for (kind, limit), (_, one) in zip(limits, containers, strict=True)
+    ]
+    if pod is None:
+        limited = all(len(_above_zero(limit)) == len(_NAMES) for _, limit in limits)
+        return _classify(_sum(requests), _sum(limits), limited=limited)
+    of_pod = _stated(pod.limits)
+    # For the whole pod, it takes the request first from what the containers request.
+    filled = {**of_pod, **_peaks(requests)} if of_pod else {}
+    of_pod = _above_zero(of_pod)
+    return _classify(_above_zero({**filled, **_stated(pod.requests)}), of_pod, limited=len(of_pod) == len(_NAMES))
+
+
+def _classify(requests: _Amounts, limits: _Amounts, *, limited: bool) -> Class:
+    if not requests and not limits:
+        return Class.BEST_EFFORT
+    return Class.GUARANTEED if limited and requests == limits else Class.BURSTABLE
+
+
+def _stated(amounts: ResourceList) -> _Amounts:
+    stated = {name: getattr(amounts, name) for name in _NAMES}
+    return {name: quantity.nano(str(value)) for name, value in stated.items() if value is not None}
+
+
+def _above_zero(amounts: _Amounts) -> _Amounts:
+    return {name: value for name, value in amounts.items() if value > 0}
+
+
+def _sum(each: Sequence[tuple[phases.Kind, _Amounts]]) -> _Amounts:
+    return _above_zero({name: sum((one.get(name, 0) for _, one in each)) for name in _NAMES})
+
+
+def _peaks(each: Sequence[tuple[phases.Kind, _Amounts]]) -> _Amounts:
+    stated = {name for _, one in each for name in one}
+    return {name: phases.peak((kind, one.get(name, 0)) for kind, one in each) for name in stated}

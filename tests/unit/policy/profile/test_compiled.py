@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.api import names
+from swapwarden.api import profile as api
+from swapwarden.policy.profile import compiled
+
+
+def made(spec: dict[str, Any] | None = None, **metadata: Any) -> compiled.Profile:
+    document = {"metadata": {"name": "p", **metadata}, "spec": {"nodeSelector": {}, **(spec or {})}}
+    return compiled.compile_profile(api.NodeSwapProfile.model_validate(document))
+
+
+def test_defaults_of_the_object_are_those_of_the_built_in_profile() -> None:
+    assert msgspec.structs.replace(made(), name=names.BUILT_IN_PROFILE, priority=0) == compiled.BUILT_IN
+
+
+def test_all_fields() -> None:
+    profile = made(
+        {
+            "nodeSelector": {"matchLabels": {"pool": "batch"}},
+            "priority": 7,
+            "mode": "Audit",
+            "guarantee": "Strict",
+            "onUnknownPod": "Allow",
+            "swap": {
+                "behavior": "WorkloadControlled",
+                "systemReserved": "10%",
+                "workloadControlled": {"maxPerContainer": "1Ki", "maxPerPod": "99E"},
+            },
+        },
+        uid="u",
+        generation=3,
+        creationTimestamp="2026-01-01T00:00:00Z",
+    )
+    assert profile == compiled.Profile(
+        name="p",
+        selector=(compiled.Requirement("pool", "In", frozenset({"batch"})),),
+        generation=3,
+        uid="u",
+        created="2026-01-01T00:00:00Z",
+        priority=7,
+        mode=names.Mode.AUDIT,
+        guarantee=names.Guarantee.STRICT,
+        on_unknown_pod=names.UnknownPod.ALLOW,
+        behavior=names.Behavior.WORKLOAD_CONTROLLED,
+        system_reserved="10%",
+        max_per_container=1024,
+        max_per_pod=2**63 - 1,
+    )
+
+
+@pytest.mark.parametrize(("target", "wanted"), [("1ms", 1000), ("25ms", 25_000), ("2s", 2_000_000)])
+def test_a_target_of_latency_is_taken_to_microseconds(target: str, wanted: int) -> None:
+    found = made({"system": {"slices": ["a.slice"], "ioLatencyTarget": target, "ioWeight": 7}})
+    assert (found.units, found.units_without_swap) == (("a.slice",), False)
+    assert (found.io_latency_microseconds, found.io_weight) == (wanted, 7)
+
+
+@pytest.mark.parametrize(
+    ("reserved", "swap_bytes", "kept"),
+    [
+        (None, 100, 0),
+        ("0", 100, 0),
+        ("10%", 105, 10),
+        ("30", 100, 30),
+        ("200", 100, 100),
+        ("99E", 100, 100),
+        ("5", 0, 0),
+    ],
+)
+def test_the_reserve_is_at_most_what_there_is(reserved: str | None, swap_bytes: int, kept: int) -> None:
+    assert made({"swap": {"systemReserved": reserved}}).reserved(swap_bytes) == kept
+
+
+@pytest.mark.parametrize(
+    ("selector", "matching", "other"),
+    [
+        ({}, [{}, {"a": "1"}], []),
+        (
+            {"matchLabels": {"a": "1", "b": "2"}},
+            [{"a": "1", "b": "2", "c": "3"}],
+            [{}, {"a": "1"}, {"a": "1", "b": "1"}],
+        ),
+        ({"matchLabels": {"a": ""}}, [{"a": ""}], [{}, {"a": "1"}]),
+        ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["1", "2"]}]}, [{"a": "2"}], [{}, {"a": "3"}]),
+        ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}, [{}, {"a": "2"}], [{"a": "1"}]),
+        ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, [{"a": ""}], [{}, {"b": "1"}]),
+        ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, [{}, {"b": "1"}], [{"a": ""}]),
+        (
+            {"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "Exists"}]},
+            [{"a": "1", "b": ""}],
+            [{"a": "1"}, {"b": ""}],
+        ),
+    ],
+)
+def test_selector(selector: dict[str, Any], matching: list[dict[str, str]], other: list[dict[str, str]]) -> None:
+    profile = made({"nodeSelector": selector})
+    assert all(profile.selects(labels) for labels in matching)
+    assert not any(profile.selects(labels) for labels in other)
+
+
+def candidate(name: str, priority: int = 100, created: str = "2026-01-01T00:00:00Z") -> compiled.Profile:
+    return compiled.Profile(name=name, priority=priority, created=created)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "winner", "conflicts"),
+    [
+        ([], names.BUILT_IN_PROFILE, ()),
+        ([candidate("a")], "a", ()),
+        ([candidate("a", 1), candidate("b", 2)], "b", ()),
+        ([candidate("a", -1)], "a", ()),
+        ([candidate("a", created="2026-01-02T00:00:00Z"), candidate("b")], "b", ("a",)),
+        ([candidate("b"), candidate("a")], "a", ("b",)),
+        ([candidate("a", created=""), candidate("b")], "b", ("a",)),
+        ([candidate("a", 1), candidate("b", 2), candidate("c", 2), candidate("d", 2)], "b", ("c", "d")),
+        # Of one priority, but a third one governs the node: nothing is contested there.
+        ([candidate("a", 1), candidate("b", 1), candidate("c", 2)], "c", ()),
+    ],
+)
+def test_selection(candidates: list[compiled.Profile], winner: str, conflicts: tuple[str, ...]) -> None:
+    selection = compiled.select(candidates, {})
+    assert (selection.profile.name, selection.conflicts) == (winner, conflicts)
+
+
+def test_what_does_not_select_the_node_is_no_conflict() -> None:
+    elsewhere = compiled.Profile(name="x", priority=100, selector=(compiled.Requirement("a", "Exists"),))
+    assert compiled.select([elsewhere, candidate("a")], {}) == compiled.Selection(candidate("a"))
+
+
+@given(
+    st.lists(
+        st.builds(candidate, st.text("abc", min_size=1), st.integers(0, 2), st.sampled_from(["", "2025", "2026"])),
+        unique_by=lambda profile: profile.name,
+    ).flatmap(lambda made: st.tuples(st.just(made), st.permutations(made)))
+)
+def test_the_order_of_profiles_does_not_matter(orders: tuple[list[compiled.Profile], list[compiled.Profile]]) -> None:
+    assert compiled.select(orders[0], {}) == compiled.select(orders[1], {})
+
+
+def test_overrides_in_their_order() -> None:
+    profile = made(
+        {
+            "overrides": [
+                {"podSelector": {"matchLabels": {"app": "web"}}, "policy": "Disabled"},
+                {
+                    "namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "Exists"}]},
+                    "policy": "NoPreference",
+                    "swapLimit": "1Gi",
+                },
+                {"namespaceSelector": {}, "swapLimit": 0},
+            ]
+        }
+    )
+    assert profile.overrides == (
+        compiled.Override(pods=(compiled.Requirement("app", "In", frozenset({"web"})),), policy=names.Policy.DISABLED),
+        compiled.Override(
+            namespaces=(compiled.Requirement("team", "Exists"),),
+            policy=names.Policy.NO_PREFERENCE,
+            swap_limit=2**30,
+        ),
+        compiled.Override(swap_limit=0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "needed"),
+    [
+        ({"podSelector": {"matchLabels": {"app": "web"}}}, False),
+        ({"namespaceSelector": {}}, False),
+        ({"namespaceSelector": {"matchLabels": {"team": "a"}}}, True),
+    ],
+)
+def test_who_asks_for_labels_of_namespaces(entry: dict[str, Any], needed: bool) -> None:
+    assert made({"overrides": [{"podSelector": {}, **entry, "policy": "Disabled"}]}).needs_namespaces() is needed

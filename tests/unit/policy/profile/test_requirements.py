@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.api import names, state
+from swapwarden.policy import plan
+from swapwarden.policy.node import extended_resource, labels, taints
+from swapwarden.policy.observed import nodes
+from swapwarden.policy.profile import compiled, requirements
+from swapwarden.policy.swap import limits
+
+from tests.unit.policy.rows import GI, container, facts, pod, profile
+
+ALL = compiled.Require(encrypted=True, tmpfs_noswap=True, backing=("nvme", "zram"), dedicated_device=True)
+NAMES = ["encrypted", "tmpfsNoswap", "backing", "dedicatedDevice"]
+
+
+def device(name: str = "/dev/nvme1n1", **fields: Any) -> state.SwapDevice:
+    """One that meets ALL."""
+    good: dict[str, Any] = {"backing": "nvme", "encrypted": True, "dedicated": True}
+    return state.SwapDevice(name, "partition", 4096, **{**good, **fields})
+
+
+def node(*devices: state.SwapDevice, **fields: Any) -> nodes.NodeFacts:
+    return facts(**{"devices": devices, "kernel": "6.8.0", "tmpfs_noswap": True, **fields})
+
+
+def requiring(require: compiled.Require | None = ALL, **fields: Any) -> compiled.Profile:
+    return profile(names.Behavior.WORKLOAD_CONTROLLED, require=require, **fields)
+
+
+def unmet(found: nodes.NodeFacts, require: compiled.Require = ALL) -> dict[str, str]:
+    told = requirements.unmet(requiring(require), found)
+    assert told is not None
+    assert requirements.first_unmet(requiring(require), found) == next(iter(told), None)
+    return told
+
+
+def test_a_node_that_has_everything() -> None:
+    assert unmet(node(device(), device("/dev/zram0", backing="zram"))) == {}
+
+
+def test_nothing_is_required() -> None:
+    bare = node(device(encrypted=False), tmpfs_noswap=False)
+    assert requirements.unmet(requiring(None), bare) is None
+    assert requirements.first_unmet(requiring(None), bare) is None
+    assert plan.plan_node(requiring(None), bare, []).unmet is None
+    assert plan.plan_node(requiring(), node(device()), []).unmet == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "found", "remedy"),
+    [
+        ({"encrypted": False}, "encrypted", "/dev/sda2: not known to be encrypted", "dm-crypt"),
+        ({"backing": "hdd"}, "backing", "/dev/sda2 is hdd", "nvme or zram"),
+        ({"backing": "unknown"}, "backing", "/dev/sda2 is unknown", "nvme or zram"),
+        ({"backing": "of a newer agent"}, "backing", "/dev/sda2 is of a newer agent", "nvme or zram"),
+        ({"dedicated": False}, "dedicatedDevice", "/dev/sda2: on a disk with the node's file systems", "of its own"),
+        ({"dedicated": None}, "dedicatedDevice", "/dev/sda2: not known which disks are under it", "of its own"),
+    ],
+)
+def test_one_device_that_lacks_something_is_enough(fields: dict[str, Any], name: str, found: str, remedy: str) -> None:
+    ((which, text),) = unmet(node(device(), device("/dev/sda2", **fields))).items()
+    assert which == name
+    assert text.startswith(found)
+    assert remedy in text
+
+
+def test_tmpfs() -> None:
+    found = node(device(), tmpfs_noswap=False, kernel="6.1.0-25-amd64")
+    assert list(unmet(found)) == ["tmpfsNoswap"]
+    assert "on kernel 6.1.0-25-amd64 tmpfs volumes" in unmet(found)["tmpfsNoswap"]
+    assert "use Linux 6.4 or newer" in unmet(found)["tmpfsNoswap"]
+
+
+def test_what_is_not_known_counts_as_missing() -> None:
+    told = unmet(facts())
+    assert list(told) == NAMES
+    assert told["encrypted"] == "not known what the swap is on; see whether the node's agent runs"
+    assert "a kernel that is not known" in told["tmpfsNoswap"]
+
+
+def test_swap_that_is_not_on_yet_is_not_trusted_beforehand() -> None:
+    off = node(device(), swap_bytes=0)
+    assert list(unmet(off)) == ["encrypted", "backing", "dedicatedDevice"]
+    assert unmet(off)["backing"].startswith("no swap is on")
+    kubelet = profile(names.Behavior.KUBELET, require=ALL)
+    assert limits.decide(kubelet, off, pod(container())).swap_max == "0"
+    assert labels.desired(kubelet, off, vouched=None) == dict.fromkeys(names.NODE_LABELS), "there is no swap to tell of"
+
+
+@given(
+    st.lists(
+        st.builds(
+            device,
+            st.text(max_size=256),
+            encrypted=st.booleans(),
+            backing=st.text(max_size=32),
+            dedicated=st.none() | st.booleans(),
+        ),
+        max_size=state.MAX_DEVICES,
+    ),
+    st.text(max_size=128),
+)
+def test_what_is_told_has_room_in_the_state(devices: list[state.SwapDevice], kernel: str) -> None:
+    told = unmet(node(*devices, kernel=kernel, tmpfs_noswap=False))
+    assert all(0 < len(text) <= state.MAX_FOUND for text in told.values())
+
+
+class TestUnmet:
+    FACTS = node(device(encrypted=False))
+
+    @pytest.mark.parametrize("behavior", names.Behavior)
+    @pytest.mark.parametrize(
+        ("fields", "override", "reason"),
+        [
+            ({}, None, "RequirementUnmet"),
+            ({"swap_limit": "1Gi"}, None, "RequirementUnmet"),
+            ({"critical": True}, None, "RequirementUnmet"),
+            ({"policy": "Required"}, compiled.Override(swap_limit=GI), "RequirementUnmet"),
+            ({"policy": "Disabled"}, None, "PolicyDisabled"),
+            ({"policy": "x"}, None, "InvalidPolicy"),
+            ({}, compiled.Override(policy=names.Policy.DISABLED), "OverrideDisabled"),
+        ],
+    )
+    def test_no_pod_has_swap(
+        self, behavior: names.Behavior, fields: dict[str, Any], override: compiled.Override | None, reason: str
+    ) -> None:
+        row = pod(container(request=GI, swap_limit="1Gi"), **fields)
+        decision = limits.decide(profile(behavior, require=ALL), self.FACTS, row, override)
+        assert (decision.swap_max, decision.reason) == ("0", reason)
+        assert not any(one.write for one in decision.containers)
+
+    def test_nothing_is_written_where_nothing_can_be(self) -> None:
+        found = node(device(encrypted=False), compatible=False)
+        assert limits.decide(requiring(), found, pod(container())).swap_max is None
+
+    def test_a_pod_that_is_not_known_yet_has_none_either(self) -> None:
+        allowing = requiring(on_unknown_pod=names.UnknownPod.ALLOW)
+        assert plan.plan_node(allowing, self.FACTS, []).on_unknown_pod is names.UnknownPod.DENY
+        assert plan.plan_node(allowing, node(device()), []).on_unknown_pod is names.UnknownPod.ALLOW
+
+    def test_placement_does_not_count_on_the_node(self) -> None:
+        row = nodes.NodeRow(name="n", uid="u", labels={}, swap_bytes=1, memory_bytes=1)
+        giving = requiring(taint_effect=names.TaintEffect.NO_SCHEDULE, extended_resource=True)
+        for found, gives in ((self.FACTS, False), (node(device()), True)):
+            wanted = labels.desired(giving, found, vouched=None)
+            assert wanted[names.SWAP_LABEL] == ("true" if gives else None)
+            assert wanted[names.UNMET_LABEL] == (None if gives else "encrypted")
+            assert wanted[names.BEHAVIOR_LABEL] == ("WorkloadControlled" if gives else "NoSwap")
+            assert wanted[names.NFD_SWAP_LABEL] == "true"
+            assert (taints.desired(giving, found, row, applied=True) is not None) is gives
+            assert (extended_resource.capacity(giving, found) is not None) is gives

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from swapwarden.policy.swap import phases
+
+Kind = phases.Kind
+INIT, SIDECAR, APP, EPHEMERAL = Kind.INIT, Kind.SIDECAR, Kind.APP, Kind.EPHEMERAL
+
+
+@pytest.mark.parametrize(
+    ("amounts", "peak"),
+    [
+        ([], 0),
+        ([(APP, 1), (APP, 2)], 3),
+        ([(INIT, 5), (APP, 1), (APP, 2)], 5),
+        ([(INIT, 2), (APP, 1), (APP, 2)], 3),
+        ([(SIDECAR, 1), (INIT, 5), (APP, 2)], 6),
+        ([(INIT, 5), (SIDECAR, 1), (APP, 2)], 5),
+        ([(SIDECAR, 1), (INIT, 1), (SIDECAR, 4), (APP, 2)], 7),
+        ([(APP, 1), (EPHEMERAL, 9)], 1),
+    ],
+)
+def test_peak(amounts: list[tuple[phases.Kind, int]], peak: int) -> None:
+    assert phases.peak(amounts) == peak
+
+
+STARTING = st.lists(st.tuples(st.sampled_from([INIT, SIDECAR]), st.integers(0, 100)), max_size=6)
+RUNNING = st.lists(st.tuples(st.just(APP), st.integers(0, 100)), max_size=4)
+
+
+@given(STARTING, RUNNING)
+def test_peak_is_the_largest_sum_of_what_runs_at_one_time(
+    starting: list[tuple[phases.Kind, int]], running: list[tuple[phases.Kind, int]]
+) -> None:
+    """By brute force: the set of containers that run in each phase."""
+    moments = [
+        sum(amount for kind, amount in starting[:step] if kind is SIDECAR) + starting[step][1]
+        for step in range(len(starting))
+    ]
+    moments.append(sum(amount for kind, amount in starting if kind is SIDECAR) + sum(amount for _, amount in running))
+    assert phases.peak(starting + running) == max(moments)
