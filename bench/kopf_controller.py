@@ -18,8 +18,9 @@ import aiohttp
 import kopf
 import msgspec
 from swapwarden.api import names, profile
-from swapwarden.controller import cluster, rows, workqueue
-from swapwarden.controller.writers import states
+from swapwarden.controller import cluster, workqueue
+from swapwarden.controller.inventory import states
+from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, config, errors
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
@@ -37,7 +38,7 @@ class Controller:
         self._api = api
         self._queue = workqueue.WorkQueue("kopf")
         self._indices: dict[str, Index] = {}
-        self._written: dict[str, rows.StateRow] = {}
+        self._written: dict[str, states.StateRow] = {}
 
     def register(self, registry: kopf.OperatorRegistry) -> None:
         @kopf.index("pods", registry=registry, id="pods")
@@ -53,8 +54,8 @@ class Controller:
         kind = (names.GROUP, names.VERSION, names.STATE_PLURAL)
 
         @kopf.index(*kind, registry=registry, id="states")
-        async def state_by_name(body: kopf.Body, **_: Any) -> dict[str, rows.StateRow]:
-            row = rows.decode(msgspec.json.encode(_plain(body)))
+        async def state_by_name(body: kopf.Body, **_: Any) -> dict[str, states.StateRow]:
+            row = states.decode(msgspec.json.encode(_plain(body)))
             return {row.name: row}
 
         @kopf.index(names.GROUP, names.VERSION, names.PROFILE_PLURAL, registry=registry, id="profiles")
@@ -105,13 +106,13 @@ class Controller:
                 "metadata": {"name": name, "ownerReferences": [owner]},
                 "spec": msgspec.structs.replace(spec, epoch=EPOCH),
             }
-            answer = await self._api.post(states.STATES, msgspec.json.encode(body))
+            answer = await self._api.post(state_writer.STATES, msgspec.json.encode(body))
         else:
-            patch = states.state_patch(row, node, spec, EPOCH)
+            patch = state_writer.state_patch(row, node, spec, EPOCH)
             if patch is None:
                 return
-            answer = await self._api.merge_patch(f"{states.STATES}/{name}", msgspec.json.encode(patch))
-        self._written[name] = rows.decode(answer)
+            answer = await self._api.merge_patch(f"{state_writer.STATES}/{name}", msgspec.json.encode(patch))
+        self._written[name] = states.decode(answer)
 
 
 def _plain(body: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import swapwarden
 from swapwarden.api import names, state
 from swapwarden.api.conditions import AppliedReason, ConditionType
 from swapwarden.cli import hooks, profiles
-from swapwarden.controller import features, restoring
+from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.controller.writers import fenced
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.kube import backoff, client, config, decoding, errors, paging
@@ -138,8 +138,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
     async with client.Client(cfg, user_agent=f"swapwarden-uninstall/{swapwarden.__version__}") as api:
-        order = f"/api/v1/namespaces/{arguments.namespace}/configmaps/{restoring.CONFIG_MAP}"
-        body = msgspec.json.encode({"data": {restoring.KEY: restoring.YES}})
+        order = f"/api/v1/namespaces/{arguments.namespace}/configmaps/{restore_request.CONFIG_MAP}"
+        body = msgspec.json.encode({"data": {restore_request.KEY: restore_request.YES}})
         try:
             await _tried(api.merge_patch, order, body)
         except errors.ApiError as error:
@@ -157,7 +157,7 @@ async def _run(cfg: config.Config, arguments: argparse.Namespace) -> int:
         held = held_labels(pods)
         if arguments.node_features:
             # First: as long as they are there, what is taken from nodes comes back.
-            await release_features(api, features.collection(arguments.namespace), held)
+            await release_features(api, node_features.collection(arguments.namespace), held)
         await release_nodes(api, held, untaint=arguments.remove_startup_taint)
         await _remove_objects(api, arguments.owner)
     return 0
@@ -187,7 +187,7 @@ async def _wait(api: client.Client, order: str, seconds: float) -> list[State] |
 async def _stands(api: client.Client, order: str) -> bool:
     """Whether the order to restore still stands. A ConfigMap that is gone does not take it back."""
     try:
-        return restoring.is_order(await api.get(order, timeout=REQUEST_SECONDS))
+        return restore_request.is_order(await api.get(order, timeout=REQUEST_SECONDS))
     except errors.ApiError as error:
         if error.status == 404:
             return True
@@ -228,14 +228,17 @@ def report(silent: Iterable[State], pods: Iterable[Pod]) -> Iterator[str]:
 async def release_features(api: client.Client, path: str, held: dict[tuple[str, str], set[str]]) -> None:
     """Delete all NodeFeatures of ours below PATH, or reduce them to HELD labels; list those of which that failed."""
 
-    def keeps(row: features.FeatureRow) -> set[str]:
-        return {key for key in row.labels if (row.name.removeprefix(features.object_name("")), key) in held}
+    def keeps(row: node_features.FeatureRow) -> set[str]:
+        return {key for key in row.labels if (row.name.removeprefix(node_features.object_name("")), key) in held}
 
-    async def ours() -> list[features.FeatureRow]:
-        found = [features.project(each) for each in await _list(api, path, features.WireFeature, features.SELECTOR)]
+    async def ours() -> list[node_features.FeatureRow]:
+        found = [
+            node_features.project(each)
+            for each in await _list(api, path, node_features.WireFeature, node_features.SELECTOR)
+        ]
         return [row for row in found if keeps(row) != row.labels.keys() or not row.labels]
 
-    async def release(row: features.FeatureRow) -> None:
+    async def release(row: node_features.FeatureRow) -> None:
         gone = row.labels.keys() - keeps(row)
         if gone == row.labels.keys():
             await hooks.delete(api, f"{path}/{row.name}")

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 from swapwarden.policy import plan, rollout
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.plan import NodePlan
@@ -74,11 +74,11 @@ class Cluster:
         # How many pods of a node have not ended: to count them anew with each one that comes would, of 100,000 on one
         # node, hold up everything else for minutes.
         self._unended: collections.Counter[str] = collections.Counter()
-        self._states: dict[str, rows.StateRow] = {}
+        self._states: dict[str, states.StateRow] = {}
         # What states said whose agents had reported, while those that are there now do not: with the UID of the Node,
         # and without the plan itself.
-        self._last: dict[str, tuple[str, rows.StateRow]] = {}
-        self._written: dict[str, rows.StateRow] = {}
+        self._last: dict[str, tuple[str, states.StateRow]] = {}
+        self._written: dict[str, states.StateRow] = {}
         self._profiles: dict[str, compiled.Profile] = {}
         self._history: Mapping[state.ProfileRef, compiled.Profile] = {}
         # Nodes that may follow the profile that selects them, before their state says so.
@@ -171,7 +171,7 @@ class Cluster:
             ):
                 self._dirty(name, COALESCE_SECONDS, owner=namespace)
 
-    def state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
+    def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
         """A NodeSwapState is another now, or gone (None)."""
         before, last = self.state_of(name), self.standing(name)
         if new is None:
@@ -210,7 +210,7 @@ class Cluster:
 
     # What this controller did
 
-    def wrote(self, row: rows.StateRow) -> bool:
+    def wrote(self, row: states.StateRow) -> bool:
         """The API server's answer to a write, or to a GET; whether it is newer than what was known."""
         before, last = self.state_of(row.name), self.standing(row.name)
         if before is not None and row.version <= before.version:
@@ -251,7 +251,7 @@ class Cluster:
                 del known[name]
         self._keep(name, last)
 
-    def standing(self, name: str) -> rows.StateRow | None:
+    def standing(self, name: str) -> states.StateRow | None:
         """A node's state with what its agent reported last, also where that was deleted; None where none is known.
 
         Where it was made anew, and its agent has yet to report, the profile that it names is its own, and what an agent
@@ -269,7 +269,7 @@ class Cluster:
         asked = {"profile": row.profile, "before": row.before, "proposed": row.proposed}
         return msgspec.structs.replace(last, **asked, facts=facts, generation=last.observed + 1)
 
-    def _keep(self, name: str, last: rows.StateRow | None) -> None:
+    def _keep(self, name: str, last: states.StateRow | None) -> None:
         """Remember what a node's state said until its agent has reported all of it anew."""
         row, node = self.report_of(name), self.nodes.get(name)
         anew = row is not None and row.observed and row.facts is not None
@@ -282,7 +282,7 @@ class Cluster:
         """Keep there whose turn comes; what came in an earlier term is forgotten: others may have led since."""
         self._turns = turns
 
-    def _note(self, name: str, row: rows.StateRow | None) -> None:
+    def _note(self, name: str, row: states.StateRow | None) -> None:
         # A turn is for once: a node that leaves the profile and comes back has to wait for another.
         turn = self._turns.get(name)
         if row is not None and turn is not None and row.profile == plan.reference(turn):
@@ -291,11 +291,11 @@ class Cluster:
 
     # What follows
 
-    def state_of(self, name: str) -> rows.StateRow | None:
+    def state_of(self, name: str) -> states.StateRow | None:
         """The newest that is known of a node's state."""
         return self._written.get(name) or self._states.get(name)
 
-    def report_of(self, name: str) -> rows.StateRow | None:
+    def report_of(self, name: str) -> states.StateRow | None:
         """A node's state, to read what its agent reports; None while it belongs to an earlier Node of that name.
 
         The garbage collector is about to delete that one: what an agent found on another machine says nothing of this.
@@ -477,7 +477,7 @@ class Cluster:
                 named[row.profile.name][row.profile.generation] += 1
         return named
 
-    def _naming(self, name: str) -> rows.StateRow | None:
+    def _naming(self, name: str) -> states.StateRow | None:
         """What names the profile that a node follows: its state, or one that was deleted."""
         return self.state_of(name) or self.standing(name)
 
@@ -546,24 +546,24 @@ def _has_not_ended(row: pods.PodRow | None) -> bool:
     return row is not None and not row.terminal
 
 
-def degraded_for(row: rows.StateRow) -> str:
+def degraded_for(row: states.StateRow) -> str:
     """Why a node's agent says that it is degraded, as far as it is compared with what it is later."""
     return row.degraded.partition(":")[0][: state.MAX_REASON]
 
 
-def _has_answered(row: rows.StateRow, wanted: state.ProfileRef) -> bool:
+def _has_answered(row: states.StateRow, wanted: state.ProfileRef) -> bool:
     """Whether a node's agent has said what this profile would take from its pods, or cannot say it."""
     # An agent of an older version takes the state, and does not answer what it does not know.
     mute = row.cost is None and row.observed >= row.generation
     return row.proposed == wanted and (mute or (row.cost is not None and row.cost.profile == wanted))
 
 
-def _wrong(row: rows.StateRow, wanted: state.ProfileRef) -> tuple[str, ...]:
+def _wrong(row: states.StateRow, wanted: state.ProfileRef) -> tuple[str, ...]:
     """What is wrong on a node that is yet to follow this profile."""
     silent = row.acted != row.profile or not _has_answered(row, wanted)
     return tuple(filter(None, (degraded_for(row), rollout.NO_ANSWER if silent else "")))
 
 
-def _planned_from(row: rows.StateRow) -> tuple[object, ...]:
+def _planned_from(row: states.StateRow) -> tuple[object, ...]:
     """The part of a state that a difference between plan and state can come from."""
     return row.uid, row.owner, row.spec, row.facts

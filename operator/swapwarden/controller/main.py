@@ -20,25 +20,24 @@ import swapwarden
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
 from swapwarden.controller import (
-    certificates,
     cluster,
-    enforcement,
-    features,
-    namespacewatch,
+    plan_latency,
     podconditions,
     profilereporter,
-    profilestore,
-    profilewatch,
     reconciler,
-    restoring,
-    rows,
-    silence,
+    stale_agents,
     supervise,
     throttle,
     workqueue,
 )
+from swapwarden.controller.certificates import manager
+from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import exposures, node_conditions, pod_violations
 from swapwarden.controller.term import Deposed, Term, TermOver
+from swapwarden.controller.watches import namespaces as namespace_watch
+from swapwarden.controller.watches import node_features, restore_request
+from swapwarden.controller.watches import profiles as profile_watch
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import backoff, client, config, errors, events, informer, lease
@@ -260,9 +259,9 @@ class Controller:
         self._known = cluster.Cluster(
             self._dirty, self._reported, agent_pods=arguments.namespace if arguments.agent_pods else None
         )
-        self._store = profilestore.ProfileStore(self._profiles_changed)
-        self._namespaces = namespacewatch.NamespaceWatch(api, self._known)
-        self._profiles = profilewatch.ProfileWatch(cfg, api, self._store)
+        self._store = profile_store.ProfileStore(self._profiles_changed)
+        self._namespaces = namespace_watch.NamespaceWatch(api, self._known)
+        self._profiles = profile_watch.ProfileWatch(cfg, api, self._store)
         self._recorder = events.Recorder(api, "swapwarden-controller", identity)
         self._reporter = profilereporter.ProfileReporter(
             api,
@@ -273,10 +272,10 @@ class Controller:
             recorder=self._recorder,
             writes=self._writes,
         )
-        self._features = features.Features(
+        self._features = node_features.Features(
             api, arguments.namespace, arguments.label_publisher, changed=self._feature_changed
         )
-        self._enforcement = enforcement.Enforcement()
+        self._enforcement = plan_latency.PlanLatency()
         self._reconciler = reconciler.Reconciler(
             api,
             self._known,
@@ -313,8 +312,8 @@ class Controller:
             informer.Informer(
                 api,
                 state_writer.STATES,
-                wire=rows.WireState,
-                project=rows.project,
+                wire=states.WireState,
+                project=states.project,
                 name="nodeswapstates",
                 on_change=self._state_changed,
             ),
@@ -332,8 +331,8 @@ class Controller:
             renew_deadline=duration * 2 / 3,
             retry_period=duration * 2 / 15,
         )
-        self._order = restoring.Order(api, arguments.namespace, self._ordered)
-        self._keeper = certificates.Keeper(
+        self._order = restore_request.RestoreRequest(api, arguments.namespace, self._ordered)
+        self._keeper = manager.CertificateManager(
             api,
             namespace=arguments.namespace,
             service=arguments.webhook_service,
@@ -374,7 +373,7 @@ class Controller:
             "namespaces": self._namespaces.run,
             "node_features": self._features.run,
             "sync": self._sync,
-            "silent_agents": lambda: silence.watch(self._known, lambda: self.unready() is None),
+            "silent_agents": lambda: stale_agents.watch(self._known, lambda: self.unready() is None),
         }
         if self._keeper.service:
             parts["certificates"] = self._keeper.run
@@ -499,7 +498,7 @@ class Controller:
         if new is None:
             self._enforcement.node_went(name)
 
-    def _state_changed(self, name: str, old: rows.StateRow | None, new: rows.StateRow | None) -> None:
+    def _state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
         self._known.state_changed(name, old, new)
         exposures.measure(name, new)
         self._enforcement.observed(name, new)
@@ -522,11 +521,11 @@ class Controller:
         if term is self._led:
             self._elector.step_down(reason, self._leadership)
 
-    def _tell_exposures(self, term: Term, row: rows.StateRow) -> None:
+    def _tell_exposures(self, term: Term, row: states.StateRow) -> None:
         for notice in term.exposures.notices(row, self._known.pods_on(row.name)):
             self._recorder.post(notice)
 
-    def _tell_troubles(self, old: rows.StateRow | None, new: rows.StateRow) -> None:
+    def _tell_troubles(self, old: states.StateRow | None, new: states.StateRow) -> None:
         node = self._known.nodes.get(new.name)
         if node is None or self._known.report_of(new.name) is None:
             return
@@ -537,13 +536,13 @@ class Controller:
                 self._recorder.post(notice)
 
     def _ordered(self) -> None:
-        self._known.restoring = self._order.given
+        self._known.restoring = self._order.active
         self._tell_order()
         for name in self._known.nodes:
             self._dirty(name, 0.0)
 
     def _tell_order(self) -> None:
-        if self._order.given and self._term() is not None:
+        if self._order.active and self._term() is not None:
             self._recorder.post(self._order.notice())
 
     def _feature_changed(self, node: str | None) -> None:

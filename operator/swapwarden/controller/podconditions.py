@@ -16,7 +16,8 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
-from swapwarden.controller import cluster, rows, supervise, throttle, workqueue
+from swapwarden.controller import cluster, supervise, throttle, workqueue
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_violations
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.controller.writers import pod_conditions
@@ -41,11 +42,11 @@ QUEUE: Final = "pod_conditions"
 class Pending(msgspec.Struct, frozen=True):
     """What a state says of a pod, and the first generation in which it was seen to."""
 
-    entry: rows.ToldPod
+    entry: states.PodInSpec
     generation: int
 
 
-def judge(pod: pods.PodRow, row: rows.StateRow, told: rows.Told, pending: Pending) -> Verdict:  # noqa: PLR0911 a table
+def judge(pod: pods.PodRow, row: states.StateRow, told: states.SpecView, pending: Pending) -> Verdict:  # noqa: PLR0911 a table
     """Whether the policy of a pod is enforced, by its node's state `row`, which says `told` in all."""
     node, entry = pod.node, pending.entry
     if entry.reason == names.Reason.NODE_INCOMPATIBLE:
@@ -192,7 +193,7 @@ class PodConditions:
         before = self._pending.pop(node, {})
         if row is None or not concerned:
             return
-        told, pending = rows.told(row), {}
+        told, pending = states.spec_view(row), {}
         for pod in concerned:
             entry = told.pods.get(pod.key)
             if entry is None:

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from swapwarden.api import merge
-from swapwarden.controller import cluster, profilestatus, profilestore, supervise, throttle, workqueue
+from swapwarden.controller import cluster, profilestatus, supervise, throttle, workqueue
+from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
 from swapwarden.controller.term import Term, TermOver, Wait
@@ -64,7 +65,7 @@ class ProfileReporter:
         self,
         api: client.Client,
         known: cluster.Cluster,
-        store: profilestore.ProfileStore,
+        store: profile_store.ProfileStore,
         *,
         term: Callable[[], Term | None],
         recorder: events.Recorder,
@@ -242,7 +243,7 @@ class ProfileReporter:
         if await self._write(entry, status, judged.term) and judged.profile is not None:
             self._known.advance(judged.profile, judged.moving.progress.next, judged.overdue)
 
-    async def _write(self, entry: profilestore.Entry, status: dict[str, Any], term: Term) -> bool:
+    async def _write(self, entry: profile_store.Entry, status: dict[str, Any], term: Term) -> bool:
         """Have the profile's status say this; whether it does, and the term lasts."""
         patch = merge.merge_patch(entry.status, status)
         if not patch:
@@ -262,7 +263,7 @@ class ProfileReporter:
         self._store.offer(decoding.decode(answer, dict[str, Any]))
         return term.is_valid()
 
-    def _tell(self, entry: profilestore.Entry, status: dict[str, Any]) -> None:
+    def _tell(self, entry: profile_store.Entry, status: dict[str, Any]) -> None:
         """By events, once the status says it: what it said before was told before, whoever led then."""
         for notice in notices.notices(regarding.profile(entry.name, entry.uid), entry.status, status):
             self._recorder.post(notice)

@@ -9,7 +9,9 @@ import msgspec
 
 from swapwarden.api import profile as api
 from swapwarden.api.conditions import ConditionType
-from swapwarden.controller import cluster, profilestore, revisions
+from swapwarden.controller import cluster
+from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.inventory import revisions
 from swapwarden.policy import rollout
 
 NAMED: Final = 10
@@ -60,7 +62,7 @@ class _Tally(NamedTuple):
 
 
 def build(
-    entry: profilestore.Entry,
+    entry: profile_store.Entry,
     governed: Iterable[cluster.Governed],
     contested: Iterable[Contest],
     moving: Moving,
@@ -119,7 +121,7 @@ def build(
     return {**status, "revisions": list(kept.written)}
 
 
-def _keep(entry: profilestore.Entry, named: Mapping[int, int], room: int) -> revisions.Kept:
+def _keep(entry: profile_store.Entry, named: Mapping[int, int], room: int) -> revisions.Kept:
     """What the status is to keep of the profile's past, in `room` bytes.
 
     The newest generation comes after older ones: the object has it, too.
@@ -174,7 +176,7 @@ def _since(condition: Mapping[str, Any], before: Mapping[str, Any] | None, now: 
     return str(before.get("lastTransitionTime", now))
 
 
-def _ready(entry: profilestore.Entry, tally: _Tally) -> tuple[str, str, str]:
+def _ready(entry: profile_store.Entry, tally: _Tally) -> tuple[str, str, str]:
     if entry.error:
         fallback = (
             f"generation {entry.profile.generation} stays in force" if entry.profile else "the profile is not in force"
@@ -196,7 +198,7 @@ def _ready(entry: profilestore.Entry, tally: _Tally) -> tuple[str, str, str]:
     return "False", bad[0][0], "; ".join(told)
 
 
-def _progressing(entry: profilestore.Entry, moving: Moving) -> tuple[str, str, str]:
+def _progressing(entry: profile_store.Entry, moving: Moving) -> tuple[str, str, str]:
     progress = moving.progress
     pending = progress.pending + len(progress.next)
     generation = entry.profile.generation if entry.profile else entry.generation
@@ -237,7 +239,7 @@ def _conflicted(contested: Iterable[Contest]) -> tuple[str, str, str]:
     return "True", "SamePriority", f"same priority as {_list(rivals)} on {_list(nodes)}: the oldest profile governs"
 
 
-def _lacks(entry: profilestore.Entry, omitted: Sequence[int], *, extended_resource: bool) -> dict[str, str]:
+def _lacks(entry: profile_store.Entry, omitted: Sequence[int], *, extended_resource: bool) -> dict[str, str]:
     """What this controller does not do for the profile, by reason."""
     found = {}
     if entry.profile is not None and entry.profile.extended_resource and not extended_resource:
@@ -256,7 +258,7 @@ def _degraded(degraded: Sequence[str], lacks: Mapping[str, str]) -> tuple[str, s
     return "True", "NodesDegraded", _list(degraded)
 
 
-def _required(entry: profilestore.Entry, unmet: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _required(entry: profile_store.Entry, unmet: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The condition on what the profile requires of nodes; none where it requires nothing."""
     if entry.profile is not None and entry.profile.require is not None:
         if unmet:

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, enforcement, features, rows, throttle
+from swapwarden.controller import cluster, plan_latency, throttle
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_plan
 from swapwarden.controller.term import Term
-from swapwarden.controller.writers import node_features, states
+from swapwarden.controller.watches import node_features
+from swapwarden.controller.writers import node_features as feature_writer
 from swapwarden.controller.writers import nodes as node_writer
+from swapwarden.controller.writers import states as state_writer
 from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superseded
 from swapwarden.kube import client, decoding, errors, events
 from swapwarden.policy.node import extended_resource, labels, taints
@@ -34,18 +37,19 @@ class Reconciler:
         term: Callable[[], Term | None],
         again: Callable[[str, float], None],
         recorder: events.Recorder,
-        published: features.Features,
+        published: node_features.Features,
         writes: throttle.Throttle,
-        waits: enforcement.Enforcement,
+        waits: plan_latency.PlanLatency,
         vouched: Mapping[str, str] | None = None,
         untaint: bool = False,
         extended_resource: bool = False,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`term` gives the one in which this process leads; `again(node, delay)` has a node looked at once more.
 
         `writes` counts each write; the caller waits until there may be one. `waits` learns which pods a state has.
         `extended_resource`: there is the right to write the status of nodes.
-        `vouched` are the labels of nodes for which an administrator vouches.
+        `vouched` are the labels of nodes for which an administrator vouches; `now` is a monotonic clock in seconds.
         """
         self._api = api
         self._known = known
@@ -58,7 +62,8 @@ class Reconciler:
         self._extended_resource = extended_resource
         self._published = published
         self._vouched = dict(vouched or {})
-        self._states = states.StateWriter()
+        self._now = now
+        self._states = state_writer.StateWriter(now)
 
     async def reconcile(self, name: str) -> None:
         """Look at one node. errors.ApiError and errors.Unreachable where it is to be tried again; Deposed, TermOver."""
@@ -111,8 +116,8 @@ class Reconciler:
             self._again(name, delay)
 
     async def _write_state(
-        self, writes: Fenced, node: nodes.NodeRow, row: rows.StateRow | None, spec: state.StateSpec
-    ) -> rows.StateRow | None:
+        self, writes: Fenced, node: nodes.NodeRow, row: states.StateRow | None, spec: state.StateSpec
+    ) -> states.StateRow | None:
         """Make the node's state say `spec`, where `row` is what it was; what it is now, None where that failed."""
         try:
             written, again = await self._states.write(writes, node, row, spec)
@@ -132,7 +137,7 @@ class Reconciler:
 
     async def _look(self, name: str) -> bool:
         """Read a node's state past the watch; whether it is another one than was known."""
-        return self._known.wrote(rows.decode(await self._api.get(f"{states.STATES}/{name}", timeout=TIMEOUT)))
+        return self._known.wrote(states.decode(await self._api.get(f"{state_writer.STATES}/{name}", timeout=TIMEOUT)))
 
     async def _write_labels(self, name: str, writes: Fenced) -> None:
         """Have the node carry its labels, or its NodeFeature ask for them."""
@@ -146,7 +151,7 @@ class Reconciler:
         await self._write_node_labels(node, labels.by_hand(wanted, node, features=by_feature), writes)
 
     async def _write_node_labels(self, node: nodes.NodeRow, wanted: labels.Labels, writes: Fenced) -> None:
-        change = writes.term.labels.decide(node.name, wanted, node.labels, time.monotonic())
+        change = writes.term.labels.decide(node.name, wanted, node.labels, self._now())
         self._look_again(node.name, change.again)
         if not change.labels:
             return
@@ -158,12 +163,12 @@ class Reconciler:
     async def _write_feature(self, node: nodes.NodeRow, wanted: labels.Labels, writes: Fenced) -> None:
         """Have the node's NodeFeature ask for its labels; errors.ApiError where it became another one meanwhile."""
         row = self._published.of(node.name)
-        change = writes.term.asked.decide(node.name, wanted, row.labels if row else {}, time.monotonic())
+        change = writes.term.asked.decide(node.name, wanted, row.labels if row else {}, self._now())
         self._look_again(node.name, change.again)
         if not (change.labels or (row and row.owner != node.uid)):
             return
         try:
-            written = await node_features.write(writes, self._published.path, node, row, change.labels)
+            written = await feature_writer.write(writes, self._published.path, node, row, change.labels)
         except errors.ApiError as error:
             if error.status == 404 and row is not None:
                 self._published.lost(row)  # the watch may have told of that before the answer to an earlier write came
@@ -213,8 +218,8 @@ class Reconciler:
         self._known.tainted(node, tuple(decoding.decode(answer, nodes.WireNode).spec.taints))
         return True
 
-    def _warn(self, name: str, row: rows.StateRow | None, spec: state.StateSpec) -> None:
+    def _warn(self, name: str, row: states.StateRow | None, spec: state.StateSpec) -> None:
         """Tell the owners of pods, once for each pod and reason: what stood in the state before was told with it."""
-        before = rows.told(row) if row is not None else rows.Told()
+        before = states.spec_view(row) if row is not None else states.SpecView()
         for notice in pod_plan.notices(before, self._known.pods_on(name), spec):
             self._recorder.post(notice)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
-from swapwarden.controller import nodelabels
+from swapwarden.controller.label_grace import Labels
 from swapwarden.controller.notices import exposures, left_out
 from swapwarden.kube import backoff, errors
 from swapwarden.policy.profile import compiled
@@ -65,9 +65,9 @@ class Term:
         """`epoch` is what states written in it carry; `label_grace` is in seconds, see nodelabels."""
         self.epoch: Final = epoch
         self.leadership: Final = leadership
-        self.labels: Final = nodelabels.Labels(label_grace)
+        self.labels: Final = Labels(label_grace)
         """Of Nodes."""
-        self.asked: Final = nodelabels.Labels(label_grace)
+        self.asked: Final = Labels(label_grace)
         """Of NodeFeatures."""
         self.exposures: Final = exposures.Exposures()
         self.left_out: Final = left_out.LeftOut()

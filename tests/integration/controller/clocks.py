@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 from swapwarden import __main__ as program
-from swapwarden.controller import certificates
+from swapwarden.controller.certificates import manager
 from swapwarden.kube import lease
 
 SLEPT, WALL = "slept", "wall"
@@ -38,7 +38,7 @@ def main(folder: pathlib.Path, arguments: list[str]) -> int:
         return shown.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
     lease._stamp = stamp
-    certificates._now = lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ahead(WALL))
+    manager._now = lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ahead(WALL))
     return program.main(arguments)
 
 

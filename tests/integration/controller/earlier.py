@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 from swapwarden import __main__ as program
 from swapwarden.api import state
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 from swapwarden.policy import plan
 from swapwarden.policy.swap import limits
 
 
 def main(arguments: list[str]) -> int:
-    known = rows.spec
+    known = states.spec
 
-    def spec(row: rows.StateRow) -> state.StateSpec | dict[str, Any]:
+    def spec(row: states.StateRow) -> state.StateSpec | dict[str, Any]:
         found = known(row)
         assert isinstance(found, state.StateSpec)
         pods = {key: msgspec.structs.replace(pod, each=None) for key, pod in found.pods.items()}
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     def each(_: limits.PodDecision) -> str | None:
         return None
 
-    rows.spec = spec
+    states.spec = spec
     plan._each = each  # type: ignore[assignment]  # the names of parameters differ
     return program.main(arguments)
 

@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names
-from swapwarden.controller import certificates, pairs, rotation
+from swapwarden.controller.certificates import key_pairs, manager, rotation
 from swapwarden.kube import client, config, errors
 
 from testbed.base import paths
 from testbed.product.controller import Controller
 from tests.integration.controller import clocks
 from tests.integration.controller.cluster import FAST, Cluster
+from tests.unit.controller.certificates.test_key_pairs import handshake
 from tests.unit.controller.objects import term
-from tests.unit.controller.test_pairs import handshake
 
 Json = dict[str, Any]
-Keep = Callable[..., contextlib.AbstractAsyncContextManager[certificates.Keeper]]
+Keep = Callable[..., contextlib.AbstractAsyncContextManager[manager.CertificateManager]]
 
 NAMESPACE, SERVICE, REGISTRATION = "swapwarden-system", "swapwarden-webhook", "swapwarden"
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 SECRET = f"{SECRETS}/{SERVICE}-tls"
-REGISTERED = f"{certificates.REGISTRATIONS}/{REGISTRATION}"
+REGISTERED = f"{manager.REGISTRATIONS}/{REGISTRATION}"
 HOST = f"{SERVICE}.{NAMESPACE}.svc"
 FLAGS = (f"--webhook-service={SERVICE}", f"--webhook-registration={REGISTRATION}")
 # A certificate begins an hour in the past, so that one which lasts for a minute is due at once.
@@ -47,9 +47,9 @@ class Installed:
         found = self.cluster.cp.get(SECRET).get("data") or {}
         return {key: base64.b64decode(value) for key, value in found.items()}
 
-    def served(self) -> pairs.Pair | None:
+    def served(self) -> key_pairs.KeyPair | None:
         data = self.data()
-        return pairs.Pair(data["tls.crt"], data["tls.key"]) if {"tls.crt", "tls.key"} <= data.keys() else None
+        return key_pairs.KeyPair(data["tls.crt"], data["tls.key"]) if {"tls.crt", "tls.key"} <= data.keys() else None
 
     def trusted(self) -> list[bytes]:
         """What each entry of the registration trusts."""
@@ -60,10 +60,12 @@ class Installed:
         """Whether the API server would accept the webhook's certificate, whichever entry it calls."""
         served, trusted = self.served(), self.trusted()
         now = datetime.datetime.now(datetime.UTC)
-        return len(trusted) == 2 + len(names.Policy) and all(pairs.judge(served, each, HOST, now) for each in trusted)
+        return len(trusted) == 2 + len(names.Policy) and all(
+            key_pairs.judge(served, each, HOST, now) for each in trusted
+        )
 
 
-async def look_thrice(keeper: certificates.Keeper) -> None:
+async def look_thrice(keeper: manager.CertificateManager) -> None:
     """Beside its own loop, which may write first; that loop tries again where somebody else did."""
     for _ in range(3):
         try:
@@ -89,12 +91,14 @@ def keep(cluster: Cluster) -> Keep:
     kubeconfig = cluster.cp.kubeconfig_for(cluster.cp.token(NAMESPACE, "swapwarden-controller"), "keeper")
 
     @contextlib.asynccontextmanager
-    async def start(**options: Any) -> AsyncIterator[certificates.Keeper]:
+    async def start(**options: Any) -> AsyncIterator[manager.CertificateManager]:
         cfg = config.load(str(kubeconfig))
         led = term()
         given: Json = {"term": lambda: led, "interval": 0.05, **options}
         async with client.Client(cfg, user_agent="test") as api:
-            keeper = certificates.Keeper(api, namespace=NAMESPACE, service=SERVICE, registration=REGISTRATION, **given)
+            keeper = manager.CertificateManager(
+                api, namespace=NAMESPACE, service=SERVICE, registration=REGISTRATION, **given
+            )
             task = asyncio.create_task(keeper.run())
             try:
                 yield keeper
@@ -119,7 +123,7 @@ async def test_an_installation_gets_one(installed: Installed, keep: Keep) -> Non
     data = installed.data()
     assert data.keys() == {"tls.crt", "tls.key", "ca.crt"}
     assert set(installed.trusted()) == {data["ca.crt"]}
-    validity = pairs.judge(installed.served(), data["ca.crt"], HOST, datetime.datetime.now(datetime.UTC))
+    validity = key_pairs.judge(installed.served(), data["ca.crt"], HOST, datetime.datetime.now(datetime.UTC))
     assert validity
     left = validity.not_after - datetime.datetime.now(datetime.UTC)
     assert rotation.LIFETIME - datetime.timedelta(minutes=5) < left <= rotation.LIFETIME
@@ -149,7 +153,7 @@ async def test_no_moment_of_many_rotations_is_without_a_trusted_certificate(inst
             now = datetime.datetime.now(datetime.UTC)
             assert served
             for trusted in (*before, *after):
-                assert pairs.judge(served, trusted, HOST, now)
+                assert key_pairs.judge(served, trusted, HOST, now)
             seen.add(served.certificate)
             return len(seen)
 
@@ -178,7 +182,7 @@ async def test_a_damaged_secret_is_repaired_and_what_was_trusted_stays_so(
         await until(installed.works, "a certificate again")
         now = datetime.datetime.now(datetime.UTC)
         # Replicas of the webhook serve it until they see the new one.
-        assert all(pairs.judge(before, trusted, HOST, now) for trusted in installed.trusted())
+        assert all(key_pairs.judge(before, trusted, HOST, now) for trusted in installed.trusted())
 
 
 async def test_a_registration_that_lost_its_authority_gets_it_back(installed: Installed, keep: Keep) -> None:
@@ -195,7 +199,7 @@ async def test_applying_the_manifests_again_takes_nothing_away(installed: Instal
     async with keep():
         await until(installed.works, "the first certificate")
     before = installed.served()
-    for name in ("webhook-registration.yaml", "webhook-certificates.yaml"):
+    for name in ("webhook-registration.yaml", "webhook-manager.yaml"):
         installed.cluster.cp.apply(paths.MANIFESTS / name)
     assert installed.works()
     assert installed.served() == before
@@ -235,8 +239,8 @@ async def test_two_at_a_time_do_not_get_in_each_others_way(installed: Installed,
 @pytest.fixture
 def ahead(monkeypatch: pytest.MonkeyPatch) -> list[datetime.timedelta]:
     """By how much the clock of the controller's machine, and of no other, is ahead."""
-    by, real = [0 * DAY], certificates._now
-    monkeypatch.setattr(certificates, "_now", lambda: real() + by[0])
+    by, real = [0 * DAY], manager._now
+    monkeypatch.setattr(manager, "_now", lambda: real() + by[0])
     return by
 
 
@@ -251,7 +255,7 @@ async def test_a_wrong_clock_of_the_leader_changes_nothing(
     async with keep(overlap=0 * DAY) as keeper:
         for _ in range(5):
             await keeper.look(term())
-        assert certificates.CLOCK.value() == pytest.approx(ahead[0].total_seconds(), abs=120)
+        assert manager.CLOCK.value() == pytest.approx(ahead[0].total_seconds(), abs=120)
     assert (installed.data(), installed.trusted()) == before
     served = installed.served()
     assert served
@@ -299,7 +303,7 @@ async def test_an_authority_that_signed_nothing_is_not_taken_over(installed: Ins
     async with keep():
         await until(installed.works, "a certificate that is trusted")
         before = installed.trusted()
-        _, foreign = pairs.issue(HOST, datetime.datetime.now(datetime.UTC), DAY)
+        _, foreign = key_pairs.issue(HOST, datetime.datetime.now(datetime.UTC), DAY)
         bundle = base64.b64encode(installed.data()["ca.crt"] + foreign).decode()
         assert installed.cluster.cp.request("PATCH", SECRET, {"data": {"ca.crt": bundle}})[0] == 200
     async with keep() as keeper:
@@ -322,12 +326,12 @@ async def test_one_that_does_not_lead_does_nothing(installed: Installed, keep: K
 async def test_a_missing_secret_is_told_with_the_remedy(
     installed: Installed, keep: Keep, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failures = certificates.FAILURES.value()
+    failures = manager.FAILURES.value()
     secret = installed.cluster.cp.get(SECRET)
     installed.cluster.cp.request("DELETE", SECRET)
     try:
         async with keep():
-            await until(lambda: certificates.FAILURES.value() > failures, "a failure")
+            await until(lambda: manager.FAILURES.value() > failures, "a failure")
         assert "install the chart or deploy/manifests again" in caplog.text
     finally:
         for key in ("resourceVersion", "uid", "creationTimestamp", "managedFields"):

@@ -17,7 +17,7 @@ OTHER_MEANINGS = {
     **{("crd.py", word): "a column's title" for word in ("Applied", "Conflicted", "Degraded", "Drift")},
     **{("profiles.py", word): "a reason of events" for word in ("Applied", "Conflicted")},
     ("profilestatus.py", "Applied"): "a reason of the condition Ready",
-    ("crdfields.py", "Strict"): "of Kubernetes' fieldValidation",
+    ("strict_fields.py", "Strict"): "of Kubernetes' fieldValidation",
 }
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, rows
+from swapwarden.controller import cluster
+from swapwarden.controller.inventory import states
 from swapwarden.controller.term import Term
 from swapwarden.policy import rollout
 from swapwarden.policy.observed import nodes
@@ -38,7 +39,7 @@ def node(name: str = "node-1", **fields: Any) -> nodes.NodeRow:
 
 def state_row(
     name: str = "node-1", version: int = 1, spec: state.StateSpec | None = None, **fields: Any
-) -> rows.StateRow:
+) -> states.StateRow:
     """A state owned by the node of the same name, with a spec as the built-in profile makes it of no pods.
 
     Where its agent is behind, the last plan that it saw was one of another profile, if nothing else is said.
@@ -60,7 +61,7 @@ def state_row(
         "applied": False,
         "degraded": "",
     }
-    return rows.StateRow(**{"name": name, "version": version, **defaults, **fields})
+    return states.StateRow(**{"name": name, "version": version, **defaults, **fields})
 
 
 def profile(name: str = "p", **fields: Any) -> compiled.Profile:
@@ -87,7 +88,7 @@ def profile_object(
     }
 
 
-def state_object(row: rows.StateRow) -> dict[str, Any]:
+def state_object(row: states.StateRow) -> dict[str, Any]:
     """The NodeSwapState that a row was made of, as the API server gives it."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": row.name, "uid": row.owner}
     return {

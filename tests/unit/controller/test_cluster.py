@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, rows
+from swapwarden.controller import cluster
+from swapwarden.controller.inventory import states
 from swapwarden.policy import plan, rollout
 from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import compiled
@@ -668,7 +669,7 @@ def deleted(seen: Seen, *names: str) -> None:
         seen.cluster.state_changed(name, seen.cluster.state_of(name), None)
 
 
-def made_anew(seen: Seen, name: str) -> rows.StateRow:
+def made_anew(seen: Seen, name: str) -> states.StateRow:
     """As the controller does where there is no state."""
     spec = seen.cluster.plan(name)
     proposed = spec.proposal.profile if spec.proposal else None

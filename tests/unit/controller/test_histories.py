@@ -10,8 +10,9 @@ import msgspec
 from hypothesis import stateful
 from hypothesis import strategies as st
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, rows
-from swapwarden.controller.writers import states
+from swapwarden.controller import cluster
+from swapwarden.controller.inventory import states
+from swapwarden.controller.writers import states as state_writer
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import qos
@@ -70,16 +71,16 @@ class Histories(stateful.RuleBasedStateMachine):
         self.nodes: dict[str, nodes.NodeRow] = {}
         self.pods: dict[str, pods.PodRow] = {}
         self.profiles: dict[str, compiled.Profile] = {}
-        self.states: dict[str, rows.StateRow] = {}
+        self.states: dict[str, states.StateRow] = {}
         # What the watch of states has yet to tell, and what it told last.
-        self.untold: list[tuple[str, rows.StateRow | None]] = []
-        self.told: dict[str, rows.StateRow] = {}
+        self.untold: list[tuple[str, states.StateRow | None]] = []
+        self.told: dict[str, states.StateRow] = {}
 
     def next(self) -> int:
         self.version += 1
         return self.version
 
-    def store(self, row: rows.StateRow) -> None:
+    def store(self, row: states.StateRow) -> None:
         self.states[row.name] = row
         self.untold.append((row.name, row))
 
@@ -170,7 +171,7 @@ class Histories(stateful.RuleBasedStateMachine):
         """As swapwarden.controller.reconciler does it."""
         row, spec, at = self.known.state_of(name), self.known.plan(name), self.known.nodes[name]
         stored = self.states.get(name)
-        if row is not None and states.state_patch(row, at, spec, TERM) is None:
+        if row is not None and state_writer.state_patch(row, at, spec, TERM) is None:
             return
         if (row is None) != (stored is None) or (row and stored and row.uid != stored.uid):
             # Refused, as no such object is there, or one is already: it looks, and tries again.
@@ -214,7 +215,7 @@ class Histories(stateful.RuleBasedStateMachine):
         scratch = self.from_scratch(order)
         assert self.known.nodes == self.nodes
         for name in self.nodes:
-            assert rows.spec(self.states[name]) == scratch.plan(name), name
+            assert states.spec(self.states[name]) == scratch.plan(name), name
             assert self.states[name].owner == self.nodes[name].uid
             assert self.known.selection(name) == scratch.selection(name)
 

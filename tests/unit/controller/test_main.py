@@ -14,9 +14,10 @@ from typing import Any, cast
 
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import main, rows, supervise, term
+from swapwarden.controller import main, supervise, term
+from swapwarden.controller.inventory import states
 from swapwarden.controller.term import Deposed
-from swapwarden.controller.writers import states
+from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, config, lease
 from swapwarden.policy import plan
 from swapwarden.policy.profile import compiled
@@ -199,7 +200,7 @@ class Bench:
     def node_comes(self, name: str = "node-1", **fields: Any) -> None:
         self._known.node_changed(name, None, node(name, labels=LABELED, **fields))
 
-    def state_comes(self, row: rows.StateRow, old: rows.StateRow | None = None) -> None:
+    def state_comes(self, row: states.StateRow, old: states.StateRow | None = None) -> None:
         self.controller._state_changed(row.name, old, row)
 
     def pod_comes(self, name: str = "a", **fields: Any) -> None:
@@ -528,13 +529,13 @@ async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(
     bench.pod_comes("web")
     plan = {"uid-web": state.PodState(names.Reason.POLICY_DISABLED, "0")}
     spec = state.StateSpec(profile=state.ProfileRef(names.BUILT_IN_PROFILE), pods=plan)
-    taken = rows.WireViolation("uid-web", "Exposed", swap_bytes=4096, causes=("Reload",), since="boot")
+    taken = states.WireViolation("uid-web", "Exposed", swap_bytes=4096, causes=("Reload",), since="boot")
     bench.server.answer(accepted(4))
     bench.node_comes()
-    bench.state_comes(state_row(version=2, spec=spec, swapped=(taken,)))
+    bench.state_comes(state_row(version=2, spec=spec, exposed_pods=(taken,)))
     assert told() == [], "the one that leads does"
     bench.elected()
-    bench.state_comes(state_row(version=3, spec=spec, swapped=(taken,)))
+    bench.state_comes(state_row(version=3, spec=spec, exposed_pods=(taken,)))
     ((pod_name, event),) = told()
     assert pod_name == "web"
     bench.deposed()
@@ -675,7 +676,7 @@ async def test_profiles_go_from_the_store_into_plans(bench: Bench) -> None:
     bench.server.answer(accepted(2))
     bench.controller._store.offer(profile_object(mode="Audit"))
     request = (await bench.writes(2))[1]
-    assert (request.method, request.path) == ("PATCH", f"{states.STATES}/node-1")
+    assert (request.method, request.path) == ("PATCH", f"{state_writer.STATES}/node-1")
     assert json.loads(request.body)["spec"]["mode"] == "Audit"
 
 

@@ -12,13 +12,8 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import PRESENT
-from swapwarden.controller import (
-    cluster,
-    podconditions,
-    rows,
-    supervise,
-    throttle,
-)
+from swapwarden.controller import cluster, podconditions, supervise, throttle
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_plan, pod_violations
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import pod_conditions
@@ -36,18 +31,18 @@ OBSERVED = 3
 NODE = nodes.NodeRow(name="n", uid="node-uid", labels={}, swap_bytes=2**30, memory_bytes=2**32)
 
 
-def told(*violations: dict[str, Any], omitted: int = 0, observed: int = OBSERVED, **spec: Any) -> rows.StateRow:
+def told(*violations: dict[str, Any], omitted: int = 0, observed: int = OBSERVED, **spec: Any) -> states.StateRow:
     """The state of node n in generation 3, which its agent has observed."""
     body = {
         "metadata": {"name": "n", "uid": "u", "resourceVersion": "1", "generation": OBSERVED},
         "spec": {"profile": {"name": "p"}, "pods": PLANNED, **spec},
         "status": {"observedGeneration": observed, "violations": violations, "violationsOmitted": omitted},
     }
-    return rows.decode(msgspec.json.encode(body))
+    return states.decode(msgspec.json.encode(body))
 
 
-def judged(row: rows.StateRow, generation: int = OBSERVED) -> tuple[str, str]:
-    said = rows.told(row)
+def judged(row: states.StateRow, generation: int = OBSERVED) -> tuple[str, str]:
+    said = states.spec_view(row)
     verdict = podconditions.judge(X, row, said, podconditions.Pending(said.pods["x"], generation))
     return verdict.status, verdict.reason
 
@@ -75,7 +70,7 @@ def violation(reason: str, pod: str = "x", **more: Any) -> dict[str, Any]:
         (told(pods={"x": {"reason": "NodeIncompatible"}}), ("False", "NodeIncompatible")),
     ],
 )
-def test_what_the_agent_says_decides(row: rows.StateRow, wanted: tuple[str, str]) -> None:
+def test_what_the_agent_says_decides(row: states.StateRow, wanted: tuple[str, str]) -> None:
     assert judged(row) == wanted
 
 
@@ -86,7 +81,7 @@ def test_later_generations_are_about_other_pods() -> None:
 @pytest.mark.parametrize("reason", PRESENT)
 def test_a_pod_is_told_the_same_by_its_condition_and_by_events(reason: str) -> None:
     row = told(violation(reason, swapBytes=4096))
-    said = rows.told(row)
+    said = states.spec_view(row)
     verdict = podconditions.judge(X, row, said, podconditions.Pending(said.pods["x"], OBSERVED))
     assert "node n" in verdict.message
     if reason == "Audit":
@@ -148,7 +143,7 @@ class Bench:
 
         monkeypatch.setattr("swapwarden.controller.podconditions.backoff.Backoff", waits)
 
-    def has(self, row: rows.StateRow | None, *found: pods.PodRow) -> None:
+    def has(self, row: states.StateRow | None, *found: pods.PodRow) -> None:
         self.known.state_changed("n", self.known.state_of("n"), row)
         for each in found:
             self.known.pod_changed(f"{each.namespace}/{each.name}", None, each)
@@ -186,7 +181,7 @@ def with_enforced(status: str | None, reason: str = "PolicyDisabled", **more: An
     return msgspec.structs.replace(X, enforced=enforced, uid="x", **more)
 
 
-def newer(row: rows.StateRow, **changes: Any) -> rows.StateRow:
+def newer(row: states.StateRow, **changes: Any) -> states.StateRow:
     return msgspec.structs.replace(row, **changes)
 
 
@@ -230,7 +225,7 @@ async def test_what_is_in_force_is_not_taken_back_while_nothing_is_known(bench: 
     ids=["plan", "violation", "unknown", "number"],
 )
 async def test_another_reason_is_told_and_another_number_is_not(
-    bench: Bench, row: rows.StateRow, before: tuple[str, str], wanted: str | None
+    bench: Bench, row: states.StateRow, before: tuple[str, str], wanted: str | None
 ) -> None:
     bench.has(row, with_enforced(*before))
     assert [reason for _, _, reason in await bench.look()] == ([wanted] if wanted else [])

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from swapwarden.api import state
-from swapwarden.controller import cluster, profilereporter, profilestatus, profilestore, supervise, throttle, workqueue
+from swapwarden.controller import cluster, profilereporter, profilestatus, supervise, throttle, workqueue
+from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import profile_status
 from swapwarden.kube import backoff, client, events
@@ -40,7 +41,7 @@ class Bench:
         self.server = server
         self.term: Term | None = term()
         self.known = cluster.Cluster(lambda *_, **__: None, lambda: None)
-        self.store = profilestore.ProfileStore(self._changed)
+        self.store = profile_store.ProfileStore(self._changed)
         self.told = Told()
         self.now = 0.0
         self.writes = throttle.Throttle(100.0, lambda: self.now)
@@ -180,7 +181,7 @@ async def test_a_profile_that_something_is_the_matter_with_keeps_no_other_from_i
 ) -> None:
     build = profilestatus.build
 
-    def odd(entry: profilestore.Entry, *others: Any, **more: Any) -> dict[str, Any]:
+    def odd(entry: profile_store.Entry, *others: Any, **more: Any) -> dict[str, Any]:
         if entry.name == "odd":
             raise KeyError("nobody thought of it")
         return build(entry, *others, **more)

@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import profile as api
-from swapwarden.controller import cluster, profilestatus, profilestore, revisions
+from swapwarden.controller import cluster, profilestatus
+from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.inventory import revisions
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
 from swapwarden.policy import rollout
@@ -18,9 +20,9 @@ NOTHING = dict.fromkeys(COUNTS, 0)
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
 
-def entry(**fields: Any) -> profilestore.Entry:
+def entry(**fields: Any) -> profile_store.Entry:
     defaults: dict[str, Any] = {"uid": "u", "version": 1, "generation": 3, "error": "", "status": {}}
-    return profilestore.Entry(**{"name": "p", "profile": profile(generation=2), **defaults, **fields})
+    return profile_store.Entry(**{"name": "p", "profile": profile(generation=2), **defaults, **fields})
 
 
 def node(name: str, **fields: Any) -> cluster.Governed:
@@ -33,7 +35,7 @@ def nodes(count: int, **fields: Any) -> list[cluster.Governed]:
 
 
 def build(
-    which: profilestore.Entry,
+    which: profile_store.Entry,
     governed: list[cluster.Governed],
     contested: list[profilestatus.Contest],
     now: str,
@@ -231,7 +233,7 @@ def test_how_far_a_rollout_is(progress: rollout.Progress, stalled: bool, expecte
 
 
 def test_generations_that_nodes_follow_are_kept() -> None:
-    kept = [profilestore.Revision(number, f"spec-{number}", profile(generation=number)) for number in (4, 3, 2, 1)]
+    kept = [profile_store.Revision(number, f"spec-{number}", profile(generation=number)) for number in (4, 3, 2, 1)]
     moving = profilestatus.Moving(rollout.Progress(1, 1), stalled=False, named={1: 5, 3: 2})
     found = entry(profile=profile(generation=4), revisions=tuple(kept))
     status = build(found, [], [], NOW, moving=moving)
@@ -239,11 +241,11 @@ def test_generations_that_nodes_follow_are_kept() -> None:
     assert status["revisions"][1] == {"generation": 3, "spec": "spec-3"}
 
 
-def revision(number: int, size: int = 10) -> profilestore.Revision:
-    return profilestore.Revision(number, "x" * size, profile(generation=number))
+def revision(number: int, size: int = 10) -> profile_store.Revision:
+    return profile_store.Revision(number, "x" * size, profile(generation=number))
 
 
-def kept(found: profilestore.Entry, named: dict[int, int], *, cramped: bool = False) -> dict[int, bool]:
+def kept(found: profile_store.Entry, named: dict[int, int], *, cramped: bool = False) -> dict[int, bool]:
     """The generations that the status names, and whether it says what they were."""
     moving = profilestatus.Moving(rollout.Progress(1, 1), stalled=False, named=named)
     status = profilestatus.build(found, [], [], moving, NOW, extended_resource=False, cramped=cramped)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-import types
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, enforcement, features, reconciler, rows, throttle
+from swapwarden.controller import cluster, plan_latency, reconciler, throttle
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import left_out
 from swapwarden.controller.term import Deposed, Term, TermOver
+from swapwarden.controller.watches import node_features
 from swapwarden.controller.writers import fenced, strict_fields
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
@@ -54,13 +54,14 @@ class Bench:
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
         self.term: Term | None = term(TERM)
+        self.clock = time.monotonic
         self.again: list[tuple[str, float]] = []
         self.dirty: list[str] = []
         self.told = Told()
         self.writes = throttle.Throttle(RATE, lambda: 0.0)
         self.known = cluster.Cluster(lambda name, _, **__: self.dirty.append(name), lambda: None)
-        self.waits = enforcement.Enforcement(lambda: 0.0)
-        self.features = features.Features(api, "ns", names.Publisher.DIRECT, changed=lambda _: None)
+        self.waits = plan_latency.PlanLatency(lambda: 0.0)
+        self.features = node_features.Features(api, "ns", names.Publisher.DIRECT, changed=lambda _: None)
         self.reconciler = reconciler.Reconciler(
             api,
             self.known,
@@ -72,8 +73,13 @@ class Bench:
             waits=self.waits,
             extended_resource=True,
             vouched={TRUSTED: "yes"},
+            now=self.monotonic,
         )
         self.known.node_changed("node-1", None, node(labels=LABELED))
+
+    def monotonic(self) -> float:
+        """What the test says by now."""
+        return self.clock()
 
     async def reconcile(self) -> list[Request]:
         """Reconcile the node; the requests that were made for it."""
@@ -82,7 +88,7 @@ class Bench:
         assert self.server.unused == 0
         return self.server.requests[before:]
 
-    def planned(self, version: int = 1, **fields: Any) -> rows.StateRow:
+    def planned(self, version: int = 1, **fields: Any) -> states.StateRow:
         """The state as the plan is now, with an epoch; the watch has told of it."""
         spec = self.known.plan("node-1")
         spec = state.StateSpec(
@@ -92,7 +98,7 @@ class Bench:
         self.known.state_changed("node-1", self.known.state_of("node-1"), row)
         return row
 
-    def row(self) -> rows.StateRow:
+    def row(self) -> states.StateRow:
         found = self.known.state_of("node-1")
         assert found is not None
         return found
@@ -113,11 +119,6 @@ def bench(api: client.Client, server: Scripted) -> Bench:
 
 def answer(version: int, **fields: Any) -> bytes:
     return reply(state_object(state_row(version=version, **fields)))
-
-
-def clock(monotonic: Callable[[], float]) -> types.SimpleNamespace:
-    """In place of the module in the reconciler only: the event loop needs the real one."""
-    return types.SimpleNamespace(monotonic=monotonic, perf_counter=time.perf_counter)
 
 
 async def test_a_node_without_a_state_gets_one_that_it_owns(bench: Bench) -> None:
@@ -317,9 +318,9 @@ async def test_labels_are_set_on_this_node_only(bench: Bench) -> None:
     assert await bench.reconcile() == [], "the watch has not told yet, but these labels are known"
 
 
-async def test_a_label_of_node_feature_discovery_is_left_to_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_label_of_node_feature_discovery_is_left_to_it(bench: Bench) -> None:
     now = 1000.0
-    monkeypatch.setattr(reconciler, "time", clock(lambda: now))
+    bench.clock = lambda: now
     bench.known.node_changed("node-1", None, node(labels=LABELED, swap_bytes=0, nfd=frozenset({names.NFD_SWAP_LABEL})))
     bench.planned(facts=OFF)
     assert await bench.reconcile() == []
@@ -356,11 +357,9 @@ async def test_a_node_that_goes_while_its_state_is_written(bench: Bench) -> None
     assert len(await work) == 1
 
 
-async def test_a_label_waits_for_its_time_anew_in_a_new_term_and_on_a_new_node(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_label_waits_for_its_time_anew_in_a_new_term_and_on_a_new_node(bench: Bench) -> None:
     now = 1000.0
-    monkeypatch.setattr(reconciler, "time", clock(lambda: now))
+    bench.clock = lambda: now
     off = node(labels=LABELED, swap_bytes=0)
     bench.known.node_changed("node-1", None, off)
     bench.planned(facts=OFF)
@@ -454,12 +453,10 @@ async def test_a_node_gets_a_nodefeature_that_it_owns_and_no_label(asking: Bench
     assert await asking.reconcile() == [], "the watch has not told yet, but this one is known"
 
 
-async def test_a_nodefeature_changes_at_once_and_loses_a_label_when_it_was_wrong_for_long(
-    asking: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_nodefeature_changes_at_once_and_loses_a_label_when_it_was_wrong_for_long(asking: Bench) -> None:
     now = 1000.0
-    monkeypatch.setattr(reconciler, "time", clock(lambda: now))
-    asking.features.wrote(features.decode(json.dumps(feature(LABELED)).encode()))
+    asking.clock = lambda: now
+    asking.features.wrote(node_features.decode(json.dumps(feature(LABELED)).encode()))
     asking.no_swap()
     asking.planned(version=2)
     asking.server.answer(reply(feature({**LABELED, names.BEHAVIOR_LABEL: "NoSwap"}, 2)))
@@ -476,19 +473,17 @@ async def test_a_nodefeature_changes_at_once_and_loses_a_label_when_it_was_wrong
 
 
 async def test_a_node_that_is_another_one_of_its_name_takes_the_nodefeature_over(asking: Bench) -> None:
-    asking.features.wrote(features.decode(json.dumps(feature(LABELED, owner="another")).encode()))
+    asking.features.wrote(node_features.decode(json.dumps(feature(LABELED, owner="another")).encode()))
     asking.server.answer(reply(feature(LABELED, 2)))
     [patch] = await asking.reconcile()
     assert json.loads(patch.body)["metadata"]["ownerReferences"][0]["uid"] == "uid-of-node-1"
 
 
-async def test_labels_of_before_stay_on_the_node_until_nfd_has_them_and_go_in_time(
-    asking: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_labels_of_before_stay_on_the_node_until_nfd_has_them_and_go_in_time(asking: Bench) -> None:
     now = 1000.0
-    monkeypatch.setattr(reconciler, "time", clock(lambda: now))
+    asking.clock = lambda: now
     asking.known.node_changed("node-1", None, node(labels=LABELED))
-    asking.features.wrote(features.decode(json.dumps(feature(LABELED)).encode()))
+    asking.features.wrote(node_features.decode(json.dumps(feature(LABELED)).encode()))
     assert await asking.reconcile() == []
     asking.known.node_changed("node-1", None, node(labels=LABELED, swap_bytes=0, nfd=frozenset({names.SWAP_LABEL})))
     asking.planned(version=2, facts=OFF)
@@ -502,7 +497,7 @@ async def test_labels_of_before_stay_on_the_node_until_nfd_has_them_and_go_in_ti
 
 
 async def test_a_nodefeature_that_is_gone_without_a_word_is_made_anew(asking: Bench) -> None:
-    asking.features.wrote(features.decode(json.dumps(feature({})).encode()))
+    asking.features.wrote(node_features.decode(json.dumps(feature({})).encode()))
     asking.server.answer(failure(404, "NotFound", "gone"))
     with pytest.raises(errors.ApiError, match="gone"):
         await asking.reconcile()
@@ -716,23 +711,23 @@ async def test_a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_
 
 
 async def test_a_new_pods_wait_ends_with_the_agents_answer(bench: Bench) -> None:
-    before = enforcement.ENFORCED.count()
+    before = plan_latency.ENFORCED.count()
     bench.pod_comes("a")
     bench.waits.pod_changed(None, next(iter(bench.known.pods_on("node-1"))))
     bench.server.answer(answer(5, generation=2))
     await bench.reconcile()
-    assert (enforcement.AWAITING.value(), enforcement.ENFORCED.count()) == (0, before)
+    assert (plan_latency.AWAITING.value(), plan_latency.ENFORCED.count()) == (0, before)
     bench.waits.observed("node-1", state_row(version=6, generation=2, observed=2))
-    assert enforcement.ENFORCED.count() == before + 1
+    assert plan_latency.ENFORCED.count() == before + 1
 
 
 async def test_an_answer_that_was_faster_than_the_write_counts(bench: Bench) -> None:
-    before = enforcement.ENFORCED.count()
+    before = plan_latency.ENFORCED.count()
     bench.pod_comes("a")
     bench.planned(generation=2, observed=2)
     bench.waits.pod_changed(None, next(iter(bench.known.pods_on("node-1"))))
     await bench.reconcile()
-    assert enforcement.ENFORCED.count() == before + 1
+    assert plan_latency.ENFORCED.count() == before + 1
 
 
 # --- what does not fit, and what a definition lacks ---
@@ -791,10 +786,10 @@ LACKS = 'NodeSwapState.swapwarden.dev "node-1" is invalid: patch: strict decodin
 
 
 async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_again_later(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(bench.reconciler._states._fields, "_now", lambda: now)
+    bench.clock = lambda: now
     bench.planned(version=1)
     bench.known.profiles_changed({"p": profile(guarantee=names.Guarantee.STRICT)})
 
@@ -815,7 +810,7 @@ async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_a
     assert "apply crds/" in record.getMessage()
     assert await reconcile(written(2)) == ["Ignore"]
     assert await reconcile() == [], "what is dropped is not written again and again"
-    bench.known.state_changed("node-1", None, rows.decode(msgspec.json.encode(state_object(bench.row()))))
+    bench.known.state_changed("node-1", None, states.decode(msgspec.json.encode(state_object(bench.row()))))
     assert await reconcile() == []
     bench.pod_comes(policy="Disabled")
     assert await reconcile(written(3, pods=bench.known.plan("node-1").pods)) == ["Ignore"], "all else is written"
@@ -844,11 +839,9 @@ async def test_another_refusal_is_no_older_definition(bench: Bench) -> None:
     assert strict_fields.LACKING.value() == 0
 
 
-async def test_a_pod_that_an_older_definition_refuses_keeps_no_other_from_its_plan(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pod_that_an_older_definition_refuses_keeps_no_other_from_its_plan(bench: Bench) -> None:
     now = 1000.0
-    monkeypatch.setattr(bench.reconciler._states._fields, "_now", lambda: now)
+    bench.clock = lambda: now
     keys = {name: f"{number:032x}" for number, name in enumerate(("a", "b"))}
     for name, key in keys.items():
         bench.known.pod_changed(f"default/{name}", None, pod(container(), name=name, uid=key, policy="Disabled"))

@@ -16,7 +16,7 @@ import swapwarden
 import yaml
 from swapwarden.api import names
 from swapwarden.controller import main as controller
-from swapwarden.controller import restoring
+from swapwarden.controller.watches import restore_request
 from swapwarden.kube import config
 from swapwarden.policy import quantity
 from swapwarden.telemetry import server as telemetry
@@ -304,9 +304,9 @@ def test_the_controller_knows_the_agents_pods_by_what_the_chart_gives_them() -> 
 
 def test_the_order_to_restore_is_not_given() -> None:
     (order,) = of_kind("ConfigMap")
-    assert order["metadata"]["name"] == restoring.CONFIG_MAP
-    assert order["data"].keys() == {restoring.KEY}
-    assert order["data"][restoring.KEY] != restoring.YES
+    assert order["metadata"]["name"] == restore_request.CONFIG_MAP
+    assert order["data"].keys() == {restore_request.KEY}
+    assert order["data"][restore_request.KEY] != restore_request.YES
 
 
 def test_what_the_controllers_make_goes_with_the_rest() -> None:

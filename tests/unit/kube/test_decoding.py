@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 from swapwarden.agent.desired import spec
-from swapwarden.controller import features, restoring, rows
+from swapwarden.controller.inventory import states
+from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.kube import decoding, errors, watch
 from swapwarden.policy.observed import namespaces, nodes, pods
 
@@ -218,10 +219,12 @@ def _reads(*kinds: Any) -> list[Callable[[bytes], object]]:
 
 
 DECODERS: list[Callable[[bytes], object]] = [
-    *_reads(pods.WirePod, nodes.WireNode, namespaces.WireNamespace, rows.WireState, rows.WireStatus, rows.Told),
-    *_reads(features.WireFeature, spec.WireState, dict[str, Any], msgspec.Raw),
+    *_reads(
+        pods.WirePod, nodes.WireNode, namespaces.WireNamespace, states.WireState, states.WireStatus, states.SpecView
+    ),
+    *_reads(node_features.WireFeature, spec.WireState, dict[str, Any], msgspec.Raw),
     *(decoding.page, decoding.identity, decoding.members, decoding.elements, decoding.without_managed_fields),
-    restoring.is_order,
+    restore_request.is_order,
 ]
 
 
@@ -231,7 +234,7 @@ def test_nothing_but_decode_errors_comes_of_any_input(body: bytes) -> None:
     for decoder in DECODERS:
         with contextlib.suppress(msgspec.DecodeError):
             decoder(body)
-    for make in (rows.decode, features.decode):
+    for make in (states.decode, node_features.decode):
         with contextlib.suppress(ValueError):
             make(body)
     assert errors.api_error(500, body).status == 500

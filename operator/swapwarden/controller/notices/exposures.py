@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from swapwarden.api import names
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import regarding
 from swapwarden.kube.events import Notice
 from swapwarden.policy.observed import pods
@@ -41,38 +41,38 @@ class Exposures:
         else:
             self._told.pop(node, None)
 
-    def notices(self, row: rows.StateRow, known: Iterable[pods.PodRow]) -> Iterator[Notice]:
+    def notices(self, row: states.StateRow, known: Iterable[pods.PodRow]) -> Iterator[Notice]:
         """Yield a notice for each of a node's pods, the `known` ones, that took swap which was not reported before."""
         before = self._told.pop(row.name, {})
-        if not before and not row.swapped:
+        if not before and not row.exposed_pods:
             return
         there = {pod.key: pod for pod in known}
         told = {key: sums for key, sums in before.items() if key in there}
         grown = []
-        for found in row.swapped:
+        for found in row.exposed_pods:
             since, size = told.get(found.pod, ("", 0))
             if found.pod in there and (found.since != since or found.swap_bytes > size):
                 told[found.pod] = found.since, found.swap_bytes
                 grown.append(found)
         if told:
             self._told[row.name] = told
-        reasons = rows.reasons(row) if grown else {}
+        reasons = states.reasons(row) if grown else {}
         for found in grown:
             if reasons.get(found.pod) in _FORBID:
                 yield _notice(there[found.pod], found, _now(row, found.pod))
 
 
-def _now(row: rows.StateRow, key: str) -> str:
+def _now(row: states.StateRow, key: str) -> str:
     """How the limit of a pod that took swap stands by now, as far as that is known."""
-    held = next((each.swap_bytes for each in row.holding if each.pod == key), 0)
+    held = next((each.swap_bytes for each in row.draining_pods if each.pod == key), 0)
     if held:
         return f"; {held} bytes are still in use, and the limit is above 0 only where memory has no room for them"
-    if row.unlisted or any(each.pod == key for each in row.deviating):
+    if row.unlisted or any(each.pod == key for each in row.violations):
         return ""
     return "; the limit is in force again"
 
 
-def _notice(pod: pods.PodRow, found: rows.WireViolation, now: str) -> Notice:
+def _notice(pod: pods.PodRow, found: states.WireViolation, now: str) -> Notice:
     since = f" since {found.since}" if found.since else ""
     most = "" if names.UNWATCHED.isdisjoint(found.causes) else "at most "
     message = (
@@ -84,16 +84,16 @@ def _notice(pod: pods.PodRow, found: rows.WireViolation, now: str) -> Notice:
     return Notice(regarding.pod(pod), "Warning", REASON, message, key, urgent=True)
 
 
-def measure(name: str, row: rows.StateRow | None) -> None:
+def measure(name: str, row: states.StateRow | None) -> None:
     """Publish what pods of a node hold in swap although their policy forbids it; None: the node's state is gone.
 
     Pods that have none by anything else, as by their QoS class, are not counted. An agent lists at most
     state.MAX_VIOLATIONS deviations, so that of very many such pods the sum is a lower bound.
     """
     held = 0
-    if row is not None and row.holding:
-        reasons = rows.reasons(row)
-        held = sum(each.swap_bytes for each in row.holding if reasons.get(each.pod) in _FORBID)
+    if row is not None and row.draining_pods:
+        reasons = states.reasons(row)
+        held = sum(each.swap_bytes for each in row.draining_pods if reasons.get(each.pod) in _FORBID)
     if held:
         HELD.set(held, name)
     else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from swapwarden.api.conditions import ConditionType
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import regarding
 from swapwarden.kube.events import Notice
 from swapwarden.policy.observed import nodes
@@ -22,13 +22,13 @@ _REASONS: Final[dict[str, str]] = {
 """Reasons of events by the condition that they report; a diagnostic's own type says enough."""
 
 
-def notices(old: rows.StateRow | None, new: rows.StateRow, node: nodes.NodeRow) -> Iterator[Notice]:
+def notices(old: states.StateRow | None, new: states.StateRow, node: nodes.NodeRow) -> Iterator[Notice]:
     """Yield a notice for each problem that `new` reports and `old` did not, or for another reason.
 
     `old` is None where it is not known. Two leaders give one problem the same key.
     """
-    before = {(each.type, each.reason) for each in old.amiss} if old is not None else set()
-    for condition in new.amiss:
+    before = {(each.type, each.reason) for each in old.abnormal_conditions} if old is not None else set()
+    for condition in new.abnormal_conditions:
         if (condition.type, condition.reason) not in before:
             yield Notice(
                 regarding.node(node),

@@ -7,7 +7,7 @@ from typing import Final
 
 from swapwarden.api import names, state
 from swapwarden.api.violations import ViolationReason
-from swapwarden.controller import rows as states
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_violations, regarding
 from swapwarden.kube.events import Notice
 from swapwarden.policy.observed import pods
@@ -16,10 +16,10 @@ _IN_ANY_MODE: Final = frozenset({names.Reason.NODE_INCOMPATIBLE, names.Reason.IN
 """What is wrong with a node or a pod whether the plan is written or not."""
 
 
-def notices(before: states.Told, known: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterator[Notice]:
+def notices(before: states.SpecView, known: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterator[Notice]:
     """Yield what `spec` gives reason to tell and the state `before` did not: once for each pod and reason."""
     if (before.mode == names.Mode.AUDIT) != (spec.mode is names.Mode.AUDIT):
-        before = states.Told()  # in the other mode the same reason meant another message, or none
+        before = states.SpecView()  # in the other mode the same reason meant another message, or none
     told = {key: pod.reason for key, pod in before.pods.items()}
     yield from about(
         (row for row in known if row.key in spec.pods and told.get(row.key) != spec.pods[row.key].reason), spec

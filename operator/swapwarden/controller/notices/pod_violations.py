@@ -7,7 +7,7 @@ from typing import Final
 
 from swapwarden.api import names
 from swapwarden.api.violations import PRESENT, ViolationReason
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import regarding
 from swapwarden.kube.events import Notice
 from swapwarden.policy.observed import pods
@@ -57,15 +57,15 @@ def message(reason: str, node: str, profile: str) -> str:
     return _MESSAGES[reason].format(node=node, profile=profile)
 
 
-def worst(row: rows.StateRow, key: str) -> str:
+def worst(row: states.StateRow, key: str) -> str:
     """The reason that counts most of a pod's violations; empty where there is none."""
-    found = {each.reason for each in row.deviating if each.pod == key}
+    found = {each.reason for each in row.violations if each.pod == key}
     return next((reason for reason in PRESENT if reason in found), "")
 
 
-def notices(old: rows.StateRow, new: rows.StateRow, known: Iterable[pods.PodRow]) -> Iterator[Notice]:
+def notices(old: states.StateRow, new: states.StateRow, known: Iterable[pods.PodRow]) -> Iterator[Notice]:
     """Yield a notice for each of a node's pods that begins to violate its limit, or has drained."""
-    if old.deviating == new.deviating:
+    if old.violations == new.violations:
         return
     before, now = _reasons(old), _reasons(new)
     for row in known:
@@ -80,13 +80,13 @@ def notices(old: rows.StateRow, new: rows.StateRow, known: Iterable[pods.PodRow]
             yield Notice(regarding.pod(row), "Normal", DRAINED, text)
 
 
-def _reasons(row: rows.StateRow) -> dict[str, set[str]]:
+def _reasons(row: states.StateRow) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for each in row.deviating:
+    for each in row.violations:
         if each.reason in _REASONS:
             found.setdefault(each.pod, set()).add(each.reason)
     return found
 
 
-def _enforces(row: rows.StateRow) -> bool:
-    return rows.told(row).mode in {"", names.Mode.ENFORCE}
+def _enforces(row: states.StateRow) -> bool:
+    return states.spec_view(row).mode in {"", names.Mode.ENFORCE}

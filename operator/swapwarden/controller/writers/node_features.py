@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from swapwarden.controller import features
+from swapwarden.controller.watches import node_features
 from swapwarden.controller.writers.fenced import Writes, owned_by
 from swapwarden.policy.observed import nodes
 
 
 async def write(
-    writes: Writes, path: str, node: nodes.NodeRow, row: features.FeatureRow | None, labels: Mapping[str, str | None]
-) -> features.FeatureRow:
+    writes: Writes,
+    path: str,
+    node: nodes.NodeRow,
+    row: node_features.FeatureRow | None,
+    labels: Mapping[str, str | None],
+) -> node_features.FeatureRow:
     """Have a node's NodeFeature, in the collection at `path`, ask for these labels too, or no more for those of None.
 
     `row` is the one that is there, None where one is to be made. Status 404 where it is gone, 409 where it is another.
     """
     if row is None:
-        answer = await writes.create("feature", path, features.made(node, owned_by(node), labels))
+        answer = await writes.create("feature", path, node_features.made(node, owned_by(node), labels))
     else:
         body = {"metadata": {"uid": row.uid, "ownerReferences": owned_by(node)}, "spec": {"labels": labels}}
         answer = await writes.merge_patch("feature", f"{path}/{row.name}", body)
-    return features.decode(answer)
+    return node_features.decode(answer)

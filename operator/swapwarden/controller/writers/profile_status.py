@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from swapwarden.api import names
-from swapwarden.controller import profilestore
+from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.writers.fenced import Writes
 from swapwarden.kube import errors
 
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 
 
-async def write(writes: Writes, entry: profilestore.Entry, patch: Mapping[str, Any]) -> bytes:
+async def write(writes: Writes, entry: profile_store.Entry, patch: Mapping[str, Any]) -> bytes:
     """Patch a profile's status as it was read; status 404 where it is gone, 409 where it is another version.
 
     Of two who lead one after the other, the late one must not drop revisions that nodes follow.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 from swapwarden.controller.term import Deposed
 from swapwarden.controller.writers import strict_fields
 from swapwarden.controller.writers.fenced import Fenced, owned_by
@@ -24,7 +25,7 @@ changes with each pod they would be larger than the rest."""
 class Outcome(NamedTuple):
     """What became of a write."""
 
-    row: rows.StateRow | None
+    row: states.StateRow | None
     """The state as the API server has it; None where it was refused for what an older definition lacks."""
     again: float | None = None
     """Seconds after which to write again; None where there is no need."""
@@ -41,8 +42,9 @@ class Accepted(NamedTuple):
 class StateWriter:
     """Remembers what an older CustomResourceDefinition did not take, and leaves it out for a while."""
 
-    def __init__(self) -> None:
-        self._fields = strict_fields.StrictFields()
+    def __init__(self, now: Callable[[], float]) -> None:
+        """`now` is a monotonic clock in seconds."""
+        self._fields = strict_fields.StrictFields(now)
         # By node: what the API server stored, and what of it was to be stored.
         self._dropped: dict[str, tuple[state.StateSpec | dict[str, Any], state.StateSpec]] = {}
         # By node: pods that the API server refused, for as long as it is not asked again.
@@ -65,7 +67,7 @@ class StateWriter:
         return Accepted(msgspec.structs.replace(spec, pods=pods), left)
 
     async def write(
-        self, writes: Fenced, node: nodes.NodeRow, row: rows.StateRow | None, spec: state.StateSpec
+        self, writes: Fenced, node: nodes.NodeRow, row: states.StateRow | None, spec: state.StateSpec
     ) -> Outcome:
         """Make the node's state say `spec`, where `row` is what it was; None: there is none, and one is made.
 
@@ -76,7 +78,7 @@ class StateWriter:
         if patch is None:
             return Outcome(row)
         left = self._fields.left()
-        if row is not None and left and self._dropped.get(node.name) == (rows.spec(row), spec):
+        if row is not None and left and self._dropped.get(node.name) == (states.spec(row), spec):
             return Outcome(row, left)
         fields = self._fields.params()
         try:
@@ -91,10 +93,10 @@ class StateWriter:
                 raise Deposed(writes.term, f"the API server refused term {epoch} for node {node.name}") from error
             raise
         self._fields.written(fields)
-        return self._stored(rows.decode(answer), spec)
+        return self._stored(states.decode(answer), spec)
 
-    def _stored(self, row: rows.StateRow, spec: state.StateSpec) -> Outcome:
-        if self._fields.left() and plan.spec_patch(stored := rows.spec(row), spec) is not None:
+    def _stored(self, row: states.StateRow, spec: state.StateSpec) -> Outcome:
+        if self._fields.left() and plan.spec_patch(stored := states.spec(row), spec) is not None:
             self._dropped[row.name] = stored, spec
             return Outcome(row, self._fields.left())
         self._dropped.pop(row.name, None)
@@ -119,12 +121,12 @@ def _created(node: nodes.NodeRow, spec: state.StateSpec, epoch: int) -> dict[str
     }
 
 
-def state_patch(row: rows.StateRow, node: nodes.NodeRow, spec: state.StateSpec, epoch: int) -> dict[str, Any] | None:
+def state_patch(row: states.StateRow, node: nodes.NodeRow, spec: state.StateSpec, epoch: int) -> dict[str, Any] | None:
     """The merge patch that makes `row` say `spec` in the leadership term `epoch`; None where it does already.
 
     One that an earlier Node of the name owns is not taken over: when it is collected, the node gets one of its own.
     """
-    patch = plan.spec_patch(rows.spec(row), spec)
+    patch = plan.spec_patch(states.spec(row), spec)
     if patch is None and row.owner:
         return None
     metadata: dict[str, Any] = {"uid": row.uid, "managedFields": NO_FIELD_RECORDS}

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from swapwarden.api import state
 from swapwarden.cli.kubectl.cluster import snapshot
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 from swapwarden.policy.observed import nodes, pods
 
 from tests.unit.controller.objects import state_row
@@ -23,7 +23,7 @@ def facts(swap: int = GI, behavior: str = "NoSwap", **fields: Any) -> state.Fact
     return state.Facts(swap_bytes=swap, **given)
 
 
-def seen(name: str = "node-1", **fields: Any) -> rows.StateRow:
+def seen(name: str = "node-1", **fields: Any) -> states.StateRow:
     """The state of a node whose agent follows the built-in profile and reported its facts."""
     return state_row(name, **{"observed": 1, "applied": True, "facts": facts(), **fields})
 
@@ -31,7 +31,7 @@ def seen(name: str = "node-1", **fields: Any) -> rows.StateRow:
 def view(
     nodes: Iterable[nodes.NodeRow] = (),
     pods: Iterable[pods.PodRow] = (),
-    states: Iterable[rows.StateRow] = (),
+    states: Iterable[states.StateRow] = (),
     profiles: Iterable[dict[str, Any]] = (),
     **fields: Any,
 ) -> snapshot.View:

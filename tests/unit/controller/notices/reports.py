@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 
 SINCE = "2026-01-01T00:00:00Z"
 
@@ -24,4 +24,4 @@ def told(*violations: tuple[str, str], omitted: int = 0, mode: str = "Enforce", 
             ],
         },
     }
-    return rows.decode(msgspec.json.encode(body))
+    return states.decode(msgspec.json.encode(body))

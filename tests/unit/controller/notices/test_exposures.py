@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import exposures
 
 from tests.unit.policy.rows import container, pod
@@ -17,7 +17,7 @@ PODS = {
 }
 
 
-def told(since: str = "boot", **swapped: int) -> rows.StateRow:
+def told(since: str = "boot", **swapped: int) -> states.StateRow:
     """A state of a node whose agent reports swap of these pods above their limits, in bytes, since it counts."""
     violations: list[dict[str, Any]] = [
         {
@@ -35,14 +35,14 @@ def told(since: str = "boot", **swapped: int) -> rows.StateRow:
         "spec": {"profile": {"name": "p"}, "pods": PODS},
         "status": {"violations": violations},
     }
-    return rows.decode(msgspec.json.encode(body))
+    return states.decode(msgspec.json.encode(body))
 
 
 class Teller:
     def __init__(self) -> None:
         self.exposures = exposures.Exposures()
 
-    def __call__(self, row: rows.StateRow, there: str = "xyz") -> list[str]:
+    def __call__(self, row: states.StateRow, there: str = "xyz") -> list[str]:
         """Names of the pods that are told of, where these are on the node."""
         known = [pod(container(), key=key, name=f"pod-{key}") for key in there]
         self.last = list(self.exposures.notices(row, known))
@@ -69,7 +69,7 @@ def test_it_is_told_how_the_limit_stands() -> None:
             "status": {"violations": violations},
         }
         tell = Teller()
-        assert tell(rows.decode(msgspec.json.encode(body))) == ["pod-x"]
+        assert tell(states.decode(msgspec.json.encode(body))) == ["pod-x"]
         return tell.last[0].message
 
     back = "; the limit is in force again"
@@ -152,16 +152,16 @@ def test_what_took_no_swap_or_has_no_cause_yet_is_no_news() -> None:
             ]
         },
     }
-    assert rows.decode(msgspec.json.encode(body)).swapped == ()
+    assert states.decode(msgspec.json.encode(body)).exposed_pods == ()
 
 
-def holding(*violations: dict[str, Any], node: str = "n") -> rows.StateRow:
+def holding(*violations: dict[str, Any], node: str = "n") -> states.StateRow:
     body = {
         "metadata": {"name": node, "uid": "u", "resourceVersion": "1"},
         "spec": {"profile": {"name": "p"}, "pods": PODS},
         "status": {"violations": [{"reason": "Draining", "wanted": "0", **each} for each in violations]},
     }
-    return rows.decode(msgspec.json.encode(body))
+    return states.decode(msgspec.json.encode(body))
 
 
 def test_what_disabled_pods_hold_in_swap_is_published() -> None:
@@ -188,7 +188,7 @@ def test_what_disabled_pods_hold_in_swap_is_published() -> None:
     ],
     ids=["not by its policy", "a limit above 0", "not in use now", "nothing", "no state"],
 )
-def test_a_node_without_such_pods_has_no_series(row: rows.StateRow | None) -> None:
+def test_a_node_without_such_pods_has_no_series(row: states.StateRow | None) -> None:
     exposures.measure("was", holding({"pod": "x", "swapBytes": 4096}))
     assert ("node", "was") in [label for sample in exposures.HELD.samples() for label in sample.labels]
     exposures.measure("was", row)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import node_conditions
 from swapwarden.policy.observed import nodes
 
@@ -12,7 +12,7 @@ from tests.unit.controller.notices.reports import told
 NODE = nodes.NodeRow(name="n", uid="node-uid", labels={}, swap_bytes=0, memory_bytes=0)
 
 
-def reasons(old: rows.StateRow | None, new: rows.StateRow) -> list[str]:
+def reasons(old: states.StateRow | None, new: states.StateRow) -> list[str]:
     return [notice.reason for notice in node_conditions.notices(old, new, NODE)]
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_violations
 
 from tests.unit.controller.notices.reports import told
@@ -9,7 +9,7 @@ from tests.unit.policy.rows import container, pod
 PODS = [pod(container(), key=key, name=f"pod-{key}", node="n") for key in "xy"]
 
 
-def reasons(old: rows.StateRow, new: rows.StateRow) -> list[tuple[str, str]]:
+def reasons(old: states.StateRow, new: states.StateRow) -> list[tuple[str, str]]:
     return [(notice.regarding.name, notice.reason) for notice in pod_violations.notices(old, new, PODS)]
 
 

@@ -12,15 +12,17 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import state
-from swapwarden.controller import cluster, profilestore, rows
+from swapwarden.controller import cluster
+from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_plan
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 
-StateRow = rows.StateRow
-WireState = rows.WireState
-project_state: Final = rows.project
-ProfileEntry = profilestore.Entry
+StateRow = states.StateRow
+WireState = states.WireState
+project_state: Final = states.project
+ProfileEntry = profile_store.Entry
 pod_notices: Final = pod_plan.about
 """As the controller writes them to pods' events."""
 
@@ -41,7 +43,7 @@ class KnownProfiles:
 
 def known_profiles(bodies: Iterable[Mapping[str, Any]]) -> KnownProfiles:
     """Compile profiles as they were read."""
-    store = profilestore.ProfileStore(lambda: None, quiet=True)
+    store = profile_store.ProfileStore(lambda: None, quiet=True)
     for body in bodies:
         store.offer(body)
     return KnownProfiles(store.valid(), store.history(), store.entries)

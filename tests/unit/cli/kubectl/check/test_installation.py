@@ -9,7 +9,7 @@ import pytest
 from swapwarden.cli.kubectl.check import definitions, installation, serving
 from swapwarden.cli.kubectl.check.installation import Installed
 from swapwarden.cli.kubectl.cluster import snapshot
-from swapwarden.controller import pairs
+from swapwarden.controller.certificates import key_pairs
 
 from tests.unit.cli.kubectl.views import view
 
@@ -18,12 +18,12 @@ DAY = datetime.timedelta(days=1)
 OURS = {"app.kubernetes.io/name": "swapwarden"}
 
 
-def bundle(*days: float, organization: str = pairs.ORGANIZATION) -> str:
+def bundle(*days: float, organization: str = key_pairs.ORGANIZATION) -> str:
     """Authorities as the controller makes them, which end so many days from now."""
     host, begin = "swapwarden-webhook.swapwarden-system.svc", NOW - 90 * DAY
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pairs, "ORGANIZATION", organization)
-        found = [pairs.issue(host, begin, (90 + each) * DAY)[1] for each in days]
+        patch.setattr(key_pairs, "ORGANIZATION", organization)
+        found = [key_pairs.issue(host, begin, (90 + each) * DAY)[1] for each in days]
     return base64.b64encode(b"".join(found)).decode("ascii")
 
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from swapwarden.controller import restoring
+from swapwarden.controller.watches import restore_request
 from swapwarden.kube import errors, events
 
 
@@ -27,12 +27,12 @@ class Bench:
     def __init__(self, answer: dict[str, str] | int) -> None:
         self.api = Api(answer)
         self.changes: list[bool] = []
-        self.order = restoring.Order(self.api, "ns", lambda: self.changes.append(self.order.given))  # type: ignore[arg-type] # a stand-in
+        self.order = restore_request.RestoreRequest(self.api, "ns", lambda: self.changes.append(self.order.active))  # type: ignore[arg-type] # a stand-in
 
     async def look(self, answer: dict[str, str] | int) -> bool:
         self.api.answer = answer
         await self.order.look()
-        return self.order.given
+        return self.order.active
 
 
 async def test_it_is_given_and_taken_back() -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.controller import revisions
+from swapwarden.controller.inventory import revisions
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

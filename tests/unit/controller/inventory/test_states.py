@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 
 BODY: dict[str, Any] = {
     "apiVersion": names.API_VERSION,
@@ -35,7 +35,7 @@ BODY: dict[str, Any] = {
 
 
 def test_what_is_kept_of_a_state() -> None:
-    row = rows.decode(msgspec.json.encode(BODY))
+    row = states.decode(msgspec.json.encode(BODY))
     assert (row.name, row.uid, row.version, row.owner, row.generation) == ("n", "u", 17, "node-uid", 4)
     assert (row.epoch, row.profile, row.observed) == (2, state.ProfileRef("p", 3), 4)
     assert row.acted == state.ProfileRef("p", 2)
@@ -44,13 +44,13 @@ def test_what_is_kept_of_a_state() -> None:
     assert (row.unapplied, row.incompatible) == ("", "")
     assert row.facts is not None
     assert row.facts.memory_bytes == 2
-    found = rows.spec(row)
+    found = states.spec(row)
     assert isinstance(found, state.StateSpec)
     assert found.pods == {"x": state.PodState(reason=names.Reason.POLICY_DISABLED, swap_max="0")}
 
 
 def test_a_fresh_state_has_no_status() -> None:
-    row = rows.decode(msgspec.json.encode({key: value for key, value in BODY.items() if key != "status"}))
+    row = states.decode(msgspec.json.encode({key: value for key, value in BODY.items() if key != "status"}))
     assert (row.observed, row.facts, row.applied, row.degraded) == (0, None, False, "")
 
 
@@ -74,35 +74,35 @@ def test_why_a_state_is_not_applied(
     conditions: list[tuple[str, str, str]], unapplied: str, incompatible: str, *, settled: bool
 ) -> None:
     told = [{"type": kind, "status": status, "reason": why, "message": "why"} for kind, status, why in conditions]
-    row = rows.decode(msgspec.json.encode({**BODY, "status": {**BODY["status"], "conditions": told}}))
+    row = states.decode(msgspec.json.encode({**BODY, "status": {**BODY["status"], "conditions": told}}))
     assert (row.applied, row.unapplied, row.incompatible, row.settled) == (False, unapplied, incompatible, settled)
 
 
 def test_a_spec_of_another_version_stays_comparable() -> None:
     spec = {"epoch": 2, "profile": {"name": "p"}, "pods": {"x": {"reason": "FromTheFuture"}}}
-    assert rows.spec(rows.decode(msgspec.json.encode({**BODY, "spec": spec}))) == spec
+    assert states.spec(states.decode(msgspec.json.encode({**BODY, "spec": spec}))) == spec
 
 
 @pytest.mark.parametrize(
     ("pod", "wanted"),
     [
-        ({"reason": "PolicyDisabled", "swapMax": 0}, rows.ToldPod("PolicyDisabled")),
-        ({"reason": {"rule": "New"}, "swapMax": "0"}, rows.ToldPod("", "0")),
-        ({"reason": "Bounded", "swapMax": "5", "x": [1]}, rows.ToldPod("Bounded", "5")),
-        ({"reason": None}, rows.ToldPod()),
-        ({}, rows.ToldPod()),
+        ({"reason": "PolicyDisabled", "swapMax": 0}, states.PodInSpec("PolicyDisabled")),
+        ({"reason": {"rule": "New"}, "swapMax": "0"}, states.PodInSpec("", "0")),
+        ({"reason": "Bounded", "swapMax": "5", "x": [1]}, states.PodInSpec("Bounded", "5")),
+        ({"reason": None}, states.PodInSpec()),
+        ({}, states.PodInSpec()),
     ],
 )
 def test_what_another_version_says_of_pods_is_read_as_far_as_it_is_known(
-    pod: dict[str, Any], wanted: rows.ToldPod
+    pod: dict[str, Any], wanted: states.PodInSpec
 ) -> None:
     known = {"reason": "LimitedSwap", "swapMax": "4096"}
     spec = {"profile": {"name": "p"}, "mode": "Audit", "pods": {"x": pod, "y": known}}
-    row = rows.decode(msgspec.json.encode({**BODY, "spec": spec}))
-    said = rows.told(row)
-    assert said.pods == {"x": wanted, "y": rows.ToldPod("LimitedSwap", "4096")}
+    row = states.decode(msgspec.json.encode({**BODY, "spec": spec}))
+    said = states.spec_view(row)
+    assert said.pods == {"x": wanted, "y": states.PodInSpec("LimitedSwap", "4096")}
     assert (said.profile.name, said.mode) == ("p", "Audit")
-    assert rows.reasons(row)["y"] == "LimitedSwap"
+    assert states.reasons(row)["y"] == "LimitedSwap"
 
 
 def test_a_status_of_a_newer_agent_is_read_as_far_as_it_is_known() -> None:
@@ -113,11 +113,11 @@ def test_a_status_of_a_newer_agent_is_read_as_far_as_it_is_known() -> None:
         "violations": [{"pod": "x", "reason": "FromTheFuture", "severity": 3}],
         "novel": True,
     }
-    assert rows.decode(msgspec.json.encode({**BODY, "status": status})) == rows.decode(msgspec.json.encode(BODY))
+    assert states.decode(msgspec.json.encode({**BODY, "status": status})) == states.decode(msgspec.json.encode(BODY))
 
 
 def test_a_status_of_an_older_agent_may_lack_what_came_later() -> None:
-    row = rows.decode(msgspec.json.encode({**BODY, "status": {"observedGeneration": 4}}))
+    row = states.decode(msgspec.json.encode({**BODY, "status": {"observedGeneration": 4}}))
     assert (row.observed, row.applied, row.settled, row.facts) == (4, False, False, None)
 
 
@@ -138,7 +138,9 @@ FACTS = {**STATUS["facts"], "kernel": "6.12", "devices": [NVME]}
 )
 def test_one_field_that_is_not_understood_voids_no_other(changes: dict[str, Any]) -> None:
     status = {**STATUS, "facts": FACTS}
-    before, row = (rows.decode(msgspec.json.encode({**BODY, "status": one})) for one in (status, {**status, **changes}))
+    before, row = (
+        states.decode(msgspec.json.encode({**BODY, "status": one})) for one in (status, {**status, **changes})
+    )
     assert row.degraded.startswith("NotUnderstood: the agent's status: ")
     assert (row.observed, row.acted, row.applied, row.settled) == (4, before.acted, True, True)
     assert row.facts == before.facts
@@ -152,15 +154,15 @@ def test_of_a_list_only_what_is_not_understood_is_left_out() -> None:
         "conditions": [broken, *STATUS["conditions"][:1], 3],
         "violations": [{**violation, "since": 0}, violation, None],
     }
-    row = rows.decode(msgspec.json.encode({**BODY, "status": status}))
+    row = states.decode(msgspec.json.encode({**BODY, "status": status}))
     assert (row.observed, row.applied) == (4, True)
-    assert [(each.pod, each.swap_bytes) for each in row.swapped] == [("x", 1), ("x", 1)]
+    assert [(each.pod, each.swap_bytes) for each in row.exposed_pods] == [("x", 1), ("x", 1)]
 
 
 def test_a_device_that_is_not_understood_leaves_none_known() -> None:
     """The others would be all that there is, and be encrypted."""
     facts = {**FACTS, "devices": [NVME, {**NVME, "encrypted": "by halves"}]}
-    row = rows.decode(msgspec.json.encode({**BODY, "status": {**STATUS, "facts": facts}}))
+    row = states.decode(msgspec.json.encode({**BODY, "status": {**STATUS, "facts": facts}}))
     assert row.facts is not None
     assert (row.facts.devices, row.facts.kernel) == ([], "6.12")
 
@@ -177,11 +179,11 @@ def test_a_device_that_is_not_understood_leaves_none_known() -> None:
     ],
 )
 def test_facts_that_lack_what_decides_are_none(status: object, observed: int) -> None:
-    row = rows.decode(msgspec.json.encode({**BODY, "status": status}))
+    row = states.decode(msgspec.json.encode({**BODY, "status": status}))
     assert (row.version, row.epoch, row.facts, row.observed) == (17, 2, None, observed)
     assert row.degraded.startswith("NotUnderstood: the agent's status: ")
 
 
 def test_what_is_no_state_is_refused() -> None:
     with pytest.raises(msgspec.MsgspecError):
-        rows.decode(b'{"metadata": {"name": 3}}')
+        states.decode(b'{"metadata": {"name": 3}}')

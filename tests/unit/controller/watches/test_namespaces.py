@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names
-from swapwarden.controller import cluster, namespacewatch
+from swapwarden.controller import cluster
+from swapwarden.controller.watches import namespaces as namespace_watch
 from swapwarden.kube import client, informer
 from swapwarden.policy.profile import compiled
 
@@ -29,7 +30,7 @@ class Bench:
     def __init__(self, api: client.Client) -> None:
         self.dirty: list[str] = []
         self.known = cluster.Cluster(lambda name, _, **__: self.dirty.append(name), lambda: None)
-        self.watch = namespacewatch.NamespaceWatch(api, self.known)
+        self.watch = namespace_watch.NamespaceWatch(api, self.known)
         self.known.node_changed("node-1", None, node())
         self.known.pod_changed("default/pod", None, pod(container()))
 
@@ -60,7 +61,7 @@ async def test_nobody_asks_where_nobody_needs_them(bench: Bench, server: Scripte
     server.answer(STREAM, HANG)
     bench.overrides(BY_TEAM)
     await until(lambda: not bench.known.lacks_namespaces("node-1"))
-    assert [request.path for request in server.requests[:1]] == [namespacewatch.NAMESPACES]
+    assert [request.path for request in server.requests[:1]] == [namespace_watch.NAMESPACES]
 
 
 async def test_nodes_wait_until_all_are_known_and_follow_changes(bench: Bench, server: Scripted) -> None:

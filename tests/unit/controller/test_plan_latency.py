@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from swapwarden.controller import enforcement
+from swapwarden.controller import plan_latency
 from swapwarden.policy.observed import pods
 
 from tests.unit.controller.objects import state_row
@@ -17,8 +17,8 @@ NODE = "node-1"
 class Bench:
     def __init__(self) -> None:
         self.now = 100.0
-        self.waits = enforcement.Enforcement(lambda: self.now)
-        self.before = enforcement.ENFORCED.count()
+        self.waits = plan_latency.PlanLatency(lambda: self.now)
+        self.before = plan_latency.ENFORCED.count()
 
     def comes(self, uid: str, *, bound: bool = True) -> pods.PodRow:
         row = pod(container(), uid=uid, node=NODE if bound else "")
@@ -34,11 +34,11 @@ class Bench:
 
     @property
     def told(self) -> int:
-        return enforcement.ENFORCED.count() - self.before
+        return plan_latency.ENFORCED.count() - self.before
 
     @property
     def awaiting(self) -> float:
-        return enforcement.AWAITING.value()
+        return plan_latency.AWAITING.value()
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def bench() -> Iterator[Bench]:
 
 def total() -> float:
     """All seconds that were observed so far."""
-    return next(each.value for each in enforcement.ENFORCED.samples() if each.name.endswith("_sum"))
+    return next(each.value for each in plan_latency.ENFORCED.samples() if each.name.endswith("_sum"))
 
 
 def test_from_the_pod_on_its_node_to_the_agents_answer(bench: Bench) -> None:
@@ -134,6 +134,6 @@ def test_a_pod_that_is_changed_where_it_is_waits_on(bench: Bench) -> None:
     bench.now += 5
     bench.waits.pod_changed(row, pod(container(), uid="a", started="2026-01-01T00:00:00Z"))
     bench.plans("a")
-    before = total() if enforcement.ENFORCED.count() else 0.0
+    before = total() if plan_latency.ENFORCED.count() else 0.0
     bench.answers(2)
     assert total() - before == 5

@@ -7,7 +7,7 @@ import datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.controller.rotation import OVERLAP, Step, Validity, View, decide
+from swapwarden.controller.certificates.rotation import OVERLAP, Step, Validity, View, decide
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)

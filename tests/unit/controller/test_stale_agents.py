@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from swapwarden.controller import cluster, silence
+from swapwarden.controller import cluster, stale_agents
 
 from tests.unit.controller.objects import node, state_row
 from tests.unit.policy.rows import container, pod
@@ -26,36 +26,36 @@ def known() -> cluster.Cluster:
 
 
 def test_a_node_is_silent_whose_agent_answered_and_is_not_ready_any_more() -> None:
-    assert silence.silent(known()) == ["silent"]
+    assert stale_agents.silent(known()) == ["silent"]
 
 
 def test_one_that_is_gone_is_not() -> None:
     made = known()
     made.node_changed("silent", None, None)
-    assert silence.silent(made) == []
+    assert stale_agents.silent(made) == []
 
 
 def test_a_node_is_silent_also_while_its_state_is_deleted_and_made_anew() -> None:
     made = known()
     for name in made.nodes:
         made.state_changed(name, made.state_of(name), None)
-    assert silence.silent(made) == ["silent"]
+    assert stale_agents.silent(made) == ["silent"]
     for name in made.nodes:
         made.wrote(state_row(name, version=9, uid="made anew"))
-    assert silence.silent(made) == ["silent"]
+    assert stale_agents.silent(made) == ["silent"]
 
 
 async def test_nothing_is_said_before_all_is_known() -> None:
-    silence.SILENT.set(0)
-    silence.BY_NAME.hold({})
+    stale_agents.SILENT.set(0)
+    stale_agents.BY_NAME.hold({})
     said: list[tuple[float, list[tuple[tuple[str, str], ...]]]] = []
 
     def ready() -> bool:
-        said.append((silence.SILENT.value(), [sample.labels for sample in silence.BY_NAME.samples()]))
+        said.append((stale_agents.SILENT.value(), [sample.labels for sample in stale_agents.BY_NAME.samples()]))
         if len(said) == 4:
             raise asyncio.CancelledError
         return len(said) == 3
 
     with pytest.raises(asyncio.CancelledError):
-        await silence.watch(known(), ready, interval=0.0)
+        await stale_agents.watch(known(), ready, interval=0.0)
     assert said == [(0, []), (0, []), (0, []), (1, [(("node", "silent"),)])]

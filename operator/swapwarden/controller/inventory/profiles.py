@@ -12,7 +12,7 @@ import pydantic
 
 from swapwarden.api import profile as api
 from swapwarden.api import state
-from swapwarden.controller import revisions
+from swapwarden.controller.inventory import revisions
 from swapwarden.kube import decoding
 from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import metrics

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import profilestore, revisions
+from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.inventory import revisions
 from swapwarden.kube import decoding
 
 from tests.unit.controller.objects import profile_object
@@ -16,24 +17,24 @@ LIMITED = {"behavior": "LimitedSwap"}
 
 
 @pytest.fixture
-def store() -> profilestore.ProfileStore:
-    return profilestore.ProfileStore(lambda: None)
+def store() -> profile_store.ProfileStore:
+    return profile_store.ProfileStore(lambda: None)
 
 
-def test_an_object_becomes_a_profile(store: profilestore.ProfileStore) -> None:
+def test_an_object_becomes_a_profile(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(swap=LIMITED, generation=3))
     assert store.valid()["p"].behavior is names.Behavior.LIMITED_SWAP
     assert store.valid()["p"].generation == 3
     assert store.entries["p"].error == ""
 
 
-def test_the_newest_version_counts_whoever_brings_it_first(store: profilestore.ProfileStore) -> None:
+def test_the_newest_version_counts_whoever_brings_it_first(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=7, swap=LIMITED))
     store.offer(profile_object(version=6))
     assert store.valid()["p"].behavior is names.Behavior.LIMITED_SWAP
 
 
-def test_a_version_that_cannot_be_understood_leaves_the_last_one_in_force(store: profilestore.ProfileStore) -> None:
+def test_a_version_that_cannot_be_understood_leaves_the_last_one_in_force(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=1, swap=LIMITED))
     store.offer(profile_object(version=2, generation=2, swap={"behavior": "Newfangled"}, fromTheFuture=1))
     assert store.valid()["p"].behavior is names.Behavior.LIMITED_SWAP
@@ -45,11 +46,11 @@ def test_a_version_that_cannot_be_understood_leaves_the_last_one_in_force(store:
 
 
 def test_what_cannot_be_understood_is_logged_once_and_by_a_quiet_store_never(
-    store: profilestore.ProfileStore, caplog: pytest.LogCaptureFixture
+    store: profile_store.ProfileStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who reads for somebody at a terminal tells of it there, and nothing of that lasts longer than the store."""
     odd = profile_object(swap={"behavior": "Newfangled"})
-    quiet = profilestore.ProfileStore(lambda: None, quiet=True)
+    quiet = profile_store.ProfileStore(lambda: None, quiet=True)
     quiet.offer(odd)
     assert quiet.entries["p"].error
     assert not caplog.records
@@ -58,32 +59,32 @@ def test_what_cannot_be_understood_is_logged_once_and_by_a_quiet_store_never(
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
-def test_an_object_that_never_was_valid_governs_nothing(store: profilestore.ProfileStore) -> None:
+def test_an_object_that_never_was_valid_governs_nothing(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(priority="high"))
     assert store.valid() == {}
     assert "spec.priority" in store.entries["p"].error
 
 
-def test_fields_of_another_versions_status_do_no_harm(store: profilestore.ProfileStore) -> None:
+def test_fields_of_another_versions_status_do_no_harm(store: profile_store.ProfileStore) -> None:
     store.offer({**profile_object(), "status": {"fromTheFuture": 1}})
     assert store.valid().keys() == {"p"}
     assert store.entries["p"].status == {"fromTheFuture": 1}
 
 
-def test_what_is_gone_stays_gone(store: profilestore.ProfileStore) -> None:
+def test_what_is_gone_stays_gone(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=1))
     store.remove("p", "uid-of-p")
     store.offer(profile_object(version=2))
     assert store.valid() == {}
 
 
-def test_the_late_deletion_of_an_older_object_does_not_hit_its_namesake(store: profilestore.ProfileStore) -> None:
+def test_the_late_deletion_of_an_older_object_does_not_hit_its_namesake(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=5, uid="new"))
     store.remove("p", "old")
     assert store.valid().keys() == {"p"}
 
 
-def test_a_list_tells_what_a_watch_has_missed(store: profilestore.ProfileStore) -> None:
+def test_a_list_tells_what_a_watch_has_missed(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object("gone", version=1))
     store.offer(profile_object("newer-than-the-list", version=9))
     store.offer(profile_object("replaced", version=2, uid="old"))
@@ -92,21 +93,21 @@ def test_a_list_tells_what_a_watch_has_missed(store: profilestore.ProfileStore) 
     assert store.entries["replaced"].uid == "new"
 
 
-def generations(store: profilestore.ProfileStore) -> list[tuple[int, names.Behavior]]:
+def generations(store: profile_store.ProfileStore) -> list[tuple[int, names.Behavior]]:
     return [(each.generation, each.profile.behavior) for each in store.entries["p"].revisions]
 
 
 KUBELET, LIMITED_SWAP, NO_SWAP = names.Behavior.KUBELET, names.Behavior.LIMITED_SWAP, names.Behavior.NO_SWAP
 
 
-def test_what_a_profile_said_before_is_remembered(store: profilestore.ProfileStore) -> None:
+def test_what_a_profile_said_before_is_remembered(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=1))
     store.offer(profile_object(version=2, generation=2, swap=LIMITED))
     assert generations(store) == [(2, LIMITED_SWAP), (1, KUBELET)]
     assert set(store.history()) == {state.ProfileRef("p", 1), state.ProfileRef("p", 2)}
 
 
-def test_what_its_status_keeps_is_remembered_too(store: profilestore.ProfileStore) -> None:
+def test_what_its_status_keeps_is_remembered_too(store: profile_store.ProfileStore) -> None:
     kept = [
         {"generation": 1, "spec": json.dumps({"nodeSelector": {}, "swap": {"behavior": "NoSwap"}})},
         {"generation": 2, "spec": json.dumps({"nodeSelector": {}, "fromTheFuture": True})},
@@ -116,19 +117,19 @@ def test_what_its_status_keeps_is_remembered_too(store: profilestore.ProfileStor
     assert generations(store) == [(4, LIMITED_SWAP), (1, NO_SWAP)]
 
 
-def test_only_the_newest_are_remembered(store: profilestore.ProfileStore) -> None:
+def test_only_the_newest_are_remembered(store: profile_store.ProfileStore) -> None:
     for number in range(1, 20):
         store.offer(profile_object(version=number, generation=number))
     assert [number for number, _ in generations(store)] == [19, 18, 17, 16, 15, 14, 13, 12, 11, 10]
 
 
-def test_a_namesake_has_no_past(store: profilestore.ProfileStore) -> None:
+def test_a_namesake_has_no_past(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=1, generation=1, uid="first"))
     store.offer(profile_object(version=2, generation=5, uid="second", swap=LIMITED))
     assert generations(store) == [(5, LIMITED_SWAP)]
 
 
-def test_what_no_node_follows_any_more_is_forgotten(store: profilestore.ProfileStore) -> None:
+def test_what_no_node_follows_any_more_is_forgotten(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=1))
     store.offer(profile_object(version=2, generation=2, swap=LIMITED))
     kept = [{"generation": 2, "spec": json.dumps({"nodeSelector": {}, "swap": LIMITED})}]
@@ -153,7 +154,7 @@ NEWER = {"behavior": "Newfangled"}
 
 
 def test_a_process_that_has_just_come_goes_on_by_the_last_version_that_it_understands(
-    store: profilestore.ProfileStore,
+    store: profile_store.ProfileStore,
 ) -> None:
     status = past(g3={"swap": NEWER}, g2={"swap": LIMITED}, g1={})
     store.offer({**profile_object(generation=4, swap=NEWER), "status": status})
@@ -162,14 +163,14 @@ def test_a_process_that_has_just_come_goes_on_by_the_last_version_that_it_unders
     assert "spec.swap.behavior" in store.entries["p"].error
 
 
-def test_a_version_that_was_missed_counts_where_the_status_keeps_it(store: profilestore.ProfileStore) -> None:
+def test_a_version_that_was_missed_counts_where_the_status_keeps_it(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=1, generation=1))
     store.offer({**profile_object(version=3, generation=3, swap=NEWER), "status": past(g2={"swap": LIMITED}, g1={})})
     assert store.valid()["p"].generation == 2
 
 
 def test_the_status_of_a_copy_that_was_put_back_says_nothing_of_generations_to_come(
-    store: profilestore.ProfileStore,
+    store: profile_store.ProfileStore,
 ) -> None:
     store.offer(
         {**profile_object(generation=1, swap=NEWER), "status": past(g7={"swap": LIMITED}, g1={"swap": LIMITED})}
@@ -178,16 +179,16 @@ def test_the_status_of_a_copy_that_was_put_back_says_nothing_of_generations_to_c
     assert store.history() == {}
 
 
-def test_what_nodes_follow_is_not_lost_over_many_quick_changes(store: profilestore.ProfileStore) -> None:
+def test_what_nodes_follow_is_not_lost_over_many_quick_changes(store: profile_store.ProfileStore) -> None:
     status = past(g1={"swap": LIMITED})
     for number in range(1, 40):
         swap = LIMITED if number == 1 else {}
         store.offer({**profile_object(version=number, generation=number, swap=swap), "status": status})
     assert generations(store)[-1] == (1, LIMITED_SWAP)
-    assert len(generations(store)) == profilestore.MAX_REMEMBERED
+    assert len(generations(store)) == profile_store.MAX_REMEMBERED
 
 
-def test_a_generation_for_which_the_status_has_no_room_is_remembered(store: profilestore.ProfileStore) -> None:
+def test_a_generation_for_which_the_status_has_no_room_is_remembered(store: profile_store.ProfileStore) -> None:
     store.offer(profile_object(version=1, swap=LIMITED))
     status = {"observedGeneration": 2, "revisions": [{"generation": 1, "spec": ""}]}
     store.offer({**profile_object(version=2, generation=2), "status": status})
@@ -224,19 +225,19 @@ def test_a_generation_for_which_the_status_has_no_room_is_remembered(store: prof
     ],
     ids=range(19),
 )
-def test_a_status_that_somebody_else_wrote_does_no_harm(store: profilestore.ProfileStore, kept: object) -> None:
+def test_a_status_that_somebody_else_wrote_does_no_harm(store: profile_store.ProfileStore, kept: object) -> None:
     store.offer({**profile_object(generation=2, swap=LIMITED), "status": {"revisions": kept}})
     assert generations(store) == [(2, LIMITED_SWAP)]
 
 
-def test_a_profile_that_cannot_be_taken_in_hides_no_other(store: profilestore.ProfileStore) -> None:
+def test_a_profile_that_cannot_be_taken_in_hides_no_other(store: profile_store.ProfileStore) -> None:
     broken = profile_object("broken", uid="of-broken")
     broken["metadata"]["resourceVersion"] = "none"
     assert store.replace([broken, profile_object("sound", uid="of-sound")], version=5) == {"broken"}
     assert store.entries.keys() == {"sound"}
 
 
-def test_a_profile_that_is_as_deep_as_can_be_decoded_is_taken_in(store: profilestore.ProfileStore) -> None:
+def test_a_profile_that_is_as_deep_as_can_be_decoded_is_taken_in(store: profile_store.ProfileStore) -> None:
     deepest = 0
     for depth in range(900, 1100):
         fields = '{"f:a":' * depth + "{}" + "}" * depth

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container
 
 import msgspec
 
-from swapwarden.controller import rows
+from swapwarden.controller.inventory import states
 from swapwarden.policy.observed import pods
 from swapwarden.telemetry import metrics
 
@@ -33,7 +33,7 @@ class _Wait(msgspec.Struct):
     """UID and generation of the first state that says what the pod gets."""
 
 
-class Enforcement:
+class PlanLatency:
     """Follows each new pod until its node's agent has answered. Times in seconds of `clock`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,7 +54,7 @@ class Enforcement:
             self._waits.setdefault(new.node, {})[new.key] = _Wait(self.now())
             self._count(1)
 
-    def planned(self, node: str, row: rows.StateRow | None, named: Container[str], came: float) -> None:
+    def planned(self, node: str, row: states.StateRow | None, named: Container[str], came: float) -> None:
         """The node's state is `row` now, and says what the pods `named` get; the plan has those that came by `came`.
 
         Of one that came by then and is not named, the state has nothing to say.
@@ -68,7 +68,7 @@ class Enforcement:
             else:
                 self._drop(node, key)
 
-    def observed(self, name: str, row: rows.StateRow | None) -> None:
+    def observed(self, name: str, row: states.StateRow | None) -> None:
         """The node's agent answered, maybe; None: the state is gone."""
         for key, wait in list(self._waits.get(name, {}).items()):
             if wait.written is None:

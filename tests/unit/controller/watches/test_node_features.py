@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names
-from swapwarden.controller import features
+from swapwarden.controller.watches import node_features
 from swapwarden.kube import errors, informer
 
 from tests.unit.kube.scripted import until
@@ -58,7 +58,7 @@ class Bench:
     def __init__(self, api: Api, publisher: names.Publisher) -> None:
         self.api = api
         self.changed: list[str | None] = []
-        self.features = features.Features(
+        self.features = node_features.Features(
             api,  # type: ignore[arg-type]  # a stand-in
             "ns",
             publisher,
@@ -85,11 +85,11 @@ class Bench:
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     Informer.made = []
     monkeypatch.setattr(informer, "Informer", Informer)
-    monkeypatch.setattr(features, "BACKOFF_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(node_features, "BACKOFF_SECONDS", (0.0, 0.0))
 
 
-def row(version: int = 1, uid: str = "u", name: str = "swapwarden-one", **labels: str) -> features.FeatureRow:
-    return features.FeatureRow(name, uid, version, "uid-of-one", labels)
+def row(version: int = 1, uid: str = "u", name: str = "swapwarden-one", **labels: str) -> node_features.FeatureRow:
+    return node_features.FeatureRow(name, uid, version, "uid-of-one", labels)
 
 
 async def test_a_controller_that_sets_all_labels_looks_for_nothing() -> None:
@@ -113,7 +113,7 @@ async def test_labels_go_there_once_all_that_is_there_is_known() -> None:
         assert bench.changed == [None], "all nodes are to be looked at"
         await bench.looked()
         assert bench.changed == [None]
-        assert features.IN_USE.value() == 1
+        assert node_features.IN_USE.value() == 1
 
 
 @pytest.mark.parametrize("resources", [(), ("nodefeaturerules",)])
@@ -155,10 +155,10 @@ async def test_a_definition_that_comes_and_goes_is_followed() -> None:
 async def test_a_look_that_failed_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(Api("nodefeatures"), Auto)
     bench.api.failures = [errors.ApiError(503, "ServiceUnavailable", "busy"), errors.Unreachable("no answer")]
-    before = features.FAILURES.value()
+    before = node_features.FAILURES.value()
     async with bench.runs():
         await until(lambda: Informer.made)
-    assert features.FAILURES.value() == before + 2
+    assert node_features.FAILURES.value() == before + 2
     assert "trying again in 0.0 s" in caplog.text
 
 
@@ -197,6 +197,6 @@ def test_a_nodefeature_is_read() -> None:
         },
         "spec": {"features": {"flags": {}}, "labels": {"x": "y"}},
     }
-    assert features.decode(json.dumps(body).encode()) == row(7, x="y")
+    assert node_features.decode(json.dumps(body).encode()) == row(7, x="y")
     bare = {"metadata": {"name": "swapwarden-one", "uid": "u", "resourceVersion": "7"}, "spec": {}}
-    assert features.decode(json.dumps(bare).encode()).labels == {}
+    assert node_features.decode(json.dumps(bare).encode()).labels == {}

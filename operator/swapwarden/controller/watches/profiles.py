@@ -21,7 +21,7 @@ import kopf
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.controller import profilestore
+from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.writers import profile_status
 from swapwarden.kube import backoff, client, config, decoding, errors, informer, paging
 from swapwarden.telemetry import metrics
@@ -46,7 +46,7 @@ class ProfileWatch:
         self,
         cfg: config.Config,
         api: client.Client,
-        store: profilestore.ProfileStore,
+        store: profile_store.ProfileStore,
         *,
         list_interval: float = LIST_SECONDS,
     ) -> None:

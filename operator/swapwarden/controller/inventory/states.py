@@ -84,15 +84,15 @@ class StateRow(msgspec.Struct, frozen=True):
     """Why the agent says that it can do nothing on its node; empty where it can."""
     settled: bool = False
     """Whether the agent has done all that there is to do on its node: also where nothing can be done."""
-    swapped: tuple[WireViolation, ...] = ()
+    exposed_pods: tuple[WireViolation, ...] = ()
     """Pods that took swap above their limit while it was undone, as far as the agent knows why."""
-    holding: tuple[WireViolation, ...] = ()
+    draining_pods: tuple[WireViolation, ...] = ()
     """Pods that are to have no swap, and have some in use."""
-    deviating: tuple[WireViolation, ...] = ()
+    violations: tuple[WireViolation, ...] = ()
     """Cgroups that are not as the state says now."""
     unlisted: bool = False
     """Whether there may be more of them, for which the agent had no room."""
-    amiss: tuple[state.Condition, ...] = ()
+    abnormal_conditions: tuple[state.Condition, ...] = ()
     """Conditions by which something is wrong on the node."""
 
 
@@ -107,29 +107,29 @@ class _Head(msgspec.Struct, rename="camel"):
     degraded_before: tuple[str, ...] = ()
 
 
-class ToldPod(msgspec.Struct, frozen=True, rename="camel"):
+class PodInSpec(msgspec.Struct, frozen=True, rename="camel"):
     """A pod in a state's spec, also where another version wrote it."""
 
     reason: str = ""
     swap_max: str = ""
 
 
-class Told(msgspec.Struct, frozen=True):
+class SpecView(msgspec.Struct, frozen=True):
     """A state's spec as far as pods are told of it, also where another version wrote it."""
 
     profile: state.ProfileRef = state.ProfileRef(name="")
     mode: str = ""
-    pods: dict[str, ToldPod] = {}
+    pods: dict[str, PodInSpec] = {}
 
 
-class _WireTold(msgspec.Struct, frozen=True):
+class _WireSpecView(msgspec.Struct, frozen=True):
     profile: state.ProfileRef = state.ProfileRef(name="")
     mode: str = ""
     pods: dict[str, dict[str, msgspec.Raw]] = {}
 
 
-_TOLD = decoding.Decoder(Told)
-_WIRE_TOLD = decoding.Decoder(_WireTold)
+_SPEC_VIEWS = decoding.Decoder(SpecView)
+_WIRE_SPEC_VIEWS = decoding.Decoder(_WireSpecView)
 _HEADS = decoding.Decoder(_Head)
 _STATES = decoding.Decoder(WireState)
 _STATUSES = decoding.Decoder(WireStatus)
@@ -213,18 +213,20 @@ def project(wire: WireState) -> StateRow:
         unapplied=_told(applied, "False", "Unknown"),
         incompatible=_told(conditions.get(ConditionType.COMPATIBLE), "False"),
         degraded=_told(conditions.get(ConditionType.DEGRADED), "True") or problem,
-        swapped=tuple(
+        exposed_pods=tuple(
             each
             for each in status.violations
             if each.reason == ViolationReason.EXPOSED and each.swap_bytes and each.causes
         ),
-        holding=tuple(
+        draining_pods=tuple(
             each
             for each in status.violations
             if each.reason == ViolationReason.DRAINING and each.wanted == "0" and each.swap_bytes and not each.container
         ),
-        deviating=tuple(each for each in status.violations if each.reason in PRESENT),
-        amiss=tuple(each for each in status.conditions if is_abnormal(each.type, each.status, each.reason)),
+        violations=tuple(each for each in status.violations if each.reason in PRESENT),
+        abnormal_conditions=tuple(
+            each for each in status.conditions if is_abnormal(each.type, each.status, each.reason)
+        ),
         # What is wrong now comes before what was.
         unlisted=status.violations_omitted > 0 and any(each.reason in PRESENT for each in status.violations[-1:]),
     )
@@ -248,16 +250,16 @@ def spec(row: StateRow) -> state.StateSpec | dict[str, Any]:
         return decoding.decode(row.spec, dict[str, Any])
 
 
-def told(row: StateRow) -> Told:
+def spec_view(row: StateRow) -> SpecView:
     """What the row says of pods; of what another version wrote, what is understood."""
     try:
-        return _TOLD.decode(row.spec)
+        return _SPEC_VIEWS.decode(row.spec)
     except msgspec.ValidationError:
-        wire = _WIRE_TOLD.decode(row.spec)
-        return Told(
+        wire = _WIRE_SPEC_VIEWS.decode(row.spec)
+        return SpecView(
             wire.profile,
             wire.mode,
-            {key: ToldPod(_text(pod.get("reason")), _text(pod.get("swapMax"))) for key, pod in wire.pods.items()},
+            {key: PodInSpec(_text(pod.get("reason")), _text(pod.get("swapMax"))) for key, pod in wire.pods.items()},
         )
 
 
@@ -271,4 +273,4 @@ def _text(found: msgspec.Raw | None) -> str:
 
 def reasons(row: StateRow) -> dict[str, str]:
     """The reason that the row gives for each pod, also where another version wrote it."""
-    return {key: pod.reason for key, pod in told(row).pods.items()}
+    return {key: pod.reason for key, pod in spec_view(row).pods.items()}

@@ -12,7 +12,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
-from swapwarden.controller import profilestore, profilewatch
+from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.watches import profiles as profile_watch
 from swapwarden.kube import backoff, client, config, informer
 
 from testbed.controlplane import pki
@@ -44,12 +45,12 @@ class Site:
             tls_server_name=NAME,
             token_file=config.TokenFile(self.token_file),
         )
-        self.store = profilestore.ProfileStore(lambda: None)
+        self.store = profile_store.ProfileStore(lambda: None)
 
     @contextlib.asynccontextmanager
-    async def watching(self, list_interval: float = NEVER) -> AsyncIterator[profilewatch.ProfileWatch]:
+    async def watching(self, list_interval: float = NEVER) -> AsyncIterator[profile_watch.ProfileWatch]:
         async with client.Client(self.config, user_agent="test") as api:
-            watch = profilewatch.ProfileWatch(self.config, api, self.store, list_interval=list_interval)
+            watch = profile_watch.ProfileWatch(self.config, api, self.store, list_interval=list_interval)
             task = asyncio.create_task(watch.run())
             try:
                 yield watch
@@ -90,7 +91,7 @@ async def test_what_is_there_is_listed_and_what_comes_is_watched(site: Site) -> 
 
 
 async def test_a_token_that_was_replaced_is_used(site: Site) -> None:
-    restarts = profilewatch.RESTARTS.value()
+    restarts = profile_watch.RESTARTS.value()
     async with site.watching():
         await until(lambda: site.server.watches, WAIT)
         site.server.token = "second"
@@ -99,7 +100,7 @@ async def test_a_token_that_was_replaced_is_used(site: Site) -> None:
         await until(lambda: site.server.watches == 2, WAIT)
         site.server.set("p")
         await site.knows("p")
-        assert profilewatch.RESTARTS.value() == restarts
+        assert profile_watch.RESTARTS.value() == restarts
 
 
 async def test_credentials_that_are_refused_are_not_tried_without_a_pause(
@@ -107,12 +108,12 @@ async def test_credentials_that_are_refused_are_not_tried_without_a_pause(
 ) -> None:
     """Of a service account that was deleted, say: kopf gives up, and the pause before its next start is ours."""
     monkeypatch.setattr(backoff.Backoff, "next", lambda _: NEVER)
-    restarts = profilewatch.RESTARTS.value()
+    restarts = profile_watch.RESTARTS.value()
     async with site.watching():
         await until(lambda: site.server.watches, WAIT)
         site.server.token = "another one"
         site.server.cut()
-        await until(lambda: profilewatch.RESTARTS.value() > restarts, WAIT)
+        await until(lambda: profile_watch.RESTARTS.value() > restarts, WAIT)
     assert site.server.refused == 2, "once more with the token read anew"
     assert "the watch of profiles failed: the API server refuses this instance's credentials" in caplog.text
 
@@ -126,20 +127,20 @@ async def test_a_list_finds_what_no_watch_has_told(site: Site) -> None:
 
 
 async def test_a_watch_that_ends_by_an_error_is_started_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profilewatch, "BACKOFF_SECONDS", (0.0, 0.0))
-    assert profilewatch._settings().process.ultimate_exiting_timeout is None, "nothing may kill the process"
-    restarts = profilewatch.RESTARTS.value()
+    monkeypatch.setattr(profile_watch, "BACKOFF_SECONDS", (0.0, 0.0))
+    assert profile_watch._settings().process.ultimate_exiting_timeout is None, "nothing may kill the process"
+    restarts = profile_watch.RESTARTS.value()
     async with site.watching():
         await until(lambda: site.server.watches, WAIT)
         site.server.tell({"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd has no leader"}})
-        await until(lambda: profilewatch.RESTARTS.value() > restarts, WAIT)
+        await until(lambda: profile_watch.RESTARTS.value() > restarts, WAIT)
         await until(lambda: site.server.watches == 2, WAIT)
         site.server.set("p")
         await site.knows("p")
 
 
 async def test_a_watch_that_ended_is_made_good_by_a_list(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profilewatch, "BACKOFF_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(profile_watch, "BACKOFF_SECONDS", (0.0, 0.0))
     site.server.set("p")
     async with site.watching():
         await until(lambda: site.server.watches, WAIT)
@@ -171,12 +172,12 @@ async def test_a_profile_that_cannot_be_decoded_stays_as_it_was(
 
 
 async def test_nothing_is_in_sync_before_a_list_came(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profilewatch, "BACKOFF_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(profile_watch, "BACKOFF_SECONDS", (0.0, 0.0))
     site.server.set("p")
     site.token_file.write_text("wrong")
-    failures = profilewatch.FAILURES.value()
+    failures = profile_watch.FAILURES.value()
     async with site.watching() as watch:
-        await until(lambda: profilewatch.FAILURES.value() > failures + 2, WAIT)
+        await until(lambda: profile_watch.FAILURES.value() > failures + 2, WAIT)
         assert not watch.synced.is_set()
         assert not site.server.lists
         site.token_file.write_text(site.server.token)
@@ -186,7 +187,7 @@ async def test_nothing_is_in_sync_before_a_list_came(site: Site, monkeypatch: py
 
 
 async def test_a_server_of_another_name_is_not_trusted(site: Site) -> None:
-    session = profilewatch._session(config.Config(server=site.config.server, ca_data=site.config.ca_data))
+    session = profile_watch._session(config.Config(server=site.config.server, ca_data=site.config.ca_data))
     async with session:
         with pytest.raises(OSError, match="certificate verify failed"):
             await session.get(f"{site.config.server}/api")

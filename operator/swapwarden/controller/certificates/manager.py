@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from swapwarden.controller import pairs, rotation
+from swapwarden.controller.certificates import key_pairs, rotation
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.kube import backoff, client, errors
 from swapwarden.telemetry import metrics
@@ -71,7 +71,7 @@ FIELD_MANAGER: Final = {"fieldManager": "swapwarden-controller"}
 Json = dict[str, Any]
 
 
-class Keeper:
+class CertificateManager:
     """One instance's part in it. Only the one that leads does anything."""
 
     def __init__(
@@ -146,13 +146,13 @@ class Keeper:
         # Those that are trusted although the Secret has them not: it was lost, and its pair may still be served.
         trusted = _authorities(registration, self.service)
         current, coming = _pair(data, "tls"), _pair(data, "next")
-        vouching = pairs.signers(data.get("ca.crt", b""), [current, coming])
-        authorities = pairs.bundle([vouching, *trusted], min(times))
+        vouching = key_pairs.signers(data.get("ca.crt", b""), [current, coming])
+        authorities = key_pairs.bundle([vouching, *trusted], min(times))
         host = f"{self.service}.{self._namespace}.svc"
-        served = [validity for time in times if (validity := pairs.judge(current, authorities, host, time))]
+        served = [validity for time in times if (validity := key_pairs.judge(current, authorities, host, time))]
         view = rotation.View(
             current=served[0] if served else None,
-            coming=pairs.judge(coming, authorities, host, now),
+            coming=key_pairs.judge(coming, authorities, host, now),
             published=self._published_for(trusted, authorities),
         )
         EXPIRY.set(view.current.not_after.timestamp() if view.current else 0)
@@ -160,8 +160,8 @@ class Keeper:
         if self._astray and view.current is not None and step is not rotation.Step.PUBLISH:
             return rotation.Step.NOTHING
         if step is rotation.Step.ISSUE:
-            made, authority = pairs.issue(host, now, self._lifetime)
-            bundle = pairs.bundle([authorities, authority], min(times))
+            made, authority = key_pairs.issue(host, now, self._lifetime)
+            bundle = key_pairs.bundle([authorities, authority], min(times))
             await self._store(term, secret, {"next.crt": made.certificate, "next.key": made.key, "ca.crt": bundle})
         elif step is rotation.Step.PUBLISH:
             await self._publish(term, registration, authorities)
@@ -256,6 +256,6 @@ def _bytes(text: str | None) -> bytes:
         return b""
 
 
-def _pair(data: dict[str, bytes], name: str) -> pairs.Pair | None:
+def _pair(data: dict[str, bytes], name: str) -> key_pairs.KeyPair | None:
     certificate, key = data.get(f"{name}.crt"), data.get(f"{name}.key")
-    return pairs.Pair(certificate, key) if certificate and key else None
+    return key_pairs.KeyPair(certificate, key) if certificate and key else None

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from swapwarden.controller import rotation
+from swapwarden.controller.certificates import rotation
 
 SKEW: Final = datetime.timedelta(hours=1)
 """How far a certificate's validity begins in the past: clocks differ."""
@@ -27,14 +27,14 @@ MAX_AUTHORITIES: Final = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Pair:
+class KeyPair:
     """A certificate and its key, both PEM."""
 
     certificate: bytes
     key: bytes = dataclasses.field(repr=False)
 
 
-def issue(host: str, now: datetime.datetime, lifetime: datetime.timedelta) -> tuple[Pair, bytes]:
+def issue(host: str, now: datetime.datetime, lifetime: datetime.timedelta) -> tuple[KeyPair, bytes]:
     """Make a pair for a server of the name HOST, and the certificate (PEM) of the authority that vouches for it.
 
     The authority's key is not kept: it signs this one certificate.
@@ -66,7 +66,7 @@ def issue(host: str, now: datetime.datetime, lifetime: datetime.timedelta) -> tu
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return Pair(_pem(certificate), private), _pem(authority)
+    return KeyPair(_pem(certificate), private), _pem(authority)
 
 
 def _name(common: str) -> x509.Name:
@@ -118,7 +118,7 @@ def _certificates(pem: bytes) -> list[x509.Certificate]:
         return []
 
 
-def signers(authorities: bytes, found: Iterable[Pair | None]) -> bytes:
+def signers(authorities: bytes, found: Iterable[KeyPair | None]) -> bytes:
     """Those of a bundle (PEM) that signed one of the pairs."""
     certificates = [each for pair in found if pair is not None for each in _certificates(pair.certificate)[:1]]
     return b"".join(
@@ -139,7 +139,7 @@ def bundle(sources: Iterable[bytes], now: datetime.datetime) -> bytes:
     return b"".join(_pem(each) for each in valid[:MAX_AUTHORITIES])
 
 
-def judge(pair: Pair | None, authorities: bytes, host: str, now: datetime.datetime) -> rotation.Validity | None:
+def judge(pair: KeyPair | None, authorities: bytes, host: str, now: datetime.datetime) -> rotation.Validity | None:
     """From when until when a pair can be served; None where it can't be at NOW.
 
     It must be a certificate for HOST and its key, valid, and signed by one of the authorities that are valid, too.

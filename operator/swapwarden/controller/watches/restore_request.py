@@ -58,7 +58,7 @@ def is_order(body: bytes) -> bool:
     return _decoded(body).data.get(KEY) == YES
 
 
-class Order:
+class RestoreRequest:
     """Whether it was given, as far as this instance knows."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Order:
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{CONFIG_MAP}"
         self._changed = changed
         self._interval = interval
-        self.given = False
+        self.active = False
         self._given_by = _Metadata()
         self.synced = asyncio.Event()
         """Set when it was looked for: a controller that comes in the middle of it must not enforce first."""
@@ -111,9 +111,9 @@ class Order:
             raise
         found = _decoded(body)
         given = found.data.get(KEY) == YES
-        if given != self.given:
+        if given != self.active:
             log.warning("every node shall put back what was there" if given else "the order to restore was taken back")
-        changed, self.given = given != self.given, given
+        changed, self.active = given != self.active, given
         if changed:
             self._given_by = found.metadata
         RESTORING.set(given)

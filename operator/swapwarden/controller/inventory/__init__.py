@@ -1,0 +1,1 @@
+"""What is known of the cluster: rows in, changes out. No client, no clock, no decision."""

@@ -1,0 +1,1 @@
+"""What the API server reports of objects that no informer alone follows."""
