@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import pytest
 from swapwarden.agent.desired import spec
-from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.host import cgroupfs, inotify, watches
 from swapwarden.agent.inventory import records
 from swapwarden.agent.ledger import journal, originals
 from swapwarden.agent.reconcile import reconciler
@@ -89,11 +91,6 @@ class Node:
             self.cgroups.close()
             self.enforcer = None
 
-    def lose_events(self) -> None:
-        """As the kernel does when there are too many; here nobody is told even that."""
-        assert self.enforcer is not None
-        list(self.enforcer._watches.read())
-
     async def run(self, number: int, *containers: str) -> pathlib.Path:
         """Make a pod, and its containers when the agent has seen it: how it is where the agent is not late."""
         assert self.enforcer is not None
@@ -133,8 +130,71 @@ def reasons(agent: reconciler.Enforcer) -> list[str]:
     return sorted(violation.reason for violation in snapshot(agent).violations)
 
 
+# What tests need of the inside: only here, so that tests stay as they are where that changes.
+
+
+def settle(agent: reconciler.Enforcer) -> None:
+    """Reconcile all that waits, in one turn."""
+    while agent._worklist:
+        agent._work()
+
+
+def is_idle(agent: reconciler.Enforcer) -> bool:
+    """Whether nothing waits to be reconciled."""
+    return not agent._worklist
+
+
+def look_again(agent: reconciler.Enforcer, file: records.Knob) -> None:
+    """Reconcile one file, as when it is due."""
+    agent._again(file)
+
+
+def lose_events(agent: reconciler.Enforcer) -> None:
+    """As the kernel does when there are too many; here nobody is told even that."""
+    list(agent._watches.read())
+
+
+@contextlib.contextmanager
+def unheard(agent: reconciler.Enforcer) -> Iterator[None]:
+    """What happens is only heard of later."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent._watches, "read", lambda: iter(()))
+        yield
+
+
+def hear(agent: reconciler.Enforcer, *events: tuple[watches.Watched | None, inotify.Event]) -> None:
+    """Take in these events, of nobody where events were lost, and no others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent._watches, "read", lambda: iter(events))
+        agent._take_in()
+
+
+def watched(agent: reconciler.Enforcer) -> int:
+    """How much inotify watches."""
+    return len(agent._watches._owners)
+
+
+def all_writes_heard(agent: reconciler.Enforcer) -> bool:
+    """Whether the events of all the agent's own writes have been read."""
+    return agent._read_until == agent._settler.writes
+
+
+def find_tree(agent: reconciler.Enforcer) -> None:
+    """Search for the tree of pods now."""
+    agent._find()
+
+
+def find_causes(agent: reconciler.Enforcer) -> None:
+    """Find the causes of what was written over until now."""
+    agent._attribution._settle()
+
+
+def causes_found(agent: reconciler.Enforcer) -> bool:
+    """Whether no cause is yet to be found."""
+    return agent._attribution._timer is None
+
+
 def compare(agent: reconciler.Enforcer) -> None:
     """Have everything compared, to the end, in one turn."""
     agent.resync()
-    while agent._worklist:
-        agent._work()
+    settle(agent)

@@ -21,7 +21,7 @@ from swapwarden.agent.report import violations
 from swapwarden.api import names
 from swapwarden.api import state as state_api
 
-from tests.unit.agent.agent_node import MIB, Node, compare, snapshot, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, find_tree, lose_events, snapshot, state, until
 from tests.unit.agent.cgroup_tree import container_id, swap_max, write
 
 Cause = names.Cause
@@ -428,12 +428,12 @@ async def test_pods_that_come_with_their_tree_ran_since_there_was_none_at_most(p
     plain.tree.remove(plain.tree.kubepods)
     agent = plain.start(away=0.0)
     plain.later += 1000
-    agent._find()
+    find_tree(agent)
     plain.later += 5
     plain.tree.group(plain.tree.kubepods)
     pod = plain.tree.pod(1, "guaranteed")
     plain.tree.container(pod, "app")
-    agent._find()
+    find_tree(agent)
     assert swap_max(pod) == "0"
     assert late(agent) == [plain.known(pod).uid]
 
@@ -483,7 +483,7 @@ async def test_a_pod_whose_events_were_lost_ran_unseen(plain: Node) -> None:
     plain.later += 5
     pod, empty = plain.tree.pod(1), plain.tree.pod(2)
     plain.tree.container(pod, "app")
-    plain.lose_events()
+    lose_events(agent)
     compare(agent)
     assert (swap_max(pod), swap_max(empty)) == ("0", "0")
     assert late(agent) == [plain.known(pod).uid]
@@ -495,7 +495,7 @@ async def test_events_say_nothing_of_what_cannot_be_watched(plain: Node) -> None
     agent._watches.degrade(watches.Degraded.WATCHES, "not everything can be watched")
     pod = plain.tree.pod(1)
     plain.tree.container(pod, "app")
-    plain.lose_events()
+    lose_events(agent)
     plain.later += 5
     agent.catch_up()
     compare(agent)

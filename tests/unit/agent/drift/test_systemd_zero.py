@@ -11,7 +11,7 @@ from swapwarden.agent.host import values
 from swapwarden.agent.report import conditions
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, reasons, snapshot, state, until
+from tests.unit.agent.agent_node import MIB, Node, all_writes_heard, reasons, snapshot, state, until
 from tests.unit.agent.cgroup_tree import FILES, swap_max, uid, write
 
 
@@ -121,7 +121,7 @@ async def test_a_write_over_the_agents_own_0_is_evidence(plain: Node) -> None:
     agent.apply(asked())
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
-    await until(lambda: agent._read_until == agent._settler.writes)
+    await until(lambda: all_writes_heard(agent))
     write(pod, "0")
     await until(lambda: told(plain) == ("True", "InForce"))
 
@@ -218,7 +218,7 @@ async def test_older_pods_are_counted_until_a_reload(plain: Node) -> None:
     write(older, "max")  # as systemd does at a resize: it has not read the files for this one
     await until(lambda: swap_max(older) == "0")
     assert told(plain) == ("True", "OlderPods")
-    await until(lambda: agent._read_until == agent._settler.writes)
+    await until(lambda: all_writes_heard(agent))
     for pod in (older, raised):
         write(pod, "0")
     await until(lambda: told(plain) == ("True", "InForce"))

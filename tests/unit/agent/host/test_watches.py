@@ -11,7 +11,7 @@ from swapwarden.agent.host import inotify, watches
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, snapshot, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, lose_events, snapshot, state, until, watched
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 QUEUE = int(pathlib.Path("/proc/sys/fs/inotify/max_queued_events").read_text(encoding="ascii"))
@@ -19,7 +19,7 @@ QUEUE = int(pathlib.Path("/proc/sys/fs/inotify/max_queued_events").read_text(enc
 
 async def test_watches_and_descriptors_stay_flat(plain: Node) -> None:
     agent = plain.start()
-    watches = len(agent._watches._owners)
+    watches = watched(agent)
     files = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 there is nothing to wait for
     for number in range(40):
         pod = plain.tree.pod(number)
@@ -27,7 +27,7 @@ async def test_watches_and_descriptors_stay_flat(plain: Node) -> None:
         await until(lambda pod=pod: swap_max(pod) == "0")  # type: ignore[misc] # mypy sees no type for the default
         plain.tree.remove(pod)
     await until(lambda: not agent.inventory.pods)
-    assert len(agent._watches._owners) == watches
+    assert watched(agent) == watches
     assert len(os.listdir("/proc/self/fd")) == files  # noqa: PTH208 as above
     assert list(plain.journal.paths()) == []
 
@@ -39,7 +39,7 @@ async def test_lost_events_are_made_up_for(plain: Node) -> None:
     plain.tree.remove(gone)
     write(changed, "max")
     new = plain.tree.pod(3)
-    plain.lose_events()
+    lose_events(agent)
     compare(agent)
     assert [swap_max(changed), swap_max(new)] == ["0", "0"]
     assert len(agent.inventory.pods) == 2

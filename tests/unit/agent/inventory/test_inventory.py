@@ -11,7 +11,7 @@ from swapwarden.agent.host import inotify, values, watches
 from swapwarden.agent.reconcile import worklist
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, snapshot, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, lose_events, snapshot, state, unheard, until, watched
 from tests.unit.agent.cgroup_tree import swap_max
 
 
@@ -88,8 +88,7 @@ async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_l
     if level:
         plain.tree.group(path)
     plain.tree.pod(1)
-    with monkeypatch.context() as late:
-        late.setattr(agent._watches, "read", lambda: iter(()))
+    with unheard(agent):
         compare(agent)
     anew = plain.known(pod)
     assert anew.knob.inode != before
@@ -129,7 +128,7 @@ async def test_a_level_made_anew_unseen_is_watched_again(plain: Node) -> None:
     (plain.tree.root / "old").mkdir()
     plain.tree.level("burstable").rename(plain.tree.root / "old" / "level")
     plain.tree.group(plain.tree.level("burstable"))
-    plain.lose_events()
+    lose_events(agent)
     compare(agent)
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
@@ -143,7 +142,7 @@ async def test_containers_that_came_and_went_unseen_are_made_up_for(plain: Node)
     agent.apply(state({1: values.NO_LIMIT}, containers={1: wants}))
     plain.tree.remove(gone)
     new = plain.tree.container(pod, "new")
-    plain.lose_events()
+    lose_events(agent)
     compare(agent)
     assert list(plain.known(pod).containers) == [new.name]
     assert swap_max(new) == str(MIB)
@@ -153,19 +152,19 @@ async def test_watches_are_ended_by_hand(plain: Node) -> None:
     """On cgroupfs they never end by themselves; a directory that is moved away stands for one that is removed there."""
     agent = plain.start()
     agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
-    before = len(agent._watches._owners)
+    before = watched(agent)
     pod = plain.tree.pod(1)
     app = plain.tree.container(pod, "app")
     await until(lambda: swap_max(app) == str(MIB))
-    assert len(agent._watches._owners) == before + 4
+    assert watched(agent) == before + 4
     app.rename(plain.tree.root / "app")
     await until(lambda: plain.known(pod).containers == {})
-    assert len(agent._watches._owners) == before + 2
+    assert watched(agent) == before + 2
     pod.rename(plain.tree.root / "pod")
     await until(lambda: not agent.inventory.pods)
-    assert len(agent._watches._owners) == before
+    assert watched(agent) == before
     plain.tree.level("burstable").rename(plain.tree.root / "level")
-    await until(lambda: len(agent._watches._owners) == before - 1)
+    await until(lambda: watched(agent) == before - 1)
 
 
 async def test_the_tree_may_come_later_and_may_go(plain: Node) -> None:

@@ -10,7 +10,7 @@ from swapwarden.agent.host import cgroupfs, values
 from swapwarden.agent.reconcile import file_reconciler
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, reasons, snapshot, state, until
+from tests.unit.agent.agent_node import MIB, Node, compare, look_again, reasons, snapshot, state, until
 from tests.unit.agent.cgroup_tree import swap_max, uid, write
 
 
@@ -90,7 +90,7 @@ async def test_a_file_whose_cgroup_is_gone_is_not_tried_again(plain: Node) -> No
     agent.apply(state({1: 0}))
     knob = plain.known(pod).knob
     plain.tree.remove(pod)
-    agent._settler.settle(knob, 0.0)
+    look_again(agent, knob)
     assert (knob.retry, knob.failed) == (None, "")
 
 

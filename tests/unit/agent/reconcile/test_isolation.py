@@ -22,7 +22,23 @@ from swapwarden.agent.report import status
 from swapwarden.api import names
 from swapwarden.api import state as state_api
 
-from tests.unit.agent.agent_node import MIB, Node, built, compare, reasons, snapshot, state, until
+from tests.unit.agent.agent_node import (
+    MIB,
+    Node,
+    built,
+    causes_found,
+    compare,
+    find_causes,
+    hear,
+    is_idle,
+    look_again,
+    lose_events,
+    reasons,
+    settle,
+    snapshot,
+    state,
+    until,
+)
 from tests.unit.agent.cgroup_tree import container_id, swap_max, uid, write
 
 PODS = range(1, 7)
@@ -30,6 +46,7 @@ HOSTILE = 3
 FACTS = state_api.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
 WANTED = spec.ContainerSpec(MIB, cap=False)
 EVENT = inotify.Event(0, inotify.CONTENT, "")
+LOST = (None, inotify.Event(-1, inotify.Q_OVERFLOW, ""))
 
 
 class _Capabilities(ctypes.Structure):
@@ -117,7 +134,7 @@ async def test_a_container_that_closes_its_cgroup_stops_no_other(plain: Node, mo
         for number in PODS:
             if number != HOSTILE:
                 write(crowd.pods[number], "max")
-        plain.lose_events()
+        lose_events(agent)
         compare(agent)
         assert crowd.others() == {(str(2 * MIB), str(MIB))}
         status.publish(agent.inventory, agent.progress)
@@ -194,7 +211,7 @@ async def test_a_cause_that_cannot_be_found_hides_no_other(
     for pod in crowd.pods.values():
         write(pod, "max")
     agent.catch_up()
-    agent._attribution._settle()
+    find_causes(agent)
     await until(lambda: sum(bool(each.tally.causes) for each in agent.known) >= len(PODS) - 1)
     assert mistakes.count == 1
 
@@ -212,7 +229,7 @@ async def test_a_pods_folder_that_cannot_be_listed_keeps_no_pod_from_its_limit(p
         agent.apply(crowd.state(3 * MIB, generation=2))
         assert (uid(HOSTILE), "", "AccessDenied") in failures(agent), "it is known no better"
         write(crowd.pods[HOSTILE], "max")
-        plain.lose_events()
+        lose_events(agent)
         compare(agent)
         assert swap_max(crowd.pods[HOSTILE]) == str(3 * MIB)
 
@@ -448,13 +465,9 @@ async def test_an_exposure_that_no_event_told_of_counts_from_when_the_file_was_l
         write(app if number == 2 else pod, "max")
         plain.later += 3
         if how == "overflow":
-            plain.lose_events()
-            monkeypatch.setattr(
-                agent._watches, "read", lambda: iter([(None, inotify.Event(-1, inotify.Q_OVERFLOW, ""))])
-            )
-            agent.catch_up()
-            monkeypatch.undo()
-            await until(lambda: not agent._worklist)
+            lose_events(agent)
+            hear(agent, LOST)
+            await until(lambda: is_idle(agent))
         else:
             compare(agent)
         (exposed,) = [each for each in snapshot(agent).violations if each.reason == "Exposed"]
@@ -465,7 +478,7 @@ async def test_an_exposure_that_no_event_told_of_counts_from_when_the_file_was_l
 
 @pytest.mark.parametrize("how", ["event", "apply", "again"])
 async def test_an_exposure_whose_first_event_was_lost_counts_from_when_the_file_was_last_right(
-    plain: Node, monkeypatch: pytest.MonkeyPatch, how: str
+    plain: Node, how: str
 ) -> None:
     agent = plain.start(state({1: MIB}))
     pod = await plain.run(1, "app")
@@ -475,11 +488,8 @@ async def test_an_exposure_whose_first_event_was_lost_counts_from_when_the_file_
 
     def lose(*after: records.Knob) -> None:
         """Events are lost, and what comes after that is told."""
-        list(agent._watches.read())
-        told = [(None, inotify.Event(-1, inotify.Q_OVERFLOW, "")), *((each, EVENT) for each in after)]
-        with monkeypatch.context() as losing:
-            losing.setattr(agent._watches, "read", lambda: iter(told))
-            agent._take_in()
+        lose_events(agent)
+        hear(agent, LOST, *((each, EVENT) for each in after))
 
     def lasted() -> float:
         before, knob.pod.tally.milliseconds = knob.pod.tally.milliseconds, 0.0  # type: ignore[union-attr] # it has one
@@ -507,11 +517,10 @@ async def test_an_exposure_whose_first_event_was_lost_counts_from_when_the_file_
         elif how == "apply":
             agent.apply(state({1: MIB}, unknown=list(names.UnknownPod)[lost % 2 - 1], generation=2 + lost))
         else:
-            agent._again(knob)
+            look_again(agent, knob)
         assert swap_max(pod) == str(MIB)
         assert 7000 <= lasted() < 9000
-        while agent._worklist:
-            agent._work()
+        settle(agent)
     plain.later += 100
     write(pod, "max")
     agent.catch_up()
@@ -541,9 +550,7 @@ async def test_a_short_exposure_takes_no_time_from_a_longer_one_that_is_found_af
     assert 16_000 <= known.tally.milliseconds < 17_000
 
 
-async def test_an_event_that_came_before_others_were_lost_counts_from_then(
-    plain: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_event_that_came_before_others_were_lost_counts_from_then(plain: Node) -> None:
     agent = plain.start(state({1: MIB}))
     pod = await plain.run(1, "app")
     await until(lambda: swap_max(pod) == str(MIB))
@@ -551,10 +558,8 @@ async def test_an_event_that_came_before_others_were_lost_counts_from_then(
     knob = plain.known(pod).knob
     plain.later += 100
     write(pod, "max")
-    list(agent._watches.read())
-    told = [(knob, EVENT), (None, inotify.Event(-1, inotify.Q_OVERFLOW, "")), (knob, EVENT)]
-    monkeypatch.setattr(agent._watches, "read", lambda: iter(told))
-    agent._take_in()
+    lose_events(agent)
+    hear(agent, (knob, EVENT), LOST, (knob, EVENT))
     assert swap_max(pod) == str(MIB)
     assert plain.known(pod).tally.milliseconds < 5000
 
@@ -612,7 +617,7 @@ async def test_what_an_event_told_of_and_could_not_be_looked_at_counts_from_the_
     assert mistakes.count == isinstance(error, ZeroDivisionError)
     before = known.tally.milliseconds
     plain.later += 20
-    agent._again(known.knob)
+    look_again(agent, known.knob)
     assert swap_max(pod) == "0"
     assert 20_000 <= known.tally.milliseconds - before < 30_000
 
@@ -671,7 +676,7 @@ async def test_a_repair_does_not_wait_for_a_comparison_of_all(plain: Node, monke
     await until(lambda: len(left) == 1)
     assert left[0] > 100
     resyncs = reconciler.RESYNCS.value()
-    await until(lambda: not agent._worklist)
+    await until(lambda: is_idle(agent))
     assert reconciler.RESYNCS.value() == resyncs
 
 
@@ -693,7 +698,7 @@ async def test_a_level_that_cannot_be_looked_at_once_stops_no_comparison(
 
     monkeypatch.setattr(plain.cgroups, "inode", inode)
     write(made[0], "max")
-    plain.lose_events()
+    lose_events(agent)
     agent.resync()
     assert failed
     await until(lambda: swap_max(made[0]) == "0")
@@ -942,14 +947,14 @@ async def test_what_a_container_gives_a_cgroup_of_its_own_is_no_exposure(
         agent.catch_up()
         await asyncio.sleep(0)
     await until(lambda: swap_max(inner) == str(MIB))
-    await until(lambda: agent._attribution._timer is None)
+    await until(lambda: causes_found(agent))
     assert plain.known(inner.parent.parent).tally.count == 0
     assert snapshot(agent).violations == []
     assert condition(agent, "Drift") == ("False", "Quiet")
     assert attribution.REWRITES.value("container", names.Cause.OTHER_WRITER.value) == rewritten
     write(inner, "0")
     await until(lambda: swap_max(inner) == str(MIB))
-    await until(lambda: agent._attribution._timer is None)
+    await until(lambda: causes_found(agent))
     assert condition(agent, "Drift") == ("False", "Quiet"), "less is no news of the node's, either"
     # What it had while nothing held above it is one, wherever it is written.
     scope = inner.parent
@@ -1089,18 +1094,18 @@ async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
     agent.apply(state({1: 0}))
     knob = plain.known(pod).knob
     for _ in range(10):
-        agent._settler.settle(knob, 0.0)
+        look_again(agent, knob)
     monkeypatch.setattr(plain.cgroups, "set_limit", real)
     file = pod / "memory.swap.max"
     held = file.read_text()
     file.unlink()
-    agent._settler.settle(knob, 0.0)
+    look_again(agent, knob)
     assert knob.retry is not None
     wait = knob.retry.when() - asyncio.get_running_loop().time()
     assert wait <= file_reconciler.FILE_SECONDS[0] * 2, "the first look for a file is a moment away"
     file.write_text(held)
     monkeypatch.setattr(plain.cgroups, "set_limit", refuse)
-    agent._settler.settle(knob, 0.0)
+    look_again(agent, knob)
     assert knob.refused is not None
     assert knob.refused.failures > 10, "what is refused is tried ever less often"
 
@@ -1244,7 +1249,7 @@ class Overwritten:
         write(path, "max")
         since = self.now()
         if how == "lost":
-            list(agent._watches.read())
+            lose_events(agent)
             self.lost = True
         else:
             with self._patch.context() as broken:
@@ -1304,7 +1309,7 @@ async def test_no_exposure_is_told_shorter_than_it_was(plain: Node, monkeypatch:
         written.look()
         agent.catch_up()
         for knob in agent.inventory.knobs():
-            agent._again(knob)
+            look_again(agent, knob)
         compare(agent)
         for path, seconds in written.lasted.items():
             pod = written.pod_of[path]

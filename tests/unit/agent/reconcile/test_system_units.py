@@ -12,7 +12,7 @@ from swapwarden.agent.host import cgroupfs, faults
 from swapwarden.agent.reconcile import reconciler, trouble
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, snapshot, state, until
+from tests.unit.agent.agent_node import MIB, Node, all_writes_heard, compare, find_causes, snapshot, state, until
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 
@@ -138,12 +138,12 @@ async def test_a_value_that_systemd_holds_for_a_unit_is_no_other_writers(
         agent.apply(asking("system.slice"))
     write(units.system, value)
     await until(lambda: units.values[0] == "0")
-    agent._attribution._settle()
+    find_causes(agent)
     assert attribution.REWRITES.value("system", "UnitValue") == before + 1
     assert snapshot(agent).others == ""
     write(units.system, "4096")
     await until(lambda: units.values[0] == "0")
-    agent._attribution._settle()
+    find_causes(agent)
     assert snapshot(agent).others == "another writer gives a number of bytes to slices and services of the node"
 
 
@@ -282,7 +282,7 @@ async def test_a_slice_that_systemd_still_holds_at_0_is_named_until_it_is_reload
     agent = units.node.start(held_at_zero=installed)
     agent.apply(asking("system.slice", "kubelet.service"))
     if not born:  # systemd reads the file later
-        await until(lambda: agent._read_until == agent._settler.writes)
+        await until(lambda: all_writes_heard(agent))
         write(units.system, "0")
         write(units.kubelet, "0")
         await until(lambda: agent._units._is_covered(agent._units._units["system.slice"]))
@@ -301,7 +301,7 @@ async def test_a_slice_that_systemd_still_holds_at_0_is_named_until_it_is_reload
 async def test_a_file_that_systemd_has_not_read_leaves_nothing_to_reload(units: Units) -> None:
     agent = units.node.start(held_at_zero=lambda _: True)
     agent.apply(asking("system.slice"))
-    await until(lambda: agent._read_until == agent._settler.writes)
+    await until(lambda: all_writes_heard(agent))
     write(units.system, "max")
     await until(lambda: units.values[0] == "0")
     agent.apply(state())
