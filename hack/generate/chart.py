@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from swapwarden.api import names
-from swapwarden.policy import pod_annotations, quantity
+from swapwarden.api import names, quantity
+from swapwarden.policy import pod_annotations
 
 from hack.generate import crd, files
 from monitoring import alerts

@@ -6,6 +6,8 @@ from typing import Any
 
 from swapwarden.api import names
 
+from tests.contract.quantities import QUANTITIES
+
 QUANTITY = "must be a quantity without a sign, such as 512Mi"
 TOO_LONG = "Too long: may not be "
 """More, or longer: versions of the API server differ in what follows."""
@@ -143,9 +145,9 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
     ({"overrides": [{"podSelector": {}, "policy": "Disabled"}] * 33}, "spec.overrides", "at most 32 items"),
     *(
         ({"swap": {"systemReserved": text}}, "spec.swap.systemReserved", "percents from 0% to 100%")
-        for text in ("-1Gi", "lots", "1gi", "1Gi\n", "\u0661", "+1", "1e100", "0x1")
+        for text in ("-1Gi", "lots", *(text for text, is_one in QUANTITIES.items() if not is_one and len(text) <= 64))
     ),
-    ({"swap": {"systemReserved": "1" * 40}}, "spec.swap.systemReserved", (TOO_LONG, QUANTITY)),
+    ({"swap": {"systemReserved": "1" * 65}}, "spec.swap.systemReserved", (TOO_LONG, QUANTITY)),
     ({"swap": workload(maxPerPod="1GB")}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
     ({"swap": workload(maxPerPod=-1)}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
     (
@@ -211,6 +213,16 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
         for text in ("0", "0%", "101%", "1.5", "1Gi", "-1", "")
     ),
     ({"rollout": {"onSwapInUse": "hold"}}, "spec.rollout.onSwapInUse", f'{SUPPORTED}"Proceed", "Hold"'),
+    *(
+        ({"swap": workload(maxPerPod=text)}, "spec.swap.workloadControlled.maxPerPod", QUANTITY)
+        for text, is_one in QUANTITIES.items()
+        if not is_one and len(text) <= 64
+    ),
+    *(
+        (override(swapLimit=text), "spec.overrides[0].swapLimit", ("should match", QUANTITY))
+        for text, is_one in QUANTITIES.items()
+        if not is_one and len(text) <= 64
+    ),
 ]
 """A part of a spec, the field that is refused, and why: two reasons where the API server words it in its own way."""
 
@@ -254,4 +266,7 @@ ACCEPTED: list[dict[str, Any]] = [
     ),
     override(namespaceSelector={"matchLabels": {"team": "a"}}, swapLimit="1Gi"),
     *({"rollout": {"maxUnavailable": text}} for text in (1, "1", "999999", "1%", "100%")),
+    *({"swap": {"systemReserved": text}} for text, is_one in QUANTITIES.items() if is_one),
+    *({"swap": workload(maxPerPod=text)} for text, is_one in QUANTITIES.items() if is_one),
+    *(override(swapLimit=text) for text, is_one in QUANTITIES.items() if is_one),
 ]

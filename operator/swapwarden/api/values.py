@@ -7,15 +7,11 @@ from typing import Annotated
 
 import pydantic
 
-QUANTITY_PATTERN = r"(\d+[.]?\d*|[.]\d+)([KMGTPE]i|[kMGTPEm]|[eE][+-]?\d{1,2})?"
-"""Kubernetes quantities without a sign (k/k: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go).
-
-Short, because the API server's estimate of a rule grows with its text. For Python: re.ASCII."""
+from swapwarden.api import quantity
 
 QUANTITY_REFUSAL = "must be a quantity without a sign, such as 512Mi, 2G or 1073741824"
-QUANTITY_OR_PERCENT_PATTERN = QUANTITY_PATTERN + r"|(100|\d\d?)%"
+QUANTITY_OR_PERCENT_PATTERN = quantity.SYNTAX + r"|(100|\d\d?)%"
 QUANTITY_OR_PERCENT_REFUSAL = "must be a quantity without a sign, such as 512Mi or 2G, or percents from 0% to 100%"
-QUANTITY_LENGTH = 32
 LABEL_KEY_PATTERN = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
@@ -40,28 +36,26 @@ def _quantity(
 
     def checked(value: object) -> str:
         text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-        if len(text) > QUANTITY_LENGTH or not re.fullmatch(pattern, text, re.ASCII):
+        if len(text) > quantity.MAX_LENGTH or not re.fullmatch(pattern, text, re.ASCII):
             raise ValueError(refusal)
         return text
 
-    schema: dict[str, object] = {"x-kubernetes-int-or-string": True, "maxLength": QUANTITY_LENGTH}
+    schema: dict[str, object] = {"x-kubernetes-int-or-string": True, "maxLength": quantity.MAX_LENGTH}
     if listed:
         # Before Kubernetes 1.34 the estimate of a rule takes text that may be a number, too, for as long as a request
         # can be: in a list that is more than an API server allows.
         schema |= {"pattern": f"^({pattern})$", "minimum": least}
     else:
         # A rule instead of `pattern`, whose message would be the pattern.
-        rule = (
-            f"type(self) == int ? self >= {least} : size(self) <= {QUANTITY_LENGTH} && self.matches(r'^({pattern})$')"
-        )
+        rule = f"type(self) == int ? self >= {least} : self.matches(r'^({pattern})$')"
         schema["x-kubernetes-validations"] = [{"rule": rule, "message": refusal}]
     return pydantic.BeforeValidator(checked), pydantic.WithJsonSchema(schema)
 
 
-Quantity = Annotated[str, *_quantity(QUANTITY_PATTERN, QUANTITY_REFUSAL)]
+Quantity = Annotated[str, *_quantity(quantity.SYNTAX, QUANTITY_REFUSAL)]
 """Bytes as a Kubernetes quantity: 512Mi, 2G, 1073741824."""
 
-ListedQuantity = Annotated[str, *_quantity(QUANTITY_PATTERN, QUANTITY_REFUSAL, listed=True)]
+ListedQuantity = Annotated[str, *_quantity(quantity.SYNTAX, QUANTITY_REFUSAL, listed=True)]
 """The same, as one of many."""
 
 QuantityOrPercent = Annotated[str, *_quantity(QUANTITY_OR_PERCENT_PATTERN, QUANTITY_OR_PERCENT_REFUSAL)]

@@ -76,7 +76,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     key: str
     accepted: tuple[str, ...] = ()
-    """The values; none of them means a quantity, as in quantity.SYNTAX."""
+    """The values; none of them means a quantity, as in api.quantity."""
     per_container: bool = False
     """The key is a prefix; the name of a container follows."""
 

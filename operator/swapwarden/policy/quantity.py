@@ -1,8 +1,4 @@
-"""Kubernetes quantities (512Mi, 1.5G, 1e9) as whole numbers of bytes, in exact arithmetic.
-
-The grammar is that of k/k: staging/src/k8s.io/apimachinery/pkg/api/resource/quantity.go, without a sign: no amount here
-can be negative.
-"""
+"""Kubernetes quantities (512Mi, 1.5G, 1e9) as whole numbers of bytes, in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -12,18 +8,14 @@ import math
 import re
 from typing import Final
 
+from swapwarden.api.quantity import MAX_LENGTH, SYNTAX
+
 LARGEST: Final = 2**63 - 1
 """The largest quantity: the API server caps there, too."""
 
-MAX_LENGTH: Final = 64
-"""Texts beyond this are refused unread: even a nanobyte count of LARGEST is shorter."""
-
-SYNTAX: Final = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?[0-9]{1,3}))?"
-"""A whole quantity. The regular expressions of CEL (RE2) read it in the same way."""
-
 _SYNTAX: Final = re.compile(SYNTAX, re.ASCII)
 _NANO: Final = fractions.Fraction(1, 10**9)
-_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_DECIMAL: Final = {None: 0, "n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
@@ -39,13 +31,13 @@ def _rounded_up(text: str, unit: fractions.Fraction = fractions.Fraction(1)) -> 
     if match is None:
         shown = text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}..."
         raise QuantityError(f"{shown!r} is not a quantity: a number without a sign, with a unit such as Mi, Gi or M")
-    number, suffix, exponent = match.groups()
+    number, suffix = match.groups()
     whole, _, decimals = number.partition(".")
     value = fractions.Fraction(int(f"0{whole}{decimals}"), 10 ** len(decimals))
     if suffix in _BINARY:
         value *= 2 ** _BINARY[suffix]
     else:
-        power = _DECIMAL[suffix] if suffix else int(exponent or 0)
+        power = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
         scale: int = 10 ** abs(power)
         value = value * scale if power >= 0 else value / scale
     return math.ceil(value / unit)

@@ -5,7 +5,8 @@ import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swapwarden.api import names, profile, values
+from swapwarden.api import names, profile
+from swapwarden.api.quantity import MAX_LENGTH, SYNTAX
 from swapwarden.policy import quantity
 
 
@@ -41,11 +42,7 @@ def test_what_can_be_required_is_what_an_agent_tells() -> None:
     assert aliases == set(names.Requirement)
 
 
-@given(
-    st.from_regex(re.compile(values.QUANTITY_PATTERN, re.ASCII), fullmatch=True).filter(
-        lambda text: len(text) <= values.QUANTITY_LENGTH
-    )
-)
+@given(st.from_regex(re.compile(SYNTAX, re.ASCII), fullmatch=True).filter(lambda text: len(text) <= MAX_LENGTH))
 def test_a_quantity_that_is_let_in_is_understood(text: str) -> None:
     assert quantity.capped(text) >= 0
 

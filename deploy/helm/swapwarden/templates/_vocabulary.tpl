@@ -12,7 +12,7 @@
 ['swapwarden.dev/swap-policy', 'swapwarden.dev/policy-source', 'swapwarden.dev/swap-limit']
 {{- end -}}
 {{- define "swapwarden.cel.quantityPattern" -}}
-'^(([0-9]+(?:\\.[0-9]*)?|\\.[0-9]+)(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?[0-9]{1,3}))?)$'
+'^((\\d+[.]?\\d*|[.]\\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\\d{1,3})?)$'
 {{- end -}}
 {{- define "swapwarden.cel.nodeLabels" -}}
 ['feature.node.kubernetes.io/memory-swap', 'node.swapwarden.dev/swap', 'node.swapwarden.dev/swap-behavior', 'node.swapwarden.dev/swap-backing', 'node.swapwarden.dev/swap-encrypted', 'node.swapwarden.dev/swap-unmet', 'swapwarden.node-restriction.kubernetes.io/encrypted-swap']

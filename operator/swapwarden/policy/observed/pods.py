@@ -12,6 +12,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
+from swapwarden.api.quantity import MAX_LENGTH
 from swapwarden.policy import pod_annotations, quantity
 from swapwarden.policy.swap import phases, qos
 
@@ -21,7 +22,7 @@ CRITICAL_PRIORITY = 2_000_000_000
 CRITICAL_CLASSES = frozenset({"system-node-critical", "system-cluster-critical"})
 
 _POD_KEY = re.compile(state.POD_KEY)
-_MAX_WRITTEN = quantity.MAX_LENGTH + 1
+_MAX_WRITTEN = MAX_LENGTH + 1
 """Characters of a text that are kept: what is longer is no policy and no quantity, and stays none when it is cut."""
 
 _MAX_SHARED = 1024
