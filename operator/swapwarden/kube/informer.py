@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from swapwarden.kube import backoff, client, decoding, errors, paging, watch
+from swapwarden.kube import backoff, decoding, errors, paging, reads, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Informer(Generic[W, R]):
 
     def __init__(
         self,
-        api: client.Client,
+        api: reads.Reader,
         path: str,
         *,
         wire: type[W],

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from swapwarden.kube import client, decoding, errors
+from swapwarden.kube import decoding, errors, transport
 
 PAGE_SIZE: Final = 500
 """Objects in one page: kubectl's own number."""
@@ -19,7 +19,7 @@ _TOO_DEEP: Final = "exceeded max depth"
 
 
 class Get(Protocol):
-    """Asks for a page, or for one object; raises what client.Client.get raises."""
+    """Asks for a page, or for one object; raises what reads.Reader.get raises."""
 
     def __call__(self, path: str, /, *, params: Mapping[str, str], accept: str) -> Awaitable[bytes]: ...
 
@@ -67,7 +67,7 @@ async def read(
     while True:
         page = {"limit": str(limit), **query}
         try:
-            body = await get(path, params=page, accept=client.JSON)
+            body = await get(path, params=page, accept=transport.JSON)
         except errors.TooLarge:
             if limit == 1:
                 raise
@@ -85,7 +85,7 @@ async def read(
             return Listed(metadata.resource_version, frozenset(alone))
         # The token says where to go on, and nothing of how many objects.
         query["continue"] = metadata.next
-        if len(body) < client.MAX_BODY_BYTES // 4:
+        if len(body) < transport.MAX_BODY_BYTES // 4:
             limit = min(size, limit * 2)
 
 
@@ -109,7 +109,7 @@ async def _by_itself(get: Get, path: str, page: Mapping[str, str], alone: set[st
         one = decoding.identity(row.object)
         alone.add(one.name)
         try:
-            items.append(await get(_path(path, one), params={}, accept=client.JSON))
+            items.append(await get(_path(path, one), params={}, accept=transport.JSON))
         except errors.ApiError as error:
             if error.status != 404:  # it went in between
                 raise

@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from swapwarden.kube import backoff, client, decoding, errors
+from swapwarden.kube import backoff, decoding, errors, reads, transport
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ cacheWatcher.process in apiserver's storage/cacher, the same from 1.30 to 1.37).
 SILENCE_SECONDS = 15.0
 """How much longer than it should last a watch may stay silent before it counts as dead."""
 
-MAX_LINE_BYTES = client.MAX_BODY_BYTES
+MAX_LINE_BYTES = transport.MAX_BODY_BYTES
 
 
 class Expired(Exception):  # noqa: N818 the name says what is the matter
@@ -54,7 +54,7 @@ _LINES = decoding.Decoder(_Line)
 
 
 async def watch(
-    api: client.Client,
+    api: reads.Reader,
     path: str,
     *,
     resource_version: str,

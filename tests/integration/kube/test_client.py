@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 import pytest
-from swapwarden.kube import client, config, errors
+from swapwarden.kube import client, config, errors, transport
 
 from testbed.controlplane import pki
 from testbed.controlplane.servers import ControlPlane
@@ -49,7 +49,7 @@ async def test_many_at_once(api: client.Client, maps: ConfigMaps, proxy: Proxy) 
         for at in range(100):
             tasks.create_task(api.post(maps.path, body({"metadata": {"name": f"c{at}"}, "data": {"v": "x" * 1000}})))
     assert len(json.loads(await api.get(maps.path))["items"]) == 100
-    assert proxy.connections <= client.MAX_CONNECTIONS
+    assert proxy.connections <= transport.MAX_CONNECTIONS
 
 
 async def test_connections_that_were_cut_are_replaced(api: client.Client, maps: ConfigMaps, proxy: Proxy) -> None:
@@ -123,7 +123,7 @@ async def test_a_token_that_was_revoked_and_replaced(
     file = tmp_path / "token"
     file.write_text(own.token(maps.namespace, "default", pod="bound"))
     async with with_token(own, file) as api:
-        assert api._config.token() == file.read_text()
+        assert api._transport._config.token() == file.read_text()
         assert own.request("DELETE", f"{pods}/bound?gracePeriodSeconds=0")[0] == 200
         assert await refused(who(api)) == (401, "Unauthorized")
         file.with_name("new").write_text(own.token(maps.namespace, "default"))

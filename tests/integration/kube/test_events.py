@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from swapwarden.kube import client, config, events
+from swapwarden.kube import client, config, events, transport
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
@@ -127,12 +127,12 @@ async def test_events_outlive_a_short_outage(
 ) -> None:
     monkeypatch.setattr(events, "TRIES", 1000)
     proxy.refusing = True
-    failed = client.REQUESTS.value("POST", "unreachable")
+    failed = transport.REQUESTS.value("POST", "unreachable")
     for _ in range(3):
         recorder.post(events.Notice(pod.regarding, "Warning", "R", "meanwhile"))
         recorder.post(events.Notice(pod.regarding, "Warning", "R", "later"))
     async with asyncio.timeout(20):
-        while client.REQUESTS.value("POST", "unreachable") < failed + 3:  # noqa: ASYNC110 a counter tells nobody
+        while transport.REQUESTS.value("POST", "unreachable") < failed + 3:  # noqa: ASYNC110 a counter tells nobody
             await asyncio.sleep(0.01)
     proxy.refusing = False
     await pod.until(meanwhile=3, later=3)

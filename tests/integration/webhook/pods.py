@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from swapwarden.kube import client, config, errors
+from swapwarden.kube import client, config, errors, transport
 
 from testbed.controlplane.servers import ControlPlane
 
@@ -80,7 +80,7 @@ async def many(
 
         async def worker() -> None:
             for number, (method, where, body) in waiting:
-                kind = client.MERGE_PATCH if method == "PATCH" else client.JSON
+                kind = client.MERGE_PATCH if method == "PATCH" else transport.JSON
                 sent = json.dumps(body).encode()
                 try:
                     answer = await api.request(method, where, params=params, body=sent, content_type=kind)

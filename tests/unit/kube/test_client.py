@@ -8,7 +8,7 @@ import socket
 import time
 
 import pytest
-from swapwarden.kube import client, config, errors
+from swapwarden.kube import client, config, errors, transport
 
 from tests.unit.kube.scripted import CUT, END, HANG, RESET, STREAM, Scripted, chunk, failure, head, plain, reply, until
 
@@ -107,7 +107,7 @@ async def test_what_nobody_asked_for_is_no_answer(server: Scripted, api: client.
     server.answer(plain(b"2"))
     assert await api.get("/x") == b"1"
     later.set()
-    await until(lambda: api._idle[0]._reader.unread)
+    await until(lambda: api._transport._idle[0]._reader.unread)
     assert await api.get("/x") == b"2"
 
 
@@ -116,7 +116,7 @@ async def test_idle_connections_grow_old(server: Scripted, api: client.Client, m
         server.answer(plain(b"1"))
     await api.get("/x")
     now = time.monotonic()
-    monkeypatch.setattr("swapwarden.kube.client.time.monotonic", lambda: now + client.IDLE_SECONDS + 1)
+    monkeypatch.setattr("swapwarden.kube.transport.time.monotonic", lambda: now + transport.IDLE_SECONDS + 1)
     await api.get("/x")
     assert server.connections == 2
 
@@ -272,7 +272,7 @@ async def test_an_answer_may_come_in_any_pieces(server: Scripted, api: client.Cl
 
 
 async def test_bodies_are_bounded(server: Scripted, api: client.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swapwarden.kube.client.MAX_BODY_BYTES", 1024 * 1024)
+    monkeypatch.setattr("swapwarden.kube.transport.MAX_BODY_BYTES", 1024 * 1024)
     server.answer(plain(bytes(1024 * 1024)))
     server.answer(plain(bytes(1024 * 1024 + 1)))
     assert len(await api.get("/x")) == 1024 * 1024
@@ -282,7 +282,7 @@ async def test_bodies_are_bounded(server: Scripted, api: client.Client, monkeypa
 
 def test_the_largest_object_fits() -> None:
     """What etcd's client sends at most (2 MiB), all of it characters that Go escapes, and what stands around it."""
-    assert 2 * 1024 * 1024 * len(r"\u003c") + 1024 * 1024 < client.MAX_BODY_BYTES
+    assert 2 * 1024 * 1024 * len(r"\u003c") + 1024 * 1024 < transport.MAX_BODY_BYTES
 
 
 @pytest.mark.parametrize("levels", [1_100, 9_995, 100_000])
@@ -353,7 +353,7 @@ async def test_nobody_listens(api: client.Client) -> None:
 
 async def test_connecting_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener whose queue is full takes no more connections, and says nothing."""
-    monkeypatch.setattr("swapwarden.kube.client.CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr("swapwarden.kube.transport.CONNECT_SECONDS", 0.05)
     with socket.socket() as full, socket.socket() as first:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -558,7 +558,7 @@ async def test_a_refused_stream_keeps_its_connection(server: Scripted, api: clie
 async def test_requests_are_counted(server: Scripted, api: client.Client) -> None:
     def counted() -> list[float]:
         labels = [("GET", "200"), ("GET", "404"), ("GET", "timeout"), ("GET", "unreachable"), ("WATCH", "unreachable")]
-        return [client.REQUESTS.value(*label) for label in labels]
+        return [transport.REQUESTS.value(*label) for label in labels]
 
     before = counted()
     server.answer(plain(b"1"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.kube import client, decoding, errors, paging
+from swapwarden.kube import client, decoding, errors, paging, transport
 
 
 class Collection:
@@ -17,13 +17,13 @@ class Collection:
         self.taken: list[int] = []
 
     async def get(self, path: str, /, *, params: Mapping[str, str], accept: str) -> bytes:
-        assert (path, accept) == ("/things", client.JSON)
+        assert (path, accept) == ("/things", transport.JSON)
         query = params
         begin, limit = int(query.get("continue", "0")), int(query["limit"])
         assert query["labelSelector"] == "a=b"
         self.asked.append((begin, limit))
         end = min(begin + limit, len(self.sizes))
-        if sum(self.sizes[begin:end]) > client.MAX_BODY_BYTES:
+        if sum(self.sizes[begin:end]) > transport.MAX_BODY_BYTES:
             raise errors.TooLarge("too large")
         body = {"items": self.sizes[begin:end], "following": str(end) if end < len(self.sizes) else ""}
         return msgspec.json.encode(body).ljust(sum(self.sizes[begin:end]))

@@ -23,7 +23,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.writers import profile_status
-from swapwarden.kube import backoff, client, config, decoding, errors, informer, paging
+from swapwarden.kube import backoff, client, config, decoding, errors, informer, paging, transport
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -208,10 +208,10 @@ def _settings() -> kopf.OperatorSettings:
     settings.persistence.finalizer = f"{names.GROUP}/unused"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)
-    settings.networking.request_timeout = client.REQUEST_SECONDS
-    settings.networking.connect_timeout = client.CONNECT_SECONDS
+    settings.networking.request_timeout = transport.REQUEST_SECONDS
+    settings.networking.connect_timeout = transport.CONNECT_SECONDS
     settings.watching.server_timeout = 300
-    settings.watching.connect_timeout = client.CONNECT_SECONDS
+    settings.watching.connect_timeout = transport.CONNECT_SECONDS
     return settings
 
 

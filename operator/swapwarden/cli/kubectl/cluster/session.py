@@ -17,7 +17,7 @@ import swapwarden
 from swapwarden.api import names
 from swapwarden.cli.kubectl import loading
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.kube import client, config, decoding, errors, paging
+from swapwarden.kube import client, config, decoding, errors, paging, transport
 
 T = TypeVar("T")
 Renew = Callable[[], Awaitable[client.Client]]
@@ -85,7 +85,7 @@ class Session:
         self._held: list[str] | None = None
         """What is noted, while that is to be told later."""
         # Not left to the client: the time in which a request waits for its turn there counts as its own.
-        self._free = asyncio.Semaphore(client.MAX_CONNECTIONS)
+        self._free = asyncio.Semaphore(transport.MAX_CONNECTIONS)
         self._ahead: dict[str, asyncio.Future[bytes]] = {}
         self.own_namespace = target.namespace or namespace
         """The one that the user named, or else the context's."""
@@ -128,7 +128,7 @@ class Session:
         path: str,
         params: Mapping[str, str] | None = None,
         seconds: float | None = None,
-        accept: str = client.JSON,
+        accept: str = transport.JSON,
     ) -> bytes:
         """GET; the answer as it came. CommandError where there is none."""
         patience = min(seconds or self._seconds, self._seconds)
