@@ -40,7 +40,8 @@ from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.controller.watches import profiles as profile_watch
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
-from swapwarden.kube import backoff, client, config, errors, events, informer, lease
+from swapwarden.kube import backoff, client, config, errors, events, informer
+from swapwarden.kube.election import election, elector
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.telemetry import build, exposition, logs, metrics, server
@@ -253,7 +254,7 @@ class Controller:
         self._writes = throttle.Throttle(arguments.writes_per_second, asyncio.get_running_loop().time)
         self._queue = workqueue.WorkQueue("nodes", hold=self._writes.wait)
         self._label_grace = arguments.label_removal_delay
-        self._leadership: lease.Leadership | None = None
+        self._leadership: elector.Leadership | None = None
         self._led: Term | None = None
         self._ended: Term | None = None
         self._known = cluster.Cluster(
@@ -320,7 +321,7 @@ class Controller:
         )
         loop = asyncio.get_running_loop()
         duration = arguments.lease_duration
-        self._elector = lease.Elector(
+        self._elector = elector.Elector(
             cfg,
             namespace=arguments.namespace,
             name=LEASE,
@@ -427,11 +428,11 @@ class Controller:
             async with asyncio.timeout(seconds):
                 await (waiting[0] if waiting else asyncio.Event()).wait()
 
-    def _elected(self, leadership: lease.Leadership) -> None:
+    def _elected(self, leadership: elector.Leadership) -> None:
         self._leadership = leadership
         self._assume()
 
-    def _deposed(self, leadership: lease.Leadership, reason: str) -> None:
+    def _deposed(self, leadership: elector.Leadership, reason: str) -> None:
         if self._leadership is not leadership:
             return
         self._leadership = None
@@ -458,7 +459,7 @@ class Controller:
         if self._led is not None and self._led.leadership is leadership:
             return
         transitions, largest = leadership.transitions, self._known.largest_epoch()
-        if transitions < largest <= lease.MOST_TRANSITIONS:
+        if transitions < largest <= election.MAX_TRANSITIONS:
             # A Lease that was deleted counts from 0 again. What the term is must stand in it before anything is written
             # in that term: the next leader may see nothing else of it, and would take the same.
             self._elector.count_from(largest)

@@ -63,4 +63,4 @@ class Client(reads.Reader):
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
     ) -> bytes:
         """Send one request; return the body of the answer. Errors are those of Transport.answer."""
-        return await self._transport.answer(Call(method, path, params, body, content_type), timeout)
+        return await self.transport.answer(Call(method, path, params, body, content_type), timeout)

@@ -14,17 +14,17 @@ class Reader:
     """An API server as seen by one identity. Use it as an async context manager, within one event loop."""
 
     def __init__(self, cfg: config.Config, *, user_agent: str, max_connections: int = MAX_CONNECTIONS) -> None:
-        self._transport = transport.Transport(cfg, user_agent, max_connections)
+        self.transport = transport.Transport(cfg, user_agent, max_connections)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._transport.close()
+        await self.transport.close()
 
     def server_time(self) -> float | None:
         """Return the API server's own time; see Transport.server_time."""
-        return self._transport.server_time()
+        return self.transport.server_time()
 
     async def get(
         self,
@@ -35,7 +35,7 @@ class Reader:
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
     ) -> bytes:
         """GET; return the body, in the form that `accept` chooses. Errors are those of Transport.answer."""
-        return await self._transport.answer(Call("GET", path, params, accept=accept), timeout)
+        return await self.transport.answer(Call("GET", path, params, accept=accept), timeout)
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -46,5 +46,5 @@ class Reader:
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the wait for the answer's head
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """GET an answer that comes in pieces; see Transport.pieces."""
-        async with self._transport.pieces(Call("GET", path, params), timeout) as pieces:
+        async with self.transport.pieces(Call("GET", path, params), timeout) as pieces:
             yield pieces

@@ -12,7 +12,7 @@ import sys
 
 from swapwarden import __main__ as program
 from swapwarden.controller.certificates import manager
-from swapwarden.kube import lease
+from swapwarden.kube.election import elector
 
 SLEPT, WALL = "slept", "wall"
 """CLOCK_BOOTTIME, which runs on while the machine sleeps, and the time of day."""
@@ -30,14 +30,14 @@ def main(folder: pathlib.Path, arguments: list[str]) -> int:
         path = folder / clock
         return float(path.read_text(encoding="utf-8")) if path.exists() else 0.0
 
-    boottime = lease._boottime
-    lease._boottime = lambda: boottime() + ahead(SLEPT)
+    boottime = elector.boottime
+    elector.boottime = lambda: boottime() + ahead(SLEPT)
 
     def stamp() -> str:
         shown = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ahead(WALL))
         return shown.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
-    lease._stamp = stamp
+    elector.stamp = stamp
     manager._now = lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ahead(WALL))
     return program.main(arguments)
 

@@ -15,7 +15,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
-from swapwarden.kube import config, lease
+from swapwarden.kube import config
+from swapwarden.kube.election import elector
 
 from testbed.base.process import Process
 
@@ -48,7 +49,7 @@ def reigns(said: Iterable[Sample]) -> Iterator[tuple[float, float]]:
 def main(argv: list[str]) -> None:
     kubeconfig, namespace, name, identity = argv[:4]
     lease_duration, renew_deadline, retry_period = map(float, argv[4:])
-    elector = lease.Elector(
+    made = elector.Elector(
         config.from_kubeconfig(pathlib.Path(kubeconfig)),
         namespace=namespace,
         name=name,
@@ -62,13 +63,13 @@ def main(argv: list[str]) -> None:
     # No threading.Event: its lock may be taken where the signal comes.
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
-    elector.start()
+    made.start()
     while not ended:
         time.sleep(0.005)
         before = now()
-        leads = elector.is_leading()
+        leads = made.is_leading()
         print(f"{before:.6f} {leads:d} {now():.6f}", flush=True)  # noqa: T201 that is its purpose
-    elector.stop()
+    made.stop()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from swapwarden.kube import config, lease
+from swapwarden.kube import config
+from swapwarden.kube.election import election, elector
 
 from testbed.base.process import Process
 from testbed.controlplane.servers import ControlPlane
@@ -35,7 +36,7 @@ class Instance:
     def __init__(self, cfg: config.Config, namespace: str, name: str, identity: str) -> None:
         self.identity = identity
         self.told: queue.Queue[tuple[str, int | str, float]] = queue.Queue()
-        self.elector = lease.Elector(
+        self.elector = elector.Elector(
             cfg,
             namespace=namespace,
             name=name,
@@ -191,13 +192,13 @@ def test_a_leader_that_is_killed_is_replaced_when_its_lease_expires(site: Site, 
     first = site.process("first")
     eventually(lambda: any(sample.leads for sample in elector_process.samples(first)), "the first one leads")
     second = site.instance("second")
-    eventually(lambda: lease.TRANSITIONS.value() == 0 and second.elector._claim.holder == "first", "it is seen")
+    eventually(lambda: elector.TRANSITIONS.value() == 0 and second.elector.holder == "first", "it is seen")
     first.kill()
     killed = now()
     what, transitions, at = second.next()
     assert (what, transitions) == ("started", 1)
     # The last renewal was at most one period before, and seen at most one (longest) period after it was made.
-    assert DURATION - RETRY - SOON < at - killed < DURATION + RETRY * lease.SPREAD[1] + SOON
+    assert DURATION - RETRY - SOON < at - killed < DURATION + RETRY * election.JITTER[1] + SOON
     [*_, (_, last)] = elector_process.reigns(elector_process.samples(first))
     assert at - last > DURATION - RETRY - SOON
 
@@ -243,7 +244,7 @@ def test_a_process_that_ends_hands_over(site: Site, eventually: Eventually) -> N
     first = site.process("first")
     eventually(lambda: any(sample.leads for sample in elector_process.samples(first)), "the first one leads")
     second = site.instance("second")
-    eventually(lambda: second.elector._claim.holder == "first", "it is seen")
+    eventually(lambda: second.elector.holder == "first", "it is seen")
     assert first.stop() == 0
     ended = now()
     what, transitions, at = second.next()
@@ -260,7 +261,7 @@ def test_a_deleted_lease_changes_nothing(site: Site, eventually: Eventually) -> 
     assert first.next()[:2] == ("started", 7)
     others = [site.instance(name) for name in ("second", "third")]
     for other in others:
-        eventually(lambda other=other: other.elector._claim.holder == "first", "it is seen")
+        eventually(lambda other=other: other.elector.holder == "first", "it is seen")
     with Watcher(site) as watcher:
         before = site.spec()
         assert site.control_plane.request("DELETE", site.path)[0] == 200
@@ -278,13 +279,13 @@ def test_a_deleted_lease_changes_nothing(site: Site, eventually: Eventually) -> 
 def test_a_lease_that_others_write_to_is_kept(site: Site, eventually: Eventually) -> None:
     first = site.instance("first")
     first.next()
-    conflicts = lease.RENEWALS.value("conflict")
+    conflicts = elector.RENEWALS.value("conflict")
     numbers = itertools.count()
 
     def edited() -> bool:
         patch = {"metadata": {"labels": {"edited": str(next(numbers))}}}
         assert site.control_plane.request("PATCH", site.path, patch)[0] == 200
-        return lease.RENEWALS.value("conflict") >= conflicts + 5
+        return elector.RENEWALS.value("conflict") >= conflicts + 5
 
     eventually(edited, "conflicts")
     assert first.leads()
@@ -317,7 +318,7 @@ def test_who_steps_down_leaves_the_lead_to_others(site: Site, eventually: Eventu
     first = site.instance("first")
     first.next()
     second = site.instance("second")
-    eventually(lambda: second.elector._claim.holder == "first", "it is seen")
+    eventually(lambda: second.elector.holder == "first", "it is seen")
     with Watcher(site) as watcher:
         first.elector.step_down("someone else writes")
         assert not first.leads()
@@ -329,7 +330,7 @@ def test_who_steps_down_leaves_the_lead_to_others(site: Site, eventually: Eventu
 
 @pytest.mark.parametrize("how", ["stopped", "frozen"])
 def test_without_the_api_server_the_end_comes_in_time(site: Site, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "RELEASE_SECONDS", 0.5)
+    monkeypatch.setattr(elector, "RELEASE_SECONDS", 0.5)
     first = site.instance("first")
     assert first.next()[:2] == ("started", 0)
     control_plane = site.control_plane
@@ -346,7 +347,7 @@ def test_without_the_api_server_the_end_comes_in_time(site: Site, how: str, monk
         assert not first.leads()
         end = now()
         first.elector.stop()
-        assert now() - end < lease.STOP_SECONDS
+        assert now() - end < elector.STOP_SECONDS
         assert not first.elector.alive()
     finally:
         if how == "stopped":
@@ -402,7 +403,7 @@ def test_the_controllers_own_rights_are_enough(
         one.elector.stop()
     assert installed.get(path)["spec"].get("holderIdentity", "") == ""
     assert [
-        record.levelname for record in caplog.records if record.name == lease.__name__ and record.levelno > 20
+        record.levelname for record in caplog.records if record.name == elector.__name__ and record.levelno > 20
     ] == []
 
 
@@ -411,9 +412,9 @@ def test_without_rights_the_log_says_which(
 ) -> None:
     token = site.control_plane.token(site.namespace, "default")
     cfg = config.from_kubeconfig(site.control_plane.kubeconfig_for(token, "default"))
-    failures = lease.RENEWALS.value("failed")
+    failures = elector.RENEWALS.value("failed")
     one = site.instance("one", cfg)
-    eventually(lambda: lease.RENEWALS.value("failed") > failures + 2, "tries")
+    eventually(lambda: elector.RENEWALS.value("failed") > failures + 2, "tries")
     assert not one.leads()
     assert f"cannot get the Lease {site.namespace}/leader: " in caplog.text
     assert "the right to get leases in coordination.k8s.io" in caplog.text

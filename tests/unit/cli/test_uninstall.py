@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from swapwarden.api import names
 from swapwarden.cli import uninstall
-from swapwarden.kube import client
+from swapwarden.kube import client, transport
 from swapwarden.policy.observed import nodes
 
 from tests.unit.kube.scripted import Scripted, failure, page, plain, reply
@@ -253,7 +253,7 @@ async def test_objects_that_cannot_be_decoded_are_left_out_with_one_word_each(
 async def test_a_list_that_is_too_large_is_read_in_smaller_pages(
     api: client.Client, server: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "MAX_BODY_BYTES", 100_000)
+    monkeypatch.setattr(transport, "MAX_BODY_BYTES", 100_000)
     large = {**node("one"), "x": "x" * 90_000}
     server.answer(page([large, large], 5))
     server.answer(page([large], 5, "more"))

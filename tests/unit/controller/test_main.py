@@ -18,7 +18,8 @@ from swapwarden.controller import main, supervise, term
 from swapwarden.controller.inventory import states
 from swapwarden.controller.term import Deposed
 from swapwarden.controller.writers import states as state_writer
-from swapwarden.kube import client, config, lease
+from swapwarden.kube import client, config
+from swapwarden.kube.election import election, elector
 from swapwarden.policy import plan
 from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import exposition, logs
@@ -189,12 +190,12 @@ class Bench:
         if self.led is None:
             self.led = Led()
         self.led.transitions = transitions
-        self.controller._elected(cast("lease.Leadership", self.led))
+        self.controller._elected(cast("elector.Leadership", self.led))
 
     def deposed(self) -> None:
         assert self.led is not None
         self.led.seconds = 0.0
-        self.controller._deposed(cast("lease.Leadership", self.led), "the Lease went to other")
+        self.controller._deposed(cast("elector.Leadership", self.led), "the Lease went to other")
         self.led = None
 
     def node_comes(self, name: str = "node-1", **fields: Any) -> None:
@@ -359,7 +360,7 @@ async def test_what_was_queued_in_an_earlier_leadership_writes_nothing_in_the_ne
     assert bench.server.requests == []
     late, bench.led = bench.led, None
     bench.elected(transitions=6)
-    bench.controller._deposed(cast("lease.Leadership", late), "the Lease went to other")
+    bench.controller._deposed(cast("elector.Leadership", late), "the Lease went to other")
     assert main.LEADER.value() == 1, "it is about the leadership before"
     bench.server.answer(accepted(1))
     assert epoch((await bench.writes(1))[0]) == 7
@@ -682,7 +683,7 @@ async def test_profiles_go_from_the_store_into_plans(bench: Bench) -> None:
 
 async def test_the_lease_is_competed_for_as_other_controllers_do(api: client.Client, server: Scripted) -> None:
     controller = main.Controller(config.Config(server=server.url), api, parse())
-    assert controller._elector._claim._timing == lease.Timing(15.0, 10.0, 2.0), "client-go's defaults"
+    assert controller._elector._election.timing == election.Timing(15.0, 10.0, 2.0), "client-go's defaults"
 
 
 async def test_namespaces_are_followed_when_a_profile_asks_for_them(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.kube import client, config, informer, paging, watch
+from swapwarden.kube import client, config, informer, paging, transport, watch
 
 from tests.unit.kube.scripted import (
     CUT,
@@ -532,7 +532,7 @@ async def test_an_object_that_is_too_deep_is_left_out_alone(
 async def test_a_page_that_is_too_large_is_read_in_smaller_ones(
     server: Scripted, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "MAX_BODY_BYTES", 200_000)
+    monkeypatch.setattr(transport, "MAX_BODY_BYTES", 200_000)
     server.answer(page([configmap("a", 1, "x" * 150_000), configmap("b", 2, "y" * 150_000)], 9))
     server.answer(page([configmap("a", 1, "x" * 150_000)], 9, "more"))
     server.answer(page([configmap("b", 2, "y" * 150_000)], 9))

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.kube import client, decoding, errors, paging, transport
+from swapwarden.kube import decoding, errors, paging, transport
 
 
 class Collection:
@@ -79,7 +79,7 @@ class Deep:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(transport, "MAX_BODY_BYTES", 1000)
 
 
 async def test_pages_of_the_size_that_was_asked_for() -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from swapwarden.controller import throttle
 from swapwarden.controller.term import Term, TermOver
-from swapwarden.kube import client, errors
+from swapwarden.kube import client, errors, transport
 from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics
 
@@ -41,7 +41,7 @@ class Writes:
 
     async def create(self, kind: str, path: str, body: object, **params: str) -> bytes:
         """POST an object to its collection; the answer."""
-        return await self._send(kind, "POST", path, body, content_type=client.JSON, params=params)
+        return await self._send(kind, "POST", path, body, content_type=transport.JSON, params=params)
 
     async def merge_patch(self, kind: str, path: str, body: object, **params: str) -> bytes:
         """Send a JSON merge patch (RFC 7386)."""

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from swapwarden.cli.kubectl import flags, main
 from swapwarden.cli.kubectl.cluster import session
-from swapwarden.kube import client
+from swapwarden.kube import transport
 
 
 class Server:
@@ -292,7 +292,7 @@ def test_objects_that_are_nested_deeply_hide_no_other(
 def test_lists_that_are_too_large_are_asked_for_in_smaller_pages(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "MAX_BODY_BYTES", 100_000)
+    monkeypatch.setattr(transport, "MAX_BODY_BYTES", 100_000)
     server.body = b'{"items":["%s"]}' % (b"x" * 200_000)
     target = session.Target(server.kubeconfig(tmp_path))
     with pytest.raises(session.ApiUnreachableError, match="the answer is larger than"):

@@ -1,0 +1,317 @@
+"""The decisions of a leader election over a coordination.k8s.io/v1 Lease: no clock, no API server.
+
+The Lease is read and written as client-go's tools/leaderelection does, so that it looks as people expect. Where the two
+differ, this one is more careful:
+
+- A leader counts its time on CLOCK_BOOTTIME, which runs on while the machine sleeps, and from before it sent the
+  renewal; client-go counts from after the answer.
+- A Lease in our name that this process did not write belongs to another holder until it expires: to a container before
+  a restart, or to another instance that was given the same name.
+- When the Lease is deleted, the holder makes it again. Others wait for a whole duration first: there may be a holder
+  whom they have not seen. An instance that has just started and never saw a Lease makes it at once, or each
+  installation would begin with a wait. Then, and where a Lease is deleted twice within seconds, two may lead until the
+  first one's next renewal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+MARGIN: Final = 0.05
+"""Share of the renew deadline by which a leader stops before its time is over, so that it has reported it by then."""
+JITTER: Final = (0.8, 1.2)
+"""What the retry period of those who do not lead is multiplied by, at random."""
+
+MAX_TRANSITIONS: Final = 2**31 - 1
+"""That a Lease can count."""
+
+_NEVER: Final = float("-inf")
+
+
+class Spec(msgspec.Struct, frozen=True, rename="camel"):
+    """A Lease's spec. Times are texts: they are compared with nothing but themselves."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A Lease as the API server gave it."""
+
+    metadata: dict[str, Any]
+    spec: Spec = Spec()
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """All in seconds; ValueError where they do not fit together."""
+
+    lease_duration: float
+    """How long others wait for a holder that is silent."""
+    renew_deadline: float
+    """How long a holder leads without a renewal. What it has sent until then has the rest of the duration to arrive."""
+    retry_period: float
+    """Between two renewals, and between two looks at another's Lease."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would let two lead, or one lose its Lease at the first hitch."""
+        if not 0 < self.retry_period < self.renew_deadline < self.lease_duration:
+            raise ValueError(
+                "of a Lease, the retry period must be above 0 and below the renew deadline, and that below the lease"
+                f" duration; they are {self.retry_period:g} s, {self.renew_deadline:g} s and {self.lease_duration:g} s"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class LeaseTerm:
+    """One time of leading. The time of acquisition tells it from all others of the same holder."""
+
+    acquire_time: str
+    transitions: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sleep:
+    """Nothing is to be done before this time."""
+
+    until: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """Read the Lease; then observe(), or failed()."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Write:
+    """Write the Lease for `term`; then renewed(), or failed()."""
+
+    term: LeaseTerm
+    over: Lease | None
+    """What the Lease must still be; None where there must be none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """Lead no more; then stepped_down()."""
+
+    reason: str
+
+
+class Observation:
+    """What an instance knows of the Lease from its last look."""
+
+    def __init__(self, duration: float) -> None:
+        """`duration` in seconds, for a Lease that names none."""
+        self._default = duration
+        self.lease: Lease | None = None
+        """As it was last seen, also where it is gone."""
+        self.exists = False
+        self.changed_at = _NEVER
+        self.deletion_grace_until = _NEVER
+        """A Lease was deleted: until then there may be a holder who was never seen."""
+
+    @property
+    def holder(self) -> str:
+        """Who held the Lease when it was last seen; empty for nobody."""
+        return (self.lease.spec.holder_identity or "") if self.lease else ""
+
+    @property
+    def transitions(self) -> int:
+        """Those of the Lease when it was last seen."""
+        return (self.lease.spec.lease_transitions or 0) if self.lease else 0
+
+    @property
+    def duration(self) -> float:
+        """How long a silent holder is waited for, in seconds."""
+        return (self.lease.spec.lease_duration_seconds if self.lease else 0) or self._default
+
+    def update(self, lease: Lease | None, now: float) -> None:
+        """Take in the Lease as it is; None where there is none."""
+        before = self.lease if self.exists else None
+        if before and (lease is None or lease.metadata.get("uid") != before.metadata.get("uid")):
+            self.deletion_grace_until = now + max(self.duration, self._default)
+        if lease is not None:
+            if before is None or lease.spec != before.spec:
+                self.changed_at = now
+            self.lease = lease
+        self.exists = lease is not None
+
+
+class Election:
+    """What one instance does about the Lease.
+
+    All times are seconds on one clock of this machine that never stands still nor goes back.
+    """
+
+    def __init__(self, identity: str, timing: Timing, jitter: Callable[[], float]) -> None:
+        """`jitter` gives the factors that keep instances from coming all at the same moment."""
+        self._identity = identity
+        self.timing: Final = timing
+        self._jitter = jitter
+        self.leading = False
+        self.candidate = True
+        """Whether it takes a Lease that is free. One that only looks has waited for its holder all the same."""
+        self.valid_until = _NEVER
+        """This instance leads before this time."""
+        self._term: LeaseTerm | None = None
+        # The term that a write on its way may begin or prolong. A term that was stopped is not prolonged any more.
+        self._open: LeaseTerm | None = None
+        self.observed: Final = Observation(timing.lease_duration)
+        self._fresh = False
+        self._due = _NEVER
+        # Until when one that is no candidate waits with its next look.
+        self._watching = _NEVER
+
+    @property
+    def tried(self) -> bool:
+        """Whether this process ever tried to take the Lease."""
+        return self._term is not None
+
+    @property
+    def deadline(self) -> float:
+        """When this instance stops to lead unless it renews the Lease."""
+        return self.valid_until - MARGIN * self.timing.renew_deadline
+
+    def is_mine(self, lease: Lease) -> bool:
+        """Whether this process wrote it."""
+        return (
+            self._term is not None
+            and lease.spec.holder_identity == self._identity
+            and lease.spec.acquire_time == self._term.acquire_time
+        )
+
+    def free_at(self) -> float:
+        """From when on this instance may take the Lease."""
+        seen, grace = self.observed, self.observed.deletion_grace_until
+        if seen.lease is None:
+            return _NEVER
+        if not seen.exists or not seen.holder or self.is_mine(seen.lease):
+            return grace
+        return max(grace, seen.changed_at + seen.duration)
+
+    def step(self, now: float, stamp: str) -> Step:
+        """What to do now. `stamp` is the wall clock's time, for people to read."""
+        if self.leading and (reason := self._lost(now)):
+            return Stop(reason)
+        if now < self._due:
+            return self._sleep()
+        if not self._fresh:
+            return Look()
+        if not self.leading:
+            if not self.candidate or now < self.free_at():
+                self._due = self._watching = now + self._pause()
+                if self.candidate:
+                    self._due = min(self.free_at(), self._due)
+                return self._sleep()
+            seen = self.observed.lease
+            ours = seen is None or self.is_mine(seen)
+            self._term = LeaseTerm(stamp, self.observed.transitions + (0 if ours else 1))
+        if self._term is None:
+            raise AssertionError("a leader has a term")
+        self._open = self._term
+        return Write(self._term, self.observed.lease if self.observed.exists else None)
+
+    def _sleep(self) -> Sleep:
+        if self.leading:
+            return Sleep(min(self._due, self.deadline))
+        self._fresh = False
+        return Sleep(self._due)
+
+    def _lost(self, now: float) -> str:
+        if now >= self.deadline:
+            return f"the Lease was not renewed for {self.timing.renew_deadline:g} s"
+        seen = self.observed
+        if self._fresh and seen.exists and seen.lease and not self.is_mine(seen.lease):
+            return f"the Lease went to {seen.holder or 'nobody'}"
+        return ""
+
+    def _pause(self) -> float:
+        return self.timing.retry_period * self._jitter()
+
+    def observe(self, lease: Lease | None, now: float) -> None:
+        """Take in the Lease as it is; None where there is none. `now` is after the answer came."""
+        self.observed.update(lease, now)
+        self._fresh = True
+
+    def renewed(self, write: Write, lease: Lease, sent: float, now: float) -> bool:
+        """The Lease was written, by a request sent after `sent`; whether this instance leads from now on."""
+        self.observe(lease, now)
+        if write.term is not self._open:
+            self._fresh = False
+            return False
+        valid_until = sent + self.timing.renew_deadline
+        self._due = sent + self.timing.retry_period
+        if not self.leading and now >= valid_until - MARGIN * self.timing.renew_deadline:
+            self._fresh = False
+            return False
+        self.valid_until = valid_until
+        began, self.leading = not self.leading, True
+        return began
+
+    def stand(self, now: float, *, candidate: bool) -> None:
+        """Take a Lease that is free, or leave it to others, from now on."""
+        # A wait for another reason stays: after a failure, or for others to come first.
+        if candidate and self._due == self._watching:
+            self._due = now
+        self.candidate = candidate
+
+    def failed(self, now: float, wait: float) -> None:
+        """A look or a write failed, or nobody knows; try again after `wait` seconds."""
+        self._fresh = False
+        # One who stepped down meanwhile waits for longer.
+        self._due = max(self._due, now + wait)
+
+    def count_from(self, transitions: int) -> None:
+        """While this instance leads: have the Lease count at least so many transitions from the next renewal on."""
+        if self.leading and self._term is not None and self._term.transitions < transitions:
+            self._term = dataclasses.replace(self._term, transitions=transitions)
+
+    def stepped_down(self, now: float, cooldown: float = 0.0) -> None:
+        """This instance does not lead any more; it competes again, but not within `cooldown` seconds."""
+        self.leading = False
+        self.valid_until = _NEVER
+        self._open = None
+        self._fresh = False
+        self._due = now + cooldown + self._pause()
+
+    def cooldown(self) -> float:
+        """For how many seconds one who steps down leaves the Lease to others: until it has expired for all of them."""
+        return self.timing.lease_duration + self.timing.retry_period
+
+    def timeout(self, now: float) -> float:
+        """How many seconds a request may take: a second try must be possible before the deadline."""
+        half = self.timing.renew_deadline / 2
+        return min(half, self.deadline - now) if self.leading else half
+
+    def spec(self, term: LeaseTerm, stamp: str) -> Spec:
+        """The spec to write for a term."""
+        return Spec(
+            holder_identity=self._identity,
+            lease_duration_seconds=math.ceil(self.timing.lease_duration),
+            acquire_time=term.acquire_time,
+            renew_time=stamp,
+            lease_transitions=term.transitions,
+        )
+
+
+Step = Sleep | Look | Write | Stop
+
+
+def released(lease: Lease, stamp: str) -> Spec:
+    """The spec of a Lease that nobody holds, as client-go leaves it."""
+    return Spec(
+        holder_identity="",
+        lease_duration_seconds=1,
+        acquire_time=stamp,
+        renew_time=stamp,
+        lease_transitions=lease.spec.lease_transitions,
+    )
