@@ -36,7 +36,7 @@ async def read(asked: session.Session, namespace: str) -> list[Served]:
     return [one for one in served if one is not None]
 
 
-async def _of(asked: session.Session, replica: agents.Agent) -> Served | None:
+async def _of(asked: session.Session, replica: agents.AgentPod) -> Served | None:
     try:
         for sample in await agents.metrics(asked, replica, {EXPIRY}):
             return Served(replica.namespace, replica.name, sample.value)

@@ -57,7 +57,7 @@ class WireAgent(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-class Agent(msgspec.Struct, frozen=True):
+class AgentPod(msgspec.Struct, frozen=True):
     """An agent's pod."""
 
     node: str
@@ -67,11 +67,11 @@ class Agent(msgspec.Struct, frozen=True):
     ready: bool
 
 
-Found = Mapping[str, Agent]
+Found = Mapping[str, AgentPod]
 """Agents by node."""
 
 
-def choose(pods: Iterable[WireAgent]) -> dict[str, Agent]:
+def select_agents(pods: Iterable[WireAgent]) -> dict[str, AgentPod]:
     """The agent of each node, a Ready one first; all of one namespace: that of most, the usual one where it has any.
 
     Anybody who may create pods can give them the labels of agents; what those say must not be taken for the truth.
@@ -83,7 +83,7 @@ def choose(pods: Iterable[WireAgent]) -> dict[str, Agent]:
     if not by_namespace:
         return {}
     chosen = max(by_namespace, key=lambda name: (name == NAMESPACE, len(by_namespace[name]), name))
-    found: dict[str, Agent] = {}
+    found: dict[str, AgentPod] = {}
     for pod in by_namespace[chosen]:
         agent = project(pod)
         if agent.node not in found or (agent.ready and not found[agent.node].ready):
@@ -91,11 +91,11 @@ def choose(pods: Iterable[WireAgent]) -> dict[str, Agent]:
     return found
 
 
-def project(pod: WireAgent) -> Agent:
+def project(pod: WireAgent) -> AgentPod:
     """Reduce a pod with metrics to what is needed to read them."""
     ports = [port for container in pod.spec.containers for port in container.ports if port.name == PORT_NAME]
     ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
-    return Agent(
+    return AgentPod(
         node=pod.spec.node_name,
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
@@ -107,7 +107,7 @@ def project(pod: WireAgent) -> Agent:
 async def find(asked: session.Session) -> tuple[Found | None, str]:
     """The agents by node, None where the user may not see them; and why not."""
     try:
-        return choose(await asked.collect("/api/v1/pods", WireAgent, selector=SELECTOR)), ""
+        return select_agents(await asked.collect("/api/v1/pods", WireAgent, selector=SELECTOR)), ""
     except session.ForbiddenError:
         pass
     try:
@@ -115,11 +115,11 @@ async def find(asked: session.Session) -> tuple[Found | None, str]:
     except session.ForbiddenError as error:
         return None, f"the agents cannot be seen: {error.message}"
     # Where there are none, they may be in another namespace.
-    found = choose(pods)
+    found = select_agents(pods)
     return (found, "") if found else (None, f"no agents are in {NAMESPACE}, and other namespaces may not be seen")
 
 
-async def metrics(asked: session.Session, pod: Agent, wanted: Collection[str]) -> list[samples.Sample]:
+async def metrics(asked: session.Session, pod: AgentPod, wanted: Collection[str]) -> list[samples.MetricSample]:
     """What the metrics of one pod say. session.CommandError where they cannot be read."""
     name = f"http:{session.quote(pod.name)}:{pod.port}"
     path = f"/api/v1/namespaces/{session.quote(pod.namespace)}/pods/{name}/proxy/metrics"
@@ -127,14 +127,14 @@ async def metrics(asked: session.Session, pod: Agent, wanted: Collection[str]) -
 
 
 async def scrape(
-    asked: session.Session, agents: Iterable[Agent], wanted: Collection[str]
-) -> tuple[dict[str, list[samples.Sample]], str]:
+    asked: session.Session, agents: Iterable[AgentPod], wanted: Collection[str]
+) -> tuple[dict[str, list[samples.MetricSample]], str]:
     """What the metrics of Ready agents say, by node, as far as they answer in time; and why others do not."""
     ready = [agent for agent in agents if agent.ready]
-    found: dict[str, list[samples.Sample]] = {}
+    found: dict[str, list[samples.MetricSample]] = {}
     failed: list[str] = []
 
-    async def one(agent: Agent) -> None:
+    async def one(agent: AgentPod) -> None:
         try:
             found[agent.node] = await metrics(asked, agent, wanted)
         except session.ForbiddenError:

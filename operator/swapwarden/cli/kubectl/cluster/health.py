@@ -1,4 +1,4 @@
-"""How things stand on a node, in one word, from its NodeSwapState and its agent. Pure."""
+"""The health of a node in one word, from its NodeSwapState and its agent. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from swapwarden.api.conditions import DIAGNOSTICS, AppliedReason, ConditionType
 from swapwarden.api.violations import ViolationReason
 
 
-class Standing(enum.StrEnum):
+class NodeHealth(enum.StrEnum):
     """The worst first."""
 
     DEGRADED = "Degraded"
@@ -48,39 +48,39 @@ class Standing(enum.StrEnum):
     """The user may not see it."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """A standing, and why, in a sentence; empty where there is nothing to say."""
+class HealthVerdict(msgspec.Struct, frozen=True):
+    """The health of a node, and why in a sentence; empty where there is nothing to say."""
 
-    standing: Standing
+    health: NodeHealth
     why: str = ""
 
 
 _NO: Final = state.Condition("", "", "")
 
 # Reasons of the condition Applied where it is not True, and Degraded says nothing.
-_UNAPPLIED: Final[dict[str, Standing]] = {
-    AppliedReason.INCOMPATIBLE: Standing.INCOMPATIBLE,
-    AppliedReason.NO_POD_TREE: Standing.PENDING,
-    ViolationReason.AWAITING_STATE: Standing.PENDING,
-    AppliedReason.RECONCILING: Standing.PENDING,
-    ViolationReason.WRITE_FAILED: Standing.DEGRADED,
-    ViolationReason.ACCESS_DENIED: Standing.DEGRADED,
-    ViolationReason.UNREADABLE: Standing.DEGRADED,
-    ViolationReason.INTERNAL_ERROR: Standing.DEGRADED,
-    AppliedReason.RESTORING: Standing.RESTORING,
-    ViolationReason.DRAINING: Standing.DRAINING,
-    ViolationReason.YIELDED: Standing.YIELDED,
+_UNAPPLIED: Final[dict[str, NodeHealth]] = {
+    AppliedReason.INCOMPATIBLE: NodeHealth.INCOMPATIBLE,
+    AppliedReason.NO_POD_TREE: NodeHealth.PENDING,
+    ViolationReason.AWAITING_STATE: NodeHealth.PENDING,
+    AppliedReason.RECONCILING: NodeHealth.PENDING,
+    ViolationReason.WRITE_FAILED: NodeHealth.DEGRADED,
+    ViolationReason.ACCESS_DENIED: NodeHealth.DEGRADED,
+    ViolationReason.UNREADABLE: NodeHealth.DEGRADED,
+    ViolationReason.INTERNAL_ERROR: NodeHealth.DEGRADED,
+    AppliedReason.RESTORING: NodeHealth.RESTORING,
+    ViolationReason.DRAINING: NodeHealth.DRAINING,
+    ViolationReason.YIELDED: NodeHealth.YIELDED,
 }
 _DONE: Final = {
-    names.Mode.ENFORCE: Standing.ENFORCED,
-    names.Mode.AUDIT: Standing.AUDIT,
-    names.Mode.RESTORE: Standing.RESTORED,
+    names.Mode.ENFORCE: NodeHealth.ENFORCED,
+    names.Mode.AUDIT: NodeHealth.AUDIT,
+    names.Mode.RESTORE: NodeHealth.RESTORED,
 }
 
 
-def decide(  # noqa: PLR0911 a table, one line per row
+def judge(  # noqa: PLR0911 a table, one line per row
     spec: state.StateSpec | None, status: state.StateStatus, *, has_agent: bool | None
-) -> Verdict:
+) -> HealthVerdict:
     """How things stand on a node with such a state; `has_agent`: an agent is Ready there, None where that is not known.
 
     That observedGeneration is behind says little: plans change with every pod. What counts is the profile's generation.
@@ -89,25 +89,29 @@ def decide(  # noqa: PLR0911 a table, one line per row
     applied, compatible = conditions.get(ConditionType.APPLIED, _NO), conditions.get(ConditionType.COMPATIBLE, _NO)
     degraded, met = conditions.get(ConditionType.DEGRADED, _NO), conditions.get(ConditionType.REQUIREMENTS_MET, _NO)
     if spec is None:
-        return Verdict(Standing.NO_STATE, "the controller has not planned this node; see whether it runs")
+        return HealthVerdict(NodeHealth.NO_STATE, "the controller has not planned this node; see whether it runs")
     if not status.conditions and has_agent:
-        return Verdict(Standing.PENDING, "its agent has not reported yet")
+        return HealthVerdict(NodeHealth.PENDING, "its agent has not reported yet")
     if not status.conditions:
-        return Verdict(Standing.NO_AGENT, "no agent has reported; see whether the DaemonSet's pods may run there")
+        return HealthVerdict(
+            NodeHealth.NO_AGENT, "no agent has reported; see whether the DaemonSet's pods may run there"
+        )
     if has_agent is False:
-        return Verdict(Standing.SILENT, "no Ready agent: what it set still holds, what others undo stays undone")
+        return HealthVerdict(
+            NodeHealth.SILENT, "no Ready agent: what it set still holds, what others undo stays undone"
+        )
     if compatible.status == "False":
-        return Verdict(Standing.INCOMPATIBLE, compatible.message)
+        return HealthVerdict(NodeHealth.INCOMPATIBLE, compatible.message)
     if degraded.status == "True":
-        return Verdict(Standing.DEGRADED, degraded.message)
+        return HealthVerdict(NodeHealth.DEGRADED, degraded.message)
     if status.profile != spec.profile:
-        return Verdict(Standing.PENDING, "its agent has not seen the newest plan yet")
+        return HealthVerdict(NodeHealth.PENDING, "its agent has not seen the newest plan yet")
     if applied.status != "True":
-        found = _UNAPPLIED.get(applied.reason, Standing.NOT_UNDERSTOOD)
-        return Verdict(found, applied.message or f"condition Applied is {applied.status or 'absent'}")
+        found = _UNAPPLIED.get(applied.reason, NodeHealth.NOT_UNDERSTOOD)
+        return HealthVerdict(found, applied.message or f"condition Applied is {applied.status or 'absent'}")
     if met.status == "False":
-        return Verdict(Standing.UNMET, met.message)
-    return Verdict(_DONE[spec.mode], _others(conditions))
+        return HealthVerdict(NodeHealth.UNMET, met.message)
+    return HealthVerdict(_DONE[spec.mode], _others(conditions))
 
 
 def _others(conditions: Mapping[str, state.Condition]) -> str:
@@ -118,14 +122,14 @@ def _others(conditions: Mapping[str, state.Condition]) -> str:
     return "; ".join(found)
 
 
-ORDER: Final = {standing: place for place, standing in enumerate(Standing)}
+ORDER: Final = {health: place for place, health in enumerate(NodeHealth)}
 STYLES: Final = {
-    Standing.ENFORCED: "green",
-    Standing.AUDIT: "cyan",
-    Standing.RESTORED: "cyan",
-    Standing.UNKNOWN: "",
-    **dict.fromkeys((Standing.DRAINING, Standing.PENDING, Standing.RESTORING, Standing.UNMET), "yellow"),
-    **dict.fromkeys((Standing.YIELDED, Standing.NO_STATE), "yellow"),
-    **dict.fromkeys((Standing.DEGRADED, Standing.SILENT, Standing.NO_AGENT), "bold red"),
-    **dict.fromkeys((Standing.INCOMPATIBLE, Standing.NOT_UNDERSTOOD), "bold red"),
+    NodeHealth.ENFORCED: "green",
+    NodeHealth.AUDIT: "cyan",
+    NodeHealth.RESTORED: "cyan",
+    NodeHealth.UNKNOWN: "",
+    **dict.fromkeys((NodeHealth.DRAINING, NodeHealth.PENDING, NodeHealth.RESTORING, NodeHealth.UNMET), "yellow"),
+    **dict.fromkeys((NodeHealth.YIELDED, NodeHealth.NO_STATE), "yellow"),
+    **dict.fromkeys((NodeHealth.DEGRADED, NodeHealth.SILENT, NodeHealth.NO_AGENT), "bold red"),
+    **dict.fromkeys((NodeHealth.INCOMPATIBLE, NodeHealth.NOT_UNDERSTOOD), "bold red"),
 }

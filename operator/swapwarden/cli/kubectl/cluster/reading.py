@@ -124,7 +124,7 @@ async def used(asked: session.Session, on: Collection[str]) -> dict[str, int] | 
     }
 
 
-def _is_pod(sample: samples.Sample) -> bool:
+def _is_pod(sample: samples.MetricSample) -> bool:
     return sample.name == USAGE and "pod_uid" in sample.labels and sample.value < 2**63
 
 

@@ -18,7 +18,7 @@ _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]{0,63})="((?:[^"\\]|\\.)*)",?
 _ESCAPES: Final = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
-class Sample(msgspec.Struct, frozen=True):
+class MetricSample(msgspec.Struct, frozen=True):
     """One line: a metric with its labels and its value, which may be infinite."""
 
     name: str
@@ -26,7 +26,7 @@ class Sample(msgspec.Struct, frozen=True):
     value: float
 
 
-def parse(body: bytes, wanted: Collection[str]) -> list[Sample]:
+def parse(body: bytes, wanted: Collection[str]) -> list[MetricSample]:
     """Samples of the metrics that are WANTED; lines that are not of the form are passed over, as are NaN and < 0.
 
     Label values with a closing brace are not understood, and of the metrics that are read here none can have one.
@@ -43,7 +43,7 @@ def parse(body: bytes, wanted: Collection[str]) -> list[Sample]:
         value = _number(match[3])
         if value >= 0:
             labels = {key: _unescaped(text) for key, text in _LABEL.findall(match[2] or "")}
-            found.append(Sample(match[1], labels, value))
+            found.append(MetricSample(match[1], labels, value))
     return found
 
 

@@ -122,7 +122,7 @@ class WireNodeMetrics(msgspec.Struct, frozen=True):
 class OfAgent:
     """What one agent says of its node's pods."""
 
-    def __init__(self, found: Iterable[samples.Sample]) -> None:
+    def __init__(self, found: Iterable[samples.MetricSample]) -> None:
         self._values: dict[tuple[str, str, str], float] = {}
         for sample in found:
             uid, container = sample.labels.get("pod_uid", ""), sample.labels.get("container_id", "")
@@ -148,7 +148,7 @@ class OfAgent:
 
 def of_pods(
     rows: Iterable[pods.PodRow],
-    scraped: Mapping[str, Iterable[samples.Sample]],
+    scraped: Mapping[str, Iterable[samples.MetricSample]],
     states: Mapping[str, state.StateSpec],
     measured: Mapping[tuple[str, str], WirePodMetrics],
 ) -> list[PodUse]:
@@ -290,7 +290,9 @@ def _of_namespace(name: str, uses: Sequence[PodUse]) -> NamespaceUse:
     )
 
 
-def of_node(name: str, found: Iterable[samples.Sample], total: int | None, measured: WireNodeMetrics | None) -> NodeUse:
+def of_node(
+    name: str, found: Iterable[samples.MetricSample], total: int | None, measured: WireNodeMetrics | None
+) -> NodeUse:
     """What is used of a node's swap, as its agent says, else metrics.k8s.io; `total` is what the Node says there is."""
     told = {sample.name: int(sample.value) for sample in found if sample.value < 2**63}
     used = told.get(NODE_USED)

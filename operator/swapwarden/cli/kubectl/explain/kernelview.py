@@ -56,11 +56,11 @@ class Kernel(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 _OF_NODE: Final = {
-    health.Standing.NO_STATE: Held.UNKNOWN,
-    health.Standing.NO_AGENT: Held.UNKNOWN,
-    health.Standing.INCOMPATIBLE: Held.NOT_WRITTEN,
-    health.Standing.RESTORING: Held.NOT_WRITTEN,
-    health.Standing.RESTORED: Held.NOT_WRITTEN,
+    health.NodeHealth.NO_STATE: Held.UNKNOWN,
+    health.NodeHealth.NO_AGENT: Held.UNKNOWN,
+    health.NodeHealth.INCOMPATIBLE: Held.NOT_WRITTEN,
+    health.NodeHealth.RESTORING: Held.NOT_WRITTEN,
+    health.NodeHealth.RESTORED: Held.NOT_WRITTEN,
 }
 """Standings of a node that say all there is to say of its pods."""
 _WRONG: Final[dict[str, tuple[Held, str]]] = {
@@ -79,11 +79,11 @@ _WRONG: Final[dict[str, tuple[Held, str]]] = {
 def look(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: bool | None) -> Kernel:
     """How the limit of a pod stands; `found` is the state of its node, None where there is none."""
     if found is None or found.spec is None:
-        return Kernel(Held.UNKNOWN, health.decide(None, state.StateStatus(), has_agent=has_agent).why)
+        return Kernel(Held.UNKNOWN, health.judge(None, state.StateStatus(), has_agent=has_agent).why)
     spec, status = found.spec, found.status
     own = [each for each in status.violations if each.pod == row.key]
     held, text = (
-        _of_node(health.decide(spec, status, has_agent=has_agent))
+        _of_node(health.judge(spec, status, has_agent=has_agent))
         or _of_pod(own)
         or _of_state(spec, status, row, behind=status.observed_generation < found.metadata.generation)
         or _unrepaired(has_agent)
@@ -103,9 +103,9 @@ def _is_true(condition: state.Condition | None) -> bool:
     return condition is not None and condition.status == "True"
 
 
-def _of_node(verdict: health.Verdict) -> tuple[Held, str] | None:
+def _of_node(verdict: health.HealthVerdict) -> tuple[Held, str] | None:
     """What holds for all pods of the node."""
-    held = _OF_NODE.get(verdict.standing)
+    held = _OF_NODE.get(verdict.health)
     return None if held is None else (held, verdict.why)
 
 

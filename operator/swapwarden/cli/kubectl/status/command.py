@@ -12,7 +12,7 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import agents, health, samples, session, usage
-from swapwarden.cli.kubectl.cluster.health import Standing
+from swapwarden.cli.kubectl.cluster.health import NodeHealth
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.policy.observed import nodes
 
@@ -21,7 +21,7 @@ class Row(msgspec.Struct, frozen=True, rename="camel"):
     """What is shown of a node. Sizes in bytes; None where something is not known."""
 
     name: str
-    standing: Standing = msgspec.field(name="state")
+    health: NodeHealth = msgspec.field(name="state")
     why: str = ""
     profile: str | None = None
     behavior: str | None = None
@@ -71,15 +71,15 @@ def row(node: nodes.WireNode, known: Known) -> Row:
     spec, status = (found.spec, found.status) if found else (None, state.StateStatus())
     name = node.metadata.name
     if known.states is None:
-        verdict = health.Verdict(Standing.UNKNOWN)
+        verdict = health.HealthVerdict(NodeHealth.UNKNOWN)
     else:
         has_agent = None if known.agents is None else name in known.agents and known.agents[name].ready
-        verdict = health.decide(spec, status, has_agent=has_agent)
+        verdict = health.judge(spec, status, has_agent=has_agent)
     swap = _swap_bytes(node, status.facts)
     devices = status.facts.devices if status.facts else []
     return Row(
         name=name,
-        standing=verdict.standing,
+        health=verdict.health,
         why=verdict.why,
         profile=spec.profile.name if spec else None,
         behavior=_behavior(node, spec, known.behaviors),
@@ -126,7 +126,7 @@ def _encrypted(node: nodes.WireNode, swap: int | None, devices: Sequence[state.S
     return label == "true" if label else None
 
 
-def used(scraped: Mapping[str, Iterable[samples.Sample]]) -> dict[str, int]:
+def used(scraped: Mapping[str, Iterable[samples.MetricSample]]) -> dict[str, int]:
     """Swap in use in bytes, by node, as the agents count it."""
     return {
         node: int(sample.value)
@@ -158,7 +158,7 @@ def _encrypted_text(shown: Row) -> str:
 
 COLUMNS: Final[tuple[tables.Column[Row], ...]] = (
     tables.Column("NAME", lambda shown: shown.name),
-    tables.Column("STATE", lambda shown: tables.Cell(shown.standing, health.STYLES[shown.standing])),
+    tables.Column("STATE", lambda shown: tables.Cell(shown.health, health.STYLES[shown.health])),
     tables.Column("PROFILE", lambda shown: _or(shown.profile)),
     tables.Column("BEHAVIOR", lambda shown: _or(shown.behavior)),
     tables.Column("GUARANTEE", lambda shown: _or(shown.guarantee)),
@@ -173,7 +173,7 @@ COLUMNS: Final[tuple[tables.Column[Row], ...]] = (
 )
 
 SORTS: Final[dict[str, Callable[[Row], Any]]] = {
-    "state": lambda shown: (health.ORDER[shown.standing], shown.name),
+    "state": lambda shown: (health.ORDER[shown.health], shown.name),
     "name": lambda shown: shown.name,
     "swap": lambda shown: (-(shown.swap_bytes or 0), shown.name),
     "used": lambda shown: (-(shown.used_bytes or 0), shown.name),

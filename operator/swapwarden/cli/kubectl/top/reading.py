@@ -85,7 +85,7 @@ async def nodes_of(asked: session.Session, chosen: Sequence[str], selector: str)
 
 async def _scrape(
     asked: session.Session, wanted: Collection[str], metrics: frozenset[str]
-) -> tuple[dict[str, list[samples.Sample]], str]:
+) -> tuple[dict[str, list[samples.MetricSample]], str]:
     """What the agents of these nodes report, by node; and why others do not."""
     running, unseen = await agents.find(asked)
     if running is None:

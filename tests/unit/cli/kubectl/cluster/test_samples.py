@@ -18,14 +18,14 @@ def test_what_a_registry_of_ours_writes_is_read() -> None:
     registry.add(metrics.Counter("other_total", "Help.", ())).inc()
     registry.add(metrics.Gauge("unwanted", "Help.", ())).set(7)
     assert samples.parse(registry.render().encode(), WANTED) == [
-        samples.Sample("used_bytes", {"pod_uid": "a"}, 5.0),
-        samples.Sample("used_bytes", {"pod_uid": 'b"\\\n'}, 1e18),
-        samples.Sample("other_total", {}, 1.0),
+        samples.MetricSample("used_bytes", {"pod_uid": "a"}, 5.0),
+        samples.MetricSample("used_bytes", {"pod_uid": 'b"\\\n'}, 1e18),
+        samples.MetricSample("other_total", {}, 1.0),
     ]
 
 
 def test_no_limit_is_infinite() -> None:
-    assert samples.parse(b"used_bytes +Inf\n", WANTED) == [samples.Sample("used_bytes", {}, math.inf)]
+    assert samples.parse(b"used_bytes +Inf\n", WANTED) == [samples.MetricSample("used_bytes", {}, math.inf)]
 
 
 def test_what_cannot_be_is_passed_over() -> None:

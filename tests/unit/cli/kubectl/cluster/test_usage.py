@@ -30,9 +30,9 @@ def pod(name: str, uid: str, namespace: str = "shop", node: str = "n", **ids: st
     return pods.project(msgspec.convert(body, pods.WirePod))
 
 
-def said(*values: tuple[str, float, str, str]) -> list[samples.Sample]:
+def said(*values: tuple[str, float, str, str]) -> list[samples.MetricSample]:
     return [
-        samples.Sample(name, {"pod_uid": uid} | ({"container_id": container} if container else {}), value)
+        samples.MetricSample(name, {"pod_uid": uid} | ({"container_id": container} if container else {}), value)
         for name, value, uid, container in values
     ]
 
@@ -158,7 +158,7 @@ def test_namespaces() -> None:
 
 def test_nodes() -> None:
     told = [
-        samples.Sample(name, {}, value)
+        samples.MetricSample(name, {}, value)
         for name, value in (
             (usage.NODE_TOTAL, 100.0),
             (usage.NODE_USED, 10.0),

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from swapwarden.api import state
 from swapwarden.cli.kubectl.cluster import agents, samples, usage
-from swapwarden.cli.kubectl.cluster.health import Standing
+from swapwarden.cli.kubectl.cluster.health import NodeHealth
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.status import command as nodes
 from swapwarden.policy.observed import nodes as policy
@@ -36,8 +36,8 @@ def reported(profile: str, swap: int, *devices: state.SwapDevice, **status: Any)
     )
 
 
-def agent(name: str) -> agents.Agent:
-    return agents.Agent(name, "swapwarden-system", f"agent-{name}", 8082, ready=True)
+def agent(name: str) -> agents.AgentPod:
+    return agents.AgentPod(name, "swapwarden-system", f"agent-{name}", 8082, ready=True)
 
 
 DISK = state.SwapDevice("/dev/nvme0n1p3", "partition", 4 * GIB, backing="nvme", encrypted=True)
@@ -97,7 +97,7 @@ def test_what_only_the_node_says_where_the_rest_may_not_be_seen() -> None:
     }
     assert nodes.row(node("a", labels, swap=GIB), nothing) == nodes.Row(
         "a",
-        Standing.UNKNOWN,
+        NodeHealth.UNKNOWN,
         behavior="LimitedSwap",
         swap_bytes=GIB,
         backing="file,nvme",
@@ -120,8 +120,8 @@ def test_the_built_in_profile_leaves_it_to_the_kubelet() -> None:
 
 def test_usage_by_node() -> None:
     found = {
-        "a": [samples.Sample(usage.NODE_USED, {}, 5.0), samples.Sample("other", {}, 7.0)],
-        "b": [samples.Sample(usage.NODE_USED, {}, float("inf"))],
+        "a": [samples.MetricSample(usage.NODE_USED, {}, 5.0), samples.MetricSample("other", {}, 7.0)],
+        "b": [samples.MetricSample(usage.NODE_USED, {}, float("inf"))],
         "c": [],
     }
     assert nodes.used(found) == {"a": 5}
