@@ -12,7 +12,6 @@ from testbed.controlplane import pki
 from testbed.product.webhook import Webhook
 from tests.integration.cli.conftest import RELEASE, Cluster, Plugin
 
-EXPIRY = "swapwarden_webhook_certificate_expiry_timestamp_seconds"
 REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1"
 
 
@@ -23,32 +22,6 @@ def admission(cluster: Cluster) -> set[tuple[str, str, str]]:
     about = {"NoAdmission", "WebhookCertificate", "WebhookNotReady", "FailurePolicy"}
     found = json.loads(done.stdout)["problems"]
     return {(one["check"], one["reason"], one["object"]) for one in found if one["check"] in about}
-
-
-def test_what_the_webhooks_replicas_serve(cluster: Cluster) -> None:
-    config = {"service": {"namespace": RELEASE, "name": "swapwarden-webhook"}}
-    entry = {"name": "pods.swapwarden.dev", "clientConfig": config, "sideEffects": "None"}
-    entry |= {"admissionReviewVersions": ["v1"], "objectSelector": {"matchLabels": {"test": "none-has-it"}}}
-    name, path = cluster.name("serving"), f"{REGISTRATIONS}/mutatingwebhookconfigurations"
-    cluster.control_plane.create(path, {"metadata": {"name": name}, "webhooks": [entry]})
-    labels = {"app.kubernetes.io/name": "swapwarden", "app.kubernetes.io/component": "webhook"}
-    cluster.node("any")
-    cluster.pod(cluster.name("webhook"), "any", "webhook", namespace=RELEASE, labels=labels)
-    here = f"pod/{RELEASE}/{cluster.name('webhook')}"
-    resources = ["pods", "mutatingwebhookconfigurations", "mutatingadmissionpolicies"]
-    rules = [{"apiGroups": ["*"], "resources": resources, "verbs": ["get", "list"]}]
-    asking = "check", "-o", "json", "--patience", "1s"
-    done = cluster.user(rules, everywhere=True)(*asking)
-    assert "certificates expire is not known (get on pods/proxy)" in done.stderr
-    resources.append("pods/proxy")
-    user = cluster.user(rules, everywhere=True)
-    done = user(*asking)
-    assert f"when the certificate of {here.replace('pod/', 'pod ')} expires is not known" in done.stderr
-    cluster.front.metrics[cluster.name("webhook")] = f"{EXPIRY} 1e9\n"
-    done = user(*asking)
-    assert "not known" not in done.stderr
-    assert (here, "Expired") in [(one["object"], one["reason"]) for one in json.loads(done.stdout)["problems"]]
-    cluster.control_plane.request("DELETE", f"{path}/{name}", None)
 
 
 def tried(plugin: Plugin, *arguments: str) -> tuple[list[tuple[str, str]], str]:

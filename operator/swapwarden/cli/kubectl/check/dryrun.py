@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from swapwarden.api import names
+from swapwarden.cli.kubectl.check import installation
 from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
-from swapwarden.cli.kubectl.cluster import registration, session
+from swapwarden.cli.kubectl.cluster import session
 from swapwarden.kube import decoding
 
 MANAGER: Final = "kubectl-swap"
@@ -93,7 +94,7 @@ def admitted(namespace: str, answer: bytes) -> Trial:
 def refused(namespace: str, message: str) -> Trial:
     """What it means that the pod would not have been created, by the API server's message."""
     failed = _FAILED.search(message)
-    if failed is None or not registration.is_ours(failed[1]):
+    if failed is None or not installation.is_ours(failed[1]):
         return Trial(untried=f"the pod of the dry run is refused before or after: {message}")
     if _TRUST.search(failed[2]):
         remedy = (

@@ -8,26 +8,26 @@ import dataclasses
 import datetime
 import ssl
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 import swapwarden
 from swapwarden.api import names
-from swapwarden.cli.kubectl.check import problems, serving
+from swapwarden.cli.kubectl.check import problems
 from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
-from swapwarden.cli.kubectl.cluster import registration, snapshot
+from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
 
 Json = dict[str, Any]
 
+_ENTRY: Final = "pods.swapwarden.dev"
+"""Name of the webhook's entry for pods with annotations of ours. The names of the others end with it, after a dot."""
+_OPTIONAL: Final = "warnings."
+"""How the name begins of the entry that only warns."""
 LEASE: Final = "swapwarden-controller"
 POLICIES: Final = ("pod-values", "pod-immutable", "binding-without-policy", "namespace-default")
 """How the names of the policies inside the API server end that every installation has."""
-_ORGANIZATION: Final = "swapwarden"
-"""In the subject of authorities that the controller makes."""
-_FAR: Final = 253402300799.0
-"""The end of the year 9999, the last that a certificate can name (RFC 5280, 4.1.2.5)."""
 SOON: Final = datetime.timedelta(days=14)
 """A certificate is renewed when a third of its 90 days is left; with so little left that did not work."""
 _LATE: Final = 3
@@ -124,8 +124,6 @@ class Installed:
     bindings: list[Binding] | None = None
     leases: list[Lease] | None = None
     """Those of the name LEASE."""
-    served: list[serving.Served] = dataclasses.field(default_factory=list)
-    """What replicas of the webhook serve, as far as they could be asked."""
     own_crds: list[Definition] = dataclasses.field(default_factory=list)
     """Those of this version."""
 
@@ -148,7 +146,6 @@ def judge(found: Installed, view: snapshot.View, now: datetime.datetime) -> Iter
         yield from _leader(found.leases, now)
     if found.webhooks is not None and found.mutating is not None:
         yield from _webhooks(found.webhooks, found.mutating, view, now)
-    yield from _served(found, now)
     if found.policies is not None and found.bindings is not None:
         yield from _policies(found.policies, found.bindings)
 
@@ -247,9 +244,7 @@ def _webhooks(
         bundles = {each.client_config.ca_bundle for each in entries}
         yield from (one for bundle in sorted(bundles) for one in _certificate(here, bundle, now))
         lenient = [
-            each.name
-            for each in entries
-            if each.failure_policy == "Ignore" and not each.name.startswith(registration.OPTIONAL)
+            each.name for each in entries if each.failure_policy == "Ignore" and not each.name.startswith(_OPTIONAL)
         ]
         if lenient:
             yield Problem(
@@ -279,8 +274,13 @@ def _sees_pods(view: snapshot.View) -> bool:
     return "pods" not in view.unread and not view.pods_of
 
 
+def is_ours(name: str) -> bool:
+    """Whether an entry of a webhook configuration is for our webhook, by its name."""
+    return name == _ENTRY or name.endswith(f".{_ENTRY}")
+
+
 def _entries(configuration: Webhook) -> list[_Entry]:
-    return [each for each in configuration.webhooks if registration.is_ours(each.name)]
+    return [each for each in configuration.webhooks if is_ours(each.name)]
 
 
 def _is_ours(one: Named) -> bool:
@@ -294,9 +294,8 @@ def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[Pro
         told = "has no caBundle: API servers do not trust the webhook, and new pods with a policy are refused"
         yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Untrusted", here, told, remedy)
         return
-    authorities = _authorities(bundle)
-    ends = [one.ends for one in authorities or ()]
-    if authorities is None:
+    ends = _ends(bundle)
+    if ends is None:
         told = "its caBundle holds no certificates"
         yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Untrusted", here, told, remedy)
     elif ends and max(ends) <= now:
@@ -307,14 +306,8 @@ def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[Pro
         yield Problem(Severity.WARNING, Check.WEBHOOK_CERTIFICATE, "ExpiresSoon", here, told, remedy)
 
 
-class _Authority(NamedTuple):
-    ends: datetime.datetime
-    ours: bool
-    """Whether the controller made it."""
-
-
-def _authorities(bundle: str) -> list[_Authority] | None:
-    """The authorities of a bundle (PEM in base64); None where it holds no certificates that are understood."""
+def _ends(bundle: str) -> list[datetime.datetime] | None:
+    """When the authorities of a bundle end (PEM in base64); None where it holds no certificates that are understood."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode("ascii"))
@@ -322,56 +315,10 @@ def _authorities(bundle: str) -> list[_Authority] | None:
         return None
     # Certificates that are no authorities are trusted, but not listed here.
     return [
-        _Authority(
-            datetime.datetime.fromtimestamp(ssl.cert_time_to_seconds(str(one["notAfter"])), datetime.UTC),
-            (("organizationName", _ORGANIZATION),) in one.get("subject", ()),
-        )
+        datetime.datetime.fromtimestamp(ssl.cert_time_to_seconds(str(one["notAfter"])), datetime.UTC)
         for one in context.get_ca_certs()
         if "notAfter" in one
     ]
-
-
-def webhook_namespaces(webhooks: Iterable[Webhook]) -> set[str]:
-    """Where the Services are that stand for our webhook."""
-    services = (entry.client_config.service for one in webhooks for entry in _entries(one))
-    return {service.namespace for service in services if service}
-
-
-def _served(found: Installed, now: datetime.datetime) -> Iterator[Problem]:
-    """Yield what is wrong with the certificates that replicas serve."""
-    bundles = {each.client_config.ca_bundle for one in found.webhooks or () for each in _entries(one)}
-    for one in found.served:
-        ends = datetime.datetime.fromtimestamp(min(one.expires, _FAR), datetime.UTC)
-        untrusted = any(_lacks(bundle, ends) for bundle in bundles)
-        if ends > now + SOON and not untrusted:
-            continue
-        severity, reason = Severity.ERROR, "Untrusted"
-        told = "serves a certificate of whose authority the caBundle of the webhook configuration has none"
-        if ends <= now:
-            reason, told = "Expired", f"serves a certificate that expired on {ends:%Y-%m-%d}"
-        elif not untrusted:
-            severity, reason = Severity.WARNING, "ExpiresSoon"
-            told = f"serves a certificate that expires on {ends:%Y-%m-%d}, and was not renewed"
-        if severity is Severity.ERROR:
-            told += ": new pods with a policy are refused"
-        yield Problem(
-            severity,
-            Check.WEBHOOK_CERTIFICATE,
-            reason,
-            f"pod/{one.namespace}/{one.pod}",
-            told,
-            "docs/runbooks/SwapwardenCertificateNearExpiry.md has how to look for the cause",
-        )
-
-
-def _lacks(bundle: str, ends: datetime.datetime) -> bool:
-    """Whether a bundle of the controller's has no authority for the certificate that ends then.
-
-    The controller gives each certificate an authority of its own, that ends with it (controller.pairs.issue). Of other
-    authorities nothing can be told by that.
-    """
-    found = _authorities(bundle) or []
-    return all(one.ours for one in found) and bool(found) and ends not in {one.ends for one in found}
 
 
 def _policies(policies: Iterable[Named], bindings: Iterable[Binding]) -> Iterator[Problem]:

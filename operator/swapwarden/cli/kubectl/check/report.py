@@ -14,7 +14,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli import documents, inputs
-from swapwarden.cli.kubectl.check import definitions, dryrun, installation, manifests, problems, serving
+from swapwarden.cli.kubectl.check import definitions, dryrun, installation, manifests, problems
 from swapwarden.cli.kubectl.check.problems import Problem, Severity
 from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot
 from swapwarden.cli.kubectl.output import tables
@@ -148,8 +148,6 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
         )
     )
     made.own_crds = msgspec.convert(definitions.own(), list[installation.Definition])
-    where = installation.webhook_namespaces(made.webhooks or ())
-    made.served = [one for each in where for one in await serving.read(asked, each)]
     return made
 
 

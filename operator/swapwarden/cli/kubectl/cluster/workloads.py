@@ -9,6 +9,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.api.conditions import ConditionType
 from swapwarden.policy.observed import pods
+from swapwarden.webhook import review
 
 POD_TEMPLATE_HASH: Final = "pod-template-hash"
 """A Deployment's ReplicaSets have it as label, and as the end of their names (k/k: pkg/controller/deployment)."""
@@ -89,9 +90,12 @@ class Volume(msgspec.Struct, frozen=True):
 
 
 class Spec(pods.WirePodSpec, frozen=True, rename="camel"):
-    """Spec of a pod, with its volumes."""
+    """Spec of a pod, with its volumes and what decides on its place."""
 
     volumes: list[Volume] = []  # noqa: RUF012 msgspec copies it, which ruff sees in direct subclasses only
+    node_selector: dict[str, str] | None = None
+    affinity: review.Affinity | None = None
+    tolerations: list[review.Toleration] | None = None
 
 
 class Condition(pods.WirePodCondition, frozen=True):

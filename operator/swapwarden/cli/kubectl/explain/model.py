@@ -14,8 +14,8 @@ import msgspec
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli import behaviors
-from swapwarden.cli.kubectl.cluster import admissionpolicies, registration, workloads
-from swapwarden.cli.kubectl.explain import kernelview, remedies, rules
+from swapwarden.cli.kubectl.cluster import workloads
+from swapwarden.cli.kubectl.explain import admission, kernelview, remedies, rules
 from swapwarden.cli.kubectl.explain.planned import Planned, own_limit
 from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
 from swapwarden.policy import plan, quantity
@@ -29,7 +29,6 @@ _Profile = compiled.Profile
 _ProfileRef = state.ProfileRef
 _State = state.NodeSwapState
 _PodRow = pods.PodRow
-_AdmissionPolicy = admissionpolicies.Policy
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -61,10 +60,6 @@ class Seen(msgspec.Struct, frozen=True):
     """Whether a Ready agent is on the node; None where that is not known."""
     used: Usage | None = None
     """None where nobody could be asked."""
-    registrations: tuple[registration.Registration, ...] = ()
-    """MutatingWebhookConfigurations; none where they may not be seen."""
-    policies: tuple[_AdmissionPolicy, ...] = ()
-    """Those that stand in for the webhook; none where there is one, or where they may not be seen."""
     unseen: tuple[str, ...] = ()
     """Kinds of what the user may not see, by plural."""
 
@@ -141,7 +136,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     node: str
     policy: Policy
     admission: str = ""
-    """Why admission passes by such a pod; empty where it is, where it would not matter, or if not known."""
+    """What the pod lacks of what admission gives; empty if nothing."""
     node_text: str = ""
     profile: Governing | None = None
     rules: list[Rule] = []
@@ -183,8 +178,7 @@ def explain(seen: Seen) -> Explanation:
         qos=row.qos,
         node=row.node,
         policy=policy_of(row),
-        admission=registration.missed(seen.registrations, pod, seen.namespace)
-        or admissionpolicies.missed(seen.policies, pod, seen.namespace),
+        admission=admission.missing(pod, _labels(seen)),
         node_text=_node_text(seen, row),
         profile=_governing(row, planned) if planned else None,
         rules=_rules(planned) if planned else [],
@@ -229,10 +223,14 @@ def _plan(seen: Seen, node: nodes.NodeRow, row: pods.PodRow) -> Planned:
         if older is not None:
             newest = f"{profile.name} generation {profile.generation}"
             profile, chosen = older, f"in force now; {newest} is next, when the rollout comes to the node"
-    labels: namespaces.Labels = {} if seen.namespace is None else {row.namespace: seen.namespace}
+    labels = _labels(seen)
     others = seen.others or ()
     trace = plan.trace_pod(profile, facts, row, others, labels)
     return Planned(seen.pod, row, profile, chosen, facts, reported is not None, trace, others, labels)
+
+
+def _labels(seen: Seen) -> namespaces.Labels:
+    return {} if seen.namespace is None else {seen.pod.metadata.namespace: seen.namespace}
 
 
 def _chosen(selection: compiled.Selection, known: Mapping[str, compiled.Profile], node: nodes.NodeRow) -> str:

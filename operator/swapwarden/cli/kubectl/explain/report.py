@@ -13,16 +13,14 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import (
-    admissionpolicies,
     agents,
     planning,
     reading,
-    registration,
     session,
     usage,
     workloads,
 )
-from swapwarden.cli.kubectl.explain import model, screen
+from swapwarden.cli.kubectl.explain import admission, model, screen
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy.observed import namespaces, nodes, pods
 
@@ -33,22 +31,21 @@ async def read(asked: session.Session, pod: workloads.Pod) -> model.Seen:
     """Read what there is to see of a pod, and of what decides on its swap."""
     unseen: list[str] = []
     on = session.quote(pod.spec.node_name)
-    node, bodies, found, webhooks = await asyncio.gather(
+    node, bodies, found = await asyncio.gather(
         _seen(unseen, "nodes", asked.get(f"{session.NODES}/{on}", nodes.WireNode) if on else _nothing()),
         _seen(unseen, names.PROFILE_PLURAL, reading.profiles(asked)),
         _seen(
             unseen, names.STATE_PLURAL, asked.get(f"{session.STATES}/{on}", state.NodeSwapState) if on else _nothing()
         ),
-        _seen(unseen, "mutatingwebhookconfigurations", asked.collect(session.WEBHOOKS, registration.Registration)),
     )
     known = planning.known_profiles(bodies or ())
     valid = known.valid
     labels, others = None, None
-    policies = () if webhooks is None or registration.is_there(webhooks) else await _policies(asked, unseen)
-    hidden = registration.needs_namespace(webhooks or (), pod) or admissionpolicies.needs_namespace(policies, pod)
-    if hidden or any(profile.needs_namespaces() for profile in valid.values()):
+    judged = any(profile.needs_namespaces() for profile in valid.values())
+    if judged or admission.default_matters(pod):
         path = f"/api/v1/namespaces/{session.quote(pod.metadata.namespace)}"
-        space = await _seen(unseen, "namespaces", asked.get(path, namespaces.WireNamespace))
+        # Whose rules do not need it misses nothing by not seeing it.
+        space = await _seen(unseen if judged else [], "namespaces", asked.get(path, namespaces.WireNamespace))
         labels = namespaces.project(space) if space else None
     if node and any(profile.overcommit_percent is not None for profile in valid.values()):
         neighbours = asked.collect("/api/v1/pods", pods.WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
@@ -69,8 +66,6 @@ async def read(asked: session.Session, pod: workloads.Pod) -> model.Seen:
         others=others,
         has_agent=agent,
         used=used,
-        registrations=tuple(webhooks or ()),
-        policies=policies,
         unseen=tuple(sorted(unseen)),
     )
 
@@ -88,24 +83,6 @@ async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
     except session.NotFoundError:
         pass
     return None
-
-
-async def _policies(asked: session.Session, unseen: list[str]) -> tuple[admissionpolicies.Policy, ...]:
-    """The policies that stand in for the webhook; those of which the bindings may not be seen are left out."""
-
-    async def listed(plural: str, kind: type[T]) -> list[T] | None:
-        path = f"{session.REGISTRATION}/{plural}"
-        return await _seen(unseen, plural, asked.collect(path, kind, selector=admissionpolicies.SELECTOR))
-
-    async def of(kind: str) -> tuple[admissionpolicies.Policy, ...]:
-        policies, bindings = await asyncio.gather(
-            listed(f"{kind}admissionpolicies", admissionpolicies.WirePolicy),
-            listed(f"{kind}admissionpolicybindings", admissionpolicies.WireBinding),
-        )
-        return () if policies is None or bindings is None else admissionpolicies.join(policies, bindings)
-
-    mutating, validating = await asyncio.gather(of("mutating"), of("validating"))
-    return mutating + validating
 
 
 async def _agent(asked: session.Session, pod: workloads.Pod) -> tuple[bool | None, model.Usage | None]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from swapwarden.cli.kubectl.check import definitions, installation, serving
+from swapwarden.cli.kubectl.check import definitions, installation
 from swapwarden.cli.kubectl.check.installation import Installed
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.controller.certificates import key_pairs
@@ -18,12 +18,10 @@ DAY = datetime.timedelta(days=1)
 OURS = {"app.kubernetes.io/name": "swapwarden"}
 
 
-def bundle(*days: float, organization: str = key_pairs.ORGANIZATION) -> str:
+def bundle(*days: float) -> str:
     """Authorities as the controller makes them, which end so many days from now."""
     host, begin = "swapwarden-webhook.swapwarden-system.svc", NOW - 90 * DAY
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_pairs, "ORGANIZATION", organization)
-        found = [key_pairs.issue(host, begin, (90 + each) * DAY)[1] for each in days]
+    found = [key_pairs.issue(host, begin, (90 + each) * DAY)[1] for each in days]
     return base64.b64encode(b"".join(found)).decode("ascii")
 
 
@@ -143,38 +141,6 @@ def test_a_certificate_that_is_not_trusted_for_long(ca: str, expected: str) -> N
     assert expected in text
 
 
-def served(days: float) -> list[serving.Served]:
-    return [serving.Served("swapwarden-system", "webhook-1", (NOW + days * DAY).timestamp())]
-
-
-@pytest.mark.parametrize(
-    ("days", "ca", "expected"),
-    [
-        (-1, GOOD, ("Expired", "expired on 2026-05-31: new pods with a policy are refused")),
-        (13, bundle(13, 60), ("ExpiresSoon", "expires on 2026-06-14, and was not renewed")),
-        (59, GOOD, ("Untrusted", "has none: new pods with a policy are refused")),
-    ],
-)
-def test_what_a_replica_serves(days: float, ca: str, expected: tuple[str, str]) -> None:
-    (problem,) = installation.judge(installed(webhooks=[webhook(ca)], served=served(days)), read(), NOW)
-    assert (problem.check, problem.object) == ("WebhookCertificate", "pod/swapwarden-system/webhook-1")
-    assert problem.reason == expected[0]
-    assert problem.message.endswith(expected[1])
-
-
-@pytest.mark.parametrize("ca", [GOOD, bundle(60, 80), bundle(70, organization="corporation")])
-def test_a_certificate_that_can_be_trusted(ca: str) -> None:
-    assert told(installed(webhooks=[webhook(ca)], served=served(60))) == []
-
-
-def test_where_the_webhook_is() -> None:
-    service = {"clientConfig": {"service": {"namespace": "elsewhere", "name": "w"}}, "name": "pods.swapwarden.dev"}
-    by_url = {"clientConfig": {"url": "https://10.0.0.1/pods"}, "name": "warnings.pods.swapwarden.dev"}
-    others = {"clientConfig": {"service": {"namespace": "shop", "name": "w"}}, "name": "pods.example.com"}
-    found = [{"metadata": {"name": "x"}, "webhooks": [service, by_url, others]}]
-    assert installation.webhook_namespaces(msgspec.convert(found, list[installation.Webhook])) == {"elsewhere"}
-
-
 def test_of_several_authorities_the_last_one_counts() -> None:
     both = base64.b64encode(base64.b64decode(bundle(3)) + b"\n" + base64.b64decode(GOOD)).decode("ascii")
     assert told(installed(webhooks=[webhook(both)])) == []
@@ -202,6 +168,12 @@ def test_policies_inside_the_api_server(missing: str) -> None:
     ((check, text),) = told(installed(bindings=[binding(name) for name in others]))
     assert check == "NoAdmission"
     assert "has no binding" in text
+
+
+def test_which_entries_of_webhook_configurations_are_ours() -> None:
+    ours = ["pods.swapwarden.dev", "warnings.pods.swapwarden.dev", "disabled.default.pods.swapwarden.dev"]
+    assert all(map(installation.is_ours, ours))
+    assert not any(map(installation.is_ours, ["others.example.org", "notpods.swapwarden.dev", "pods.example.com"]))
 
 
 def test_problems_can_be_told_as_json() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import datetime
 import pathlib
 
-import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.cluster import registration
 from swapwarden.cli.kubectl.explain import model, screen
 
 from tests.unit.cli.kubectl.explained import MI, container, planned, pod, profile, reported, seen
@@ -84,7 +82,7 @@ TO CHANGE IT
   no swap  the policy Disabled, for pods that are made from then on
            $ kubectl swap policy -n batch pod/report-6d5f8b7c9-x2x4q Disabled
 
-Not seen, for lack of rights: mutatingwebhookconfigurations, nodes, nodeswapprofiles, nodeswapstates
+Not seen, for lack of rights: nodes, nodeswapprofiles, nodeswapstates
 """
 
 REFUSED = """\
@@ -113,19 +111,14 @@ def test_a_share() -> None:
 
 
 def test_without_rights() -> None:
-    unseen = ("mutatingwebhookconfigurations", "nodes", "nodeswapprofiles", "nodeswapstates")
+    unseen = ("nodes", "nodeswapprofiles", "nodeswapstates")
     told = model.explain(model.Seen(pod(*REPORT), unseen=unseen))
     assert screen.text(told, NOW) == TENANT
 
 
-def test_a_pod_that_the_webhook_is_not_asked_about() -> None:
-    entry = registration.Entry("pods.swapwarden.dev", registration.Selector({"team": "shop"}))
-    found = msgspec.convert(
-        {"metadata": {"name": "swapwarden"}, "webhooks": [msgspec.to_builtins(entry)]}, registration.Registration
-    )
-    asking = pod(*REPORT, annotations={"swapwarden.dev/swap-limit": "1Gi"})
-    told = model.explain(seen(asking, profile(), registrations=(found,)))
-    assert "\nADMISSION  the webhook is not asked about pods like it: the objectSelector" in screen.text(told, NOW)
+def test_a_pod_that_lacks_what_admission_adds() -> None:
+    told = model.explain(seen(pod(*REPORT, annotations={"swapwarden.dev/swap-policy": "Avoid"}), profile()))
+    assert "\nADMISSION  its policy Avoid places it nowhere, as it lacks spec.affinity: " in screen.text(told, NOW)
 
 
 def test_in_ascii() -> None:
