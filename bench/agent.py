@@ -34,7 +34,7 @@ from urllib import parse
 
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.ledger import journal, originals
+from swapwarden.agent.ledger import journal, ledger
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.api import names
 from swapwarden.kube import config
@@ -148,7 +148,7 @@ async def reconcile(count: int) -> None:
         agent = reconciler.Enforcer(
             cgroups,
             journal.Journal(Path(folder, "journal.jsonl")),
-            originals.Originals(Path(folder)),
+            ledger.Ledger(Path(folder)),
             proc=Path("/proc"),
         )
         begun, used = time.perf_counter(), time.process_time()

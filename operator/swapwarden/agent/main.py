@@ -26,7 +26,7 @@ import swapwarden
 from swapwarden.agent.desired import problems, spec, state_cache, state_watch
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, files, priority_events, realtime, systemd_dropins, worker
-from swapwarden.agent.ledger import heartbeat, journal, originals
+from swapwarden.agent.ledger import heartbeat, journal, ledger
 from swapwarden.agent.node import diagnostics, facts, preflight, survey, swap_devices, swap_metrics
 from swapwarden.agent.reconcile import dropin_sync, reconciler, sysctls
 from swapwarden.agent.report import conditions, status, status_writer, violations
@@ -302,14 +302,18 @@ class Agent:
                 stack.enter_context(await _locked(self._run_dir / "agent.lock"))
             self._stands_by = False
             with _blamed("--run-dir", run_dir):
+                try:
+                    self._ledger = ledger.Ledger(self._run_dir)
+                except ledger.LedgerError as error:
+                    raise StartError(str(error)) from None
+                stack.callback(self._ledger.close)
                 book = journal.Journal(self._run_dir / "journal.jsonl")
                 stack.callback(book.close)
                 self._heartbeat = heartbeat.Heartbeat(self._run_dir / "alive")
                 stack.callback(self._heartbeat.close)
             given = {sysctls.VM: self._arguments.vm_root, sysctls.ZSWAP: self._arguments.zswap_root}
-            self._originals = originals.Originals(self._run_dir)
             self._kernel = sysctls.Kernel(
-                self._originals,
+                self._ledger.settings,
                 {place: pathlib.Path(root) for place, root in given.items() if root},
                 changed=self._changed,
             )
@@ -319,7 +323,7 @@ class Agent:
             self._enforcer = reconciler.Enforcer(
                 cgroups,
                 book,
-                self._originals,
+                self._ledger,
                 proc=self._proc,
                 own_uid=os.environ.get("POD_UID", ""),
                 anchor=self._arguments.cgroup_anchor.strip("/"),
@@ -370,7 +374,7 @@ class Agent:
             try:
                 book.remove()
                 self._heartbeat.remove()
-                self._originals.remove()
+                self._ledger.remove()
                 for folder in (self._run_dir, self._state_dir):
                     state_cache.remove(folder)
             except OSError as error:

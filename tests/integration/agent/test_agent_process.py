@@ -12,6 +12,7 @@ import socket
 import time
 
 import pytest
+from swapwarden.agent.ledger import ledger
 from swapwarden.api import state
 
 from tests.integration.agent.agent_process import AgentProcess, Start, pods, until
@@ -498,6 +499,22 @@ def test_it_names_the_flag_that_it_cannot_start_with(
     flags = {"NODE_NAME", "--cgroup-root", "--run-dir", "--metrics-address"}
     assert {flag for flag in flags if flag in text} == {blame}
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("name", ledger.EARLIER)
+def test_it_does_not_start_over_records_of_an_earlier_version(
+    tmp_path: pathlib.Path, tree: CgroupTree, api: FakeApi, name: str
+) -> None:
+    """Else values of that version would never be restored."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text("{}")
+    agent = AgentProcess(tmp_path, tree.root, tree.proc, api.kubeconfig(tmp_path))
+    assert agent.process.wait(30) == 2
+    text = agent.log.read_text()
+    assert f"earlier version ({name})" in text
+    assert "uninstall that version first" in text
+    assert "Traceback" not in text
+    assert (tmp_path / "run" / name).read_text() == "{}"
 
 
 def test_conditions_are_metrics_without_any_object_at_the_api_server(

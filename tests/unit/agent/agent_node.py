@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pathlib
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, inotify, watches
 from swapwarden.agent.inventory import records
-from swapwarden.agent.ledger import journal, originals
+from swapwarden.agent.ledger import journal, ledger
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.agent.report import conditions, status
 from swapwarden.api import names
@@ -67,10 +69,11 @@ class Node:
         loop = asyncio.get_running_loop()
         self.cgroups = cgroupfs.Cgroups(str(self.tree.root), PAGE)
         self.journal = journal.Journal(self.folder / "journal.jsonl")
+        self.ledger = ledger.Ledger(self.folder)
         self.enforcer = reconciler.Enforcer(
             self.cgroups,
             self.journal,
-            originals.Originals(self.folder),
+            self.ledger,
             proc=self.tree.proc,
             own_uid=own_uid,
             away=away,
@@ -88,6 +91,7 @@ class Node:
         if self.enforcer is not None:
             self.enforcer.close()
             self.journal.close()
+            self.ledger.close()
             self.cgroups.close()
             self.enforcer = None
 
@@ -198,3 +202,13 @@ def compare(agent: reconciler.Enforcer) -> None:
     """Have everything compared, to the end, in one turn."""
     agent.resync()
     settle(agent)
+
+
+def recorded(folder: pathlib.Path) -> list[ledger.Key]:
+    """The settings of which the next run would know that they hold a value of the agent's."""
+    with tempfile.TemporaryDirectory() as copy:
+        if (folder / ledger.FILE).exists():
+            shutil.copy(folder / ledger.FILE, copy)
+        book = ledger.Ledger(pathlib.Path(copy))
+        book.close()
+        return [record.key for record in book.settings]

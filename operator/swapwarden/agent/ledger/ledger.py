@@ -17,17 +17,22 @@ from typing import Annotated, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from swapwarden.agent.host import values
-from swapwarden.agent.ledger import appended, journal, originals
+from swapwarden.agent.ledger import appended, journal
+from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
 LIMITS: Final = journal.ENTRIES
 BAD_LINES: Final = journal.BAD_LINES
-SETTINGS: Final = originals.ENTRIES
-BAD_STARTS: Final = originals.BAD
+SETTINGS = metrics.gauge(
+    "swapwarden_agent_originals", "Settings of the node whose earlier value is kept to be put back."
+)
+BAD_STARTS = metrics.counter(
+    "swapwarden_agent_originals_bad_total", "Times the file with the settings' original values was not readable."
+)
 
 FILE: Final = "ledger.jsonl"
-EARLIER: Final = ("journal.jsonl", "originals.json")
+EARLIER: Final = ("originals.json",)
 """Files of earlier versions, which this one cannot read."""
 VERSION: Final = 1
 TEXT_LENGTH: Final = 64
@@ -149,8 +154,9 @@ def next_setting(observed: str, wanted: str | None, record: SettingRecord | None
 
 
 class _Records(Generic[R]):
-    def __init__(self, append: Append) -> None:
+    def __init__(self, append: Append, count: metrics.Gauge) -> None:
         self._append = append
+        self._count = count
         self._records: dict[tuple[str, str, str], R] = {}
 
     def __iter__(self) -> Iterator[R]:
@@ -164,11 +170,13 @@ class _Records(Generic[R]):
     def load(self, record: R) -> None:
         """Take a record that the file has."""
         self._records[record.key[:3]] = record
+        self._count.set(len(self._records))
 
     def drop(self, key: Key) -> None:
         """Drop a record of which the file has the end."""
         if self.get(key) is not None:
             del self._records[key[:3]]
+            self._count.set(len(self._records))
 
 
 class LimitRecords(_Records[LimitRecord]):
@@ -257,7 +265,7 @@ class SettingRecords(_Records[SettingRecord]):
 
     def _set(self, key: Key, record: SettingRecord | None) -> None:
         if record is None:
-            del self._records[key[:3]]
+            self.drop(key)
         else:
             self.load(record)
 
@@ -268,8 +276,8 @@ class Ledger:
     def __init__(self, directory: pathlib.Path, clock: Callable[[], float] = time.monotonic) -> None:
         """Read the file, or begin it; a full disk does not matter. OSError if it is unreadable, or LedgerError."""
         self._file = appended.File(directory / FILE, self._content, clock)
-        self.limits = LimitRecords(self._file.append)
-        self.settings = SettingRecords(self._file.append)
+        self.limits = LimitRecords(self._file.append, LIMITS)
+        self.settings = SettingRecords(self._file.append, SETTINGS)
         self.initialised = False
         """Whether an agent has taken in the tree of pods since the last boot."""
         self.is_new = not self._file.path.exists()
@@ -327,11 +335,6 @@ class Ledger:
         """Write what could not be written before, if there is anything."""
         if self._file.behind is not None:
             self._file.write_anew()
-
-    def publish(self) -> None:
-        """Give the metrics the number of records."""
-        LIMITS.set(sum(1 for _ in self.limits))
-        SETTINGS.set(sum(1 for _ in self.settings))
 
     def remove(self) -> None:
         """Leave no file behind, once all values are restored. OSError if that fails."""

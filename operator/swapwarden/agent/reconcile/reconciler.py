@@ -26,7 +26,7 @@ from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, inotify, systemd_dropins, watches
 from swapwarden.agent.inventory import inventory, layout, records
-from swapwarden.agent.ledger import journal, originals
+from swapwarden.agent.ledger import journal, ledger
 from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import file_reconciler, headroom, system_units, trouble, unit_io, worklist
 from swapwarden.api import names
@@ -90,7 +90,7 @@ class Enforcer:
         self,
         cgroups: cgroupfs.Cgroups,
         book: journal.Journal,
-        kept: originals.Originals,
+        kept: ledger.Ledger,
         *,
         proc: pathlib.Path,
         own_uid: str = "",
@@ -144,7 +144,7 @@ class Enforcer:
         """Whether some were not."""
         self._read_until = 0
         """So many of the settler's writes have been told of by inotify for certain."""
-        io = unit_io.UnitIo(cgroups, kept, again=lambda: self._guarded(self._bring_units))
+        io = unit_io.UnitIo(cgroups, kept.settings, again=lambda: self._guarded(self._bring_units))
         self._units = system_units.Units(cgroups, book, self._watches, self._settler, io, held_at_zero=held_at_zero)
         self._state: spec.NodeSpec | None = None
         self._problem: layout.TreeError | None = None

@@ -1,23 +1,25 @@
 """Makes settings of the node's kernel hold what the state says: memory management, and zswap.
 
 The kernel does not tell when another writer changes them, so they are compared from time to time. It may be long in
-taking a value: for a compressor of zswap it starts modprobe, and waits. So all of this is done in a thread.
+taking a value: for a compressor of zswap it starts modprobe, and waits. So a thread reads and writes; what is to be
+written is decided and recorded in between.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import problems, spec
 from swapwarden.agent.host import files, worker
-from swapwarden.agent.ledger import originals
-from swapwarden.agent.reconcile import held
+from swapwarden.agent.ledger import ledger
+from swapwarden.agent.reconcile import settings
 from swapwarden.api import names
 from swapwarden.kube import backoff
 
@@ -71,19 +73,33 @@ SETTINGS: Final = {
 """In the order in which they are written."""
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class _Step:
+    """One setting on its way: in one thread at a time."""
+
+    name: str
+    wanted: str | None
+    """None: what was there is restored."""
+    audited: str | None
+    observed: str = ""
+    write: str | None = None
+    short: problems.SettingError | None = None
+    """Why it went no further."""
+
+
 class Kernel:
     """Not thread-safe: all but the files is of one event loop."""
 
     def __init__(
         self,
-        book: originals.Originals,
+        book: ledger.SettingRecords,
         roots: Mapping[Folder, pathlib.Path],
         *,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         """`roots`: where the folders that the agent was given are. `changed` is called when `shortfalls` is another."""
-        self._originals = book
-        self._held = held.Held(book, self)
+        self._records = book
+        self._settings = settings.Settings(book)
         self._roots = roots
         self._changed = changed
         self._state: spec.NodeSpec | None = None
@@ -91,8 +107,11 @@ class Kernel:
         self._aside = worker.Worker("kernel-settings")
         self._backoff = backoff.Backoff(*RETRY_SECONDS)
         self.shortfalls: tuple[problems.SettingProblem, ...] = ()
-        self.to_put_back = 0
+
+    @property
+    def to_put_back(self) -> int:
         """Settings that hold a value of ours and should not."""
+        return 0 if self._state is None else len(self._recorded() - _in_force(self._state).keys())
 
     @property
     def concerned(self) -> bool:
@@ -105,9 +124,7 @@ class Kernel:
         before, self._state = self._state, state
         if before is not None and _asked(before) == _asked(state):
             return
-        kept = frozenset(self._originals.names()) & SETTINGS.keys()
-        self.to_put_back = sum(_is_to_put_back(name, state) for name in kept)
-        pending = sorted(kept | state.kernel.keys() | state.refused.keys())
+        pending = sorted(self._recorded() | state.kernel.keys() | state.refused.keys())
         self.shortfalls = tuple(
             problems.SettingProblem(name, names.Problem.PENDING, "the agent is about to write it") for name in pending
         )
@@ -140,20 +157,16 @@ class Kernel:
         if state is None:
             return None
         try:
-            found = await self._aside.do(lambda: tuple(self._settled(state)), WRITE_SECONDS)
+            found = await self._settled(state)
         except TimeoutError:
             message = f"the kernel has been at it for {WRITE_SECONDS:.0f} s: look for a modprobe that hangs on the node"
-            concerned = sorted(state.kernel.keys() | (frozenset(self._originals.names()) & SETTINGS.keys()))
+            concerned = sorted(state.kernel.keys() | self._recorded())
             found = tuple(problems.SettingProblem(name, names.Problem.WRITE_FAILED, message) for name in concerned)
-            left = self.to_put_back
         except Exception:
             self._due.set()  # for who goes on after it
             raise
-        else:
-            left = self._held.to_put_back
         if self._state is None or _asked(self._state) != _asked(state):
             return None  # `apply` has said what holds until the next turn
-        self.to_put_back = left
         before, self.shortfalls = self.shortfalls, found
         for short in found:
             if short not in before:
@@ -164,28 +177,52 @@ class Kernel:
         self._backoff.reset()
         return None
 
-    def _settled(self, state: spec.NodeSpec) -> list[problems.SettingProblem]:
+    def _recorded(self) -> frozenset[str]:
+        """The settings that hold, or may hold, a value of ours."""
+        return frozenset(record.key.file for record in self._records) & SETTINGS.keys()
+
+    async def _settled(self, state: spec.NodeSpec) -> tuple[problems.SettingProblem, ...]:
+        """Bring all settings to what is wanted, those that can be; what is wrong with the others."""
         found = [problems.SettingProblem(name, names.Problem.REFUSED, why) for name, why in state.refused.items()]
         found += [
             problems.SettingProblem(name, names.Problem.NOT_SUPPORTED, "this agent does not know it: update it")
             for name in state.kernel
             if name not in SETTINGS
         ]
-        self._held.to_put_back = 0
-        for name in SETTINGS:
-            value = state.kernel.get(name)
-            try:
-                if value is None or _is_to_put_back(name, state):
-                    self._held.put_back(name)
-                    if value is not None and state.mode is names.Mode.AUDIT:
-                        self._check(name, value)
-                        self._held.compare(name, value)
-                else:
-                    self._check(name, value)
-                    self._held.bring(name, value)
-            except problems.SettingError as short:
-                found.append(problems.SettingProblem(name, short.reason, str(short)))
-        return found
+        wanted = _in_force(state)
+        audited = state.kernel if state.mode is names.Mode.AUDIT else {}
+        concerned = self._recorded() | wanted.keys() | audited.keys()
+        steps = [_Step(name, wanted.get(name), audited.get(name)) for name in SETTINGS if name in concerned]
+        await self._aside.do(lambda: _each(self._look, steps), WRITE_SECONDS)
+        if self._state is None or _asked(self._state) != _asked(state):
+            return ()
+        _each(self._decide, steps)
+        if any(step.write is not None for step in steps):
+            await self._aside.do(lambda: _each(self._carry_out, steps), WRITE_SECONDS)
+        _each(self._finish, steps)
+        found += [
+            problems.SettingProblem(step.name, step.short.reason, str(step.short)) for step in steps if step.short
+        ]
+        return tuple(found)
+
+    def _look(self, step: _Step) -> None:
+        step.observed = self._read(step.name)
+
+    def _decide(self, step: _Step) -> None:
+        if step.wanted is not None:
+            self._check(step.name, step.wanted)
+        step.write = self._settings.next(ledger.Key(step.name), step.observed, step.wanted)
+
+    def _carry_out(self, step: _Step) -> None:
+        if step.write is not None:
+            self._write(step.name, step.write)
+            step.observed = step.write
+
+    def _finish(self, step: _Step) -> None:
+        self._settings.done(ledger.Key(step.name), step.wanted)
+        if step.audited is not None:
+            self._check(step.name, step.audited)
+            settings.audit(step.observed, step.audited)
 
     def _check(self, name: str, value: str) -> None:
         self._file(name)
@@ -203,8 +240,7 @@ class Kernel:
             )
         return root / setting.file
 
-    def read(self, name: str) -> str:
-        """As held.Files."""
+    def _read(self, name: str) -> str:
         file, setting = self._file(name), SETTINGS[name]
         try:
             return files.read_setting(file)
@@ -214,31 +250,37 @@ class Kernel:
         except files.SettingError as error:
             raise problems.SettingError(names.Problem.WRITE_FAILED, f"cannot be read: {error}") from None
 
-    def write(self, name: str, value: str) -> None:
-        """As held.Files."""
+    def _write(self, name: str, value: str) -> None:
         setting = SETTINGS[name]
         try:
             files.write_setting(self._file(name), value)
         except files.SettingError as error:
-            held.WRITES.inc(name, "error")
+            settings.WRITES.inc(name, "error")
             message = f"the kernel refuses {value} ({error}){setting.hint}"
             raise problems.SettingError(names.Problem.WRITE_FAILED, message) from None
-        found = self.read(name)
+        found = self._read(name)
         if found != value:
-            held.WRITES.inc(name, "error")
+            settings.WRITES.inc(name, "error")
             raise problems.SettingError(
                 names.Problem.WRITE_FAILED, f"holds {found} after {value} was written{setting.hint}"
             )
-        held.WRITES.inc(name, "ok")
-
-    def label(self, name: str) -> str:
-        """As held.Files."""
-        return name
+        settings.WRITES.inc(name, "ok")
 
 
 def _asked(state: spec.NodeSpec) -> tuple[object, ...]:
     return state.mode, state.kernel, state.refused
 
 
-def _is_to_put_back(name: str, state: spec.NodeSpec) -> bool:
-    return name not in state.kernel or state.mode is not names.Mode.ENFORCE
+def _in_force(state: spec.NodeSpec) -> Mapping[str, str]:
+    """The values to hold; settings that have none are restored."""
+    return state.kernel if state.mode is names.Mode.ENFORCE else {}
+
+
+def _each(run: Callable[[_Step], None], steps: Iterable[_Step]) -> None:
+    """Do the same with all for which nothing has failed."""
+    for step in steps:
+        if step.short is None:
+            try:
+                run(step)
+            except problems.SettingError as short:
+                step.short = short

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from swapwarden.agent.desired import problems, spec
 from swapwarden.agent.host import cgroup_files, cgroupfs
-from swapwarden.agent.ledger import originals
+from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
-from swapwarden.agent.reconcile import held
+from swapwarden.agent.reconcile import settings
 from swapwarden.api import names
 from swapwarden.kube import backoff
 
@@ -26,27 +26,6 @@ RETRY_SECONDS: Final = (2.0, 120.0)
 """First and longest bound of the wait before trying a refused write again."""
 _QOS: Final = "io.cost.qos"
 _OFF: Final = "enable=0"
-
-
-class Line(NamedTuple):
-    """What a file says of a disk. The inode tells a cgroup from a later one of the same name."""
-
-    file: str
-    disk: str
-    """major:minor."""
-    inode: int
-    path: str
-
-    def __str__(self) -> str:
-        return f"{self.file} {self.disk} {self.inode} {self.path}"
-
-
-def _line(name: str) -> Line | None:
-    """As it was named in the originals; None of other settings."""
-    file, _, rest = name.partition(" ")
-    disk, _, rest = rest.partition(" ")
-    inode, _, path = rest.partition(" ")
-    return Line(file, disk, int(inode), path) if file in cgroup_files.FILES and inode.isdecimal() and path else None
 
 
 def _asked(wants: spec.System) -> dict[cgroup_files.File, str]:
@@ -62,22 +41,19 @@ def _asked(wants: spec.System) -> dict[cgroup_files.File, str]:
 class UnitIo:
     """Not thread-safe: everything runs in the event loop of the enforcer."""
 
-    def __init__(self, cgroups: cgroupfs.Cgroups, book: originals.Originals, *, again: Callable[[], None]) -> None:
+    def __init__(self, cgroups: cgroupfs.Cgroups, book: ledger.SettingRecords, *, again: Callable[[], None]) -> None:
         """`again` is called when `bring` is to be, because something was refused."""
         self._fs = cgroups
-        self._originals = book
-        self._held = held.Held(book, _Lines(cgroups))
+        self._records = book
+        self._settings = settings.Settings(book)
         self._again = again
         self._backoff = backoff.Backoff(*RETRY_SECONDS)
         self._retry: asyncio.TimerHandle | None = None
         self.disks = swap_devices.Disks()
         """Those that the node swaps to; `bring` is to be called when they have become others."""
         self.shortfalls: tuple[problems.SettingProblem, ...] = ()
-
-    @property
-    def to_put_back(self) -> int:
+        self.to_put_back = 0
         """Lines that are ours and should not be."""
-        return self._held.to_put_back
 
     def close(self) -> None:
         """Try nothing again; what the files hold stays."""
@@ -88,7 +64,7 @@ class UnitIo:
     def bring(self, wants: spec.System, mode: names.Mode, units: Mapping[str, str]) -> None:
         """Bring the files of these units, which are names by path, to what is wanted of them, and others back."""
         self.close()
-        self._held.to_put_back = 0
+        self.to_put_back = 0
         asked = _asked(wants) if mode is not names.Mode.RESTORE else {}
         there = {path: inode for path in sorted(units) if (inode := self._fs.inode(path)) is not None}
         found = list(self._put_others_back(asked if mode is names.Mode.ENFORCE else {}, there))
@@ -110,17 +86,19 @@ class UnitIo:
     ) -> Iterator[problems.SettingProblem]:
         """Put back what is not asked for. What is gone took its values along."""
         wanted_files = {file.name for file in asked}
-        for line in filter(None, map(_line, self._originals.names())):
-            is_wanted = line.file in wanted_files and line.disk in self.disks.numbers
-            if is_wanted and there.get(line.path) == line.inode:
+        for key in [record.key for record in self._records if record.key.file in cgroup_files.FILES]:
+            is_wanted = key.file in wanted_files and key.device in self.disks.numbers
+            if not key.path or (is_wanted and there.get(key.path) == key.inode):
                 continue
+            is_there = self._fs.inode(key.path) == key.inode and self._fs.has(key.path, key.file)
             try:
-                if self._fs.inode(line.path) == line.inode and self._fs.has(line.path, line.file):
-                    self._held.put_back(str(line))
+                if is_there:
+                    self._bring_line(key, None)
                 else:
-                    self._held.forget(str(line))
+                    self._settings.done(key, None)
             except problems.SettingError as short:
-                yield problems.SettingProblem(f"{line.path} {line.file}", short.reason, str(short))
+                self.to_put_back += is_there
+                yield problems.SettingProblem(f"{key.path} {key.file}", short.reason, str(short))
 
     def _without_disks(self, asked: Mapping[cgroup_files.File, str]) -> Iterator[problems.SettingProblem]:
         name = ", ".join(file.field for file in asked)
@@ -142,8 +120,11 @@ class UnitIo:
             for disk in self.disks.numbers:
                 try:
                     self._require(name, path, file, disk)
-                    line = str(Line(file.name, disk, inode, path))
-                    (self._held.bring if mode is names.Mode.ENFORCE else self._held.compare)(line, value)
+                    key = ledger.Key(file.name, path, disk, inode)
+                    if mode is names.Mode.ENFORCE:
+                        self._bring_line(key, value)
+                    else:
+                        settings.audit(self._read(key), value)
                 except problems.SettingError as short:
                     shorts[file][str(short)] = short
         helps = [file for file in asked if not any(map(_is_lack, shorts[file].values()))] if self.disks.numbers else []
@@ -157,7 +138,7 @@ class UnitIo:
                 )
 
     def _require(self, name: str, path: str, file: cgroup_files.File, disk: str) -> None:
-        """ShortError where a cgroup has no such file, or the disk does not follow it."""
+        """SettingError where a cgroup has no such file, or the disk does not follow it."""
         if not self._fs.has(path, file.name):
             if cgroupfs.IO in self._fs.controllers(path):
                 lack = f"the node's kernel has none ({file.option})"
@@ -165,58 +146,45 @@ class UnitIo:
                 lack = f"it has no io controller: run `systemctl set-property {name} IOAccounting=yes` on the node"
             raise problems.SettingError(names.Problem.NOT_SUPPORTED, lack)
         if file is cgroup_files.WEIGHT and self._fs.has("", _QOS):
-            qos = _of_device(self._fs, "", _QOS, disk)
+            qos = self._of_device("", _QOS, disk)
             if not qos or _OFF in qos.split():
                 raise _off(disk)
 
+    def _bring_line(self, key: ledger.Key, value: str | None) -> None:
+        """Give a line its value; None: what it had before. SettingError where that fails."""
+        write = self._settings.next(key, self._read(key), value)
+        if write is not None:
+            self._write(key, write)
+        self._settings.done(key, value)
 
-class _Lines:
-    """As held.Files."""
+    def _read(self, key: ledger.Key) -> str:
+        return self._of_device(key.path, key.file, key.device) or cgroup_files.FILES[key.file].nothing
 
-    def __init__(self, cgroups: cgroupfs.Cgroups) -> None:
-        self._fs = cgroups
-
-    def read(self, name: str) -> str:
-        line = _named(name)
-        return _of_device(self._fs, line.path, line.file, line.disk) or cgroup_files.FILES[line.file].nothing
-
-    def write(self, name: str, value: str) -> None:
-        line = _named(name)
+    def _write(self, key: ledger.Key, value: str) -> None:
         try:
-            self._fs.set_of_device(line.path, line.file, line.disk, value)
+            self._fs.set_of_device(key.path, key.file, key.device, value)
         except cgroupfs.UnsupportedError:
-            held.WRITES.inc(line.file, "error")
-            if line.file == cgroup_files.WEIGHT.name:
-                raise _off(line.disk) from None
-            message = f"the node's kernel does not do that for disk {line.disk}"
+            settings.WRITES.inc(key.file, "error")
+            if key.file == cgroup_files.WEIGHT.name:
+                raise _off(key.device) from None
+            message = f"the node's kernel does not do that for disk {key.device}"
             raise problems.SettingError(names.Problem.NOT_SUPPORTED, message) from None
         except cgroupfs.CgroupError as error:
-            held.WRITES.inc(line.file, "error")
-            raise problems.SettingError(names.Problem.WRITE_FAILED, f"{value} of disk {line.disk}: {error}") from None
-        found = self.read(name)
+            settings.WRITES.inc(key.file, "error")
+            message = f"{value} of disk {key.device}: {error}"
+            raise problems.SettingError(names.Problem.WRITE_FAILED, message) from None
+        found = self._read(key)
         if found != value:
-            held.WRITES.inc(line.file, "error")
-            raise problems.SettingError(
-                names.Problem.WRITE_FAILED, f"holds {found} of disk {line.disk} after {value} was written"
-            )
-        held.WRITES.inc(line.file, "ok")
+            settings.WRITES.inc(key.file, "error")
+            message = f"holds {found} of disk {key.device} after {value} was written"
+            raise problems.SettingError(names.Problem.WRITE_FAILED, message)
+        settings.WRITES.inc(key.file, "ok")
 
-    def label(self, name: str) -> str:
-        return _named(name).file
-
-
-def _named(name: str) -> Line:
-    line = _line(name)
-    if line is None:
-        raise ValueError(f"{name!r} is no line of a file of I/O")
-    return line
-
-
-def _of_device(cgroups: cgroupfs.Cgroups, path: str, file: str, disk: str) -> str:
-    try:
-        return cgroups.of_device(path, file, disk)
-    except cgroupfs.CgroupError as error:
-        raise problems.SettingError(names.Problem.WRITE_FAILED, f"cannot be read: {error}") from None
+    def _of_device(self, path: str, file: str, disk: str) -> str:
+        try:
+            return self._fs.of_device(path, file, disk)
+        except cgroupfs.CgroupError as error:
+            raise problems.SettingError(names.Problem.WRITE_FAILED, f"cannot be read: {error}") from None
 
 
 def _is_lack(short: problems.SettingError) -> bool:

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, systemd_dropins, values
-from swapwarden.agent.ledger import journal, originals
+from swapwarden.agent.ledger import appended, journal
 from swapwarden.agent.node import swap_devices
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import MIB, Node, compare, state
+from tests.unit.agent.agent_node import MIB, Node, compare, recorded, state
 from tests.unit.agent.cgroup_tree import swap_max, write
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Killer:
         self.can_tear: list[int] = []
         """Calls that were written to a file."""
         self._journal_fds: set[int] = set()
-        for module in (journal, cgroupfs, systemd_dropins):
+        for module in (journal, appended, cgroupfs, systemd_dropins):
             monkeypatch.setattr(module, "os", self)
         for name in ("replace", "unlink"):
             monkeypatch.setattr(pathlib.Path, name, self._on_path(getattr(pathlib.Path, name)))
@@ -117,6 +117,7 @@ def live(node: Node, killer: Killer, life: tuple[spec.NodeSpec | None, ...], ano
                 agent.apply(cached)
                 if cached.mode is names.Mode.RESTORE:
                     node.journal.remove()
+                    node.ledger.remove()
             steps.pop(0)
         except Killed:
             deaths += 1
@@ -171,7 +172,9 @@ async def test_units_and_their_io_killed_at_each_write(tmp_path: pathlib.Path, m
         assert held == [str(8 * MIB), f"{DISK} target=90"], at
         # The kernel shows no line for a disk of which this was written.
         assert (system / "io.weight").read_text().strip() in {f"{DISK} default", "default 100"}, at
-        assert originals.Originals(folder).names() == [], at
+        calls = killer.calls
+        assert recorded(folder) == [], at
+        killer.calls = calls  # those of the test are none of the life's
         return deaths
 
     assert lived(-1) == 0

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import files
-from swapwarden.agent.ledger import originals
-from swapwarden.agent.reconcile import held, sysctls
+from swapwarden.agent.ledger import ledger
+from swapwarden.agent.reconcile import settings, sysctls
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import state, until
+from tests.unit.agent.agent_node import recorded, state, until
 
 VM = {"swappiness": "60", "min_free_kbytes": "67584", "watermark_scale_factor": "10", "page-cluster": "3"}
 ZSWAP = {"enabled": "N", "compressor": "lzo", "max_pool_percent": "20"}
@@ -38,7 +38,7 @@ class Node:
         self.agents: list[sysctls.Kernel] = []
 
     def start(self) -> sysctls.Kernel:
-        made = sysctls.Kernel(originals.Originals(self.run), self.roots, changed=self._changed)
+        made = sysctls.Kernel(ledger.Ledger(self.run).settings, self.roots, changed=self._changed)
         self.agents.append(made)
         return made
 
@@ -112,7 +112,7 @@ async def test_what_is_no_longer_to_be_is_put_back(host: Node, order: spec.NodeS
     await apply(agent, order)
     assert host.values == BEFORE
     assert agent.to_put_back == 0
-    assert originals.Originals(host.run).names() == []
+    assert recorded(host.run) == []
 
 
 async def test_one_that_is_left_out_is_put_back_and_the_others_stay(host: Node) -> None:
@@ -126,11 +126,11 @@ async def test_one_that_is_left_out_is_put_back_and_the_others_stay(host: Node) 
 async def test_another_writers_value_is_repaired_and_is_what_is_put_back(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking())
-    before = held.REPAIRS.value("vm.swappiness")
+    before = settings.REPAIRS.value("vm.swappiness")
     host["vm.swappiness"] = "33"
     await agent.bring()
     assert host["vm.swappiness"] == "10"
-    assert held.REPAIRS.value("vm.swappiness") == before + 1
+    assert settings.REPAIRS.value("vm.swappiness") == before + 1
     await apply(agent, asking(mode=names.Mode.RESTORE))
     assert host["vm.swappiness"] == "33"
 
@@ -138,12 +138,12 @@ async def test_another_writers_value_is_repaired_and_is_what_is_put_back(host: N
 async def test_the_value_from_before_is_another_writers_when_it_comes_back(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking())
-    before = held.REPAIRS.value("vm.swappiness")
+    before = settings.REPAIRS.value("vm.swappiness")
     host["vm.swappiness"] = BEFORE["vm.swappiness"]  # as sysctl --system does it
     await agent.bring()
-    assert (host["vm.swappiness"], held.REPAIRS.value("vm.swappiness")) == ("10", before + 1)
+    assert (host["vm.swappiness"], settings.REPAIRS.value("vm.swappiness")) == ("10", before + 1)
     await apply(agent, asking({"vm.swappiness": "20"}))
-    assert (host["vm.swappiness"], held.REPAIRS.value("vm.swappiness")) == ("20", before + 1)
+    assert (host["vm.swappiness"], settings.REPAIRS.value("vm.swappiness")) == ("20", before + 1)
     await apply(agent, asking(mode=names.Mode.RESTORE))
     assert host["vm.swappiness"] == BEFORE["vm.swappiness"]
 
@@ -304,6 +304,32 @@ async def test_what_is_put_back_while_the_kernel_is_busy_is_still_to_be_put_back
     await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_state_that_comes_before_the_first_write_is_followed_at_once(
+    host: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what an administrator takes back while the kernel is read is written all the same."""
+    reading, free, read = threading.Event(), threading.Event(), files.read_setting
+
+    def slowly(file: pathlib.Path) -> str:
+        reading.set()
+        free.wait()
+        return read(file)
+
+    monkeypatch.setattr(files, "read_setting", slowly)
+    agent = host.start()
+    running = asyncio.create_task(agent.run())
+    agent.apply(asking({"vm.swappiness": "10"}))
+    await until(reading.is_set)
+    agent.apply(asking({}))
+    agent.apply(asking({"vm.page-cluster": "0"}))
+    written = settings.WRITES.value("vm.swappiness", "ok")
+    free.set()
+    await until(lambda: host["vm.page-cluster"] == "0" and not agent.shortfalls)
+    assert settings.WRITES.value("vm.swappiness", "ok") == written
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_state_that_asks_for_the_same_settings_costs_nothing(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking(generation=1))
@@ -322,7 +348,7 @@ async def test_a_value_that_the_kernel_makes_another_is_told(host: Node, monkeyp
 
 
 async def test_nothing_is_written_whose_original_cannot_be_kept(host: Node) -> None:
-    (host.run / "originals.json.new").mkdir()
+    (host.run / "ledger.new").mkdir()
     agent = host.start()
     await apply(agent, asking({"vm.swappiness": "10"}))
     assert shorts(agent) == {"vm.swappiness": "WriteFailed"}
@@ -378,7 +404,7 @@ async def test_a_kill_at_any_step_loses_no_original(
                 killed = False
         await apply(host.start(), asking(mode=names.Mode.RESTORE))
         assert host.values == BEFORE, at
-        assert originals.Originals(host.run).names() == []
+        assert recorded(host.run) == []
         if not killed:
             break
         at += 1

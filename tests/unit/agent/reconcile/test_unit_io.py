@@ -8,12 +8,12 @@ import shutil
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroup_files, cgroupfs
-from swapwarden.agent.ledger import originals
+from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
-from swapwarden.agent.reconcile import held, reconciler, unit_io
+from swapwarden.agent.reconcile import reconciler, settings, unit_io
 from swapwarden.api import names
 
-from tests.unit.agent.agent_node import Node, compare, snapshot, state, until
+from tests.unit.agent.agent_node import Node, compare, recorded, snapshot, state, until
 
 DISK, OTHER = "254:0", "8:16"
 QOS = f"{DISK} enable=1 ctrl=auto model=linear\n{OTHER} enable=1\n"
@@ -116,7 +116,7 @@ async def test_what_was_there_is_put_back(machine: Machine, order: spec.NodeSpec
     assert sorted(machine.held()[0]) == sorted(before[0])
     assert sorted(machine.held()[1]) == sorted(before[1])
     assert snapshot(agent).to_restore == 0
-    assert originals.Originals(machine.node.folder).names() == []
+    assert recorded(machine.node.folder) == []
     if order.mode is names.Mode.AUDIT:
         assert shorts(agent)["system.slice io.latency"][0] == "Audit"
     else:
@@ -144,11 +144,11 @@ async def test_audit_writes_nothing(machine: Machine) -> None:
 async def test_another_writers_value_is_repaired_counted_and_put_back(machine: Machine) -> None:
     agent = machine.start()
     agent.apply(asking())
-    before = held.REPAIRS.value("io.latency")
+    before = settings.REPAIRS.value("io.latency")
     machine.set(machine.system, "io.latency", DISK, "target=99")
     compare(agent)
     assert machine.held() == BOTH
-    assert held.REPAIRS.value("io.latency") == before + 1
+    assert settings.REPAIRS.value("io.latency") == before + 1
     agent.apply(state())
     assert machine.held() == ([f"{DISK} target=99"], ["default 100"])
 
@@ -159,7 +159,7 @@ async def test_a_service_that_starts_again_gets_them_anew(machine: Machine) -> N
     machine.kubelet.rename(machine.node.folder / "kept")  # its inode must not be given away again
     machine.group(machine.kubelet)
     await until(lambda: machine.held(machine.kubelet) == BOTH)
-    assert len(originals.Originals(machine.node.folder).names()) == 2
+    assert len(recorded(machine.node.folder)) == 2
     agent.apply(state())
     assert machine.held(machine.kubelet) == NOTHING
     assert machine.held(machine.node.folder / "kept") == BOTH
@@ -269,11 +269,11 @@ async def test_a_value_that_the_kernel_takes_for_another_is_told(
 async def test_nothing_is_written_whose_original_cannot_be_kept(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_fd: int) -> None:
+    def full(_fd: int, _data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
     agent = machine.start()
-    monkeypatch.setattr("swapwarden.agent.ledger.originals.os.fsync", full)
+    monkeypatch.setattr("swapwarden.agent.ledger.appended.os.write", full)
     agent.apply(asking())
     assert (machine.writes, machine.held()) == (0, NOTHING)
     assert shorts(agent)["system.slice io.weight"][0] == "WriteFailed"
@@ -287,19 +287,15 @@ async def test_what_lost_its_controller_or_is_gone_took_its_values_along(machine
     machine.node.tree.remove(machine.kubelet)
     agent.apply(state(mode=names.Mode.RESTORE))
     assert snapshot(agent).to_restore == 0
-    assert originals.Originals(machine.node.folder).names() == []
+    assert recorded(machine.node.folder) == []
 
 
-JUNK = """{"vm.swappiness": {"found": "60", "wrote": ["10"]}, "io.latency": {"found": "", "wrote": ["x"]},
- "io.weight 8:0 x system.slice": {"found": "", "wrote": ["x"]}}"""
-
-
-def kept(node: Node) -> pathlib.Path:
-    return node.folder / originals.FILE
-
-
-async def test_originals_of_other_settings_are_left_alone(machine: Machine) -> None:
-    kept(machine.node).write_text(JUNK)
+async def test_records_of_other_settings_are_left_alone(machine: Machine) -> None:
+    keys = [ledger.Key("vm.swappiness"), ledger.Key("io.latency"), ledger.Key("io.cost.qos", "system.slice", DISK, 1)]
+    book = ledger.Ledger(machine.node.folder)
+    for key in keys:
+        book.settings.record(key, "60", "10")
+    book.close()
     agent = machine.start()
     agent.apply(state(mode=names.Mode.RESTORE))
-    assert (snapshot(agent).to_restore, kept(machine.node).read_text()) == (0, JUNK)
+    assert (snapshot(agent).to_restore, recorded(machine.node.folder)) == (0, keys)

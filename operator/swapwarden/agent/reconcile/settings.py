@@ -1,0 +1,78 @@
+"""What settings of the node must be given, with the ledger's record of it.
+
+They are compared from time to time: of some of them the kernel does not report that others wrote them.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from swapwarden.agent.desired import problems
+from swapwarden.agent.ledger import ledger
+from swapwarden.api import names
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+WRITES = metrics.counter(
+    "swapwarden_agent_setting_writes_total",
+    "Writes to settings of the node (vm.swappiness, io.weight and the like): ok or error.",
+    labels=("setting", "result"),
+)
+REPAIRS = metrics.counter(
+    "swapwarden_agent_setting_repairs_total",
+    "Settings of the node that another writer changed, and that were written again.",
+    labels=("setting",),
+)
+
+
+class Settings:
+    """Not thread-safe."""
+
+    def __init__(self, records: ledger.SettingRecords) -> None:
+        self._records = records
+        self._in_force: dict[ledger.Key, str] = {}
+        """What settings were seen to hold as wanted. What others write then is repaired, even if it is the original."""
+
+    def next(self, key: ledger.Key, observed: str, wanted: str | None) -> str | None:
+        """Return what must be written now, or None. The ledger has it then; SettingError if the ledger cannot take it.
+
+        `wanted` is None to restore what was there.
+        """
+        step = ledger.next_setting(observed, wanted, self._records.get(key))
+        if wanted is not None and step.write is not None:
+            if step.foreign or self._in_force.get(key) == wanted:
+                REPAIRS.inc(key.file)
+                log.info("another writer changed a setting", extra={**_named(key), "found": observed, "wrote": wanted})
+            try:
+                self._records.record(key, observed, wanted)
+            except OSError as error:
+                raise problems.SettingError(
+                    names.Problem.WRITE_FAILED, f"what it holds now cannot be kept in --run-dir ({error.strerror})"
+                ) from None
+        elif wanted is None and step.foreign:
+            log.info("a value of another writer is left as it is", extra={**_named(key), "found": observed})
+        return step.write
+
+    def done(self, key: ledger.Key, wanted: str | None) -> None:
+        """Note that a setting holds what is wanted; None: it was restored, or no longer exists."""
+        if wanted is not None:
+            self._in_force[key] = wanted
+            return
+        self._in_force.pop(key, None)
+        try:
+            self._records.forget(key)
+        except OSError as error:
+            raise problems.SettingError(
+                names.Problem.WRITE_FAILED, f"was put back, which cannot be noted in --run-dir ({error.strerror})"
+            ) from None
+
+
+def audit(observed: str, wanted: str) -> None:
+    """SettingError if a setting would be written."""
+    if observed != wanted:
+        raise problems.SettingError(names.Problem.AUDIT, f"{wanted} would be written over {observed}")
+
+
+def _named(key: ledger.Key) -> dict[str, str]:
+    return {"setting": " ".join(filter(None, (key.file, key.device, key.path)))}
