@@ -217,6 +217,21 @@ async def test_audit_says_what_would_be_written(host: Node) -> None:
     assert agent.shortfalls == (("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),)
 
 
+async def test_audit_compares_with_what_it_restored(host: Node) -> None:
+    agent = host.start()
+    await apply(agent, asking({"vm.swappiness": "10"}))
+    await apply(agent, asking({"vm.swappiness": "10"}, mode=names.Mode.AUDIT))
+    assert agent.shortfalls == (("vm.swappiness", names.Shortfall.AUDIT, "10 would be written over 60"),)
+
+
+async def test_a_setting_that_is_asked_for_again_is_no_repair(host: Node) -> None:
+    agent = host.start()
+    repairs = settings.REPAIRS.value("vm.swappiness")
+    for order in (asking(), asking({}), asking()):
+        await apply(agent, order)
+    assert (host["vm.swappiness"], settings.REPAIRS.value("vm.swappiness")) == ("10", repairs)
+
+
 async def test_a_refused_write_is_tried_again(host: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysctls, "RETRY_SECONDS", (0.01, 0.01))
 
