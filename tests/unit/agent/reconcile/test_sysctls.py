@@ -221,7 +221,7 @@ async def test_audit_compares_with_what_it_restored(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking({"vm.swappiness": "10"}))
     await apply(agent, asking({"vm.swappiness": "10"}, mode=names.Mode.AUDIT))
-    assert agent.shortfalls == (("vm.swappiness", names.Shortfall.AUDIT, "10 would be written over 60"),)
+    assert agent.shortfalls == (("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),)
 
 
 async def test_a_setting_that_is_asked_for_again_is_no_repair(host: Node) -> None:
