@@ -294,7 +294,7 @@ async def test_a_kernel_that_hangs_is_told_and_nothing_more_is_asked_of_it(
     agent = host.start()
     running = asyncio.create_task(agent.run())
     agent.apply(asking({"zswap.compressor": "zstd"}))
-    await until(lambda: shorts(agent) == {"zswap.compressor": "WriteFailed"})
+    await until(lambda: slow.begun.is_set() and shorts(agent) == {"zswap.compressor": "WriteFailed"})
     assert "look for a modprobe that hangs" in agent.shortfalls[0].message
     assert sum(thread.name == "kernel-settings" for thread in threading.enumerate()) == 1
     slow.free.set()
