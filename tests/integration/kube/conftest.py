@@ -31,7 +31,7 @@ async def proxy(own: ControlPlane) -> AsyncIterator[Proxy]:
 @pytest_asyncio.fixture
 async def api(own: ControlPlane, proxy: Proxy) -> AsyncIterator[client.Client]:
     """The cluster's administrator, through the proxy."""
-    admin = config.from_kubeconfig(own.kubeconfig)
+    admin = config.load(str(own.kubeconfig))
     async with client.Client(dataclasses.replace(admin, server=proxy.url), user_agent="swapwarden-test") as made:
         yield made
 

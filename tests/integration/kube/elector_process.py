@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
     kubeconfig, namespace, name, identity = argv[:4]
     lease_duration, renew_deadline, retry_period = map(float, argv[4:])
     made = elector.Elector(
-        config.from_kubeconfig(pathlib.Path(kubeconfig)),
+        config.load(str(pathlib.Path(kubeconfig))),
         namespace=namespace,
         name=name,
         identity=identity,

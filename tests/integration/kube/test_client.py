@@ -91,7 +91,7 @@ async def test_a_server_that_hangs(own: ControlPlane, api: client.Client, maps: 
 
 def with_token(own: ControlPlane, token: str | pathlib.Path) -> client.Client:
     if isinstance(token, str):
-        return client.Client(config.from_kubeconfig(own.kubeconfig_for(token, "test")), user_agent="test")
+        return client.Client(config.load(str(own.kubeconfig_for(token, "test"))), user_agent="test")
     made = config.Config(
         server=own.url, ca_data=own.ca_file.read_text(), token_file=config.TokenFile(token, now=lambda: 0.0)
     )
@@ -132,7 +132,7 @@ async def test_a_token_that_was_revoked_and_replaced(
 
 
 async def test_a_server_that_is_somebody_else(own: ControlPlane, tmp_path: pathlib.Path) -> None:
-    admin = config.from_kubeconfig(own.kubeconfig)
+    admin = config.load(str(own.kubeconfig))
     other = pki.Authority(tmp_path).certificate.read_text()
     for cfg, why in (
         (dataclasses.replace(admin, ca_data=other), "certificate verify failed"),
@@ -145,7 +145,7 @@ async def test_a_server_that_is_somebody_else(own: ControlPlane, tmp_path: pathl
 
 
 async def test_a_server_by_another_name(own: ControlPlane) -> None:
-    admin = config.from_kubeconfig(own.kubeconfig)
+    admin = config.load(str(own.kubeconfig))
     async with client.Client(
         dataclasses.replace(admin, tls_server_name="kubernetes.default.svc"), user_agent="test"
     ) as api:

@@ -30,7 +30,7 @@ async def recorder(
     monkeypatch.setattr(events, "BACKOFF_SECONDS", (0.01, 0.1))
     token = installed.token("swapwarden-system", "swapwarden-controller")
     kubeconfig = installed.kubeconfig_for(token, "controller", server=proxy.url)
-    async with client.Client(config.from_kubeconfig(kubeconfig), user_agent="swapwarden-test") as api:
+    async with client.Client(config.load(str(kubeconfig)), user_agent="swapwarden-test") as api:
         made = events.Recorder(api, "swapwarden-controller", "one")
         task = asyncio.create_task(made.run())
         yield made

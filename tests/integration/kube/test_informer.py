@@ -276,7 +276,7 @@ async def test_refusals_are_in_the_log(own: ControlPlane, maps: ConfigMaps, capl
         (own.token(maps.namespace, "default"), "(403 Forbidden): grant list and watch, as in deploy/manifests"),
         ("nonsense", "(401 Unauthorized): the token is not accepted"),
     ):
-        cfg = config.from_kubeconfig(own.kubeconfig_for(token, "refused"))
+        cfg = config.load(str(own.kubeconfig_for(token, "refused")))
         async with client.Client(cfg, user_agent="test") as api:
             late = Running(api, maps)
             await until(lambda said=said: said in caplog.text)  # type: ignore[misc]  # a default argument

@@ -64,7 +64,7 @@ class Site:
         self.name = "leader"
         control_plane.create_namespace(self.namespace)
         self._tmp_path = tmp_path
-        self._admin = config.from_kubeconfig(control_plane.kubeconfig)
+        self._admin = config.load(str(control_plane.kubeconfig))
         self.instances: list[Instance] = []
         self.processes: list[Process] = []
 
@@ -387,7 +387,7 @@ def test_the_controllers_own_rights_are_enough(
     caplog.set_level("INFO")
     namespace, name = "swapwarden-system", "swapwarden-controller"
     token = installed.token(namespace, name)
-    cfg = config.from_kubeconfig(installed.kubeconfig_for(token, name))
+    cfg = config.load(str(installed.kubeconfig_for(token, name)))
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
     one = Instance(cfg, namespace, name, "one")
     one.elector.start()
@@ -411,7 +411,7 @@ def test_without_rights_the_log_says_which(
     site: Site, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = site.control_plane.token(site.namespace, "default")
-    cfg = config.from_kubeconfig(site.control_plane.kubeconfig_for(token, "default"))
+    cfg = config.load(str(site.control_plane.kubeconfig_for(token, "default")))
     failures = elector.RENEWALS.value("failed")
     one = site.instance("one", cfg)
     eventually(lambda: elector.RENEWALS.value("failed") > failures + 2, "tries")

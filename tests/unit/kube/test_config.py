@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import base64
 import json
 import os
 import pathlib
@@ -13,6 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from swapwarden.kube import config, errors
 
 from testbed.controlplane import pki
+from tests.unit.kube.kubeconfigs import b64, kubeconfig
 
 Json = dict[str, Any]
 
@@ -25,31 +25,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> pki.Authority:
 @pytest.fixture(scope="module")
 def pair(authority: pki.Authority) -> pki.KeyPair:
     return authority.issue("me", "me", organization="testers")
-
-
-def b64(path: pathlib.Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
-
-
-def kubeconfig(
-    folder: pathlib.Path, cluster: Json | None = None, user: Json | None = None, **others: Any
-) -> pathlib.Path:
-    content = {
-        "clusters": [
-            {"name": "other", "cluster": {"server": 5}},
-            {"name": "c", "cluster": {"server": "https://10.0.0.1:6443", **(cluster or {})}},
-        ],
-        "users": [{"name": "other", "user": {"exec": {}}}, {"name": "u", "user": user or {}}],
-        "contexts": [
-            {"name": "x", "context": {"cluster": "c", "user": "u"}},
-            {"name": "y", "context": {"cluster": "c", "namespace": "shop"}},
-        ],
-        "current-context": "x",
-        **others,
-    }
-    path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(content))
-    return path
 
 
 # --- kubeconfig ---
@@ -73,7 +48,7 @@ def test_another_context(tmp_path: pathlib.Path) -> None:
 def test_a_kubeconfig_in_json(tmp_path: pathlib.Path) -> None:
     path = kubeconfig(tmp_path)
     path.write_text(json.dumps(yaml.safe_load(path.read_text())))
-    assert config.from_kubeconfig(path).server == "https://10.0.0.1:6443"
+    assert config.load(str(path)).server == "https://10.0.0.1:6443"
 
 
 @pytest.mark.parametrize("how", ["data", "absolute", "relative"])
@@ -85,7 +60,7 @@ def test_certificates(tmp_path: pathlib.Path, authority: pki.Authority, pair: pk
 
     cluster = given("certificate-authority", authority.certificate)
     user = given("client-certificate", pair.certificate) | given("client-key", pair.key)
-    loaded = config.from_kubeconfig(kubeconfig(tmp_path, cluster, user))
+    loaded = config.load(str(kubeconfig(tmp_path, cluster, user)))
     assert loaded.ca_data == authority.certificate.read_text()
     assert (loaded.cert_data, loaded.key_data) == (pair.certificate.read_bytes(), pair.key.read_bytes())
     context = loaded.ssl_context()
@@ -97,13 +72,13 @@ def test_certificates(tmp_path: pathlib.Path, authority: pki.Authority, pair: pk
 
 def test_a_certificate_in_a_file_with_its_key_as_data(tmp_path: pathlib.Path, pair: pki.KeyPair) -> None:
     user = {"client-certificate": str(pair.certificate), "client-key-data": b64(pair.key)}
-    context = config.from_kubeconfig(kubeconfig(tmp_path, user=user)).ssl_context()
+    context = config.load(str(kubeconfig(tmp_path, user=user))).ssl_context()
     assert context is not None
 
 
 def test_data_goes_before_a_file(tmp_path: pathlib.Path, authority: pki.Authority) -> None:
     cluster = {"certificate-authority": "/absent", "certificate-authority-data": b64(authority.certificate)}
-    loaded = config.from_kubeconfig(kubeconfig(tmp_path, cluster))
+    loaded = config.load(str(kubeconfig(tmp_path, cluster)))
     assert loaded.ca_data == authority.certificate.read_text()
 
 
@@ -123,7 +98,7 @@ def test_authorities_of_old_clusters_are_taken(authority: pki.Authority) -> None
 
 def test_a_token_file_goes_before_a_token(tmp_path: pathlib.Path) -> None:
     (tmp_path / "t").write_text("from-the-file\n")
-    loaded = config.from_kubeconfig(kubeconfig(tmp_path, user={"token": "inline", "tokenFile": "t"}))
+    loaded = config.load(str(kubeconfig(tmp_path, user={"token": "inline", "tokenFile": "t"})))
     assert loaded.token() == "from-the-file"
 
 
@@ -161,7 +136,7 @@ def test_a_token_file_goes_before_a_token(tmp_path: pathlib.Path) -> None:
 def test_what_is_refused(tmp_path: pathlib.Path, cluster: Json, user: Json, message: str) -> None:
     path = kubeconfig(tmp_path, cluster, user)
     with pytest.raises(errors.ConfigError, match=message) as caught:
-        config.from_kubeconfig(path)
+        config.load(str(path))
     assert "hunter2" not in str(caught.value)
     assert "two" not in str(caught.value)
 
@@ -183,7 +158,7 @@ def test_what_is_refused(tmp_path: pathlib.Path, cluster: Json, user: Json, mess
 def test_half_a_kubeconfig_is_refused(tmp_path: pathlib.Path, others: Json, message: str) -> None:
     path = kubeconfig(tmp_path, **others)
     with pytest.raises(errors.ConfigError, match=message):
-        config.from_kubeconfig(path)
+        config.load(str(path))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +176,7 @@ def test_what_is_no_kubeconfig(tmp_path: pathlib.Path, content: bytes | None, me
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(errors.ConfigError, match=message):
-        config.from_kubeconfig(path)
+        config.load(str(path))
 
 
 def test_credentials_in_the_address_are_refused() -> None:
@@ -395,19 +370,6 @@ def test_of_several_kubeconfigs_the_first_that_has_an_entry_gives_the_whole_of_i
         config.load()
 
 
-def test_a_persons_kubeconfig_goes_before_the_service_account(
-    service_account: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert service_account.exists()
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path)))
-    assert config.load_for_person().server == "https://10.0.0.1:6443"
-    monkeypatch.setenv("KUBECONFIG", "/absent")
-    assert config.load_for_person().server == "https://10.96.0.1:443"
-    with pytest.raises(errors.ConfigError, match="/absent does not exist"):
-        config.load_for_person(context="x")
-
-
 # --- the token file ---
 
 
@@ -492,91 +454,8 @@ def test_no_token_at_all(file: pathlib.Path, clock: Clock, content: str | None, 
     assert token.token() == "good"
 
 
-PROXY = "http://me:secret@proxy.example:3128"
-
-
-def test_what_only_a_person_may_choose(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    cluster = {"insecure-skip-tls-verify": True, "proxy-url": PROXY}
-    user = {"token": "t", "as": "jane", "as-groups": ["a", "b"], "as-uid": "7", "as-user-extra": {"Why/x": ["so"]}}
-    path = kubeconfig(tmp_path, cluster, user)
-    found = config.load_for_person(str(path))
-    assert (found.insecure, found.proxy) == (True, PROXY)
-    assert found.impersonation == (
-        ("Impersonate-User", "jane"),
-        ("Impersonate-Group", "a"),
-        ("Impersonate-Group", "b"),
-        ("Impersonate-Uid", "7"),
-        ("Impersonate-Extra-Why%2Fx", "so"),
-    )
-    assert "secret" not in repr(found)
-    context = found.ssl_context()
-    assert context is not None
-    assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_NONE)
-    # Parts of the operator may choose none of that, and no environment of theirs can.
-    monkeypatch.setenv("HTTPS_PROXY", PROXY)
-    with pytest.raises(errors.ConfigError, match="refused"):
-        config.load(str(path))
-    (tmp_path / "plain").mkdir()
-    plain = kubeconfig(tmp_path / "plain", user={"token": "t"})
-    assert config.load(str(plain)).proxy == ""
-    assert config.load_for_person(str(plain)).proxy == PROXY
-
-
-def test_flags_stand_before_the_kubeconfig(tmp_path: pathlib.Path) -> None:
-    path = kubeconfig(tmp_path, {"proxy-url": PROXY}, {"exec": {"command": "x"}, "as": "jane", "as-groups": ["a"]})
-    wishes = config.Wishes(
-        server="https://10.9.9.9", token="mine", impersonate="joe", impersonate_groups=("b",), insecure=True
-    )
-    found = config.load_for_person(str(path), wishes=wishes)
-    assert (found.server, found.token(), found.proxy, found.insecure) == ("https://10.9.9.9", "mine", PROXY, True)
-    assert found.impersonation == (("Impersonate-User", "joe"), ("Impersonate-Group", "b"))
-    chosen = config.load_for_person(str(path), wishes=config.Wishes(cluster="c", user="u", token="mine"))
-    assert chosen.server == "https://10.0.0.1:6443"
-    with pytest.raises(errors.ConfigError, match="no entry 'nobody' in users"):
-        config.load_for_person(str(path), wishes=config.Wishes(user="nobody"))
-
-
-def test_a_server_and_a_token_are_enough(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    found = config.load_for_person(wishes=config.Wishes(server="https://10.9.9.9", token="mine"))
-    assert (found.server, found.token(), found.namespace) == ("https://10.9.9.9", "mine", "default")
-    with pytest.raises(errors.ConfigError):
-        config.load_for_person(wishes=config.Wishes(server="https://10.9.9.9", cluster="c"))
-
-
-@pytest.mark.parametrize(
-    ("cluster", "wishes", "message"),
-    [
-        ({"proxy-url": "socks5://p:1"}, {}, "proxy-url 'socks5://p:1' is not the URL of an HTTP proxy"),
-        ({"proxy-url": "https://me:secret@p:1"}, {}, "proxy-url 'p:1' is not the URL of an HTTP proxy"),
-        ({"proxy-url": "http://"}, {}, "is not the URL of an HTTP proxy"),
-        ({}, {"impersonate_groups": ("a",)}, "give --as"),
-        ({}, {"impersonate": "a\r\nX: b"}, "cannot be impersonated"),
-        ({}, {"impersonate": "a", "impersonate_groups": ("",)}, "cannot be impersonated"),
-    ],
-)
-def test_what_a_person_cannot_choose(
-    tmp_path: pathlib.Path, cluster: Json, wishes: dict[str, Any], message: str
-) -> None:
-    path = kubeconfig(tmp_path, cluster, {"token": "t"})
-    with pytest.raises(errors.ConfigError, match=message) as caught:
-        config.load_for_person(str(path), wishes=config.Wishes(**wishes))
-    assert "secret" not in str(caught.value)
-
-
-def test_an_authority_and_no_verification_contradict_each_other(tmp_path: pathlib.Path, pair: pki.KeyPair) -> None:
-    cluster = {"insecure-skip-tls-verify": True, "certificate-authority-data": b64(pair.certificate)}
-    with pytest.raises(errors.ConfigError, match="contradict"):
-        config.load_for_person(str(kubeconfig(tmp_path, cluster)))
-
-
-def test_a_person_without_a_kubeconfig_is_told_of_that_first(
+def test_a_part_of_the_operator_chooses_nothing_that_only_a_person_may(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(errors.ConfigError) as caught:
-        config.load_for_person()
-    assert str(caught.value).startswith(f"{tmp_path}/.kube/config does not exist")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    assert config.load(str(kubeconfig(tmp_path, user={"token": "t"}))).proxy == ""

@@ -13,8 +13,8 @@ import click
 import msgspec
 from click import shell_completion
 
-from swapwarden.cli.kubectl.cluster import session
-from swapwarden.kube import config, errors
+from swapwarden.cli.kubectl.cluster import connection, session
+from swapwarden.kube import errors
 
 WAIT_SECONDS: Final = 2.0
 """Nobody waits longer for the names after a Tab."""
@@ -70,7 +70,7 @@ def namespaces(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[
 def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of contexts in the kubeconfig."""
     try:
-        found = config.contexts(ctx.params.get("kubeconfig"))
+        found = connection.contexts(ctx.params.get("kubeconfig"))
     except errors.ConfigError:
         return []
     return sorted(name for name in found if name.startswith(incomplete))

@@ -10,9 +10,8 @@ from typing import Any, Final
 import click
 
 from swapwarden.cli.kubectl import completion
-from swapwarden.cli.kubectl.cluster import session
+from swapwarden.cli.kubectl.cluster import connection, session
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.kube import config
 
 Command = Callable[..., Any]
 
@@ -101,7 +100,7 @@ def cluster(function: Command) -> Command:
         all_namespaces: bool = False,
         **others: Any,
     ) -> Any:
-        wishes = config.Wishes(
+        wishes = connection.Wishes(
             cluster=cluster_name,
             user=user_name,
             server=server,

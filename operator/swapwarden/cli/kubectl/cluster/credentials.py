@@ -17,7 +17,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from swapwarden.kube import config, errors
+from swapwarden.cli.kubectl.cluster import connection
+from swapwarden.kube import errors
 
 WAIT_SECONDS: Final = 300.0
 """For a program that may ask a person to log in."""
@@ -74,17 +75,19 @@ class _Claims(msgspec.Struct, frozen=True):
     exp: float = 0
 
 
-def ask(plugin: config.Plugin, *, interactive: bool = True, seconds: float = WAIT_SECONDS) -> config.Credentials:
+def ask(
+    plugin: connection.Plugin, *, interactive: bool = True, seconds: float = WAIT_SECONDS
+) -> connection.Credentials:
     """Get the credentials of a kubeconfig's user. ConfigError where there are none, with the reason.
 
     Not `interactive`: nobody is to be asked anything, nor anything to be renewed.
     """
     if plugin.kind == "exec":
         return _of_program(plugin, interactive=interactive, seconds=seconds)
-    return config.Credentials(token=_id_token(plugin, renew=interactive))
+    return connection.Credentials(token=_id_token(plugin, renew=interactive))
 
 
-def _id_token(plugin: config.Plugin, *, renew: bool) -> str:
+def _id_token(plugin: connection.Plugin, *, renew: bool) -> str:
     try:
         provider = msgspec.convert(plugin.settings, _Provider)
         if provider.name != "oidc":
@@ -125,7 +128,7 @@ def _has_expired(token: str) -> bool:
     return 0 < expiry <= time.time() + LEEWAY_SECONDS
 
 
-def _of_program(plugin: config.Plugin, *, interactive: bool, seconds: float) -> config.Credentials:
+def _of_program(plugin: connection.Plugin, *, interactive: bool, seconds: float) -> connection.Credentials:
     try:
         settings = msgspec.convert(plugin.settings, _Exec)
     except msgspec.ValidationError as error:
@@ -140,7 +143,7 @@ def _of_program(plugin: config.Plugin, *, interactive: bool, seconds: float) -> 
     return _parse(plugin, settings, _run(plugin, settings, asks=asks, seconds=seconds))
 
 
-def _run(plugin: config.Plugin, settings: _Exec, *, asks: bool, seconds: float) -> bytes:
+def _run(plugin: connection.Plugin, settings: _Exec, *, asks: bool, seconds: float) -> bytes:
     command = settings.command
     if os.sep in command:
         # As client-go: a path is relative to the kubeconfig, a bare name is looked for on the PATH.
@@ -179,7 +182,7 @@ def _cluster(cluster: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-def _parse(plugin: config.Plugin, settings: _Exec, output: bytes) -> config.Credentials:
+def _parse(plugin: connection.Plugin, settings: _Exec, output: bytes) -> connection.Credentials:
     # What it printed is secret: no message may hold it.
     if len(output) > MAX_BYTES:
         raise errors.ConfigError(f"{plugin.origin}: {settings.command} printed more than {MAX_BYTES >> 20} MiB")
@@ -194,7 +197,7 @@ def _parse(plugin: config.Plugin, settings: _Exec, output: bytes) -> config.Cred
     status = found.status
     if not status.token and not status.client_certificate_data:
         raise errors.ConfigError(f"{plugin.origin}: {settings.command} gave neither a token nor a certificate")
-    return config.Credentials(
+    return connection.Credentials(
         token=status.token or None,
         cert_data=status.client_certificate_data.encode() or None,
         key_data=status.client_key_data.encode() or None,

@@ -16,6 +16,7 @@ import msgspec
 import swapwarden
 from swapwarden.api import names
 from swapwarden.cli.kubectl import loading
+from swapwarden.cli.kubectl.cluster import connection
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.kube import client, config, decoding, errors, paging, transport
 
@@ -47,7 +48,7 @@ class Target:
     request_seconds: float = REQUEST_SECONDS
     namespace: str | None = None
     all_namespaces: bool = False
-    wishes: config.Wishes = dataclasses.field(default_factory=config.Wishes)
+    wishes: connection.Wishes = dataclasses.field(default_factory=connection.Wishes)
     """What else the flags say in place of the kubeconfig."""
     interactive: bool = True
     """Whether a program that gives credentials may ask the user something."""
@@ -340,20 +341,20 @@ class _Identity:
 
 
 def _load(target: Target) -> _Identity:
-    plugins: list[config.Plugin] = []
+    plugins: list[connection.Plugin] = []
 
-    def ask(plugin: config.Plugin) -> config.Credentials:
+    def ask(plugin: connection.Plugin) -> connection.Credentials:
         plugins.append(plugin)
         return _ask(target, plugin)
 
-    cfg = config.load_for_person(target.kubeconfig, target.context, ask, target.wishes)
+    cfg = connection.load(target.kubeconfig, target.context, ask, target.wishes)
     return _Identity(cfg, bool(plugins))
 
 
-def _ask(target: Target, plugin: config.Plugin) -> config.Credentials:
+def _ask(target: Target, plugin: connection.Plugin) -> connection.Credentials:
     # Most kubeconfigs name no program, and their users do not wait for the module.
     credentials = loading.load("cluster.credentials")
-    given: config.Credentials
+    given: connection.Credentials
     if target.interactive:
         given = credentials.ask(plugin)
     else:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from swapwarden.cli.kubectl.cluster import credentials
+from swapwarden.cli.kubectl.cluster import connection, credentials
 from swapwarden.kube import config, errors
 
 from testbed.controlplane import pki
@@ -51,7 +51,7 @@ def kubeconfig(folder: pathlib.Path, settings: dict[str, Any], **cluster: Any) -
 
 
 def load(path: pathlib.Path) -> config.Config:
-    return config.load_for_person(str(path), ask=credentials.ask)
+    return connection.load(str(path), ask=credentials.ask)
 
 
 def prints(status: dict[str, str], version: str = V1) -> str:
@@ -135,7 +135,7 @@ def test_what_goes_wrong_is_said_without_secrets(
 def test_a_program_that_hangs(tmp_path: pathlib.Path) -> None:
     path = kubeconfig(tmp_path, {"command": program(tmp_path, "import time; time.sleep(1000)")})
     with pytest.raises(errors.ConfigError, match=r"gave no credentials within 0\.1 s"):
-        config.load_for_person(str(path), ask=lambda plugin: credentials.ask(plugin, interactive=False, seconds=0.1))
+        connection.load(str(path), ask=lambda plugin: credentials.ask(plugin, interactive=False, seconds=0.1))
 
 
 def test_agents_and_controllers_run_no_programs(tmp_path: pathlib.Path) -> None:
@@ -251,10 +251,10 @@ def expired(folder: pathlib.Path, issuer: Issuer) -> pathlib.Path:
 
 RENEW = """
 import json, pathlib, sys, warnings
-from swapwarden.cli.kubectl.cluster import credentials
-from swapwarden.kube import config, errors
+from swapwarden.cli.kubectl.cluster import connection, credentials
+from swapwarden.kube import errors
 try:
-    print(config.load_for_person(sys.argv[1], ask=credentials.ask).token())
+    print(connection.load(sys.argv[1], ask=credentials.ask).token())
 except errors.ConfigError as error:
     print(error)
 """
@@ -289,4 +289,4 @@ def test_an_issuer_that_is_not_who_it_should_be(tmp_path: pathlib.Path, issuer: 
 def test_nothing_is_renewed_for_completion(tmp_path: pathlib.Path, issuer: Issuer) -> None:
     path = expired(tmp_path, issuer)
     with pytest.raises(errors.ConfigError, match="the ID token has expired"):
-        config.load_for_person(str(path), ask=lambda plugin: credentials.ask(plugin, interactive=False))
+        connection.load(str(path), ask=lambda plugin: credentials.ask(plugin, interactive=False))

@@ -1,0 +1,219 @@
+"""Reads kubeconfig files: v1.Config of client-go."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from swapwarden.kube import config
+from swapwarden.kube.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class MissingError(ConfigError):
+    """There is no kubeconfig to read; the message says where it was looked for."""
+
+
+class Cluster(msgspec.Struct, rename="kebab"):
+    """Where an API server is."""
+
+    server: str
+    certificate_authority: str | None = None
+    certificate_authority_data: bytes | None = None
+    tls_server_name: str | None = None
+    insecure_skip_tls_verify: bool | None = None
+    proxy_url: str | None = None
+    extensions: Any = None
+
+
+class User(msgspec.Struct, rename="kebab"):
+    """Who asks."""
+
+    token: str | None = None
+    token_file: str | None = msgspec.field(default=None, name="tokenFile")
+    client_certificate: str | None = None
+    client_certificate_data: bytes | None = None
+    client_key: str | None = None
+    client_key_data: bytes | None = None
+    exec: Any = None
+    auth_provider: Any = None
+    username: Any = None
+    impersonate: str | None = msgspec.field(default=None, name="as")
+    as_groups: list[str] | None = None
+    as_uid: str | None = None
+    as_user_extra: dict[str, list[str]] | None = None
+
+
+class Context(msgspec.Struct):
+    """Who asks whom."""
+
+    cluster: str
+    user: str | None = None
+    namespace: str | None = None
+
+
+class Chosen(NamedTuple):
+    """One context with its entries, and the files that these stand in."""
+
+    context: str
+    namespace: str
+    of_cluster: pathlib.Path
+    cluster: Cluster
+    of_user: pathlib.Path
+    user: User
+
+
+class Kubeconfig:
+    """Kubeconfig files. Entries are looked at only when they are asked for.
+
+    The first file that has an entry of a name has the whole of it; the first with a current-context names it.
+    """
+
+    def __init__(self, paths: Sequence[pathlib.Path]) -> None:
+        self._files = [(path, _parse(path)) for path in paths]
+        self._name = str(paths[0]) if len(paths) == 1 else f"none of {', '.join(map(str, paths))}"
+
+    def _entry(self, section: str, name: str, kind: type[T]) -> tuple[pathlib.Path, T]:
+        """The entry of that name in `clusters`, `contexts` or `users`, and the file that it is in."""
+        for path, parsed in self._files:
+            entries = parsed.get(section)
+            for entry in entries if isinstance(entries, list) else []:
+                if isinstance(entry, dict) and entry.get("name") == name:
+                    try:
+                        return path, msgspec.convert(entry.get(section.removesuffix("s")) or {}, kind)
+                    except msgspec.ValidationError as error:
+                        raise ConfigError(f"{path}: {name!r} in {section}: {error}") from error
+        raise ConfigError(f"{self._name} has {self._no()} entry {name!r} in {section}")
+
+    def names(self, section: str) -> list[str]:
+        """The names of all entries, each once."""
+        sections = [parsed.get(section) for _, parsed in self._files]
+        entries = [entry for found in sections if isinstance(found, list) for entry in found]
+        found = [entry["name"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
+        return list(dict.fromkeys(found))
+
+    def _current(self) -> str:
+        """The name of the current context."""
+        for _, parsed in self._files:
+            name = parsed.get("current-context")
+            if isinstance(name, str) and name:
+                return name
+        raise ConfigError(f"{self._name} has {self._no()} current-context: choose one with --context")
+
+    def choose(self, context: str | None, *, cluster: str = "", user: str = "") -> Chosen:
+        """Return a context, by default the current one, or `cluster` and `user` in its place."""
+        name = context or ("" if cluster and user else self._current())
+        chosen = self._entry("contexts", name, Context)[1] if name else Context("")
+        of_cluster, found = self._entry("clusters", cluster or chosen.cluster, Cluster)
+        named = user or chosen.user
+        of_user, who = self._entry("users", named, User) if named else (self._files[0][0], User())
+        return Chosen(name, chosen.namespace or "default", of_cluster, found, of_user, who)
+
+    def _no(self) -> str:
+        return "no" if len(self._files) == 1 else "an"
+
+
+def files(kubeconfig: str | None) -> list[pathlib.Path]:
+    """Return the kubeconfig files to read, one at least; MissingError where none exists.
+
+    Of those that $KUBECONFIG names the ones that exist, of which it wants one.
+    """
+    if kubeconfig:
+        return [pathlib.Path(kubeconfig)]
+    listed = [name for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]
+    at_home = os.path.expanduser("~/.kube/config")  # noqa: PTH111 Path's needs a home
+    paths = [pathlib.Path(name) for name in listed or [at_home]]
+    found = [path for path in paths if path.exists()]
+    if not found:
+        missing = f"{paths[0]} does not exist" if len(paths) == 1 else "none of the files in KUBECONFIG exists"
+        raise MissingError(missing)
+    return found
+
+
+def _parse(path: pathlib.Path) -> dict[str, Any]:
+    yaml = importlib.import_module("yaml")
+    try:
+        # The one in C, where there is one: files with the certificates of many clusters are large.
+        parsed = yaml.load(config.content(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    if not isinstance(parsed, dict):
+        raise ConfigError(f"{path} is not a kubeconfig: it holds no mapping")
+    return parsed
+
+
+def load(kubeconfig: str | None, context: str | None) -> config.Config:
+    """Read one context, by default the current one, of `kubeconfig`, $KUBECONFIG or ~/.kube/config for the operator.
+
+    ConfigError where there is none, or where it asks for what only people may choose for themselves: a server that is
+    not verified, a proxy, a program for credentials, impersonation.
+    """
+    try:
+        found = Kubeconfig(files(kubeconfig)).choose(context)
+    except MissingError as error:
+        raise ConfigError(
+            f"no cluster configuration: no service account's token in {config.SERVICE_ACCOUNT}, and {error};"
+            " give --kubeconfig or set KUBECONFIG"
+        ) from error
+    if found.cluster.insecure_skip_tls_verify:
+        raise ConfigError(
+            f"{found.of_cluster}: insecure-skip-tls-verify is refused; give certificate-authority(-data) instead"
+        )
+    if found.cluster.proxy_url:
+        raise ConfigError(
+            f"{found.of_cluster}: proxy-url is not supported; use an address that can be reached directly"
+        )
+    user = found.user
+    impersonated = user.impersonate or user.as_groups or user.as_uid or user.as_user_extra
+    refuse(
+        found, {"exec": user.exec, "auth-provider": user.auth_provider, "username": user.username, "as": impersonated}
+    )
+    return build(found, authority(found))
+
+
+def refuse(found: Chosen, credentials: Mapping[Any, Any]) -> None:
+    """ConfigError where the user has any of these."""
+    for name, value in credentials.items():
+        if value:
+            raise ConfigError(
+                f"{found.of_user}: credentials by {name!r} are not supported here; use a token or a client certificate,"
+                " for example from `kubectl create token`"
+            )
+
+
+def authority(found: Chosen) -> bytes | None:
+    """Return the CA certificates of the cluster; None where the system's own are to be trusted."""
+    return _data(found.of_cluster, found.cluster.certificate_authority_data, found.cluster.certificate_authority)
+
+
+def build(
+    found: Chosen,
+    ca: bytes | None,
+    *,
+    token: str | None = None,
+    cert_data: bytes | None = None,
+    key_data: bytes | None = None,
+) -> config.Config:
+    """Return the configuration; credentials that are given stand in place of those in the kubeconfig."""
+    user, origin = found.user, found.of_user
+    return config.Config(
+        server=found.cluster.server,
+        namespace=found.namespace,
+        ca_data=None if ca is None else config.pem(ca, found.of_cluster),
+        cert_data=cert_data or _data(origin, user.client_certificate_data, user.client_certificate),
+        key_data=key_data or _data(origin, user.client_key_data, user.client_key),
+        tls_server_name=found.cluster.tls_server_name or None,
+        static_token=token or user.token or None,
+        token_file=config.TokenFile(origin.parent / user.token_file) if user.token_file and not token else None,
+    )
+
+
+def _data(origin: pathlib.Path, inline: bytes | None, file: str | None) -> bytes | None:
+    """What an entry gives as data, or else as the path of a file, which is relative to the kubeconfig `origin`."""
+    return inline or (config.content(origin.parent / file) if file else None)
