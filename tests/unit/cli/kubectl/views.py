@@ -34,9 +34,9 @@ def view(
     states: Iterable[states.StateRow] = (),
     profiles: Iterable[dict[str, Any]] = (),
     **fields: Any,
-) -> snapshot.View:
+) -> snapshot.ClusterSnapshot:
     """What was read."""
-    return snapshot.View(
+    return snapshot.ClusterSnapshot(
         nodes={one.name: one for one in nodes},
         pods={(one.namespace, one.name): one for one in pods},
         states={one.name: one for one in states},

@@ -13,7 +13,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli.kubectl.check import installation
-from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
+from swapwarden.cli.kubectl.check.catalogue import Check, Problem, Severity, problem
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.kube import decoding
 
@@ -80,12 +80,12 @@ def admitted(namespace: str, answer: bytes) -> Trial:
         return Trial()
     return Trial(
         _problem(
-            Severity.WARNING,
             "NotCompleted",
             namespace,
             f"a new pod with the policy {names.Policy.REQUIRED} gets no place: admission passes by it, or does not"
             " answer, and its failurePolicy is Ignore",
-            "try another namespace with -n, and without -n see the problems of admission and of the webhook;"
+            severity=Severity.WARNING,
+            remedy="try another namespace with -n, and without -n see the problems of admission and of the webhook;"
             " docs/admission.md has which pods are passed by",
         )
     )
@@ -101,17 +101,16 @@ def refused(namespace: str, message: str) -> Trial:
             "caBundle must hold the authority of the webhook's certificate, and that be for the name of its Service:"
             " see the controller's log, which makes and renews both, or cert-manager's (docs/admission.md)"
         )
-        return Trial(_problem(Severity.ERROR, "Untrusted", namespace, _refusal(failed[2]), remedy))
-    remedy = (
-        "see that the webhook's pods are Ready, and that API servers reach its Service: network policies, firewalls"
-        " between control plane and nodes (docs/install.md)"
-    )
-    return Trial(_problem(Severity.ERROR, "NoAnswer", namespace, _refusal(failed[2]), remedy))
+        return Trial(_problem("Untrusted", namespace, _refusal(failed[2]), remedy=remedy))
+    return Trial(_problem("NoAnswer", namespace, _refusal(failed[2])))
 
 
 def _refusal(why: str) -> str:
     return f"a new pod with a policy is refused, as API servers cannot ask the webhook: {why}"
 
 
-def _problem(severity: Severity, reason: str, namespace: str, message: str, remedy: str) -> Problem:
-    return Problem(severity, Check.ADMISSION_FAILS, reason, f"namespace/{namespace}", message, remedy)
+def _problem(
+    reason: str, namespace: str, message: str, *, severity: Severity | None = None, remedy: str = ""
+) -> Problem:
+    here = f"namespace/{namespace}"
+    return problem(Check.ADMISSION_FAILS, here, message, reason=reason, severity=severity, remedy=remedy)

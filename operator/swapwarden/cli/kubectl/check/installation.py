@@ -12,10 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-import swapwarden
 from swapwarden.api import names
-from swapwarden.cli.kubectl.check import problems
-from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
+from swapwarden.cli.kubectl.check.catalogue import Check, Problem, Severity, problem, some
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
 
@@ -32,8 +30,6 @@ SOON: Final = datetime.timedelta(days=14)
 """A certificate is renewed when a third of its 90 days is left; with so little left that did not work."""
 _LATE: Final = 3
 """Lease durations without a renewal after which nobody leads."""
-_NAMED: Final = 5
-_INSTALL: Final = "install the chart or deploy/manifests again (docs/install.md)"
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -128,16 +124,14 @@ class Installed:
     """Those of this version."""
 
 
-def judge(found: Installed, view: snapshot.View, now: datetime.datetime) -> Iterator[Problem]:
+def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.datetime) -> Iterator[Problem]:
     """Yield what is wrong with it."""
     if not view.installed:
-        yield Problem(
-            Severity.ERROR,
-            Check.NOT_INSTALLED,
+        yield problem(
             Check.NOT_INSTALLED,
             f"customresourcedefinition/{names.PROFILE_PLURAL}.{names.GROUP}",
             f"this cluster does not know {names.API_VERSION}: Swapwarden is not installed, or is another version",
-            "install it (docs/install.md), or choose another cluster with --context",
+            remedy="install it (docs/install.md), or choose another cluster with --context",
         )
         return
     if found.crds is not None:
@@ -158,18 +152,13 @@ def _kinds(own: Iterable[Definition], crds: Iterable[Definition]) -> Iterator[Pr
         here = f"customresourcedefinition/{name}"
         if theirs is None:
             told = "does not exist"
-            yield Problem(Severity.ERROR, Check.NOT_INSTALLED, Check.NOT_INSTALLED, here, told, _INSTALL)
+            yield problem(Check.NOT_INSTALLED, here, told)
             continue
         known, there = set(_fields(_schema(ours))), set(_fields(_schema(theirs)))
         if lacking := sorted(known - there):
-            yield _other_version(here, f"does not have {_some(lacking)}, which this kubectl swap knows")
+            yield problem(Check.OTHER_VERSION, here, f"does not have {some(lacking)}, which this kubectl swap knows")
         if unknown := sorted(there - known):
-            yield _other_version(here, f"has {_some(unknown)}, which this kubectl swap does not know")
-
-
-def _other_version(here: str, told: str) -> Problem:
-    remedy = f"use the kubectl swap of the version that is installed (this one is {swapwarden.__version__}), or upgrade"
-    return Problem(Severity.WARNING, Check.OTHER_VERSION, Check.OTHER_VERSION, here, told, remedy)
+            yield problem(Check.OTHER_VERSION, here, f"has {some(unknown)}, which this kubectl swap does not know")
 
 
 def _schema(definition: Definition) -> Json:
@@ -205,14 +194,7 @@ def _leader(leases: Iterable[Lease], now: datetime.datetime) -> Iterator[Problem
             )
         else:
             return
-    yield Problem(
-        Severity.ERROR,
-        Check.NO_LEADER,
-        Check.NO_LEADER,
-        f"lease/{LEASE}",
-        f"{told}: nothing is planned, and new pods start without swap",
-        "see that the controller's pods run and what they log (app.kubernetes.io/component=controller)",
-    )
+    yield problem(Check.NO_LEADER, f"lease/{LEASE}", f"{told}: nothing is planned, and new pods start without swap")
 
 
 def _time(text: str | None) -> datetime.datetime | None:
@@ -224,19 +206,16 @@ def _time(text: str | None) -> datetime.datetime | None:
 
 
 def _webhooks(
-    webhooks: Iterable[Webhook], mutating: Iterable[Named], view: snapshot.View, now: datetime.datetime
+    webhooks: Iterable[Webhook], mutating: Iterable[Named], view: snapshot.ClusterSnapshot, now: datetime.datetime
 ) -> Iterator[Problem]:
     ours = {one.metadata.name: _entries(one) for one in webhooks if _entries(one)}
     if not ours:
         if not any(_is_ours(one) for one in mutating):
-            yield Problem(
-                Severity.ERROR,
-                Check.NO_ADMISSION,
+            yield problem(
                 Check.NO_ADMISSION,
                 "mutatingwebhookconfiguration/swapwarden",
                 "neither a webhook nor a policy completes new pods: defaults of namespaces have no effect, and policies"
                 " do not place pods",
-                _INSTALL,
             )
         return
     for name, entries in ours.items():
@@ -247,30 +226,24 @@ def _webhooks(
             each.name for each in entries if each.failure_policy == "Ignore" and not each.name.startswith(_OPTIONAL)
         ]
         if lenient:
-            yield Problem(
-                Severity.WARNING,
-                Check.FAILURE_POLICY,
+            yield problem(
                 Check.FAILURE_POLICY,
                 here,
-                f"failurePolicy is Ignore for {_some(lenient)}: while the webhook does not answer, pods start without"
+                f"failurePolicy is Ignore for {some(lenient)}: while the webhook does not answer, pods start without"
                 " their namespace's default, and are not placed",
-                "install with admission.failurePolicy: Fail, unless that is meant",
             )
         if any(each.client_config.service for each in entries) and _sees_pods(view):
             parts = [part for part in view.parts if part.component == "webhook"]
             if not any(part.ready for part in parts):
-                yield Problem(
-                    Severity.ERROR,
-                    Check.WEBHOOK_NOT_READY,
+                yield problem(
                     Check.WEBHOOK_NOT_READY,
                     here,
                     f"none of {tables.count(len(parts), 'pod')} of the webhook is Ready: new pods with a policy are"
                     " refused, or not completed",
-                    "see why, by kubectl describe and the log of pods with app.kubernetes.io/component=webhook",
                 )
 
 
-def _sees_pods(view: snapshot.View) -> bool:
+def _sees_pods(view: snapshot.ClusterSnapshot) -> bool:
     return "pods" not in view.unread and not view.pods_of
 
 
@@ -289,21 +262,20 @@ def _is_ours(one: Named) -> bool:
 
 def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[Problem]:
     """Yield what is wrong with the authorities that vouch for the webhook: the controller's end when its own do."""
-    remedy = "see the controller's log, which makes and renews it, or cert-manager's (docs/admission.md)"
     if not bundle:
         told = "has no caBundle: API servers do not trust the webhook, and new pods with a policy are refused"
-        yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Untrusted", here, told, remedy)
+        yield problem(Check.WEBHOOK_CERTIFICATE, here, told, reason="Untrusted")
         return
     ends = _ends(bundle)
     if ends is None:
         told = "its caBundle holds no certificates"
-        yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Untrusted", here, told, remedy)
+        yield problem(Check.WEBHOOK_CERTIFICATE, here, told, reason="Untrusted")
     elif ends and max(ends) <= now:
         told = f"its caBundle expired on {max(ends):%Y-%m-%d}: new pods with a policy are refused"
-        yield Problem(Severity.ERROR, Check.WEBHOOK_CERTIFICATE, "Expired", here, told, remedy)
+        yield problem(Check.WEBHOOK_CERTIFICATE, here, told, reason="Expired")
     elif ends and max(ends) - now < SOON:
         told = f"the last authority of its caBundle expires on {max(ends):%Y-%m-%d}, and was not renewed"
-        yield Problem(Severity.WARNING, Check.WEBHOOK_CERTIFICATE, "ExpiresSoon", here, told, remedy)
+        yield problem(Check.WEBHOOK_CERTIFICATE, here, told, reason="ExpiresSoon", severity=Severity.WARNING)
 
 
 def _ends(bundle: str) -> list[datetime.datetime] | None:
@@ -330,15 +302,8 @@ def _policies(policies: Iterable[Named], bindings: Iterable[Binding]) -> Iterato
             found = [name for name in found if not name.endswith("unknown-namespace-default")]
         if not found or not any(name in bound for name in found):
             what = "does not exist" if not found else "has no binding, so that nobody asks it"
-            yield Problem(
-                Severity.ERROR,
-                Check.NO_ADMISSION,
+            yield problem(
                 Check.NO_ADMISSION,
                 f"validatingadmissionpolicy/{found[0] if found else f'swapwarden-{suffix}'}",
                 f"{what}: what it keeps from happening is not kept when the webhook is down, or at all",
-                _INSTALL,
             )
-
-
-def _some(found: list[str]) -> str:
-    return problems.some(found, _NAMED)

@@ -9,8 +9,8 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli import documents, inputs
-from swapwarden.cli.kubectl.check import problems
-from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
+from swapwarden.cli.kubectl.check import catalogue, problems
+from swapwarden.cli.kubectl.check.catalogue import Check, Problem, problem
 from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy import plan
@@ -25,13 +25,12 @@ _POD: Final = ("", "Pod")
 _NAMESPACE: Final = ("", "Namespace")
 _PROFILE: Final = (names.GROUP, names.PROFILE_KIND)
 _LESS: Final = frozenset({names.Reason.BOUNDED, names.Reason.OVERRIDE_LIMIT})
-_CORRECT: Final = "correct it in the manifest"
 
 
 class _Setting:
     """What manifests are judged by: namespaces and profiles, as they would be with these manifests, and the cluster."""
 
-    def __init__(self, found: Iterable[documents.Found], view: snapshot.View | None) -> None:
+    def __init__(self, found: Iterable[documents.Found], view: snapshot.ClusterSnapshot | None) -> None:
         self.namespaces: dict[str, dict[str, str]] = dict(view.namespaces) if view is not None else {}
         self.profiles: dict[str, tuple[documents.Found, compiled.Profile]] = {}
         for one in found:
@@ -42,7 +41,7 @@ class _Setting:
             self.profiles.update({name: (one, profile) for name, profile in read.profiles.items()})
         self.planned = self._planned(view)
 
-    def _planned(self, view: snapshot.View | None) -> Mapping[str, planning.NodeView] | None:
+    def _planned(self, view: snapshot.ClusterSnapshot | None) -> Mapping[str, planning.NodeView] | None:
         needed = {"nodes", "nodeswapprofiles", "nodeswapstates"}
         if view is None or not view.installed or needed & view.unread.keys():
             return None
@@ -52,7 +51,7 @@ class _Setting:
 
 
 def judge(
-    found: Iterable[documents.Found], view: snapshot.View | None, namespace: str = inputs.DEFAULT_NAMESPACE
+    found: Iterable[documents.Found], view: snapshot.ClusterSnapshot | None, namespace: str = inputs.DEFAULT_NAMESPACE
 ) -> Iterator[Problem]:
     """Yield the problems of what was read from files; without a view of a cluster what can be said without one.
 
@@ -87,12 +86,11 @@ def _called(document: Json) -> str:
 
 
 def _logged(one: documents.Found, log: documents.Log) -> Iterator[Problem]:
-    for problem in log.problems:
-        told = f"{_called(one.object)}: {problem.text}"
-        yield Problem(Severity.ERROR, Check.REFUSED, Check.REFUSED, str(problem.place), told, _CORRECT)
+    for wrong in log.problems:
+        yield problem(Check.REFUSED, str(wrong.place), f"{_called(one.object)}: {wrong.text}")
     for note in log.notes:
         told = f"{_called(one.object)}: {note.text}"
-        yield Problem(Severity.WARNING, Check.NO_EFFECT, Check.NO_EFFECT, str(note.place), told, _CORRECT)
+        yield problem(Check.NO_EFFECT, str(note.place), told, remedy=catalogue.CORRECT)
 
 
 def _namespace(one: documents.Found) -> Iterator[Problem]:
@@ -102,8 +100,8 @@ def _namespace(one: documents.Found) -> Iterator[Problem]:
     for name, found in read.namespaces.items():
         here = str(one.place.below("metadata.labels"))
         exempt = name in UNDEFAULTED
-        for problem in problems.namespace(here, found, exempt=exempt):
-            yield msgspec.structs.replace(problem, message=f"Namespace {name}: {problem.message}")
+        for wrong in problems.namespace(here, found, exempt=exempt):
+            yield msgspec.structs.replace(wrong, message=f"Namespace {name}: {wrong.message}")
 
 
 def _workload(one: documents.Found, path: str, setting: _Setting, namespace: str) -> Iterator[Problem]:
@@ -112,7 +110,7 @@ def _workload(one: documents.Found, path: str, setting: _Setting, namespace: str
     except inputs.InvalidError as refused:
         for where, reason in refused.problems:
             told = f"{_called(one.object)}: {reason}"
-            yield Problem(Severity.ERROR, Check.REFUSED, Check.REFUSED, str(one.place.below(where)), told, _CORRECT)
+            yield problem(Check.REFUSED, str(one.place.below(where)), told)
         return
     yield from _pod(documents.Found(one.place.below(path), one.object), pod, setting, namespace)
 
@@ -140,11 +138,11 @@ def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str
         for path, reason in refused:
             here = str(one.place.below(path)) if path.startswith(("metadata", "spec")) else str(one.place)
             told = reason if here.endswith(path) else f"{path}: {reason}"
-            yield Problem(Severity.ERROR, Check.REFUSED, Check.REFUSED, here, f"{called}: {told}", _CORRECT)
+            yield problem(Check.REFUSED, here, f"{called}: {told}")
         for told in inputs.warnings(read, wire):
             path, _, text = told.partition(": ")
             here = str(one.place.below(path))
-            yield Problem(Severity.WARNING, Check.NO_EFFECT, Check.NO_EFFECT, here, f"{called}: {text}", _CORRECT)
+            yield problem(Check.NO_EFFECT, here, f"{called}: {text}", remedy=catalogue.CORRECT)
         if refused:
             continue
         asked = read.asked[f"{wire.metadata.namespace}/{wire.metadata.name}"]
@@ -168,7 +166,7 @@ def _effect(
     if row.policy == names.Policy.REQUIRED and not any(labels.gives_swap(*place) for place in kinds):
         told = f"{called}: requires swap, which none of {number} that it may run on gives: it would wait"
         remedy = "turn swap on, on some node that a profile lets give it, or choose policy Preferred"
-        yield Problem(Severity.WARNING, Check.NO_EFFECT, names.Policy.REQUIRED, here, told, remedy)
+        yield problem(Check.NO_EFFECT, here, told, reason=names.Policy.REQUIRED, remedy=remedy)
         return
     if not row.limited() or not kinds:
         return
@@ -181,11 +179,11 @@ def _effect(
     if decided and all(one.swap_max == "0" and one.reason is not names.Reason.POLICY_DISABLED for one in decided):
         told = f"{called}: its swap limit would have no effect on any of {number}: {', '.join(reasons)}"
         remedy = "docs/semantics.md has the reasons; remove the limit, or have a profile give swap"
-        yield Problem(Severity.WARNING, Check.NO_EFFECT, "Limit", here, told, remedy)
+        yield problem(Check.NO_EFFECT, here, told, reason="Limit", remedy=remedy)
     elif decided and all(one.reason in _LESS for one in decided):
         told = f"{called}: would get less swap than its limit on each of {number}: {', '.join(reasons)}"
         remedy = "lower the limit, or raise the bound of the profile"
-        yield Problem(Severity.WARNING, Check.NO_EFFECT, "Limit", here, told, remedy)
+        yield problem(Check.NO_EFFECT, here, told, reason="Limit", remedy=remedy)
 
 
 def _profiles(setting: _Setting) -> Iterator[Problem]:
@@ -200,9 +198,8 @@ def _profiles(setting: _Setting) -> Iterator[Problem]:
             ties.setdefault(each, set()).update(set(tied) - {each})
     for name, (one, profile) in setting.profiles.items():
         here = str(one.place)
-        for problem in problems.ungoverned(profile, known, here):
-            yield msgspec.structs.replace(problem, message=f"{_called(one.object)}: {problem.message}")
+        for wrong in problems.ungoverned(profile, known, here):
+            yield msgspec.structs.replace(wrong, message=f"{_called(one.object)}: {wrong.message}")
         if name in ties:
             told = f"{_called(one.object)}: has the same priority as {', '.join(sorted(ties[name]))} on some nodes"
-            remedy = "give them different priorities, or selectors that do not overlap"
-            yield Problem(Severity.WARNING, Check.PROFILE_CONFLICT, Check.PROFILE_CONFLICT, here, told, remedy)
+            yield problem(Check.PROFILE_CONFLICT, here, told)

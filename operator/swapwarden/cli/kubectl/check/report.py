@@ -14,8 +14,8 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli import documents, inputs
-from swapwarden.cli.kubectl.check import definitions, dryrun, installation, manifests, problems
-from swapwarden.cli.kubectl.check.problems import Problem, Severity
+from swapwarden.cli.kubectl.check import catalogue, definitions, dryrun, installation, manifests, problems
+from swapwarden.cli.kubectl.check.catalogue import Problem, Severity
 from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot
 from swapwarden.cli.kubectl.output import tables
 
@@ -33,7 +33,7 @@ _CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 T = TypeVar("T")
 
 
-class Report(msgspec.Struct, frozen=True):
+class CheckReport(msgspec.Struct, frozen=True):
     """What was found, and what was not looked at."""
 
     problems: Sequence[Problem]
@@ -48,7 +48,7 @@ class Report(msgspec.Struct, frozen=True):
         return UNREAD if self.unread else 0
 
 
-def summary(report: Report) -> dict[str, int]:
+def summary(report: CheckReport) -> dict[str, int]:
     """How many there are of each severity, and of what was not looked at."""
     found = {
         f"{severity.value.lower()}s": sum(one.severity is severity for one in report.problems) for severity in Severity
@@ -56,7 +56,7 @@ def summary(report: Report) -> dict[str, int]:
     return {**found, "notLookedAt": len(report.unread)}
 
 
-def show(form: tables.Form, report: Report) -> None:
+def show(form: tables.Form, report: CheckReport) -> None:
     """Print it: the numbers first, then problems of one kind and remedy together."""
     if form.output in {"json", "yaml"}:
         document = {
@@ -70,7 +70,7 @@ def show(form: tables.Form, report: Report) -> None:
         print(line)
 
 
-def _lines(report: Report, *, coloured: bool, most: int | None) -> Iterator[str]:
+def _lines(report: CheckReport, *, coloured: bool, most: int | None) -> Iterator[str]:
     counted = summary(report)
     yield f"{tables.count(counted['errors'], 'error')}, {tables.count(counted['warnings'], 'warning')}."
     for plural, why in sorted(report.unread.items()):
@@ -97,8 +97,8 @@ def _lines(report: Report, *, coloured: bool, most: int | None) -> Iterator[str]
 # Reading
 
 
-async def _all(asked: session.Session, patience: float, *, try_admission: bool) -> Report:
-    view, found = snapshot.View(), installation.Installed()
+async def _all(asked: session.Session, patience: float, *, try_admission: bool) -> CheckReport:
+    view, found = snapshot.ClusterSnapshot(), installation.Installed()
     unread: dict[str, str] = {}
 
     async def cluster() -> None:
@@ -121,7 +121,7 @@ async def _all(asked: session.Session, patience: float, *, try_admission: bool) 
     every += [trial.problem] if trial.problem else []
     if view.pods_of:
         unread["pods"] = f"only those of namespace {view.pods_of} may be read"
-    return Report(problems.worst_first(every), {**view.unread, **unread})
+    return CheckReport(catalogue.worst_first(every), {**view.unread, **unread})
 
 
 async def _installed(asked: session.Session, unread: dict[str, str]) -> installation.Installed:
@@ -171,7 +171,7 @@ async def _leases(asked: session.Session) -> list[installation.Lease]:
         return await asked.collect(path, installation.Lease, fields=chosen)
 
 
-async def _behind(asked: session.Session, view: snapshot.View, patience: float) -> set[str]:
+async def _behind(asked: session.Session, view: snapshot.ClusterSnapshot, patience: float) -> set[str]:
     """Nodes whose agents do not follow within `patience` seconds: they tell of a new generation some seconds late."""
     waited = problems.lagging(view)
     until = time.monotonic() + patience
@@ -186,20 +186,20 @@ async def _behind(asked: session.Session, view: snapshot.View, patience: float) 
     return set(waited)
 
 
-async def _for_manifests(asked: session.Session, found: list[documents.Found]) -> Report:
+async def _for_manifests(asked: session.Session, found: list[documents.Found]) -> CheckReport:
     view = await reading.read(asked, ["nodes", "namespaces", "nodeswapprofiles", "nodeswapstates"])
     if not view.installed:
         asked.note(f"this cluster does not know {names.API_VERSION}: effects are not judged, only what is written")
     every = manifests.judge(found, view, asked.namespace or inputs.DEFAULT_NAMESPACE)
-    return Report(problems.worst_first(every), view.unread)
+    return CheckReport(catalogue.worst_first(every), view.unread)
 
 
-def _of_namespace(report: Report, namespace: str) -> Report:
+def _of_namespace(report: CheckReport, namespace: str) -> CheckReport:
     """What concerns a namespace and its pods."""
     chosen = f"namespace/{namespace}"
     inside = [one for one in report.problems if one.object == chosen or one.object.startswith(f"pod/{namespace}/")]
     relevant = {"admission", "pods", "namespaces", "nodes", names.PROFILE_PLURAL, names.STATE_PLURAL}
-    return Report(inside, {plural: why for plural, why in report.unread.items() if plural in relevant})
+    return CheckReport(inside, {plural: why for plural, why in report.unread.items() if plural in relevant})
 
 
 def _unusable(found: Iterable[documents.Message]) -> dict[str, str]:
@@ -220,7 +220,7 @@ async def run(
     log = documents.Log()
     found = list(documents.read(list(files), log))
     if asked is None:
-        report = Report(problems.worst_first(manifests.judge(found, None, target.namespace or "default")), {})
+        report = CheckReport(catalogue.worst_first(manifests.judge(found, None, target.namespace or "default")), {})
     elif files:
         report = await _for_manifests(asked, found)
     else:
@@ -228,6 +228,6 @@ async def run(
         if target.namespace and not target.all_namespaces:
             report = _of_namespace(report, target.namespace)
     if log.problems:
-        report = Report(report.problems, {**report.unread, **_unusable(log.problems)})
+        report = CheckReport(report.problems, {**report.unread, **_unusable(log.problems)})
     show(form, report)
     return report.status(Severity(fail_on.capitalize()))

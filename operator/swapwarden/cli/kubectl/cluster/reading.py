@@ -17,12 +17,12 @@ _PATIENCE: Final = 1.0
 """Seconds after which people are told what is waited for."""
 
 
-async def read(asked: session.Session, only: Collection[str] = ()) -> snapshot.View:
+async def read(asked: session.Session, only: Collection[str] = ()) -> snapshot.ClusterSnapshot:
     """Nodes, pods, namespaces, profiles and states, or of these plurals only; what may not be read is in `unread`.
 
     Who may not read the pods of all namespaces gets those of the session's.
     """
-    view = snapshot.View()
+    view = snapshot.ClusterSnapshot()
     jobs = {
         "nodes": _nodes(asked, view),
         "namespaces": _namespaces(asked, view),
@@ -36,7 +36,7 @@ async def read(asked: session.Session, only: Collection[str] = ()) -> snapshot.V
     return view
 
 
-async def _guarded(view: snapshot.View, plural: str, job: Awaitable[None]) -> None:
+async def _guarded(view: snapshot.ClusterSnapshot, plural: str, job: Awaitable[None]) -> None:
     try:
         await job
     except session.ForbiddenError as error:
@@ -45,15 +45,15 @@ async def _guarded(view: snapshot.View, plural: str, job: Awaitable[None]) -> No
         view.installed = False
 
 
-async def _nodes(asked: session.Session, view: snapshot.View) -> None:
+async def _nodes(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
     await asked.each(session.NODES, nodes.WireNode, view.add_node)
 
 
-async def _namespaces(asked: session.Session, view: snapshot.View) -> None:
+async def _namespaces(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
     await asked.each(session.NAMESPACES, namespaces.WireNamespace, view.add_namespace)
 
 
-async def _profiles(asked: session.Session, view: snapshot.View) -> None:
+async def _profiles(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
     view.profiles = await profiles(asked)
 
 
@@ -81,11 +81,11 @@ async def profiles(asked: session.Session) -> list[dict[str, Any]]:
     return found
 
 
-async def _states(asked: session.Session, view: snapshot.View) -> None:
+async def _states(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
     await asked.each(session.STATES, planning.WireState, view.add_state)
 
 
-async def _pods(asked: session.Session, view: snapshot.View) -> None:
+async def _pods(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
     try:
         await asked.each(session.PODS, msgspec.Raw, view.add_pod)
     except session.ForbiddenError:
@@ -104,7 +104,7 @@ class _Named(msgspec.Struct, frozen=True):
     metadata: _Meta
 
 
-async def labelled(asked: session.Session, view: snapshot.View, selector: str) -> set[tuple[str, str]]:
+async def labelled(asked: session.Session, view: snapshot.ClusterSnapshot, selector: str) -> set[tuple[str, str]]:
     """Namespace and name of the pods that a label selector matches, among those that were read."""
     path = asked.namespaced("api/v1", "pods", view.pods_of)
     return {(one.metadata.namespace, one.metadata.name) for one in await asked.collect(path, _Named, selector=selector)}

@@ -29,7 +29,7 @@ _NAME_LABEL = "app.kubernetes.io/name"
 _COMPONENT_LABEL = "app.kubernetes.io/component"
 
 
-class Part(msgspec.Struct, frozen=True):
+class ComponentPod(msgspec.Struct, frozen=True):
     """A pod of Swapwarden's own."""
 
     component: str
@@ -40,7 +40,7 @@ class Part(msgspec.Struct, frozen=True):
     ready: bool
 
 
-class Report(msgspec.Struct, frozen=True, rename="camel"):
+class AgentReport(msgspec.Struct, frozen=True, rename="camel"):
     """Status of a NodeSwapState, as far as people are told of it."""
 
     conditions: list[state.Condition] = []
@@ -50,23 +50,23 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
 _PODS = decoding.Decoder(pods.WirePod)
 _ASKED = decoding.Decoder(review.Pod)
-_REPORTS = decoding.Decoder(Report)
+_REPORTS = decoding.Decoder(AgentReport)
 
 
 @dataclasses.dataclass
-class View:
+class ClusterSnapshot:
     """What was read, by name, pods by namespace and name. Nothing is known of what is in `unread`."""
 
     nodes: dict[str, nodes.NodeRow] = dataclasses.field(default_factory=dict)
     pods: dict[tuple[str, str], pods.PodRow] = dataclasses.field(default_factory=dict)
-    asked: dict[tuple[str, str], review.Pod] = dataclasses.field(default_factory=dict)
+    admitted_pods: dict[tuple[str, str], review.Pod] = dataclasses.field(default_factory=dict)
     """Of the pods those with a label or an annotation of Swapwarden's, as admission reads them."""
-    parts: list[Part] = dataclasses.field(default_factory=list)
+    parts: list[ComponentPod] = dataclasses.field(default_factory=list)
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     """Their labels."""
     profiles: list[Json] = dataclasses.field(default_factory=list)
     states: dict[str, planning.StateRow] = dataclasses.field(default_factory=dict)
-    reports: dict[str, Report] = dataclasses.field(default_factory=dict)
+    reports: dict[str, AgentReport] = dataclasses.field(default_factory=dict)
     """What agents say of their nodes."""
     unread: dict[str, str] = dataclasses.field(default_factory=dict)
     """Why a resource, by its plural, could not be read."""
@@ -99,11 +99,11 @@ class View:
         place = meta.namespace, meta.name
         self.pods[place] = row
         if any(map(pod_annotations.is_of_domain, (*meta.annotations, *meta.labels))):
-            self.asked[place] = _ASKED.decode(item)
+            self.admitted_pods[place] = _ASKED.decode(item)
         if meta.labels.get(_NAME_LABEL) == names.AGENT_LABELS[_NAME_LABEL]:
             component = meta.labels.get(_COMPONENT_LABEL, "")
             ready = any(one.type == "Ready" and one.status == "True" for one in wire.status.conditions)
-            self.parts.append(Part(component, meta.namespace, meta.name, row.node, ready))
+            self.parts.append(ComponentPod(component, meta.namespace, meta.name, row.node, ready))
 
     def agent_namespace(self) -> str | None:
         """The namespace with the agents' pods; None where there are none. Anyone can label pods: most of them count."""

@@ -269,7 +269,7 @@ def _is_profile(found: documents.Found, log: documents.Log) -> bool:
 
 async def _gather(
     asked: session.Session, change: planning.Change, selector: str
-) -> tuple[snapshot.View, simulation.Simulation, bool, set[simulation.Place] | None]:
+) -> tuple[snapshot.ClusterSnapshot, simulation.Simulation, bool, set[simulation.Place] | None]:
     view = await reading.read(asked)
     for needed in ("nodes", "nodeswapprofiles", "pods"):
         if needed in view.unread:
@@ -305,7 +305,7 @@ def _changing(result: simulation.Simulation) -> simulation.Simulation:
     )
 
 
-def _missing(chosen: Iterable[str], view: snapshot.View) -> str:
+def _missing(chosen: Iterable[str], view: snapshot.ClusterSnapshot) -> str:
     return ", ".join(sorted(set(chosen) - view.nodes.keys()))
 
 

@@ -154,7 +154,9 @@ class Simulation(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def simulate(view: snapshot.View, change: planning.Change, used: Mapping[str, int] | None = None) -> Simulation:
+def simulate(
+    view: snapshot.ClusterSnapshot, change: planning.Change, used: Mapping[str, int] | None = None
+) -> Simulation:
     """Plan the cluster as it is, and as it would be once CHANGE has reached all nodes.
 
     As it is means by the profiles that nodes follow now, a rollout that is under way included. `used` is the swap that
@@ -201,7 +203,7 @@ def _number(swap_max: str | None) -> float:
 
 
 def _node(
-    view: snapshot.View, name: str, before: planning.NodeView, after: planning.NodeView
+    view: snapshot.ClusterSnapshot, name: str, before: planning.NodeView, after: planning.NodeView
 ) -> tuple[NodeChange, list[tuple[str, PodChange]]]:
     """What would become of a node, and of its pods, by their keys."""
     facts, known = before.facts, view.known_namespaces() or {}
@@ -233,7 +235,7 @@ def _node(
 class _Kubelet:
     """What a node's kubelet gives pods by itself."""
 
-    def __init__(self, row: planning.StateRow | None, report: snapshot.Report | None) -> None:
+    def __init__(self, row: planning.StateRow | None, report: snapshot.AgentReport | None) -> None:
         self._found = row.facts.kubelet if row is not None and row.facts is not None else None
         self._sets_none = report is not None and any(
             one.type == ConditionType.KUBELET_SETS_NO_LIMITS and one.status == "True" for one in report.conditions
@@ -366,7 +368,7 @@ def _waves(profile: compiled.Profile, members: list[rollout.Member], moved: Coll
 
 
 def _notes(
-    view: snapshot.View,
+    view: snapshot.ClusterSnapshot,
     before: Mapping[str, planning.NodeView],
     change: planning.Change,
     result: Simulation,
@@ -411,11 +413,13 @@ _UNREAD: Final = {
 }
 
 
-def _policy(view: snapshot.View, one: PodChange) -> str | None:
+def _policy(view: snapshot.ClusterSnapshot, one: PodChange) -> str | None:
     return view.pods[one.namespace, one.name].policy
 
 
-def _ungoverned(view: snapshot.View, change: planning.Change, found: Collection[NodeChange]) -> Iterator[str]:
+def _ungoverned(
+    view: snapshot.ClusterSnapshot, change: planning.Change, found: Collection[NodeChange]
+) -> Iterator[str]:
     for profile in change.put:
         if any(one.after.name == profile.name for one in found):
             continue

@@ -5,8 +5,8 @@ import pathlib
 
 import pytest
 from swapwarden.cli.kubectl.check import report
+from swapwarden.cli.kubectl.check.catalogue import Check, Problem, Severity
 from swapwarden.cli.kubectl.check.command import command
-from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.output import tables
 
@@ -15,7 +15,7 @@ NODES = [
     for number in range(12)
 ]
 TYPO = Problem(Severity.WARNING, Check.NO_EFFECT, "Limit", "pod/a/b", "has no\x1b[2J effect", "correct it")
-REPORT = report.Report([*NODES, TYPO], {"leases": "forbidden"})
+REPORT = report.CheckReport([*NODES, TYPO], {"leases": "forbidden"})
 
 TEXT = """\
 12 errors, 1 warning.
@@ -72,7 +72,7 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_the_exit_status(problems: list[Problem], unread: dict[str, str], on_error: int, on_warning: int) -> None:
-    made = report.Report(problems, unread)
+    made = report.CheckReport(problems, unread)
     assert (made.status(Severity.ERROR), made.status(Severity.WARNING)) == (on_error, on_warning)
 
 
@@ -108,7 +108,7 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path, capsys: pytest.Captur
 
 def test_where_rights_are_listed_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     lacking = {plural: f"{plural} is forbidden (403); {session.RIGHTS}" for plural in ("leases", "nodes")}
-    report.show(tables.Form(), report.Report([], {**lacking, "a.yaml": "no YAML"}))
+    report.show(tables.Form(), report.CheckReport([], {**lacking, "a.yaml": "no YAML"}))
     assert capsys.readouterr().out == (
         "0 errors, 0 warnings.\nNot looked at: a.yaml: no YAML\nNot looked at: leases: leases is forbidden (403)\n"
         f"Not looked at: nodes: nodes is forbidden (403)\n({session.RIGHTS})\n"

@@ -69,13 +69,13 @@ def installed(**fields: Any) -> Installed:
     return msgspec.convert({**given, **fields}, Installed)
 
 
-def read(*, ready: bool = True) -> snapshot.View:
+def read(*, ready: bool = True) -> snapshot.ClusterSnapshot:
     found = view()
-    found.parts = [snapshot.Part("webhook", "swapwarden-system", "webhook-1", "node-1", ready)]
+    found.parts = [snapshot.ComponentPod("webhook", "swapwarden-system", "webhook-1", "node-1", ready)]
     return found
 
 
-def told(found: Installed, seen: snapshot.View | None = None) -> list[tuple[str, str]]:
+def told(found: Installed, seen: snapshot.ClusterSnapshot | None = None) -> list[tuple[str, str]]:
     every = installation.judge(found, seen or read(), NOW)
     return [(one.check.value, f"{one.object}: {one.message}") for one in every]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from swapwarden.cli import documents, inputs
 from swapwarden.cli.kubectl.check import manifests
-from swapwarden.cli.kubectl.check.problems import Problem
+from swapwarden.cli.kubectl.check.catalogue import Problem
 from swapwarden.cli.kubectl.cluster import snapshot
 
 from tests.unit.cli.kubectl.views import seen, view
@@ -15,12 +15,12 @@ POLICY, LIMIT = "swapwarden.dev/swap-policy", "swapwarden.dev/swap-limit"
 DEFAULT = "swapwarden.dev/default-swap-policy"
 
 
-def judge(*objects: dict[str, Any], read: snapshot.View | None = None) -> list[Problem]:
+def judge(*objects: dict[str, Any], read: snapshot.ClusterSnapshot | None = None) -> list[Problem]:
     found = [documents.Found(documents.Place("f", number), one) for number, one in enumerate(objects, 1)]
     return list(manifests.judge(found, read))
 
 
-def told(*objects: dict[str, Any], read: snapshot.View | None = None) -> list[tuple[str, str]]:
+def told(*objects: dict[str, Any], read: snapshot.ClusterSnapshot | None = None) -> list[tuple[str, str]]:
     return [(one.severity.value, f"{one.object}: {one.message}") for one in judge(*objects, read=read)]
 
 

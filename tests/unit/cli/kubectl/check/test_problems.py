@@ -9,8 +9,8 @@ import pytest
 from swapwarden.agent.node import diagnostics
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ABNORMAL_STATUS, DIAGNOSTICS, ConditionType
-from swapwarden.cli.kubectl.check import problems
-from swapwarden.cli.kubectl.check.problems import Check, Problem, Severity
+from swapwarden.cli.kubectl.check import catalogue, problems
+from swapwarden.cli.kubectl.check.catalogue import Check, Problem, Severity
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.controller.notices import pod_plan
 
@@ -21,7 +21,7 @@ from tests.unit.policy.rows import container, pod
 NOTHING: set[tuple[str, str, str]] = set()
 
 
-def told(read: snapshot.View, behind: tuple[str, ...] = ()) -> set[tuple[str, str, str]]:
+def told(read: snapshot.ClusterSnapshot, behind: tuple[str, ...] = ()) -> set[tuple[str, str, str]]:
     """Check, reason and object of each problem."""
     return {(one.check.value, one.reason, one.object) for one in problems.live(read, behind)}
 
@@ -30,7 +30,7 @@ def following(profile: str, **fields: Any) -> Any:
     return seen(spec=state.StateSpec(profile=state.ProfileRef(profile, 1)), **fields)
 
 
-def severities(read: snapshot.View) -> list[Severity]:
+def severities(read: snapshot.ClusterSnapshot) -> list[Severity]:
     return [one.severity for one in problems.live(read)]
 
 
@@ -108,7 +108,7 @@ def test_every_condition_of_an_agent_is_known() -> None:
         ConditionType.STRICT,
         ConditionType.REQUIREMENTS_MET,
     }
-    assert kinds == problems._CONDITIONS.keys()
+    assert kinds == catalogue.CONDITIONS.keys()
     assert kinds | set(DIAGNOSTICS) == ABNORMAL_STATUS.keys()
     assert problems.condition("n", state.Condition(ConditionType.APPLIED, "False", "Draining")) is None
 
@@ -183,7 +183,7 @@ def test_namespaces() -> None:
         "other": {"swapwarden.dev/default-swap-polcy": "Disabled", "swapwarden.dev/x": "y"},
         "fine": {key: "Avoid"},
     }
-    found = problems.worst_first(problems.live(view(namespaces=namespaces)))
+    found = catalogue.worst_first(problems.live(view(namespaces=namespaces)))
     assert [(one.severity.value, one.check.value, one.object) for one in found] == [
         ("Error", "NamespacePolicy", "namespace/typo"),
         ("Warning", "NoEffect", "namespace/kube-system"),
@@ -194,7 +194,7 @@ def test_namespaces() -> None:
 
 
 def test_what_controllers_warn_of_has_a_remedy_each() -> None:
-    covered = problems._POD_REMEDIES.keys()
+    covered = catalogue.PODS.keys()
     limited = pod(container(), policy="NoPreference", swap_limit="1Gi")
     for reason in names.Reason:
         planned = state.PodState(reason=reason, swap_max="0")
@@ -243,7 +243,7 @@ def test_swap_against_a_policy(reason: str) -> None:
         [node()],
         [pod(container(), policy="Disabled")],
         [seen()],
-        reports={"node-1": snapshot.Report(violations=[one, other])},
+        reports={"node-1": snapshot.AgentReport(violations=[one, other])},
     )
     assert told(read) == {("SwapAgainstPolicy", reason, "pod/default/pod")}
     assert severities(read) == [Severity.ERROR]
@@ -277,4 +277,4 @@ def test_order() -> None:
         problem(Severity.ERROR, Check.NO_AGENT, "b"),
         problem(Severity.WARNING, Check.NO_LEADER, "a"),
     ]
-    assert problems.worst_first([*reversed(wanted), wanted[0]]) == wanted
+    assert catalogue.worst_first([*reversed(wanted), wanted[0]]) == wanted

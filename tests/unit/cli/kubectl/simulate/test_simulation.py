@@ -53,7 +53,7 @@ def test_a_pod_gains_what_its_kubelet_did_not_give() -> None:
     ],
 )
 def test_what_the_kubelet_gives_counts(behavior: str, conditions: tuple[str, ...], expected: Direction) -> None:
-    report = snapshot.Report([state.Condition(kind, "True", "Seen") for kind in conditions])
+    report = snapshot.AgentReport([state.Condition(kind, "True", "Seen") for kind in conditions])
     read = view([node()], [web()], [seen(facts=facts(behavior=behavior))], reports={"node-1": report})
     found = simulation.simulate(read, put(NO_SWAP))
     assert directions(found) == {"web": expected}

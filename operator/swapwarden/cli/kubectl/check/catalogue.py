@@ -1,0 +1,221 @@
+"""The problems that `kubectl swap check` knows: how bad each is, and its remedy."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+import swapwarden
+from swapwarden.api import names
+from swapwarden.api.conditions import ConditionType
+
+
+class Severity(enum.StrEnum):
+    """How bad it is."""
+
+    ERROR = "Error"
+    """A promise is not kept, or will not be; or something is refused."""
+    WARNING = "Warning"
+    """Something has no effect, or not the one that was meant; or goes wrong if nobody looks at it."""
+
+
+class Check(enum.StrEnum):
+    """The kind of a problem, by the object that it is about. In the order of report."""
+
+    NOT_INSTALLED = "NotInstalled"
+    OTHER_VERSION = "OtherVersion"
+    NO_LEADER = "NoLeader"
+    NO_ADMISSION = "NoAdmission"
+    ADMISSION_FAILS = "AdmissionFails"
+    WEBHOOK_CERTIFICATE = "WebhookCertificate"
+    WEBHOOK_NOT_READY = "WebhookNotReady"
+    FAILURE_POLICY = "FailurePolicy"
+    NO_STATE = "NoState"
+    NO_AGENT = "NoAgent"
+    AGENT_BEHIND = "AgentBehind"
+    NODE_CONDITION = "NodeCondition"
+    INVALID_PROFILE = "InvalidProfile"
+    PROFILE_CONFLICT = "ProfileConflict"
+    GOVERNS_NO_NODE = "GovernsNoNode"
+    ROLLOUT_STOPPED = "RolloutStopped"
+    NAMESPACE_POLICY = "NamespacePolicy"
+    POD_NOT_ENFORCED = "PodNotEnforced"
+    SWAP_AGAINST_POLICY = "SwapAgainstPolicy"
+    NO_EFFECT = "NoEffect"
+    REFUSED = "Refused"
+    """Of manifests: the API server would not take it."""
+
+
+class Problem(msgspec.Struct, frozen=True, rename="camel"):
+    """One thing that is wrong with one object."""
+
+    severity: Severity
+    check: Check
+    reason: str
+    """One word for programs: the node's condition, the pod's reason, or the check itself."""
+    object: str
+    """kind/name, with the namespace where there is one: pod/NAMESPACE/NAME; of a file, the place in it."""
+    message: str
+    remedy: str
+
+
+_ERROR, _WARNING = Severity.ERROR, Severity.WARNING
+_INSTALL: Final = "install the chart or deploy/manifests again (docs/install.md)"
+_PODS: Final = "-l app.kubernetes.io/component"
+_TEMPLATE: Final = "correct the template of the workload that made it"
+CORRECT: Final = "correct it in the manifest"
+
+USUAL: Final[Mapping[Check, tuple[Severity, str]]] = {
+    Check.NOT_INSTALLED: (_ERROR, _INSTALL),
+    Check.OTHER_VERSION: (
+        _WARNING,
+        f"use the kubectl swap of the version that is installed (this one is {swapwarden.__version__}), or upgrade",
+    ),
+    Check.NO_LEADER: (
+        _ERROR,
+        "see that the controller's pods run and what they log (app.kubernetes.io/component=controller)",
+    ),
+    Check.NO_ADMISSION: (_ERROR, _INSTALL),
+    Check.ADMISSION_FAILS: (
+        _ERROR,
+        (
+            "see that the webhook's pods are Ready, and that API servers reach its Service: network policies, firewalls"
+            " between control plane and nodes (docs/install.md)"
+        ),
+    ),
+    Check.WEBHOOK_CERTIFICATE: (
+        _ERROR,
+        "see the controller's log, which makes and renews it, or cert-manager's (docs/admission.md)",
+    ),
+    Check.WEBHOOK_NOT_READY: (
+        _ERROR,
+        "see why, by kubectl describe and the log of pods with app.kubernetes.io/component=webhook",
+    ),
+    Check.FAILURE_POLICY: (_WARNING, "install with admission.failurePolicy: Fail, unless that is meant"),
+    Check.NO_STATE: (
+        _ERROR,
+        f"see that the controller runs and what it logs: kubectl -n {{where}} logs {_PODS}=controller",
+    ),
+    Check.NO_AGENT: (
+        _ERROR,
+        (
+            f"kubectl -n {{where}} get pods {_PODS}=agent -o wide shows where they run; the DaemonSet must tolerate the"
+            " taints of the node"
+        ),
+    ),
+    Check.AGENT_BEHIND: (
+        _ERROR,
+        f"see what the agent logs, and whether it reaches the API server: kubectl -n {{where}} logs {_PODS}=agent",
+    ),
+    Check.NODE_CONDITION: (_WARNING, "kubectl swap nodes -o wide and the agent's log say more"),
+    Check.INVALID_PROFILE: (_ERROR, "correct it; kubectl explain nodeswapprofile.spec has what each field takes"),
+    Check.PROFILE_CONFLICT: (_WARNING, "give them different priorities, or selectors that do not overlap"),
+    Check.GOVERNS_NO_NODE: (_WARNING, "correct nodeSelector, or label the nodes"),
+    Check.ROLLOUT_STOPPED: (
+        _WARNING,
+        (
+            "mend the nodes that are named, or let the change through: rollout.maxUnavailable: 100%,"
+            " rollout.onSwapInUse: Proceed"
+        ),
+    ),
+    Check.NAMESPACE_POLICY: (_ERROR, f"set it to one of {', '.join(names.Policy)}, or remove it"),
+    Check.POD_NOT_ENFORCED: (_WARNING, "docs/semantics.md has the reasons and what each needs"),
+    Check.SWAP_AGAINST_POLICY: (_WARNING, "restart the pod, which frees it; docs/agent.md has the causes"),
+    Check.NO_EFFECT: (_WARNING, _TEMPLATE),
+    Check.REFUSED: (_ERROR, CORRECT),
+}
+"""The severity and the remedy of a problem, where its object says nothing else. {where} is the release's namespace."""
+
+CONDITIONS: Final[Mapping[str, tuple[Severity, str]]] = {
+    ConditionType.COMPATIBLE: (
+        _ERROR,
+        (
+            "boot the node with cgroup v2 (systemd.unified_cgroup_hierarchy=1) and a kernel with swap accounting, or"
+            " keep pods with a policy off it"
+        ),
+    ),
+    ConditionType.DEGRADED: (
+        _ERROR,
+        "kubectl swap nodes -o wide and the agent's log say more; docs/agent.md has the reasons",
+    ),
+    ConditionType.DRIFT: (_WARNING, "find who else writes memory.swap.max there; docs/agent.md has who it may be"),
+    ConditionType.NODE_SETTINGS: (_WARNING, "docs/node-settings.md has each reason and what to do"),
+    ConditionType.REQUIREMENTS_MET: (
+        _WARNING,
+        "give the node what its profile requires, or require less (swap.require)",
+    ),
+    ConditionType.STRICT: (_WARNING, "docs/strict.md has each reason and what to do"),
+}
+"""Of conditions of a node's state, where their messages do not end with the remedy."""
+DIAGNOSTICS: Final[Mapping[str, Severity]] = {ConditionType.KUBELET_WILL_NOT_START: _ERROR}
+"""Those that are worse than a warning."""
+
+PODS: Final[Mapping[str, tuple[Severity, str]]] = {
+    names.Mode.AUDIT: (_WARNING, "set mode: Enforce in the profile when what it reports is as it should be"),
+    names.Reason.NODE_INCOMPATIBLE: (_ERROR, "see the node's condition Compatible, or keep such pods off it"),
+    names.Reason.INVALID_POLICY: (_ERROR, _TEMPLATE),
+    names.Reason.REQUIREMENT_UNMET: (
+        _WARNING,
+        "see the node's condition RequirementsMet, or have policy Required place the pod",
+    ),
+    names.Reason.PROFILE_NO_SWAP: (
+        _WARNING,
+        "remove the limit, or have policy Required bring the pod onto nodes that give swap",
+    ),
+    names.Reason.QOS_NOT_ELIGIBLE: (
+        _WARNING,
+        "make the pod Burstable, or have a profile of behavior WorkloadControlled",
+    ),
+    names.Reason.CRITICAL_POD: (_WARNING, "remove the limit, or have a profile of behavior WorkloadControlled"),
+    names.Reason.OVERRIDE_DISABLED: (_WARNING, "ask who keeps the profile, or remove what the pod says of swap"),
+    names.Reason.OVERRIDE_LIMIT: (_WARNING, "lower the pod's limit, or raise swapLimit of the override"),
+    names.Reason.BOUNDED: (
+        _WARNING,
+        "lower the pod's limit, or raise maxPerPod or maxPerContainer of the profile",
+    ),
+    names.Reason.OVERCOMMIT_REACHED: (
+        _WARNING,
+        "lower limits, move pods to other nodes, or raise overcommitPercent",
+    ),
+}
+"""Of pods whose policy or limit has no effect, or not all of it, by the reason in the node's plan."""
+
+
+def problem(
+    check: Check,
+    here: str,
+    message: str,
+    *,
+    reason: str = "",
+    severity: Severity | None = None,
+    remedy: str = "",
+    where: str = "",
+) -> Problem:
+    """A problem of the object `here`; reason, severity and remedy are the usual ones of the check if not given."""
+    usual, advice = USUAL[check]
+    return Problem(severity or usual, check, reason or check, here, message, remedy or advice.replace("{where}", where))
+
+
+def worst_first(found: Iterable[Problem]) -> list[Problem]:
+    """In the order of report: by severity, then by check and reason, then by object; each once."""
+    order, checks = list(Severity), list(Check)
+    return sorted(
+        set(found),
+        key=lambda one: (
+            order.index(one.severity),
+            checks.index(one.check),
+            one.reason,
+            one.remedy,
+            one.object,
+            one.message,
+        ),
+    )
+
+
+def some(found: Collection[str], most: int = 5) -> str:
+    """The first of them, and how many more there are."""
+    rest = len(found) - most
+    return ", ".join(sorted(found)[:most]) + (f" and {rest} more" if rest > 0 else "")
