@@ -103,7 +103,7 @@ def counters(control_plane: ControlPlane) -> Counters:
     states = sum(
         part.total(text, "apiserver_request_total", verb=verb, subresource="", **kind) for verb in ("PATCH", "POST")
     )
-    return Counters(part.total(control_plane.etcd_metrics(), STORED), states, statuses)
+    return Counters(part.total(control_plane.servers.etcd_metrics(), STORED), states, statuses)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +218,7 @@ class Bench:
         """In this block states are observed, and agents report."""
         options = [f"--nodes={self._size.nodes}", f"--own={self._size.agents}"]
         with self.program("agents", *options) as agents:
-            self._pids = {**self._control_plane.pids(), "agents": agents.pid, "bench": os.getpid()}
+            self._pids = {**self._control_plane.servers.pids(), "agents": agents.pid, "bench": os.getpid()}
             watching = asyncio.create_task(self.observer.informer.run())
             try:
                 await self.until(lambda: "a watch of their own" in agents.output(), agents)
@@ -239,7 +239,7 @@ class Bench:
             for each in running:
                 each.check_alive()
             if time.monotonic() > deadline:
-                raise process.ProcessError(f"not there after {DEADLINE:.0f} s\n{self._control_plane.logs()}")
+                raise process.ProcessError(f"not there after {DEADLINE:.0f} s\n{self._control_plane.servers.logs()}")
             await asyncio.sleep(0.02)
 
     async def counted(self) -> Counters:

@@ -128,7 +128,7 @@ class GoWebhook:
     """The webhook in Go as a process."""
 
     def __init__(self, control_plane: ControlPlane, program: Path, folder: Path) -> None:
-        certificate, key = control_plane.issue_certificate("gowebhook", ["127.0.0.1"])
+        certificate, key = control_plane.credentials.issue_certificate("gowebhook", ["127.0.0.1"])
         (folder / "tls.crt").write_bytes(certificate.read_bytes())
         (folder / "tls.key").write_bytes(key.read_bytes())
         port = free_port()
@@ -371,7 +371,9 @@ def prepare(control_plane: ControlPlane, urls: dict[str, str]) -> None:
         path = f"/api/v1/namespaces/{kind}/pods?dryRun=All"
         while "nodeSelector" not in json.dumps(control_plane.request("POST", path, pod("probe"))[1]):
             if time.monotonic() > deadline:
-                raise process.ProcessError(f"the API server does not call the webhook {kind}\n{control_plane.logs()}")
+                raise process.ProcessError(
+                    f"the API server does not call the webhook {kind}\n{control_plane.servers.logs()}"
+                )
             time.sleep(0.1)
 
 

@@ -43,7 +43,7 @@ def pytest_runtest_makereport(
     if report.failed and isinstance(item, pytest.Function):
         for name, value in item.funcargs.items():
             if isinstance(value, ControlPlane):
-                report.sections.append((f"{name}: the end of its logs ({call.when})", value.logs(15)))
+                report.sections.append((f"{name}: the end of its logs ({call.when})", value.servers.logs(15)))
             elif isinstance(value, KernelVM):
                 report.sections.append((f"{name} ({call.when})", value.console(15)))
             elif isinstance(value, Process | GuestProcess) and value.log.exists():

@@ -14,7 +14,7 @@ CONTROLLER_MANAGER, SCHEDULER = programs.KUBE_ON_HOST
 def start(stack: contextlib.ExitStack, control_plane: ControlPlane, folder: Path) -> list[process.Process]:
     """Both, until STACK is left, with their logs in FOLDER."""
     manager = [
-        f"--service-account-private-key-file={control_plane.token_key}",
+        f"--service-account-private-key-file={control_plane.credentials.token_key}",
         f"--root-ca-file={control_plane.ca_file}",
         f"--service-cluster-ip-range={servers.SERVICES}",
         "--use-service-account-credentials=true",

@@ -15,7 +15,9 @@ class Webhook(part.Part):
 
     def __init__(self, control_plane: ControlPlane, *options: str) -> None:
         self._control_plane = control_plane
-        self.certificate, self.key = control_plane.issue_certificate("swapwarden-webhook", ["127.0.0.1", "localhost"])
+        self.certificate, self.key = control_plane.credentials.issue_certificate(
+            "swapwarden-webhook", ["127.0.0.1", "localhost"]
+        )
         fixed = ["--host=127.0.0.1", "--port=0", f"--tls-cert={self.certificate}", f"--tls-key={self.key}"]
         fixed += ["--cert-reload-interval=0.1", "--shutdown-delay=0"]
         super().__init__("webhook", *fixed, *options, log=self.certificate.with_suffix(".log"))
@@ -37,9 +39,11 @@ class Webhook(part.Part):
         deadline = time.monotonic() + _SETTLE_TIMEOUT
         while not self._is_called():
             if time.monotonic() > deadline:
-                raise process.ProcessError(f"the API server does not call the webhook\n{self._control_plane.logs()}")
+                raise process.ProcessError(
+                    f"the API server does not call the webhook\n{self._control_plane.servers.logs()}"
+                )
             time.sleep(0.05)
-        self._control_plane.wait_for_policies()
+        self._control_plane.requests.wait_for_policies()
 
     def _is_called(self) -> bool:
         before = self.metric("swapwarden_webhook_requests_total")
@@ -55,7 +59,7 @@ class Webhook(part.Part):
         """Take the registration and the admission policies away; the namespace and the rights stay."""
         files = [paths.MANIFESTS / "webhook-registration.yaml", *manifests.policies()]
         self._control_plane.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in files))
-        self._control_plane.wait_for_policies()
+        self._control_plane.requests.wait_for_policies()
 
     def replace_certificate(self, certificate: Path, key: Path) -> None:
         """Put another pair where the process reads its own, one file after the other as a careless rotation does."""

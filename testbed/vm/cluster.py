@@ -92,7 +92,7 @@ class Cluster:
 
     def _credentials(self) -> dict[str, bytes]:
         url = f"https://{nodevm.HOST}:{self.control_plane.port}"
-        certificate, key = self.control_plane.issue_certificate("kubelet", [nodevm.ADDRESS, nodevm.NAME])
+        certificate, key = self.control_plane.credentials.issue_certificate("kubelet", [nodevm.ADDRESS, nodevm.NAME])
         node, proxy = (
             self.control_plane.kubeconfig_as(user, group, server=url)
             for user, group in ((f"system:node:{nodevm.NAME}", "system:nodes"), ("system:kube-proxy", None))
@@ -143,7 +143,7 @@ class Cluster:
 
     def logs(self, lines: int = 20) -> str:
         """The end of what each part wrote, and the node's console."""
-        parts = [self.control_plane.logs(lines)]
+        parts = [self.control_plane.servers.logs(lines)]
         parts += [f"  {running.name}:\n{running.tail(lines)}" for running in self._programs]
         for unit in ("kubelet", "containerd"):
             with contextlib.suppress(Exception):

@@ -81,10 +81,10 @@ class NodeVMProvider:
         self.cluster.node.import_image(archive)
 
     def stop_apiserver(self) -> None:
-        self.cluster.control_plane.stop_apiserver()
+        self.cluster.control_plane.servers.stop_apiserver()
 
     def start_apiserver(self) -> None:
-        self.cluster.control_plane.start_apiserver()
+        self.cluster.control_plane.servers.start_apiserver()
 
     def logs(self, lines: int = 20) -> str:
         return self.cluster.logs(lines)

@@ -156,8 +156,8 @@ def test_it_outlives_an_outage_and_leaves_nothing_behind(tmp_path: Path) -> None
     with ControlPlane() as other:
         other.create_namespace("pods")
         with start.on_host(other, tmp_path, "outage", [*OPTIONS, "--naming", "cgroupfs"]) as node:
-            other.stop_apiserver()
-            other.start_apiserver()
+            other.servers.stop_apiserver()
+            other.servers.start_apiserver()
             spec = {"nodeName": "outage", "containers": [{"name": "main", "image": "none"}]}
             made = other.create("/api/v1/namespaces/pods/pods", {"metadata": {"name": "late"}, "spec": spec})
             folder = tmp_path / "cgroup/kubepods/besteffort" / f"pod{made['metadata']['uid']}"

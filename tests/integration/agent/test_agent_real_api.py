@@ -164,7 +164,7 @@ def test_an_api_server_that_goes_and_comes_back(own: Node) -> None:
     generation = own.put({1: {"swapMax": "0"}})
     with own.agent() as first:
         own.applied(generation)
-        own.cluster.stop_apiserver()
+        own.cluster.servers.stop_apiserver()
         write(pod, "max")
         until(lambda: swap_max(pod) == "0", "the value is kept without an API server")
         until((first.state_dir / "state.json").exists, "the state is cached")
@@ -173,7 +173,7 @@ def test_an_api_server_that_goes_and_comes_back(own: Node) -> None:
         with own.agent() as second:
             until(lambda: swap_max(pod) == "0", "the cached state is in force")
             assert second.process.poll() is None
-            own.cluster.start_apiserver()
+            own.cluster.servers.start_apiserver()
             own.applied(own.put({1: {"swapMax": str(MIB)}}))
             assert swap_max(pod) == str(MIB)
 

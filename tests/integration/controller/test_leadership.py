@@ -52,11 +52,11 @@ class Audit:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._before = len(cluster.cp.audited())
+        self._before = len(cluster.cp.servers.audited())
 
     def writes(self) -> list[Write]:
         found = []
-        for event in self._cluster.cp.audited()[self._before :]:
+        for event in self._cluster.cp.servers.audited()[self._before :]:
             if event["objectRef"]["resource"] != "nodeswapstates":
                 continue
             spec = event.get("requestObject", {}).get("spec", {})
@@ -70,7 +70,7 @@ class Audit:
         """What an instance wrote, also of other kinds."""
         return [
             f"{event['verb']} {event['requestURI']}"
-            for event in self._cluster.cp.audited()[self._before :]
+            for event in self._cluster.cp.servers.audited()[self._before :]
             if event["user"].get("extra", {}).get("authentication.kubernetes.io/credential-id")
             == [controller.credential]
             and event["responseStatus"]["code"] < REFUSED
@@ -365,9 +365,9 @@ def test_an_api_server_that_restarts_leaves_one_leader(cluster: Cluster, eventua
         eventually(lambda: cluster.spec("n12"), "the plan")
         with Controller(cluster.cp, FAST) as second:
             eventually(lambda: second.health("/readyz")[0] == 200, "the second one stands by")
-            cluster.cp.stop_apiserver()
+            cluster.cp.servers.stop_apiserver()
             first.said(NO_MORE)
-            cluster.cp.start_apiserver()
+            cluster.cp.servers.start_apiserver()
             pod = cluster.pod("n12", "app", DISABLED)
             eventually(lambda: cluster.swap_max("n12", pod) == "0", "planned after it", timeout=60.0)
             eventually(lambda: first.metric("swapwarden_leader") + second.metric("swapwarden_leader") == 1, "one leads")

@@ -26,7 +26,7 @@ def test_controllers_that_are_restarted_plan_what_is_there_again(cluster: Cluste
         eventually(lambda: cluster.swap_max("r-1", early) == "0", "the plan")
         cluster.report("r-1")
         eventually(lambda: cluster.conditions("restored").get("Ready") == ("True", "Applied"), "the profile is applied")
-    saved = cluster.cp.save()
+    saved = cluster.cp.servers.save()
     before = cluster.state("r-1")
     with Controller(cluster.cp, FAST) as second:
         epoch = second.leads()["epoch"]
@@ -37,7 +37,7 @@ def test_controllers_that_are_restarted_plan_what_is_there_again(cluster: Cluste
         late = cluster.pod("r-1", "late", {"swapwarden.dev/swap-policy": "Disabled"})
         eventually(lambda: cluster.swap_max("r-1", late) == "0", "the late pod is planned")
         assert cluster.spec("r-1")["epoch"] == epoch > before["spec"]["epoch"]
-        cluster.cp.restore(saved)
+        cluster.cp.servers.restore(saved)
         assert cluster.cp.request("GET", "/api/v1/namespaces/default/pods/late")[0] == 404
         assert second.process.poll() is None, "it takes no harm"
     with Controller(cluster.cp, FAST) as third:

@@ -69,23 +69,23 @@ async def test_an_answer_that_is_cut(api: client.Client, maps: ConfigMaps, proxy
 
 async def test_a_restart(own: ControlPlane, api: client.Client, maps: ConfigMaps) -> None:
     await api.get(maps.path)
-    own.stop_apiserver()
+    own.servers.stop_apiserver()
     try:
         with pytest.raises(errors.Unreachable):
             await api.get(maps.path)
     finally:
-        await asyncio.to_thread(own.start_apiserver)
+        await asyncio.to_thread(own.servers.start_apiserver)
     await api.get(maps.path)
 
 
 async def test_a_server_that_hangs(own: ControlPlane, api: client.Client, maps: ConfigMaps) -> None:
     await api.get(maps.path)
-    own.pause()
+    own.servers.pause()
     try:
         with pytest.raises(errors.Unreachable, match=r"no answer from 127.0.0.1:\d+ within 0.3 s to GET"):
             await api.get(maps.path, timeout=0.3)
     finally:
-        own.resume()
+        own.servers.resume()
     await api.get(maps.path)
 
 

@@ -136,9 +136,9 @@ async def test_a_continue_token_that_expired(
         if len(answers) == 1:
             maps.delete("a")
             maps.create("d")
-            own.compact()
-            own.stop_apiserver()
-            await asyncio.to_thread(own.start_apiserver)
+            own.servers.compact()
+            own.servers.stop_apiserver()
+            await asyncio.to_thread(own.servers.start_apiserver)
         return answers[-1]
 
     monkeypatch.setattr(client.Client, "get", slow)
@@ -163,9 +163,9 @@ async def test_a_gap_in_which_things_were_deleted(
     maps.create("replaced", "2")
     maps.set("changed", "2")
     maps.create("new")
-    own.compact()
-    own.stop_apiserver()
-    await asyncio.to_thread(own.start_apiserver)
+    own.servers.compact()
+    own.servers.stop_apiserver()
+    await asyncio.to_thread(own.servers.start_apiserver)
     await until(lambda: running.errors > 2)
     assert running.rows == dict.fromkeys(("kept", "changed", "deleted", "replaced"), "1")
     proxy.refusing = False
@@ -183,10 +183,10 @@ async def test_an_outage(own: ControlPlane, running: Running, maps: ConfigMaps) 
     """Killed, and back with all it knew: no list is needed. Rows stay meanwhile."""
     maps.create("a")
     await running.knows(a="1")
-    own.stop_apiserver()
+    own.servers.stop_apiserver()
     await until(lambda: running.errors > 1)
     assert running.rows == {"a": "1"}
-    await asyncio.to_thread(own.start_apiserver)
+    await asyncio.to_thread(own.servers.start_apiserver)
     maps.set("a", "2")
     await running.knows(a="2")
     assert running.changes == [("a", None, "1"), ("a", "1", "2")]
@@ -201,11 +201,11 @@ async def test_a_freeze(own: ControlPlane, running: Running, maps: ConfigMaps, m
     maps.create("a")
     await running.knows(a="1")
     await until(lambda: informer.EVENTS.value(running.informer.name, "ADDED"))
-    own.pause()
+    own.servers.pause()
     try:
         await until(lambda: running.errors > 0, 10)
     finally:
-        own.resume()
+        own.servers.resume()
     maps.set("a", "2")
     await running.knows(a="2")
 

@@ -335,9 +335,9 @@ def test_without_the_api_server_the_end_comes_in_time(site: Site, how: str, monk
     assert first.next()[:2] == ("started", 0)
     control_plane = site.control_plane
     if how == "stopped":
-        control_plane.stop_apiserver()
+        control_plane.servers.stop_apiserver()
     else:
-        control_plane.pause()
+        control_plane.servers.pause()
     begin = now()
     try:
         what, reason, at = first.next()
@@ -351,9 +351,9 @@ def test_without_the_api_server_the_end_comes_in_time(site: Site, how: str, monk
         assert not first.elector.alive()
     finally:
         if how == "stopped":
-            control_plane.start_apiserver()
+            control_plane.servers.start_apiserver()
         else:
-            control_plane.resume()
+            control_plane.servers.resume()
     second = site.instance("second")
     what, _, at = second.next()
     assert what == "started"
@@ -364,11 +364,11 @@ def test_after_an_outage_there_is_one_leader_again(site: Site, eventually: Event
         for name in ("a", "b", "c"):
             site.instance(name)
         eventually(site.leaders, "a leader")
-        site.control_plane.pause()
+        site.control_plane.servers.pause()
         try:
             eventually(lambda: not site.leaders(), "nobody leads")
         finally:
-            site.control_plane.resume()
+            site.control_plane.servers.resume()
         eventually(site.leaders, "a leader after the outage")
 
 

@@ -128,9 +128,9 @@ async def test_versions_too_old(own: ControlPlane, api: client.Client, maps: Con
     untouched = maps.create("untouched")
     maps.create("a")
     maps.set("a", "2")
-    own.stop_apiserver()
-    own.compact()
-    await asyncio.to_thread(own.start_apiserver)
+    own.servers.stop_apiserver()
+    own.servers.compact()
+    await asyncio.to_thread(own.servers.start_apiserver)
     for version in (old, untouched):
         with pytest.raises(watch.Expired, match="too old resource version"):
             await asyncio.wait_for(anext(following(api, maps, version)), 10)

@@ -55,11 +55,11 @@ def admission(
 
     try:
         crds.apply(*manifests.other_manifests(), policies)
-        crds.wait_for_policies()
+        crds.requests.wait_for_policies()
         eventually(is_placed, "the policies in force")
         yield Admission(None)
     finally:
         crds.kubectl("delete", "--ignore-not-found", "-f", "-", text=policies)
         crds.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in manifests.policies()))
-        crds.wait_for_policies()
+        crds.requests.wait_for_policies()
         eventually(lambda: not is_placed(), "the policies gone")

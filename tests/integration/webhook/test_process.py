@@ -63,7 +63,7 @@ def test_rotation_under_load_loses_no_request(crds: ControlPlane, own: Webhook, 
         seen = {serial(own, str(crds.ca_file))}
         for number in range(5):
             before = serial(own, str(crds.ca_file))
-            own.replace_certificate(*crds.issue_certificate(f"rotated-{number}", ["127.0.0.1"]))
+            own.replace_certificate(*crds.credentials.issue_certificate(f"rotated-{number}", ["127.0.0.1"]))
             eventually(lambda before=before: serial(own, str(crds.ca_file)) != before, "a new certificate")  # type: ignore[misc]  # a default argument
             seen.add(serial(own, str(crds.ca_file)))
     finally:

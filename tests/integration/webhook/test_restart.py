@@ -35,8 +35,8 @@ def test_pods_without_a_key_of_ours_wait_for_nothing(
 
     required = pods.pod("web", {pods.POLICY: "Required"})
     eventually(lambda: completed(plain, required), "the policies in force")
-    alone.stop_apiserver()
-    alone.start_apiserver()
+    alone.servers.stop_apiserver()
+    alone.servers.start_apiserver()
     for number in range(50):
         status, answer = pods.create(alone, plain, pods.pod(f"plain-{number}", {"example.com/note": "x"}))
         assert status == 201, answer

@@ -1,0 +1,188 @@
+"""Requests of an API server, by its administrator or the bearer of a token."""
+
+import contextlib
+import http.client
+import json
+import select
+import time
+import urllib.parse
+from typing import Any
+
+from testbed.controlplane import netns
+from testbed.controlplane.credentials import Credentials
+
+_TIMEOUT = 60.0
+_SERVED_TIMEOUT = 30.0
+
+Json = Any
+
+
+class ControlPlaneError(Exception):
+    """The control plane did not do what was asked of it."""
+
+
+class Requests:
+    """Of the API server at PORT of 127.0.0.1, in NETWORK if given.
+
+    Connections are kept and used again: a handshake costs more than most requests, of which tests that wait for
+    something make thousands.
+    """
+
+    def __init__(self, credentials: Credentials, network: netns.NetworkNamespace | None) -> None:
+        self._credentials = credentials
+        self._network = network
+        self.port = 0
+        self._idle: dict[bool, list[http.client.HTTPSConnection]] = {True: [], False: []}
+        """Those of the administrator, and those for tokens."""
+        self._names = 0
+
+    def network(self) -> contextlib.AbstractContextManager[None]:
+        """In this block the thread's new connections reach the API server; needed only if it has its own network."""
+        return self._network.entered() if self._network else contextlib.nullcontext()
+
+    def close(self) -> None:
+        """End the connections that are kept."""
+        for kept in self._idle.values():
+            while kept:
+                kept.pop().close()
+
+    def ready(self, timeout: float = 5.0) -> bool:
+        """Whether the API server answers within TIMEOUT seconds that it is ready."""
+        try:
+            with contextlib.closing(self._connected(admin=True, timeout=timeout)) as connection:
+                connection.request("GET", "/readyz")
+                return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def version(self) -> tuple[int, int]:
+        """The API server's: (1, 37)."""
+        found = self.get("/version")
+        return int(found["major"]), int(found["minor"])
+
+    def request(
+        self, method: str, path: str, body: Json = None, token: str | None = None, content_type: str | None = None
+    ) -> tuple[int, Json]:
+        """One request of the API as administrator, or as the bearer of TOKEN: (HTTP status, decoded answer).
+
+        BODY is sent as JSON; a PATCH is a JSON merge patch unless CONTENT_TYPE says otherwise.
+        """
+        content = None if body is None else json.dumps(body).encode()
+        status, answer, kind = self.send(method, path, content, token, content_type)
+        return status, json.loads(answer) if "json" in kind else answer.decode(errors="replace")
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        token: str | None = None,
+        content_type: str | None = None,
+    ) -> tuple[int, bytes, str]:
+        """As request(), of what is JSON already: (HTTP status, answer as it came, its content type)."""
+        default_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Accept": "application/json", "Content-Type": content_type or default_type}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        kept = self._idle[token is None]
+        connection = self._open(kept) or self._connected(admin=token is None, timeout=_TIMEOUT)
+        try:
+            connection.request(method, path, content, headers)
+            answer = connection.getresponse()
+            made = answer.status, answer.read(), answer.headers.get("Content-Type", "")
+        except BaseException:
+            connection.close()
+            raise
+        if connection.sock is not None:
+            kept.append(connection)
+        return made
+
+    def _connected(self, *, admin: bool, timeout: float) -> http.client.HTTPSConnection:
+        context = self._credentials.context(admin=admin)
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=context)
+        try:
+            with self.network():
+                connection.connect()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @staticmethod
+    def _open(kept: list[http.client.HTTPSConnection]) -> http.client.HTTPSConnection | None:
+        """One that the server has not ended: what can be read where nothing was asked is its end."""
+        while kept:
+            connection = kept.pop()
+            ended = select.poll()
+            ended.register(connection.sock, select.POLLIN)
+            if not ended.poll(0):
+                return connection
+            connection.close()
+        return None
+
+    def wait_served(self, path: str) -> None:
+        """Wait until a collection is served."""
+        deadline = time.monotonic() + _SERVED_TIMEOUT
+        while (answer := self.request("GET", path))[0] != http.HTTPStatus.OK:
+            if time.monotonic() > deadline:
+                raise ControlPlaneError(f"{path} is not served after {_SERVED_TIMEOUT:.0f} s: {answer}")
+            time.sleep(0.02)
+
+    def get(self, path: str) -> Json:
+        """The object at PATH; ControlPlaneError when there is none."""
+        return self._expect("GET", path, None)
+
+    def create(self, path: str, body: Json) -> Json:
+        """POST of an object; ControlPlaneError with the API server's words when it is refused."""
+        return self._expect("POST", path, body)
+
+    def _expect(self, method: str, path: str, body: Json) -> Json:
+        status, answer = self.request(method, path, body)
+        if status >= http.HTTPStatus.BAD_REQUEST:
+            said = answer.get("message", answer) if isinstance(answer, dict) else answer
+            raise ControlPlaneError(f"{method} {path}: HTTP {status}: {said}")
+        return answer
+
+    def create_namespace(self, name: str, labels: dict[str, str] | None = None) -> None:
+        """Create a namespace and its default service account, which pods need and no controller manager makes here."""
+        self.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels or {}}})
+        self.create(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
+
+    def wait_for_policies(self) -> None:
+        """Wait until all admission policies are in force that were applied before, and none that was deleted."""
+        # The API server takes them over in their order, so that one more comes after all others.
+        self._names += 1
+        name, group = f"testbed-probe-{self._names}", "admissionregistration.k8s.io"
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}
+        specs: dict[str, Json] = {
+            "policies": {
+                "matchConstraints": {"resourceRules": [{**rule, "resourceNames": [name]}]},
+                "validations": [{"expression": "false"}],
+            },
+            "policybindings": {"policyName": name, "validationActions": ["Deny"]},
+        }
+        paths = {kind: f"/apis/{group}/v1/validatingadmission{kind}" for kind in specs}
+        for kind, spec in specs.items():
+            self.create(paths[kind], {"metadata": {"name": name}, "spec": spec})
+        deadline = time.monotonic() + _SERVED_TIMEOUT
+        probe = {"metadata": {"name": name}}
+        while (
+            self.request("POST", "/api/v1/namespaces/default/configmaps?dryRun=All", probe)[0]
+            < http.HTTPStatus.BAD_REQUEST
+        ):
+            if time.monotonic() > deadline:
+                raise ControlPlaneError(f"admission policies are not in force after {_SERVED_TIMEOUT:.0f} s")
+            time.sleep(0.02)
+        for kind in specs:
+            self.request("DELETE", f"{paths[kind]}/{name}")
+
+    def token(self, namespace: str, service_account: str, pod: str | None = None, seconds: int = 3600) -> str:
+        """A service account's token; bound to POD when given, so that the API server knows the bearer's node."""
+        spec: dict[str, Json] = {"expirationSeconds": seconds}
+        if pod:
+            found = self.get(f"/api/v1/namespaces/{namespace}/pods/{urllib.parse.quote(pod)}")
+            uid = found["metadata"]["uid"]
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token"
+        made = self.create(path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec})
+        return str(made["status"]["token"])
