@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed.standin import node, nodetree
+from testbed.standin import nodetree, pods
 
 MIB = 1 << 20
 
@@ -23,11 +23,11 @@ MIB = 1 << 20
     ],
 )
 def test_to_bytes(quantity: str | None, expected: int) -> None:
-    assert node.to_bytes(quantity) == expected
+    assert pods.to_bytes(quantity) == expected
 
 
 def test_a_swap_limit_seen_on_a_real_node() -> None:
-    given = node.swap_limit(256 * MIB, 0, 2060390400, 536866816, limited=True, qos="burstable", critical=False)
+    given = pods.swap_limit(256 * MIB, 0, 2060390400, 536866816, limited=True, qos="burstable", critical=False)
     assert int(given) // nodetree.PAGE * nodetree.PAGE == 69943296
 
 
@@ -46,7 +46,7 @@ def test_a_swap_limit_seen_on_a_real_node() -> None:
 def test_no_swap_where_the_kubelet_gives_none(change: dict[str, Any]) -> None:
     given: dict[str, Any] = {"request": 64 * MIB, "limit": 128 * MIB, "limited": True, "qos": "burstable"}
     given = given | {"critical": False} | change
-    assert node.swap_limit(memory=1024 * MIB, swap=1024 * MIB, **given) == "0"
+    assert pods.swap_limit(memory=1024 * MIB, swap=1024 * MIB, **given) == "0"
 
 
 UID = "0f3a-77"
