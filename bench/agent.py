@@ -17,10 +17,8 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
-import ssl
 import statistics
 import subprocess
 import sys
@@ -29,8 +27,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, cast
-from urllib import parse
+from typing import IO, Final, cast
 
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs
@@ -39,101 +36,35 @@ from swapwarden.agent.reconcile import reconciler
 from swapwarden.api import names
 from swapwarden.kube import config
 
+from bench.agent_apiserver import ADDRESS, LIMIT, NODE, SERVER, serve
+from bench.agent_report import COLD_PODS, LIVE_PODS, ROUNDS, TRIES, Json, tell
+from bench.cgroups import (
+    ROOT,
+    cpu_seconds,
+    floor,
+    limit_file,
+    make_pods,
+    pod_path,
+    pressure,
+    put,
+    reach,
+    remove,
+    resident,
+    uids,
+)
 from testbed.base import paths
 from testbed.controlplane import pki
 from testbed.run import pythons
-from testbed.standin import hog
-from testbed.vm.kernelvm import CGROUPS, KernelVM
+from testbed.vm.kernelvm import KernelVM
 
-NODE: Final = "bench"
-SERVER: Final = "apiserver"
-ADDRESS: Final = "127.0.0.1"
-ROOT: Final = CGROUPS / "bench"
-LEVEL: Final = ROOT / "kubepods.slice" / "kubepods-burstable.slice"
-PRESSED: Final = CGROUPS / "bench-pressure"
 FLOOR: Final = Path(__file__).with_name("agent_floor.c")
-MIB: Final = 1 << 20
-LIMIT: Final = 64 * MIB
-COLD_PODS: Final = (10, 110, 250, 500)
-LIVE_PODS: Final = 110
 RUNS: Final = 3
-TRIES: Final = 100
-ROUNDS: Final = 5
-"""Of repairs. Of their p99 the median counts: a machine that is shared stands still for a moment now and then."""
 PYTHON_VARIABLE: Final = "BENCH_PYTHON"
-BOOKMARK_SECONDS: Final = 60
 IDLE_SECONDS: Final = 60
 IDLE_MINUTES: Final = 4
 """Traced, so that it does not depend on what part of a watch falls into one."""
 QUIET_SECONDS: Final = 1.0
 """System calls further apart than this belong to different awakenings."""
-PATIENCE: Final = 120.0
-
-# The budgets. On hardware the C loop takes about 4 ms for 250 files, and 1.5 ms for 110.
-MOST_MEMORY: Final = 30_000_000
-MOST_COLD: Final = 60.0
-"""250 pods from cold, in times of the C loop: 250 ms on hardware."""
-MOST_REPAIR: Final = 5.0
-"""99 of 100 repairs, from no limit and from 0, in times of the C loop's."""
-MOST_IDLE: Final = 200.0
-"""CPU time of an idle minute, in times of the C loop over the same pods' files: 5 millicores on hardware."""
-MOST_CALLS: Final = 30
-"""In an idle minute, full comparisons left out: signs of life, and one watch after the other."""
-MOST_AWAKENINGS: Final = 4
-"""In an idle minute: a sign of life, the watch's bookmark, its end."""
-
-Json = dict[str, Any]
-
-
-# --- inside: the cgroups ---
-
-
-def uids(count: int) -> list[str]:
-    return [str(uuid.UUID(int=number + 1)) for number in range(count)]
-
-
-def pod_path(uid: str) -> Path:
-    return LEVEL / f"kubepods-burstable-pod{uid.replace('-', '_')}.slice"
-
-
-def limit_file(uid: str) -> Path:
-    return pod_path(uid) / "memory.swap.max"
-
-
-def scope(pod: Path) -> Path:
-    return pod / f"cri-containerd-{'0' * 64}.scope"
-
-
-def put(file: Path, text: str) -> None:
-    descriptor = os.open(file, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
-
-
-def make_pods(pods: Sequence[str]) -> None:
-    """So many pods, with a container each, and no limit."""
-    for parent in (CGROUPS, ROOT, LEVEL.parent, LEVEL):
-        parent.mkdir(exist_ok=True)
-        put(parent / "cgroup.subtree_control", "+memory")
-    for uid in pods:
-        scope(pod_path(uid)).mkdir(parents=True, exist_ok=True)
-        put(limit_file(uid), "max")
-
-
-def remove(pods: Sequence[str]) -> None:
-    for uid in pods:
-        scope(pod_path(uid)).rmdir()
-        pod_path(uid).rmdir()
-
-
-def floor(program: str, mode: str, pods: Sequence[str], value: str) -> subprocess.Popen[str]:
-    running = subprocess.Popen([program, mode, value], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert running.stdin is not None  # noqa: S101 it was asked for
-    running.stdin.write("".join(f"{limit_file(uid)}\n" for uid in pods))
-    running.stdin.close()
-    return running
 
 
 # --- inside: pods from cold, in a process of its own ---
@@ -185,93 +116,6 @@ def cold(program: str, count: int) -> Json:
 # --- inside: an agent at work, at an API server that is played ---
 
 
-class ApiServer:
-    """One state, which others write; every write to it is fine. Watches are as a real API server has them.
-
-    Each ends at its timeoutSeconds. Bookmarks come a minute after its begin and two seconds before its end, where
-    states of other nodes have changed since it began (k/k: apiserver's storage/cacher/cache_watcher.go): here they
-    always have.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._pods = uids(count)
-        self._version = self._written = 1
-        self._generation = 0
-        self._watching: set[asyncio.StreamWriter] = set()
-        self.put(LIMIT)
-
-    def put(self, limit: int, guarantee: str = "Standard") -> None:
-        """Give all pods another limit, under a guarantee; all who watch are told."""
-        self._generation += 1
-        self._version += 1
-        self._written = self._version
-        pods = {uid: {"swapMax": str(limit), "reason": "LimitedSwap"} for uid in self._pods}
-        metadata = {"name": NODE, "uid": "u", "resourceVersion": str(self._version), "generation": self._generation}
-        item = {"metadata": metadata, "spec": {"profile": {"name": "p"}, "guarantee": guarantee, "pods": pods}}
-        # Ready before anything is measured: the real one is not on the node.
-        self._item = json.dumps(item).encode()
-        self._event = b'{"type": "MODIFIED", "object": ' + self._item + b"}\n"
-        for writer in self._watching:
-            _chunk(writer, self._event)
-
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = re.search(rb"(?i)content-length: *([0-9]+)", head)
-                await reader.readexactly(int(length[1]) if length else 0)
-                if b"watch=true" in head:
-                    await self._watch(
-                        writer, int(_parameter(head, "timeoutSeconds")), _parameter(head, "resourceVersion")
-                    )
-                else:
-                    listed = b'{"metadata": {"resourceVersion": "%d"}, "items": [%b]}' % (self._version, self._item)
-                    body = listed if head.startswith(b"GET") else self._item
-                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-                await writer.drain()
-
-    async def _watch(self, writer: asyncio.StreamWriter, seconds: int, version: str) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        if int(version) < self._written:
-            _chunk(writer, self._event)
-        self._watching.add(writer)
-        begun = time.monotonic()
-        try:
-            for at in (BOOKMARK_SECONDS, seconds - 2):
-                if at <= seconds - 2:
-                    await asyncio.sleep(begun + at - time.monotonic())
-                    self._version += 1
-                    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self._version)}}}
-                    _chunk(writer, json.dumps(bookmark).encode() + b"\n")
-            await asyncio.sleep(begun + seconds - time.monotonic())
-        finally:
-            self._watching.remove(writer)
-        writer.write(b"0\r\n\r\n")
-
-
-def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
-    writer.write(b"%x\r\n" % len(data) + data + b"\r\n")
-
-
-def _parameter(head: bytes, name: str) -> str:
-    """Of the query in a request's head."""
-    return parse.parse_qs(parse.urlsplit(head.split(None, 2)[1].decode()).query)[name][0]
-
-
-async def serve(count: int, folder: Path) -> None:
-    """Play the API server; each line on standard input gives limit and guarantee of the next state."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(folder / f"{SERVER}.crt", folder / f"{SERVER}.key")
-    played = ApiServer(count)
-    server = await asyncio.start_server(played.answer, ADDRESS, 0, ssl=context)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        limit, guarantee = line.split()
-        played.put(int(limit), guarantee)
-
-
 @contextlib.contextmanager
 def agent_at_work(count: int, folder: Path) -> Iterator[tuple[int, Callable[..., None]]]:
     """Its PID, and what gives all pods another limit, under a guarantee.
@@ -306,23 +150,6 @@ def agent_at_work(count: int, folder: Path) -> Iterator[tuple[int, Callable[...,
             finally:
                 agent.terminate()
                 told.close()
-
-
-def reach(file: Path, limit: int, begun: float | None = None) -> float:
-    """Wait until the file holds that; the seconds since `begun`."""
-    since = time.perf_counter() if begun is None else begun
-    data = b"%d\n" % limit
-    while True:
-        with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                if os.read(descriptor, 64) == data:
-                    return time.perf_counter() - since
-            finally:
-                os.close(descriptor)
-        if time.perf_counter() - since > PATIENCE:
-            sys.exit(f"{file} never came to hold {limit}")
-        time.sleep(0)
 
 
 def repairs(pods: Sequence[str], foreign: str) -> list[float]:
@@ -372,35 +199,6 @@ def arrivals(pods: Sequence[str], give: Callable[[int], None]) -> list[float]:
         found.append(time.perf_counter() - begun)
         time.sleep(0.1)
     return found
-
-
-@contextlib.contextmanager
-def pressure() -> Iterator[None]:
-    """Two processes that swap all the time."""
-    PRESSED.mkdir()
-    put(PRESSED / "memory.max", str(96 * MIB))
-    argv = [sys.executable, hog.__file__, "96", "--cgroup", str(PRESSED), "--pace", "64"]
-    hogs = [subprocess.Popen(argv, stdout=subprocess.DEVNULL) for _ in range(2)]
-    time.sleep(5)
-    try:
-        yield
-    finally:
-        for each in hogs:
-            each.kill()
-            each.wait()
-        PRESSED.rmdir()
-
-
-def resident(pid: int) -> int:
-    """Bytes of memory that a process holds."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used in all its threads; stat would count in steps of 10 ms."""
-    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(file.read_text(encoding="ascii").split()[0]) for file in threads) / 1e9
 
 
 def idle(pid: int) -> Json:
@@ -474,52 +272,6 @@ def inside(program: str, report: Path) -> None:
 
 def role(name: str, *arguments: object) -> list[str]:
     return [sys.executable, __file__, name, *(str(argument) for argument in arguments)]
-
-
-def p99(found: Sequence[float]) -> float:
-    """99 of 100 were no slower; of what was done in rounds, the median of theirs."""
-    rounds = ROUNDS if len(found) >= ROUNDS * TRIES else 1
-    size = len(found) // rounds
-    return statistics.median(sorted(found[at : at + size])[size * 99 // 100] for at in range(0, rounds * size, size))
-
-
-def tell(found: Json) -> list[str]:
-    """Print all; what does not hold."""
-    print("pods from cold          agent ms    C loop ms    ratio    CPU ms a pod")
-    for count, each in found["cold"].items():
-        print(
-            f"  {count:>4} {each['agent'] * 1000:24.1f} {each['floor'] * 1000:12.2f}"
-            f" {each['agent'] / each['floor']:8.1f} {each['cpu'] * 1000 / int(count):14.2f}"
-        )
-    few, many = (found["cold"][str(count)] for count in (COLD_PODS[0], 250))
-    print(f"  system calls a pod {(many['calls'] - few['calls']) / (250 - COLD_PODS[0]):12.1f}")
-    print(f"  memory a pod, kB   {(many['memory'] - few['memory']) / (250 - COLD_PODS[0]) / 1000:12.1f}")
-    print(f"with {LIVE_PODS} pods, ms              p50       p99")
-    for what in ("arrival", "creation", "repair", "raise", "floor repair", "floor raise"):
-        for each in (what, f"{what}, pressed"):
-            print(f"  {each:<24} {statistics.median(found[each]) * 1000:9.2f} {p99(found[each]) * 1000:9.2f}")
-    rest = found["idle"]
-    print(f"idle for a minute: {rest['cpu'] * 1000:.1f} ms of CPU, {rest['memory'] / 1e6:.1f} MB", end="")
-    print(f", {rest['calls']:.1f} system calls in {rest['awakenings']:.1f} awakenings", end="")
-    print(f"; {rest['comparison']} more in a full comparison" if rest["comparison"] else "")
-    ratios = {
-        "MB of memory": (rest["memory"] / 1e6, MOST_MEMORY / 1e6),
-        "x the C loop for 250 pods from cold": (many["agent"] / many["floor"], MOST_COLD),
-        "x the C loop at p99 of repairs": (
-            p99(found["repair"]) / p99(found["floor repair"]),
-            MOST_REPAIR,
-        ),
-        "x the C loop at p99 of raises from 0": (
-            p99(found["raise"]) / p99(found["floor raise"]),
-            MOST_REPAIR,
-        ),
-        "C loops of CPU in an idle minute": (rest["cpu"] / found["floor"], MOST_IDLE),
-        "system calls in an idle minute": (float(rest["calls"]), float(MOST_CALLS)),
-        "awakenings in an idle minute": (float(rest["awakenings"]), float(MOST_AWAKENINGS)),
-    }
-    for what, (is_now, most) in ratios.items():
-        print(f"  {is_now:8.1f} of {most:5.0f} {what}")
-    return [what for what, (is_now, most) in ratios.items() if is_now > most]
 
 
 def outside() -> int:

@@ -28,21 +28,30 @@ from swapwarden.api import names
 from swapwarden.controller.writers import states
 from swapwarden.kube import client, config
 
-from bench.agent import cpu_seconds, resident
+from bench.cgroups import cpu_seconds, resident
 from bench.load import LIVES_FOR, STARTS_AFTER, Bound, Load, Observer, roles
-from testbed.base import process, term
+from bench.scale_report import (
+    ETCD_QUOTA,
+    SIZES,
+    STARTS,
+    Cost,
+    Counters,
+    Found,
+    Pace,
+    Result,
+    Size,
+    budgets,
+    figures,
+    remarks,
+    show,
+)
+from testbed.base import paths, process, term
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests, part
 from testbed.product.controller import Controller
 
-FOLDER: Final = Path(__file__).parent
-CRDS: Final = FOLDER.parent / "crds"
-MIB: Final = 1 << 20
 RATES: Final = {10: 20.0, 100: 15.0, 300: 10.0}
 """Changes of pods a second, and for how many seconds they are measured."""
-JUDGED: Final = 100
-STARTS: Final = 100
-"""Pods by which the cost of one is counted."""
 STARTS_PER_SECOND: Final = 10
 """Slowly, so that no two of them share a write."""
 STORED: Final = "etcd_debugging_mvcc_total_put_size_in_bytes"
@@ -50,50 +59,6 @@ LEADS: Final = '"this instance leads"'
 DEADLINE: Final = 900.0
 QUIET: Final = status_writer.GENERATION_SECONDS + 2.0
 """Seconds without a write after which no more are to come."""
-SATURATED: Final = 0.95
-"""Share of all cores from which on the machine is what is measured."""
-
-DISTURBED: Final = 0.3
-"""Cores that others had, the kernel's threads included, from which on times say little."""
-
-MAX_RSS: Final = 600_000_000
-MAX_PLAN_SECONDS: Final = 60.0
-MAX_CORES: Final = 0.5
-MAX_ETCD_BYTES: Final = 16 << 10
-MAX_WRITES: Final = 2.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Size:
-    """A cluster; so many agents have a watch of their own."""
-
-    nodes: int
-    pods: int
-    agents: int
-
-    def __str__(self) -> str:
-        return f"{self.nodes:,}/{self.pods:,}"
-
-
-SIZES: Final = (Size(100, 3_000, 100), Size(1_000, 30_000, 1_000), Size(5_000, 150_000, 1_000))
-ETCD_QUOTA: Final = 8 << 30
-
-
-@dataclasses.dataclass(frozen=True)
-class Counters:
-    """What etcd and the API server have counted."""
-
-    etcd: float
-    """Bytes of keys and values, of which each write stores those of a whole object. The log that is written before has
-    them once more. (etcd_disk_wal_write_bytes_total is no measure of it: it says twice what the log holds.)
-    """
-    states: float
-    """Writes of states, by the controller."""
-    statuses: float
-    """Writes of their status, by agents."""
-
-    def since(self, before: Counters) -> Counters:
-        return Counters(self.etcd - before.etcd, self.states - before.states, self.statuses - before.statuses)
 
 
 def counters(control_plane: ControlPlane) -> Counters:
@@ -104,80 +69,6 @@ def counters(control_plane: ControlPlane) -> Counters:
         part.total(text, "apiserver_request_total", verb=verb, subresource="", **kind) for verb in ("PATCH", "POST")
     )
     return Counters(part.total(control_plane.servers.etcd_metrics(), STORED), states, statuses)
-
-
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """What one pod costs: bytes written to etcd and requests; the pod's own writes are in the bytes."""
-
-    started: Counters
-    """From their binding until their containers run and all have said so."""
-    gone: Counters
-    containers: int
-    """That started."""
-
-    @property
-    def start_bytes(self) -> float:
-        return self.started.etcd / STARTS
-
-    @property
-    def life_bytes(self) -> float:
-        return self.start_bytes + self.gone.etcd / STARTS
-
-    @property
-    def life_states(self) -> float:
-        return (self.started.states + self.gone.states) / STARTS
-
-    @property
-    def life_statuses(self) -> float:
-        return (self.started.statuses + self.gone.statuses) / STARTS
-
-    @property
-    def writes_per_container(self) -> float:
-        """From the pod's binding to the start of its containers, by controller and agents."""
-        return (self.started.states + self.started.statuses) / self.containers
-
-
-@dataclasses.dataclass(frozen=True)
-class Pace:
-    """What was seen at one rate of change."""
-
-    achieved: float
-    """Changes a second that were made."""
-    took: list[float]
-    """Seconds from a pod's binding to its state, of all pods."""
-    disabled: list[float]
-    """The same of pods with policy Disabled."""
-    lost: int
-    """Pods that stood in no state before they were gone."""
-    cores: dict[str, float]
-    """By process."""
-    busy: float
-    """Share of all the machine's cores."""
-    others: float
-    """Cores that went to what is not part of this."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """What was seen of one controller at one size."""
-
-    cold: float
-    """Seconds from the start of the process until all states were written."""
-    plan: float
-    """Seconds of these from the moment at which it knew all and led."""
-    next: float
-    """Seconds in which the next leader plans all nodes, where all states are there; NaN where that was not tried."""
-    peak: int
-    settled: int
-    paces: dict[int, Pace]
-    cost: Cost
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of them is; NaN where there are none."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else math.nan
 
 
 def peak(pid: int) -> int:
@@ -357,19 +248,6 @@ class Bench:
         await self.until(lambda: not self.observer.informer.rows)
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """All that was seen at one size."""
-
-    size: Size
-    ours: Found
-    bare: Cost
-    """What a pod costs without any controller."""
-    built_in: Cost | None = None
-    """What it costs on nodes that no profile governs."""
-    kopf: Found | None = None
-
-
 async def measure(control_plane: ControlPlane, size: Size, *, beside: bool) -> Result:
     """Measure at one size; `beside`: the controller on kopf, and the built-in profile, too."""
     cfg = config.load(str(control_plane.kubeconfig))
@@ -404,92 +282,10 @@ def run(size: Size, *, beside: bool) -> Result:
     """A control plane of its own for each size."""
     term.say(f"{size} nodes/pods")
     with ControlPlane(etcd_quota=ETCD_QUOTA) as control_plane:
-        control_plane.apply_crds(CRDS)
+        control_plane.apply_crds(paths.CRDS)
         control_plane.apply(*manifests.other_manifests())
         control_plane.create_namespace("bench")
         return asyncio.run(measure(control_plane, size, beside=beside))
-
-
-# --- what is said of it ---
-
-
-def figures(found: Found, bare: Cost) -> dict[str, float]:
-    """A line of the table for each."""
-    lines = {
-        "cold start, s": found.cold,
-        "  of these since it led": found.plan,
-        "next leader: full plan, s": found.next,
-        "RSS peak, MiB": found.peak / MIB,
-        "RSS settled, MiB": found.settled / MIB,
-    }
-    for rate, pace in found.paces.items():
-        per_rate = {
-            "made, /s": pace.achieved,
-            "bind to state p50, ms": quantile(pace.took, 0.5) * 1000,
-            "bind to state p99, ms": quantile(pace.took, 0.99) * 1000,
-            "Disabled p99, ms": quantile(pace.disabled, 0.99) * 1000,
-            "pods in no state": pace.lost,
-            **{f"{name}, cores": used for name, used in pace.cores.items()},
-            "others, cores": pace.others,
-            "all cores busy, %": pace.busy * 100,
-        }
-        lines |= {f"{rate:>3} changes/s: {name}": value for name, value in per_rate.items()}
-    cost = found.cost
-    return lines | {
-        "etcd bytes per pod start, KiB": cost.start_bytes / 1024,
-        "  less the pod's own": (cost.start_bytes - bare.start_bytes) / 1024,
-        "etcd bytes per pod's life, KiB": cost.life_bytes / 1024,
-        "  less the life's own": (cost.life_bytes - bare.life_bytes) / 1024,
-        "state writes per pod's life": cost.life_states,
-        "status writes per pod's life": cost.life_statuses,
-        "writes per container start": cost.writes_per_container,
-    }
-
-
-def show(title: str, columns: dict[str, dict[str, float]]) -> None:
-    """Print a table, each column beside its ratio to the one before."""
-    print(title)
-    heads = [f"{name:>14}{'' if not at else '  ratio':7}" for at, name in enumerate(columns)]
-    print(f"{'':40}{''.join(heads)}")
-    values = list(columns.values())
-    for key in values[0]:
-        cells = []
-        for at, column in enumerate(values):
-            before = values[at - 1][key] if at else 0.0
-            ratio = f"{column[key] / before:7.2f}" if before > 0 else f"{'':7}"
-            cells.append(f"{column[key]:14,.2f}{ratio}")
-        print(f"{key:40}{''.join(cells)}")
-    sys.stdout.flush()
-
-
-def remarks(results: Sequence[Result]) -> Iterator[str]:
-    """What the tables do not say."""
-    for result in results:
-        size = result.size
-        if size.agents < size.nodes:
-            yield f"{size}: {size.agents:,} agents have a watch of their own, one watch serves the other nodes"
-        for rate, pace in result.ours.paces.items():
-            if pace.busy > SATURATED or pace.achieved < SATURATED * rate:
-                yield (
-                    f"{size}: at {rate} changes/s the machine is the limit: {pace.achieved:.0f} were made a second,"
-                    f" all cores {pace.busy:.0%} busy, the controller takes {pace.cores['controller']:.2f} of one"
-                )
-                break
-        if any(pace.others > DISTURBED for pace in result.ours.paces.values()):
-            yield f"{size}: THE MACHINE HAD OTHER THINGS TO DO: times and latencies say little"
-    yield f"etcd's quota is {ETCD_QUOTA >> 30} GiB, and it waits for no disk"
-
-
-def budgets(results: Sequence[Result]) -> Iterator[tuple[str, float, float]]:
-    """What is promised: its name, what was found, and the most that is allowed."""
-    largest = results[-1]
-    if largest.size == SIZES[-1]:
-        yield "RSS, MB", largest.ours.peak / 1e6, MAX_RSS / 1e6
-        yield "full plan of the next leader, s", largest.ours.next, MAX_PLAN_SECONDS
-        yield f"cores at {JUDGED} changes/s", largest.ours.paces[JUDGED].cores["controller"], MAX_CORES
-    added = max(each.ours.cost.start_bytes - each.bare.start_bytes for each in results)
-    yield "KiB that a pod's start adds to etcd", added / 1024, MAX_ETCD_BYTES / 1024
-    yield "writes per container start", max(each.ours.cost.writes_per_container for each in results), MAX_WRITES
 
 
 def main(arguments: Sequence[str]) -> int:

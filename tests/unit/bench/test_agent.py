@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from swapwarden.kube import client, config, watch
 
-from bench import agent as bench
+from bench import agent
+from bench import agent_apiserver as bench
 
 
 @pytest.fixture
@@ -80,6 +81,6 @@ def test_system_calls_are_counted_by_the_minute_and_a_full_comparison_by_itself(
     attached, sign = [0.0, 0.001], [30.0 + number / 1000 for number in range(3)]
     comparison = [50.0 + number / 100 for number in range(6001)]
     end = [115.0 + number / 1000 for number in range(9)]
-    found = bench.quiet([*attached, *sign, *comparison, *end], 180.0)
+    found = agent.quiet([*attached, *sign, *comparison, *end], 180.0)
     assert found == {"calls": pytest.approx(6), "awakenings": pytest.approx(1), "comparison": 6001}
-    assert bench.quiet([], 60.0) == {"calls": 0, "awakenings": 0, "comparison": None}
+    assert agent.quiet([], 60.0) == {"calls": 0, "awakenings": 0, "comparison": None}
