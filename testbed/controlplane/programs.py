@@ -112,7 +112,7 @@ def _kind() -> Release:
 
 def helm() -> Path:
     """A helm of version 3."""
-    return _on_path("helm", ["version", "--short"], "v3.") or _release(_helm()) / "helm"
+    return on_path("helm", ["version", "--short"], "v3.") or fetched(_helm()) / "helm"
 
 
 def helm_environment() -> dict[str, str]:
@@ -122,12 +122,12 @@ def helm_environment() -> dict[str, str]:
 
 def kind() -> Path:
     """A kind, for machines where docker works."""
-    return _on_path("kind", ["version"], "kind v0.") or _release(_kind()) / "kind"
+    return on_path("kind", ["version"], "kind v0.") or fetched(_kind()) / "kind"
 
 
 def containerd() -> Path:
     """A folder with containerd, its shim for runc, and ctr; static, for the node's own system."""
-    return _release(_containerd())
+    return fetched(_containerd())
 
 
 def nfd() -> Path:
@@ -160,7 +160,7 @@ def _build_nfd(folder: Path) -> None:
 
 def promtool() -> Path:
     """Prometheus' checker of metrics and rules: that of PATH, else Debian's, unpacked without its server."""
-    return _on_path("promtool", ["--version"], "promtool, version ") or _of_prometheus()
+    return on_path("promtool", ["--version"], "promtool, version ") or _of_prometheus()
 
 
 def _of_prometheus() -> Path:
@@ -180,7 +180,7 @@ def _of_prometheus() -> Path:
 def kube_on_host(name: str) -> Path:
     """One of KUBE_ON_HOST, of the control plane's minor version."""
     minor = assets.KUBE_VERSION.rpartition(".")[0]
-    return _on_path(name, ["--version"], f"Kubernetes v{minor}.") or _kube_program(name)
+    return on_path(name, ["--version"], f"Kubernetes v{minor}.") or _kube_program(name)
 
 
 def kube_on_node(name: str) -> Path:
@@ -188,7 +188,7 @@ def kube_on_node(name: str) -> Path:
     return _kube_program(name)
 
 
-def _on_path(name: str, arguments: list[str], says: str) -> Path | None:
+def on_path(name: str, arguments: list[str], says: str) -> Path | None:
     found = shutil.which(name)
     if not found:
         return None
@@ -214,7 +214,7 @@ def _kube_program(name: str) -> Path:
     return cache.root() / kept / name
 
 
-def _release(release: Release) -> Path:
+def fetched(release: Release) -> Path:
     kept = f"{release.name}-{release.version}"
     with cache.lock(kept):
         if not cache.find(kept):

@@ -28,7 +28,7 @@ _READY = "demo cluster: ready"
 
 def up() -> None:
     """Bring it up in the background, unless somebody has; ProcessError with the end of its log."""
-    if _holder() is None:
+    if holder() is None:
         _start()
     elif _READY not in _said():
         term.say("the cluster is coming up already:")
@@ -41,13 +41,13 @@ def up() -> None:
 
 def down() -> None:
     """End it, and wait until all of it is gone; where it was killed, remove what it left."""
-    if (pid := _holder()) is None:
+    if (pid := holder()) is None:
         term.say("no demo cluster is up")
     else:
         with term.step("removing the demo cluster"):
             os.kill(pid, signal.SIGTERM)
             deadline = time.monotonic() + _STOP_TIMEOUT
-            while _holder() is not None:
+            while holder() is not None:
                 if time.monotonic() > deadline:
                     raise process.ProcessError(f"process {pid} does not end; its log is {_log()}")
                 time.sleep(_POLL)
@@ -98,7 +98,7 @@ def _log() -> Path:
     return FOLDER / "log"
 
 
-def _holder() -> int | None:
+def holder() -> int | None:
     """The process that is the cluster, if it is up or coming up."""
     try:
         pid, started = (FOLDER / "pid").read_text(encoding="ascii").split()
@@ -107,7 +107,7 @@ def _holder() -> int | None:
         return None
 
 
-def _remember(pid: int) -> None:
+def remember(pid: int) -> None:
     (FOLDER / "pid").write_text(f"{pid} {_started(pid)}", encoding="ascii")
 
 
@@ -134,7 +134,7 @@ def _start() -> None:
             start_new_session=True,
         )
     try:
-        _remember(held.pid)
+        remember(held.pid)
         _follow()
     except BaseException:
         held.terminate()
@@ -147,7 +147,7 @@ def _follow() -> None:
     deadline = time.monotonic() + _START_TIMEOUT
     shown = 0
     while True:
-        running = _holder() is not None
+        running = holder() is not None
         said = _said()
         sys.stderr.write(said[shown:])
         shown = len(said)

@@ -45,40 +45,40 @@ class Recorder:
         self._descriptor = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
             raise OSError(ctypes.get_errno(), "inotify_init1")
-        self._folders: dict[int, Path] = {}
-        self._files: dict[int, Path] = {}
+        self.folders: dict[int, Path] = {}
+        self.files: dict[int, Path] = {}
         self._used: dict[Path, str] = {}
         self._open: dict[Path, int] = {}
         """Files that say what is in use: to open each anew each time would keep a small machine busy."""
-        self._after = 0.0
+        self.after = 0.0
         self._drained = True
         """Whether the last look left nothing behind."""
 
     def run(self) -> None:
         """Record until the process is ended."""
-        self._add(self._root, "found")
+        self.add(self._root, "found")
         print("recording", flush=True)
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         sampled = time.monotonic()
         while True:
-            if not self._follow():
+            if not self.follow():
                 poll.poll(min(_LOOK_EVERY, self._sample_every) * 1000)
             if time.monotonic() - sampled >= self._sample_every:
                 sampled = time.monotonic()
-                self._sample()
+                self.sample()
             self._output.flush()
 
-    def _follow(self) -> bool:
+    def follow(self) -> bool:
         """Record what the kernel has to tell by now; whether that was anything."""
         # The time is taken before the look, as this process may have to wait for a CPU anywhere.
         looked = time.time()
         told = False
-        for watch, mask, name in self._events():
-            self._handle(watch, mask, name)
+        for watch, mask, name in self.events():
+            self.handle(watch, mask, name)
             told = True
         if self._drained:
-            self._after = looked
+            self.after = looked
         return told
 
     def _watch(self, path: Path, mask: int) -> int:
@@ -87,18 +87,18 @@ class Recorder:
             raise OSError(ctypes.get_errno(), "inotify_add_watch", str(path))
         return number
 
-    def _add(self, folder: Path, event: str) -> None:
+    def add(self, folder: Path, event: str) -> None:
         """Watch a cgroup and those below; it may be gone meanwhile."""
         if folder in self._used:
             return
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            self._folders[self._watch(folder, IN_CREATE | IN_DELETE | IN_ONLYDIR)] = folder
-            self._files[self._watch(folder / _FILE, IN_MODIFY)] = folder
+            self.folders[self._watch(folder, IN_CREATE | IN_DELETE | IN_ONLYDIR)] = folder
+            self.files[self._watch(folder / _FILE, IN_MODIFY)] = folder
             self._record(folder, event)
             for below in sorted(path for path in folder.iterdir() if path.is_dir()):
-                self._add(below, event)
+                self.add(below, event)
 
-    def _events(self) -> Iterator[tuple[int, int, str]]:
+    def events(self) -> Iterator[tuple[int, int, str]]:
         self._drained = True
         with contextlib.suppress(BlockingIOError):
             buffer = os.read(self._descriptor, _BUFFER)
@@ -110,15 +110,15 @@ class Recorder:
                 offset += _HEADER.size + length
                 yield watch, mask, os.fsdecode(name)
 
-    def _handle(self, watch: int, mask: int, name: str) -> None:
+    def handle(self, watch: int, mask: int, name: str) -> None:
         if mask & IN_Q_OVERFLOW:
             raise OverflowError("the kernel dropped events")
-        if mask & IN_MODIFY and watch in self._files:
-            self._record(self._files[watch], "written")
-        elif mask & IN_ISDIR and watch in self._folders:
-            folder = self._folders[watch] / name
+        if mask & IN_MODIFY and watch in self.files:
+            self._record(self.files[watch], "written")
+        elif mask & IN_ISDIR and watch in self.folders:
+            folder = self.folders[watch] / name
             if mask & IN_CREATE:
-                self._add(folder, "created")
+                self.add(folder, "created")
             elif mask & IN_DELETE:
                 self._remove(folder)
 
@@ -127,7 +127,7 @@ class Recorder:
             return
         if folder in self._open:
             os.close(self._open.pop(folder))
-        for watches in (self._folders, self._files):
+        for watches in (self.folders, self.files):
             # The kernel keeps the marks of a removed cgroup.
             for watch in [watch for watch, path in watches.items() if path == folder]:
                 del watches[watch]
@@ -140,7 +140,7 @@ class Recorder:
             self._used[folder] = used
             self._write(folder, event, {"max": limit, "current": used})
 
-    def _sample(self) -> None:
+    def sample(self) -> None:
         for folder, known in list(self._used.items()):
             with contextlib.suppress(OSError):
                 if self._usage(folder) != known:
@@ -154,7 +154,7 @@ class Recorder:
     def _write(self, folder: Path, event: str, values: dict[str, str]) -> None:
         line = {
             "at": time.time(),
-            "after": self._after,
+            "after": self.after,
             "path": str(folder.relative_to(self._root)),
             "event": event,
             **values,

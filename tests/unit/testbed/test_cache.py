@@ -29,21 +29,3 @@ def test_a_broken_install_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         break_down()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_new_install_replaces_the_old() -> None:
-    for content in ("old", "new"):
-        with cache.install("tool-1") as folder:
-            (folder / content).write_text(content)
-    found = cache.find("tool-1")
-    assert found is not None
-    assert [path.name for path in found.iterdir()] == ["new"]
-
-
-def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SWAPWARDEN_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache.root() == tmp_path / "xdg/swapwarden"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache.root() == tmp_path / "home/.cache/swapwarden"

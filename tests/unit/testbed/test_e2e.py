@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from testbed import __main__ as command
-from testbed.base import host
 from testbed.base.host import SetupError
 from testbed.run import e2e
 
@@ -28,10 +26,6 @@ def obstacle(docker: dict[str, Any], *, swaps: str = SWAPS, is_root: bool = True
     return e2e.obstacle(docker, hostname="here", kernel="6.1.0", swaps=swaps, is_root=is_root)
 
 
-def test_nothing_is_in_the_way_of_kind() -> None:
-    assert not obstacle(DOCKER)
-
-
 @pytest.mark.parametrize(
     ("docker", "why"),
     [
@@ -49,6 +43,7 @@ def test_docker_is_in_the_way_of_kind(docker: dict[str, Any], why: str) -> None:
 
 
 def test_the_machine_is_in_the_way_of_kind() -> None:
+    assert not obstacle(DOCKER)
     assert "this machine's swap, and there is none" in obstacle(DOCKER, swaps=NO_SWAPS)
     assert "not root" in obstacle(DOCKER, is_root=False)
 
@@ -70,11 +65,6 @@ def test_choose(environment: dict[str, str], why_not_kind: str, name: str) -> No
     assert e2e.choose(environment, lambda: why_not_kind) == name
 
 
-def test_says_why_not_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    e2e.choose({}, lambda: "the daemon sleeps")
-    assert "on the node VM; not on kind, as the daemon sleeps" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
@@ -87,35 +77,3 @@ def test_says_why_not_kind(capsys: pytest.CaptureFixture[str]) -> None:
 def test_refuses_what_can_not_be(environment: dict[str, str], message: str) -> None:
     with pytest.raises(SetupError, match=message):
         e2e.choose(environment, lambda: "the daemon sleeps")
-
-
-def test_who_is_told_does_not_look_for_docker() -> None:
-    def fail() -> str:
-        raise AssertionError
-
-    assert e2e.choose({"E2E_PROVIDER": "node-vm"}, fail) == "node-vm"
-
-
-def test_kind_image() -> None:
-    assert e2e.kind_image({}) == e2e.kind_image({"E2E_KIND_IMAGE": ""}) == e2e.KIND_IMAGE
-    assert e2e.kind_image({"E2E_KIND_IMAGE": "kindest/node:v1.34.0"}) == "kindest/node:v1.34.0"
-
-
-@pytest.mark.parametrize("provider", e2e.PARTS)
-def test_every_part_of_a_provider_is_there(provider: str) -> None:
-    assert set(e2e.PARTS[provider]) <= command.PARTS.keys()
-
-
-def test_sets_up_only_what_the_provider_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"PROVIDER": "existing", "CONTEXT": "dev", "IMAGE": "a/b:1"}.items():
-        monkeypatch.setenv(f"E2E_{name}", value)
-    monkeypatch.setattr(host, "is_root", lambda: False)
-    assert command.parts(["e2e"]) == ["kubectl", "helm"]
-    assert command.parts(["helm", "kernel", "e2e"]) == ["kernel", "kubectl", "helm"]
-    monkeypatch.setenv("E2E_PROVIDER", "node-vm")
-    assert command.parts(["e2e"]) == ["cluster", "controlplane", "helm"]
-
-
-def test_other_parts_choose_no_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("E2E_PROVIDER", "minikube")
-    assert command.parts(["helm", "controlplane"]) == ["controlplane", "helm"]

@@ -15,15 +15,3 @@ def test_each_network_has_a_name_of_its_own_with_this_process_in_it() -> None:
     assert first.name != second.name
     assert netns.leftovers([first.name, second.name], alive=[os.getpid()]) == []
     assert netns.leftovers([first.name, second.name], alive=[]) == [first.name, second.name]
-
-
-def test_a_command_is_run_in_the_network() -> None:
-    network = netns.NetworkNamespace()
-    assert network.command(["kubectl", "get", "nodes"]) == [
-        "nsenter",
-        f"--net=/run/netns/{network.name}",
-        "--",
-        "kubectl",
-        "get",
-        "nodes",
-    ]

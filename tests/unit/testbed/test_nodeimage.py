@@ -1,4 +1,4 @@
-"""The node's disk comes from this machine's own package sources, and is made anew when its recipe changes."""
+"""The node's disk is made anew when its recipe changes, and nothing else goes for it."""
 
 import os
 from pathlib import Path
@@ -7,31 +7,6 @@ import pytest
 
 from testbed.base import cache
 from testbed.vm import nodeimage
-
-TARGETS = """\
-Debian bookworm http://mirror.test/debian/ bookworm main
-Debian bookworm http://mirror.test/debian/ bookworm main
-Debian bookworm-security http://mirror.test/security/ bookworm-security main
-Debian bullseye http://mirror.test/debian/ bullseye main
-Other bookworm http://other.test/ stable main
-$(ORIGIN) bookworm http://unread.test/ bookworm main
-"""
-
-
-def test_sources_are_those_of_the_suite() -> None:
-    assert nodeimage.sources(TARGETS, signed_by=Path("/keys.gpg")) == [
-        "deb [signed-by=/keys.gpg] http://mirror.test/debian/ bookworm main",
-        "deb [signed-by=/keys.gpg] http://mirror.test/security/ bookworm-security main",
-    ]
-    assert nodeimage.sources(TARGETS, signed_by=None)[0] == "deb http://mirror.test/debian/ bookworm main"
-
-
-@pytest.mark.parametrize(
-    "targets",
-    ["", "Ubuntu noble http://mirror.test/ noble main\n", "Debian bookworm-security http://x.test/ y main\n"],
-)
-def test_where_the_suite_itself_is_missing_debian_is_asked(targets: str) -> None:
-    assert nodeimage.sources(targets, signed_by=None) == []
 
 
 def test_the_digest_tells_where_one_part_ends() -> None:

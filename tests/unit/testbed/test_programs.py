@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from testbed.base import cache, host
 from testbed.controlplane import golang, programs
 
 RELEASE = programs.Release(
@@ -68,12 +67,12 @@ def test_a_download_is_unpacked_and_kept(downloads: dict[str, bytes], built: lis
     content = archive("tool", "helper", "README")
     downloads[RELEASE.url] = content
     downloads[RELEASE.url + ".sha256"] = f"{hashlib.sha256(content).hexdigest()}  tool.tar.gz\n".encode()
-    folder = programs._release(RELEASE)
+    folder = programs.fetched(RELEASE)
     assert sorted(path.name for path in folder.iterdir()) == ["helper", "tool"]
     assert (folder / "tool").read_bytes() == b"tool"
     assert os.access(folder / "tool", os.X_OK)
     downloads.clear()
-    assert programs._release(RELEASE) == folder
+    assert programs.fetched(RELEASE) == folder
     assert not built
 
 
@@ -84,18 +83,9 @@ def test_what_does_not_prove_itself_is_built_instead(
     downloads[RELEASE.url] = archive("tool", "helper")
     if checksum is not None:
         downloads[RELEASE.url + ".sha256"] = checksum
-    folder = programs._release(RELEASE)
+    folder = programs.fetched(RELEASE)
     assert (folder / "tool").read_bytes() == b"built"
     assert built == ["./cmd/tool", "."]
-
-
-def test_an_archive_without_the_program_is_named(downloads: dict[str, bytes]) -> None:
-    content = archive("tool")
-    downloads[RELEASE.url] = content
-    downloads[RELEASE.url + ".sha256"] = hashlib.sha256(content).hexdigest().encode()
-    with pytest.raises(host.SetupError, match=r"tool\.tar\.gz holds no helper"):
-        programs._release(RELEASE)
-    assert cache.find("tool-1.2.3") is None
 
 
 @pytest.mark.parametrize(
@@ -108,36 +98,4 @@ def test_a_program_on_path_must_have_the_right_version(
     program.write_text(f"#!/bin/sh\necho '{said}'\n", encoding="ascii")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert programs._on_path("helm", ["version"], "v3.") == (program if taken else None)
-
-
-@pytest.fixture
-def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """What the package of Prometheus holds, by path; no program of it is on PATH."""
-    held: list[str] = ["usr/bin/prometheus", "usr/bin/promtool"]
-
-    def unpack(names: list[str], into: Path, _purpose: str) -> None:
-        assert names == ["prometheus"]
-        for path in held:
-            (into / path).parent.mkdir(parents=True, exist_ok=True)
-            (into / path).write_text(path, encoding="ascii")
-
-    monkeypatch.setenv("SWAPWARDEN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    monkeypatch.setattr(host, "apt_unpack", unpack)
-    return held
-
-
-def test_promtool_comes_alone_out_of_its_package_and_is_kept(packages: list[str]) -> None:
-    program = programs.promtool()
-    assert program.read_text(encoding="ascii") == "usr/bin/promtool"
-    assert [path.name for path in program.parent.iterdir()] == ["promtool"]
-    packages.clear()
-    assert programs.promtool() == program
-
-
-def test_a_package_without_promtool_is_said_to_be_so(packages: list[str]) -> None:
-    packages.pop()
-    with pytest.raises(host.SetupError, match="put a promtool on PATH"):
-        programs.promtool()
-    assert cache.find("promtool") is None
+    assert programs.on_path("helm", ["version"], "v3.") == (program if taken else None)

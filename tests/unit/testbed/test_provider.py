@@ -63,15 +63,6 @@ def test_every_call_names_file_and_context(kubectl: FakeKubectl, monkeypatch: py
     assert all("--context=kind-dev" in call for call in kubectl.calls()[1:])
 
 
-@pytest.mark.usefixtures("kubectl")
-def test_among_several_nodes_one_has_to_be_named() -> None:
-    with (
-        pytest.raises(ProviderError, match="say with E2E_NODE which node to use; there are: a, b"),
-        Existing("kind-dev", "a/b:1", "/config"),
-    ):
-        pass
-
-
 def test_helm_is_led_nowhere_by_the_environment(
     kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

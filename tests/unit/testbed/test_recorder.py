@@ -34,12 +34,12 @@ class Watching:
     def __init__(self, root: Path) -> None:
         self._output = io.StringIO()
         self.recorder = recorder.Recorder(root, self._output)
-        self.recorder._add(root, "found")
+        self.recorder.add(root, "found")
 
     def seen(self) -> list[tuple[str, str, int | None]]:
-        for event in self.recorder._events():
-            self.recorder._handle(*event)
-        self.recorder._sample()
+        for event in self.recorder.events():
+            self.recorder.handle(*event)
+        self.recorder.sample()
         samples = nodevm.parse_samples(self._output.getvalue())
         self._output.truncate(0)
         self._output.seek(0)
@@ -57,7 +57,7 @@ def test_a_new_cgroup_and_every_write_to_it_are_seen_until_it_goes(root: Path) -
     watching.seen()
     # Moved into place whole, as a cgroup comes with its files.
     pod = make(root.parent / "pod", "max").rename(root / "pod")
-    watching.recorder._handle(next(iter(watching.recorder._folders)), recorder.IN_CREATE | recorder.IN_ISDIR, "pod")
+    watching.recorder.handle(next(iter(watching.recorder.folders)), recorder.IN_CREATE | recorder.IN_ISDIR, "pod")
     assert watching.seen() == [("pod", "created", None)]
     (pod / "memory.swap.max").write_text("0\n", encoding="ascii")
     assert ("pod", "written", 0) in watching.seen()
@@ -66,13 +66,13 @@ def test_a_new_cgroup_and_every_write_to_it_are_seen_until_it_goes(root: Path) -
     assert watching.seen() == []
     shutil.rmtree(pod)
     assert watching.seen()[-1] == ("pod", "gone", 0)
-    assert len(watching.recorder._files) == 1
+    assert len(watching.recorder.files) == 1
 
 
 def test_lost_events_are_not_passed_over(root: Path) -> None:
     watching = Watching(root)
     with pytest.raises(OverflowError):
-        watching.recorder._handle(-1, recorder.IN_Q_OVERFLOW, "")
+        watching.recorder.handle(-1, recorder.IN_Q_OVERFLOW, "")
 
 
 def test_parse_samples() -> None:
@@ -86,11 +86,11 @@ def test_it_tells_so_also_where_it_always_finds_something_new(root: Path, monkey
     monkeypatch.setattr(time, "time", functools.partial(next, itertools.count(1.0)))
     output = io.StringIO()
     recording = recorder.Recorder(root, output)
-    recording._add(root, "found")
+    recording.add(root, "found")
     seen = []
     for _ in range(3):
         (root / "memory.swap.max").write_text("0\n", encoding="ascii")
-        assert recording._follow()
+        assert recording.follow()
         seen.append(nodevm.parse_samples(output.getvalue())[-1])
     first, second, third = seen
     assert first.at < third.after < second.at
@@ -99,14 +99,14 @@ def test_it_tells_so_also_where_it_always_finds_something_new(root: Path, monkey
 def test_but_not_where_one_look_did_not_take_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_BUFFER", 300)
     recording = recorder.Recorder(root, io.StringIO())
-    recording._add(root, "found")
+    recording.add(root, "found")
     for number in range(20):
         make(root / f"pod{number}", "0")
-    assert recording._follow()
-    assert recording._after == 0.0
-    while recording._follow():
+    assert recording.follow()
+    assert recording.after == 0.0
+    while recording.follow():
         pass
-    assert recording._after > 0.0
+    assert recording.after > 0.0
 
 
 def test_it_tells_until_when_nothing_else_had_happened(root: Path, tmp_path: Path) -> None:
