@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import documents, inputs, report
+from swapwarden.cli import documents, report
+from swapwarden.cli.inputs import objects
 from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled, requirements
@@ -65,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan of every node in the input; the exit status."""
     log = documents.Log()
-    found = inputs.collect(documents.read(arguments.filename, log), log)
+    found = objects.collect(documents.read(arguments.filename, log), log)
     made = _Plan({}, (), [])
     problems = [str(problem) for problem in log.problems]
     if not problems:
@@ -100,21 +101,24 @@ class _Plan(NamedTuple):
     notes: list[str]
 
 
-def _plan(found: inputs.Inputs, only: str | None) -> tuple[_Plan, str]:
+def _plan(found: objects.Inputs, only: str | None) -> tuple[_Plan, str]:
     """Plan what was read, on one node ONLY if that is named; and why that is of no use, or nothing."""
     notes = [
         f"pod {wire.metadata.namespace}/{wire.metadata.name} {told}"
         for wire in found.pods.values()
-        if inputs.is_awaited(wire)
+        if objects.is_not_created(wire)
         for told in (
-            *(f"would be refused at admission: {path}: {reason}" for path, reason in inputs.refusals(found, wire)),
-            *inputs.warnings(found, wire),
+            *(
+                f"would be refused at admission: {path}: {reason}"
+                for path, reason in objects.admission_errors(found, wire)
+            ),
+            *objects.warnings(found, wire),
         )
     ]
     if only is not None and only not in found.nodes:
         there = ", ".join(sorted(found.nodes)) or "none"
         return _Plan({}, (), notes), f"--node {only}: no Node of this name in the input, which has: {there}"
-    rows = [row for row in inputs.pod_rows(found) if not row.terminal]
+    rows = [row for row in objects.pod_rows(found) if not row.terminal]
     if not found.nodes:
         notes += ["no Node in the input: shown is what each behavior of profiles would give"] if rows else []
         why = "" if rows else "nothing to plan: there is no Node, no pod and no workload in the input"
@@ -131,7 +135,7 @@ _Placed = dict[str, list[pods.PodRow]]
 
 
 def _placed(
-    found: inputs.Inputs, rows: Iterable[pods.PodRow], only: str | None, notes: list[str]
+    found: objects.Inputs, rows: Iterable[pods.PodRow], only: str | None, notes: list[str]
 ) -> tuple[_Placed, _Placed]:
     """Pods that are on the nodes, or on the only one that counts, and those that have none and may come there."""
     chosen = found.nodes.keys() if only is None else {only}
@@ -152,7 +156,7 @@ def _placed(
             # An export of a whole cluster has thousands of them, and of nodes.
             notes.append(f"{pod}: its workload exists, and its pods count; --node NAME plans its template")
             continue
-        selector = found.asked[f"{row.namespace}/{row.name}"].spec.node_selector or {}
+        selector = found.admission_view[f"{row.namespace}/{row.name}"].spec.node_selector or {}
         fitting = [name for name in sorted(chosen) if selector.items() <= found.nodes[name].labels.items()]
         if not fitting:
             notes.append(f"{pod}: no Node that it may be planned on has all labels of its spec.nodeSelector")
@@ -162,7 +166,7 @@ def _placed(
 
 
 def _of_node(
-    found: inputs.Inputs, name: str, bound: list[pods.PodRow], free: list[pods.PodRow], notes: list[str]
+    found: objects.Inputs, name: str, bound: list[pods.PodRow], free: list[pods.PodRow], notes: list[str]
 ) -> plan.Explanation:
     """The plan of a node, with each pod that is FREE to come as if it alone came."""
     selection = compiled.select(found.profiles.values(), found.nodes[name].labels)

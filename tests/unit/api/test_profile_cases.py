@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from swapwarden.cli import documents, inputs
+from swapwarden.cli import documents
+from swapwarden.cli.inputs import objects
 
 from hack.generate import crd
 from tests.contract import profiles
@@ -13,7 +14,7 @@ from tests.contract import profiles
 def problems(spec: dict[str, Any]) -> list[str]:
     """What `swapwarden plan` reports of a profile: field and reason."""
     log = documents.Log()
-    inputs.collect([documents.Found(documents.Place("f"), profiles.document(spec))], log)
+    objects.collect([documents.Found(documents.Place("f"), profiles.document(spec))], log)
     assert not log.notes
     return [f"{problem.place.path}: {problem.text}" for problem in log.problems]
 

@@ -14,7 +14,8 @@ import pytest
 import yaml
 from swapwarden import __main__ as program
 from swapwarden.api import names
-from swapwarden.cli import inputs, plan
+from swapwarden.cli import plan
+from swapwarden.cli.inputs import objects
 
 INPUT = """\
 apiVersion: v1
@@ -138,7 +139,7 @@ def pod(name: str, node: str | None = "n") -> str:
 
 def template(kind: str, annotations: Mapping[str, object] | None = None, memory: str = "256Mi", **spec: Any) -> str:
     """A workload whose pods ask for memory."""
-    group, path = next((group, path) for (group, one), path in inputs.TEMPLATES.items() if one == kind)
+    group, path = next((group, path) for (group, one), path in objects.TEMPLATES.items() if one == kind)
     made: dict[str, Any] = {
         "metadata": {"annotations": annotations or {}},
         "spec": {"containers": [{"name": "app", "resources": {"requests": {"memory": memory}}}], **spec},
@@ -475,7 +476,7 @@ def test_input_with_nothing_to_plan_fails_with_a_reason(
     assert err.splitlines()[-1].startswith(f"error: {reason}")
 
 
-@pytest.mark.parametrize("kind", [kind for _, kind in inputs.TEMPLATES])
+@pytest.mark.parametrize("kind", [kind for _, kind in objects.TEMPLATES])
 def test_template_of_a_workload_is_planned_on_each_node_of_the_input(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

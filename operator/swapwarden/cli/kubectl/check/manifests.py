@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import documents, inputs
+from swapwarden.cli import documents
+from swapwarden.cli.inputs import checks, objects
 from swapwarden.cli.kubectl.check import catalogue, problems
 from swapwarden.cli.kubectl.check.catalogue import Check, Problem, problem
 from swapwarden.cli.kubectl.cluster import planning, snapshot
@@ -36,7 +37,7 @@ class _Setting:
         for one in found:
             if _kind(one.object) not in {_NAMESPACE, _PROFILE}:
                 continue
-            read = inputs.collect([one], documents.Log())
+            read = objects.collect([one], documents.Log())
             self.namespaces.update(read.namespaces)
             self.profiles.update({name: (one, profile) for name, profile in read.profiles.items()})
         self.planned = self._planned(view)
@@ -51,7 +52,7 @@ class _Setting:
 
 
 def judge(
-    found: Iterable[documents.Found], view: snapshot.ClusterSnapshot | None, namespace: str = inputs.DEFAULT_NAMESPACE
+    found: Iterable[documents.Found], view: snapshot.ClusterSnapshot | None, namespace: str = objects.DEFAULT_NAMESPACE
 ) -> Iterator[Problem]:
     """Yield the problems of what was read from files; without a view of a cluster what can be said without one.
 
@@ -63,13 +64,13 @@ def judge(
         kind = _kind(one.object)
         if kind == _POD:
             yield from _pod(one, one.object, setting, namespace)
-        elif kind in inputs.TEMPLATES:
-            yield from _workload(one, inputs.TEMPLATES[kind], setting, namespace)
+        elif kind in objects.TEMPLATES:
+            yield from _workload(one, objects.TEMPLATES[kind], setting, namespace)
         elif kind == _NAMESPACE:
             yield from _namespace(one)
         elif kind == _PROFILE:
             log = documents.Log()
-            inputs.collect([one], log)
+            objects.collect([one], log)
             yield from _logged(one, log)
     yield from _profiles(setting)
 
@@ -95,7 +96,7 @@ def _logged(one: documents.Found, log: documents.Log) -> Iterator[Problem]:
 
 def _namespace(one: documents.Found) -> Iterator[Problem]:
     log = documents.Log()
-    read = inputs.collect([one], log)
+    read = objects.collect([one], log)
     yield from _logged(one, log)
     for name, found in read.namespaces.items():
         here = str(one.place.below("metadata.labels"))
@@ -106,8 +107,8 @@ def _namespace(one: documents.Found) -> Iterator[Problem]:
 
 def _workload(one: documents.Found, path: str, setting: _Setting, namespace: str) -> Iterator[Problem]:
     try:
-        pod = inputs.made_by(one.object, namespace)
-    except inputs.InvalidError as refused:
+        pod = objects.pod_of_workload(one.object, namespace)
+    except checks.InvalidError as refused:
         for where, reason in refused.problems:
             told = f"{_called(one.object)}: {reason}"
             yield problem(Check.REFUSED, str(one.place.below(where)), told)
@@ -125,28 +126,28 @@ def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str
         # Whatever an export of a live object says: it is to be made anew.
         document["metadata"].pop("uid", None)
     log = documents.Log()
-    read = inputs.collect([documents.Found(one.place, document)], log)
+    read = objects.collect([documents.Found(one.place, document)], log)
     read.namespaces = setting.namespaces
     yield from _logged(one, log)
     if log.problems:
         return
     called = _called(one.object)
     for wire in read.pods.values():
-        if not inputs.is_awaited(wire):
+        if not objects.is_not_created(wire):
             continue
-        refused = list(inputs.refusals(read, wire))
+        refused = list(objects.admission_errors(read, wire))
         for path, reason in refused:
             here = str(one.place.below(path)) if path.startswith(("metadata", "spec")) else str(one.place)
             told = reason if here.endswith(path) else f"{path}: {reason}"
             yield problem(Check.REFUSED, here, f"{called}: {told}")
-        for told in inputs.warnings(read, wire):
+        for told in objects.warnings(read, wire):
             path, _, text = told.partition(": ")
             here = str(one.place.below(path))
             yield problem(Check.NO_EFFECT, here, f"{called}: {text}", remedy=catalogue.CORRECT)
         if refused:
             continue
-        asked = read.asked[f"{wire.metadata.namespace}/{wire.metadata.name}"]
-        (row,) = inputs.pod_rows(read)
+        asked = read.admission_view[f"{wire.metadata.namespace}/{wire.metadata.name}"]
+        (row,) = objects.pod_rows(read)
         yield from _effect(row, asked.spec.node_selector or {}, setting, str(one.place), called)
 
 

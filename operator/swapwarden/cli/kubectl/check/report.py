@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import documents, inputs
+from swapwarden.cli import documents
+from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.check import catalogue, definitions, dryrun, installation, manifests, problems
 from swapwarden.cli.kubectl.check.catalogue import Problem, Severity
 from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot
@@ -190,7 +191,7 @@ async def _for_manifests(asked: session.Session, found: list[documents.Found]) -
     view = await reading.read(asked, ["nodes", "namespaces", "nodeswapprofiles", "nodeswapstates"])
     if not view.installed:
         asked.note(f"this cluster does not know {names.API_VERSION}: effects are not judged, only what is written")
-    every = manifests.judge(found, view, asked.namespace or inputs.DEFAULT_NAMESPACE)
+    every = manifests.judge(found, view, asked.namespace or objects.DEFAULT_NAMESPACE)
     return CheckReport(catalogue.worst_first(every), view.unread)
 
 

@@ -11,7 +11,8 @@ import click
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli import documents, inputs
+from swapwarden.cli import documents
+from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.cluster import planning, reading, session, snapshot
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.cli.kubectl.simulate import simulation
@@ -246,7 +247,7 @@ def read_profiles(files: list[str]) -> planning.Change:
     """The profiles in files; click.exceptions.Exit with status 2 where something is wrong in them, which is told."""
     log = documents.Log()
     found = [one for one in documents.read(files, log) if _is_profile(one, log)]
-    read = inputs.collect(found, log)
+    read = objects.collect(found, log)
     for note in log.notes:
         click.echo(f"note: {note}", err=True)
     for problem in log.problems:

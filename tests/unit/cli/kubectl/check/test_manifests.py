@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from swapwarden.cli import documents, inputs
+from swapwarden.cli import documents
+from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.check import manifests
 from swapwarden.cli.kubectl.check.catalogue import Problem
 from swapwarden.cli.kubectl.cluster import snapshot
@@ -77,7 +78,7 @@ def test_misspelt_annotation_is_told_beside_a_quantity_that_is_none() -> None:
     assert "swap-polcy" in found[1][1]
 
 
-@pytest.mark.parametrize("kind", [kind for _, kind in inputs.TEMPLATES])
+@pytest.mark.parametrize("kind", [kind for _, kind in objects.TEMPLATES])
 def test_templates_of_workloads(kind: str) -> None:
     ((severity, text),) = told(workload(kind, {POLICY: "disabld"}))
     path = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"

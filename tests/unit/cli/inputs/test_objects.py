@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import yaml
 from swapwarden.api import state
-from swapwarden.cli import documents, inputs
+from swapwarden.cli import documents
+from swapwarden.cli.inputs import objects
 from swapwarden.policy.observed import namespaces
 
 PROFILE = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapProfile", "metadata": {"name": "p"}}
@@ -20,14 +21,14 @@ NO_LABEL = "a name has at most 63 characters, of a-z, 0-9 and -, with a letter o
 NO_SUBDOMAIN = "a name has at most 253 characters, of a-z, 0-9, - and ., with a letter or digit at both ends"
 
 
-def collect(*objects: dict[str, Any]) -> tuple[inputs.Inputs, documents.Log]:
+def collect(*bodies: dict[str, Any]) -> tuple[objects.Inputs, documents.Log]:
     log = documents.Log()
-    found = [documents.Found(documents.Place("f", number), one) for number, one in enumerate(objects, 1)]
-    return inputs.collect(found, log), log
+    found = [documents.Found(documents.Place("f", number), one) for number, one in enumerate(bodies, 1)]
+    return objects.collect(found, log), log
 
 
-def problems(*objects: dict[str, Any]) -> list[str]:
-    return [str(problem).removeprefix("f: document 1: ") for problem in collect(*objects)[1].problems]
+def problems(*bodies: dict[str, Any]) -> list[str]:
+    return [str(problem).removeprefix("f: document 1: ") for problem in collect(*bodies)[1].problems]
 
 
 def pod(metadata: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -194,7 +195,7 @@ def test_other_kinds_are_passed_over_with_a_note() -> None:
         f"f: document 2: other.example/v1 Node is passed over: {known}",
     ]
     assert not log.problems
-    assert read == inputs.Inputs()
+    assert read == objects.Inputs()
 
 
 def test_of_objects_with_one_name_the_later_counts() -> None:
@@ -219,11 +220,11 @@ def test_the_namespaces_default_counts_for_pods_that_were_not_created_yet(
     metadata: dict[str, Any], policy: str | None
 ) -> None:
     read, _ = collect(pod(metadata), namespace("default", "Disabled"))
-    assert [row.policy for row in inputs.pod_rows(read)] == [policy]
+    assert [row.policy for row in objects.pod_rows(read)] == [policy]
 
 
 def test_where_the_webhook_is_not_asked_no_default_counts() -> None:
-    manifest = pathlib.Path(__file__).parents[3] / "deploy/manifests/webhook-registration.yaml"
+    manifest = pathlib.Path(__file__).parents[4] / "deploy/manifests/webhook-registration.yaml"
     selectors = [
         expression
         for configuration in yaml.safe_load_all(manifest.read_text())
@@ -236,7 +237,7 @@ def test_where_the_webhook_is_not_asked_no_default_counts() -> None:
         assert set(expression["values"]) == namespaces.UNDEFAULTED
     for name in namespaces.UNDEFAULTED:
         read, _ = collect(pod({"namespace": name}), namespace(name, "Disabled"))
-        assert [row.policy for row in inputs.pod_rows(read)] == [None]
+        assert [row.policy for row in objects.pod_rows(read)] == [None]
 
 
 def test_facts_of_a_state() -> None:

@@ -1,0 +1,1 @@
+"""Read objects from files, checked as the API server would check them."""
