@@ -6,28 +6,24 @@ again. Those that do not lead where they should are not shown; where only severa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import workloads
-from swapwarden.cli.kubectl.explain.planned import Planned, wrong_limits
+from swapwarden.cli.kubectl.explain import steps
+from swapwarden.cli.kubectl.explain.planned import Planned
 from swapwarden.cli.kubectl.output.sizes import exact
-from swapwarden.policy import quantity
 from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import requirements
-from swapwarden.policy.swap import limits, phases, qos
+from swapwarden.policy.swap import limits
 
 Reason = names.Reason
 
 _SHOWN: Final = 2
 """How many ways to one outcome are shown."""
-_MOST_OVERCOMMIT: Final = 10_000
-"""What a profile can say."""
-_EXAMPLE: Final = "512Mi"
-_EXAMPLE_BYTES: Final = 512 << 20
 
 
 class Change(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -35,16 +31,6 @@ class Change(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     outcome: str
     how: str
-    command: str = ""
-
-
-class _Step(msgspec.Struct, frozen=True):
-    """One thing that can be changed, and what the plan is made from when it is."""
-
-    what: str
-    """What is changed: once is enough, whatever it is changed to."""
-    how: str
-    try_: Callable[[Planned], Planned]
     command: str = ""
 
 
@@ -66,7 +52,7 @@ def _by_plan(planned: Planned) -> Iterator[Change]:
         )
         return
     if reason is Reason.INVALID_POLICY:
-        yield Change("what was meant", _corrected(planned).how)
+        yield Change("what was meant", steps.corrected(planned).how)
         return
     if reason is Reason.REQUIREMENT_UNMET:
         for field, found in (requirements.unmet(planned.profile, planned.facts) or {}).items():
@@ -86,15 +72,8 @@ def _by_plan(planned: Planned) -> Iterator[Change]:
 
 
 def _by_policy(pod: workloads.Pod, outcome: str, policy: names.Policy) -> Change:
-    how, command = _policy_words(pod, policy)
+    how, command = steps.policy_words(pod, policy)
     return Change(outcome, how, command)
-
-
-def _policy_words(pod: workloads.Pod, policy: names.Policy) -> tuple[str, str]:
-    if pod.is_mirror:
-        return f"write the annotation {names.POLICY_ANNOTATION}: {policy} into the pod's file on its node", ""
-    command = f"kubectl swap policy -n {pod.metadata.namespace} pod/{pod.metadata.name} {policy}"
-    return f"the policy {policy}, for pods that are made from then on", command
 
 
 # Towards more swap
@@ -102,9 +81,9 @@ def _policy_words(pod: workloads.Pod, policy: names.Policy) -> tuple[str, str]:
 
 def _more(planned: Planned) -> Iterator[Change]:
     """Yield ways to more swap than the pod has now: single steps, or else those that it takes together."""
-    now = _bytes(planned)
+    now = steps.bytes_of(planned)
     outcome = "swap" if now == 0 else "more"
-    single = [step for step in _steps(planned) if _bytes(step.try_(planned)) > now][:_SHOWN]
+    single = [step for step in _steps(planned) if steps.bytes_of(step.try_(planned)) > now][:_SHOWN]
     if single:
         yield from (Change(outcome, step.how, step.command) for step in single)
         return
@@ -113,25 +92,25 @@ def _more(planned: Planned) -> Iterator[Change]:
         yield Change(f"{outcome}, {number} of {len(several)}", step.how, step.command)
 
 
-def _together(planned: Planned, now: int) -> list[_Step]:
+def _together(planned: Planned, now: int) -> list[steps.Step]:
     """The fewest steps found that give more only when all of them are made; empty where none are found."""
     paths = (_path([first], first.try_(planned), now) for first in _steps(planned))
     return min((_needed(path, planned, now) for path in paths if path), key=len, default=[])
 
 
-def _path(taken: list[_Step], planned: Planned, now: int) -> list[_Step]:
+def _path(taken: list[steps.Step], planned: Planned, now: int) -> list[steps.Step]:
     """What follows on TAKEN until the pod has more; empty where nothing leads there."""
-    while _bytes(planned) <= now:
+    while steps.bytes_of(planned) <= now:
         used = {step.what for step in taken}
         left = [step for step in _steps(planned) if step.what not in used]
         if not left:
             return []
-        best = next((step for step in left if _bytes(step.try_(planned)) > now), left[0])
+        best = next((step for step in left if steps.bytes_of(step.try_(planned)) > now), left[0])
         taken, planned = [*taken, best], best.try_(planned)
     return taken
 
 
-def _needed(path: list[_Step], planned: Planned, now: int) -> list[_Step]:
+def _needed(path: list[steps.Step], planned: Planned, now: int) -> list[steps.Step]:
     """PATH without the steps that make no difference in the end, and that no later one builds on."""
     for step in list(path):
         rest = [each for each in path if each is not step]
@@ -140,311 +119,18 @@ def _needed(path: list[_Step], planned: Planned, now: int) -> list[_Step]:
     return path
 
 
-def _leads(path: Sequence[_Step], planned: Planned, now: int) -> bool:
+def _leads(path: Sequence[steps.Step], planned: Planned, now: int) -> bool:
     """Whether the pod has more after these steps, each of which is there to be made after those before it."""
     for step in path:
         if step.how not in {each.how for each in _steps(planned)}:
             return False
         planned = step.try_(planned)
-    return _bytes(planned) > now
+    return steps.bytes_of(planned) > now
 
 
-def _bytes(planned: Planned) -> int:
-    """What the pod may use; "max" is more than any number, and what cannot be limited is more still."""
-    swap_max = planned.trace.decision.swap_max
-    return 2**65 if swap_max is None else limits.in_bytes(swap_max)
-
-
-def _steps(planned: Planned) -> list[_Step]:
+def _steps(planned: Planned) -> list[steps.Step]:
     """What can be changed about the rule that decides, the likeliest first."""
-    return list(_TOWARDS_SWAP[planned.trace.decision.reason](planned))
-
-
-def _nothing(_: Planned) -> Iterator[_Step]:
-    yield from ()
-
-
-def _not_disabled(planned: Planned) -> Iterator[_Step]:
-    how, command = _policy_words(planned.pod, names.Policy.NO_PREFERENCE)
-    written = {names.POLICY_ANNOTATION: names.Policy.NO_PREFERENCE.value, names.POLICY_SOURCE_ANNOTATION: None}
-    yield _Step("policy", how, lambda it: it.made_anew(_annotated(it.pod, written)), command)
-
-
-def _understandable(planned: Planned) -> Iterator[_Step]:
-    yield _corrected(planned)
-
-
-def _corrected(planned: Planned) -> _Step:
-    wrong = [key for key, _ in wrong_limits(planned.row)]
-    if limits.forbids_swap(planned.row.policy) and planned.row.policy != names.Policy.DISABLED:
-        wrong.append(names.POLICY_ANNOTATION)
-    how = f"correct {', '.join(wrong)} in {planned.where}"
-    return _Step("mistakes", how, lambda it: it.made_anew(_annotated(it.pod, dict.fromkeys(wrong))))
-
-
-def _override_policy(planned: Planned) -> Iterator[_Step]:
-    place = planned.trace.override or 0
-
-    def lifted(it: Planned) -> Planned:
-        entry = msgspec.structs.replace(it.profile.overrides[place], policy=names.Policy.NO_PREFERENCE)
-        return it.governed(overrides=(*it.profile.overrides[:place], entry, *it.profile.overrides[place + 1 :]))
-
-    how = f"policy NoPreference in {planned.override_name} of {planned.profile.name}"
-    yield _Step("policy of the override", how, lifted, planned.edit)
-
-
-def _override_limit(planned: Planned) -> Iterator[_Step]:
-    yield _raised_override(planned)
-    match planned.profile.behavior:
-        case names.Behavior.LIMITED_SWAP:
-            yield from _share(planned)
-        case names.Behavior.WORKLOAD_CONTROLLED:
-            yield from _workload(planned)
-        case _:
-            yield from _kubelet(planned)
-
-
-def _raised_override(planned: Planned) -> _Step:
-    place = planned.trace.override or 0
-    top = planned.override.swap_limit if planned.override else None
-
-    def raised(it: Planned) -> Planned:
-        entry = msgspec.structs.replace(it.profile.overrides[place], swap_limit=_twice(top or 0))
-        return it.governed(overrides=(*it.profile.overrides[:place], entry, *it.profile.overrides[place + 1 :]))
-
-    how = f"a swapLimit above {exact(top or 0)} in {planned.override_name} of {planned.profile.name}"
-    return _Step("limit of the override", how, raised, planned.edit)
-
-
-def _not_required(planned: Planned) -> Iterator[_Step]:
-    how = f"take what is not met out of swap.require of {planned.profile.name}"
-    yield _Step("require", how, lambda it: it.governed(require=None), planned.edit)
-
-
-def _behavior(planned: Planned) -> Iterator[_Step]:
-    yield _to_behavior(planned, names.Behavior.LIMITED_SWAP)
-    yield _to_behavior(planned, names.Behavior.WORKLOAD_CONTROLLED)
-
-
-def _to_behavior(planned: Planned, behavior: names.Behavior) -> _Step:
-    how = f"behavior {behavior} of {planned.profile.name}"
-    return _Step(behavior, how, lambda it: it.governed(behavior=behavior), planned.edit)
-
-
-def _kubelet(planned: Planned) -> Iterator[_Step]:
-    if planned.row.swap_limit is not None:
-        yield _limit_above(planned)
-    yield _larger_node(planned)
-
-
-def _uncritical(planned: Planned) -> Iterator[_Step]:
-    if not planned.pod.is_static:
-        yield _Step(
-            "priority",
-            "a priority class below 2000000000, as LimitedSwap gives critical pods none",
-            lambda it: it.made_anew(_respecified(it.pod, priority=0, priority_class_name="")),
-        )
-    yield _to_behavior(planned, names.Behavior.WORKLOAD_CONTROLLED)
-
-
-def _burstable(planned: Planned) -> Iterator[_Step]:
-    """Yield what makes the pod Burstable, of which one container is enough."""
-    made = planned.made_anew(planned.pod)
-    whole = planned.pod.spec.resources
-    if whole is not None and made.row.qos is qos.Class.GUARANTEED:
-        stated = whole.limits.memory if whole.requests.memory is None else whole.requests.memory
-        request = quantity.capped(str(stated or 0))
-        how = f"a memory limit of the whole pod above its request ({exact(request)}), which makes it Burstable"
-        limits = msgspec.structs.replace(whole.limits, memory=str(_twice(request)))
-        requests = msgspec.structs.replace(whole.requests, memory=str(request))
-        fitting = msgspec.structs.replace(whole, limits=limits, requests=requests)
-        yield _Step(
-            "resources of the pod",
-            f"{how}, in {planned.where}",
-            lambda it: it.made_anew(_respecified(it.pod, resources=fitting)),
-        )
-    else:
-        for one in _asking(made.row):
-            yield from _requests(planned, one, ", which makes the pod Burstable")
-
-
-def _share(planned: Planned) -> Iterator[_Step]:
-    """Yield what gives a larger share of the node's swap; first containers that have none."""
-    row = planned.made_anew(planned.pod).row
-    for one in sorted(_asking(row), key=lambda each: bool(each.request) and each.request != each.limit):
-        yield from _requests(planned, one)
-    yield from _own_limits(planned, row)
-    yield from _reserve(planned)
-    yield _larger_node(planned)
-
-
-def _asking(row: pods.PodRow) -> list[pods.ContainerRow]:
-    """Containers that can ask for memory; the app's before those of its start."""
-    found = [one for one in row.containers if one.kind is not phases.Kind.EPHEMERAL]
-    return sorted(found, key=lambda one: one.kind is not phases.Kind.APP)
-
-
-def _requests(planned: Planned, one: pods.ContainerRow, so_that: str = "") -> Iterator[_Step]:
-    """Yield how a container's memory request and limit get it a larger share."""
-    memory = planned.facts.memory_bytes
-    where = f"{so_that}, in {planned.where}"
-    request = f"request of {one.name}"
-    if one.request > memory:
-        most = min(memory, one.limit - 1) if one.limit else memory
-        how = f"a memory request of {one.name} of at most the node's memory ({exact(memory)}){where}"
-        yield _Step(request, how, _request(one.name, most))
-    elif one.request and one.request == one.limit:
-        lower = _Step(
-            request,
-            f"a memory request of {one.name} below its limit ({exact(one.limit)}){where}",
-            _request(one.name, one.request // 2),
-        )
-        # A limit of the whole pod may leave no room for a larger one.
-        if planned.pod.spec.resources is None:
-            how = f"a memory limit of {one.name} above its request ({exact(one.request)})"
-            alternative = ", or a smaller request" if _bytes(lower.try_(planned)) > _bytes(planned) else ""
-            larger = _limit_of_memory(one, _twice(one.limit))
-            yield _Step(f"limit of {one.name}", f"{how}{alternative}{where}", larger)
-        else:
-            yield lower
-    elif not one.request and one.limit > memory:
-        how = f"a memory request of {one.name} of at most the node's memory ({exact(memory)}){where}"
-        yield _Step(request, how, _request(one.name, memory))
-    elif not one.request:
-        below = f" below its limit ({exact(one.limit)})" if one.limit else ""
-        wanted = one.limit // 2 if one.limit else memory // 8
-        how = f"a memory request of {one.name}{below}{where}"
-        yield _Step(request, how, _request(one.name, wanted))
-    elif one.request < memory:
-        below = f" and below its limit ({exact(one.limit)})" if one.limit else ""
-        most = min(memory, one.limit - 1) if one.limit else memory
-        how = f"a memory request of {one.name} above {exact(one.request)}{below}{where}"
-        yield _Step(request, how, _request(one.name, min(most, _twice(one.request))))
-
-
-def _request(name: str, request: int) -> Callable[[Planned], Planned]:
-    def changed(resources: qos.Resources) -> qos.Resources:
-        requests = msgspec.structs.replace(resources.requests, memory=str(request))
-        return msgspec.structs.replace(resources, requests=requests)
-
-    return _resources(name, changed)
-
-
-def _limit_of_memory(one: pods.ContainerRow, limit: int) -> Callable[[Planned], Planned]:
-    def changed(resources: qos.Resources) -> qos.Resources:
-        # The request stays, also where the API server made it from the limit.
-        requests = msgspec.structs.replace(resources.requests, memory=str(one.request))
-        limits = msgspec.structs.replace(resources.limits, memory=str(limit))
-        return msgspec.structs.replace(resources, requests=requests, limits=limits)
-
-    return _resources(one.name, changed)
-
-
-def _resource(name: str, limit: int) -> Callable[[Planned], Planned]:
-    def changed(resources: qos.Resources) -> qos.Resources:
-        return msgspec.structs.replace(resources, limits=msgspec.structs.replace(resources.limits, swap=str(limit)))
-
-    return _resources(name, changed)
-
-
-def _resources(name: str, change: Callable[[qos.Resources], qos.Resources]) -> Callable[[Planned], Planned]:
-    """The pod, made anew with other resources of a container."""
-
-    def changed(one: pods.WireContainer) -> pods.WireContainer:
-        return one if one.name != name else msgspec.structs.replace(one, resources=change(one.resources))
-
-    def applied(it: Planned) -> Planned:
-        spec = it.pod.spec
-        containers = [changed(one) for one in spec.containers]
-        first = [changed(one) for one in spec.init_containers]
-        return it.made_anew(_respecified(it.pod, containers=containers, init_containers=first))
-
-    return applied
-
-
-def _workload(planned: Planned) -> Iterator[_Step]:
-    """Yield what gives more where pods name their limits: these limits, and what bounds them."""
-    row, profile = planned.made_anew(planned.pod).row, planned.profile
-    if planned.override is not None and planned.override.swap_limit is not None and not row.limited():
-        yield _raised_override(planned)
-    elif row.limited():
-        yield from _own_limits(planned, row)
-    else:
-        yield _limit(planned)
-    for field, name, top in (
-        ("max_per_pod", "maxPerPod", profile.max_per_pod),
-        ("max_per_container", "maxPerContainer", profile.max_per_container),
-    ):
-        if top is not None:
-            how = f"a {name} above {exact(top)} in {profile.name}"
-            yield _Step(name, how, _bound(field, _twice(top)), planned.edit)
-    yield from _reserve(planned)
-    if profile.overcommit_percent is not None and profile.overcommit_percent < _MOST_OVERCOMMIT:
-        how = f"an overcommitPercent above {profile.overcommit_percent} in {profile.name}"
-        yield _Step("overcommitPercent", how, _bound("overcommit_percent", _MOST_OVERCOMMIT), planned.edit)
-    yield _larger_node(planned)
-
-
-def _bound(field: str, value: int) -> Callable[[Planned], Planned]:
-    return lambda it: it.governed(**{field: value})
-
-
-def _reserve(planned: Planned) -> Iterator[_Step]:
-    if planned.facts.swap_bytes and planned.profile.reserved(planned.facts.swap_bytes):
-        how = f"less systemReserved than {planned.profile.system_reserved} in {planned.profile.name}"
-        yield _Step("systemReserved", how, lambda it: it.governed(system_reserved=None), planned.edit)
-
-
-def _larger_node(planned: Planned) -> _Step:
-    found = planned.facts.swap_bytes
-    how = f"a node with more swap than {exact(found)}" if found else "turn on swap on the node, which has none"
-    facts = msgspec.structs.replace(planned.facts, swap_bytes=max(2**40, 16 * found))
-    return _Step("node", how, lambda it: it.on(facts))
-
-
-def _own_limits(planned: Planned, row: pods.PodRow) -> Iterator[_Step]:
-    """Yield larger limits where the pod or a container of it names one."""
-    if row.swap_limit is not None:
-        yield _limit_above(planned)
-    for one in row.containers:
-        if one.swap_limit is not None:
-            key = names.CONTAINER_LIMIT_PREFIX + one.name
-            above = _twice(quantity.capped(one.swap_limit))
-            how = f"annotation {key} above {one.swap_limit}, in {planned.where}"
-            yield _Step(key, how, _annotation(key, above))
-        if one.swap_resource is not None:
-            how = f"a limit of {names.SWAP_RESOURCE} of {one.name} above {exact(one.swap_resource)}, in {planned.where}"
-            yield _Step(f"resource of {one.name}", how, _resource(one.name, _twice(one.swap_resource)))
-
-
-def _limit_above(planned: Planned) -> _Step:
-    how = f"annotation {names.LIMIT_ANNOTATION} above {planned.row.swap_limit}, in {planned.where}"
-    above = _twice(quantity.capped(planned.row.swap_limit or "0"))
-    return _Step(names.LIMIT_ANNOTATION, how, _annotation(names.LIMIT_ANNOTATION, above))
-
-
-def _limit(planned: Planned) -> _Step:
-    how = f"annotation {names.LIMIT_ANNOTATION}: {_EXAMPLE} in {planned.where}"
-    return _Step("first limit", how, _annotation(names.LIMIT_ANNOTATION, _EXAMPLE_BYTES))
-
-
-_TOWARDS_SWAP: Final[dict[names.Reason, Callable[[Planned], Iterator[_Step]]]] = {
-    Reason.NODE_INCOMPATIBLE: _nothing,
-    Reason.POLICY_DISABLED: _not_disabled,
-    Reason.INVALID_POLICY: _understandable,
-    Reason.OVERRIDE_DISABLED: _override_policy,
-    Reason.OVERRIDE_LIMIT: _override_limit,
-    Reason.REQUIREMENT_UNMET: _not_required,
-    Reason.PROFILE_NO_SWAP: _behavior,
-    Reason.KUBELET_DECIDES: _kubelet,
-    Reason.CRITICAL_POD: _uncritical,
-    Reason.QOS_NOT_ELIGIBLE: _burstable,
-    Reason.LIMITED_SWAP: _share,
-    Reason.WORKLOAD_LIMIT: _workload,
-    Reason.NO_LIMIT: _workload,
-    Reason.BOUNDED: _workload,
-    Reason.OVERCOMMIT_REACHED: _workload,
-}
+    return list(steps.TOWARDS_SWAP[planned.trace.decision.reason](planned))
 
 
 # Towards less
@@ -457,29 +143,7 @@ def _less(planned: Planned) -> Iterator[Change]:
         return
     below = min(planned.facts.swap_bytes, limits.in_bytes(now or "0"))
     how, limit = f" below {exact(below)},", below // 2
-    if now == names.MAX_SWAP and below > _EXAMPLE_BYTES:
-        how, limit = f": {_EXAMPLE}", _EXAMPLE_BYTES
-    if 0 < _bytes(_annotation(names.LIMIT_ANNOTATION, limit)(planned)) < _bytes(planned):
+    if now == names.MAX_SWAP and below > steps.EXAMPLE_BYTES:
+        how, limit = f": {steps.EXAMPLE}", steps.EXAMPLE_BYTES
+    if 0 < steps.bytes_of(steps.annotation(names.LIMIT_ANNOTATION, limit)(planned)) < steps.bytes_of(planned):
         yield Change("less", f"annotation {names.LIMIT_ANNOTATION}{how} in {planned.where}")
-
-
-# The pod, changed
-
-
-def _annotated(pod: workloads.Pod, written: dict[str, str | None]) -> workloads.Pod:
-    """The pod with these annotations; None: without it."""
-    every: dict[str, str | None] = {**pod.metadata.annotations, **written}
-    kept = {key: value for key, value in every.items() if value is not None}
-    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=kept))
-
-
-def _annotation(key: str, limit: int) -> Callable[[Planned], Planned]:
-    return lambda it: it.made_anew(_annotated(it.pod, {key: str(limit)}))
-
-
-def _respecified(pod: workloads.Pod, **fields: object) -> workloads.Pod:
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **fields))
-
-
-def _twice(number: int) -> int:
-    return max(1 << 30, 2 * number)

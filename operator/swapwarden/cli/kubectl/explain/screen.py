@@ -14,7 +14,7 @@ import rich.table
 import rich.text
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl.explain import kernelview, model
+from swapwarden.cli.kubectl.explain import kernelview, model, numbers
 from swapwarden.cli.kubectl.output import sizes, tables
 
 MAX_WIDTH: Final = 120
@@ -192,7 +192,7 @@ def _behaviors(told: model.Explanation) -> rich.table.Table:
     return _grid((one.of, _styled(one.formula)) for one in told.behaviors)
 
 
-def _numbers(lines: Iterable[model.Number], signs: Marks) -> rich.table.Table:
+def _numbers(lines: Iterable[numbers.Number], signs: Marks) -> rich.table.Table:
     grid = rich.table.Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
