@@ -482,6 +482,7 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
         agent.apply(raised(0))
         compare(agent)
         assert (swap_max(pod), reasons(agent)) == ("0", ["AccessDenied"])
+        assert snapshot(agent).unseen == 1, "the pod's own limit waits, and nothing says that it holds"
         write(pod, "max")
         await until(lambda: swap_max(pod) != "max")
         assert swap_max(pod) == "0", "what another writer undoes goes back to what it held"
