@@ -31,7 +31,7 @@ from typing import IO, Final, cast
 
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs
-from swapwarden.agent.ledger import journal, ledger
+from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.api import names
 from swapwarden.kube import config
@@ -78,7 +78,6 @@ async def reconcile(count: int) -> None:
         state = spec.NodeSpec("", 1, names.Mode.ENFORCE, names.UnknownPod.DENY, None, pods)
         agent = reconciler.Enforcer(
             cgroups,
-            journal.Journal(Path(folder, "journal.jsonl")),
             ledger.Ledger(Path(folder)),
             proc=Path("/proc"),
         )

@@ -26,7 +26,7 @@ import swapwarden
 from swapwarden.agent.desired import problems, spec, state_cache, state_watch
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, files, priority_events, realtime, systemd_dropins, worker
-from swapwarden.agent.ledger import heartbeat, journal, ledger
+from swapwarden.agent.ledger import heartbeat, ledger
 from swapwarden.agent.node import diagnostics, facts, preflight, survey, swap_devices, swap_metrics
 from swapwarden.agent.reconcile import dropin_sync, reconciler, sysctls
 from swapwarden.agent.report import conditions, status, status_writer, violations
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cgroup below --cgroup-root to search for pods (default: all; with $POD_UID set, the tree with that pod)",
     )
     parser.add_argument(
-        "--run-dir", default="/run/swapwarden", help="for the lock and the journal; must not survive a reboot"
+        "--run-dir", default="/run/swapwarden", help="for the lock and the ledger; must not survive a reboot"
     )
     parser.add_argument(
         "--state-dir", default="/var/lib/swapwarden", help="for the last state; should survive a reboot"
@@ -307,8 +307,6 @@ class Agent:
                 except ledger.LedgerError as error:
                     raise StartError(str(error)) from None
                 stack.callback(self._ledger.close)
-                book = journal.Journal(self._run_dir / "journal.jsonl")
-                stack.callback(book.close)
                 self._heartbeat = heartbeat.Heartbeat(self._run_dir / "alive")
                 stack.callback(self._heartbeat.close)
             given = {sysctls.VM: self._arguments.vm_root, sysctls.ZSWAP: self._arguments.zswap_root}
@@ -322,7 +320,6 @@ class Agent:
             stack.callback(cgroups.close)
             self._enforcer = reconciler.Enforcer(
                 cgroups,
-                book,
                 self._ledger,
                 proc=self._proc,
                 own_uid=os.environ.get("POD_UID", ""),
@@ -332,15 +329,14 @@ class Agent:
                 held_at_zero=lambda unit: unit in self._slice_drop_ins.held,
             )
             stack.callback(self._enforcer.close)
-            stack.callback(self._leave, self._enforcer, book)
+            stack.callback(self._leave, self._enforcer)
             self._cgroups = cgroups
-            self._journal = book
             self._usage = self._reading(cgroups, self._enforcer)
             self._slice_drop_ins.look()
             self._take_facts(_Seen(self._read_facts(None), None))
             stack.enter_context(priority_events.watch(self._proc / "swaps", self._facts_due.set))
             if self._facts.cgroup_version == 2:
-                cached = await self._cached(book)
+                cached = await self._cached()
                 self._enforcer.start(cached)
                 if cached is not None:
                     self._kernel.apply(cached)
@@ -364,7 +360,7 @@ class Agent:
         if self._usage is not None:
             await self._usage.refresh()
 
-    def _leave(self, agent: reconciler.Enforcer, book: journal.Journal) -> None:
+    def _leave(self, agent: reconciler.Enforcer) -> None:
         """Take one's own files along where everything was put back: the product is about to be removed.
 
         Without them the next agent is as one that comes up first: it leaves pods alone until a state says otherwise.
@@ -372,7 +368,6 @@ class Agent:
         snapshot = self._snapshot(agent)
         if snapshot.mode is names.Mode.RESTORE and snapshot.root is not None and not snapshot.to_restore:
             try:
-                book.remove()
                 self._heartbeat.remove()
                 self._ledger.remove()
                 for folder in (self._run_dir, self._state_dir):
@@ -380,14 +375,14 @@ class Agent:
             except OSError as error:
                 log.warning("files of this agent are left: %s", error)
 
-    async def _cached(self, book: journal.Journal) -> spec.NodeSpec | None:
+    async def _cached(self) -> spec.NodeSpec | None:
         """The last state, in force at once: the API server may be long in coming."""
         found = await self._cache.load(self._page)
         if found is None:
             return None
-        if self._boot and found.boot == self._boot and book.new:
-            log.warning("the journal of this boot is gone: was --run-dir cleared?", extra={"dir": str(self._run_dir)})
-            book.doubt()
+        if self._boot and found.boot == self._boot and self._ledger.is_new:
+            log.warning("the ledger of this boot is gone: was --run-dir cleared?", extra={"dir": str(self._run_dir)})
+            self._ledger.mark_incomplete()
         log.info("the cached state is in force", extra={"generation": found.state.metadata.generation})
         state_watch.GENERATION.set(found.state.metadata.generation)
         return spec.parse(found.state, self._page)
@@ -465,7 +460,9 @@ class Agent:
             await self._facts_due.wait()
             self._facts_due.clear()
             try:
-                self._take_facts(await self._looking.do(functools.partial(self._look, self._tree()), FACTS_SECONDS))
+                written = frozenset(record.key.path for record in self._ledger.limits if record.wrote)
+                look = functools.partial(self._look, self._tree(), written)
+                self._take_facts(await self._looking.do(look, FACTS_SECONDS))
             except TimeoutError:
                 FACTS_FAILURES.inc()
                 log.warning(
@@ -492,12 +489,12 @@ class Agent:
         ran = self._looked_at is not None and self._looked_at[0] == _Tree(root, runs=True)
         return _Tree(root, runs=ran or (self._enforcer is not None and self._enforcer.runs))
 
-    def _look(self, tree: _Tree) -> _Seen:
-        """See what the node has, also on its disks: to be done aside."""
+    def _look(self, tree: _Tree, written: frozenset[str]) -> _Seen:
+        """See what the node has, also on its disks: to be done aside. `written`: cgroups that the agent wrote to."""
         found = self._read_facts(tree.root)
         if self._looked_at == (tree, found.devices):
             return _Seen(found, None)
-        seen = survey.look(self._proc, self._sys, self._cgroups, tree.root, self._kubelet, ours=self._journal.wrote)
+        seen = survey.look(self._proc, self._sys, self._cgroups, tree.root, self._kubelet, ours=written.__contains__)
         return _Seen(found, _More(tree, seen, swap_devices.find(self._block, found.devices)))
 
     def _take_facts(self, found: _Seen) -> None:
@@ -531,7 +528,7 @@ class Agent:
             agent.inventory,
             progress._replace(settings=settings, to_restore=progress.to_restore + left),
             cgroups=self._cgroups,
-            book=self._journal,
+            limits=self._ledger.limits,
             now=time.monotonic(),
             guarantee=conditions.strict(agent.evidence, mounted=self._drop_ins.mounted, failed=self._drop_ins.failed),
             refused=self._refused,

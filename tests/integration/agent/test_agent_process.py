@@ -240,7 +240,7 @@ def test_a_clean_stop_leaves_the_newest_state_on_the_disk(tree: CgroupTree, api:
     assert json.loads(file.read_bytes().partition(b"\n")[2])["generation"] == generation
 
 
-def test_a_corrupt_cache_and_a_torn_journal_do_not_stop_it(tree: CgroupTree, api: FakeApi, start: Start) -> None:
+def test_a_corrupt_cache_and_a_torn_ledger_do_not_stop_it(tree: CgroupTree, api: FakeApi, start: Start) -> None:
     pod = tree.pod(1)
     api.put(pods({1: str(MIB)}))
     first = start().wait_ready()
@@ -249,8 +249,8 @@ def test_a_corrupt_cache_and_a_torn_journal_do_not_stop_it(tree: CgroupTree, api
     first.kill()
     for folder in (first.state_dir, first.run_dir):
         (folder / "state.json").write_bytes(b'{"node": "n1", "sp')
-    journal = first.run_dir / "journal.jsonl"
-    journal.write_bytes(journal.read_bytes() + b'{"entry":{"path":"x')
+    file = first.run_dir / "ledger.jsonl"
+    file.write_bytes(file.read_bytes() + b'{"limit":{"key":["x')
     agent = start().wait_ready()
     until(lambda: agent.metric("swapwarden_agent_cache_corrupt_total") == 2)
     assert agent.metric("swapwarden_agent_journal_bad_lines_total") == 1
@@ -281,7 +281,7 @@ def test_a_run_dir_that_was_cleared_is_told_from_a_boot(
     second = start().wait_ready()
     applied(api, api.put(pods({1: "0", 2: "0"}, guarantee="Strict")))
     assert api.condition("Strict") == verdict
-    assert ("the journal of this boot is gone" in second.log.read_text()) is (boot == "one")
+    assert ("the ledger of this boot is gone" in second.log.read_text()) is (boot == "one")
 
 
 def test_sigterm_ends_it_and_leaves_the_values(tree: CgroupTree, api: FakeApi, start: Start) -> None:
@@ -324,7 +324,7 @@ def test_an_agent_that_ends_after_restoring_leaves_no_files(tree: CgroupTree, ap
     until((first.state_dir / "state.json").exists)
     first.terminate()
     assert (first.state_dir / "state.json").exists()
-    assert (first.run_dir / "journal.jsonl").exists()
+    assert (first.run_dir / "ledger.jsonl").exists()
     second = start().wait_ready()
     applied(api, api.put(pods({1: "0"}, mode="Restore")), "Restored")
     second.terminate()
@@ -481,15 +481,15 @@ def test_a_status_that_others_wipe_is_written_again_without_a_new_list(api: Fake
     [
         ("NODE_NAME", {"node": ""}),
         ("--cgroup-root", {"root": "nowhere"}),
-        ("--run-dir", {"journal": "a directory"}),
+        ("--run-dir", {"ledger": "a directory"}),
         ("--metrics-address", {"address": "taken"}),
     ],
 )
 def test_it_names_the_flag_that_it_cannot_start_with(
     tmp_path: pathlib.Path, tree: CgroupTree, api: FakeApi, blame: str, options: dict[str, str]
 ) -> None:
-    if "journal" in options:
-        (tmp_path / "run" / "journal.jsonl").mkdir(parents=True)
+    if "ledger" in options:
+        (tmp_path / "run" / "ledger.jsonl").mkdir(parents=True)
     root, node = tmp_path / options["root"] if "root" in options else tree.root, options.get("node", "n1")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         more = ["--metrics-address", f"127.0.0.1:{taken.getsockname()[1]}"] if "address" in options else []

@@ -59,7 +59,7 @@ def test_10_000_pods_come_and_go_and_leave_nothing(tree: CgroupTree, api: FakeAp
     # How many are exposed at a time, and so the largest status, differs. A leak of half a kilobyte a pod would show.
     assert agent.rss < memory + 4 * MIB
     assert agent.metric('swapwarden_agent_writes_total{kind="pod",result="ok"}') > 0
-    assert (agent.run_dir / "journal.jsonl").stat().st_size < MIB
+    assert (agent.run_dir / "ledger.jsonl").stat().st_size < MIB
     until(lambda: not api.status.get("violations"), "pods that are gone are in the status no more")
 
 
@@ -121,7 +121,7 @@ def test_a_full_disk_under_its_directories(
     tree: CgroupTree, api: FakeApi, start: Start, tmp_path: pathlib.Path
 ) -> None:
     """/dev/full in the place of what is written first stands for the disk."""
-    for file in ("run/journal.new", "state/state.json.new"):
+    for file in ("run/ledger.new", "state/state.json.new"):
         (tmp_path / file).parent.mkdir()
         (tmp_path / file).symlink_to("/dev/full")
     pod = tree.pod(1)
@@ -133,12 +133,12 @@ def test_a_full_disk_under_its_directories(
     assert agent.metric("swapwarden_agent_journal_failures_total") >= 1
     write(pod, "max")
     until(lambda: swap_max(pod) == "0", "it is repaired all the same")
-    for file in ("run/journal.new", "state/state.json.new"):
+    for file in ("run/ledger.new", "state/state.json.new"):
         (tmp_path / file).unlink()
     second = tree.pod(2)
     applied(api, api.put(pods({1: "0", 2: str(MIB)})))
     assert swap_max(second) == str(MIB)
-    for file in ("run/journal.jsonl", "state/state.json"):
+    for file in ("run/ledger.jsonl", "state/state.json"):
         until((tmp_path / file).exists, "there is room again")
     agent.kill()
     start().wait_ready()
@@ -157,7 +157,7 @@ def test_garbage_in_every_file_it_reads(tree: CgroupTree, api: FakeApi, start: S
         if file.is_file():
             file.write_bytes(chance.randbytes(100_000))
     agent.kill()
-    for file in (agent.run_dir / "journal.jsonl", agent.state_dir / "state.json"):
+    for file in (agent.run_dir / "ledger.jsonl", agent.state_dir / "state.json"):
         file.write_bytes(chance.randbytes(100_000))
     second = start("--resync-interval", "1").wait_ready()
     until(lambda: api.condition("Degraded")[1] == "WriteFailed", "it says that a file holds no value")

@@ -13,7 +13,7 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, inotify, watches
 from swapwarden.agent.inventory import records
-from swapwarden.agent.ledger import journal, ledger
+from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import reconciler
 from swapwarden.agent.report import conditions, status
 from swapwarden.api import names
@@ -68,11 +68,9 @@ class Node:
     ) -> reconciler.Enforcer:
         loop = asyncio.get_running_loop()
         self.cgroups = cgroupfs.Cgroups(str(self.tree.root), PAGE)
-        self.journal = journal.Journal(self.folder / "journal.jsonl")
         self.ledger = ledger.Ledger(self.folder)
         self.enforcer = reconciler.Enforcer(
             self.cgroups,
-            self.journal,
             self.ledger,
             proc=self.tree.proc,
             own_uid=own_uid,
@@ -90,7 +88,6 @@ class Node:
     def stop(self) -> None:
         if self.enforcer is not None:
             self.enforcer.close()
-            self.journal.close()
             self.ledger.close()
             self.cgroups.close()
             self.enforcer = None
@@ -120,7 +117,7 @@ async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
 
 def snapshot(agent: reconciler.Enforcer) -> status.Snapshot:
     """How things stand, as the status would report it."""
-    return status.collect(agent.inventory, agent.progress, cgroups=agent._fs, book=agent._journal, now=agent._clock())
+    return status.collect(agent.inventory, agent.progress, cgroups=agent._fs, limits=agent._limits, now=agent._clock())
 
 
 def built(agent: reconciler.Enforcer, facts: api.Facts) -> api.StateStatus:

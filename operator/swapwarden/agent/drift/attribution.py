@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from swapwarden.agent.drift import other_writers
 from swapwarden.agent.host import cgroupfs, faults, values
 from swapwarden.agent.inventory import exposure, records
-from swapwarden.agent.ledger import journal
+from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
 from swapwarden.telemetry import metrics
 
@@ -104,7 +104,7 @@ class Attribution:
     def __init__(
         self,
         cgroups: cgroupfs.Cgroups,
-        book: journal.Journal,
+        book: ledger.Ledger,
         everyone: Callable[[], Iterable[records.Pod]],
         *,
         guarded: Callable[[Callable[[], None]], None],
@@ -113,7 +113,7 @@ class Attribution:
     ) -> None:
         """`everyone` gives the node's pods; `guarded` runs a step of the event loop; `changed` tells the status."""
         self._fs = cgroups
-        self._journal = book
+        self._limits = book.limits
         self._everyone = everyone
         self._guarded = guarded
         self._changed = changed
@@ -211,7 +211,7 @@ class Attribution:
         if knob.container and cause in {names.Cause.START, names.Cause.RESIZE}:
             # The runtime tells systemd, which from now on writes this one.
             knob.unit = found
-            self._journal.unit_holds(knob.path, knob.inode, found)
+            self._limits.set_unit_value(knob.key, found)
         self._tell(cause, knob, note.count, note.exposed, found)
 
     def _tell(self, cause: names.Cause, knob: records.Knob, count: int, exposed: exposure.Exposure, found: int) -> None:

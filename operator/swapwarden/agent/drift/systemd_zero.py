@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, systemd_dropins, values
 from swapwarden.agent.inventory import records
-from swapwarden.agent.ledger import journal
+from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
 from swapwarden.telemetry import metrics
 
@@ -64,13 +64,14 @@ def covers(root: str | None, pod: str) -> bool:
 
 
 class Evidence:
-    """What is seen of systemd's doing; kept by pod in the journal, so that a later run of the agent knows it."""
+    """What is seen of systemd's doing; kept by pod in the ledger, so that a later run of the agent knows it."""
 
     def __init__(
-        self, cgroups: cgroupfs.Cgroups, book: journal.Journal, clock: Callable[[], float] = time.monotonic
+        self, cgroups: cgroupfs.Cgroups, book: ledger.Ledger, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._fs = cgroups
-        self._journal = book
+        self._ledger = book
+        self._limits = book.limits
         self._clock = clock
         self._proved: float | None = None
         """When a slice was first seen at 0, of those times since which none was seen otherwise."""
@@ -86,8 +87,8 @@ class Evidence:
 
     def came(self, root: str | None, pod: records.Pod) -> None:
         """Look at a pod to which the agent has not written (in this run), perhaps not for the first time."""
-        entry = self._journal.get(pod.path, pod.knob.inode)
-        if entry is not None and entry.covered:
+        entry = self._limits.get(pod.knob.key)
+        if entry is not None and entry.systemd_zero:
             pod.covered = True
             self._prove()
         if not self.wanted or not covers(root, pod.path):
@@ -95,14 +96,14 @@ class Evidence:
         found = self._limit(pod)
         if (
             found == 0
-            and not self._journal.whole
+            and not self._ledger.complete
             and pod.knob.came == float("-inf")
             and (entry is None or not entry.wrote)
         ):
-            # It may be the agent's own, by a write of which the journal lost the line. systemd's without the files, and
+            # It may be the agent's own, by a write of which the ledger lost the line. systemd's without the files, and
             # what is to be put back either way, is no limit.
             if not pod.covered:
-                self._journal.writing(pod.path, pod.knob.inode, values.NO_LIMIT, 0)
+                self._limits.record(pod.knob.key, values.NO_LIMIT, 0)
             return
         own = entry is not None and found in entry.wrote
         if (found == 0 and not own) or (own and entry is not None and entry.found == 0):
@@ -147,13 +148,13 @@ class Evidence:
         self._prove()
         if not pod.covered:
             pod.covered = True
-            self._journal.cover(pod.path, pod.knob.inode, covered=True)
+            self._limits.set_systemd_zero(pod.knob.key, held=True)
 
     def _unlimited(self, pod: records.Pod) -> None:
         """One that is younger than the proof should have been made at 0; of an older one nothing else was expected."""
         if pod.covered:
             pod.covered = False
-            self._journal.cover(pod.path, pod.knob.inode, covered=False)
+            self._limits.set_systemd_zero(pod.knob.key, held=False)
         elif self._proved is not None:
             if pod.since <= self._proved:
                 return

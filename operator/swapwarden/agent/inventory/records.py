@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import problems, resolve, spec
-from swapwarden.agent.host import values, watches
+from swapwarden.agent.host import cgroupfs, values, watches
 from swapwarden.agent.inventory import exposure, layout
+from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
@@ -82,6 +83,7 @@ class Knob(watches.Watched):
         "found",
         "holds",
         "inode",
+        "key",
         "limit",
         "missing",
         "moved",
@@ -107,6 +109,7 @@ class Knob(watches.Watched):
         super().__init__()
         self.path = path
         self.inode = inode
+        self.key = ledger.Key(cgroupfs.SWAP_MAX, path, inode=inode)
         self.pod = pod
         self.container = container
         self.target: resolve.DesiredValue = resolve.Handling.UNMANAGED

@@ -9,11 +9,11 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from swapwarden.agent.ledger import journal
+from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-FAILURES: Final = journal.FAILURES
+FAILURES = metrics.counter("swapwarden_agent_journal_failures_total", "Lines that could not be written to the ledger.")
 
 COMPACT_BYTES: Final = 256 * 1024
 """Size beyond which the file is written anew, unless what it must hold takes half of that."""

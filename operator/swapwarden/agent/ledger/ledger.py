@@ -17,13 +17,13 @@ from typing import Annotated, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from swapwarden.agent.host import values
-from swapwarden.agent.ledger import appended, journal
+from swapwarden.agent.ledger import appended
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-LIMITS: Final = journal.ENTRIES
-BAD_LINES: Final = journal.BAD_LINES
+LIMITS = metrics.gauge("swapwarden_agent_journal_entries", "Cgroups whose earlier value is kept to be put back.")
+BAD_LINES = metrics.counter("swapwarden_agent_journal_bad_lines_total", "Lines of the ledger that were not readable.")
 SETTINGS = metrics.gauge(
     "swapwarden_agent_originals", "Settings of the node whose earlier value is kept to be put back."
 )
@@ -32,7 +32,7 @@ BAD_STARTS = metrics.counter(
 )
 
 FILE: Final = "ledger.jsonl"
-EARLIER: Final = ("originals.json",)
+EARLIER: Final = ("journal.jsonl", "originals.json")
 """Files of earlier versions, which this one cannot read."""
 VERSION: Final = 1
 TEXT_LENGTH: Final = 64
@@ -41,7 +41,7 @@ KEPT_VALUES: Final = 2
 """Of the values written to one file: the last, and the one before, in case the last write did not happen."""
 
 Limit = Annotated[int, msgspec.Meta(ge=0)]
-"""Bytes; limits.NO_LIMIT for "max"."""
+"""Bytes; values.NO_LIMIT for "max"."""
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_LENGTH)]
 """What a file of settings holds, or its line for one device."""
 
@@ -185,6 +185,11 @@ class LimitRecords(_Records[LimitRecord]):
     def has_name(self, file: str, path: str) -> bool:
         """Return whether this cgroup, or an earlier one of the same name, has a record."""
         return (file, path, "") in self._records
+
+    def holds_ours(self, key: Key) -> bool:
+        """Return whether the file may hold a value of the agent's, in place of one that is known."""
+        record = self.get(key)
+        return record is not None and record.found is not None
 
     def record(self, key: Key, found: int, value: int) -> None:
         """Record that `value` is about to be written over `found`.

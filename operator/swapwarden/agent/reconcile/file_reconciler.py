@@ -15,7 +15,7 @@ from swapwarden.agent.desired import resolve
 from swapwarden.agent.drift import attribution, contention
 from swapwarden.agent.host import cgroupfs, faults, values
 from swapwarden.agent.inventory import exposure, records
-from swapwarden.agent.ledger import journal
+from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import headroom, swap_drain, trouble
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
@@ -90,7 +90,7 @@ class Settler:
     def __init__(
         self,
         cgroups: cgroupfs.Cgroups,
-        book: journal.Journal,
+        book: ledger.Ledger,
         space: headroom.Headroom,
         why: attribution.Attribution,
         *,
@@ -101,7 +101,7 @@ class Settler:
     ) -> None:
         """`again` is called to settle a file once more; `changed` when what the status tells may be another."""
         self._fs = cgroups
-        self._journal = book
+        self._limits = book.limits
         self._headroom = space
         self._attribution = why
         self._own_uid = own_uid
@@ -193,13 +193,13 @@ class Settler:
         """The cgroup is gone."""
         self.cancel(knob)
         self._headroom.release(knob.path)
-        self._journal.forget(knob.path)
+        self._limits.forget(knob.key)
         self._barred.discard(knob)
         self._lowered(knob)
 
     def is_to_put_back(self, knob: records.Knob) -> bool:
         """Whether the file holds a value of ours and should not."""
-        return knob.target is resolve.Handling.RESTORE and self._journal.holds_ours(knob.path, knob.inode)
+        return knob.target is resolve.Handling.RESTORE and self._limits.holds_ours(knob.key)
 
     def _bring(self, knob: records.Knob, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
         """As `_try`."""
@@ -294,13 +294,13 @@ class Settler:
         """The number that the file is to hold; None where it is no business of the agent's."""
         if isinstance(knob.target, int):
             return knob.target
-        entry = self._journal.get(knob.path, knob.inode)
+        entry = self._limits.get(knob.key)
         if entry is None or entry.found is None:
             return None
-        if found not in entry.wrote and not (entry.covered and found == 0):
+        if found not in entry.wrote and not (entry.systemd_zero and found == 0):
             if found != entry.found:
                 log.info("a value of another writer is left as it is", extra={"cgroup": f"/{knob.path}"})
-            self._journal.seen(knob.path, knob.inode)
+            self._limits.mark_known(knob.key)
             return None
         return entry.found
 
@@ -337,18 +337,18 @@ class Settler:
         return min(most, max(least, (self._clock() - knob.moved) / 2))
 
     def _put_back_done(self, knob: records.Knob, found: int) -> None:
-        entry = self._journal.get(knob.path, knob.inode)
+        entry = self._limits.get(knob.key)
         if knob.target is resolve.Handling.RESTORE and entry is not None and entry.found == found:
-            self._journal.seen(knob.path, knob.inode)
+            self._limits.mark_known(knob.key)
             knob.holds = None
 
     def _write(self, knob: records.Knob, found: int, value: int) -> None:
         if self._fs.inode(knob.path) != knob.inode:  # another cgroup, of which the event is yet to be heard
             raise cgroupfs.GoneError(f"{knob.path}: made anew")
-        self._journal.writing(knob.path, knob.inode, found, value)
+        self._limits.record(knob.key, found, value)
         if knob.unit is None:
-            entry = self._journal.get(knob.path, knob.inode)
-            knob.unit = None if entry is None else entry.units
+            entry = self._limits.get(knob.key)
+            knob.unit = None if entry is None else entry.unit_value
         self._fs.set_limit(knob.path, value)
         knob.written = self._clock()
         self.writes += 1

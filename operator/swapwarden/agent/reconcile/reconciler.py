@@ -26,7 +26,7 @@ from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.drift import attribution, systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, inotify, systemd_dropins, watches
 from swapwarden.agent.inventory import inventory, layout, records
-from swapwarden.agent.ledger import journal, ledger
+from swapwarden.agent.ledger import ledger
 from swapwarden.agent.node import swap_devices
 from swapwarden.agent.reconcile import file_reconciler, headroom, system_units, trouble, unit_io, worklist
 from swapwarden.api import names
@@ -89,8 +89,7 @@ class Enforcer:
     def __init__(
         self,
         cgroups: cgroupfs.Cgroups,
-        book: journal.Journal,
-        kept: ledger.Ledger,
+        book: ledger.Ledger,
         *,
         proc: pathlib.Path,
         own_uid: str = "",
@@ -102,12 +101,12 @@ class Enforcer:
     ) -> None:
         """`changed` is called, often, when `standing` may have become another.
 
-        `book` is of limits of swap, `kept` of other values.
         `held_at_zero` tells of the node's units which ones systemd holds at 0 by the agent's doing.
         `away` is since when no agent can have been at work on the node, where that is known.
         """
         self._fs = cgroups
-        self._journal = book
+        self._ledger = book
+        self._limits = book.limits
         self._changed = changed
         self._clock = clock
         self._watches = watches.WatchRegistry(readable=lambda: self._guarded(self._readable), degraded=self._poll_later)
@@ -125,8 +124,8 @@ class Enforcer:
             changed=changed,
             clock=clock,
         )
-        if away is not None and not book.begun:
-            book.doubt()
+        if away is not None and not book.initialised:
+            book.mark_incomplete()
         self._evidence = systemd_zero.Evidence(cgroups, book, clock)
         self._worklist: worklist.Worklist[Key] = worklist.Worklist()
         self._turn: asyncio.TimerHandle | None = None
@@ -144,7 +143,7 @@ class Enforcer:
         """Whether some were not."""
         self._read_until = 0
         """So many of the settler's writes have been told of by inotify for certain."""
-        io = unit_io.UnitIo(cgroups, kept.settings, again=lambda: self._guarded(self._bring_units))
+        io = unit_io.UnitIo(cgroups, book.settings, again=lambda: self._guarded(self._bring_units))
         self._units = system_units.Units(cgroups, book, self._watches, self._settler, io, held_at_zero=held_at_zero)
         self._state: spec.NodeSpec | None = None
         self._problem: layout.TreeError | None = None
@@ -153,7 +152,7 @@ class Enforcer:
         """Whether pods that are found now ran without an agent until now."""
         self._by_looking = False
         """Whether what comes to be known at this moment was found, and not heard of."""
-        self._first = not book.begun
+        self._first = not book.initialised
         """Whether pods that are found now were there before any agent."""
         self._waits = backoff.Backoff(*FIND_SECONDS)
         self._search: asyncio.TimerHandle | None = None
@@ -298,7 +297,7 @@ class Enforcer:
         RESYNCS.inc()
         now = self._clock()
         self._watches.retry()
-        self._journal.retry()
+        self._ledger.retry()
         if not self.inventory.is_there():
             self.inventory.lose()
             self._find()
@@ -382,15 +381,15 @@ class Enforcer:
             self._taken_in(begun)
         # Only now: what comes from here on is heard of.
         log.info("found the tree of pods", extra={"root": f"/{level.path}", "pods": len(self.inventory.pods)})
-        for path in self._journal.paths():
-            self._forget_gone(path)
+        for record in self._limits:
+            self._forget_gone(record.key)
         self._bring_units()
         self._changed()
 
-    def _forget_gone(self, path: str) -> None:
+    def _forget_gone(self, key: ledger.Key) -> None:
         with contextlib.suppress(cgroupfs.CgroupError):  # it may be there
-            if self._journal.get(path, self._fs.inode(path)) is None:
-                self._journal.forget(path)
+            if self._fs.inode(key.path) != key.inode:
+                self._limits.forget(key)
 
     def _bring_units(self) -> None:
         """Once there is a state, and it is known where pods are, which are no business of these."""
@@ -421,7 +420,7 @@ class Enforcer:
         """All pods are known that there were when it `begun`."""
         self._absent = self._first = False
         self._caught_up = max(self._caught_up, begun)
-        self._journal.begin()
+        self._ledger.initialise()
 
     def level_came(self, level: records.Level, mark: worklist.Mark) -> None:
         """As inventory.Listener."""
@@ -440,13 +439,13 @@ class Enforcer:
             self._troubles.failed(pod, ViolationReason.ACCESS_DENIED, denied)
 
     def _take_pod(self, pod: records.Pod, mark: worklist.Mark) -> None:
-        entry = self._journal.get(pod.path, pod.knob.inode)
+        entry = self._limits.get(pod.knob.key)
         # Where systemd's 0 is all that was noted, the agent has not known the pod before.
         known = entry is not None and (entry.found is None or bool(entry.wrote))
         if known or resolve.mode_of(self._state) is not names.Mode.ENFORCE:
             pod.origin = resolve.Origin.PREEXISTING
         if entry is not None and entry.wrote:
-            pod.last = pod.knob.holds = entry.wrote[-1]
+            pod.last = pod.knob.holds = entry.last_applied
         found = pod.origin is resolve.Origin.PREEXISTING
         taking_in = self._absent and self._by_looking
         pod.enforced = found or taking_in
@@ -460,8 +459,8 @@ class Enforcer:
             if not found:
                 ran, since = names.Cause.AGENT_LATE, mark.since
         self._retarget(pod, mark.noticed, since=since, ran=ran)
-        if found and self._journal.get(pod.path, pod.knob.inode) is None:
-            self._journal.seen(pod.path, pod.knob.inode)
+        if found and self._limits.get(pod.knob.key) is None:
+            self._limits.mark_known(pod.knob.key)
         if resolve.awaits_entry(self._state, pod.uid, origin=pod.origin, last=pod.last):
             self._loop.call_later(resolve.AWAIT_SECONDS, self._changed)
         self._changed()
@@ -626,7 +625,7 @@ class Enforcer:
 
     def _was_written(self, container: records.Container) -> bool:
         """Whether an earlier run may have written to it: it then keeps what it was given, until told otherwise."""
-        return any(path in self._journal for path in self.inventory.paths(container))
+        return any(self._limits.has_name(cgroupfs.SWAP_MAX, path) for path in self.inventory.paths(container))
 
     def _open(self, container: records.Container) -> None:
         known = set(container.knobs)
@@ -640,10 +639,10 @@ class Enforcer:
         """A file has come to be known."""
         knob.came = container.since
         self._attribution.look(knob)
-        entry = self._journal.get(knob.path, knob.inode)
-        if entry is not None and entry.wrote:
-            knob.shadow = knob.holds = entry.wrote[-1]
-            knob.unit = entry.units
+        entry = self._limits.get(knob.key)
+        if entry is not None and entry.last_applied is not None:
+            knob.shadow = knob.holds = entry.last_applied
+            knob.unit = entry.unit_value
             if self._away is not None:  # as of its pod, what nobody looked after counts from then
                 knob.right = self._away
 

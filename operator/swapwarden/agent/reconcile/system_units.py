@@ -15,7 +15,7 @@ from typing import Final
 from swapwarden.agent.desired import problems, resolve, spec
 from swapwarden.agent.host import cgroupfs, faults, inotify, watches
 from swapwarden.agent.inventory import layout, records
-from swapwarden.agent.ledger import journal
+from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import file_reconciler, unit_io
 from swapwarden.api import names
 
@@ -60,7 +60,7 @@ class Units:
     def __init__(
         self,
         cgroups: cgroupfs.Cgroups,
-        book: journal.Journal,
+        book: ledger.Ledger,
         watching: watches.WatchRegistry,
         settles: file_reconciler.Settler,
         io: unit_io.UnitIo,
@@ -71,7 +71,7 @@ class Units:
         self.io = io
         self._held_at_zero = held_at_zero
         self._fs = cgroups
-        self._journal = book
+        self._limits = book.limits
         self._watches = watching
         self._settler = settles
         self._names: frozenset[str] = frozenset()
@@ -122,7 +122,8 @@ class Units:
         self._lacking.append(problems.SettingProblem(name, names.Problem.WRITE_FAILED, message))
 
     def _bring_limits(self, found: Mapping[str, str], limit: int, mode: names.Mode, noticed: float) -> None:
-        left = {path: path.rpartition("/")[2] for path in self._journal.paths() if not _is_of_pods(path)}
+        recorded = (record.key.path for record in self._limits)
+        left = {path: path.rpartition("/")[2] for path in recorded if not _is_of_pods(path)}
         # Ancestors first: a path sorts before those below it.
         for path, name in sorted({**left, **{path: unit.name for path, unit in self._units.items()}, **found}.items()):
             with self._each(name):
@@ -156,12 +157,12 @@ class Units:
         before = self._is_covered(knob)
         covered = self._is_at_zero(knob.path) and (before or self._held_at_zero(knob.name))
         if covered != before:
-            self._journal.cover(knob.path, knob.inode, covered=covered)
+            self._limits.set_systemd_zero(knob.key, held=covered)
         return covered != before
 
     def _is_covered(self, unit: Unit) -> bool:
-        entry = self._journal.get(unit.path, unit.inode)
-        return entry is not None and entry.covered
+        entry = self._limits.get(unit.key)
+        return entry is not None and entry.systemd_zero
 
     def _is_at_zero(self, path: str) -> bool:
         try:
@@ -249,12 +250,12 @@ class Units:
         inode = self._fs.inode(path)
         if unit is None and inode is not None:
             unit = self._units[path] = Unit(name, path, inode)
-            entry = self._journal.get(path, inode)
+            entry = self._limits.get(unit.key)
             if entry is None and self._held_at_zero(name) and self._is_at_zero(path):
                 # After a boot it was made so. What is put back is no limit, which systemd would have given it else.
-                self._journal.cover(path, inode, covered=True)
+                self._limits.set_systemd_zero(unit.key, held=True)
             if entry is not None and entry.wrote:
-                unit.holds, unit.unit = entry.wrote[-1], entry.units
+                unit.holds, unit.unit = entry.last_applied, entry.unit_value
         if unit is not None:
             self._watches.watch(unit, self._fs.absolute(path, cgroupfs.SWAP_MAX), inotify.CONTENT)
         return unit

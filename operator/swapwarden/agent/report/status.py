@@ -12,7 +12,7 @@ import msgspec
 from swapwarden.agent.desired import problems, resolve, spec
 from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import exposure, inventory, layout, records
-from swapwarden.agent.ledger import journal
+from swapwarden.agent.ledger import ledger
 from swapwarden.agent.report import violations
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
@@ -98,7 +98,7 @@ def collect(
     progress: records.Progress,
     *,
     cgroups: cgroupfs.Cgroups,
-    book: journal.Journal,
+    limits: ledger.LimitRecords,
     now: float,
     guarantee: Verdict | None = None,
     refused: str = "",
@@ -112,7 +112,7 @@ def collect(
     for knob in known.knobs():
         unseen += knob.unseen
         contested += knob.yielded and not knob.is_inner
-        to_restore += knob.target is resolve.Handling.RESTORE and book.holds_ours(knob.path, knob.inode)
+        to_restore += knob.target is resolve.Handling.RESTORE and limits.holds_ours(knob.key)
         found.append(violations.of_file(knob, audit=audit))
     for pod in known.pods.values():
         drifting += pod.tally.drifting(now)

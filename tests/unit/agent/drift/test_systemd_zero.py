@@ -8,6 +8,7 @@ import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import values
+from swapwarden.agent.ledger import ledger
 from swapwarden.agent.report import conditions
 from swapwarden.api import names
 
@@ -146,10 +147,10 @@ async def test_a_pod_that_was_born_while_no_agent_ran_is_evidence(plain: Node) -
 
 @pytest.mark.parametrize("strict_before", [True, False])
 @pytest.mark.parametrize("loss", ["gone", "garbage", "full"])
-async def test_a_0_that_may_be_the_agents_own_is_no_evidence_when_its_journal_was_lost(
+async def test_a_0_that_may_be_the_agents_own_is_no_evidence_when_its_ledger_was_lost(
     plain: Node, loss: str, *, strict_before: bool
 ) -> None:
-    file = plain.folder / "journal.jsonl"
+    file = plain.folder / ledger.FILE
     before = asked({1: 0}) if strict_before else state({1: 0})
     pod = plain.tree.pod(1)
     plain.start(before)
@@ -160,7 +161,7 @@ async def test_a_0_that_may_be_the_agents_own_is_no_evidence_when_its_journal_wa
     elif loss == "garbage":
         file.write_bytes(b"\0garbage\n")
     else:
-        file.write_bytes(b'{"begun":true}\n')
+        file.write_bytes(b'{"version":1,"initialised":true}\n')
         file.with_suffix(".new").touch()
     plain.start(before, away=0.0)
     for _ in range(2):  # it is not forgotten with a restart
@@ -180,7 +181,7 @@ async def test_a_0_that_may_be_the_agents_own_is_no_evidence_when_its_journal_wa
     assert swap_max(pod) == "max"
 
 
-async def test_a_birth_is_evidence_also_when_the_journal_was_lost(plain: Node) -> None:
+async def test_a_birth_is_evidence_also_when_the_ledger_was_lost(plain: Node) -> None:
     plain.start(asked(), away=0.0)
     born(plain, 1)
     await until(lambda: told(plain) == ("True", "InForce"))

@@ -29,7 +29,7 @@ async def test_watches_and_descriptors_stay_flat(plain: Node) -> None:
     await until(lambda: not agent.inventory.pods)
     assert watched(agent) == watches
     assert len(os.listdir("/proc/self/fd")) == files  # noqa: PTH208 as above
-    assert list(plain.journal.paths()) == []
+    assert list(plain.ledger.limits) == []
 
 
 async def test_lost_events_are_made_up_for(plain: Node) -> None:

@@ -32,14 +32,14 @@ async def test_what_was_there_is_on_record_before_it_is_overwritten(
 ) -> None:
     agent = plain.start()
     recorded: list[bool] = []
-    write_limit = agent._fs.set_limit
+    write_limit = plain.cgroups.set_limit
 
     def spy(path: str, value: int) -> None:
-        entry = agent._journal.get(path, agent._fs.inode(path))
+        entry = plain.ledger.limits.get(plain.known(pod).knob.key)
         recorded.append(entry is not None and entry.found == values.NO_LIMIT and value in entry.wrote)
         write_limit(path, value)
 
-    monkeypatch.setattr(agent._fs, "set_limit", spy)
+    monkeypatch.setattr(plain.cgroups, "set_limit", spy)
     pod = plain.tree.pod(1)
     agent.apply(state({1: MIB}))
     await until(lambda: swap_max(pod) == str(MIB))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroupfs, systemd_dropins, values
-from swapwarden.agent.ledger import appended, journal
+from swapwarden.agent.ledger import appended
 from swapwarden.agent.node import swap_devices
 from swapwarden.api import names
 
@@ -35,8 +35,8 @@ class Killer:
         """Whether half of the bytes are written then: the kernel takes a value whole, a file may not."""
         self.can_tear: list[int] = []
         """Calls that were written to a file."""
-        self._journal_fds: set[int] = set()
-        for module in (journal, appended, cgroupfs, systemd_dropins):
+        self._ledger_fds: set[int] = set()
+        for module in (appended, cgroupfs, systemd_dropins):
             monkeypatch.setattr(module, "os", self)
         for name in ("replace", "unlink"):
             monkeypatch.setattr(pathlib.Path, name, self._on_path(getattr(pathlib.Path, name)))
@@ -48,15 +48,15 @@ class Killer:
         if not flags & os.O_CREAT:
             return os.open(path, flags, *args, **more)
         fd = self._step(lambda: os.open(path, flags, *args, **more))
-        self._journal_fds.add(fd)
+        self._ledger_fds.add(fd)
         return fd
 
     def close(self, fd: int) -> None:
-        self._journal_fds.discard(fd)
+        self._ledger_fds.discard(fd)
         os.close(fd)
 
     def write(self, fd: int, data: bytes) -> int:
-        half = (lambda: os.write(fd, data[: len(data) // 2])) if fd in self._journal_fds else None
+        half = (lambda: os.write(fd, data[: len(data) // 2])) if fd in self._ledger_fds else None
         return self._step(lambda: os.write(fd, data), half)
 
     def _on_path(self, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +116,6 @@ def live(node: Node, killer: Killer, life: tuple[spec.NodeSpec | None, ...], ano
                 cached = steps[0]
                 agent.apply(cached)
                 if cached.mode is names.Mode.RESTORE:
-                    node.journal.remove()
                     node.ledger.remove()
             steps.pop(0)
         except Killed:
@@ -129,8 +128,8 @@ def live(node: Node, killer: Killer, life: tuple[spec.NodeSpec | None, ...], ano
 
 
 async def test_killed_at_each_write(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before each call, which is after the one before it, and in the midst of each line of the journal."""
-    monkeypatch.setattr(journal, "COMPACT_BYTES", 400)
+    """Before each call, which is after the one before it, and in the midst of each line of the ledger."""
+    monkeypatch.setattr(appended, "COMPACT_BYTES", 400)
     killer = Killer(monkeypatch)
 
     def lived(at: int, *, torn: bool = False) -> int:

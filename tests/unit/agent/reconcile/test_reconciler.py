@@ -367,7 +367,7 @@ async def test_what_went_while_no_agent_ran_is_forgotten(plain: Node) -> None:
     plain.stop()
     plain.tree.remove(pod)
     plain.start()
-    assert list(plain.journal.paths()) == []
+    assert list(plain.ledger.limits) == []
 
 
 async def test_a_new_pods_wait_for_its_value_is_timed_once(plain: Node) -> None:
