@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import datetime
 import fcntl
 import functools
 import gc
@@ -30,7 +29,7 @@ from swapwarden.agent.ledger import heartbeat, ledger
 from swapwarden.agent.node import diagnostics, facts, preflight, survey, swap_devices, swap_metrics
 from swapwarden.agent.reconcile import dropin_sync, reconciler, sysctls
 from swapwarden.agent.report import conditions, status, status_writer, violations
-from swapwarden.api import names, state
+from swapwarden.api import names, state, times
 from swapwarden.kube import client, config, errors
 from swapwarden.telemetry import build, logs, metrics, server
 
@@ -542,7 +541,7 @@ class Agent:
             has = facts.has_swap_controller(self._cgroups, snapshot.root)
             self._facts = msgspec.structs.replace(self._facts, swap_controller=has)
         told = survey.told(self._facts, self._seen, snapshot.root)
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = times.rfc3339(time.time())
         return status.as_json(status.build(snapshot, told, self._verdicts(snapshot), previous, now))
 
     def _stands(self, written: Mapping[str, Any]) -> None:

@@ -27,7 +27,6 @@ from swapwarden.controller import (
     reconciler,
     stale_agents,
     supervise,
-    throttle,
     workqueue,
 )
 from swapwarden.controller.certificates import manager
@@ -40,7 +39,7 @@ from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.controller.watches import profiles as profile_watch
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
-from swapwarden.kube import backoff, client, config, errors, events, informer
+from swapwarden.kube import backoff, client, config, errors, events, informer, ratelimit
 from swapwarden.kube.election import election, elector
 from swapwarden.policy.node import labels
 from swapwarden.policy.observed import nodes, pods
@@ -251,8 +250,8 @@ class Controller:
 
     def __init__(self, cfg: config.Config, api: client.Client, arguments: argparse.Namespace) -> None:
         identity = arguments.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        self._writes = throttle.Throttle(arguments.writes_per_second, asyncio.get_running_loop().time)
-        self._queue = workqueue.WorkQueue("nodes", hold=self._writes.wait)
+        self._writes = ratelimit.Throttle(arguments.writes_per_second, asyncio.get_running_loop().time)
+        self._queue = workqueue.WorkQueue("nodes", hold=self._writes.delay)
         self._label_grace = arguments.label_removal_delay
         self._leadership: elector.Leadership | None = None
         self._led: Term | None = None

@@ -16,14 +16,14 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
-from swapwarden.controller import cluster, supervise, throttle, workqueue
+from swapwarden.controller import cluster, supervise, workqueue
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_violations
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.controller.writers import pod_conditions
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
 from swapwarden.controller.writers.pod_conditions import Verdict
-from swapwarden.kube import backoff, client, errors
+from swapwarden.kube import backoff, client, errors, ratelimit
 from swapwarden.policy.observed import pods
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class PodConditions:
         known: cluster.Cluster,
         *,
         term: Callable[[], Term | None],
-        writes: throttle.Throttle,
+        writes: ratelimit.Throttle,
         gather: float = GATHER_SECONDS,
     ) -> None:
         self._api = api
@@ -100,7 +100,7 @@ class PodConditions:
         self._changed = asyncio.Event()
         # By the pod's uid. Each is written by itself: what one is refused, or waits for, is its own trouble.
         self._wanted: dict[str, _Wanted] = {}
-        self._queue = workqueue.WorkQueue(QUEUE, hold=lambda: writes.wait(reserve=RESERVE))
+        self._queue = workqueue.WorkQueue(QUEUE, hold=lambda: writes.delay(reserve=RESERVE))
         self._backoffs: dict[str, backoff.Backoff] = {}
 
     def nudge(self, *nodes: str) -> None:

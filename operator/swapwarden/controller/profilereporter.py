@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import datetime
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.api import merge
-from swapwarden.controller import cluster, profilestatus, supervise, throttle, workqueue
+from swapwarden.api import merge, times
+from swapwarden.controller import cluster, profilestatus, supervise, workqueue
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
 from swapwarden.controller.term import Term, TermOver, Wait
 from swapwarden.controller.writers import profile_status
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
-from swapwarden.kube import backoff, client, decoding, errors, events
+from swapwarden.kube import backoff, client, decoding, errors, events, ratelimit
 from swapwarden.policy import rollout
 from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import metrics
@@ -69,7 +69,7 @@ class ProfileReporter:
         *,
         term: Callable[[], Term | None],
         recorder: events.Recorder,
-        writes: throttle.Throttle,
+        writes: ratelimit.Throttle,
         extended_resource: bool = False,
         gather: float = GATHER_SECONDS,
         patience: float = ANSWER_SECONDS,
@@ -229,7 +229,7 @@ class ProfileReporter:
         entry = self._store.entries.get(name)
         if entry is None or (entry.uid, entry.generation) != (judged.uid, judged.generation):
             return  # it is gone, or about to be looked at again
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = times.rfc3339(time.time())
         status = profilestatus.build(
             entry,
             judged.governed,
@@ -248,7 +248,7 @@ class ProfileReporter:
         patch = merge.merge_patch(entry.status, status)
         if not patch:
             return term.is_valid()
-        await asyncio.sleep(self._writes.wait())
+        await asyncio.sleep(self._writes.delay())
         try:
             request = profile_status.write(Fenced(self._api, term, self._writes), entry, patch)
             answer = await unless_superseded(request)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, plan_latency, throttle
+from swapwarden.controller import cluster, plan_latency
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_plan
 from swapwarden.controller.term import Term
@@ -16,7 +16,7 @@ from swapwarden.controller.writers import node_features as feature_writer
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superseded
-from swapwarden.kube import client, decoding, errors, events
+from swapwarden.kube import client, decoding, errors, events, ratelimit
 from swapwarden.policy.node import extended_resource, labels, taints
 from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics
@@ -38,7 +38,7 @@ class Reconciler:
         again: Callable[[str, float], None],
         recorder: events.Recorder,
         published: node_features.Features,
-        writes: throttle.Throttle,
+        writes: ratelimit.Throttle,
         waits: plan_latency.PlanLatency,
         vouched: Mapping[str, str] | None = None,
         untaint: bool = False,

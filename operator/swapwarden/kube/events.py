@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
-import datetime
 import hashlib
 import logging
 import re
@@ -22,7 +21,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from swapwarden.kube import backoff, client, errors, fairqueue
+from swapwarden.api import times
+from swapwarden.kube import backoff, client, errors, fairqueue, ratelimit
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -121,34 +121,6 @@ class _Sent:
     at: float
 
 
-class Bucket:
-    """Lets `burst` through at once, and then `per_second`."""
-
-    def __init__(self, burst: int, per_second: float, now: float) -> None:
-        self._burst = burst
-        self._per_second = per_second
-        self._tokens = float(burst)
-        self._at = now
-
-    def take(self, now: float) -> float:
-        """Take a token; seconds to wait until it is there."""
-        self._fill(now)
-        self._tokens -= 1.0
-        return max(0.0, -self._tokens / self._per_second)
-
-    def spend(self, now: float) -> bool:
-        """Take a token if there is one; whether there was."""
-        self._fill(now)
-        if self._tokens < 1.0:
-            return False
-        self._tokens -= 1.0
-        return True
-
-    def _fill(self, now: float) -> None:
-        self._tokens = min(float(self._burst), self._tokens + (now - self._at) * self._per_second)
-        self._at = now
-
-
 def bounded(message: str) -> str:
     """The message in at most MAX_MESSAGE_BYTES of UTF-8, with an ellipsis where it was cut."""
     encoded = message.encode("utf-8", "replace")
@@ -167,8 +139,22 @@ def event_name(regarding: str, key: str = "") -> str:
     return re.sub(r"[^a-z0-9]+$", "", regarding[: MAX_NAME - len(suffix)]) + suffix
 
 
-def _stamp() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+class _Queues:
+    """Events that wait: urgent ones, which have three of four turns, and others."""
+
+    def __init__(self) -> None:
+        self.urgent = fairqueue.FairQueue[_Happening, _Waiting](MAX_WAITING)
+        self.others = fairqueue.FairQueue[_Happening, _Waiting](MAX_WAITING)
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self.urgent) + len(self.others)
+
+    def pop(self) -> tuple[_Happening, _Waiting]:
+        """Take the next one out; there is one."""
+        self._turn = (self._turn + 1) % OF_OTHERS
+        first, second = (self.urgent, self.others) if self._turn else (self.others, self.urgent)
+        return (first or second).pop()
 
 
 class Recorder:
@@ -185,17 +171,17 @@ class Recorder:
     ) -> None:
         """`component` and `instance` say who reports; `now` and `sleep` count in seconds."""
         self._api = api
-        self._component = component
-        self._instance = instance
+        self._source = {
+            "source": {"component": component},
+            "reportingComponent": component,
+            "reportingInstance": instance,
+        }
         self._now = now
         self._sleep = sleep
-        self._bucket = Bucket(BURST, PER_SECOND, now())
+        self._bucket = ratelimit.Bucket(BURST, PER_SECOND, now())
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
-        self._urgent = fairqueue.FairQueue[_Happening, _Waiting](MAX_WAITING)
-        self._others = fairqueue.FairQueue[_Happening, _Waiting](MAX_WAITING)
-        self._turn = 0
-        # The one with an event longest ago comes first.
-        self._objects: collections.OrderedDict[Regarding, Bucket] = collections.OrderedDict()
+        self.queues = _Queues()
+        self._objects = ratelimit.Buckets[Regarding](OBJECT_BURST, OBJECT_PER_SECOND, MAX_OBJECTS)
         self._wanted = asyncio.Event()
         self._dropping = False
         # The one that was sent longest ago comes first.
@@ -207,7 +193,7 @@ class Recorder:
         regarding, kind, reason, message, key, urgent = notice
         text, owner = bounded(message), regarding.namespace or f"{regarding.kind}/{regarding.name}"
         happening = _Happening(regarding, kind, reason, "" if urgent else text)
-        queue, stamp = self._urgent if urgent else self._others, _stamp()
+        queue, stamp = self.queues.urgent if urgent else self.queues.others, times.rfc3339(time.time())
         waiting = queue.get(owner, happening)
         if waiting is not None:
             waiting.count += not key
@@ -216,43 +202,27 @@ class Recorder:
                 waiting.message, waiting.name = text, event_name(regarding.name, key)
             return
         made = _Waiting(event_name(regarding.name, key), text, stamp, stamp, once=key != "")
-        if not ((urgent or self._allows(regarding)) and queue.put(owner, happening, made)):
+        allowed = urgent or self._objects.try_acquire(regarding, self._now())
+        if not (allowed and queue.put(owner, happening, made)):
             EVENTS.inc("dropped")
             if not self._dropping:
                 log.warning("too many events at once, about one object or in all: some are dropped")
             self._dropping = True
         if queue:
-            self._measure()
+            WAITING.set(len(self.queues))
             self._wanted.set()
-
-    def _allows(self, regarding: Regarding) -> bool:
-        """Whether there may be one more event about an object now."""
-        now = self._now()
-        bucket = self._objects.pop(regarding, None) or Bucket(OBJECT_BURST, OBJECT_PER_SECOND, now)
-        self._objects[regarding] = bucket
-        if len(self._objects) > MAX_OBJECTS:
-            self._objects.popitem(last=False)
-        return bucket.spend(now)
-
-    def _measure(self) -> None:
-        WAITING.set(len(self._urgent) + len(self._others))
-
-    def _next(self) -> tuple[_Happening, _Waiting]:
-        self._turn = (self._turn + 1) % OF_OTHERS
-        first, second = (self._urgent, self._others) if self._turn else (self._others, self._urgent)
-        return (first or second).pop()
 
     async def run(self) -> None:
         """Send what post() was given. Never returns."""
         while True:
-            if not self._urgent and not self._others:
+            if not self.queues:
                 self._wanted.clear()
                 self._dropping = False
             await self._wanted.wait()
-            await self._sleep(self._bucket.take(self._now()))
+            await self._sleep(self._bucket.acquire(self._now()))
             # Only now: what happened again during the wait is part of it.
-            happening, waiting = self._next()
-            self._measure()
+            happening, waiting = self.queues.pop()
+            WAITING.set(len(self.queues))
             await self._send(happening._replace(message=waiting.message), waiting)
 
     async def _send(self, happening: _Happening, waiting: _Waiting) -> None:
@@ -327,9 +297,7 @@ class Recorder:
             "count": waiting.count,
             "firstTimestamp": waiting.first,
             "lastTimestamp": waiting.last,
-            "source": {"component": self._component},
-            "reportingComponent": self._component,
-            "reportingInstance": self._instance,
+            **self._source,
         }
 
     def _failed(self, happening: _Happening, error: Exception) -> None:

@@ -8,12 +8,13 @@ dozens of KiB, and no second line.
 from __future__ import annotations
 
 import argparse
-import datetime
 import logging
 import sys
 from typing import Any, Final
 
 import msgspec
+
+from swapwarden.api import times
 
 FORMATS = ("json", "text")
 LEVELS = ("debug", "info", "warning", "error")
@@ -44,8 +45,7 @@ def _cut(text: str) -> str:
 
 
 def _time(record: logging.LogRecord) -> str:
-    moment = datetime.datetime.fromtimestamp(record.created, tz=datetime.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return times.rfc3339(record.created, "milliseconds")
 
 
 def _encode(entry: dict[str, object]) -> bytes:

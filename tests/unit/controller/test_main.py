@@ -521,7 +521,7 @@ async def test_one_that_stands_by_writes_nothing_and_takes_up_all_nodes_when_it_
 async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(bench: Bench) -> None:
     def told() -> list[tuple[str, str]]:
         """Which also takes it."""
-        waiting = bench.controller._recorder._urgent
+        waiting = bench.controller._recorder.queues.urgent
         return [
             (happening.regarding.name, each.name) for happening, each in (waiting.pop() for _ in range(len(waiting)))
         ]
@@ -547,7 +547,7 @@ async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(
 async def test_an_order_to_restore_is_told_by_who_leads_then_and_by_who_leads_after(bench: Bench) -> None:
     def told() -> list[str]:
         """Which also takes it."""
-        waiting = bench.controller._recorder._urgent
+        waiting = bench.controller._recorder.queues.urgent
         return [happening.reason for happening, _ in (waiting.pop() for _ in range(len(waiting)))]
 
     order = bench.controller._order
@@ -639,7 +639,7 @@ async def test_all_nodes_wait_for_as_long_as_the_api_server_asks_one_to(bench: B
     bench.elected()
     await bench.writes(1)
     await until(lambda: not bench.controller._queue._busy)
-    assert bench.controller._writes.wait() > 59
+    assert bench.controller._writes.delay() > 59
     bench.node_comes("node-2")
     bench.pod_comes("b", policy="Disabled", node="node-2")
     await until(lambda: len(bench.controller._queue) == 2)

@@ -12,12 +12,12 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import PRESENT
-from swapwarden.controller import cluster, podconditions, supervise, throttle
+from swapwarden.controller import cluster, podconditions, supervise
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_plan, pod_violations
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import pod_conditions
-from swapwarden.kube import backoff, client, errors
+from swapwarden.kube import backoff, client, errors, ratelimit
 from swapwarden.policy.observed import nodes, pods
 
 from tests.unit.controller.objects import Led, term
@@ -130,7 +130,7 @@ class Bench:
             cast("client.Client", self.api),
             self.known,
             term=lambda: self.term,
-            writes=throttle.Throttle(1000.0, lambda: 0.0),
+            writes=ratelimit.Throttle(1000.0, lambda: 0.0),
             gather=0.0,
         )
         self.waits: list[float] = []

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from swapwarden.api import state
-from swapwarden.controller import cluster, profilereporter, profilestatus, supervise, throttle, workqueue
+from swapwarden.controller import cluster, profilereporter, profilestatus, supervise, workqueue
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import profile_status
-from swapwarden.kube import backoff, client, events
+from swapwarden.kube import backoff, client, events, ratelimit
 from swapwarden.policy import rollout
 from swapwarden.policy.profile import compiled
 
@@ -44,7 +44,7 @@ class Bench:
         self.store = profile_store.ProfileStore(self._changed)
         self.told = Told()
         self.now = 0.0
-        self.writes = throttle.Throttle(100.0, lambda: self.now)
+        self.writes = ratelimit.Throttle(100.0, lambda: self.now)
         self.reporter = profilereporter.ProfileReporter(
             api,
             self.known,
@@ -279,8 +279,8 @@ async def test_the_api_servers_wish_for_a_pause_concerns_all_writes(bench: Bench
     bench.store.offer(profile_object(version=3))
     bench.server.answer(failure(429, "TooManyRequests", "later", Retry_After="7"))
     async with bench.running():
-        await until(lambda: bench.writes.wait() > 1)
-        assert bench.writes.wait() == pytest.approx(7, abs=5)
+        await until(lambda: bench.writes.delay() > 1)
+        assert bench.writes.delay() == pytest.approx(7, abs=5)
 
 
 async def test_nobodys_turn_comes_where_the_status_was_not_written(

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, plan_latency, reconciler, throttle
+from swapwarden.controller import cluster, plan_latency, reconciler
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import left_out
 from swapwarden.controller.term import Deposed, Term, TermOver
@@ -18,7 +18,7 @@ from swapwarden.controller.watches import node_features
 from swapwarden.controller.writers import fenced, strict_fields
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
-from swapwarden.kube import client, errors, events
+from swapwarden.kube import client, errors, events, ratelimit
 from swapwarden.policy.profile import compiled
 
 from tests.unit.controller.objects import Led, node, profile, state_object, state_row, term
@@ -58,7 +58,7 @@ class Bench:
         self.again: list[tuple[str, float]] = []
         self.dirty: list[str] = []
         self.told = Told()
-        self.writes = throttle.Throttle(RATE, lambda: 0.0)
+        self.writes = ratelimit.Throttle(RATE, lambda: 0.0)
         self.known = cluster.Cluster(lambda name, _, **__: self.dirty.append(name), lambda: None)
         self.waits = plan_latency.PlanLatency(lambda: 0.0)
         self.features = node_features.Features(api, "ns", names.Publisher.DIRECT, changed=lambda _: None)
@@ -692,10 +692,10 @@ async def test_each_write_counts_and_looks_that_need_none_do_not(bench: Bench) -
     bench.server.answer(reply({}))
     assert [request.path for request in await bench.reconcile()] == [state_writer.STATES, NODE]
     for _ in range(int(RATE) - 2):
-        assert bench.writes.wait() == 0
+        assert bench.writes.delay() == 0
         assert await bench.reconcile() == []
-        bench.writes.spend()
-    assert bench.writes.wait() > 0
+        bench.writes.acquire()
+    assert bench.writes.delay() > 0
 
 
 @pytest.mark.parametrize(("header", "seconds"), [({"Retry_After": "7"}, 7.0), ({}, 0.0)])
@@ -707,7 +707,7 @@ async def test_a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_
     bench.server.answer(failure(429, "TooManyRequests", "later", **header))
     with pytest.raises(errors.ApiError, match="later"):
         await bench.reconcile()
-    assert bench.writes.wait() == pytest.approx(seconds + 1 / RATE)
+    assert bench.writes.delay() == pytest.approx(seconds + 1 / RATE)
 
 
 async def test_a_new_pods_wait_ends_with_the_agents_answer(bench: Bench) -> None:

@@ -320,14 +320,6 @@ async def test_only_so_many_are_remembered(
 # --- too many ---
 
 
-def test_a_bucket() -> None:
-    bucket = events.Bucket(3, 5.0, 100.0)
-    assert [bucket.take(100.0) for _ in range(5)] == pytest.approx([0, 0, 0, 0.2, 0.4])
-    assert bucket.take(100.6) == pytest.approx(0.0)
-    assert bucket.take(100.6) == pytest.approx(0.2)
-    assert [bucket.take(1000.0) for _ in range(4)] == pytest.approx([0, 0, 0, 0.2]), "it holds no more than that"
-
-
 def pod(namespace: str, number: int) -> events.Regarding:
     return events.Regarding("v1", "Pod", namespace, f"pod-{number}", f"{namespace}-{number}")
 
@@ -356,7 +348,7 @@ async def test_a_flood_of_one_namespace_leaves_room_for_the_events_of_another(
     for at in range(10):
         idle.post(events.Notice(pod("shop", at), "Warning", "Bounded", "m"))
     assert counts("dropped") == 110
-    assert len(idle._others._owners["shop"]) == 10
+    assert len(idle.queues.others._owners["shop"]) == 10
     assert events.WAITING.value() == events.MAX_WAITING
 
 
@@ -417,7 +409,7 @@ async def test_of_too_many_some_are_dropped(
     counts: Counts,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    idle._others = fairqueue.FairQueue(3)
+    idle.queues.others = fairqueue.FairQueue(3)
     for at in range(5):
         idle.post(events.Notice(POD, "Warning", "R", f"{at}"))
     idle.post(events.Notice(POD, "Warning", "R", "0"))
@@ -579,7 +571,7 @@ async def test_nobody_waits_for_an_api_server_that_hangs(server: Scripted, recor
         recorder.post(events.Notice(pod("shop", at), "Warning", "R", f"{at}"))
     await server.seen(1)
     recorder.post(events.Notice(pod("shop", 0), "Normal", "R", "m"))
-    assert len(recorder._others) == events.MAX_WAITING
+    assert len(recorder.queues.others) == events.MAX_WAITING
 
 
 async def test_after_an_unexpected_error_it_waits_for_the_next_event(

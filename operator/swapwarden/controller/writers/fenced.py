@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from swapwarden.controller import throttle
 from swapwarden.controller.term import Term, TermOver
-from swapwarden.kube import client, errors, transport
+from swapwarden.kube import client, errors, ratelimit, transport
 from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics
 
@@ -99,13 +98,13 @@ class Fenced(Writes):
     Each counts towards the writes of a second. The API server may ask that no more are made for a while.
     """
 
-    def __init__(self, api: client.Client, term: Term, limit: throttle.Throttle) -> None:
+    def __init__(self, api: client.Client, term: Term, limit: ratelimit.Throttle) -> None:
         super().__init__(api)
         self.term: Final = term
         self._limit = limit
 
     async def _guarded(self, request: Coroutine[Any, Any, bytes]) -> bytes:
-        self._limit.spend()
+        self._limit.acquire()
         try:
             return await self.term.write(request)
         except errors.ApiError as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from swapwarden.api import times
 from swapwarden.api.conditions import ConditionType
 from swapwarden.controller.writers.fenced import Writes
 from swapwarden.policy.observed import pods
@@ -36,5 +37,5 @@ def body(pod: pods.PodRow, verdict: Verdict, now: datetime.datetime) -> dict[str
         "message": verdict.message,
     }
     if pod.enforced is None or pod.enforced.status != verdict.status:
-        condition["lastTransitionTime"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition["lastTransitionTime"] = times.rfc3339(now.timestamp())
     return {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}

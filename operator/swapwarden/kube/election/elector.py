@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import functools
 import logging
 import threading
@@ -15,6 +14,7 @@ from typing import Final
 import msgspec
 
 import swapwarden
+from swapwarden.api import times
 from swapwarden.kube import backoff, client, config, decoding, errors
 from swapwarden.kube.election import election
 from swapwarden.telemetry import metrics
@@ -62,7 +62,7 @@ def boottime() -> float:
 
 def stamp() -> str:
     """Return the time as metav1.MicroTime."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return times.rfc3339(time.time(), "microseconds")
 
 
 class _LeaseObject:
