@@ -17,7 +17,7 @@ _ANYWHERE: Final = nodes.NodeFacts(compatible=True, swap_bytes=0, memory_bytes=0
 _OF_THE_POD: Final = frozenset({names.Reason.POLICY_DISABLED, names.Reason.INVALID_POLICY})
 
 
-class Given(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class BehaviorLimit(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What a pod gets by one behavior."""
 
     behavior: names.Behavior
@@ -32,20 +32,20 @@ def refused(row: pods.PodRow) -> names.Reason | None:
     return reason if reason in _OF_THE_POD else None
 
 
-def each(row: pods.PodRow) -> Iterator[Given]:
+def each(row: pods.PodRow) -> Iterator[BehaviorLimit]:
     """What the pod gets by each behavior, as if no annotation of it refused swap."""
     stated = row.limited()
-    yield Given(names.Behavior.KUBELET, "what the kubelet gives" + (", at most its limit" if stated else ""))
-    yield Given(names.Behavior.NO_SWAP, "no swap", "0")
+    yield BehaviorLimit(names.Behavior.KUBELET, "what the kubelet gives" + (", at most its limit" if stated else ""))
+    yield BehaviorLimit(names.Behavior.NO_SWAP, "no swap", "0")
     if row.critical:
-        yield Given(names.Behavior.LIMITED_SWAP, "no swap: a critical pod", "0")
+        yield BehaviorLimit(names.Behavior.LIMITED_SWAP, "no swap: a critical pod", "0")
     elif row.qos is not qos.Class.BURSTABLE:
-        yield Given(names.Behavior.LIMITED_SWAP, f"no swap: the pod is {row.qos}, not Burstable", "0")
+        yield BehaviorLimit(names.Behavior.LIMITED_SWAP, f"no swap: the pod is {row.qos}, not Burstable", "0")
     else:
         asking = [one.name for one in row.containers if one.request and one.request != one.limit]
         text = f"a share, by the memory request of {', '.join(asking)}" if asking else _NOBODY_ASKS
-        yield Given(names.Behavior.LIMITED_SWAP, text, "" if asking else "0")
-    yield Given(
+        yield BehaviorLimit(names.Behavior.LIMITED_SWAP, text, "" if asking else "0")
+    yield BehaviorLimit(
         names.Behavior.WORKLOAD_CONTROLLED,
         "its own limit, as far as the profile allows" if stated else "no swap: it names no limit",
         "" if stated else "0",

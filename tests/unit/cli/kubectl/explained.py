@@ -29,7 +29,7 @@ def container(name: str = "app", request: str = "", limit: str = "", **fields: A
     return {"name": name, "resources": resources, **fields}
 
 
-def pod(*containers: dict[str, Any], status: dict[str, Any] | None = None, **fields: Any) -> workloads.Pod:
+def pod(*containers: dict[str, Any], status: dict[str, Any] | None = None, **fields: Any) -> workloads.DetailedPod:
     """A running pod of a Deployment; `annotations` and more go to its metadata, but for `spec`."""
     spec = {"nodeName": "batch-1", "priority": 0, **fields.pop("spec", {})}
     running = [
@@ -55,7 +55,7 @@ def pod(*containers: dict[str, Any], status: dict[str, Any] | None = None, **fie
             **(status or {}),
         },
     }
-    return msgspec.convert(body, workloads.Pod)
+    return msgspec.convert(body, workloads.DetailedPod)
 
 
 def profile(behavior: names.Behavior = names.Behavior.LIMITED_SWAP, **fields: Any) -> compiled.Profile:
@@ -86,7 +86,7 @@ def reported(
 
 
 def planned(
-    found: workloads.Pod,
+    found: workloads.DetailedPod,
     governing: compiled.Profile,
     facts: state.Facts = FACTS,
     known: namespaces.Labels | None = None,
@@ -94,7 +94,7 @@ def planned(
     return plan.plan_node(governing, nodes.facts(NODE, facts), [pods.project(found)], known or {})
 
 
-def seen(found: workloads.Pod, *known: compiled.Profile, **fields: Any) -> model.Seen:
+def seen(found: workloads.DetailedPod, *known: compiled.Profile, **fields: Any) -> model.Observed:
     """All of it, planned by the first of the profiles."""
     governing = known[0] if known else compiled.BUILT_IN
     made: dict[str, Any] = {
@@ -105,4 +105,4 @@ def seen(found: workloads.Pod, *known: compiled.Profile, **fields: Any) -> model
         "has_agent": True,
         **fields,
     }
-    return model.Seen(found, **made)
+    return model.Observed(found, **made)

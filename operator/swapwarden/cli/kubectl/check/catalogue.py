@@ -49,7 +49,7 @@ class Check(enum.StrEnum):
     """Of manifests: the API server would not take it."""
 
 
-class Problem(msgspec.Struct, frozen=True, rename="camel"):
+class ClusterProblem(msgspec.Struct, frozen=True, rename="camel"):
     """One thing that is wrong with one object."""
 
     severity: Severity
@@ -193,13 +193,15 @@ def problem(
     severity: Severity | None = None,
     remedy: str = "",
     where: str = "",
-) -> Problem:
+) -> ClusterProblem:
     """A problem of the object `here`; reason, severity and remedy are the usual ones of the check if not given."""
     usual, advice = USUAL[check]
-    return Problem(severity or usual, check, reason or check, here, message, remedy or advice.replace("{where}", where))
+    return ClusterProblem(
+        severity or usual, check, reason or check, here, message, remedy or advice.replace("{where}", where)
+    )
 
 
-def worst_first(found: Iterable[Problem]) -> list[Problem]:
+def worst_first(found: Iterable[ClusterProblem]) -> list[ClusterProblem]:
     """In the order of report: by severity, then by check and reason, then by object; each once."""
     order, checks = list(Severity), list(Check)
     return sorted(

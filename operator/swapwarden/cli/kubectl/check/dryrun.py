@@ -13,7 +13,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli.kubectl.check import installation
-from swapwarden.cli.kubectl.check.catalogue import Check, Problem, Severity, problem
+from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.kube import decoding
 
@@ -45,7 +45,7 @@ POD: Final = {
 class Trial(NamedTuple):
     """What came of it."""
 
-    problem: Problem | None = None
+    problem: ClusterProblem | None = None
     untried: str = ""
     """Why nothing can be told: somebody else refused the pod."""
 
@@ -111,6 +111,6 @@ def _refusal(why: str) -> str:
 
 def _problem(
     reason: str, namespace: str, message: str, *, severity: Severity | None = None, remedy: str = ""
-) -> Problem:
+) -> ClusterProblem:
     here = f"namespace/{namespace}"
     return problem(Check.ADMISSION_FAILS, here, message, reason=reason, severity=severity, remedy=remedy)

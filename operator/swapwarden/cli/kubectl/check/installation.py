@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl.check.catalogue import Check, Problem, Severity, problem, some
+from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem, some
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.output import tables
 
@@ -101,7 +101,7 @@ class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
     lease_duration_seconds: int | None = None
 
 
-class Lease(Named, frozen=True):
+class LeaderLease(Named, frozen=True):
     """A Lease, as far as it is read."""
 
     spec: _LeaseSpec = _LeaseSpec()
@@ -118,13 +118,13 @@ class Installed:
     policies: list[Named] | None = None
     """ValidatingAdmissionPolicies."""
     bindings: list[Binding] | None = None
-    leases: list[Lease] | None = None
+    leases: list[LeaderLease] | None = None
     """Those of the name LEASE."""
     own_crds: list[Definition] = dataclasses.field(default_factory=list)
     """Those of this version."""
 
 
-def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.datetime) -> Iterator[Problem]:
+def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.datetime) -> Iterator[ClusterProblem]:
     """Yield what is wrong with it."""
     if not view.installed:
         yield problem(
@@ -144,7 +144,7 @@ def judge(found: Installed, view: snapshot.ClusterSnapshot, now: datetime.dateti
         yield from _policies(found.policies, found.bindings)
 
 
-def _kinds(own: Iterable[Definition], crds: Iterable[Definition]) -> Iterator[Problem]:
+def _kinds(own: Iterable[Definition], crds: Iterable[Definition]) -> Iterator[ClusterProblem]:
     by_name = {one.metadata.name: one for one in crds}
     for ours in own:
         name = ours.metadata.name
@@ -180,7 +180,7 @@ def _fields(schema: Any, path: str = "") -> Iterator[str]:
         yield from _fields(schema.get(part), f"{path.removesuffix('.')}[].")
 
 
-def _leader(leases: Iterable[Lease], now: datetime.datetime) -> Iterator[Problem]:
+def _leader(leases: Iterable[LeaderLease], now: datetime.datetime) -> Iterator[ClusterProblem]:
     told = f"there is no Lease {LEASE}: no controller ever led"
     for one in leases:
         spec, namespace = one.spec, one.metadata.namespace
@@ -207,7 +207,7 @@ def _time(text: str | None) -> datetime.datetime | None:
 
 def _webhooks(
     webhooks: Iterable[Webhook], mutating: Iterable[Named], view: snapshot.ClusterSnapshot, now: datetime.datetime
-) -> Iterator[Problem]:
+) -> Iterator[ClusterProblem]:
     ours = {one.metadata.name: _entries(one) for one in webhooks if _entries(one)}
     if not ours:
         if not any(_is_ours(one) for one in mutating):
@@ -260,7 +260,7 @@ def _is_ours(one: Named) -> bool:
     return one.metadata.labels.get("app.kubernetes.io/name") == "swapwarden"
 
 
-def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[Problem]:
+def _certificate(here: str, bundle: str, now: datetime.datetime) -> Iterator[ClusterProblem]:
     """Yield what is wrong with the authorities that vouch for the webhook: the controller's end when its own do."""
     if not bundle:
         told = "has no caBundle: API servers do not trust the webhook, and new pods with a policy are refused"
@@ -293,7 +293,7 @@ def _ends(bundle: str) -> list[datetime.datetime] | None:
     ]
 
 
-def _policies(policies: Iterable[Named], bindings: Iterable[Binding]) -> Iterator[Problem]:
+def _policies(policies: Iterable[Named], bindings: Iterable[Binding]) -> Iterator[ClusterProblem]:
     bound = {one.spec.policy_name for one in bindings}
     there = [one.metadata.name for one in policies if _is_ours(one)]
     for suffix in POLICIES:

@@ -11,7 +11,7 @@ from swapwarden.api import names
 from swapwarden.cli import documents
 from swapwarden.cli.inputs import checks, objects
 from swapwarden.cli.kubectl.check import catalogue, problems
-from swapwarden.cli.kubectl.check.catalogue import Check, Problem, problem
+from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, problem
 from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.output import tables
 from swapwarden.policy import plan
@@ -47,13 +47,13 @@ class _Setting:
         if view is None or not view.installed or needed & view.unread.keys():
             return None
         known = view.known_profiles()
-        change = planning.Change(put=tuple(profile for _, profile in self.profiles.values()))
+        change = planning.ProfileChange(put=tuple(profile for _, profile in self.profiles.values()))
         return view.planned(planning.apply(known, change), known.history)
 
 
 def judge(
     found: Iterable[documents.Found], view: snapshot.ClusterSnapshot | None, namespace: str = objects.DEFAULT_NAMESPACE
-) -> Iterator[Problem]:
+) -> Iterator[ClusterProblem]:
     """Yield the problems of what was read from files; without a view of a cluster what can be said without one.
 
     `namespace` is for objects that name none.
@@ -86,7 +86,7 @@ def _called(document: Json) -> str:
     return f"{document['kind']} {name}" if isinstance(name, str) else str(document["kind"])
 
 
-def _logged(one: documents.Found, log: documents.Log) -> Iterator[Problem]:
+def _logged(one: documents.Found, log: documents.Log) -> Iterator[ClusterProblem]:
     for wrong in log.problems:
         yield problem(Check.REFUSED, str(wrong.place), f"{_called(one.object)}: {wrong.text}")
     for note in log.notes:
@@ -94,7 +94,7 @@ def _logged(one: documents.Found, log: documents.Log) -> Iterator[Problem]:
         yield problem(Check.NO_EFFECT, str(note.place), told, remedy=catalogue.CORRECT)
 
 
-def _namespace(one: documents.Found) -> Iterator[Problem]:
+def _namespace(one: documents.Found) -> Iterator[ClusterProblem]:
     log = documents.Log()
     read = objects.collect([one], log)
     yield from _logged(one, log)
@@ -105,7 +105,7 @@ def _namespace(one: documents.Found) -> Iterator[Problem]:
             yield msgspec.structs.replace(wrong, message=f"Namespace {name}: {wrong.message}")
 
 
-def _workload(one: documents.Found, path: str, setting: _Setting, namespace: str) -> Iterator[Problem]:
+def _workload(one: documents.Found, path: str, setting: _Setting, namespace: str) -> Iterator[ClusterProblem]:
     try:
         pod = objects.pod_of_workload(one.object, namespace)
     except checks.InvalidError as refused:
@@ -116,7 +116,7 @@ def _workload(one: documents.Found, path: str, setting: _Setting, namespace: str
     yield from _pod(documents.Found(one.place.below(path), one.object), pod, setting, namespace)
 
 
-def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str) -> Iterator[Problem]:
+def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str) -> Iterator[ClusterProblem]:
     """Yield the problems of a pod that is, or would be made from, the manifest."""
     metadata = document.get("metadata", {})
     if isinstance(metadata, dict):
@@ -153,7 +153,7 @@ def _pod(one: documents.Found, document: Json, setting: _Setting, namespace: str
 
 def _effect(
     row: pods.PodRow, selector: Mapping[str, str], setting: _Setting, here: str, called: str
-) -> Iterator[Problem]:
+) -> Iterator[ClusterProblem]:
     """Yield what of a pod's policy and limits would have no effect on any node that it may run on."""
     known = setting.planned
     if known is None:
@@ -187,7 +187,7 @@ def _effect(
         yield problem(Check.NO_EFFECT, here, told, reason="Limit", remedy=remedy)
 
 
-def _profiles(setting: _Setting) -> Iterator[Problem]:
+def _profiles(setting: _Setting) -> Iterator[ClusterProblem]:
     known = setting.planned
     if known is None:
         return

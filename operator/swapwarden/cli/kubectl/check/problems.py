@@ -8,7 +8,7 @@ from swapwarden.api import names, state
 from swapwarden.api.conditions import DIAGNOSTICS, ConditionType, is_abnormal
 from swapwarden.api.violations import ViolationReason
 from swapwarden.cli.kubectl.check import catalogue
-from swapwarden.cli.kubectl.check.catalogue import Check, Problem, Severity, problem
+from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
 from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.policy import plan, pod_annotations
@@ -18,7 +18,7 @@ from swapwarden.policy.profile import compiled
 from swapwarden.webhook import validation
 
 
-def live(view: snapshot.ClusterSnapshot, behind: Collection[str] = ()) -> Iterator[Problem]:
+def live(view: snapshot.ClusterSnapshot, behind: Collection[str] = ()) -> Iterator[ClusterProblem]:
     """Yield the problems of nodes, profiles, namespaces and pods. `behind` are nodes whose agents did not follow."""
     yield from namespaces(view)
     yield from useless_keys(view)
@@ -47,7 +47,7 @@ def lagging(view: snapshot.ClusterSnapshot) -> dict[str, int]:
 # Nodes
 
 
-def condition(node: str, one: state.Condition) -> Problem | None:
+def condition(node: str, one: state.Condition) -> ClusterProblem | None:
     """The problem that a condition of a node's state tells of; None where it tells of none."""
     if not is_abnormal(one.type, one.status, one.reason):
         return None
@@ -63,7 +63,7 @@ def condition(node: str, one: state.Condition) -> Problem | None:
 
 def _nodes(
     view: snapshot.ClusterSnapshot, known: Mapping[str, planning.NodeView], behind: Collection[str]
-) -> Iterator[Problem]:
+) -> Iterator[ClusterProblem]:
     where = view.agent_namespace() or "swapwarden-system"
     for name, node in known.items():
         row, report = node.report, view.reports.get(name)
@@ -103,7 +103,7 @@ def _nodes(
 # Profiles
 
 
-def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.NodeView]) -> Iterator[Problem]:
+def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.NodeView]) -> Iterator[ClusterProblem]:
     for entry in found.entries.values():
         here = f"nodeswapprofile/{entry.name}"
         if entry.error:
@@ -128,7 +128,9 @@ def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.NodeVi
         )
 
 
-def ungoverned(profile: compiled.Profile, known: Mapping[str, planning.NodeView], here: str) -> Iterator[Problem]:
+def ungoverned(
+    profile: compiled.Profile, known: Mapping[str, planning.NodeView], here: str
+) -> Iterator[ClusterProblem]:
     """Yield the problem of a profile that governs no node."""
     selected = [node for node in known.values() if profile.selects(node.row.labels)]
     rivals = {node.selection.profile.name for node in selected}
@@ -144,7 +146,7 @@ def ungoverned(profile: compiled.Profile, known: Mapping[str, planning.NodeView]
     yield problem(Check.GOVERNS_NO_NODE, here, message, remedy=remedy)
 
 
-def _told(entry: planning.ProfileEntry, here: str) -> Iterator[Problem]:
+def _told(entry: planning.ProfileEntry, here: str) -> Iterator[ClusterProblem]:
     """Yield what the profile's own status tells, and nothing else does."""
     found = {one.get("type"): one for one in entry.status.get("conditions", ())}
     progressing, degraded = found.get(ConditionType.PROGRESSING, {}), found.get(ConditionType.DEGRADED, {})
@@ -165,14 +167,14 @@ def _told(entry: planning.ProfileEntry, here: str) -> Iterator[Problem]:
 # Namespaces
 
 
-def namespaces(view: snapshot.ClusterSnapshot) -> Iterator[Problem]:
+def namespaces(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
     """Yield what is wrong with labels of namespaces."""
     exempt = UNDEFAULTED | {view.agent_namespace()}
     for name, labels in view.namespaces.items():
         yield from namespace(f"namespace/{name}", labels, exempt=name in exempt)
 
 
-def namespace(here: str, labels: Mapping[str, str], *, exempt: bool) -> Iterator[Problem]:
+def namespace(here: str, labels: Mapping[str, str], *, exempt: bool) -> Iterator[ClusterProblem]:
     """Yield what is wrong with the labels of one namespace; no default reaches pods of those that are exempt."""
     value = labels.get(names.DEFAULT_POLICY_LABEL)
     if value is not None and value not in frozenset[str](names.Policy):
@@ -208,7 +210,7 @@ def namespace(here: str, labels: Mapping[str, str], *, exempt: bool) -> Iterator
 # Pods
 
 
-def useless_keys(view: snapshot.ClusterSnapshot) -> Iterator[Problem]:
+def useless_keys(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
     """Yield what pods say of swap and has no effect, or contradicts itself, whatever their nodes."""
     for (name_space, name), pod in view.admitted_pods.items():
         here = f"pod/{name_space}/{name}"
@@ -224,7 +226,7 @@ def useless_keys(view: snapshot.ClusterSnapshot) -> Iterator[Problem]:
                 yield problem(Check.NO_EFFECT, here, text, reason="Contradiction")
 
 
-def _pods(view: snapshot.ClusterSnapshot, known: Mapping[str, planning.NodeView]) -> Iterator[Problem]:
+def _pods(view: snapshot.ClusterSnapshot, known: Mapping[str, planning.NodeView]) -> Iterator[ClusterProblem]:
     labels = view.known_namespaces() or {}
     for node in known.values():
         rows = [row for row in node.pods if not row.terminal]
@@ -245,7 +247,7 @@ def _pods(view: snapshot.ClusterSnapshot, known: Mapping[str, planning.NodeView]
     yield from _pending(view)
 
 
-def _unenforced(row: pods.PodRow, spec: state.StateSpec, *, has_agent: bool) -> Iterator[Problem]:
+def _unenforced(row: pods.PodRow, spec: state.StateSpec, *, has_agent: bool) -> Iterator[ClusterProblem]:
     planned = spec.pods.get(row.key)
     disabled = row.policy == names.Policy.DISABLED
     if not has_agent:
@@ -269,7 +271,7 @@ def _unenforced(row: pods.PodRow, spec: state.StateSpec, *, has_agent: bool) -> 
         )
 
 
-def _pending(view: snapshot.ClusterSnapshot) -> Iterator[Problem]:
+def _pending(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
     placed = any(node.labels.get(names.SWAP_LABEL) == "true" for node in view.nodes.values())
     for row in view.pods.values():
         if row.policy == names.Policy.REQUIRED and not row.node and not row.terminal and not placed:
@@ -282,7 +284,7 @@ def _pending(view: snapshot.ClusterSnapshot) -> Iterator[Problem]:
             )
 
 
-def _held(view: snapshot.ClusterSnapshot) -> Iterator[Problem]:
+def _held(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
     by_key = {row.key: row for row in view.pods.values()}
     for name, report in view.reports.items():
         for one in report.violations:

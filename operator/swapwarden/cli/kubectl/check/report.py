@@ -16,7 +16,7 @@ from swapwarden.api import names
 from swapwarden.cli import documents
 from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.check import catalogue, definitions, dryrun, installation, manifests, problems
-from swapwarden.cli.kubectl.check.catalogue import Problem, Severity
+from swapwarden.cli.kubectl.check.catalogue import ClusterProblem, Severity
 from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot
 from swapwarden.cli.kubectl.output import tables
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class CheckReport(msgspec.Struct, frozen=True):
     """What was found, and what was not looked at."""
 
-    problems: Sequence[Problem]
+    problems: Sequence[ClusterProblem]
     unread: dict[str, str]
     """By plural, why it could not be read."""
 
@@ -79,7 +79,7 @@ def _lines(report: CheckReport, *, coloured: bool, most: int | None) -> Iterator
     if any(why.endswith(_RIGHTS) for why in report.unread.values()):
         yield f"({session.RIGHTS})"
 
-    def kind(one: Problem) -> tuple[Any, ...]:
+    def kind(one: ClusterProblem) -> tuple[Any, ...]:
         return one.severity, one.check, one.reason, one.remedy
 
     for (severity, check, reason, remedy), group in itertools.groupby(report.problems, kind):
@@ -163,13 +163,13 @@ async def _crds(asked: session.Session) -> list[installation.Definition]:
     return found
 
 
-async def _leases(asked: session.Session) -> list[installation.Lease]:
+async def _leases(asked: session.Session) -> list[installation.LeaderLease]:
     path, chosen = "/apis/coordination.k8s.io/v1/leases", f"metadata.name={installation.LEASE}"
     try:
-        return await asked.collect(path, installation.Lease, fields=chosen)
+        return await asked.collect(path, installation.LeaderLease, fields=chosen)
     except session.ForbiddenError:
         path = asked.namespaced("apis/coordination.k8s.io/v1", "leases", agents.NAMESPACE)
-        return await asked.collect(path, installation.Lease, fields=chosen)
+        return await asked.collect(path, installation.LeaderLease, fields=chosen)
 
 
 async def _behind(asked: session.Session, view: snapshot.ClusterSnapshot, patience: float) -> set[str]:

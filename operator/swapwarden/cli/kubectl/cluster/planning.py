@@ -49,7 +49,7 @@ def known_profiles(bodies: Iterable[Mapping[str, Any]]) -> KnownProfiles:
     return KnownProfiles(store.valid(), store.history(), store.entries)
 
 
-class Change(msgspec.Struct, frozen=True):
+class ProfileChange(msgspec.Struct, frozen=True):
     """Profiles that are to be."""
 
     put: tuple[compiled.Profile, ...] = ()
@@ -65,7 +65,7 @@ class UnknownProfileError(Exception):
         super().__init__(f"there is no NodeSwapProfile {name!r}; there are: {there}")
 
 
-def apply(known: KnownProfiles, change: Change) -> dict[str, compiled.Profile]:
+def apply(known: KnownProfiles, change: ProfileChange) -> dict[str, compiled.Profile]:
     """The profiles after a change, with what the API server would set on them.
 
     UnknownProfileError where there is none that could be deleted.

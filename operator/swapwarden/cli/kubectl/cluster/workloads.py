@@ -15,7 +15,7 @@ POD_TEMPLATE_HASH: Final = "pod-template-hash"
 """A Deployment's ReplicaSets have it as label, and as the end of their names (k/k: pkg/controller/deployment)."""
 
 
-class Kind(msgspec.Struct, frozen=True):
+class WorkloadKind(msgspec.Struct, frozen=True):
     """A kind of workload."""
 
     name: str
@@ -43,13 +43,13 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 KINDS: Final = (
-    Kind("Deployment", "apps", "deployments"),
-    Kind("StatefulSet", "apps", "statefulsets"),
-    Kind("DaemonSet", "apps", "daemonsets"),
-    Kind("ReplicaSet", "apps", "replicasets"),
-    Kind("ReplicationController", "", "replicationcontrollers"),
-    Kind("Job", "batch", "jobs", immutable=True),
-    Kind("CronJob", "batch", "cronjobs", template=("spec", "jobTemplate", "spec", "template")),
+    WorkloadKind("Deployment", "apps", "deployments"),
+    WorkloadKind("StatefulSet", "apps", "statefulsets"),
+    WorkloadKind("DaemonSet", "apps", "daemonsets"),
+    WorkloadKind("ReplicaSet", "apps", "replicasets"),
+    WorkloadKind("ReplicationController", "", "replicationcontrollers"),
+    WorkloadKind("Job", "batch", "jobs", immutable=True),
+    WorkloadKind("CronJob", "batch", "cronjobs", template=("spec", "jobTemplate", "spec", "template")),
 )
 _SHORT: Final = {
     "deploy": "deployment",
@@ -65,7 +65,7 @@ _BY_WORD: Final = {
 }
 
 
-def kind_of(word: str) -> Kind | None:
+def kind_of(word: str) -> WorkloadKind | None:
     """The kind that somebody means by deployment, deployments, deploy, deployment.apps or deployments.v1.apps."""
     first, _, group = word.casefold().partition(".")
     kind = _BY_WORD.get(first)
@@ -76,7 +76,7 @@ Owner = pods.WireOwner
 """An owner reference: who made an object."""
 
 
-def kind_of_owner(owner: Owner) -> Kind | None:
+def kind_of_owner(owner: Owner) -> WorkloadKind | None:
     """The kind of an owner, if it is one of those that Kubernetes itself has."""
     return next((kind for kind in KINDS if (kind.name, kind.version) == (owner.kind, owner.api_version)), None)
 
@@ -89,7 +89,7 @@ class Volume(msgspec.Struct, frozen=True):
     projected: dict[str, object] | None = None
 
 
-class Spec(pods.WirePodSpec, frozen=True, rename="camel"):
+class DetailedPodSpec(pods.WirePodSpec, frozen=True, rename="camel"):
     """Spec of a pod, with its volumes and what decides on its place."""
 
     volumes: list[Volume] = []  # noqa: RUF012 msgspec copies it, which ruff sees in direct subclasses only
@@ -98,27 +98,27 @@ class Spec(pods.WirePodSpec, frozen=True, rename="camel"):
     tolerations: list[review.Toleration] | None = None
 
 
-class Condition(pods.WirePodCondition, frozen=True):
+class DetailedPodCondition(pods.WirePodCondition, frozen=True):
     """A condition of a pod, with what it says."""
 
     reason: str = ""
     message: str = ""
 
 
-class Status(pods.WirePodStatus, frozen=True, rename="camel"):
+class DetailedPodStatus(pods.WirePodStatus, frozen=True, rename="camel"):
     """Status of a pod, with what its conditions say."""
 
-    conditions: list[Condition] = []  # type: ignore[assignment]  # noqa: RUF012 read only, and copied by msgspec
+    conditions: list[DetailedPodCondition] = []  # type: ignore[assignment]  # noqa: RUF012 read only, and copied by msgspec
 
 
-class Pod(pods.WirePod, frozen=True):
+class DetailedPod(pods.WirePod, frozen=True):
     """A pod as it comes from the API server."""
 
-    spec: Spec
-    status: Status = Status()
+    spec: DetailedPodSpec
+    status: DetailedPodStatus = DetailedPodStatus()
 
     @property
-    def enforced(self) -> Condition | None:
+    def enforced(self) -> DetailedPodCondition | None:
         """The controller's word on whether the policy is in force; None where it has given none."""
         return next((each for each in self.status.conditions if each.type == ConditionType.SWAP_POLICY_ENFORCED), None)
 
@@ -138,7 +138,7 @@ def controller(owners: list[Owner]) -> Owner | None:
     return next((owner for owner in owners if owner.controller), None)
 
 
-def guess(pod: Pod) -> str | None:
+def guess(pod: DetailedPod) -> str | None:
     """The workload to change, as kubectl takes it, told by the pod alone; None where it has none that is known.
 
     Of a ReplicaSet with a Deployment's label, the Deployment. A Job's CronJob is not seen in the pod.

@@ -21,12 +21,12 @@ MAX_LISTED: Final = 3
 """Mistakes of one pod; kubectl swap check lists all."""
 
 
-def default_matters(pod: workloads.Pod) -> bool:
+def default_matters(pod: workloads.DetailedPod) -> bool:
     """Whether the pod has no policy, so that it should have the default of its namespace."""
     return names.POLICY_ANNOTATION not in pod.metadata.annotations
 
 
-def missing(pod: workloads.Pod, labels: namespaces.Labels) -> str:
+def missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> str:
     """What the pod lacks or has against admission, and the likely cause; empty if nothing.
 
     `labels` are those of namespaces by name, as far as they are known.
@@ -35,7 +35,7 @@ def missing(pod: workloads.Pod, labels: namespaces.Labels) -> str:
     return f"{found}: {_cause(pod)}" if found else ""
 
 
-def _missing(pod: workloads.Pod, labels: namespaces.Labels) -> Iterator[str]:
+def _missing(pod: workloads.DetailedPod, labels: namespaces.Labels) -> Iterator[str]:
     default = labels.get(pod.metadata.namespace, {}).get(names.DEFAULT_POLICY_LABEL)
     if default_matters(pod) and default in frozenset[str](names.Policy):
         yield f"the default {default} of its namespace is not in the pod"
@@ -50,7 +50,7 @@ def _missing(pod: workloads.Pod, labels: namespaces.Labels) -> Iterator[str]:
         yield f"admission would refuse it: {cause.field}: {cause.message}"
 
 
-def _cause(pod: workloads.Pod) -> str:
+def _cause(pod: workloads.DetailedPod) -> str:
     space = pod.metadata.namespace
     if pod.is_mirror:
         return "it is a static pod, of which the API server only has a mirror"

@@ -19,14 +19,14 @@ Examples:
 _PREFIXES: Final = ("pod/", "pods/", "po/")
 
 
-async def _pod(asked: session.Session, name: str) -> workloads.Pod:
+async def _pod(asked: session.Session, name: str) -> workloads.DetailedPod:
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     path = asked.namespaced("api/v1", "pods")
     if "/" in name:
         raise click.UsageError(f"{name!r} is no pod: give the name of one (kubectl get pods -n {asked.namespace})")
     try:
-        return await asked.get(f"{path}/{session.quote(name)}", workloads.Pod)
+        return await asked.get(f"{path}/{session.quote(name)}", workloads.DetailedPod)
     except session.NotFoundError as error:
         raise session.NotFoundError(
             f"{error.message} in namespace {asked.namespace}; see kubectl get pods -n {asked.namespace}"

@@ -19,7 +19,7 @@ from swapwarden.cli.kubectl.output import sizes
 from swapwarden.policy.observed import pods
 
 
-class Held(enum.StrEnum):
+class LimitStatus(enum.StrEnum):
     """How a pod's limit stands in the kernel."""
 
     HELD = "Held"
@@ -38,10 +38,10 @@ class Held(enum.StrEnum):
     UNKNOWN = "Unknown"
 
 
-class Kernel(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class KernelState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What is known of a pod's limit in the kernel."""
 
-    status: Held
+    status: LimitStatus
     text: str
     since: str = ""
     """RFC 3339: for how long at least that has been so; empty where it is not held."""
@@ -56,30 +56,30 @@ class Kernel(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 _OF_NODE: Final = {
-    health.NodeHealth.NO_STATE: Held.UNKNOWN,
-    health.NodeHealth.NO_AGENT: Held.UNKNOWN,
-    health.NodeHealth.INCOMPATIBLE: Held.NOT_WRITTEN,
-    health.NodeHealth.RESTORING: Held.NOT_WRITTEN,
-    health.NodeHealth.RESTORED: Held.NOT_WRITTEN,
+    health.NodeHealth.NO_STATE: LimitStatus.UNKNOWN,
+    health.NodeHealth.NO_AGENT: LimitStatus.UNKNOWN,
+    health.NodeHealth.INCOMPATIBLE: LimitStatus.NOT_WRITTEN,
+    health.NodeHealth.RESTORING: LimitStatus.NOT_WRITTEN,
+    health.NodeHealth.RESTORED: LimitStatus.NOT_WRITTEN,
 }
 """Standings of a node that say all there is to say of its pods."""
-_WRONG: Final[dict[str, tuple[Held, str]]] = {
-    ViolationReason.WRITE_FAILED: (Held.WRITE_FAILED, "the kernel refuses the limit"),
-    ViolationReason.ACCESS_DENIED: (Held.WRITE_FAILED, "a container keeps the agent out of its cgroup"),
-    ViolationReason.UNREADABLE: (Held.WRITE_FAILED, "a cgroup of the pod cannot be read"),
-    ViolationReason.INTERNAL_ERROR: (Held.WRITE_FAILED, ""),
-    ViolationReason.DRAINING: (Held.DRAINING, ""),
-    ViolationReason.YIELDED: (Held.YIELDED, ""),
-    ViolationReason.AUDIT: (Held.NOT_WRITTEN, "mode Audit: the limit would be written"),
-    ViolationReason.AWAITING_STATE: (Held.AWAITING_STATE, ""),
+_WRONG: Final[dict[str, tuple[LimitStatus, str]]] = {
+    ViolationReason.WRITE_FAILED: (LimitStatus.WRITE_FAILED, "the kernel refuses the limit"),
+    ViolationReason.ACCESS_DENIED: (LimitStatus.WRITE_FAILED, "a container keeps the agent out of its cgroup"),
+    ViolationReason.UNREADABLE: (LimitStatus.WRITE_FAILED, "a cgroup of the pod cannot be read"),
+    ViolationReason.INTERNAL_ERROR: (LimitStatus.WRITE_FAILED, ""),
+    ViolationReason.DRAINING: (LimitStatus.DRAINING, ""),
+    ViolationReason.YIELDED: (LimitStatus.YIELDED, ""),
+    ViolationReason.AUDIT: (LimitStatus.NOT_WRITTEN, "mode Audit: the limit would be written"),
+    ViolationReason.AWAITING_STATE: (LimitStatus.AWAITING_STATE, ""),
 }
 """By the reason of a violation; and what is to be said before the agent's own message, where that is not a sentence."""
 
 
-def look(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: bool | None) -> Kernel:
+def observe(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: bool | None) -> KernelState:
     """How the limit of a pod stands; `found` is the state of its node, None where there is none."""
     if found is None or found.spec is None:
-        return Kernel(Held.UNKNOWN, health.judge(None, state.StateStatus(), has_agent=has_agent).why)
+        return KernelState(LimitStatus.UNKNOWN, health.judge(None, state.StateStatus(), has_agent=has_agent).why)
     spec, status = found.spec, found.status
     own = [each for each in status.violations if each.pod == row.key]
     held, text = (
@@ -87,14 +87,14 @@ def look(found: state.NodeSwapState | None, row: pods.PodRow, *, has_agent: bool
         or _of_pod(own)
         or _of_state(spec, status, row, behind=status.observed_generation < found.metadata.generation)
         or _unrepaired(has_agent)
-        or (Held.HELD, "the kernel holds it")
+        or (LimitStatus.HELD, "the kernel holds it")
     )
     conditions = {each.type: each for each in status.conditions}
     return msgspec.structs.replace(
         _exposed(own),
         status=held,
         text=text,
-        since=_since(conditions, row) if held is Held.HELD else "",
+        since=_since(conditions, row) if held is LimitStatus.HELD else "",
         drift=conditions[ConditionType.DRIFT].message if _is_true(conditions.get(ConditionType.DRIFT)) else "",
     )
 
@@ -103,13 +103,13 @@ def _is_true(condition: state.Condition | None) -> bool:
     return condition is not None and condition.status == "True"
 
 
-def _of_node(verdict: health.HealthVerdict) -> tuple[Held, str] | None:
+def _of_node(verdict: health.HealthVerdict) -> tuple[LimitStatus, str] | None:
     """What holds for all pods of the node."""
     held = _OF_NODE.get(verdict.health)
     return None if held is None else (held, verdict.why)
 
 
-def _of_pod(own: Sequence[state.Violation]) -> tuple[Held, str] | None:
+def _of_pod(own: Sequence[state.Violation]) -> tuple[LimitStatus, str] | None:
     """What the agent lists of this pod."""
     wrong = next((each for each in own if each.reason in _WRONG), None)
     if wrong is None:
@@ -120,23 +120,29 @@ def _of_pod(own: Sequence[state.Violation]) -> tuple[Held, str] | None:
 
 def _of_state(
     spec: state.StateSpec, status: state.StateStatus, row: pods.PodRow, *, behind: bool
-) -> tuple[Held, str] | None:
+) -> tuple[LimitStatus, str] | None:
     """Why it does not follow from the pod's not being listed that all is well."""
     if row.key not in spec.pods:
-        return Held.AWAITING_STATE, "the state does not name the pod yet"
+        return LimitStatus.AWAITING_STATE, "the state does not name the pod yet"
     if behind:
         told = f"the agent has told of generation {status.observed_generation} of the state, there is a newer one"
-        return Held.BEHIND, f"{told}; it may be seconds late"
+        return LimitStatus.BEHIND, f"{told}; it may be seconds late"
     if status.violations_omitted:
-        return Held.UNKNOWN, f"{status.violations_omitted} deviations of the node are not listed, and may be this pod's"
+        return (
+            LimitStatus.UNKNOWN,
+            f"{status.violations_omitted} deviations of the node are not listed, and may be this pod's",
+        )
     if spec.mode is names.Mode.AUDIT:
-        return Held.NOT_WRITTEN, "mode Audit: nothing is written, and the kernel's value is what it would be anyway"
+        return (
+            LimitStatus.NOT_WRITTEN,
+            "mode Audit: nothing is written, and the kernel's value is what it would be anyway",
+        )
     return None
 
 
-def _unrepaired(has_agent: bool | None) -> tuple[Held, str] | None:  # noqa: FBT001 there is nothing else to be
+def _unrepaired(has_agent: bool | None) -> tuple[LimitStatus, str] | None:  # noqa: FBT001 there is nothing else to be
     return (
-        (Held.UNREPAIRED, "no agent is Ready: what it set holds, what others undo stays undone")
+        (LimitStatus.UNREPAIRED, "no agent is Ready: what it set holds, what others undo stays undone")
         if has_agent is False
         else None
     )
@@ -157,11 +163,11 @@ def _are_values(wrong: state.Violation) -> bool:
     return all(value == names.MAX_SWAP or value.isdecimal() for value in (wrong.wanted, wrong.found))
 
 
-def _exposed(own: Sequence[state.Violation]) -> Kernel:
+def _exposed(own: Sequence[state.Violation]) -> KernelState:
     """What is known of times in which the pod was above its value: its own file's, or the worst of a container's."""
     times = max((each for each in own if each.exposures), key=lambda each: each.exposed_milliseconds, default=None)
     if times is None:
-        return Kernel(Held.UNKNOWN, "")
+        return KernelState(LimitStatus.UNKNOWN, "")
     often = "once" if times.exposures == 1 else f"{times.exposures} times"
     text = f"above its limit {often}, {times.exposed_milliseconds} ms in all"
     text += f" ({', '.join(times.causes)})" if times.causes else ""
@@ -169,8 +175,8 @@ def _exposed(own: Sequence[state.Violation]) -> Kernel:
     text += (
         f"; swapped {most}{sizes.exact(times.swap_bytes)} meanwhile" if times.reason == ViolationReason.EXPOSED else ""
     )
-    return Kernel(
-        Held.UNKNOWN,
+    return KernelState(
+        LimitStatus.UNKNOWN,
         "",
         exposures=times.exposures,
         exposed_milliseconds=times.exposed_milliseconds,

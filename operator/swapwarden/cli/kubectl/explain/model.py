@@ -15,7 +15,7 @@ from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import admission, kernelview, numbers, remedies, rules
 from swapwarden.cli.kubectl.explain.numbers import Number
-from swapwarden.cli.kubectl.explain.planned import Planned
+from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
 from swapwarden.policy import plan
 from swapwarden.policy.observed import namespaces, nodes, pods
@@ -30,7 +30,7 @@ _State = state.NodeSwapState
 _PodRow = pods.PodRow
 
 
-class Usage(msgspec.Struct, frozen=True):
+class ReportedUsage(msgspec.Struct, frozen=True):
     """What an agent's metrics say of a pod, in bytes."""
 
     pod: int | None = None
@@ -39,10 +39,10 @@ class Usage(msgspec.Struct, frozen=True):
     """By name, of those that run."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Observed(msgspec.Struct, frozen=True):
     """What was read of a cluster."""
 
-    pod: workloads.Pod
+    pod: workloads.DetailedPod
     node: nodes.NodeRow | None = None
     """None where the pod has no node yet, it is gone, or may not be seen."""
     profiles: Mapping[str, _Profile] | None = None
@@ -57,13 +57,13 @@ class Seen(msgspec.Struct, frozen=True):
     """The other pods of the node; None where they may not be seen, or were not asked for."""
     has_agent: bool | None = None
     """Whether a Ready agent is on the node; None where that is not known."""
-    used: Usage | None = None
+    used: ReportedUsage | None = None
     """None where nobody could be asked."""
     unseen: tuple[str, ...] = ()
     """Kinds of what the user may not see, by plural."""
 
 
-class Source(enum.StrEnum):
+class PolicySource(enum.StrEnum):
     """Where a pod's policy comes from."""
 
     POD = "Pod"
@@ -71,16 +71,16 @@ class Source(enum.StrEnum):
     NOTHING = "Nothing"
 
 
-class Policy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class PodPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The policy of the pod."""
 
     value: str | None
-    source: Source
+    source: PolicySource
     text: str
     valid: bool = True
 
 
-class Rule(msgspec.Struct, frozen=True, rename="camel"):
+class TriedRule(msgspec.Struct, frozen=True, rename="camel"):
     """A rule that was tried."""
 
     reason: Reason
@@ -88,7 +88,7 @@ class Rule(msgspec.Struct, frozen=True, rename="camel"):
     why: str
 
 
-class Governing(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class GoverningProfile(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The profile that the node follows, and why that one."""
 
     name: str
@@ -100,7 +100,7 @@ class Governing(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     override_text: str = ""
 
 
-class Given(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class PlannedLimits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What a pod is to have."""
 
     swap_max: str | None
@@ -108,7 +108,7 @@ class Given(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     containers: dict[str, str | None] = {}
 
 
-class Enforced(msgspec.Struct, frozen=True, rename="camel"):
+class PodConditionReport(msgspec.Struct, frozen=True, rename="camel"):
     """What the pod's condition SwapPolicyEnforced says, for those who may not see the node's state."""
 
     status: str
@@ -116,7 +116,7 @@ class Enforced(msgspec.Struct, frozen=True, rename="camel"):
     message: str
 
 
-class Explanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """All that is said of one pod."""
 
     namespace: str
@@ -124,30 +124,30 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     summary: str
     qos: qos.Class
     node: str
-    policy: Policy
+    policy: PodPolicy
     admission: str = ""
     """What the pod lacks of what admission gives; empty if nothing."""
     node_text: str = ""
-    profile: Governing | None = None
-    rules: list[Rule] = []
+    profile: GoverningProfile | None = None
+    rules: list[TriedRule] = []
     numbers: list[Number] = []
     behaviors: list[Number] = []
     """Where the node or its profile is not known: what the pod gets by each behavior."""
-    wanted: Given | None = None
+    wanted: PlannedLimits | None = None
     """What the node's state says; None where it says nothing."""
-    planned: Given | None = None
+    planned: PlannedLimits | None = None
     """What the rules give now."""
     wanted_text: str = ""
-    kernel: kernelview.Kernel | None = None
-    enforced: Enforced | None = None
+    kernel: kernelview.KernelState | None = None
+    enforced: PodConditionReport | None = None
     used_bytes: int | None = None
     used_containers: dict[str, int] = {}
     secrets: str = ""
-    changes: list[remedies.Change] = []
+    changes: list[remedies.Advice] = []
     unseen: list[str] = []
 
 
-def explain(seen: Seen) -> Explanation:
+def explain(seen: Observed) -> PodExplanation:
     """Say of one pod all that can be said."""
     pod, row = seen.pod, pods.project(seen.pod)
     if seen.node is not None:
@@ -160,8 +160,8 @@ def explain(seen: Seen) -> Explanation:
             waiting = "an override may select the pod by labels of its namespace, which are not known"
     wanted = _wanted(seen, row)
     stands = row.node and not row.terminal and names.STATE_PLURAL not in seen.unseen
-    kernel = kernelview.look(seen.state, row, has_agent=seen.has_agent) if stands else None
-    return Explanation(
+    kernel = kernelview.observe(seen.state, row, has_agent=seen.has_agent) if stands else None
+    return PodExplanation(
         namespace=row.namespace,
         name=row.name,
         summary=_summary(seen, row, planned, wanted),
@@ -187,21 +187,21 @@ def explain(seen: Seen) -> Explanation:
     )
 
 
-def policy_of(row: pods.PodRow) -> Policy:
+def policy_of(row: pods.PodRow) -> PodPolicy:
     """The pod's policy, and whose word it is."""
     if row.policy is None:
         unasked = row.namespace in namespaces.UNDEFAULTED
         why = "; pods of this namespace are given no default" if unasked else ""
-        return Policy(None, Source.NOTHING, f"none: the pod gets what its node's profile gives{why}")
-    source = Source.NAMESPACE if row.defaulted else Source.POD
+        return PodPolicy(None, PolicySource.NOTHING, f"none: the pod gets what its node's profile gives{why}")
+    source = PolicySource.NAMESPACE if row.defaulted else PolicySource.POD
     if not rules.is_policy(row.policy):
         text = f"{rules.no_policy(row.policy)}; it counts as Disabled"
-        return Policy(row.policy, source, text, valid=False)
+        return PodPolicy(row.policy, source, text, valid=False)
     default = f"the default of namespace {row.namespace} when the pod was made"
-    return Policy(row.policy, source, f"{row.policy}, {default if row.defaulted else 'an annotation of the pod'}")
+    return PodPolicy(row.policy, source, f"{row.policy}, {default if row.defaulted else 'an annotation of the pod'}")
 
 
-def _plan(seen: Seen, node: nodes.NodeRow, row: pods.PodRow) -> Planned:
+def _plan(seen: Observed, node: nodes.NodeRow, row: pods.PodRow) -> PlannedPod:
     known = seen.profiles or {}
     selection = compiled.select(known.values(), node.labels)
     reported = seen.state.status.facts if seen.state else None
@@ -216,10 +216,10 @@ def _plan(seen: Seen, node: nodes.NodeRow, row: pods.PodRow) -> Planned:
     labels = _labels(seen)
     others = seen.others or ()
     trace = plan.trace_pod(profile, facts, row, others, labels)
-    return Planned(seen.pod, row, profile, chosen, facts, reported is not None, trace, others, labels)
+    return PlannedPod(seen.pod, row, profile, chosen, facts, reported is not None, trace, others, labels)
 
 
-def _labels(seen: Seen) -> namespaces.Labels:
+def _labels(seen: Observed) -> namespaces.Labels:
     return {} if seen.namespace is None else {seen.pod.metadata.namespace: seen.namespace}
 
 
@@ -240,9 +240,9 @@ def _chosen(selection: compiled.Selection, known: Mapping[str, compiled.Profile]
     return f"priority {profile.priority}, before " + ", ".join(f"{each.name} ({each.priority})" for each in below)
 
 
-def _governing(row: pods.PodRow, planned: Planned) -> Governing:
+def _governing(row: pods.PodRow, planned: PlannedPod) -> GoverningProfile:
     profile, place = planned.profile, planned.trace.override
-    return Governing(
+    return GoverningProfile(
         name=profile.name,
         behavior=profile.behavior,
         generation=profile.generation,
@@ -265,11 +265,11 @@ def _override_text(row: pods.PodRow, profile: compiled.Profile, place: int | Non
     return f"none of {len(profile.overrides)} selects the pod"
 
 
-def _given(decision: limits.PodDecision) -> Given:
-    return Given(decision.swap_max, decision.reason, {one.name: one.swap_max for one in decision.containers})
+def _given(decision: limits.PodDecision) -> PlannedLimits:
+    return PlannedLimits(decision.swap_max, decision.reason, {one.name: one.swap_max for one in decision.containers})
 
 
-def _wanted(seen: Seen, row: pods.PodRow) -> Given | None:
+def _wanted(seen: Observed, row: pods.PodRow) -> PlannedLimits | None:
     spec = seen.state.spec if seen.state else None
     found = spec.pods.get(row.key) if spec else None
     if found is None:
@@ -279,10 +279,10 @@ def _wanted(seen: Seen, row: pods.PodRow) -> Given | None:
         for one in row.containers
         if one.id in found.containers or found.each is not None
     }
-    return Given(found.swap_max, found.reason, containers)
+    return PlannedLimits(found.swap_max, found.reason, containers)
 
 
-def _difference(seen: Seen, row: pods.PodRow, planned: Planned | None, wanted: Given | None) -> str:
+def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, wanted: PlannedLimits | None) -> str:
     """What is to be said where the node's state is not what the rules give."""
     spec = seen.state.spec if seen.state else None
     if row.terminal or spec is None:
@@ -300,7 +300,7 @@ def _difference(seen: Seen, row: pods.PodRow, planned: Planned | None, wanted: G
     return ""
 
 
-def _summary(seen: Seen, row: pods.PodRow, planned: Planned | None, wanted: Given | None) -> str:
+def _summary(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, wanted: PlannedLimits | None) -> str:
     if row.terminal:
         return f"has ended ({seen.pod.status.phase}): pods that have ended are not planned, and use no swap"
     known = wanted or (_given(planned.trace.decision) if planned else None)
@@ -326,7 +326,7 @@ def _amount(swap_max: str | None) -> str:
             return f"up to {exact(int(swap_max))} of swap"
 
 
-def _node_text(seen: Seen, row: pods.PodRow) -> str:
+def _node_text(seen: Observed, row: pods.PodRow) -> str:
     if not row.node:
         return "none yet: the pod waits to be scheduled"
     if seen.node is None:
@@ -343,16 +343,16 @@ def _node_text(seen: Seen, row: pods.PodRow) -> str:
     return f"{row.node}: {exact(facts.memory_bytes)} memory, {swap_text}{on}{said}"
 
 
-def _rules(planned: Planned) -> list[Rule]:
-    return [Rule(step.reason, step.matched, rules.why(step, planned)) for step in planned.trace.steps]
+def _rules(planned: PlannedPod) -> list[TriedRule]:
+    return [TriedRule(step.reason, step.matched, rules.why(step, planned)) for step in planned.trace.steps]
 
 
-def _enforced(pod: workloads.Pod) -> Enforced | None:
+def _enforced(pod: workloads.DetailedPod) -> PodConditionReport | None:
     found = pod.enforced
-    return None if found is None else Enforced(found.status, found.reason, found.message)
+    return None if found is None else PodConditionReport(found.status, found.reason, found.message)
 
 
-def _secrets(seen: Seen) -> str:
+def _secrets(seen: Observed) -> str:
     """Whether Secrets of the pod can reach a disk; empty where the node does not tell."""
     status = seen.state.status if seen.state else None
     if status is None or status.facts is None:

@@ -9,7 +9,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.cli import behaviors
-from swapwarden.cli.kubectl.explain.planned import Planned, own_limit
+from swapwarden.cli.kubectl.explain.planned import PlannedPod, own_limit
 from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import quantity
 from swapwarden.policy.observed import nodes, pods
@@ -28,7 +28,7 @@ class Number(msgspec.Struct, frozen=True, rename="camel"):
     """As memory.swap.max takes it: bytes, 0 or max."""
 
 
-def lines(row: pods.PodRow, planned: Planned) -> Iterator[Number]:
+def lines(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
     """The arithmetic. Every result is the planner's."""
     matched = [step for step in planned.trace.steps if step.matched]
     base = next((step.decision for step in matched if step.decision is not None), None)
@@ -88,7 +88,7 @@ def _of_node(profile: compiled.Profile, facts: nodes.NodeFacts) -> Number:
     )
 
 
-def _of_container(one: pods.ContainerRow, planned: Planned) -> str:
+def _of_container(one: pods.ContainerRow, planned: PlannedPod) -> str:
     limit = own_limit(one)
     own = "" if limit is None else f"its limit {exact(limit)}"
     if planned.profile.behavior is names.Behavior.LIMITED_SWAP:
@@ -102,7 +102,7 @@ def _of_container(one: pods.ContainerRow, planned: Planned) -> str:
     return own if top is None or top >= (limit or 0) else f"{own}, at most {exact(top)} (maxPerContainer)"
 
 
-def _share(one: pods.ContainerRow, planned: Planned) -> str:
+def _share(one: pods.ContainerRow, planned: PlannedPod) -> str:
     facts = planned.facts
     if not one.request:
         return "no memory request"
@@ -114,7 +114,7 @@ def _share(one: pods.ContainerRow, planned: Planned) -> str:
     return f"request {exact(one.request)} / memory {exact(facts.memory_bytes)} x {exact(available)}"
 
 
-def _of_pod(row: pods.PodRow, planned: Planned) -> str:
+def _of_pod(row: pods.PodRow, planned: PlannedPod) -> str:
     profile, facts = planned.profile, planned.facts
     own = "" if row.swap_limit is None else f"its limit {exact(quantity.capped(row.swap_limit))}"
     if profile.behavior is names.Behavior.KUBELET:

@@ -11,10 +11,10 @@ from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedPod(msgspec.Struct, frozen=True):
     """A pod that is planned, and how."""
 
-    pod: workloads.Pod
+    pod: workloads.DetailedPod
     row: pods.PodRow
     profile: compiled.Profile
     chosen: str
@@ -28,20 +28,20 @@ class Planned(msgspec.Struct, frozen=True):
     known: namespaces.Labels = {}
     """Labels of the pod's namespace, where they were read."""
 
-    def made_anew(self, pod: workloads.Pod) -> Planned:
+    def recreated(self, pod: workloads.DetailedPod) -> PlannedPod:
         """What the rules give POD in this one's place once it is made: its template says all, its status nothing."""
-        bare = msgspec.structs.replace(pod, status=workloads.Status())
+        bare = msgspec.structs.replace(pod, status=workloads.DetailedPodStatus())
         return self._planned(pod=bare, row=msgspec.structs.replace(pods.project(bare), node=self.row.node))
 
-    def governed(self, **fields: object) -> Planned:
+    def with_profile(self, **fields: object) -> PlannedPod:
         """What the rules give under the profile with other FIELDS."""
         return self._planned(profile=msgspec.structs.replace(self.profile, **fields))
 
-    def on(self, facts: nodes.NodeFacts) -> Planned:
+    def on(self, facts: nodes.NodeFacts) -> PlannedPod:
         """What the rules give on a node like that."""
         return self._planned(facts=facts)
 
-    def _planned(self, **fields: object) -> Planned:
+    def _planned(self, **fields: object) -> PlannedPod:
         changed = msgspec.structs.replace(self, **fields)
         trace = plan.trace_pod(changed.profile, changed.facts, changed.row, changed.others, changed.known)
         return msgspec.structs.replace(changed, trace=trace)

@@ -27,7 +27,7 @@ from swapwarden.policy.observed import namespaces, nodes, pods
 T = TypeVar("T")
 
 
-async def read(asked: session.Session, pod: workloads.Pod) -> model.Seen:
+async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Observed:
     """Read what there is to see of a pod, and of what decides on its swap."""
     unseen: list[str] = []
     on = session.quote(pod.spec.node_name)
@@ -56,7 +56,7 @@ async def read(asked: session.Session, pod: workloads.Pod) -> model.Seen:
             else tuple(pods.project(each) for each in rows if each.metadata.uid != pod.metadata.uid)
         )
     agent, used = await _agent(asked, pod) if found else (None, None)
-    return model.Seen(
+    return model.Observed(
         pod=pod,
         node=nodes.project(node) if node else None,
         profiles=None if bodies is None else valid,
@@ -85,7 +85,7 @@ async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
     return None
 
 
-async def _agent(asked: session.Session, pod: workloads.Pod) -> tuple[bool | None, model.Usage | None]:
+async def _agent(asked: session.Session, pod: workloads.DetailedPod) -> tuple[bool | None, model.ReportedUsage | None]:
     """Whether the pod's node has a Ready agent, and what that says of the pod; None for what is not known."""
     running, why = await agents.find(asked)
     if running is None:
@@ -99,10 +99,10 @@ async def _agent(asked: session.Session, pod: workloads.Pod) -> tuple[bool | Non
         asked.note(why)
     (used,) = usage.of_pods([pods.project(pod)], scraped, {}, {})
     each = {one.name: one.swap_bytes for one in used.containers if one.swap_bytes is not None}
-    return True, model.Usage(used.swap_bytes, each)
+    return True, model.ReportedUsage(used.swap_bytes, each)
 
 
-async def run(asked: session.Session, pod: workloads.Pod, output: str, form: tables.Form) -> None:
+async def run(asked: session.Session, pod: workloads.DetailedPod, output: str, form: tables.Form) -> None:
     """Explain a pod as text, JSON or YAML."""
     told = model.explain(await read(asked, pod))
     if output != "text":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl.explain.planned import Planned, wrong_limits
+from swapwarden.cli.kubectl.explain.planned import PlannedPod, wrong_limits
 from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import pod_annotations
 from swapwarden.policy.profile import requirements
@@ -17,7 +17,7 @@ Reason = names.Reason
 _POLICIES: Final = sorted(names.Policy)
 
 
-def why(step: limits.Step, planned: Planned) -> str:
+def why(step: limits.Step, planned: PlannedPod) -> str:
     """What there is to say of a rule."""
     if step.matched:
         return _MATCHED[step.reason](planned)
@@ -36,15 +36,15 @@ def no_policy(value: str) -> str:
     return f"{validation.quoted(value)} is no policy; {hint}"
 
 
-def _behavior(planned: Planned) -> str:
+def _behavior(planned: PlannedPod) -> str:
     return f"behavior {planned.profile.behavior} of {planned.profile.name}"
 
 
-def _disabled(planned: Planned) -> str:
+def _disabled(planned: PlannedPod) -> str:
     return "the policy is Disabled" + (", its namespace's default" if planned.row.defaulted else "")
 
 
-def _not_disabled(planned: Planned) -> str:
+def _not_disabled(planned: PlannedPod) -> str:
     policy = planned.row.policy
     if policy == names.Policy.DISABLED:
         return f"Disabled is the namespace's default, which {planned.override_name} lifts"
@@ -53,7 +53,7 @@ def _not_disabled(planned: Planned) -> str:
     return f"the policy is {policy if is_policy(policy) else 'another one'}"
 
 
-def _misunderstood(planned: Planned) -> str:
+def _misunderstood(planned: PlannedPod) -> str:
     policy = planned.row.policy
     if policy is not None and not is_policy(policy):
         return no_policy(policy)
@@ -62,17 +62,17 @@ def _misunderstood(planned: Planned) -> str:
     return f"{key}: {validation.quoted(value)} is no quantity" + (f"; did you mean {meant}?" if meant else "")
 
 
-def _lacking(planned: Planned) -> str:
+def _lacking(planned: PlannedPod) -> str:
     lacking = ", ".join(requirements.unmet(planned.profile, planned.facts) or ())
     return f"{planned.profile.name} requires what the node lacks: {lacking}"
 
 
-def _at_most(planned: Planned) -> str:
+def _at_most(planned: PlannedPod) -> str:
     limit = planned.override.swap_limit if planned.override else None
     return f"{planned.override_name} of {planned.profile.name} says at most {exact(limit or 0)}"
 
 
-_MATCHED: Final[dict[names.Reason, Callable[[Planned], str]]] = {
+_MATCHED: Final[dict[names.Reason, Callable[[PlannedPod], str]]] = {
     Reason.NODE_INCOMPATIBLE: lambda planned: f"{planned.row.node} has no cgroup v2 with the swap controller",
     Reason.POLICY_DISABLED: _disabled,
     Reason.INVALID_POLICY: _misunderstood,
@@ -89,7 +89,7 @@ _MATCHED: Final[dict[names.Reason, Callable[[Planned], str]]] = {
     Reason.OVERCOMMIT_REACHED: lambda planned: f"pods that came before leave {exact(max(0, planned.trace.left or 0))}",
     Reason.OVERRIDE_LIMIT: _at_most,
 }
-_PASSED: Final[dict[names.Reason, Callable[[Planned], str]]] = {
+_PASSED: Final[dict[names.Reason, Callable[[PlannedPod], str]]] = {
     Reason.NODE_INCOMPATIBLE: lambda planned: (
         "the node has cgroup v2 with the swap controller" if planned.reported else "not known before an agent reports"
     ),

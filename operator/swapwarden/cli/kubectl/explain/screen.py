@@ -25,13 +25,13 @@ _PIPE: Final = 2**16
 _Line = tuple[str, rich.console.RenderableType]
 
 _HELD: Final = {
-    kernelview.Held.HELD: "green",
-    kernelview.Held.DRAINING: "yellow",
-    kernelview.Held.YIELDED: "yellow",
-    kernelview.Held.AWAITING_STATE: "yellow",
-    kernelview.Held.BEHIND: "yellow",
-    kernelview.Held.UNREPAIRED: "bold red",
-    kernelview.Held.WRITE_FAILED: "bold red",
+    kernelview.LimitStatus.HELD: "green",
+    kernelview.LimitStatus.DRAINING: "yellow",
+    kernelview.LimitStatus.YIELDED: "yellow",
+    kernelview.LimitStatus.AWAITING_STATE: "yellow",
+    kernelview.LimitStatus.BEHIND: "yellow",
+    kernelview.LimitStatus.UNREPAIRED: "bold red",
+    kernelview.LimitStatus.WRITE_FAILED: "bold red",
 }
 
 
@@ -58,7 +58,7 @@ def marks(encoding: str | None) -> Marks:
 
 
 def text(
-    told: model.Explanation,
+    told: model.PodExplanation,
     now: datetime.datetime,
     *,
     signs: Marks = UNICODE,
@@ -82,7 +82,7 @@ def text(
     return "".join(f"{line.rstrip()}\n" for line in str(capture.get()).splitlines())
 
 
-def draw(console: rich.console.Console, told: model.Explanation, now: datetime.datetime, signs: Marks) -> None:
+def draw(console: rich.console.Console, told: model.PodExplanation, now: datetime.datetime, signs: Marks) -> None:
     """Print the screen."""
     console.print(_headline(told))
     console.print()
@@ -104,7 +104,7 @@ def _styled(content: str, style: str = "") -> rich.text.Text:
     return rich.text.Text(tables.clean(content), style=style)
 
 
-def _headline(told: model.Explanation) -> rich.text.Text:
+def _headline(told: model.PodExplanation) -> rich.text.Text:
     reason = told.wanted.reason if told.wanted else told.planned.reason if told.planned else None
     line = _styled(f"{told.namespace}/{told.name}", "bold")
     line.append_text(_styled(": "))
@@ -132,7 +132,7 @@ def _section(console: rich.console.Console, title: str, about: str, body: rich.t
     console.print(rich.padding.Padding(body, (0, 0, 0, 2), expand=False))
 
 
-def _facts(told: model.Explanation, now: datetime.datetime) -> Iterator[_Line]:
+def _facts(told: model.PodExplanation, now: datetime.datetime) -> Iterator[_Line]:
     yield "POLICY", _styled(told.policy.text, "" if told.policy.valid else "red")
     if told.admission:
         yield "ADMISSION", _styled(told.admission, "yellow")
@@ -160,7 +160,7 @@ def _facts(told: model.Explanation, now: datetime.datetime) -> Iterator[_Line]:
         yield "SECRETS", _styled(told.secrets, "yellow" if told.secrets.startswith("can ") else "")
 
 
-def _kernel(kernel: kernelview.Kernel, now: datetime.datetime) -> rich.text.Text:
+def _kernel(kernel: kernelview.KernelState, now: datetime.datetime) -> rich.text.Text:
     line = _styled(kernel.text, _HELD.get(kernel.status, ""))
     old = sizes.age(kernel.since, now) if kernel.since else ""
     if old:
@@ -168,14 +168,14 @@ def _kernel(kernel: kernelview.Kernel, now: datetime.datetime) -> rich.text.Text
     return line
 
 
-def _enforced(told: model.Enforced) -> rich.text.Text:
+def _enforced(told: model.PodConditionReport) -> rich.text.Text:
     style = {"True": "green", "False": "bold red"}.get(told.status, "yellow")
     line = _styled(told.status, style)
     line.append_text(_styled(f", {told.reason}: {told.message}"))
     return line
 
 
-def _rules(told: model.Explanation, signs: Marks) -> rich.table.Table:
+def _rules(told: model.PodExplanation, signs: Marks) -> rich.table.Table:
     grid = rich.table.Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True)
@@ -188,7 +188,7 @@ def _rules(told: model.Explanation, signs: Marks) -> rich.table.Table:
     return grid
 
 
-def _behaviors(told: model.Explanation) -> rich.table.Table:
+def _behaviors(told: model.PodExplanation) -> rich.table.Table:
     return _grid((one.of, _styled(one.formula)) for one in told.behaviors)
 
 
@@ -210,7 +210,7 @@ def _value(swap_max: str) -> str:
     return whole if whole == swap_max else f"{whole} ({swap_max})"
 
 
-def _changes(told: model.Explanation, signs: Marks) -> rich.table.Table:
+def _changes(told: model.PodExplanation, signs: Marks) -> rich.table.Table:
     grid = rich.table.Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")

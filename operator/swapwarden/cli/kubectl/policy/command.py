@@ -81,7 +81,7 @@ async def _pod(asked: session.Session, name: str, change: _Change) -> None:
     """Follow the pod to who made it."""
     path = f"{asked.namespaced('api/v1', 'pods')}/{session.quote(name)}"
     try:
-        pod = await asked.get(path, workloads.Pod)
+        pod = await asked.get(path, workloads.DetailedPod)
     except session.NotFoundError as error:
         hint = f"name the kind of a workload: deployment/{name}"
         raise session.NotFoundError(f"{error.message} in namespace {asked.namespace}; {hint}") from error
@@ -101,7 +101,7 @@ async def _pod(asked: session.Session, name: str, change: _Change) -> None:
     await _workload(asked, kind, owner.name, change, workloads.guess(pod))
 
 
-def _alone(asked: session.Session, pod: workloads.Pod, change: _Change, command: str) -> None:
+def _alone(asked: session.Session, pod: workloads.DetailedPod, change: _Change, command: str) -> None:
     told = f"nobody manages pod/{pod.metadata.name}, and the policy of a pod is immutable: it has to be made anew"
     if change.apply:
         raise session.CommandError(f"{told}, which ends it. Without --apply, the commands are printed")
@@ -118,7 +118,7 @@ def _unknown(asked: session.Session, owner: workloads.Owner, change: _Change, co
 
 
 async def _workload(
-    asked: session.Session, kind: workloads.Kind, name: str, change: _Change, guessed: str | None = None
+    asked: session.Session, kind: workloads.WorkloadKind, name: str, change: _Change, guessed: str | None = None
 ) -> None:
     """Change the workload, or who manages it; `guessed` is which that is, told by the pod."""
     try:
@@ -150,7 +150,9 @@ async def _workload(
     click.echo(f"{kind.word}/{name} patched: {_says(change.value, 'policy')}")
 
 
-async def _top(asked: session.Session, kind: workloads.Kind, name: str) -> tuple[workloads.Kind, patches.Workload]:
+async def _top(
+    asked: session.Session, kind: workloads.WorkloadKind, name: str
+) -> tuple[workloads.WorkloadKind, patches.Workload]:
     """The workload that manages this one, and those above; itself where there is none of a known kind."""
     for _ in range(_MAX_OWNERS):
         path = f"{asked.namespaced(kind.api, kind.plural)}/{session.quote(name)}"
@@ -166,7 +168,7 @@ async def _top(asked: session.Session, kind: workloads.Kind, name: str) -> tuple
     raise session.CommandError(f"{kind.word}/{name} has more than {_MAX_OWNERS} owners above it")
 
 
-def _check(asked: session.Session, kind: workloads.Kind, found: patches.Workload, change: _Change) -> None:
+def _check(asked: session.Session, kind: workloads.WorkloadKind, found: patches.Workload, change: _Change) -> None:
     """Failure where admission would refuse the pods with this policy."""
     wrong = patches.problems(kind, found, change.value)
     if wrong:

@@ -39,7 +39,7 @@ def wrong_value(value: str) -> str | None:
     return next((cause.message for cause in validation.wrong_values(pod)), None)
 
 
-def patch(kind: workloads.Kind, value: str | None) -> Json:
+def patch(kind: workloads.WorkloadKind, value: str | None) -> Json:
     """The merge patch (RFC 7386) of a workload whose pods are to have the policy; None takes it away."""
     found: Json = {"metadata": {"annotations": {names.POLICY_ANNOTATION: value}}}
     for part in reversed(kind.template):
@@ -72,7 +72,7 @@ def of_namespace(name: str) -> Iterator[str]:
         yield f"pods of {name} are given no default: it must come up without Swapwarden's webhook"
 
 
-def anew(pod: workloads.Pod, value: str | None, options: Sequence[str] = ()) -> str:
+def anew(pod: workloads.DetailedPod, value: str | None, options: Sequence[str] = ()) -> str:
     """The commands that end a pod which nobody manages, and make it again with another policy."""
     of_ours = (names.POLICY_ANNOTATION, names.POLICY_SOURCE_ANNOTATION)
     words = [] if value is None else [f"{names.POLICY_ANNOTATION}={value}"]
@@ -83,14 +83,14 @@ def anew(pod: workloads.Pod, value: str | None, options: Sequence[str] = ()) -> 
     return " | ".join(shlex.join(each) for each in (get, annotate, [*kubectl, "replace", "--force", "-f", "-"]))
 
 
-def current(kind: workloads.Kind, workload: Workload) -> str | None:
+def current(kind: workloads.WorkloadKind, workload: Workload) -> str | None:
     """The policy in the pod template; None where there is none."""
     annotations = _annotations(_template(kind, workload))
     found = annotations.get(names.POLICY_ANNOTATION)
     return found if isinstance(found, str) else None
 
 
-def problems(kind: workloads.Kind, workload: Workload, value: str | None) -> list[str]:
+def problems(kind: workloads.WorkloadKind, workload: Workload, value: str | None) -> list[str]:
     """What admission would refuse the pods for that the template made with this policy."""
     template = _template(kind, workload)
     annotations = {key: text for key, text in _annotations(template).items() if key != names.POLICY_ANNOTATION}
@@ -105,7 +105,7 @@ def problems(kind: workloads.Kind, workload: Workload, value: str | None) -> lis
     return [f"{cause.field}: {cause.message}" for cause in validation.errors(review.Pod(metadata, spec))]
 
 
-def _template(kind: workloads.Kind, workload: Workload) -> Mapping[str, Any]:
+def _template(kind: workloads.WorkloadKind, workload: Workload) -> Mapping[str, Any]:
     found: Any = {"spec": workload.spec}
     for part in kind.template:
         found = found.get(part) or {}
@@ -117,7 +117,7 @@ def _annotations(template: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in found.items()}
 
 
-def consequence(kind: workloads.Kind, workload: Workload) -> str:
+def consequence(kind: workloads.WorkloadKind, workload: Workload) -> str:
     """What becomes of the workload's pods when its template changes."""
     spec, status = workload.spec, workload.status
     match kind.name:
@@ -147,7 +147,7 @@ def _rolls(pods: object, strategy: Mapping[str, Any], *, paused: bool = False) -
     return f"its {pods} pods will be replaced ({how}){when}"
 
 
-def of_immutable(kind: workloads.Kind, name: str, value: str | None) -> str:
+def of_immutable(kind: workloads.WorkloadKind, name: str, value: str | None) -> str:
     """Why the template cannot be changed, and what to do."""
     what = (
         f"without the annotation {names.POLICY_ANNOTATION}"
@@ -168,7 +168,7 @@ def of_unknown(owner: workloads.Owner, value: str | None, namespace: str, option
     return patch_command(word, owner.name, namespace, change, options)
 
 
-def managed(kind: workloads.Kind, workload: Workload, owner: workloads.Owner) -> str:
+def managed(kind: workloads.WorkloadKind, workload: Workload, owner: workloads.Owner) -> str:
     """What to say of a workload that somebody else manages."""
     return (
         f"{kind.word}/{workload.metadata.name} is managed by {owner.kind} {owner.name} ({owner.api_version}), which may"

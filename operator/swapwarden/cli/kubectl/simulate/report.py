@@ -28,7 +28,7 @@ _NAMED: Final = 5
 """How many nodes of a wave are named."""
 
 
-class NodeRow(msgspec.Struct, frozen=True):
+class NodeLine(msgspec.Struct, frozen=True):
     """A node with the number of its pods in each direction."""
 
     change: simulation.NodeChange
@@ -41,14 +41,14 @@ def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-def _swap(given: simulation.Given) -> str:
+def _swap(given: simulation.SimulatedLimit) -> str:
     limit = given.bytes
     if limit is None:
         return tables.UNKNOWN
     return names.MAX_SWAP if limit == float("inf") else sizes.rounded(int(limit))
 
 
-def _reason(given: simulation.Given) -> str:
+def _reason(given: simulation.SimulatedLimit) -> str:
     reason = given.reason or tables.UNKNOWN
     place = "" if given.override is None else f" (overrides[{given.override}])"
     return f"{reason}{place}{' (Audit)' if given.audit else ''}"
@@ -71,7 +71,7 @@ def _above(one: simulation.PodChange) -> str:
     return tables.UNKNOWN if one.used is None else sizes.rounded(one.above)
 
 
-NODES: Final[tuple[tables.Column[NodeRow], ...]] = (
+NODES: Final[tuple[tables.Column[NodeLine], ...]] = (
     tables.Column("NODE", lambda row: row.change.node),
     tables.Column("PROFILE", lambda row: _change(row.change.before.name, row.change.after.name)),
     tables.Column("BEHAVIOR", lambda row: _change(row.change.before.behavior, row.change.after.behavior)),
@@ -90,14 +90,14 @@ def _settings(change: simulation.NodeChange) -> Iterator[str]:
         yield f"label {names.SWAP_LABEL}: {_change(*('true' if one else tables.NONE for one in change.swap_label))}"
 
 
-def _rows(result: simulation.Simulation) -> list[NodeRow]:
+def _rows(result: simulation.Simulation) -> list[NodeLine]:
     counts: dict[str, collections.Counter[Direction]] = collections.defaultdict(collections.Counter)
     less: dict[str, list[simulation.PodChange]] = collections.defaultdict(list)
     for one in result.pods:
         counts[one.node][one.direction] += 1
         if one.direction in LESS:
             less[one.node].append(one)
-    return [NodeRow(one, dict(_every(counts[one.node])), _number_above(less[one.node])) for one in result.nodes]
+    return [NodeLine(one, dict(_every(counts[one.node])), _number_above(less[one.node])) for one in result.nodes]
 
 
 def _number_above(less: Collection[simulation.PodChange]) -> int | None:
@@ -145,7 +145,7 @@ def told(numbers: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def waves(one: simulation.Rollout) -> Iterator[str]:
+def waves(one: simulation.SimulatedRollout) -> Iterator[str]:
     """A rollout as sentences."""
     total = sum(len(wave.nodes) for wave in one.waves)
     if one.at_once:
@@ -193,13 +193,13 @@ def _pod(one: simulation.PodChange) -> dict[str, Any]:
     }
 
 
-def _given(given: simulation.Given) -> dict[str, Any]:
+def _given(given: simulation.SimulatedLimit) -> dict[str, Any]:
     limit = given.bytes
     most = None if limit is None else names.MAX_SWAP if limit == float("inf") else str(int(limit))
     return {**msgspec.to_builtins(given), "most": most}
 
 
-def _node(row: NodeRow) -> dict[str, Any]:
+def _node(row: NodeLine) -> dict[str, Any]:
     change = row.change
     return {
         "name": change.node,
@@ -243,7 +243,7 @@ def show(form: tables.Form, result: simulation.Simulation, numbers: dict[str, An
             print(f"  {tables.clean(line)}")
 
 
-def read_profiles(files: list[str]) -> planning.Change:
+def read_profiles(files: list[str]) -> planning.ProfileChange:
     """The profiles in files; click.exceptions.Exit with status 2 where something is wrong in them, which is told."""
     log = documents.Log()
     found = [one for one in documents.read(files, log) if _is_profile(one, log)]
@@ -257,7 +257,7 @@ def read_profiles(files: list[str]) -> planning.Change:
         raise click.exceptions.Exit(BAD_INPUT)
     if log.problems:
         raise click.exceptions.Exit(BAD_INPUT)
-    return planning.Change(put=tuple(read.profiles.values()))
+    return planning.ProfileChange(put=tuple(read.profiles.values()))
 
 
 def _is_profile(found: documents.Found, log: documents.Log) -> bool:
@@ -269,7 +269,7 @@ def _is_profile(found: documents.Found, log: documents.Log) -> bool:
 
 
 async def _gather(
-    asked: session.Session, change: planning.Change, selector: str
+    asked: session.Session, change: planning.ProfileChange, selector: str
 ) -> tuple[snapshot.ClusterSnapshot, simulation.Simulation, bool, set[simulation.Place] | None]:
     view = await reading.read(asked)
     for needed in ("nodes", "nodeswapprofiles", "pods"):

@@ -39,7 +39,7 @@ class Direction(enum.StrEnum):
     """The kubelet decides, before or after, and it is not known how; or the pod's namespace is not known."""
 
 
-class Given(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What a pod gets by one plan."""
 
     profile: str
@@ -72,8 +72,8 @@ class PodChange(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     node: str
-    before: Given
-    after: Given
+    before: SimulatedLimit
+    after: SimulatedLimit
     used: int | None = None
     """Swap in use now, in bytes; None where that is not known."""
 
@@ -128,7 +128,7 @@ class Wave(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
-class Rollout(msgspec.Struct, frozen=True):
+class SimulatedRollout(msgspec.Struct, frozen=True):
     """How a profile would reach its nodes."""
 
     profile: str
@@ -150,12 +150,12 @@ class Simulation(msgspec.Struct, frozen=True):
 
     pods: tuple[PodChange, ...]
     nodes: tuple[NodeChange, ...]
-    rollouts: tuple[Rollout, ...]
+    rollouts: tuple[SimulatedRollout, ...]
     notes: tuple[str, ...] = ()
 
 
 def simulate(
-    view: snapshot.ClusterSnapshot, change: planning.Change, used: Mapping[str, int] | None = None
+    view: snapshot.ClusterSnapshot, change: planning.ProfileChange, used: Mapping[str, int] | None = None
 ) -> Simulation:
     """Plan the cluster as it is, and as it would be once CHANGE has reached all nodes.
 
@@ -269,13 +269,13 @@ def _given(
     row: pods.PodRow,
     facts: nodes.NodeFacts,
     kubelet: _Kubelet,
-) -> Given:
+) -> SimulatedLimit:
     audit = profile.mode is not names.Mode.ENFORCE
     if explained is None:
-        return Given(profile.name, None, audit=audit)
+        return SimulatedLimit(profile.name, None, audit=audit)
     decision = explained.decision
     asks = audit or decision.reason is names.Reason.KUBELET_DECIDES
-    return Given(
+    return SimulatedLimit(
         profile.name,
         decision.reason,
         decision.swap_max,
@@ -308,7 +308,7 @@ def _flat(explained: plan.Explanation) -> dict[str, str]:
 
 def _rollouts(
     after: Mapping[str, planning.NodeView], changed: Iterable[NodeChange], by_node: Mapping[str, list[PodChange]]
-) -> Iterator[Rollout]:
+) -> Iterator[SimulatedRollout]:
     """Yield how each profile would reach nodes that do not follow it yet. The built-in one takes over at once."""
     members: dict[str, list[rollout.Member]] = collections.defaultdict(list)
     targets: dict[str, compiled.Profile] = {}
@@ -339,7 +339,7 @@ def _member(after: planning.NodeView, one: NodeChange, found: Iterable[PodChange
     )
 
 
-def _waves(profile: compiled.Profile, members: list[rollout.Member], moved: Collection[str]) -> Rollout:
+def _waves(profile: compiled.Profile, members: list[rollout.Member], moved: Collection[str]) -> SimulatedRollout:
     """Let each wave do well, as long as there is a next one."""
     by_name = {member.node: member for member in members}
     live = sum(not member.silent for member in members)
@@ -356,7 +356,7 @@ def _waves(profile: compiled.Profile, members: list[rollout.Member], moved: Coll
             )
     held = progress.held
     left = tuple(name for name, one in sorted(by_name.items()) if not one.updated and name not in held)
-    return Rollout(
+    return SimulatedRollout(
         profile.name,
         most=rollout.limit(profile.max_unavailable, live),
         waves=tuple(waves),
@@ -370,7 +370,7 @@ def _waves(profile: compiled.Profile, members: list[rollout.Member], moved: Coll
 def _notes(
     view: snapshot.ClusterSnapshot,
     before: Mapping[str, planning.NodeView],
-    change: planning.Change,
+    change: planning.ProfileChange,
     result: Simulation,
     broken: Mapping[str, str],
 ) -> Iterator[str]:
@@ -418,7 +418,7 @@ def _policy(view: snapshot.ClusterSnapshot, one: PodChange) -> str | None:
 
 
 def _ungoverned(
-    view: snapshot.ClusterSnapshot, change: planning.Change, found: Collection[NodeChange]
+    view: snapshot.ClusterSnapshot, change: planning.ProfileChange, found: Collection[NodeChange]
 ) -> Iterator[str]:
     for profile in change.put:
         if any(one.after.name == profile.name for one in found):

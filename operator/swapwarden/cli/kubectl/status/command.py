@@ -17,7 +17,7 @@ from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.policy.observed import nodes
 
 
-class Row(msgspec.Struct, frozen=True, rename="camel"):
+class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     """What is shown of a node. Sizes in bytes; None where something is not known."""
 
     name: str
@@ -65,7 +65,7 @@ class Known(msgspec.Struct, frozen=True):
     """By profile."""
 
 
-def row(node: nodes.WireNode, known: Known) -> Row:
+def row(node: nodes.WireNode, known: Known) -> NodeReport:
     """What is known of one node."""
     found = known.states.get(node.metadata.name) if known.states is not None else None
     spec, status = (found.spec, found.status) if found else (None, state.StateStatus())
@@ -77,7 +77,7 @@ def row(node: nodes.WireNode, known: Known) -> Row:
         verdict = health.judge(spec, status, has_agent=has_agent)
     swap = _swap_bytes(node, status.facts)
     devices = status.facts.devices if status.facts else []
-    return Row(
+    return NodeReport(
         name=name,
         health=verdict.health,
         why=verdict.why,
@@ -140,23 +140,23 @@ def _or(text: str | None, otherwise: str = tables.UNKNOWN) -> str:
     return text or otherwise
 
 
-def _share(shown: Row) -> tables.Cell:
+def _share(shown: NodeReport) -> tables.Cell:
     text = tables.share(shown.used_bytes, shown.swap_bytes)
     full = shown.used_bytes is not None and shown.swap_bytes and shown.used_bytes * 10 >= shown.swap_bytes * 9
     return tables.Cell(text, "yellow" if full else "")
 
 
-def _backing_text(shown: Row) -> str:
+def _backing_text(shown: NodeReport) -> str:
     return _or(shown.backing, tables.NONE if shown.backing == "" else tables.UNKNOWN)
 
 
-def _encrypted_text(shown: Row) -> str:
+def _encrypted_text(shown: NodeReport) -> str:
     if shown.swap_bytes == 0:
         return tables.NONE
     return tables.UNKNOWN if shown.encrypted is None else str(shown.encrypted).lower()
 
 
-COLUMNS: Final[tuple[tables.Column[Row], ...]] = (
+COLUMNS: Final[tuple[tables.Column[NodeReport], ...]] = (
     tables.Column("NAME", lambda shown: shown.name),
     tables.Column("STATE", lambda shown: tables.Cell(shown.health, health.STYLES[shown.health])),
     tables.Column("PROFILE", lambda shown: _or(shown.profile)),
@@ -172,7 +172,7 @@ COLUMNS: Final[tuple[tables.Column[Row], ...]] = (
     tables.Column("WHY", lambda shown: shown.why, wide=True),
 )
 
-SORTS: Final[dict[str, Callable[[Row], Any]]] = {
+SORTS: Final[dict[str, Callable[[NodeReport], Any]]] = {
     "state": lambda shown: (health.ORDER[shown.health], shown.name),
     "name": lambda shown: shown.name,
     "swap": lambda shown: (-(shown.swap_bytes or 0), shown.name),
@@ -181,7 +181,7 @@ SORTS: Final[dict[str, Callable[[Row], Any]]] = {
 }
 
 
-async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -> list[Row]:
+async def gather(asked: session.Session, chosen: Sequence[str], selector: str) -> list[NodeReport]:
     """Rows of the nodes of these names, or of all that the selector matches."""
     listed = asyncio.gather(
         asked.objects(session.NODES, nodes.WireNode, chosen, selector=selector),

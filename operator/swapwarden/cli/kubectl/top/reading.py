@@ -19,7 +19,7 @@ FEW_NODES: Final = 16
 """Up to so many states are asked for one by one; more come as a list."""
 
 
-class State(msgspec.Struct, frozen=True):
+class StateLimits(msgspec.Struct, frozen=True):
     """A NodeSwapState, as far as it is read."""
 
     metadata: state.ObjectMeta = state.ObjectMeta()
@@ -100,7 +100,7 @@ async def specs(asked: session.Session, wanted: set[str]) -> dict[str, state.Sta
     """The specs of these nodes' states, as far as they may be read."""
     try:
         if len(wanted) > FEW_NODES:
-            listed = await asked.collect(session.STATES, State)
+            listed = await asked.collect(session.STATES, StateLimits)
             return {each.metadata.name: each.spec for each in listed if each.spec is not None}
         names = sorted(wanted)
         found = await asyncio.gather(*(_spec(asked, name) for name in names))
@@ -112,7 +112,7 @@ async def specs(asked: session.Session, wanted: set[str]) -> dict[str, state.Sta
 
 async def _spec(asked: session.Session, name: str) -> state.StateSpec | None:
     try:
-        return (await asked.get(f"{session.STATES}/{session.quote(name)}", State)).spec
+        return (await asked.get(f"{session.STATES}/{session.quote(name)}", StateLimits)).spec
     except session.NotFoundError:
         return None
     except (session.ForbiddenError, session.NotInstalledError, session.ApiUnreachableError):

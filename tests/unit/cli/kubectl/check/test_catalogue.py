@@ -29,9 +29,9 @@ def test_a_remedy_can_be_read_at_a_glance(about: str) -> None:
 def test_what_a_problem_does_not_say_is_as_usual() -> None:
     severity, remedy = catalogue.USUAL[Check.NO_LEADER]
     found = problem(Check.NO_LEADER, "lease/a", "nobody leads")
-    assert found == catalogue.Problem(severity, Check.NO_LEADER, "NoLeader", "lease/a", "nobody leads", remedy)
+    assert found == catalogue.ClusterProblem(severity, Check.NO_LEADER, "NoLeader", "lease/a", "nobody leads", remedy)
     other = problem(Check.NO_LEADER, "lease/a", "x", reason="Late", severity=Severity.WARNING, remedy="wait")
-    assert other == catalogue.Problem(Severity.WARNING, Check.NO_LEADER, "Late", "lease/a", "x", "wait")
+    assert other == catalogue.ClusterProblem(Severity.WARNING, Check.NO_LEADER, "Late", "lease/a", "x", "wait")
 
 
 @pytest.mark.parametrize("check", Check)

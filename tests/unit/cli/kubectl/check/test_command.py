@@ -5,16 +5,16 @@ import pathlib
 
 import pytest
 from swapwarden.cli.kubectl.check import report
-from swapwarden.cli.kubectl.check.catalogue import Check, Problem, Severity
+from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity
 from swapwarden.cli.kubectl.check.command import command
 from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.output import tables
 
 NODES = [
-    Problem(Severity.ERROR, Check.NO_AGENT, "NoAgent", f"node/n{number:02}", "no agent", "see why")
+    ClusterProblem(Severity.ERROR, Check.NO_AGENT, "NoAgent", f"node/n{number:02}", "no agent", "see why")
     for number in range(12)
 ]
-TYPO = Problem(Severity.WARNING, Check.NO_EFFECT, "Limit", "pod/a/b", "has no\x1b[2J effect", "correct it")
+TYPO = ClusterProblem(Severity.WARNING, Check.NO_EFFECT, "Limit", "pod/a/b", "has no\x1b[2J effect", "correct it")
 REPORT = report.CheckReport([*NODES, TYPO], {"leases": "forbidden"})
 
 TEXT = """\
@@ -71,7 +71,9 @@ def test_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
         (NODES, {"pods": "forbidden"}, 1, 1),
     ],
 )
-def test_the_exit_status(problems: list[Problem], unread: dict[str, str], on_error: int, on_warning: int) -> None:
+def test_the_exit_status(
+    problems: list[ClusterProblem], unread: dict[str, str], on_error: int, on_warning: int
+) -> None:
     made = report.CheckReport(problems, unread)
     assert (made.status(Severity.ERROR), made.status(Severity.WARNING)) == (on_error, on_warning)
 

@@ -6,7 +6,7 @@ import pytest
 from swapwarden.cli import documents
 from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.check import manifests
-from swapwarden.cli.kubectl.check.catalogue import Problem
+from swapwarden.cli.kubectl.check.catalogue import ClusterProblem
 from swapwarden.cli.kubectl.cluster import snapshot
 
 from tests.unit.cli.kubectl.views import seen, view
@@ -16,7 +16,7 @@ POLICY, LIMIT = "swapwarden.dev/swap-policy", "swapwarden.dev/swap-limit"
 DEFAULT = "swapwarden.dev/default-swap-policy"
 
 
-def judge(*objects: dict[str, Any], read: snapshot.ClusterSnapshot | None = None) -> list[Problem]:
+def judge(*objects: dict[str, Any], read: snapshot.ClusterSnapshot | None = None) -> list[ClusterProblem]:
     found = [documents.Found(documents.Place("f", number), one) for number, one in enumerate(objects, 1)]
     return list(manifests.judge(found, read))
 

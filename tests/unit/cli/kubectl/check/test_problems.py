@@ -10,7 +10,7 @@ from swapwarden.agent.node import diagnostics
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ABNORMAL_STATUS, DIAGNOSTICS, ConditionType
 from swapwarden.cli.kubectl.check import catalogue, problems
-from swapwarden.cli.kubectl.check.catalogue import Check, Problem, Severity
+from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.controller.notices import pod_plan
 
@@ -268,8 +268,8 @@ def test_what_cannot_be_read_is_not_judged() -> None:
 
 
 def test_order() -> None:
-    def problem(severity: Severity, check: Check, name: str) -> Problem:
-        return Problem(severity, check, check, name, "", "")
+    def problem(severity: Severity, check: Check, name: str) -> ClusterProblem:
+        return ClusterProblem(severity, check, check, name, "", "")
 
     wanted = [
         problem(Severity.ERROR, Check.NO_LEADER, "b"),

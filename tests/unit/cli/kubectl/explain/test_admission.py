@@ -119,5 +119,5 @@ def test_pod_with_null_where_lists_may_be() -> None:
         "spec": {"containers": [container()], "nodeSelector": None, "affinity": None, "tolerations": None},
         "status": {"phase": "Running"},
     }
-    found = msgspec.convert(body, workloads.Pod)
+    found = msgspec.convert(body, workloads.DetailedPod)
     assert "spec.nodeSelector and spec.tolerations" in admission.missing(found, {})

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.explain import kernelview
-from swapwarden.cli.kubectl.explain.kernelview import Held
+from swapwarden.cli.kubectl.explain.kernelview import LimitStatus
 from swapwarden.policy.observed import pods
 
 from tests.unit.cli.kubectl.explained import GI, MI, container, planned, pod, profile, reported
@@ -18,25 +18,25 @@ SPEC = planned(POD, profile())
 
 def look(
     *violations: state.Violation, spec: state.StateSpec = SPEC, has_agent: bool | None = True, **fields: Any
-) -> kernelview.Kernel:
-    return kernelview.look(reported(spec, *violations, **fields), ROW, has_agent=has_agent)
+) -> kernelview.KernelState:
+    return kernelview.observe(reported(spec, *violations, **fields), ROW, has_agent=has_agent)
 
 
-def held(*violations: state.Violation, **fields: Any) -> tuple[Held, str]:
+def held(*violations: state.Violation, **fields: Any) -> tuple[LimitStatus, str]:
     found = look(*violations, **fields)
     return found.status, found.text
 
 
 def test_what_is_not_listed_is_held() -> None:
-    assert held() == (Held.HELD, "the kernel holds it")
-    assert held(state.Violation("another", "Draining")) == (Held.HELD, "the kernel holds it")
-    assert held(has_agent=None) == (Held.HELD, "the kernel holds it")
+    assert held() == (LimitStatus.HELD, "the kernel holds it")
+    assert held(state.Violation("another", "Draining")) == (LimitStatus.HELD, "the kernel holds it")
+    assert held(has_agent=None) == (LimitStatus.HELD, "the kernel holds it")
 
 
 def test_since_when() -> None:
     assert look().since == "2026-01-01T00:10:00Z"
     later = msgspec.structs.replace(ROW, started="2026-01-02T00:00:00Z")
-    assert kernelview.look(reported(SPEC), later, has_agent=True).since == "2026-01-02T00:00:00Z"
+    assert kernelview.observe(reported(SPEC), later, has_agent=True).since == "2026-01-02T00:00:00Z"
     # Another pod of the node drains; this one is held since its start.
     draining = (state.Condition("Applied", "False", "Draining", last_transition_time="2026-01-03T00:00:00Z"),)
     assert look(conditions=draining).since == "2026-01-01T00:00:00Z"
@@ -50,52 +50,55 @@ def test_since_when() -> None:
             state.Violation(
                 "uid-1", "Draining", wanted="0", found=str(64 * MI), swap_bytes=48 * MI, message="they can grow little"
             ),
-            Held.DRAINING,
+            LimitStatus.DRAINING,
             "they can grow little; wanted 0, found 67108864 (64Mi); 48Mi in use",
         ),
         (
             state.Violation("uid-1", "WriteFailed", wanted="0", found="\x1b[2J", message="memory.swap.max: read-only"),
-            Held.WRITE_FAILED,
+            LimitStatus.WRITE_FAILED,
             "the kernel refuses the limit; memory.swap.max: read-only",
         ),
         (
             state.Violation("uid-1", "Yielded", container="id-app", wanted=str(GI), found="0", message="it is let"),
-            Held.YIELDED,
+            LimitStatus.YIELDED,
             "it is let; a container; wanted 1073741824 (1Gi), found 0",
         ),
         (
             state.Violation("uid-1", "Audit", wanted="0", found="max"),
-            Held.NOT_WRITTEN,
+            LimitStatus.NOT_WRITTEN,
             "mode Audit: the limit would be written; wanted 0, found max",
         ),
         (
             state.Violation("uid-1", "AwaitingState"),
-            Held.AWAITING_STATE,
+            LimitStatus.AWAITING_STATE,
             "the agent says AwaitingState",
         ),
     ],
 )
-def test_what_is_listed(violation: state.Violation, status: Held, text: str) -> None:
+def test_what_is_listed(violation: state.Violation, status: LimitStatus, text: str) -> None:
     assert held(violation) == (status, text)
 
 
 def test_what_keeps_it_from_being_told() -> None:
-    assert kernelview.look(None, ROW, has_agent=True).status is Held.UNKNOWN
-    assert held(conditions=(state.Condition("Compatible", "False", "NoCgroupV2", "why"),)) == (Held.NOT_WRITTEN, "why")
-    assert held(spec=state.StateSpec(SPEC.profile))[0] is Held.AWAITING_STATE
+    assert kernelview.observe(None, ROW, has_agent=True).status is LimitStatus.UNKNOWN
+    assert held(conditions=(state.Condition("Compatible", "False", "NoCgroupV2", "why"),)) == (
+        LimitStatus.NOT_WRITTEN,
+        "why",
+    )
+    assert held(spec=state.StateSpec(SPEC.profile))[0] is LimitStatus.AWAITING_STATE
     behind = "the agent has told of generation 11 of the state, there is a newer one; it may be seconds late"
-    assert held(observed_generation=11) == (Held.BEHIND, behind)
+    assert held(observed_generation=11) == (LimitStatus.BEHIND, behind)
     omitted = "2 deviations of the node are not listed, and may be this pod's"
-    assert held(violations_omitted=2) == (Held.UNKNOWN, omitted)
-    assert held(has_agent=False)[0] is Held.UNREPAIRED
+    assert held(violations_omitted=2) == (LimitStatus.UNKNOWN, omitted)
+    assert held(has_agent=False)[0] is LimitStatus.UNREPAIRED
     audit = msgspec.structs.replace(SPEC, mode=names.Mode.AUDIT)
-    assert held(spec=audit)[0] is Held.NOT_WRITTEN
+    assert held(spec=audit)[0] is LimitStatus.NOT_WRITTEN
     restored = msgspec.structs.replace(SPEC, mode=names.Mode.RESTORE)
-    assert held(spec=restored)[0] is Held.NOT_WRITTEN
-    unreported = kernelview.look(
+    assert held(spec=restored)[0] is LimitStatus.NOT_WRITTEN
+    unreported = kernelview.observe(
         state.NodeSwapState(metadata=state.ObjectMeta(generation=1), spec=SPEC), ROW, has_agent=False
     )
-    assert unreported.status is Held.UNKNOWN
+    assert unreported.status is LimitStatus.UNKNOWN
     assert "no agent has reported" in unreported.text
 
 
@@ -110,7 +113,7 @@ def test_exposure() -> None:
     )
     found = look(exposed)
     assert (found.status, found.exposures, found.exposed_milliseconds, found.exposed_bytes) == (
-        Held.HELD, 2, 35, 3 * MI,
+        LimitStatus.HELD, 2, 35, 3 * MI,
     )  # fmt: skip
     assert found.exposed_text == "above its limit 2 times, 35 ms in all (Reload, Start); swapped 3Mi meanwhile"
     # In a violation of another kind, the bytes are those in use.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.explain import model, screen
-from swapwarden.cli.kubectl.explain.kernelview import Held
+from swapwarden.cli.kubectl.explain.kernelview import LimitStatus
 from swapwarden.policy import plan
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
@@ -36,22 +36,24 @@ DEFAULTED = {POLICY: "Disabled", "swapwarden.dev/policy-source": "namespace"}
 REPORT = (container("app", "1Gi", "2Gi"), container("proxy", "64Mi", "64Mi"))
 
 
-def explain(found: Any, *known: compiled.Profile, **fields: Any) -> model.Explanation:
+def explain(found: Any, *known: compiled.Profile, **fields: Any) -> model.PodExplanation:
     return model.explain(seen(found, *known, **fields))
 
 
-def last(told: model.Explanation) -> tuple[str, str]:
+def last(told: model.PodExplanation) -> tuple[str, str]:
     return told.rules[-1].reason.value, told.rules[-1].why
 
 
-def numbers(told: model.Explanation) -> list[tuple[str, str, str]]:
+def numbers(told: model.PodExplanation) -> list[tuple[str, str, str]]:
     return [(one.of, one.formula, one.result) for one in told.numbers]
 
 
 def test_a_share_of_the_nodes_swap() -> None:
-    told = explain(pod(*REPORT), profile(system_reserved="25%"), used=model.Usage(12 * MI, {"app": 12 * MI}))
+    told = explain(pod(*REPORT), profile(system_reserved="25%"), used=model.ReportedUsage(12 * MI, {"app": 12 * MI}))
     assert told.summary == "up to 384Mi of swap"
-    assert told.policy == model.Policy(None, model.Source.NOTHING, "none: the pod gets what its node's profile gives")
+    assert told.policy == model.PodPolicy(
+        None, model.PolicySource.NOTHING, "none: the pod gets what its node's profile gives"
+    )
     assert told.node_text == "batch-1: 8Gi memory, 4Gi swap on /dev/nvme1n1 (nvme)"
     assert told.profile is not None
     assert told.profile.text == "the only one that selects the node"
@@ -68,7 +70,7 @@ def test_a_share_of_the_nodes_swap() -> None:
     assert told.wanted == told.planned
     assert told.wanted_text == ""
     assert told.kernel is not None
-    assert (told.kernel.status, told.kernel.since) == (Held.HELD, "2026-01-01T00:10:00Z")
+    assert (told.kernel.status, told.kernel.since) == (LimitStatus.HELD, "2026-01-01T00:10:00Z")
     assert (told.used_bytes, told.used_containers) == (12 * MI, {"app": 12 * MI})
     assert [(one.outcome, one.command) for one in told.changes] == [
         ("more", ""),
@@ -212,7 +214,7 @@ class TestRules:
         assert last(told) == ("NodeIncompatible", "batch-1 has no cgroup v2 with the swap controller")
         assert told.summary == "not limited: nothing can be enforced on its node"
         assert told.kernel is not None
-        assert (told.kernel.status, told.kernel.text) == (Held.NOT_WRITTEN, "swap limits need cgroup v2")
+        assert (told.kernel.status, told.kernel.text) == (LimitStatus.NOT_WRITTEN, "swap limits need cgroup v2")
 
     def test_a_lifted_default(self) -> None:
         lifting = profile(overrides=(compiled.Override(policy=names.Policy.NO_PREFERENCE),))
@@ -324,7 +326,7 @@ class TestNumbers:
 
 class TestWhatIsNotThere:
     def test_a_pod_that_waits_for_a_node(self) -> None:
-        told = model.explain(model.Seen(pod(*REPORT, spec={"nodeName": ""}), profiles={}))
+        told = model.explain(model.Observed(pod(*REPORT, spec={"nodeName": ""}), profiles={}))
         assert told.summary == "not on a node yet: what it gets depends on the node's profile"
         assert told.node_text == "none yet: the pod waits to be scheduled"
         assert [(one.of, one.formula) for one in told.behaviors] == [
@@ -337,7 +339,7 @@ class TestWhatIsNotThere:
 
     def test_by_behavior(self) -> None:
         def of(*containers: dict[str, Any], **fields: Any) -> dict[str, str]:
-            told = model.explain(model.Seen(pod(*containers, **fields)))
+            told = model.explain(model.Observed(pod(*containers, **fields)))
             return {one.of: one.formula for one in told.behaviors}
 
         assert of(container())["LimitedSwap"] == "no swap: the pod is BestEffort, not Burstable"
@@ -352,12 +354,12 @@ class TestWhatIsNotThere:
 
     def test_who_may_see_the_pod_only(self) -> None:
         unseen = ("nodes", "nodeswapprofiles", "nodeswapstates")
-        told = model.explain(model.Seen(pod(*REPORT), unseen=unseen))
+        told = model.explain(model.Observed(pod(*REPORT), unseen=unseen))
         assert told.summary == "what it gets depends on the profile of its node, which cannot be seen"
         assert told.node_text == "batch-1, which may not be seen"
         assert told.unseen == list(unseen)
         assert (told.kernel, told.rules) == (None, [])
-        refusing = model.explain(model.Seen(pod(annotations={POLICY: "Disabled"}), unseen=unseen))
+        refusing = model.explain(model.Observed(pod(annotations={POLICY: "Disabled"}), unseen=unseen))
         assert refusing.summary == "no swap, on any node with an agent"
         assert [one.outcome for one in refusing.changes] == ["swap, where the node gives some"]
 
@@ -371,12 +373,12 @@ class TestWhatIsNotThere:
         refusing = pod(
             annotations={POLICY: "Disabled"}, status={"conditions": [{"type": "Ready", "status": "True"}, condition]}
         )
-        told = model.explain(model.Seen(refusing, unseen=("nodes", "nodeswapstates")))
-        assert told.enforced == model.Enforced("True", condition["reason"], condition["message"])
+        told = model.explain(model.Observed(refusing, unseen=("nodes", "nodeswapstates")))
+        assert told.enforced == model.PodConditionReport("True", condition["reason"], condition["message"])
         lines = screen.text(told, datetime.datetime.now(datetime.UTC)).splitlines()
         assert "ENFORCED   True, PolicyDisabled: the kernel holds what is planned for this pod on node batch-1" in lines
         assert explain(refusing).enforced is None
-        assert model.explain(model.Seen(pod(), unseen=("nodeswapstates",))).enforced is None
+        assert model.explain(model.Observed(pod(), unseen=("nodeswapstates",))).enforced is None
 
     def test_a_pod_that_has_ended(self) -> None:
         told = explain(pod(*REPORT, status={"phase": "Succeeded"}), profile())
@@ -391,7 +393,7 @@ class TestWhatIsNotThere:
         assert told.rules[0].why == "not known before an agent reports"
         assert told.node_text.endswith("by the Node's own word, as no agent has reported")
         assert told.kernel is not None
-        assert (told.kernel.status, told.wanted) == (Held.UNKNOWN, None)
+        assert (told.kernel.status, told.wanted) == (LimitStatus.UNKNOWN, None)
         assert told.summary == "up to 512Mi of swap"
 
     @pytest.mark.parametrize(
@@ -403,7 +405,7 @@ class TestWhatIsNotThere:
         told = explain(pod(*REPORT), profile(), state=reported(spec))
         assert told.wanted_text == f"the state does not name the pod yet: {text}"
         assert told.kernel is not None
-        assert told.kernel.status is Held.AWAITING_STATE
+        assert told.kernel.status is LimitStatus.AWAITING_STATE
 
     def test_a_static_pod(self) -> None:
         mirror = {"kubernetes.io/config.mirror": "hash", "kubernetes.io/config.hash": "hash"}
@@ -441,7 +443,7 @@ LIMITS = st.none() | st.sampled_from(["0", "100Mi", "1Gi", "lots", "3000"])
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> model.Seen:
+def cases(draw: st.DrawFn) -> model.Observed:
     containers = [
         container(name, *draw(st.sampled_from([("", ""), ("1Gi", ""), ("1Gi", "2Gi"), ("1Gi", "1Gi"), ("99Gi", "")])))
         for name in ("a", "b")
@@ -486,7 +488,7 @@ def cases(draw: st.DrawFn) -> model.Seen:
 
 
 @given(cases())
-def test_it_never_says_something_other_than_the_plan(case: model.Seen) -> None:
+def test_it_never_says_something_other_than_the_plan(case: model.Observed) -> None:
     told = model.explain(case)
     assert case.state is not None
     assert case.state.spec is not None

@@ -37,19 +37,19 @@ class Case:
     others: tuple[pods.PodRow, ...] = ()
 
     def decision(self) -> limits.PodDecision:
-        row = pods.project(msgspec.convert(self.pod, workloads.Pod))
+        row = pods.project(msgspec.convert(self.pod, workloads.DetailedPod))
         return plan.trace_pod(self.profile, nodes.facts(NODE, self.facts), row, self.others).decision
 
     def swap(self) -> int:
         return limits.in_bytes(self.decision().swap_max or names.MAX_SWAP)
 
-    def told(self) -> model.Explanation:
-        found = msgspec.convert(self.pod, workloads.Pod)
+    def told(self) -> model.PodExplanation:
+        found = msgspec.convert(self.pod, workloads.DetailedPod)
         rows = [pods.project(found), *self.others]
         spec = plan.plan_node(self.profile, nodes.facts(NODE, self.facts), rows)
         known = {} if self.profile.name == names.BUILT_IN_PROFILE else {self.profile.name: self.profile}
         return model.explain(
-            model.Seen(found, node=NODE, profiles=known, state=reported(spec, facts=self.facts), others=self.others)
+            model.Observed(found, node=NODE, profiles=known, state=reported(spec, facts=self.facts), others=self.others)
         )
 
     def containers(self) -> Iterator[Json]:
@@ -88,13 +88,13 @@ class Case:
         limit = resources.get("limits", {}).get("memory", "0")
         return quantity.capped(resources.get("requests", {}).get("memory", limit)), quantity.capped(limit)
 
-    def governed(self, **fields: Any) -> Case:
+    def with_profile(self, **fields: Any) -> Case:
         return dataclasses.replace(self, profile=msgspec.structs.replace(self.profile, **fields))
 
     def with_override(self, place: int, **fields: Any) -> Case:
         entries = list(self.profile.overrides)
         entries[place] = msgspec.structs.replace(entries[place], **fields)
-        return self.governed(overrides=tuple(entries))
+        return self.with_profile(overrides=tuple(entries))
 
 
 def limit_of_pod(case: Case, _: re.Match[str]) -> list[Case]:
@@ -165,7 +165,7 @@ def another_priority(case: Case, _: re.Match[str]) -> list[Case]:
 def raised_bound(field: str, value: int = PLENTY) -> Callable[[Case, re.Match[str]], list[Case]]:
     def apply(case: Case, _: re.Match[str]) -> list[Case]:
         assert getattr(case.profile, field) is not None
-        return [case.governed(**{field: value})]
+        return [case.with_profile(**{field: value})]
 
     return apply
 
@@ -198,12 +198,12 @@ WORDS: dict[str, Callable[[Case, re.Match[str]], list[Case]]] = {
     rf"a memory request of {NAME}(, which makes the pod Burstable)?, in .*": any_request,
     r"a priority class below 2000000000.*": another_priority,
     r"behavior (?P<behavior>\w+) of batch-nodes": lambda case, found: [
-        case.governed(behavior=Behavior(found["behavior"]))
+        case.with_profile(behavior=Behavior(found["behavior"]))
     ],
     "a NodeSwapProfile that selects the node, with behavior LimitedSwap": lambda case, _: [
         dataclasses.replace(case, profile=profile())
     ],
-    "take what is not met out of swap.require of batch-nodes": lambda case, _: [case.governed(require=None)],
+    "take what is not met out of swap.require of batch-nodes": lambda case, _: [case.with_profile(require=None)],
     r"policy NoPreference in overrides\[(?P<place>\d)\] of batch-nodes": lambda case, found: [
         case.with_override(int(found["place"]), policy=names.Policy.NO_PREFERENCE)
     ],
@@ -213,7 +213,7 @@ WORDS: dict[str, Callable[[Case, re.Match[str]], list[Case]]] = {
     r"a maxPerPod above \S+ in batch-nodes": raised_bound("max_per_pod"),
     r"a maxPerContainer above \S+ in batch-nodes": raised_bound("max_per_container"),
     r"an overcommitPercent above \d+ in batch-nodes": raised_bound("overcommit_percent", 10_000),
-    r"less systemReserved than \S+ in batch-nodes": lambda case, _: [case.governed(system_reserved=None)],
+    r"less systemReserved than \S+ in batch-nodes": lambda case, _: [case.with_profile(system_reserved=None)],
     r"a node with more swap than \S+": on_facts(swap_bytes=2**40),
     "turn on swap on the node, which has none": on_facts(swap_bytes=2**40),
     "run it on a node with cgroup v2 and its swap controller": on_facts(cgroup_version=2),
@@ -356,7 +356,7 @@ def cases(draw: st.DrawFn) -> Case:
                 "spec": {"nodeName": "batch-1", "containers": [{"name": "a"}]},
                 "status": {"startTime": draw(st.sampled_from(["2020-01-01T00:00:00Z", "2027-01-01T00:00:00Z"]))},
             },
-            workloads.Pod,
+            workloads.DetailedPod,
         )
     )
     return Case(

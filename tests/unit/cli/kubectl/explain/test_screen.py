@@ -15,7 +15,7 @@ NOW = datetime.datetime(2026, 1, 1, 2, tzinfo=datetime.UTC)
 REPORT = (container("app", "1Gi", "2Gi"), container("proxy", "64Mi", "64Mi"))
 
 
-def report() -> model.Explanation:
+def report() -> model.PodExplanation:
     found, governing = pod(*REPORT), profile(system_reserved="25%")
     exposed = state.Violation("uid-1", "Exposed", exposures=1, exposed_milliseconds=35, causes=[names.Cause.START])
     return model.explain(
@@ -24,7 +24,7 @@ def report() -> model.Explanation:
             governing,
             profile(name="all", priority=50, selector=()),
             state=reported(planned(found, governing), exposed),
-            used=model.Usage(12 * MI, {"app": 12 * MI}),
+            used=model.ReportedUsage(12 * MI, {"app": 12 * MI}),
         )
     )
 
@@ -112,7 +112,7 @@ def test_a_share() -> None:
 
 def test_without_rights() -> None:
     unseen = ("nodes", "nodeswapprofiles", "nodeswapstates")
-    told = model.explain(model.Seen(pod(*REPORT), unseen=unseen))
+    told = model.explain(model.Observed(pod(*REPORT), unseen=unseen))
     assert screen.text(told, NOW) == TENANT
 
 

@@ -14,7 +14,7 @@ POLICY = "swapwarden.dev/swap-policy"
 LIMIT = "swapwarden.dev/swap-limit"
 
 
-def kind(word: str) -> workloads.Kind:
+def kind(word: str) -> workloads.WorkloadKind:
     found = workloads.kind_of(word)
     assert found is not None
     return found

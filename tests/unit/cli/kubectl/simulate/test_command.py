@@ -33,7 +33,7 @@ def result(**change: Any) -> simulation.Simulation:
     )
     profile = msgspec.structs.replace(BATCH, **{"system_reserved": "75%", **change})
     used = {"uid-web": 2**20, "uid-big": 2**29}
-    return simulation.simulate(read, planning.Change(put=(profile,)), used)
+    return simulation.simulate(read, planning.ProfileChange(put=(profile,)), used)
 
 
 def shown(
@@ -97,7 +97,7 @@ def test_what_agents_did_not_tell_is_said(capsys: pytest.CaptureFixture[str]) ->
 
 def test_long_rollouts_are_told_in_short() -> None:
     waves = tuple(simulation.Wave(tuple(f"n-{wave}-{each}" for each in range(7))) for wave in range(5))
-    one = simulation.Rollout("p", 7, waves, ("lone",), ("held",), ("bad",), ("late",))
+    one = simulation.SimulatedRollout("p", 7, waves, ("lone",), ("held",), ("bad",), ("late",))
     assert list(report.waves(one)) == [
         "1 node without an agent at once, which does nothing there: lone",
         "35 nodes in 5 waves, at most 7 at a time",

@@ -29,8 +29,8 @@ def directions(result: simulation.Simulation) -> dict[str, Direction]:
     return {one.name: one.direction for one in result.pods}
 
 
-def put(*found: compiled.Profile) -> planning.Change:
-    return planning.Change(put=found)
+def put(*found: compiled.Profile) -> planning.ProfileChange:
+    return planning.ProfileChange(put=found)
 
 
 def test_a_pod_gains_what_its_kubelet_did_not_give() -> None:
@@ -104,12 +104,12 @@ def test_the_removal_of_a_profile() -> None:
     existing = profile_object("limited", swap={"behavior": "LimitedSwap"})
     state_spec = state.StateSpec(profile=state.ProfileRef("limited", 1))
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
-    found = simulation.simulate(read, planning.Change(delete=("limited",)))
+    found = simulation.simulate(read, planning.ProfileChange(delete=("limited",)))
     assert directions(found) == {"web": Direction.LOSES}
     assert found.nodes[0].after == compiled.BUILT_IN
     assert found.rollouts == ()
     with pytest.raises(planning.UnknownProfileError, match="no NodeSwapProfile 'other'; there are: limited"):
-        simulation.simulate(read, planning.Change(delete=("other",)))
+        simulation.simulate(read, planning.ProfileChange(delete=("other",)))
 
 
 def test_a_rollout_that_is_under_way_is_counted_in() -> None:
@@ -121,7 +121,7 @@ def test_a_rollout_that_is_under_way_is_counted_in() -> None:
     }
     state_spec = state.StateSpec(profile=state.ProfileRef("limited", 1))
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
-    found = simulation.simulate(read, planning.Change())
+    found = simulation.simulate(read, planning.ProfileChange())
     assert directions(found) == {"web": Direction.LOSES}
     assert found.notes[0].startswith("1 node does not follow the newest version of the profile yet")
 
@@ -163,7 +163,7 @@ def test_a_degraded_node_that_has_the_profile_already_stops_it() -> None:
     has = state.StateSpec(profile=state.ProfileRef("limited", 1))
     found = [seen("node-1", spec=has, degraded="StateRefused: no"), seen("node-2")]
     read = view([node("node-1"), node("node-2")], [], found, [existing])
-    (one,) = simulation.simulate(read, planning.Change()).rollouts
+    (one,) = simulation.simulate(read, planning.ProfileChange()).rollouts
     assert (one.waves, one.stopped_by, one.left) == ((), ("node-1",), ("node-2",))
 
 
@@ -234,7 +234,7 @@ def test_without_a_change_nothing_changes(pods: list[Any], specs: list[dict[str,
     governing = compiled.select(valid.values(), {}).profile
     follows = state.StateSpec(profile=state.ProfileRef(governing.name, governing.generation))
     read = view([node()], named, [seen(spec=follows, facts=facts(behavior=behavior))], objects)
-    found = simulation.simulate(read, planning.Change(put=tuple(valid.values())))
+    found = simulation.simulate(read, planning.ProfileChange(put=tuple(valid.values())))
     assert {one.direction for one in found.pods} <= {Direction.SAME}
     assert len(found.pods) == len(named)
     assert not any(one.changes or one.settings for one in found.nodes)

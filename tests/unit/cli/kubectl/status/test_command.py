@@ -95,7 +95,7 @@ def test_what_only_the_node_says_where_the_rest_may_not_be_seen() -> None:
         "node.swapwarden.dev/swap-backing": "file_nvme",
         "node.swapwarden.dev/swap-encrypted": "false",
     }
-    assert nodes.row(node("a", labels, swap=GIB), nothing) == nodes.Row(
+    assert nodes.row(node("a", labels, swap=GIB), nothing) == nodes.NodeReport(
         "a",
         NodeHealth.UNKNOWN,
         behavior="LimitedSwap",

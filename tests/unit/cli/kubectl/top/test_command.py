@@ -27,7 +27,7 @@ class States:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    async def get(self, path: str, kind: type[reading.State]) -> reading.State:
+    async def get(self, path: str, kind: type[reading.StateLimits]) -> reading.StateLimits:
         found = self._found[path.rpartition("/")[2]]
         if isinstance(found, session.CommandError):
             raise found
