@@ -68,7 +68,7 @@ def counters(control_plane: ControlPlane) -> Counters:
     states = sum(
         part.total(text, "apiserver_request_total", verb=verb, subresource="", **kind) for verb in ("PATCH", "POST")
     )
-    return Counters(part.total(control_plane.servers.etcd_metrics(), STORED), states, statuses)
+    return Counters(part.total(control_plane.servers.etcd.metrics(), STORED), states, statuses)
 
 
 def peak(pid: int) -> int:

@@ -31,9 +31,9 @@ from typing import Any
 import aiohttp
 import yaml
 
-from testbed.base import process
+from testbed.base import ports, process
 from testbed.controlplane import golang
-from testbed.controlplane.servers import ControlPlane, free_port
+from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
 from testbed.product.webhook import Webhook
 
@@ -131,7 +131,7 @@ class GoWebhook:
         certificate, key = control_plane.credentials.issue_certificate("gowebhook", ["127.0.0.1"])
         (folder / "tls.crt").write_bytes(certificate.read_bytes())
         (folder / "tls.key").write_bytes(key.read_bytes())
-        port = free_port()
+        port = ports.free()
         self.url = f"https://127.0.0.1:{port}"
         argv = [str(program), f"--port={port}", f"--cert-dir={folder}"]
         self.process = process.Process("gowebhook", argv, log=folder / "log")
@@ -420,7 +420,7 @@ def main(arguments: Sequence[str]) -> int:
 @contextlib.contextmanager
 def on_asyncio(ours: Webhook) -> Iterator[tuple[str, int]]:
     """URL and process id of the same webhook on asyncio's own loop."""
-    port = free_port()
+    port = ports.free()
     pair = [f"--tls-cert={ours.certificate}", f"--tls-key={ours.key}"]
     served = ["--host=127.0.0.1", f"--port={port}", *pair, "--metrics-address=127.0.0.1:0"]
     argv = [sys.executable, "-c", WITHOUT_UVLOOP, "webhook", *served]

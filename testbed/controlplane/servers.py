@@ -3,16 +3,12 @@
 Nodes can join one that is in a network of its own, with an address there: testbed.vm.cluster makes such.
 """
 
-import base64
 import contextlib
-import http.client
 import itertools
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,30 +17,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from testbed.base import process
+from testbed.base import ports, process
 from testbed.controlplane import assets, netns
 from testbed.controlplane.credentials import GUEST_VIEW_OF_HOST, LOOPBACK, SERVICES, Credentials
+from testbed.controlplane.etcd import Etcd
 from testbed.controlplane.requests import ControlPlaneError, Json, Requests
 
-__all__ = ["LOOPBACK", "SERVICES", "ControlPlane", "ControlPlaneError", "Servers", "free_port"]
+__all__ = ["LOOPBACK", "SERVICES", "ControlPlane", "ControlPlaneError", "Servers"]
 
 _START_ATTEMPTS = 3
 _READY_TIMEOUT = 90.0
-_REQUEST_TIMEOUT = 60.0
-# Below the range that the kernel takes client ports from: while the API server is down, no client may sit on its port.
-_PORTS = range(20000, 32000)
 _CRD_SECONDS = 30
 # Memory for time: a quarter of what an API server computes until it is ready is the collection of garbage.
 _ENVIRONMENT = {"GOGC": "400"}
-
-
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on."""
-    for port in random.sample(_PORTS, 200):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise ControlPlaneError(f"no free TCP port between {_PORTS.start} and {_PORTS.stop}")
 
 
 class Servers:
@@ -69,13 +54,8 @@ class Servers:
         self._audit = audit
         self._etcd_quota = etcd_quota
         self._assets = assets.ensure()
-        self._etcd: process.Process | None = None
+        self.etcd = Etcd(folder, self.command, requests.network, etcd_quota)
         self._apiserver: process.Process | None = None
-        self._etcd_port = 0
-
-    @property
-    def _data(self) -> Path:
-        return self._folder / "etcd"
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command line that runs ARGV where it reaches the control plane."""
@@ -86,38 +66,23 @@ class Servers:
         for attempt in range(1, _START_ATTEMPTS + 1):
             # Someone else may take a port between the search and the start.
             with self._requests.network():
-                self._etcd_port, self._requests.port = free_port(), free_port()
+                self.etcd.port, self._requests.port = ports.free(), ports.free()
             try:
-                shutil.rmtree(self._data, ignore_errors=True)
-                self._start_etcd()
+                self.etcd.forget()
+                self.etcd.start()
                 self.start_apiserver()
             except process.ProcessError as error:
-                for running in (self._apiserver, self._etcd):
-                    if running:
-                        running.kill()
+                self.stop()
                 if attempt == _START_ATTEMPTS or "address already in use" not in str(error):
                     raise
             else:
                 return
 
-    def _start_etcd(self) -> None:
-        client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{free_port()}"
-        argv = [str(self._assets.etcd), "--name=testbed", f"--data-dir={self._data}"]
-        argv += ["--unsafe-no-fsync", "--log-level=warn"]
-        argv += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
-        argv += [
-            f"--listen-peer-urls={peer}",
-            f"--initial-advertise-peer-urls={peer}",
-            f"--initial-cluster=testbed={peer}",
-        ]
-        argv += [f"--quota-backend-bytes={self._etcd_quota}"] if self._etcd_quota else []
-        self._etcd = process.Process("etcd", self.command(argv), log=self._folder / "etcd.log")
-
     def start_apiserver(self) -> None:
         """Start the API server on the port and data it had, and wait until it is ready."""
         argv = [
             str(self._assets.kube_apiserver),
-            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            f"--etcd-servers=http://127.0.0.1:{self.etcd.port}",
             f"--bind-address={LOOPBACK if self._network is None else '0.0.0.0'}",  # noqa: S104 - in a network of its own
             # Without it the machine would need a default route.
             f"--advertise-address={self._address}",
@@ -154,17 +119,17 @@ class Servers:
 
     def stop(self) -> None:
         """End both programs."""
-        for running in (self._apiserver, self._etcd):
-            if running:
-                running.kill()
-        self._apiserver = self._etcd = None
+        if self._apiserver:
+            self._apiserver.kill()
+        self._apiserver = None
+        self.etcd.kill()
 
     def _wait_ready(self) -> None:
         deadline = time.monotonic() + _READY_TIMEOUT
         while not self._requests.ready():
             self._running().check_alive()
-            if self._etcd:
-                self._etcd.check_alive()
+            if self.etcd.process:
+                self.etcd.process.check_alive()
             if time.monotonic() > deadline:
                 raise process.ProcessError(f"kube-apiserver is not ready after {_READY_TIMEOUT:.0f} s\n{self.logs()}")
             time.sleep(0.05)
@@ -184,9 +149,9 @@ class Servers:
     def save(self) -> Path:
         """A copy of what etcd holds now. etcd ends for it, as a crash would end it, and is started anew."""
         saved = Path(tempfile.mkdtemp(prefix="etcd-", dir=self._folder)) / "data"
-        self._kill_etcd()
-        shutil.copytree(self._data, saved)
-        self._start_etcd()
+        self.etcd.kill()
+        self.etcd.copy(saved)
+        self.etcd.start()
         self._wait_ready()
         return saved
 
@@ -196,48 +161,14 @@ class Servers:
         The API server is started anew, as etcd's documentation asks for: its watch cache is of the time that is gone.
         """
         self.stop_apiserver()
-        self._kill_etcd()
-        shutil.rmtree(self._data)
-        shutil.copytree(saved, self._data)
-        self._start_etcd()
+        self.etcd.kill()
+        self.etcd.put_back(saved)
+        self.etcd.start()
         self.start_apiserver()
-
-    def _kill_etcd(self) -> None:
-        if not self._etcd:
-            raise ControlPlaneError("the control plane has not been started")
-        self._etcd.kill()
-
-    def compact(self) -> None:
-        """Make etcd forget all versions but the newest, as kube-apiserver has it do every 5 minutes.
-
-        The API server's watch cache still knows some of them, until it is started anew.
-        """
-        newest = self._etcd_request("/v3/kv/range", {"key": _base64(b"\0")})["header"]["revision"]
-        self._etcd_request("/v3/kv/compaction", {"revision": newest, "physical": True})
-
-    def etcd_metrics(self) -> str:
-        """What etcd counts, in Prometheus' text format."""
-        return self._ask_etcd("GET", "/metrics", None).decode()
-
-    def _etcd_request(self, path: str, body: Json) -> Json:
-        return json.loads(self._ask_etcd("POST", path, json.dumps(body)))
-
-    def _ask_etcd(self, method: str, path: str, body: str | None) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self._etcd_port, timeout=_REQUEST_TIMEOUT)
-        try:
-            with self._requests.network():
-                connection.request(method, path, body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            content = answer.read()
-        finally:
-            connection.close()
-        if answer.status != http.HTTPStatus.OK:
-            raise ControlPlaneError(f"etcd: {path}: HTTP {answer.status}: {content.decode(errors='replace')}")
-        return content
 
     def pids(self) -> dict[str, int]:
         """Process ids of what runs, by name: etcd and kube-apiserver."""
-        return {running.name: running.pid for running in (self._etcd, self._apiserver) if running}
+        return {running.name: running.pid for running in (self.etcd.process, self._apiserver) if running}
 
     def _running(self) -> process.Process:
         if not self._apiserver:
@@ -258,7 +189,7 @@ class Servers:
 
     def logs(self, lines: int = 30) -> str:
         """The end of what etcd and kube-apiserver wrote."""
-        running = [started for started in (self._etcd, self._apiserver) if started]
+        running = [started for started in (self.etcd.process, self._apiserver) if started]
         return "\n".join(f"  {started.name}:\n{started.tail(lines)}" for started in running)
 
 
@@ -274,10 +205,6 @@ def _audit_policy(resources: Sequence[str]) -> Json:
         "omitStages": ["RequestReceived", "ResponseStarted"],
         "rules": rules,
     }
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
 
 
 class ControlPlane:

@@ -18,8 +18,8 @@ class Containers:
 
     def __init__(self, tree: nodetree.Tree, memory: int, swap: int, *, limited: bool) -> None:
         self._tree = tree
-        self._memory = memory
-        self._swap = swap
+        self.memory = memory
+        self.swap = swap
         self._limited = limited
         self._by_pid: dict[int, tuple[pods.Pod, pods.Container]] = {}
         self._sleep = shutil.which("sleep") or "/bin/sleep"
@@ -39,8 +39,8 @@ class Containers:
         swap = pods.swap_limit(
             container.memory("requests"),
             container.memory("limits"),
-            self._memory,
-            self._swap,
+            self.memory,
+            self.swap,
             limited=self._limited,
             qos=pod.qos,
             critical=pod.critical,

@@ -49,10 +49,10 @@ class Node:
         self._counter = itertools.count()
         self._stopping = False
         self._reload = False
-        self._memory = options.memory_bytes or registration.meminfo("MemTotal")
-        self._swap = options.swap_bytes if options.swap_bytes is not None else registration.meminfo("SwapTotal")
+        memory = options.memory_bytes or registration.meminfo("MemTotal")
+        swap = options.swap_bytes if options.swap_bytes is not None else registration.meminfo("SwapTotal")
         limited = options.swap_behavior == "LimitedSwap"
-        self._containers = containers.Containers(tree, self._memory, self._swap, limited=limited)
+        self._containers = containers.Containers(tree, memory, swap, limited=limited)
 
     # --- the loop ---
 
@@ -63,7 +63,9 @@ class Node:
         signal.signal(signal.SIGUSR1, self._on_signal)
         self._tree.prepare()
         try:
-            registration.register(self._access, self._options.name, self._options.label, self._memory, self._swap)
+            registration.register(
+                self._access, self._options.name, self._options.label, self._containers.memory, self._containers.swap
+            )
             self._writer.start()
             nodeapi.PodWatch(self._access, self._options.name, self._events).start()
             while not self._stopping:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from testbed.base import process
+from testbed.base import ports, process
 from testbed.controlplane import programs
-from testbed.controlplane.servers import ControlPlane, free_port
+from testbed.controlplane.servers import ControlPlane
 
 FEATURES = "/apis/nfd.k8s-sigs.io/v1alpha1/nodefeatures"
 OWNS = "nfd.node.kubernetes.io/feature-labels"
@@ -25,7 +25,7 @@ def _command(control_plane: ControlPlane, *options: str) -> list[str]:
 def master(control_plane: ControlPlane, node: str) -> process.Process:
     """It labels nodes for as long as the context lasts. NODE, which must be there, is the one it takes for its own."""
     log = control_plane.folder / "nfd-master.log"
-    command = _command(control_plane, f"-port={free_port()}")
+    command = _command(control_plane, f"-port={ports.free()}")
     return process.Process("nfd-master", command, log=log, env=os.environ | {"NODE_NAME": node})
 
 

@@ -136,7 +136,7 @@ async def test_a_continue_token_that_expired(
         if len(answers) == 1:
             maps.delete("a")
             maps.create("d")
-            own.servers.compact()
+            own.servers.etcd.compact()
             own.servers.stop_apiserver()
             await asyncio.to_thread(own.servers.start_apiserver)
         return answers[-1]
@@ -163,7 +163,7 @@ async def test_a_gap_in_which_things_were_deleted(
     maps.create("replaced", "2")
     maps.set("changed", "2")
     maps.create("new")
-    own.servers.compact()
+    own.servers.etcd.compact()
     own.servers.stop_apiserver()
     await asyncio.to_thread(own.servers.start_apiserver)
     await until(lambda: running.errors > 2)

@@ -129,7 +129,7 @@ async def test_versions_too_old(own: ControlPlane, api: client.Client, maps: Con
     maps.create("a")
     maps.set("a", "2")
     own.servers.stop_apiserver()
-    own.servers.compact()
+    own.servers.etcd.compact()
     await asyncio.to_thread(own.servers.start_apiserver)
     for version in (old, untouched):
         with pytest.raises(watch.Expired, match="too old resource version"):
