@@ -26,7 +26,7 @@ from swapwarden.agent.desired import problems, spec, state_cache, state_watch
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, files, priority_events, realtime, systemd_dropins, worker
 from swapwarden.agent.ledger import heartbeat, ledger
-from swapwarden.agent.node import diagnostics, facts, preflight, survey, swap_devices, swap_metrics
+from swapwarden.agent.node import diagnostics, node_info, preflight, swap_devices, swap_metrics
 from swapwarden.agent.reconcile import dropin_sync, reconciler, sysctls
 from swapwarden.agent.report import conditions, status, status_writer, violations
 from swapwarden.api import names, state, times
@@ -226,7 +226,7 @@ class _More(NamedTuple):
 
     tree: _Tree
     """What it was looked at for."""
-    seen: survey.Look
+    seen: node_info.Look
     disks: swap_devices.Disks
 
 
@@ -261,7 +261,7 @@ class Agent:
         self._config = config.load(arguments.kubeconfig)
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._kubelet = preflight.configuration_files(arguments)
-        self._seen = survey.Look()
+        self._seen = node_info.Look()
         self._looked_at: tuple[_Tree, list[state.SwapDevice]] | None = None
         """For which tree of pods, and which swap devices; None: it is time to look again."""
         self._facts_due = asyncio.Event()
@@ -481,7 +481,7 @@ class Agent:
 
     def _read_facts(self, root: str | None) -> state.Facts:
         """The facts, which are the kernel's; `root` is the cgroup above all pods."""
-        return facts.read(self._proc, self._block, self._cgroups, root, (str(self._state_dir.absolute()),))
+        return node_info.read_facts(self._proc, self._block, self._cgroups, root, (str(self._state_dir.absolute()),))
 
     def _tree(self) -> _Tree:
         root = None if self._enforcer is None else self._enforcer.root
@@ -493,7 +493,7 @@ class Agent:
         found = self._read_facts(tree.root)
         if self._looked_at == (tree, found.devices):
             return _Seen(found, None)
-        seen = survey.look(self._proc, self._sys, self._cgroups, tree.root, self._kubelet, ours=written.__contains__)
+        seen = node_info.look(self._proc, self._sys, self._cgroups, tree.root, self._kubelet, ours=written)
         return _Seen(found, _More(tree, seen, swap_devices.find(self._block, found.devices)))
 
     def _take_facts(self, found: _Seen) -> None:
@@ -538,9 +538,9 @@ class Agent:
         self._look_again = time.monotonic() + PASSING_SECONDS if snapshot.passing else math.inf
         if snapshot.root is not None and not self._facts.swap_controller:
             # A file of the kernel's, for which nobody waits.
-            has = facts.has_swap_controller(self._cgroups, snapshot.root)
+            has = node_info.has_swap_controller(self._cgroups, snapshot.root)
             self._facts = msgspec.structs.replace(self._facts, swap_controller=has)
-        told = survey.told(self._facts, self._seen, snapshot.root)
+        told = node_info.reported(self._facts, self._seen, snapshot.root)
         now = times.rfc3339(time.time())
         return status.as_json(status.build(snapshot, told, self._verdicts(snapshot), previous, now))
 

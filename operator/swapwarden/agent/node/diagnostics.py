@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from swapwarden.agent.node import survey
+from swapwarden.agent.node import node_info
 from swapwarden.api import state
 from swapwarden.api.conditions import ConditionType
 
@@ -26,7 +26,7 @@ class Diagnostic(NamedTuple):
     remedy: str
 
 
-def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None, lost: int = 0) -> list[Diagnostic]:
+def conditions(facts: state.Facts, seen: node_info.Look, counted: int | None = None, lost: int = 0) -> list[Diagnostic]:
     """What a node's state tells of, as conditions of these kinds; without swap there is little to tell.
 
     `counted` is the swap in bytes that the kubelet found when it started, where the controller sees that it is another.
@@ -56,7 +56,7 @@ def conditions(facts: state.Facts, seen: survey.Look, counted: int | None = None
     return found
 
 
-def _conditions(facts: state.Facts, seen: survey.Look) -> Iterator[Diagnostic]:
+def _conditions(facts: state.Facts, seen: node_info.Look) -> Iterator[Diagnostic]:
     configuration = seen.configuration
     if configuration is not None and configuration.fail_swap_on:
         yield Diagnostic(
@@ -92,13 +92,13 @@ def _conditions(facts: state.Facts, seen: survey.Look) -> Iterator[Diagnostic]:
         )
 
 
-def secrets_reach_disk(facts: state.Facts, seen: survey.Look) -> bool:
+def secrets_reach_disk(facts: state.Facts, seen: node_info.Look) -> bool:
     """Whether pages of Secret volumes can get to a disk as they are: unknown counts as yes."""
     in_the_clear = not all(device.encrypted for device in facts.devices)
     return not facts.tmpfs_noswap and in_the_clear and seen.kubelet_swaps is not False
 
 
-def _unlimited(containers: survey.Containers) -> bool:
+def _unlimited(containers: node_info.Containers) -> bool:
     return containers.without > 0 and not containers.limited
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroup_files, cgroupfs, files
 from swapwarden.agent.inventory import layout
-from swapwarden.agent.node import diagnostics, facts, kubelet_config, survey
+from swapwarden.agent.node import diagnostics, kubelet_config, node_info
 from swapwarden.api import names, state
 
 COMPATIBLE: Final = 0
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     evidence: str
 
 
-class Shortfall(NamedTuple):
+class Gap(NamedTuple):
     """What is not as it should be."""
 
     name: str
@@ -51,7 +51,7 @@ class Node(NamedTuple):
     problem: str
     """Why there is none."""
     compatible: bool | None
-    seen: survey.Look
+    seen: node_info.Look
     systemd: str | None
     sysctls: dict[str, int | None]
     system_swaps: bool | None
@@ -92,21 +92,21 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
     )
     kubelet = configuration_files(arguments)
     if not any(kubelet):
-        kubelet = survey.configuration_files(host)
+        kubelet = node_info.configuration_files(host)
     root, problem = _tree(cgroups, arguments.cgroup_anchor.strip("/"))
-    found = facts.read(proc, sys_root / "block", cgroups, root, (str(host.absolute()),))
+    found = node_info.read_facts(proc, sys_root / "block", cgroups, root, (str(host.absolute()),))
     return Node(
         facts=found,
         root=root,
         problem=problem,
         compatible=_compatible(found, cgroups, root),
-        seen=survey.look(proc, sys_root, cgroups, root, kubelet),
-        systemd=survey.systemd(host),
-        sysctls={name: survey.sysctl(proc, name) for name in _SYSCTLS},
-        system_swaps=survey.may_swap(cgroups, _SYSTEM),
+        seen=node_info.look(proc, sys_root, cgroups, root, kubelet),
+        systemd=node_info.systemd(host),
+        sysctls={name: node_info.sysctl(proc, name) for name in _SYSCTLS},
+        system_swaps=node_info.may_swap(cgroups, _SYSTEM),
         io_latency=files.text(pathlib.Path(arguments.cgroup_root) / _SYSTEM / "io.latency"),
         system_io=None if cgroups.inode(_SYSTEM) is None else cgroupfs.IO in cgroups.controllers(_SYSTEM),
-        io_weight=survey.io_weight(pathlib.Path(arguments.cgroup_root) / _SYSTEM),
+        io_weight=node_info.io_weight(pathlib.Path(arguments.cgroup_root) / _SYSTEM),
     )
 
 
@@ -142,7 +142,7 @@ def report(node: Node) -> str:
     rows = [(_plain(row.name), _plain(row.value), _plain(row.evidence)) for row in rows_of(node)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    found = list(shortfalls(node))
+    found = list(gaps(node))
     lines += ["", "What falls short:" if found else "Nothing falls short."]
     for number, each in enumerate(found, 1):
         lines += [f"{number}. {_plain(each.name)}: {_plain(each.message)}.", f"   Remedy: {_plain(each.remedy)}."]
@@ -226,7 +226,7 @@ def _memory_rows(node: Node) -> Iterator[Row]:
     yield Row("memory pressure (PSI)", _yes(node.seen.pressure is True), "/proc/pressure/memory")
 
 
-def _kubelet_rows(seen: survey.Look) -> Iterator[Row]:
+def _kubelet_rows(seen: node_info.Look) -> Iterator[Row]:
     yield Row("kubelet may swap", _yes(seen.kubelet_swaps), "memory.swap.max of its unit")
     tally = seen.containers
     told = tally.without or tally.limited
@@ -235,7 +235,7 @@ def _kubelet_rows(seen: survey.Look) -> Iterator[Row]:
     found = seen.configuration
     if found is None:
         yield Row("kubelet: configuration", _UNKNOWN, seen.unreadable or "not found")
-        yield Row("kubelet: swapBehavior", survey.behavior(tally) or _UNKNOWN, "inferred from the containers")
+        yield Row("kubelet: swapBehavior", node_info.behavior(tally) or _UNKNOWN, "inferred from the containers")
         return
     gate = "by its version" if found.memory_qos is None else _yes(found.memory_qos)
     for name, value in (
@@ -254,127 +254,127 @@ def _kubelet_rows(seen: survey.Look) -> Iterator[Row]:
 # What falls short
 
 
-def shortfalls(node: Node) -> Iterator[Shortfall]:
+def gaps(node: Node) -> Iterator[Gap]:
     """The worst first: what makes limits impossible, what Kubernetes and the kernel get wrong, then good practice."""
     yield from _incompatible(node)
     found = node.facts
     if found.memory_bytes and not found.swap_bytes:
-        yield Shortfall(
+        yield Gap(
             "no swap",
             "swap is off, so pods have none",
             "set the kubelet's failSwapOn: false, make a swap device (mkswap, swapon, /etc/fstab), restart the kubelet",
         )
     for each in diagnostics.conditions(found, node.seen):
-        yield Shortfall(each.kind, each.message, each.remedy)
-    yield from _kubelet_shortfalls(node.seen)
+        yield Gap(each.kind, each.message, each.remedy)
+    yield from _kubelet_gaps(node.seen)
     if found.devices:
         yield from _practices(node)
 
 
-def _incompatible(node: Node) -> Iterator[Shortfall]:
+def _incompatible(node: Node) -> Iterator[Gap]:
     if node.facts.cgroup_version != 2:
-        yield Shortfall(
+        yield Gap(
             "no cgroup v2",
             "there is no cgroup v2 file system here",
             "boot with systemd.unified_cgroup_hierarchy=1, or an image that does; in a container, mount the host's"
             " /sys/fs/cgroup and name it with --cgroup-root",
         )
     elif node.seen.controllers is not None and "memory" not in node.seen.controllers.split():
-        yield Shortfall(
+        yield Gap(
             "no memory controller",
             "the kernel has it turned off",
             "boot with cgroup_enable=memory, and without cgroup_disable=memory",
         )
     elif node.compatible is False:
-        yield Shortfall(
+        yield Gap(
             "no swap controller",
             "pods' cgroups have no memory.swap.max",
             "boot without swapaccount=0, a kernel with CONFIG_SWAP and CONFIG_MEMCG",
         )
     if node.root is None:
-        yield Shortfall("no tree of pods", node.problem, "look again when the kubelet runs")
+        yield Gap("no tree of pods", node.problem, "look again when the kubelet runs")
 
 
-def _kubelet_shortfalls(seen: survey.Look) -> Iterator[Shortfall]:
+def _kubelet_gaps(seen: node_info.Look) -> Iterator[Gap]:
     if seen.configuration is None:
-        yield Shortfall(
+        yield Gap(
             "kubelet's configuration",
             seen.unreadable or "not found where distributions keep it",
             "give --kubelet-config and --kubelet-config-dir the kubelet's own --config and --config-dir; in a"
             " container, --host-root is where the host's root directory is mounted",
         )
     elif seen.configuration.swap_behavior != "LimitedSwap":
-        yield Shortfall(
+        yield Gap(
             "swapBehavior",
             "the kubelet gives pods no swap",
             "set memorySwap.swapBehavior: LimitedSwap, or have a profile give swap",
         )
 
 
-def _practices(node: Node) -> Iterator[Shortfall]:
+def _practices(node: Node) -> Iterator[Gap]:
     devices = node.facts.devices
     for device in devices:
         if device.backing in {names.Backing.HDD, names.Backing.NETWORK, names.Backing.LOOP}:
-            yield Shortfall(
+            yield Gap(
                 f"swap on {device.name}",
                 f"its pages come back slowly ({device.backing})",
                 "put swap on an SSD, NVMe or zram, best on a disk of its own",
             )
     shared = [device.name for device in devices if device.dedicated is False]
     if shared:
-        yield Shortfall(
+        yield Gap(
             "disk of swap",
             f"it holds the node's file systems, too, which wait while pods swap ({', '.join(shared)[:_WIDTH]})",
             "put swap on a disk of its own",
         )
     clear = [device.name for device in devices if not device.encrypted]
     if clear:
-        yield Shortfall(
+        yield Gap(
             "swap not encrypted",
             f"pods' memory gets to a disk in the clear, or that cannot be told ({', '.join(clear)[:_WIDTH]})",
             "put dm-crypt under the swap device (crypttab with the option swap and a random key)",
         )
     if node.seen.kubelet_swaps:
-        yield Shortfall(
+        yield Gap(
             "kubelet may swap",
             "a kubelet that waits for its own pages makes the node NotReady",
             "MemorySwapMax=0 in a drop-in of the kubelet's unit",
         )
     if node.seen.runtime_swaps:
-        yield Shortfall(
+        yield Gap(
             "container runtime may swap",
             "a runtime that waits for its own pages is late to start and to end containers, and to answer the kubelet",
             "MemorySwapMax=0 in a drop-in of the unit of the container runtime",
         )
     if node.system_swaps:
-        yield Shortfall(
+        yield Gap(
             _SYSTEM,
             "system services may swap, and are slow when the node is short of memory",
             f"MemorySwapMax=0 in a drop-in of {_SYSTEM}",
         )
-    yield from _io_shortfalls(node)
+    yield from _io_gaps(node)
     if not node.seen.pressure:
-        yield Shortfall(
+        yield Gap(
             "memory pressure (PSI)", "the kernel does not tell of it", "boot with psi=1, a kernel with CONFIG_PSI"
         )
 
 
-def _io_shortfalls(node: Node) -> Iterator[Shortfall]:
+def _io_gaps(node: Node) -> Iterator[Gap]:
     harm = "system services wait for a disk that pods' swapping keeps busy"
     if node.io_latency == "":
-        yield Shortfall(
+        yield Gap(
             "io.latency",
             harm,
             f"system.ioLatencyTarget in the profile, or IODeviceLatencyTargetSec= in a drop-in of {_SYSTEM}",
         )
     elif node.io_latency is None and node.system_io:
-        yield Shortfall(
+        yield Gap(
             "io.latency",
             f"{harm}, and the node's kernel has no io.latency",
             f"a kernel with {cgroup_files.LATENCY.option}; or system.ioWeight in the profile, where there is io.weight",
         )
     elif node.io_latency is None and node.system_io is False:
-        yield Shortfall(
+        yield Gap(
             "io.latency",
             f"{harm}, and {_SYSTEM} has no io controller",
             f"`systemctl set-property {_SYSTEM} IOAccounting=yes`, and then system.ioLatencyTarget in the profile",

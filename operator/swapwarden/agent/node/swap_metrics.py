@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroupfs, files, values
 from swapwarden.agent.inventory import exposure, records
-from swapwarden.agent.node import facts
+from swapwarden.agent.node import node_info
 from swapwarden.telemetry import metrics
 
 TOTAL = metrics.reading(
@@ -239,7 +239,7 @@ class Usage:
 
     def _node(self, found: _Found) -> int | None:
         """Gives the node's swap in bytes."""
-        sizes = facts.meminfo(files.text(self._proc / "meminfo") or "")
+        sizes = node_info.meminfo(files.text(self._proc / "meminfo") or "")
         total, free = sizes.get("SwapTotal"), sizes.get("SwapFree")
         found.put(TOTAL, total)
         if total is not None and free is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from swapwarden.agent.host import cgroupfs, values
-from swapwarden.agent.node import facts
+from swapwarden.agent.node import node_info
 from swapwarden.agent.reconcile import swap_drain
 
 MOST: Final = 200
@@ -71,7 +71,7 @@ class Headroom:
         others = {
             other: size for other, size in others.items() if not any(map(others.__contains__, cgroupfs.above(other)))
         }
-        yield swap_drain.Usage(0, back + sum(others.values()), facts.available(self._proc))
+        yield swap_drain.Usage(0, back + sum(others.values()), node_info.available(self._proc))
         for above in cgroupfs.above(path):
             yield from self._usage(above, back + sum(size for other, size in others.items() if _is_in(other, above)))
         paths, looked = [path], 0

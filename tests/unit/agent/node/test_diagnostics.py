@@ -4,7 +4,7 @@ import pathlib
 from typing import Any
 
 import msgspec
-from swapwarden.agent.node import diagnostics, kubelet_config, survey
+from swapwarden.agent.node import diagnostics, kubelet_config, node_info
 from swapwarden.api import state
 from swapwarden.api.conditions import DIAGNOSTICS
 
@@ -21,7 +21,7 @@ FACTS = state.Facts(
 GOOD = kubelet_config.Configuration(
     "config.yaml", fail_swap_on=False, swap_behavior="LimitedSwap", eviction_memory="50Mi"
 )
-SEEN = survey.Look(GOOD, watermark_low=64 << 20, containers=survey.Containers(limited=3))
+SEEN = node_info.Look(GOOD, watermark_low=64 << 20, containers=node_info.Containers(limited=3))
 
 
 def kinds(facts: state.Facts = FACTS, **changes: Any) -> list[str]:
@@ -41,11 +41,11 @@ def test_without_swap_there_is_nothing_to_say() -> None:
 
 
 def test_a_kubelet_that_sets_no_limits() -> None:
-    assert kinds(containers=survey.Containers(without=2)) == ["KubeletSetsNoLimits"]
-    assert kinds(containers=survey.Containers(without=2, limited=1)) == []
-    assert kinds(containers=survey.Containers()) == []
-    assert kinds(containers=survey.Containers(without=2), configuration=GOOD._replace(swap_behavior="NoSwap")) == []
-    assert kinds(containers=survey.Containers(without=2), configuration=None) == []
+    assert kinds(containers=node_info.Containers(without=2)) == ["KubeletSetsNoLimits"]
+    assert kinds(containers=node_info.Containers(without=2, limited=1)) == []
+    assert kinds(containers=node_info.Containers()) == []
+    assert kinds(containers=node_info.Containers(without=2), configuration=GOOD._replace(swap_behavior="NoSwap")) == []
+    assert kinds(containers=node_info.Containers(without=2), configuration=None) == []
 
 
 def test_eviction_before_swap() -> None:
@@ -83,7 +83,8 @@ def test_lost_events_are_told_of_also_without_swap() -> None:
 
 def test_all_of_them_together_are_short() -> None:
     worst = SEEN._replace(
-        configuration=GOOD._replace(fail_swap_on=True, eviction_memory="100Gi"), containers=survey.Containers(without=1)
+        configuration=GOOD._replace(fail_swap_on=True, eviction_memory="100Gi"),
+        containers=node_info.Containers(without=1),
     )
     found = diagnostics.conditions(msgspec.structs.replace(FACTS, tmpfs_noswap=False), worst, 0, 1)
     assert {each.kind for each in found} == set(DIAGNOSTICS)

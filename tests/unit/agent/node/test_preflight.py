@@ -75,7 +75,7 @@ def test_all_facts(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith("Compatible: Swapwarden can hold pods' swap limits on this node.\n")
 
 
-def shortfalls(node: HostTree, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
+def gaps(node: HostTree, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
     run(node, *more)
     lines = capsys.readouterr().out.splitlines()
     found = [line.split(". ", 1)[1].partition(": ")[0] for line in lines if line[:1].isdigit()]
@@ -85,7 +85,7 @@ def shortfalls(node: HostTree, capsys: pytest.CaptureFixture[str], *more: str) -
 
 def test_what_falls_short(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
     node.burstable(1, "max")
-    assert shortfalls(node, capsys) == [
+    assert gaps(node, capsys) == [
         "KubeletSetsNoLimits",
         "SecretsOnDisk",
         "swap not encrypted",
@@ -108,13 +108,13 @@ def test_a_remedy_where_io_latency_is_missing(
 ) -> None:
     (node.system / "io.latency").unlink()
     (node.system / "cgroup.controllers").write_text(f"{controllers}\n")
-    assert "io.latency" in shortfalls(node, capsys)
+    assert "io.latency" in gaps(node, capsys)
     run(node)
     _, said = capsys.readouterr().out.split("io.latency: ")
     assert message in said
     assert remedy in said
     shutil.rmtree(node.system)
-    assert "io.latency" not in shortfalls(node, capsys)
+    assert "io.latency" not in gaps(node, capsys)
 
 
 def test_nothing_falls_short(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +122,7 @@ def test_nothing_falls_short(node: HostTree, capsys: pytest.CaptureFixture[str])
     (node.system / "io.latency").write_text("254:0 target=25000\n")
     (node.proc / "swaps").write_text("Filename Type Size Used Priority\n/dev/zram0 partition 1048576 0 100\n")
     (node.sys / "block/zram0").mkdir()
-    assert shortfalls(node, capsys) == []
+    assert gaps(node, capsys) == []
     assert run(node) == preflight.COMPATIBLE
     assert "Nothing falls short." in capsys.readouterr().out
 
@@ -133,7 +133,7 @@ def test_a_bad_node(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
     node.file(node.sys / "block/sda/sda2/partition", "2\n")
     (node.proc / "pressure/memory").unlink()
     node.file(node.host / "etc/kubelet.yaml", "kind: KubeletConfiguration\n")
-    found = shortfalls(node, capsys, f"--kubelet-config={node.host}/etc/kubelet.yaml")
+    found = gaps(node, capsys, f"--kubelet-config={node.host}/etc/kubelet.yaml")
     assert found[:4] == ["KubeletWillNotStart", "EvictionBeforeSwap", "SecretsOnDisk", "swapBehavior"]
     assert {"swap on /dev/sda2", "memory pressure (PSI)"} < set(found)
 
@@ -145,7 +145,7 @@ def test_swap_on_the_disk_of_the_file_systems(node: HostTree, capsys: pytest.Cap
     (node.sys / "dev/block/254:1").symlink_to("../../devices/virtio0/block/vda/vda1")
     (node.proc / "swaps").write_text("Filename Type Size Used Priority\n/dev/vda2 partition 1048576 0 -2\n")
     node.file(node.proc / "self/mountinfo", "1 0 254:1 / / rw - ext4 /dev/vda1 rw\n")
-    assert "disk of swap" in shortfalls(node, capsys)
+    assert "disk of swap" in gaps(node, capsys)
     run(node)
     assert "disk shared with file systems" in table(capsys.readouterr().out)["swap on /dev/vda2"]
 
@@ -153,7 +153,7 @@ def test_swap_on_the_disk_of_the_file_systems(node: HostTree, capsys: pytest.Cap
 def test_without_swap(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
     (node.proc / "swaps").write_text("Filename Type Size Used Priority\n")
     (node.proc / "meminfo").write_text("MemTotal: 4194304 kB\nSwapTotal: 0 kB\n")
-    assert shortfalls(node, capsys) == ["no swap"]
+    assert gaps(node, capsys) == ["no swap"]
 
 
 def test_without_a_configuration_the_behavior_is_inferred(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +179,7 @@ def test_exit_status(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None
     (node.system / "memory.swap.max").unlink()
     assert run(node) == preflight.UNKNOWN
     (node.root / "cgroup.controllers").write_text("cpu io\n")
-    assert "no memory controller" in shortfalls(node, capsys)
+    assert "no memory controller" in gaps(node, capsys)
     (node.root / "cgroup.controllers").unlink()
     assert run(node) == preflight.UNKNOWN  # no cgroup file system
     (node.root / "memory").mkdir()

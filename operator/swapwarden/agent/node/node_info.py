@@ -1,19 +1,24 @@
-"""What the node shows besides the facts that the state has: a look at it, for findings and for `--check`."""
+"""What the node has and how it is configured: the facts in a node's state, and what diagnostics and preflight need.
+
+Read from /proc, /sys, the cgroup file system and the kubelet's files. What cannot be read counts as absent.
+"""
 
 from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from swapwarden.agent.host import cgroupfs, files, values
+from swapwarden.agent.host import block_devices, cgroupfs, files, mounts, values
 from swapwarden.agent.inventory import layout
 from swapwarden.agent.node import kubelet_config
-from swapwarden.api import state
+from swapwarden.api import names, state
 
+TMPFS_NOSWAP_KERNEL: Final = (6, 4)
+"""From this version on the kubelet assumes tmpfs noswap (pkg/kubelet/util/swap/swap_util.go)."""
 KUBELET_UNITS: Final = (
     "system.slice/kubelet.service",
     "system.slice/k3s.service",
@@ -24,7 +29,7 @@ KUBELET_UNITS: Final = (
     "podruntime.slice/kubelet.service",
     "kubelet.slice/kubelet.service",
 )
-"""Where distributions run the kubelet."""
+"""Units in which distributions run the kubelet."""
 RUNTIME_UNITS: Final = (
     "system.slice/containerd.service",
     "system.slice/crio.service",
@@ -36,7 +41,7 @@ RUNTIME_UNITS: Final = (
     "system.slice/rke2-server.service",
     "system.slice/rke2-agent.service",
 )
-"""Where they run the container runtime: k3s and RKE2 in the unit of the kubelet."""
+"""Units in which they run the container runtime; k3s and RKE2 run it in the kubelet's."""
 KUBELET_FILES: Final = (
     "var/lib/kubelet/config.yaml",
     "etc/kubernetes/kubelet/config.json",
@@ -45,47 +50,52 @@ KUBELET_FILES: Final = (
     "etc/kubernetes/kubelet.conf",
     "etc/kubernetes/kubelet.yaml",
 )
-"""Where kubeadm and kind, Amazon's images, Google's and OpenShift keep the kubelet's configuration."""
+"""The kubelet's configuration: kubeadm and kind, Amazon's images, Google's, OpenShift."""
 KUBELET_DROP_INS: Final = (
     "var/lib/rancher/k3s/agent/etc/kubelet.conf.d",
     "var/lib/rancher/rke2/agent/etc/kubelet.conf.d",
 )
 _PODS: Final = 32
-"""Pods whose containers are looked at; what a kubelet does, it does with all of them."""
+"""Most pods whose containers are read: a kubelet treats all pods alike."""
 _RUNTIMES: Final = {"cri-containerd-": "containerd", "crio-": "CRI-O", "docker-": "cri-dockerd"}
 _LOW: Final = re.compile(r"\s+low\s+([0-9]{1,12})\s*", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+_SIZE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+"""In KiB: as many digits as bytes have that fit into the status."""
+_PRIORITY: Final = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 
 
 class Containers(NamedTuple):
-    """Of Burstable pods: those whose containers all have no limit, and those where one has."""
+    """Numbers of Burstable pods, by the swap limits of their containers."""
 
     without: int = 0
+    """No container has a limit."""
     limited: int = 0
+    """At least one has."""
     swapping: int = 0
-    """Of the limited, those with a limit above 0."""
+    """At least one has a limit above 0."""
 
 
 class Look(NamedTuple):
-    """What was seen. None, or 0 for sizes: not to be told."""
+    """What else was read. None, or 0 for sizes: unknown."""
 
     configuration: kubelet_config.Configuration | None = None
     unreadable: str = ""
-    """Why there is no configuration although there are files for it; empty elsewhere."""
+    """Why the files have no valid configuration, or empty."""
     watermark_low: int = 0
-    """Free memory in bytes below which the kernel begins to reclaim and to swap: the sum over all zones."""
+    """Free memory in bytes below which the kernel starts to reclaim and to swap: the sum over all zones."""
     kubelet_swaps: bool | None = None
-    """Whether the kubelet's own unit may swap."""
+    """Whether the kubelet's unit may swap."""
     runtime_swaps: bool | None = None
-    """Whether the container runtime's may."""
+    """Whether the container runtime's unit may swap."""
     containers: Containers = Containers()
     controllers: str | None = None
     """Of cgroup v2, as the kernel lists them."""
     zswap: state.Zswap | None = None
     pressure: bool | None = None
-    """Whether the kernel tells of memory pressure."""
+    """Whether the kernel reports memory pressure."""
     runtime: str = ""
-    """The container runtime; empty where that is not to be told."""
+    """The container runtime, or empty."""
 
 
 def look(
@@ -95,9 +105,9 @@ def look(
     root: str | None,
     kubelet: kubelet_config.Files = kubelet_config.Files(),  # noqa: B008 a tuple of nothing
     *,
-    ours: Callable[[str], bool] = lambda _: False,
+    ours: Collection[str] = (),
 ) -> Look:
-    """Look at the node; `root` is the cgroup above all pods. `ours` tells cgroups whose limit the agent has written."""
+    """Read what the facts leave out. `root` is the cgroup above all pods; `ours` are cgroups that the agent limited."""
     found, unreadable = None, ""
     if any(kubelet):
         try:
@@ -118,8 +128,8 @@ def look(
     )
 
 
-def told(found: state.Facts, seen: Look, root: str | None) -> state.Facts:
-    """The facts as a node's state has them: with what of `seen` is worth telling."""
+def reported(found: state.Facts, seen: Look, root: str | None) -> state.Facts:
+    """Return the facts as a node's state has them: with the part of `seen` that is reported."""
     return msgspec.structs.replace(
         found,
         controllers=[name[:32] for name in (seen.controllers or "").split()[:16]],
@@ -131,7 +141,7 @@ def told(found: state.Facts, seen: Look, root: str | None) -> state.Facts:
 
 
 def kubelet_facts(seen: Look, root: str | None) -> state.Kubelet | None:
-    """What a node's state says of the kubelet: what it was told, else what the cgroups show; None: nothing is known."""
+    """Return the kubelet's configuration, else what the cgroups show of it, or None."""
     found = seen.configuration
     if found is not None:
         return state.Kubelet(
@@ -155,21 +165,21 @@ def kubelet_facts(seen: Look, root: str | None) -> state.Kubelet | None:
 
 
 def behavior(tally: Containers) -> str:
-    """What the kubelet's swapBehavior must be, by what limits containers have; empty where that is not to be told.
+    """Infer the kubelet's swapBehavior from container limits; empty if they do not show it.
 
-    Zeros tell nothing: under LimitedSwap, too, critical pods and containers without a request get no swap.
+    Zeros show nothing: under LimitedSwap critical pods and containers without a request also get no swap.
     """
     return "LimitedSwap" if tally.swapping else ""
 
 
 def watermark_low(proc: pathlib.Path, page: int) -> int:
-    """The sum of all zones' low watermarks in bytes (/proc/zoneinfo); 0 where they cannot be read."""
+    """Return the sum of all zones' low watermarks in bytes (/proc/zoneinfo), or 0."""
     matches = (_LOW.fullmatch(line.rstrip("\n")) for line in files.lines(proc / "zoneinfo"))
     return sum(int(match[1]) for match in matches if match) * page
 
 
 def may_swap(cgroups: cgroupfs.Cgroups, path: str) -> bool | None:
-    """Whether neither the cgroup nor one above it has a limit of 0; None where there is no such cgroup, or no limit."""
+    """Return whether no limit of the cgroup and those above it is 0; None if it does not exist, or none has a limit."""
     if cgroups.inode(path) is None:
         return None
     found = [value for each in _upwards(path) if (value := _limit(cgroups, each)) is not None]
@@ -177,7 +187,7 @@ def may_swap(cgroups: cgroupfs.Cgroups, path: str) -> bool | None:
 
 
 def _may_one_swap(cgroups: cgroupfs.Cgroups, units: Iterable[str]) -> bool | None:
-    """Whether the first of these that there is may swap; None where there is none."""
+    """Return whether the first of these that exists may swap; None if none exists."""
     return next((swaps for unit in units if (swaps := may_swap(cgroups, unit)) is not None), None)
 
 
@@ -193,10 +203,10 @@ def _limit(cgroups: cgroupfs.Cgroups, path: str) -> int | None:
         return None
 
 
-def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Callable[[str], bool]) -> Containers:
-    """What limits containers of Burstable pods have that the agent has not written.
+def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Collection[str]) -> Containers:
+    """Count Burstable pods by the limits of containers that the agent did not write.
 
-    A pod counts that has at least two: one is the sandbox, which no kubelet gives a limit.
+    Only pods with at least two containers count: one is the sandbox, to which no kubelet gives a limit.
     """
     without = limited = swapping = 0
     burstable = (pod for pod in layout.pods(cgroups.dirs, root) if "burstable" in pod.path)
@@ -212,17 +222,17 @@ def containers(cgroups: cgroupfs.Cgroups, root: str, ours: Callable[[str], bool]
     return Containers(without, limited, swapping)
 
 
-def _effective(cgroups: cgroupfs.Cgroups, path: str, ours: Callable[[str], bool]) -> int | None:
-    """The limit of a container, in whose cgroup crun makes another; None where it is not to be told, or of ours."""
+def _effective(cgroups: cgroupfs.Cgroups, path: str, ours: Collection[str]) -> int | None:
+    """Return a container's limit, with that of crun's cgroup inside; None if it is unknown or the agent's own."""
     inner = cgroupfs.join(path, layout.INNER)
-    if ours(path) or ours(inner):
+    if path in ours or inner in ours:
         return None
     known = [value for each in (path, inner) if (value := _limit(cgroups, each)) is not None]
     return min(known, default=None)
 
 
 def runtime(cgroups: cgroupfs.Cgroups, root: str | None) -> str:
-    """The container runtime, by what it calls containers' cgroups under systemd; empty where that is not to be told."""
+    """Return the container runtime by the names of containers' cgroups under systemd, or an empty string."""
     for pod in layout.pods(cgroups.dirs, root) if root is not None else ():
         for name in cgroups.dirs(pod.path):
             for prefix, runtime_name in _RUNTIMES.items():
@@ -232,18 +242,18 @@ def runtime(cgroups: cgroupfs.Cgroups, root: str | None) -> str:
 
 
 def controllers(cgroup_root: pathlib.Path) -> str | None:
-    """The controllers of cgroup v2, as the kernel lists them; None where it is not mounted."""
+    """Return the controllers of cgroup v2 as the kernel lists them; None if it is not mounted."""
     return files.text(cgroup_root / "cgroup.controllers")
 
 
 def io_weight(cgroup: pathlib.Path) -> str | None:
-    """A cgroup's share of disks (io.cost, or the scheduler bfq); None where the kernel has neither."""
+    """Return a cgroup's share of disks (io.cost, or the scheduler bfq); None if the kernel has neither."""
     found = (files.text(cgroup / name) for name in ("io.weight", "io.bfq.weight"))
     return next((each for each in found if each is not None), None)
 
 
 def zswap(sys: pathlib.Path) -> state.Zswap | None:
-    """How zswap is set; None where the kernel has none."""
+    """Return how zswap is configured; None if the kernel has none."""
     folder = sys / "module/zswap/parameters"
     enabled = files.text(folder / "enabled")
     if enabled is None:
@@ -254,19 +264,19 @@ def zswap(sys: pathlib.Path) -> state.Zswap | None:
 
 
 def pressure(proc: pathlib.Path) -> bool | None:
-    """Whether the kernel tells of memory pressure (PSI); None where there is no such file: no PSI, or turned off."""
+    """Return whether the kernel reports memory pressure (PSI); None without such a file: no PSI, or turned off."""
     found = files.text(proc / "pressure/memory")
     return None if found is None else found.startswith("some ")
 
 
 def sysctl(proc: pathlib.Path, name: str) -> int | None:
-    """A number of /proc/sys, by its path there."""
+    """Return a number of /proc/sys by its path there."""
     found = files.text(proc / "sys" / name) or ""
     return int(found) if _NUMBER.fullmatch(found) else None
 
 
 def systemd(host: pathlib.Path) -> str | None:
-    """Version of the systemd that runs the host, empty where that is not to be told; None where none does."""
+    """Return the version of the systemd that runs the host, empty if it is unknown; None if none does."""
     if not (host / "run/systemd/system").is_dir():
         return None
     for folder in ("usr/lib/systemd", "lib/systemd", "usr/lib64/systemd", *_multiarch(host)):
@@ -280,12 +290,93 @@ def _multiarch(host: pathlib.Path) -> list[str]:
 
 
 def configuration_files(host: pathlib.Path) -> kubelet_config.Files:
-    """Where the host keeps the kubelet's configuration, as far as there is any."""
+    """Find the kubelet's configuration on the host."""
     file = next((host / path for path in KUBELET_FILES if _is_configuration(host / path)), None)
     drop_ins = next((host / path for path in KUBELET_DROP_INS if (host / path).is_dir()), None)
     return kubelet_config.Files(file, drop_ins)
 
 
 def _is_configuration(file: pathlib.Path) -> bool:
-    """Whether a file is one at all: some distributions keep other things of the kubelet's under these names."""
+    """Return whether a file is one: some distributions keep other files of the kubelet under these names."""
     return kubelet_config.KIND in (files.text(file) or "")
+
+
+def meminfo(text: str) -> dict[str, int]:
+    """Return the sizes in /proc/meminfo, in bytes."""
+    sizes = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if len(words) == 2 and _SIZE.fullmatch(words[0]) and words[1] == "kB":
+            sizes[name] = int(words[0]) * 1024
+    return sizes
+
+
+def devices(text: str, block: pathlib.Path, node_disks: frozenset[str] | None = None) -> list[state.SwapDevice]:
+    """Parse /proc/swaps, which escapes spaces and the like in paths; invalid lines are skipped.
+
+    `block` is /sys/block; `node_disks` are the disks with the node's file systems, or None. A container cannot see the
+    disk of a swap file: it counts as a file, not encrypted, on an unknown disk.
+    """
+    found = []
+    for line in text.splitlines()[1:]:
+        words = line.split()
+        if len(words) < 5 or not _SIZE.fullmatch(words[2]):
+            continue
+        name, is_file = mounts.unescaped(words[0]), words[1] == "file"
+        priority = int(words[4]) if _PRIORITY.fullmatch(words[4]) else 0
+        under = (
+            block_devices.Device(names.Backing.FILE, encrypted=False) if is_file else block_devices.look(block, name)
+        )
+        disks = None if is_file else block_devices.disks(block, name)
+        dedicated = None if disks is None or node_disks is None else disks.isdisjoint(node_disks)
+        size = int(words[2]) * 1024
+        found.append(
+            state.SwapDevice(name[:256], words[1][:32], size, priority, under.backing, under.encrypted, dedicated)
+        )
+    return found[: state.MAX_DEVICES]
+
+
+def noswap(release: str) -> bool:
+    """Return whether a kernel of this release can keep tmpfs out of swap."""
+    match = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", release)
+    return match is not None and (int(match[1]), int(match[2])) >= TMPFS_NOSWAP_KERNEL
+
+
+def available(proc: pathlib.Path) -> int:
+    """Return the bytes that the node can allocate without swapping (MemAvailable), or 0."""
+    return meminfo(files.text(proc / "meminfo") or "").get("MemAvailable", 0)
+
+
+def has_swap_controller(cgroups: cgroupfs.Cgroups, root: str) -> bool:
+    """Return whether pods can have swap limits; `root` is the cgroup above all pods."""
+    return cgroups.has("", cgroupfs.CONTROLLERS) and cgroups.has(root, cgroupfs.SWAP_MAX)
+
+
+def read_facts(
+    proc: pathlib.Path,
+    block: pathlib.Path,
+    cgroups: cgroupfs.Cgroups,
+    pods_root: str | None,
+    folders: Sequence[str] = (),
+) -> state.Facts:
+    """Read the facts; `block` is /sys/block.
+
+    `folders` are on file systems of the node, to find the disks that swap may share with them. Only the cgroup above
+    all pods shows whether there is a swap controller: without `pods_root` there is none.
+    """
+    sizes = meminfo(files.text(proc / "meminfo") or "")
+    release = files.text(proc / "sys/kernel/osrelease") or ""
+    mounted = mounts.read(proc)
+    seen = mounts.noswap(mounted)
+    unified = cgroups.has("", cgroupfs.CONTROLLERS)
+    return state.Facts(
+        cgroup_version=2 if unified else 1 if cgroups.has("", "memory") else 0,
+        swap_controller=pods_root is not None and has_swap_controller(cgroups, pods_root),
+        swap_bytes=sizes.get("SwapTotal", 0),
+        memory_bytes=sizes.get("MemTotal", 0),
+        page_size=cgroups.page,
+        kernel=release[:128],
+        tmpfs_noswap=noswap(release) if seen is None else seen,
+        devices=devices(files.text(proc / "swaps") or "", block, mounts.node_disks(mounted, block, folders)),
+    )
