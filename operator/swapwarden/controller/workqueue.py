@@ -77,6 +77,42 @@ class _Turns:
         return next(iter(found))
 
 
+class _Due:
+    """Names that are due: whose turn it is, and which has been due longest."""
+
+    def __init__(self) -> None:
+        self.urgent, self.others = _Turns(), _Turns()
+        # The longest due comes first.
+        self._names: collections.OrderedDict[str, None] = collections.OrderedDict()
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def add(self, name: str, wish: _Wish) -> None:
+        """Have a name where its owners have their turns; once more where its wish grew."""
+        self._names.setdefault(name)
+        self.urgent.add(name, wish.urgent)
+        self.others.add(name, wish.others)
+
+    def next(self) -> str:
+        """Return the name whose turn it is; there is one."""
+        self._turn = (self._turn + 1) % (2 * OF_ALL)
+        if self._turn == 0:
+            return next(iter(self._names))
+        if self._turn == OF_ALL:
+            return (self.others or self.urgent).next()
+        return (self.urgent or self.others).next()
+
+    def remove(self, name: str, wish: _Wish) -> None:
+        del self._names[name]
+        self.urgent.remove(name, wish.urgent)
+        self.others.remove(name, wish.others)
+
+
 class WorkQueue:
     """Names with the time at which they are due. Of those that are, urgent ones come first, then the others.
 
@@ -102,10 +138,7 @@ class WorkQueue:
         self._waiting: dict[str, _Wish] = {}
         # What is yet to be due, by time; entries that are not as in _waiting are outdated.
         self._later: list[tuple[float, str]] = []
-        # What is due: by owner, and the longest due first.
-        self._urgent, self._others = _Turns(), _Turns()
-        self._due: collections.OrderedDict[str, None] = collections.OrderedDict()
-        self._turn = 0
+        self._due = _Due()
         self._busy: dict[str, _Wish] = {}
         self._again: dict[str, _Wish] = {}
         self._barred: dict[str, float] = {}
@@ -144,17 +177,12 @@ class WorkQueue:
             if after != before:
                 self._waiting[name] = after
                 if name in self._due:
-                    self._file(name, after)
+                    self._due.add(name, after)
                 else:
                     heapq.heappush(self._later, (after.due, name))
                     self._tidy()
                 self._changed.set()
         DEPTH.set(len(self), self._name)
-
-    def _file(self, name: str, wish: _Wish) -> None:
-        """Have a name that is due where its owners have their turns."""
-        self._urgent.add(name, wish.urgent)
-        self._others.add(name, wish.others)
 
     def _tidy(self) -> None:
         """Drop outdated entries: there may be one for minutes where a label waits to be taken away."""
@@ -169,8 +197,7 @@ class WorkQueue:
             due, name = heapq.heappop(self._later)
             wish = self._waiting.get(name)
             if wish is not None and wish.due == due and name not in self._due:
-                self._due[name] = None
-                self._file(name, wish)
+                self._due.add(name, wish)
 
     async def get(self) -> str:
         """Wait for the next name that is due and take it; call done() with it after the work."""
@@ -188,17 +215,9 @@ class WorkQueue:
                 pass
 
     def _take(self) -> str:
-        self._turn = (self._turn + 1) % (2 * OF_ALL)
-        if self._turn == 0:
-            name = next(iter(self._due))
-        elif self._turn == OF_ALL:
-            name = (self._others or self._urgent).next()
-        else:
-            name = (self._urgent or self._others).next()
+        name = self._due.next()
         wish = self._busy[name] = self._waiting.pop(name)
-        del self._due[name]
-        self._urgent.remove(name, wish.urgent)
-        self._others.remove(name, wish.others)
+        self._due.remove(name, wish)
         self._barred.pop(name, None)
         WAIT.observe(self._clock() - wish.due, self._name)
         DEPTH.set(len(self), self._name)

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -80,11 +80,110 @@ class Wire(Protocol):
 
 W = TypeVar("W", bound=Wire)
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class _Page(msgspec.Struct, Generic[W]):
     metadata: decoding.ListMetadata
     items: list[W]
+
+
+class _Collection:
+    """One collection at the API server."""
+
+    def __init__(self, api: reads.Reader, path: str, params: Mapping[str, str], page_size: int) -> None:
+        self._api = api
+        self._path = path
+        self._params = dict(params)
+        self._page_size = page_size
+        self.alone: frozenset[str] = frozenset()
+        """Names of objects that the API server can neither list nor watch."""
+
+    async def list(self, take: Callable[[bytes], decoding.ListMetadata]) -> paging.Listed:
+        """Have each page taken in.
+
+        No resourceVersion is asked for, so the answer is the newest there is: with "0" the server's cache may answer
+        with the past (a deleted pod would be planned), and ignores the limit.
+        """
+        return await paging.read(self._api.get, self._path, take, self._params, self._page_size)
+
+    def watch(self, version: str, decode: Callable[[bytes], T]) -> AsyncGenerator[watch.Event[T], None]:
+        """Yield the events after a version, but for objects that end a watch."""
+        params = paging.without(self._params, self.alone)
+        return watch.watch(self._api, self._path, resource_version=version, params=params, decode=decode)
+
+
+class _Projector(Generic[W, R]):
+    """Makes rows of objects. Of one that is not understood, what is known goes on to count."""
+
+    def __init__(self, name: str, wire: type[W], project: Callable[[W], R], known: Mapping[str, R]) -> None:
+        self._name = name
+        self._project = project
+        self._known = known
+        self._objects = decoding.Decoder(wire)
+        page: Any = _Page
+        self._pages: decoding.Decoder[_Page[W]] = decoding.Decoder(page[wire])
+        self.left_out = set[str]()
+        """Keys of objects that are not understood as they are now."""
+
+    def page(self, body: bytes, found: dict[str, R], left_out: set[str]) -> decoding.ListMetadata:
+        """Add the rows of one page, and the keys of objects that are not understood."""
+        objects: Iterable[tuple[str, W | None]]
+        try:
+            page = self._pages.decode(body)
+        except msgspec.DecodeError:
+            # One object that cannot be understood must not hide all others.
+            raw = decoding.page(body)
+            metadata, objects = raw.metadata, (self.decode(item) for item in raw.items or ())
+        else:
+            metadata, objects = page.metadata, ((_key(wire.metadata), wire) for wire in page.items)
+        if not metadata.resource_version:
+            raise msgspec.DecodeError(f"the list of {self._name} has no resourceVersion")
+        for key, wire in objects:
+            understood, row = self.row(key, wire)
+            if not understood:
+                left_out.add(key)
+            if row is not None:
+                found[key] = row
+        return metadata
+
+    def decode(self, body: bytes | msgspec.Raw) -> tuple[str, W | None]:
+        """Key and object; None for one that cannot be understood."""
+        try:
+            wire = self._objects.decode(body)
+        except msgspec.DecodeError as error:
+            key = _key(decoding.identity(body))
+            if not key:
+                raise
+            ERRORS.inc(self._name, "object")
+            if key not in self.left_out:
+                log.error(  # noqa: TRY400 the text says all
+                    "%s of %s cannot be understood; what was known of it stays: %s",
+                    decoding.shown(key),
+                    self._name,
+                    error,
+                )
+            return key, None
+        return _key(wire.metadata), wire
+
+    def row(self, key: str, wire: W | None) -> tuple[bool, R | None]:
+        """Whether an object is understood, and its row; where it is not, what was known of it goes on to count."""
+        if wire is None:
+            return False, self._known.get(key)
+        try:
+            return True, self._project(wire)
+        except Exception:
+            ERRORS.inc(self._name, "object")
+            if key not in self.left_out:
+                log.exception(
+                    "%s of %s cannot be understood; what was known of it stays", decoding.shown(key), self._name
+                )
+            return False, self._known.get(key)
+
+    def leave_out(self, keys: set[str]) -> None:
+        """These objects, and no others, are not understood."""
+        self.left_out = keys
+        LEFT_OUT.set(len(keys), self._name)
 
 
 class Informer(Generic[W, R]):
@@ -108,21 +207,13 @@ class Informer(Generic[W, R]):
         params: Mapping[str, str] | None = None,
     ) -> None:
         """`path` of the collection; `name` of it for logs and metrics; `params` such as selectors."""
-        self._api = api
-        self._path = path
-        self._project = project
         self.name = name
         LISTS.begin((name, reason) for reason in ("start", "expired", "error", "unwatched"))
         ERRORS.begin((name, kind) for kind in ("request", "object", "handler", "internal"))
         self._on_change = on_change
-        self._page_size = page_size
-        self._params = dict(params or {})
-        self._objects = decoding.Decoder(wire)
-        page: Any = _Page
-        self._pages: decoding.Decoder[_Page[W]] = decoding.Decoder(page[wire])
+        self._collection = _Collection(api, path, params or {}, page_size)
         self._rows: dict[str, R] = {}
-        self._left_out = set[str]()
-        self._alone: frozenset[str] = frozenset()
+        self._projector = _Projector(name, wire, project, self._rows)
         self._version = ""
         self._errors = 0
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
@@ -150,7 +241,7 @@ class Informer(Generic[W, R]):
                 if not self._version:
                     await self._list(reason)
                 await self._watch()
-                if self._alone:
+                if self._collection.alone:
                     reason, self._version = "unwatched", ""
             except watch.Expired as error:
                 reason, self._version, wait = "expired", "", self._backoff.next()
@@ -172,22 +263,15 @@ class Informer(Generic[W, R]):
         return self._backoff.after(error)
 
     async def _list(self, reason: str) -> None:
-        """Read the whole collection, then compare it with what is known.
-
-        No resourceVersion is asked for, so the answer is the newest there is: with "0" the server's cache may answer
-        with the past (a deleted pod would be planned), and ignores the limit.
-        """
+        """Read the whole collection, then compare it with what is known."""
         LISTS.inc(self.name, reason)
         found: dict[str, R] = {}
         left_out = set[str]()
-        listed = await paging.read(
-            self._api.get, self._path, lambda body: self._read(body, found, left_out), self._params, self._page_size
-        )
+        listed = await self._collection.list(lambda body: self._projector.page(body, found, left_out))
         self._replace(found)
-        self._left_out = left_out
-        LEFT_OUT.set(len(left_out), self.name)
+        self._projector.leave_out(left_out)
         self._version, self._errors = listed.resource_version, 0
-        if listed.alone - self._alone:
+        if listed.alone - self._collection.alone:
             log.warning(
                 "the API server can neither list nor watch %s of %s, so deeply are they nested; they are read by"
                 " themselves, about once a minute",
@@ -195,66 +279,12 @@ class Informer(Generic[W, R]):
                 self.name,
                 extra={"count": len(listed.alone)},
             )
-        self._alone = listed.alone
+        self._collection.alone = listed.alone
         if not self.synced.is_set():
             log.info("all %s are known", self.name, extra={"count": len(self._rows)})
         self.heard = time.monotonic()
         self.synced.set()
         SYNCED.set(1, self.name)
-
-    def _read(self, body: bytes, found: dict[str, R], left_out: set[str]) -> decoding.ListMetadata:
-        """Add the rows of one page, and the keys of objects that are not understood."""
-        objects: Iterable[tuple[str, W | None]]
-        try:
-            page = self._pages.decode(body)
-        except msgspec.DecodeError:
-            # One object that cannot be understood must not hide all others.
-            raw = decoding.page(body)
-            metadata, objects = raw.metadata, (self._decode(item) for item in raw.items or ())
-        else:
-            metadata, objects = page.metadata, ((_key(wire.metadata), wire) for wire in page.items)
-        if not metadata.resource_version:
-            raise msgspec.DecodeError(f"the list of {self.name} has no resourceVersion")
-        for key, wire in objects:
-            understood, row = self._row(key, wire)
-            if not understood:
-                left_out.add(key)
-            if row is not None:
-                found[key] = row
-        return metadata
-
-    def _decode(self, body: bytes | msgspec.Raw) -> tuple[str, W | None]:
-        """Key and object; None for one that cannot be understood."""
-        try:
-            wire = self._objects.decode(body)
-        except msgspec.DecodeError as error:
-            key = _key(decoding.identity(body))
-            if not key:
-                raise
-            ERRORS.inc(self.name, "object")
-            if key not in self._left_out:
-                log.error(  # noqa: TRY400 the text says all
-                    "%s of %s cannot be understood; what was known of it stays: %s",
-                    decoding.shown(key),
-                    self.name,
-                    error,
-                )
-            return key, None
-        return _key(wire.metadata), wire
-
-    def _row(self, key: str, wire: W | None) -> tuple[bool, R | None]:
-        """Whether an object is understood, and its row; where it is not, what was known of it goes on to count."""
-        if wire is None:
-            return False, self._rows.get(key)
-        try:
-            return True, self._project(wire)
-        except Exception:
-            ERRORS.inc(self.name, "object")
-            if key not in self._left_out:
-                log.exception(
-                    "%s of %s cannot be understood; what was known of it stays", decoding.shown(key), self.name
-                )
-            return False, self._rows.get(key)
 
     def _replace(self, found: dict[str, R]) -> None:
         before = dict(self._rows)
@@ -270,10 +300,7 @@ class Informer(Generic[W, R]):
     async def _watch(self) -> None:
         """Follow the collection from the last version on, until the server ends the answer."""
         begun = time.monotonic()
-        params = paging.without(self._params, self._alone)
-        async with contextlib.aclosing(
-            watch.watch(self._api, self._path, resource_version=self._version, params=params, decode=self._decode)
-        ) as events:
+        async with contextlib.aclosing(self._collection.watch(self._version, self._projector.decode)) as events:
             async for event in events:
                 self._take(event)
         seconds = time.monotonic() - begun
@@ -293,19 +320,16 @@ class Informer(Generic[W, R]):
             return
         key, wire = event.object
         old = self._rows.get(key)
-        understood, new = (True, None) if event.type == "DELETED" else self._row(key, wire)
-        self._leave_out(key, understood=understood)
+        understood, new = (True, None) if event.type == "DELETED" else self._projector.row(key, wire)
+        left_out = self._projector.left_out
+        if understood == (key in left_out):
+            self._projector.leave_out(left_out - {key} if understood else left_out | {key})
         if new is None:
             self._rows.pop(key, None)
         else:
             self._rows[key] = new
         OBJECTS.set(len(self._rows), self.name)
         self._tell(key, old, new)
-
-    def _leave_out(self, key: str, *, understood: bool) -> None:
-        if understood == (key in self._left_out):
-            (self._left_out.discard if understood else self._left_out.add)(key)
-            LEFT_OUT.set(len(self._left_out), self.name)
 
     def _tell(self, key: str, old: R | None, new: R | None) -> None:
         if old == new:

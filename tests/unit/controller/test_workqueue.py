@@ -346,5 +346,5 @@ async def _play(steps: list[Any]) -> None:
             queue.add(name, delay, urgent=urgent, owner=owner)
             wanted.add(name)
     assert wanted <= queue._again.keys(), "of what nobody works on"
-    left = [bool(each) for each in (queue._waiting, queue._due, queue._urgent, queue._others, queue._barred)]
+    left = [bool(each) for each in (queue._waiting, queue._due, queue._due.urgent, queue._due.others, queue._barred)]
     assert left == [False] * 5

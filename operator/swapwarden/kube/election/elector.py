@@ -69,13 +69,13 @@ class _LeaseObject:
     """The Lease at the API server."""
 
     def __init__(self, api: client.Client, namespace: str, name: str) -> None:
-        self._api = api
+        self.api = api
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self.namespace, self.name = namespace, name
 
     async def get(self, timeout: float) -> election.Lease | None:  # noqa: ASYNC109 handed on
         try:
-            answer = await self._api.get(f"{self._collection}/{self.name}", timeout=timeout)
+            answer = await self.api.get(f"{self._collection}/{self.name}", timeout=timeout)
         except errors.ApiError as error:
             if error.status == 404:
                 return None
@@ -94,9 +94,9 @@ class _LeaseObject:
             }
         )
         if over is None:
-            answer = await self._api.post(self._collection, body, timeout=timeout)
+            answer = await self.api.post(self._collection, body, timeout=timeout)
         else:
-            answer = await self._api.put(f"{self._collection}/{self.name}", body, timeout=timeout)
+            answer = await self.api.put(f"{self._collection}/{self.name}", body, timeout=timeout)
         return decoding.decode(answer, election.Lease)
 
 
@@ -126,8 +126,8 @@ class Elector:
         self._backoff = backoff.Backoff(retry_period / 4, retry_period)
         self._on_started = on_started
         self._on_stopped = on_stopped
-        self._api = client.Client(cfg, user_agent=f"swapwarden-controller/{swapwarden.__version__}")
-        self._lease = _LeaseObject(self._api, namespace, name)
+        api = client.Client(cfg, user_agent=f"swapwarden-controller/{swapwarden.__version__}")
+        self._lease = _LeaseObject(api, namespace, name)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopping = asyncio.Event()
@@ -211,7 +211,7 @@ class Elector:
 
     async def _main(self) -> None:
         try:
-            async with self._api, asyncio.TaskGroup() as tasks:
+            async with self._lease.api, asyncio.TaskGroup() as tasks:
                 competing = tasks.create_task(self._compete())
                 await self._stopping.wait()
                 competing.cancel()
