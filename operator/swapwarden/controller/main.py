@@ -39,10 +39,11 @@ from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.controller.watches import profiles as profile_watch
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
+from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, config, errors, events, informer, ratelimit
 from swapwarden.kube.election import election, elector
 from swapwarden.policy.node import labels
-from swapwarden.policy.observed import nodes, pods
+from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.telemetry import build, exposition, logs, metrics, server
 
 log = logging.getLogger(__name__)
@@ -256,21 +257,25 @@ class Controller:
         self._leadership: elector.Leadership | None = None
         self._led: Term | None = None
         self._ended: Term | None = None
-        self._known = cluster.Cluster(
-            self._dirty, self._reported, agent_pods=arguments.namespace if arguments.agent_pods else None
-        )
+        self._known = cluster.Cluster(agent_pods=arguments.namespace if arguments.agent_pods else None)
         self._store = profile_store.ProfileStore(self._profiles_changed)
-        self._namespaces = namespace_watch.NamespaceWatch(api, self._known)
+        self._namespaces = namespace_watch.NamespaceWatch(
+            api, known=self._namespaces_known, on_change=self._namespace_changed
+        )
         self._profiles = profile_watch.ProfileWatch(cfg, api, self._store)
         self._recorder = events.Recorder(api, "swapwarden-controller", identity)
+
+        def fenced(term: Term) -> Fenced:
+            return Fenced(api, term, self._writes)
+
         self._reporter = profilereporter.ProfileReporter(
-            api,
             self._known,
             self._store,
             term=self._term,
+            apply=self._apply,
             extended_resource=arguments.extended_resource,
             recorder=self._recorder,
-            writes=self._writes,
+            fenced=fenced,
         )
         self._features = node_features.Features(
             api, arguments.namespace, arguments.label_publisher, changed=self._feature_changed
@@ -280,10 +285,11 @@ class Controller:
             api,
             self._known,
             term=self._term,
-            again=self._dirty,
+            again=self._requeue,
+            apply=self._apply,
             recorder=self._recorder,
             published=self._features,
-            writes=self._writes,
+            fenced=fenced,
             waits=self._enforcement,
             vouched=arguments.vouched_nodes,
             untaint=arguments.remove_startup_taint,
@@ -291,7 +297,9 @@ class Controller:
         )
         self._conditions = None
         if arguments.pod_conditions:
-            self._conditions = podconditions.PodConditions(api, self._known, term=self._term, writes=self._writes)
+            self._conditions = podconditions.PodConditions(
+                self._known.inventory, term=self._term, writes=self._writes, fenced=fenced
+            )
         self._informers = (
             informer.Informer(
                 api,
@@ -373,7 +381,7 @@ class Controller:
             "namespaces": self._namespaces.run,
             "node_features": self._features.run,
             "sync": self._sync,
-            "silent_agents": lambda: stale_agents.watch(self._known, lambda: self.unready() is None),
+            "silent_agents": lambda: stale_agents.watch(self._known.inventory, lambda: self.unready() is None),
         }
         if self._keeper.service:
             parts["certificates"] = self._keeper.run
@@ -411,7 +419,7 @@ class Controller:
         """Compete for the Lease while all is known that a plan is made from, and only then."""
         while True:
             # What nodes follow may have come after the profiles.
-            self._namespaces.update()
+            self._namespaces.update(needed=self._known.planner.needs_namespaces())
             unready, lagging = self.unready(), self._lagging()
             self._elector.stand(candidate=unready is None)
             if unready is None:
@@ -457,7 +465,7 @@ class Controller:
             return
         if self._led is not None and self._led.leadership is leadership:
             return
-        transitions, largest = leadership.transitions, self._known.largest_epoch()
+        transitions, largest = leadership.transitions, self._known.inventory.largest_epoch()
         if transitions < largest <= election.MAX_TRANSITIONS:
             # A Lease that was deleted counts from 0 again. What the term is must stand in it before anything is written
             # in that term: the next leader may see nothing else of it, and would take the same.
@@ -466,19 +474,18 @@ class Controller:
         term = self._led = Term(1 + max(transitions, largest), leadership, label_grace=self._label_grace)
         LEADER.set(1)
         EPOCH.set(term.epoch)
-        self._known.begin_term(term.turns)
+        self._known.begin_term(term.admitted)
         self._enforcement.clear()
-        log.info("this instance leads", extra={"epoch": term.epoch, "nodes": len(self._known.nodes)})
-        for name in self._known.nodes:
-            self._dirty(name, 0.0, urgent=self._known.is_urgent(name))
-            row = self._known.state_of(name)
+        log.info("this instance leads", extra={"epoch": term.epoch, "nodes": len(self._known.inventory.nodes)})
+        self._apply(self._known.all_due())
+        for name in self._known.inventory.nodes:
+            row = self._known.inventory.state_of(name)
             if row is not None:
                 self._tell_exposures(term, row)
                 self._tell_troubles(None, row)
         self._tell_order()
-        self._reporter.nudge()
         if self._conditions is not None:
-            self._conditions.nudge(*self._known.nodes)
+            self._conditions.nudge(*self._known.inventory.nodes)
 
     def _term(self) -> Term | None:
         """The one in which something may be written now."""
@@ -487,19 +494,19 @@ class Controller:
     # Changes
 
     def _pod_changed(self, key: str, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
-        self._known.pod_changed(key, old, new)
+        self._apply(self._known.pod_changed(key, old, new))
         if self._term() is not None:
             self._enforcement.pod_changed(old, new)
         if self._conditions is not None and new is not None and new.policy is not None:
             self._conditions.nudge(new.node)
 
-    def _node_changed(self, name: str, old: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
-        self._known.node_changed(name, old, new)
+    def _node_changed(self, name: str, _: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
+        self._apply(self._known.node_changed(name, new))
         if new is None:
             self._enforcement.node_went(name)
 
     def _state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
-        self._known.state_changed(name, old, new)
+        self._apply(self._known.state_changed(name, old, new))
         exposures.measure(name, new)
         self._enforcement.observed(name, new)
         if self._conditions is not None:
@@ -522,44 +529,53 @@ class Controller:
             self._elector.step_down(reason, self._leadership)
 
     def _tell_exposures(self, term: Term, row: states.StateRow) -> None:
-        for notice in term.exposures.notices(row, self._known.pods_on(row.name)):
+        for notice in term.exposures.notices(row, self._known.inventory.pods_on(row.name)):
             self._recorder.post(notice)
 
     def _tell_troubles(self, old: states.StateRow | None, new: states.StateRow) -> None:
-        node = self._known.nodes.get(new.name)
-        if node is None or self._known.report_of(new.name) is None:
+        node = self._known.inventory.nodes.get(new.name)
+        if node is None or self._known.inventory.report_of(new.name) is None:
             return
         for notice in node_conditions.notices(old, new, node):
             self._recorder.post(notice)
         if old is not None:
-            for notice in pod_violations.notices(old, new, self._known.pods_on(new.name)):
+            for notice in pod_violations.notices(old, new, self._known.inventory.pods_on(new.name)):
                 self._recorder.post(notice)
 
     def _ordered(self) -> None:
-        self._known.restoring = self._order.active
+        changes = self._known.restore(active=self._order.active)
         self._tell_order()
-        for name in self._known.nodes:
-            self._dirty(name, 0.0)
+        self._apply(changes)
 
     def _tell_order(self) -> None:
         if self._order.active and self._term() is not None:
             self._recorder.post(self._order.notice())
 
     def _feature_changed(self, node: str | None) -> None:
-        for name in self._known.nodes if node is None else [node]:
-            self._dirty(name, cluster.COALESCE_SECONDS)
+        for name in self._known.inventory.nodes if node is None else [node]:
+            self._requeue(name, cluster.COALESCE_SECONDS)
 
     def _profiles_changed(self) -> None:
-        self._known.profiles_changed(self._store.valid(), self._store.history())
-        self._namespaces.update()
-        self._reported()
-
-    def _reported(self) -> None:
+        self._apply(self._known.profiles_changed(self._store.valid(), self._store.history()))
+        self._namespaces.update(needed=self._known.planner.needs_namespaces())
         self._reporter.nudge()
 
-    def _dirty(self, name: str, delay: float, *, urgent: bool = False, owner: str = "") -> None:
+    def _namespaces_known(self, known: namespaces.Labels | None) -> None:
+        self._apply(self._known.namespaces_known(known))
+
+    def _namespace_changed(self, name: str, old: dict[str, str] | None, new: dict[str, str] | None) -> None:
+        self._apply(self._known.namespace_changed(name, old, new))
+
+    def _apply(self, changes: cluster.Changes) -> None:
+        """Have reconciled what is due."""
         if self._led is not None:
-            self._queue.add(name, delay, urgent=urgent, owner=owner)
+            for node, delay, urgent, owner in changes.due:
+                self._queue.add(node, delay, urgent=urgent, owner=owner)
+        if changes.profiles:
+            self._reporter.nudge()
+
+    def _requeue(self, name: str, delay: float) -> None:
+        self._apply(cluster.Changes((cluster.Due(name, delay),)))
 
     async def _work(self) -> None:
         while True:

@@ -16,14 +16,15 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
-from swapwarden.controller import cluster, supervise, workqueue
+from swapwarden.controller import supervise, workqueue
 from swapwarden.controller.inventory import states
+from swapwarden.controller.inventory.nodes import NodeInventory
 from swapwarden.controller.notices import pod_violations
 from swapwarden.controller.term import Term, TermOver
 from swapwarden.controller.writers import pod_conditions
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
 from swapwarden.controller.writers.pod_conditions import Verdict
-from swapwarden.kube import backoff, client, errors, ratelimit
+from swapwarden.kube import backoff, errors, ratelimit
 from swapwarden.policy.observed import pods
 
 log = logging.getLogger(__name__)
@@ -81,17 +82,16 @@ class PodConditions:
 
     def __init__(
         self,
-        api: client.Client,
-        known: cluster.Cluster,
+        known: NodeInventory,
         *,
         term: Callable[[], Term | None],
         writes: ratelimit.Throttle,
+        fenced: Callable[[Term], Fenced],
         gather: float = GATHER_SECONDS,
     ) -> None:
-        self._api = api
         self._known = known
         self._term = term
-        self._writes = writes
+        self._fenced = fenced
         self._gather = gather
         # In the order in which they came.
         self._nodes: dict[str, None] = {}
@@ -208,8 +208,7 @@ class PodConditions:
         self._pending[node] = pending
 
     async def _write(self, wanted: _Wanted) -> None:
-        writes = Fenced(self._api, wanted.term, self._writes)
-        await unless_superseded(pod_conditions.write(writes, wanted.pod, wanted.verdict))
+        await unless_superseded(pod_conditions.write(self._fenced(wanted.term), wanted.pod, wanted.verdict))
 
 
 def _is_news(before: pods.Enforced | None, verdict: Verdict) -> bool:

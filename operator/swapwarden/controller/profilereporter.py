@@ -16,10 +16,11 @@ from swapwarden.controller import cluster, profilestatus, supervise, workqueue
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
+from swapwarden.controller.planning import fleet
 from swapwarden.controller.term import Term, TermOver, Wait
 from swapwarden.controller.writers import profile_status
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
-from swapwarden.kube import backoff, client, decoding, errors, events, ratelimit
+from swapwarden.kube import backoff, decoding, errors, events
 from swapwarden.policy import rollout
 from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import metrics
@@ -52,10 +53,10 @@ class _Judged(NamedTuple):
     uid: str
     generation: int
     profile: compiled.Profile | None
-    governed: Sequence[cluster.Governed]
+    governed: Sequence[fleet.Governed]
     contested: Sequence[profilestatus.Contest]
     moving: profilestatus.Moving
-    overdue: cluster.Overdue
+    overdue: fleet.Overdue
 
 
 class ProfileReporter:
@@ -63,24 +64,27 @@ class ProfileReporter:
 
     def __init__(
         self,
-        api: client.Client,
         known: cluster.Cluster,
         store: profile_store.ProfileStore,
         *,
         term: Callable[[], Term | None],
+        apply: Callable[[cluster.Changes], None],
         recorder: events.Recorder,
-        writes: ratelimit.Throttle,
+        fenced: Callable[[Term], Fenced],
         extended_resource: bool = False,
         gather: float = GATHER_SECONDS,
         patience: float = ANSWER_SECONDS,
     ) -> None:
-        """`extended_resource`: profiles that ask for it have it."""
-        self._api = api
+        """`extended_resource`: profiles that ask for it have it. `apply` takes what follows from an admission.
+
+        `fenced` gives the writes of a term.
+        """
         self._known = known
         self._store = store
         self._term = term
+        self._apply = apply
         self._recorder = recorder
-        self._writes = writes
+        self._fenced = fenced
         self._extended_resource = extended_resource
         self._gather = gather
         self._patience = patience
@@ -163,7 +167,7 @@ class ProfileReporter:
         """Look at all nodes under all profiles."""
         members: dict[str, list[str]] = collections.defaultdict(list)
         contested: dict[str, list[profilestatus.Contest]] = collections.defaultdict(list)
-        for node, selection in self._known.selections():
+        for node, selection in fleet.selections(self._known.planner):
             winner = selection.profile.name
             members[winner].append(node)
             for rival in selection.conflicts:
@@ -177,7 +181,7 @@ class ProfileReporter:
             for wait, since in term.waits.items()
             if now - since >= self._patience and (wait.uid, wait.generation) in current
         }
-        generations = self._known.generations()
+        generations = fleet.generations(self._known.planner)
         versions = {(entry.uid, entry.generation) for entry in entries.values()}
         self._cramped &= versions
         self._barred = {version: until for version, until in self._barred.items() if version in versions}
@@ -186,9 +190,9 @@ class ProfileReporter:
             if self._barred.get((entry.uid, entry.generation), now) > now:
                 continue
             try:
-                governed = [self._known.governed(node) for node in members[name]]
+                governed = [fleet.governed(self._known.planner, node) for node in members[name]]
                 progress = (
-                    self._known.rollout_of(entry.profile, members[name], overdue)
+                    fleet.rollout_of(self._known.planner, entry.profile, members[name], overdue)
                     if entry.profile is not None and members[name]
                     else rollout.Progress(updated=0, pending=0)
                 )
@@ -241,16 +245,17 @@ class ProfileReporter:
         )
         # After the status: it says what the next wave takes before it is taken.
         if await self._write(entry, status, judged.term) and judged.profile is not None:
-            self._known.advance(judged.profile, judged.moving.progress.next, judged.overdue)
+            self._apply(self._known.admit(judged.profile, judged.moving.progress.next, judged.overdue))
 
     async def _write(self, entry: profile_store.Entry, status: dict[str, Any], term: Term) -> bool:
         """Have the profile's status say this; whether it does, and the term lasts."""
         patch = merge.merge_patch(entry.status, status)
         if not patch:
             return term.is_valid()
-        await asyncio.sleep(self._writes.delay())
+        writes = self._fenced(term)
+        await writes.ready()
         try:
-            request = profile_status.write(Fenced(self._api, term, self._writes), entry, patch)
+            request = profile_status.write(writes, entry, patch)
             answer = await unless_superseded(request)
         except errors.ApiError as error:
             if "revisions" in patch and profile_status.is_too_large(error):
@@ -269,6 +274,6 @@ class ProfileReporter:
             self._recorder.post(notice)
 
 
-def _moving(progress: rollout.Progress, overdue: cluster.Overdue, named: Mapping[int, int]) -> profilestatus.Moving:
+def _moving(progress: rollout.Progress, overdue: fleet.Overdue, named: Mapping[int, int]) -> profilestatus.Moving:
     stalled = bool(progress.waiting) and all((node, True) in overdue for node in progress.waiting)
     return profilestatus.Moving(progress, stalled, named)

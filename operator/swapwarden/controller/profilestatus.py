@@ -9,9 +9,9 @@ import msgspec
 
 from swapwarden.api import profile as api
 from swapwarden.api.conditions import ConditionType
-from swapwarden.controller import cluster
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.inventory import revisions
+from swapwarden.controller.planning import fleet
 from swapwarden.policy import rollout
 
 NAMED: Final = 10
@@ -55,15 +55,15 @@ class Moving(NamedTuple):
 class _Tally(NamedTuple):
     """The nodes under a profile, by name: each is one of these."""
 
-    applied: list[cluster.Governed]
-    pending: list[cluster.Governed]
-    without_agent: list[cluster.Governed]
-    incompatible: list[cluster.Governed]
+    applied: list[fleet.Governed]
+    pending: list[fleet.Governed]
+    without_agent: list[fleet.Governed]
+    incompatible: list[fleet.Governed]
 
 
 def build(
     entry: profile_store.Entry,
-    governed: Iterable[cluster.Governed],
+    governed: Iterable[fleet.Governed],
     contested: Iterable[Contest],
     moving: Moving,
     now: str,
@@ -139,7 +139,7 @@ def _keep(entry: profile_store.Entry, named: Mapping[int, int], room: int) -> re
     )
 
 
-def counted(nodes: Iterable[cluster.Governed]) -> dict[tuple[str, ...], float]:
+def counted(nodes: Iterable[fleet.Governed]) -> dict[tuple[str, ...], float]:
     """How many nodes there are in each state, as the statuses of all profiles together have it."""
     found = list(nodes)
     tally = _tally(found)
@@ -153,7 +153,7 @@ def counted(nodes: Iterable[cluster.Governed]) -> dict[tuple[str, ...], float]:
     }
 
 
-def _tally(nodes: Iterable[cluster.Governed]) -> _Tally:
+def _tally(nodes: Iterable[fleet.Governed]) -> _Tally:
     tally = _Tally([], [], [], [])
     for node in nodes:
         if not node.has_agent:

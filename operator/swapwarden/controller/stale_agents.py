@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from swapwarden.controller import cluster
+from swapwarden.controller.inventory.nodes import NodeInventory
 from swapwarden.telemetry import metrics
 
 SILENT = metrics.gauge(
@@ -24,18 +24,18 @@ INTERVAL_SECONDS: Final = 15.0
 """Between two looks. Each is at all pods, and alerts wait for minutes."""
 
 
-def silent(known: cluster.Cluster) -> list[str]:
+def silent(known: NodeInventory) -> list[str]:
     """The names of nodes that are silent. One that never had an agent may be meant to have none."""
     return [name for name in known.nodes if _reported(known, name) and not known.has_agent(name)]
 
 
-def _reported(known: cluster.Cluster, name: str) -> bool:
+def _reported(known: NodeInventory, name: str) -> bool:
     # That its state was deleted meanwhile is no news of it.
     row = known.standing(name)
     return row is not None and row.observed > 0
 
 
-async def watch(known: cluster.Cluster, ready: Callable[[], bool], interval: float = INTERVAL_SECONDS) -> None:
+async def watch(known: NodeInventory, ready: Callable[[], bool], interval: float = INTERVAL_SECONDS) -> None:
     """Publish which are silent every `interval` seconds, for ever; nothing while not all is known (`ready`)."""
     while True:
         if ready():

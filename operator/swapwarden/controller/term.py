@@ -73,7 +73,7 @@ class Term:
         self.left_out: Final = left_out.LeftOut()
         self.backoffs: Final[dict[str, backoff.Backoff]] = {}
         """Of nodes that could not be brought to their plan, by name."""
-        self.turns: Final[dict[str, compiled.Profile]] = {}
+        self.admitted: Final[dict[str, compiled.Profile]] = {}
         """Nodes that may follow a profile before their state names it."""
         self.waits: Final[dict[Wait, float]] = {}
         """Since when, in the event loop's time, rollouts wait for agents."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 from swapwarden.api import names, state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
+from swapwarden.controller.planning import decisions, fleet
 from swapwarden.controller.term import Term
-from swapwarden.policy import rollout
-from swapwarden.policy.observed import nodes
+from swapwarden.policy import plan, rollout
+from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 
 
@@ -105,9 +107,67 @@ def state_object(row: states.StateRow) -> dict[str, Any]:
     }
 
 
-def rollouts(known: cluster.Cluster, overdue: cluster.Overdue = frozenset()) -> dict[str, rollout.Progress]:
+def rollouts(known: Known, overdue: fleet.Overdue = frozenset()) -> dict[str, rollout.Progress]:
     """Where the rollouts of all profiles stand that govern a node."""
     members: dict[str, tuple[compiled.Profile, list[str]]] = {}
-    for name, selection in known.selections():
+    for name, selection in fleet.selections(known.planner):
         members.setdefault(selection.profile.name, (selection.profile, []))[1].append(name)
-    return {name: known.rollout_of(found, named, overdue) for name, (found, named) in members.items()}
+    return {name: fleet.rollout_of(known.planner, found, named, overdue) for name, (found, named) in members.items()}
+
+
+class Known:
+    """A cluster as the process has it; what is due is kept in place of a queue."""
+
+    def __init__(self, agent_pods: str | None = None) -> None:
+        self.cluster = cluster.Cluster(agent_pods=agent_pods)
+        self.inventory, self.planner = self.cluster.inventory, self.cluster.planner
+        self.due: list[cluster.Due] = []
+        self.reports = 0
+
+    def apply(self, changes: cluster.Changes) -> None:
+        self.due += changes.due
+        self.reports += changes.profiles
+
+    def node_changed(self, name: str, _: nodes.NodeRow | None, new: nodes.NodeRow | None) -> None:
+        self.apply(self.cluster.node_changed(name, new))
+
+    def pod_changed(self, key: str, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
+        self.apply(self.cluster.pod_changed(key, old, new))
+
+    def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
+        self.apply(self.cluster.state_changed(name, old, new))
+
+    def profiles_changed(
+        self,
+        found: Mapping[str, compiled.Profile],
+        history: Mapping[state.ProfileRef, compiled.Profile] | None = None,
+    ) -> None:
+        self.apply(self.cluster.profiles_changed(found, history))
+
+    def namespaces_known(self, known: namespaces.Labels | None) -> None:
+        self.apply(self.cluster.namespaces_known(known))
+
+    def namespace_changed(self, name: str, old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> None:
+        self.apply(self.cluster.namespace_changed(name, old, new))
+
+    def wrote(self, row: states.StateRow) -> bool:
+        changes = self.cluster.wrote(row)
+        if changes is not None:
+            self.apply(changes)
+        return changes is not None
+
+    def admit(self, judged: compiled.Profile, found: Collection[str], overdue: fleet.Overdue = frozenset()) -> None:
+        self.apply(self.cluster.admit(judged, found, overdue))
+
+    @property
+    def nodes(self) -> dict[str, nodes.NodeRow]:
+        return self.inventory.nodes
+
+    def plan_all(self, name: str) -> plan.NodePlan:
+        """What the node's state should say, and the pods for which it has no room."""
+        view = self.planner.view(name)
+        assert view is not None
+        return decisions.state(view)
+
+    def plan(self, name: str) -> state.StateSpec:
+        return self.plan_all(name).spec

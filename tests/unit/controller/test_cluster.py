@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+import pathlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -9,32 +11,32 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import states
+from swapwarden.controller.planning import fleet
 from swapwarden.policy import plan, rollout
 from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import node, profile, rollouts, state_row
+from tests.unit.controller.objects import Known, node, profile, rollouts, state_row
 from tests.unit.policy.rows import container, pod
 
 
-class Seen:
+class Seen(Known):
     """A cluster and what it said must be looked at."""
 
     def __init__(self, agent_pods: str | None = None) -> None:
+        super().__init__(agent_pods)
         self.dirty: list[tuple[str, float]] = []
         self.urgent: list[str] = []
         self.owners: list[str] = []
-        self.reports = 0
-        self.cluster = cluster.Cluster(self._looked_for, self.reported, agent_pods=agent_pods)
 
-    def _looked_for(self, name: str, delay: float, *, urgent: bool = False, owner: str = "") -> None:
-        self.dirty.append((name, delay))
-        self.owners.append(owner)
-        if urgent:
-            self.urgent.append(name)
+    def apply(self, changes: cluster.Changes) -> None:
+        super().apply(changes)
+        self.dirty += [(each.node, each.delay) for each in changes.due]
+        self.urgent += [each.node for each in changes.due if each.urgent]
+        self.owners += [each.owner for each in changes.due]
 
-    def reported(self) -> None:
-        self.reports += 1
+    def is_urgent(self, name: str) -> bool:
+        return any(due.urgent for due in self.cluster.all_due().due if due.node == name)
 
     def take(self) -> list[tuple[str, float]]:
         taken, self.dirty = self.dirty, []
@@ -44,8 +46,8 @@ class Seen:
 @pytest.fixture
 def seen() -> Seen:
     found = Seen()
-    found.cluster.node_changed("node-1", None, node())
-    found.cluster.node_changed("node-2", None, node("node-2"))
+    found.node_changed("node-1", None, node())
+    found.node_changed("node-2", None, node("node-2"))
     found.take()
     return found
 
@@ -56,18 +58,18 @@ MUCH_LATER = cluster.PATIENT_SECONDS
 
 def test_pods_are_found_by_their_node(seen: Seen) -> None:
     bound, other = pod(container(), name="a"), pod(container(), name="b", node="node-2")
-    seen.cluster.pod_changed("default/a", None, bound)
-    seen.cluster.pod_changed("default/b", None, other)
+    seen.pod_changed("default/a", None, bound)
+    seen.pod_changed("default/b", None, other)
     assert seen.take() == [("node-1", LATER), ("node-2", LATER)]
-    assert list(seen.cluster.pods_on("node-1")) == [bound]
-    seen.cluster.pod_changed("default/a", bound, None)
+    assert list(seen.inventory.pods_on("node-1")) == [bound]
+    seen.pod_changed("default/a", bound, None)
     assert seen.take() == [("node-1", MUCH_LATER)]
-    assert list(seen.cluster.pods_on("node-1")) == []
+    assert list(seen.inventory.pods_on("node-1")) == []
 
 
 def test_only_a_mirror_that_its_node_owns_names_a_static_pods_cgroup(seen: Seen) -> None:
     def keys() -> set[str]:
-        return {row.key for row in seen.cluster.pods_on("node-1")}
+        return {row.key for row in seen.inventory.pods_on("node-1")}
 
     claims = {"real": "uid-of-node-1", "forged": "uid-of-node-2"}
     mirrors = {
@@ -75,21 +77,21 @@ def test_only_a_mirror_that_its_node_owns_names_a_static_pods_cgroup(seen: Seen)
         for name, owner in claims.items()
     }
     for name, row in mirrors.items():
-        seen.cluster.pod_changed(f"default/{name}", None, row)
+        seen.pod_changed(f"default/{name}", None, row)
     assert keys() == {"hash", "forged"}
-    seen.cluster.node_changed("node-1", None, node(uid="another"))
+    seen.node_changed("node-1", None, node(uid="another"))
     assert keys() == {"real", "forged"}, "it was the mirror of another Node's pod"
-    seen.cluster.node_changed("node-1", None, None)
-    seen.cluster.node_changed("node-1", None, node())
+    seen.node_changed("node-1", None, None)
+    seen.node_changed("node-1", None, node())
     assert keys() == {"hash", "forged"}
 
 
 def test_a_mirror_that_is_known_before_its_node_counts_once_the_node_is_known() -> None:
     seen = Seen()
     row = pod(container(), uid="real", key="hash", mirror=pods.Mirror("hash", "uid-of-node-1"))
-    seen.cluster.pod_changed("default/real", None, row)
-    seen.cluster.node_changed("node-1", None, node())
-    assert [row.key for row in seen.cluster.pods_on("node-1")] == ["hash"]
+    seen.pod_changed("default/real", None, row)
+    seen.node_changed("node-1", None, node())
+    assert [row.key for row in seen.inventory.pods_on("node-1")] == ["hash"]
 
 
 FOUND = state.Facts(2, swap_controller=True, swap_bytes=2**31, memory_bytes=2**33)
@@ -98,11 +100,11 @@ FOUND = state.Facts(2, swap_controller=True, swap_bytes=2**31, memory_bytes=2**3
 def test_it_is_known_for_whose_pods_a_node_is_looked_at(seen: Seen) -> None:
     seen.owners.clear()
     made = pod(container(), namespace="shop", policy="Disabled")
-    seen.cluster.pod_changed("shop/pod", None, made)
-    seen.cluster.pod_changed("shop/pod", made, msgspec.structs.replace(made, terminal=True))
-    seen.cluster.pod_changed("shop/pod", made, None)
+    seen.pod_changed("shop/pod", None, made)
+    seen.pod_changed("shop/pod", made, msgspec.structs.replace(made, terminal=True))
+    seen.pod_changed("shop/pod", made, None)
     assert seen.owners == ["shop"] * 3
-    seen.cluster.node_changed("node-1", None, node(labels={"another": "one"}))
+    seen.node_changed("node-1", None, node(labels={"another": "one"}))
     assert seen.owners[3:] == [""]
 
 
@@ -110,74 +112,74 @@ def test_what_an_agent_found_outlives_its_state(seen: Seen) -> None:
     first = state_row(facts=FOUND, observed=1)
 
     def known() -> tuple[int, bool]:
-        facts = seen.cluster.facts("node-1")
+        facts = seen.planner.facts("node-1")
         return facts.swap_bytes, facts.reported
 
     assert known() == (2**30, False)
-    seen.cluster.state_changed("node-1", None, first)
+    seen.state_changed("node-1", None, first)
     assert known() == (2**31, True)
-    seen.cluster.state_changed("node-1", first, None)
+    seen.state_changed("node-1", first, None)
     assert known() == (2**31, True), "deleted"
-    assert not seen.cluster.has_agent("node-1")
+    assert not seen.inventory.has_agent("node-1")
     made = state_row(version=5, uid="made anew")
-    seen.cluster.wrote(made)
-    seen.cluster.state_changed("node-1", None, made)
+    seen.wrote(made)
+    seen.state_changed("node-1", None, made)
     assert known() == (2**31, True), "made anew, and its agent is silent"
-    seen.cluster.state_changed("node-1", made, state_row(version=6, uid="made anew", facts=None))
+    seen.state_changed("node-1", made, state_row(version=6, uid="made anew", facts=None))
     assert known() == (2**31, True)
     newer = state_row(version=7, uid="made anew", facts=msgspec.structs.replace(FOUND, swap_bytes=2**32))
-    seen.cluster.state_changed("node-1", made, newer)
+    seen.state_changed("node-1", made, newer)
     assert known() == (2**32, True), "its agent is back"
 
 
 def test_what_an_agent_found_goes_with_its_node(seen: Seen) -> None:
     row = state_row(facts=FOUND)
-    seen.cluster.state_changed("node-1", None, row)
-    seen.cluster.lost("node-1", row.uid)
-    seen.cluster.node_changed("node-1", None, node(uid="another"))
-    assert not seen.cluster.facts("node-1").reported, "another machine"
-    seen.cluster.node_changed("node-1", None, None)
-    seen.cluster.node_changed("node-1", None, node())
-    assert not seen.cluster.facts("node-1").reported
-    assert seen.cluster._last == {}
+    seen.state_changed("node-1", None, row)
+    seen.inventory.lose_state("node-1", row.uid)
+    seen.node_changed("node-1", None, node(uid="another"))
+    assert not seen.planner.facts("node-1").reported, "another machine"
+    seen.node_changed("node-1", None, None)
+    seen.node_changed("node-1", None, node())
+    assert not seen.planner.facts("node-1").reported
+    assert seen.inventory._last == {}
 
 
 def test_an_earlier_nodes_state_says_nothing_of_this_one(seen: Seen) -> None:
     stale = state_row(facts=FOUND, owner="an earlier one")
-    seen.cluster.state_changed("node-1", None, stale)
-    seen.cluster.state_changed("node-1", stale, None)
-    assert not seen.cluster.facts("node-1").reported
+    seen.state_changed("node-1", None, stale)
+    seen.state_changed("node-1", stale, None)
+    assert not seen.planner.facts("node-1").reported
 
 
 def test_a_pod_that_is_not_bound_yet_concerns_no_node(seen: Seen) -> None:
     waiting, bound = pod(container(), node=""), pod(container())
-    seen.cluster.pod_changed("default/pod", None, waiting)
+    seen.pod_changed("default/pod", None, waiting)
     assert seen.take() == []
-    seen.cluster.pod_changed("default/pod", waiting, bound)
+    seen.pod_changed("default/pod", waiting, bound)
     assert seen.take() == [("node-1", LATER)]
-    seen.cluster.pod_changed("default/pod", bound, None)
-    seen.cluster.pod_changed("default/other", waiting, None)
-    assert list(seen.cluster.pods_on("node-1")) == []
+    seen.pod_changed("default/pod", bound, None)
+    seen.pod_changed("default/other", waiting, None)
+    assert list(seen.inventory.pods_on("node-1")) == []
 
 
 def test_a_pod_made_anew_on_another_node_moves(seen: Seen) -> None:
     old, new = pod(container(), uid="1"), pod(container(), uid="2", node="node-2")
-    seen.cluster.pod_changed("default/pod", None, old)
+    seen.pod_changed("default/pod", None, old)
     seen.take()
-    seen.cluster.pod_changed("default/pod", old, new)
+    seen.pod_changed("default/pod", old, new)
     assert {name for name, _ in seen.take()} == {"node-1", "node-2"}
-    assert list(seen.cluster.pods_on("node-1")) == []
-    assert list(seen.cluster.pods_on("node-2")) == [new]
+    assert list(seen.inventory.pods_on("node-1")) == []
+    assert list(seen.inventory.pods_on("node-2")) == [new]
 
 
 @pytest.mark.parametrize("policy", ["Disabled", "Whatever"])
 def test_a_new_pod_that_may_not_swap_is_not_kept_waiting(seen: Seen, policy: str) -> None:
     row = pod(container(), policy=policy)
-    seen.cluster.pod_changed("default/pod", None, pod(container(), policy=policy, node=""))
+    seen.pod_changed("default/pod", None, pod(container(), policy=policy, node=""))
     assert seen.take() == []
-    seen.cluster.pod_changed("default/pod", pod(container(), policy=policy, node=""), row)
+    seen.pod_changed("default/pod", pod(container(), policy=policy, node=""), row)
     assert (seen.take(), seen.urgent) == ([("node-1", 0.0)], ["node-1"])
-    assert seen.cluster.is_urgent("node-1")
+    assert seen.is_urgent("node-1")
 
 
 def test_a_node_with_more_pods_than_it_has_room_for_is_looked_at_once_a_second(
@@ -186,9 +188,9 @@ def test_a_node_with_more_pods_than_it_has_room_for_is_looked_at_once_a_second(
     monkeypatch.setattr(state, "MAX_PODS", 2)
     for number, delay in enumerate((0.0, 0.0, MUCH_LATER, MUCH_LATER)):
         row = pod(container(), policy="Disabled", uid=f"uid-{number}", name=f"pod-{number}")
-        seen.cluster.pod_changed(f"default/pod-{number}", None, row)
+        seen.pod_changed(f"default/pod-{number}", None, row)
         assert (seen.take(), seen.urgent.pop()) == ([("node-1", delay)], "node-1")
-    seen.cluster.pod_changed("default/pod-0", row, msgspec.structs.replace(row, qos=row.qos, started="now"))
+    seen.pod_changed("default/pod-0", row, msgspec.structs.replace(row, qos=row.qos, started="now"))
     assert seen.urgent == []
 
 
@@ -196,9 +198,9 @@ def test_pods_that_ended_take_no_room_from_those_that_may_not_swap(seen: Seen, m
     monkeypatch.setattr(state, "MAX_PODS", 2)
     for number in range(4):
         ended = pod(container(), uid=f"uid-{number}", name=f"ended-{number}", terminal=True)
-        seen.cluster.pod_changed(f"default/ended-{number}", None, ended)
+        seen.pod_changed(f"default/ended-{number}", None, ended)
     seen.take()
-    seen.cluster.pod_changed("default/pod", None, pod(container(), policy="Disabled", uid="uid", name="pod"))
+    seen.pod_changed("default/pod", None, pod(container(), policy="Disabled", uid="uid", name="pod"))
     assert (seen.take(), seen.urgent) == ([("node-1", 0.0)], ["node-1"])
 
 
@@ -217,7 +219,7 @@ def test_a_pod_that_comes_to_a_crowd_costs_no_look_at_each_of_the_others(
     for number, row in enumerate(rows):
         sys.setprofile(count if number == 999 else None)
         try:
-            seen.cluster.pod_changed(f"default/pod-{number}", None, row)
+            seen.pod_changed(f"default/pod-{number}", None, row)
         finally:
             sys.setprofile(None)
     assert 0 < calls < 500
@@ -229,23 +231,23 @@ def test_a_crowd_is_one_for_as_long_as_it_is_there(seen: Seen, monkeypatch: pyte
     def delay() -> float:
         probe = pod(container(), policy="Disabled", uid="probe", name="probe")
         seen.take()
-        seen.cluster.pod_changed("default/probe", None, probe)
+        seen.pod_changed("default/probe", None, probe)
         [(_, found)] = seen.take()
-        seen.cluster.pod_changed("default/probe", probe, None)
+        seen.pod_changed("default/probe", probe, None)
         return found
 
     rows = [pod(container(), uid=f"uid-{number}", name=f"pod-{number}") for number in range(4)]
     for row in rows:
-        seen.cluster.pod_changed(f"default/{row.name}", None, row)
+        seen.pod_changed(f"default/{row.name}", None, row)
     assert delay() == MUCH_LATER
     ended, moved = pod(container(), uid="uid-0", name="pod-0", terminal=True), pod(container(), node="node-2")
-    seen.cluster.pod_changed("default/pod-0", rows[0], rows[0])
-    seen.cluster.pod_changed("default/pod-0", rows[0], ended)
-    seen.cluster.pod_changed("default/pod-1", rows[1], moved)
+    seen.pod_changed("default/pod-0", rows[0], rows[0])
+    seen.pod_changed("default/pod-0", rows[0], ended)
+    seen.pod_changed("default/pod-1", rows[1], moved)
     assert delay() == MUCH_LATER, "two, and the one that comes"
-    seen.cluster.pod_changed("default/pod-0", ended, None)
+    seen.pod_changed("default/pod-0", ended, None)
     assert delay() == MUCH_LATER
-    seen.cluster.pod_changed("default/pod-2", rows[2], None)
+    seen.pod_changed("default/pod-2", rows[2], None)
     assert delay() == 0.0
 
 
@@ -253,142 +255,142 @@ def test_what_else_becomes_of_it_can_wait(seen: Seen) -> None:
     row = pod(container(), policy="Disabled")
     started = pod(container(id="c1"), policy="Disabled")
     ended = pod(container(), policy="Disabled", terminal=True)
-    seen.cluster.pod_changed("default/pod", None, row)
+    seen.pod_changed("default/pod", None, row)
     assert seen.urgent.pop() == "node-1"
     seen.take()
     for old, new, delay in ((row, started, MUCH_LATER), (started, ended, LATER), (ended, None, MUCH_LATER)):
-        seen.cluster.pod_changed("default/pod", old, new)
+        seen.pod_changed("default/pod", old, new)
         assert (seen.take(), seen.urgent) == ([("node-1", delay)], [])
 
-    seen.cluster.pod_changed("default/pod", None, ended)
+    seen.pod_changed("default/pod", None, ended)
     assert (seen.take(), seen.urgent) == ([("node-1", LATER)], [])
-    assert not seen.cluster.is_urgent("node-1")
+    assert not seen.is_urgent("node-1")
 
 
 def test_a_container_with_a_limit_of_its_own_gets_it_when_it_starts(seen: Seen) -> None:
     """Under behavior Kubelet nothing else limits it."""
     row, started = (pod(container(id=each, swap_limit="1Mi")) for each in ("", "c1"))
-    seen.cluster.pod_changed("default/pod", None, row)
+    seen.pod_changed("default/pod", None, row)
     seen.take()
-    seen.cluster.pod_changed("default/pod", row, started)
+    seen.pod_changed("default/pod", row, started)
     assert seen.take() == [("node-1", LATER)]
 
 
 def test_the_plan_follows_profile_facts_and_pods(seen: Seen) -> None:
-    seen.cluster.pod_changed("default/pod", None, pod(container(request=2**30)))
-    assert seen.cluster.plan("node-1").profile.name == names.BUILT_IN_PROFILE
-    seen.cluster.profiles_changed({"p": profile(behavior=names.Behavior.LIMITED_SWAP)})
+    seen.pod_changed("default/pod", None, pod(container(request=2**30)))
+    assert seen.plan("node-1").profile.name == names.BUILT_IN_PROFILE
+    seen.profiles_changed({"p": profile(behavior=names.Behavior.LIMITED_SWAP)})
     assert set(seen.take()) == {("node-1", LATER), ("node-2", LATER)}
-    assert seen.cluster.plan("node-1").pods["uid-1"].swap_max == str(2**27)
+    assert seen.plan("node-1").pods["uid-1"].swap_max == str(2**27)
     found = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=2**31, memory_bytes=2**33)
-    seen.cluster.state_changed("node-1", None, state_row(facts=found))
+    seen.state_changed("node-1", None, state_row(facts=found))
     assert seen.take() == [("node-1", LATER)]
-    assert seen.cluster.plan("node-1").pods["uid-1"].swap_max == str(2**28)
+    assert seen.plan("node-1").pods["uid-1"].swap_max == str(2**28)
 
 
 def test_the_same_profiles_are_no_news(seen: Seen) -> None:
-    seen.cluster.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": profile()})
     seen.take()
-    seen.cluster.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": profile()})
     assert seen.take() == []
 
 
 def test_a_node_that_gets_another_label_gets_another_profile(seen: Seen) -> None:
     chosen = profile(selector=(compiled.Requirement("pool", "In", frozenset({"x"})),))
-    seen.cluster.profiles_changed({"p": chosen})
-    assert seen.cluster.selection("node-1").profile.name == names.BUILT_IN_PROFILE
-    seen.cluster.node_changed("node-1", node(), node(labels={"pool": "x"}))
-    assert seen.cluster.selection("node-1").profile == chosen
+    seen.profiles_changed({"p": chosen})
+    assert seen.planner.selection("node-1").profile.name == names.BUILT_IN_PROFILE
+    seen.node_changed("node-1", node(), node(labels={"pool": "x"}))
+    assert seen.planner.selection("node-1").profile == chosen
 
 
 def test_the_answer_to_a_write_counts_until_the_watch_has_caught_up(seen: Seen) -> None:
-    seen.cluster.state_changed("node-1", None, state_row(version=1))
+    seen.state_changed("node-1", None, state_row(version=1))
     written = state_row(version=5, epoch=3)
-    seen.cluster.wrote(written)
+    seen.wrote(written)
     seen.take()
-    seen.cluster.state_changed("node-1", state_row(version=1), state_row(version=4))
-    assert seen.cluster.state_of("node-1") == written
+    seen.state_changed("node-1", state_row(version=1), state_row(version=4))
+    assert seen.inventory.state_of("node-1") == written
     assert seen.take() == [], "what was written over is no news"
-    seen.cluster.state_changed("node-1", state_row(version=4), written)
+    seen.state_changed("node-1", state_row(version=4), written)
     assert seen.take() == [], "nor is the echo"
     theirs = state_row(version=6, spec=state.StateSpec(profile=state.ProfileRef("x"), epoch=9))
-    seen.cluster.state_changed("node-1", written, theirs)
-    assert seen.cluster.state_of("node-1") == theirs
+    seen.state_changed("node-1", written, theirs)
+    assert seen.inventory.state_of("node-1") == theirs
     assert seen.take() == [("node-1", LATER)]
-    assert seen.cluster.largest_epoch() == 9
+    assert seen.inventory.largest_epoch() == 9
 
 
 def test_an_answer_that_tells_what_the_agent_reported_meanwhile_is_planned_with(seen: Seen) -> None:
-    seen.cluster.state_changed("node-1", None, state_row(version=1))
+    seen.state_changed("node-1", None, state_row(version=1))
     seen.take()
     found = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=2**30, memory_bytes=2**33)
     reported, written = state_row(version=2, facts=found), state_row(version=3, facts=found)
-    seen.cluster.wrote(written)
+    seen.wrote(written)
     assert seen.take() == [("node-1", LATER)]
-    seen.cluster.state_changed("node-1", state_row(version=1), reported)
-    seen.cluster.state_changed("node-1", reported, written)
+    seen.state_changed("node-1", state_row(version=1), reported)
+    seen.state_changed("node-1", reported, written)
     assert seen.take() == [], "it was planned with already"
 
 
 def test_an_old_answer_is_not_believed(seen: Seen) -> None:
     newest = state_row(version=7)
-    seen.cluster.state_changed("node-1", None, newest)
-    seen.cluster.wrote(state_row(version=6))
-    assert seen.cluster.state_of("node-1") == newest
+    seen.state_changed("node-1", None, newest)
+    seen.wrote(state_row(version=6))
+    assert seen.inventory.state_of("node-1") == newest
 
 
 def test_a_status_that_only_reports_is_no_reason_to_plan(seen: Seen) -> None:
-    seen.cluster.state_changed("node-1", None, state_row(version=1))
+    seen.state_changed("node-1", None, state_row(version=1))
     seen.take()
     before = seen.reports
-    seen.cluster.state_changed("node-1", state_row(version=1), state_row(version=2, observed=1, applied=True))
+    seen.state_changed("node-1", state_row(version=1), state_row(version=2, observed=1, applied=True))
     assert seen.take() == []
     assert seen.reports > before
 
 
 def test_a_deleted_state_is_planned_again(seen: Seen) -> None:
-    seen.cluster.state_changed("node-1", None, state_row(version=1))
-    seen.cluster.wrote(state_row(version=2))
+    seen.state_changed("node-1", None, state_row(version=1))
+    seen.wrote(state_row(version=2))
     seen.take()
-    seen.cluster.state_changed("node-1", state_row(version=1), None)
-    assert seen.cluster.state_of("node-1") is None
+    seen.state_changed("node-1", state_row(version=1), None)
+    assert seen.inventory.state_of("node-1") is None
     assert seen.take() == [("node-1", LATER)]
 
 
 def test_a_state_made_anew_outlives_the_late_news_of_the_old_ones_deletion(seen: Seen) -> None:
     old, new = state_row(version=1, uid="old"), state_row(version=5, uid="new")
-    seen.cluster.state_changed("node-1", None, old)
-    seen.cluster.lost("node-1", "old")
-    assert seen.cluster.state_of("node-1") is None
-    assert seen.cluster.wrote(new)
+    seen.state_changed("node-1", None, old)
+    seen.inventory.lose_state("node-1", "old")
+    assert seen.inventory.state_of("node-1") is None
+    assert seen.wrote(new)
     seen.take()
     stale = state_row(version=2, uid="old")
-    seen.cluster.state_changed("node-1", old, stale)
-    seen.cluster.state_changed("node-1", stale, None)
-    assert seen.cluster.state_of("node-1") == new
+    seen.state_changed("node-1", old, stale)
+    seen.state_changed("node-1", stale, None)
+    assert seen.inventory.state_of("node-1") == new
     assert seen.take() == []
 
 
 def test_a_node_that_is_gone_is_looked_at_once_more(seen: Seen) -> None:
-    seen.cluster.node_changed("node-1", node(), None)
+    seen.node_changed("node-1", node(), None)
     assert seen.take() == [("node-1", LATER)]
-    assert list(seen.cluster.nodes) == ["node-2"]
+    assert list(seen.nodes) == ["node-2"]
 
 
 def test_a_profile_that_changes_concerns_the_nodes_that_it_governs(seen: Seen) -> None:
-    seen.cluster.node_changed("node-2", node("node-2"), node("node-2", labels={"pool": "x"}))
+    seen.node_changed("node-2", node("node-2"), node("node-2", labels={"pool": "x"}))
     everywhere = profile("everywhere")
     chosen = profile("chosen", selector=(compiled.Requirement("pool", "In", frozenset({"x"})),), priority=1)
-    seen.cluster.profiles_changed({"everywhere": everywhere})
-    for name in seen.cluster.nodes:
-        seen.cluster.plan(name)
+    seen.profiles_changed({"everywhere": everywhere})
+    for name in seen.nodes:
+        seen.plan(name)
     seen.take()
     for found in (
         {"everywhere": everywhere, "chosen": chosen},
         {"everywhere": everywhere, "chosen": msgspec.structs.replace(chosen, generation=2)},
         {"everywhere": everywhere},
     ):
-        seen.cluster.profiles_changed(found)
+        seen.profiles_changed(found)
         assert set(seen.take()) == {("node-2", LATER)}
 
 
@@ -405,7 +407,7 @@ def heard(
 ) -> None:
     """The state of a node names a profile, and its agent has answered."""
     spec = state.StateSpec(profile=state.ProfileRef(named.name, named.generation))
-    old = seen.cluster.state_of(name)
+    old = seen.inventory.state_of(name)
     knew = old is not None and old.acted == spec.profile
     row = state_row(
         name,
@@ -419,7 +421,7 @@ def heard(
         proposed=plan.reference(proposed) if proposed else None,
         cost=cost,
     )
-    seen.cluster.state_changed(name, old, row)
+    seen.state_changed(name, old, row)
 
 
 def answered(seen: Seen, name: str, pods: int = 0) -> None:
@@ -429,13 +431,13 @@ def answered(seen: Seen, name: str, pods: int = 0) -> None:
 
 
 def advance(seen: Seen) -> None:
-    targets = {found.name: found for found in map(governing(seen), seen.cluster.nodes)}
-    for name, found in rollouts(seen.cluster).items():
-        seen.cluster.advance(targets[name], found.next)
+    targets = {found.name: found for found in map(governing(seen), seen.nodes)}
+    for name, found in rollouts(seen).items():
+        seen.admit(targets[name], found.next)
 
 
 def governing(seen: Seen) -> Callable[[str], compiled.Profile]:
-    return lambda name: seen.cluster.selection(name).profile
+    return lambda name: seen.planner.selection(name).profile
 
 
 LIMITED = profile(behavior=names.Behavior.LIMITED_SWAP, max_unavailable="1")
@@ -444,17 +446,17 @@ HISTORY = {state.ProfileRef("p", 1): LIMITED}
 
 
 def follows(seen: Seen) -> dict[str, int]:
-    return {name: seen.cluster.plan(name).profile.generation for name in seen.cluster.nodes}
+    return {name: seen.plan(name).profile.generation for name in seen.nodes}
 
 
 @pytest.fixture
 def waves(seen: Seen) -> Seen:
     """Two nodes that follow generation 1, when generation 2 comes."""
-    seen.cluster.profiles_changed({"p": LIMITED})
-    for name in seen.cluster.nodes:
+    seen.profiles_changed({"p": LIMITED})
+    for name in seen.nodes:
         heard(seen, name, LIMITED)
-    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
-    for name in seen.cluster.nodes:
+    seen.profiles_changed({"p": NONE}, HISTORY)
+    for name in seen.nodes:
         answered(seen, name)
     advance(seen)
     seen.take()
@@ -463,7 +465,7 @@ def waves(seen: Seen) -> Seen:
 
 def test_a_node_goes_on_as_before_until_its_turn_comes(waves: Seen) -> None:
     assert follows(waves) == {"node-1": 2, "node-2": 1}
-    assert waves.cluster.in_force("node-2") == LIMITED
+    assert waves.planner.in_force("node-2") == LIMITED
     heard(waves, "node-1", NONE, generation=2, observed=1)
     advance(waves)
     assert follows(waves) == {"node-1": 2, "node-2": 1}, "it has not answered"
@@ -478,7 +480,7 @@ def test_a_node_that_does_worse_keeps_others_from_it(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2, degraded="WriteFailed: no")
     advance(waves)
     assert follows(waves) == {"node-1": 2, "node-2": 1}
-    assert rollouts(waves.cluster)["p"].stopped_by == ("node-1",)
+    assert rollouts(waves)["p"].stopped_by == ("node-1",)
     heard(waves, "node-1", NONE, generation=2, observed=2)
     advance(waves)
     assert follows(waves) == {"node-1": 2, "node-2": 2}
@@ -486,23 +488,23 @@ def test_a_node_that_does_worse_keeps_others_from_it(waves: Seen) -> None:
 
 def test_a_profile_that_goes_in_the_middle_leaves_all_nodes_at_once(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
-    waves.cluster.profiles_changed({})
-    assert {waves.cluster.plan(name).profile.name for name in waves.cluster.nodes} == {names.BUILT_IN_PROFILE}
+    waves.profiles_changed({})
+    assert {waves.plan(name).profile.name for name in waves.nodes} == {names.BUILT_IN_PROFILE}
 
 
 def test_agents_that_are_behind_with_pods_are_waited_for_by_a_new_leader_too(seen: Seen) -> None:
     """What a process that has just come sees in a rollout while pods come and go."""
     for name in ("node-3", "node-4"):
-        seen.cluster.node_changed(name, None, node(name))
+        seen.node_changed(name, None, node(name))
     spec = {named: state.StateSpec(profile=plan.reference(named)) for named in (LIMITED, NONE)}
-    for number, name in enumerate(seen.cluster.nodes):
+    for number, name in enumerate(seen.nodes):
         named = LIMITED if number else NONE
         cost = None if number == 0 else state.Cost(plan.reference(NONE))
         asked = None if number == 0 else plan.reference(NONE)
         row = state_row(name, spec=spec[named], generation=9, observed=8, acted=spec[named].profile, applied=True)
-        seen.cluster.state_changed(name, None, msgspec.structs.replace(row, proposed=asked, cost=cost))
-    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
-    assert rollouts(seen.cluster)["p"].next == ("node-2",)
+        seen.state_changed(name, None, msgspec.structs.replace(row, proposed=asked, cost=cost))
+    seen.profiles_changed({"p": NONE}, HISTORY)
+    assert rollouts(seen)["p"].next == ("node-2",)
     assert governed(seen)["node-1"].applied
 
 
@@ -511,10 +513,10 @@ def test_a_node_that_comes_back_waits_for_another_turn(waves: Seen) -> None:
     advance(waves)
     heard(waves, "node-2", NONE, generation=2, observed=2)
     assert follows(waves) == {"node-1": 2, "node-2": 2}
-    for name in waves.cluster.nodes:
+    for name in waves.nodes:
         heard(waves, name, compiled.BUILT_IN, generation=3, observed=3)
-    assert {waves.cluster.plan(name).profile.name for name in waves.cluster.nodes} == {names.BUILT_IN_PROFILE}
-    for name in waves.cluster.nodes:
+    assert {waves.plan(name).profile.name for name in waves.nodes} == {names.BUILT_IN_PROFILE}
+    for name in waves.nodes:
         cost = state.Cost(plan.reference(NONE))
         heard(waves, name, compiled.BUILT_IN, generation=4, observed=4, proposed=NONE, cost=cost)
     advance(waves)
@@ -522,55 +524,55 @@ def test_a_node_that_comes_back_waits_for_another_turn(waves: Seen) -> None:
 
 
 def test_what_nobody_remembers_is_not_waited_for(seen: Seen) -> None:
-    seen.cluster.profiles_changed({"p": LIMITED})
-    for name in seen.cluster.nodes:
+    seen.profiles_changed({"p": LIMITED})
+    for name in seen.nodes:
         heard(seen, name, LIMITED)
-    seen.cluster.profiles_changed({"p": NONE})
+    seen.profiles_changed({"p": NONE})
     assert follows(seen) == {"node-1": 2, "node-2": 2}
 
 
 def test_another_profile_takes_nodes_over_in_waves(waves: Seen) -> None:
     other = profile("q", priority=200, max_unavailable="1")
-    waves.cluster.profiles_changed({"p": NONE, "q": other}, HISTORY)
-    for name in waves.cluster.nodes:
+    waves.profiles_changed({"p": NONE, "q": other}, HISTORY)
+    for name in waves.nodes:
         heard(waves, name, LIMITED, proposed=other, cost=state.Cost(plan.reference(other)))
     advance(waves)
-    assert {name: waves.cluster.plan(name).profile.name for name in waves.cluster.nodes} == {
+    assert {name: waves.plan(name).profile.name for name in waves.nodes} == {
         "node-1": "q",
         "node-2": "p",
     }
 
 
 def test_nothing_moves_before_it_is_known_what_it_takes(seen: Seen) -> None:
-    seen.cluster.profiles_changed({"p": LIMITED})
+    seen.profiles_changed({"p": LIMITED})
     used = pod(container(request=2**30))
-    seen.cluster.pod_changed("default/pod", None, used)
-    for name in seen.cluster.nodes:
+    seen.pod_changed("default/pod", None, used)
+    for name in seen.nodes:
         heard(seen, name, LIMITED)
-    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
-    assert seen.cluster.plan("node-1").proposal == state.Proposal(plan.reference(NONE), {"uid-1": "0"})
-    assert seen.cluster.plan("node-2").proposal == state.Proposal(plan.reference(NONE), {})
+    seen.profiles_changed({"p": NONE}, HISTORY)
+    assert seen.plan("node-1").proposal == state.Proposal(plan.reference(NONE), {"uid-1": "0"})
+    assert seen.plan("node-2").proposal == state.Proposal(plan.reference(NONE), {})
     advance(seen)
     assert follows(seen) == {"node-1": 1, "node-2": 1}
-    assert rollouts(seen.cluster)["p"].asking == ("node-1", "node-2")
+    assert rollouts(seen)["p"].asking == ("node-1", "node-2")
     answered(seen, "node-1", pods=3)
-    found = rollouts(seen.cluster)["p"]
+    found = rollouts(seen)["p"]
     assert (found.asking, found.next, found.taken) == (("node-2",), ("node-1",), rollout.Taken(1, 3, 3 * 2**20))
     advance(seen)
     assert follows(seen) == {"node-1": 2, "node-2": 1}
-    assert seen.cluster.plan("node-1").proposal is None
+    assert seen.plan("node-1").proposal is None
 
 
 def test_what_is_in_use_is_held_if_asked(seen: Seen) -> None:
-    seen.cluster.profiles_changed({"p": LIMITED})
-    for name in seen.cluster.nodes:
+    seen.profiles_changed({"p": LIMITED})
+    for name in seen.nodes:
         heard(seen, name, LIMITED)
-    seen.cluster.profiles_changed({"p": msgspec.structs.replace(NONE, hold=True)}, HISTORY)
+    seen.profiles_changed({"p": msgspec.structs.replace(NONE, hold=True)}, HISTORY)
     answered(seen, "node-1", pods=1)
     answered(seen, "node-2")
     advance(seen)
     assert follows(seen) == {"node-1": 1, "node-2": 2}
-    assert rollouts(seen.cluster)["p"].held == ("node-1",)
+    assert rollouts(seen)["p"].held == ("node-1",)
     answered(seen, "node-1")
     heard(seen, "node-2", NONE, generation=2, observed=2)
     advance(seen)
@@ -578,71 +580,71 @@ def test_what_is_in_use_is_held_if_asked(seen: Seen) -> None:
 
 
 def test_agents_that_do_not_know_the_question_are_not_waited_for(seen: Seen) -> None:
-    seen.cluster.profiles_changed({"p": LIMITED})
+    seen.profiles_changed({"p": LIMITED})
     heard(seen, "node-1", LIMITED)
-    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    seen.profiles_changed({"p": NONE}, HISTORY)
     heard(seen, "node-1", LIMITED, proposed=NONE, generation=2, observed=1)
-    assert rollouts(seen.cluster)["p"].asking == ("node-1",)
+    assert rollouts(seen)["p"].asking == ("node-1",)
     heard(seen, "node-1", LIMITED, proposed=NONE, generation=2, observed=2)
-    assert rollouts(seen.cluster)["p"].next == ("node-1",)
+    assert rollouts(seen)["p"].next == ("node-1",)
 
 
 def test_agents_that_are_silent_for_long_are_passed_over(seen: Seen) -> None:
-    seen.cluster.profiles_changed({"p": LIMITED})
+    seen.profiles_changed({"p": LIMITED})
     heard(seen, "node-1", LIMITED)
-    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    seen.profiles_changed({"p": NONE}, HISTORY)
     heard(seen, "node-1", LIMITED, proposed=NONE, generation=2, observed=1)
-    assert rollouts(seen.cluster, {("node-1", True)})["p"].next == ()
-    assert rollouts(seen.cluster, {("node-1", False)})["p"].next == ("node-1",)
+    assert rollouts(seen, {("node-1", True)})["p"].next == ()
+    assert rollouts(seen, {("node-1", False)})["p"].next == ("node-1",)
 
 
 def test_where_no_agent_ever_answered_nothing_is_waited_for(seen: Seen) -> None:
-    seen.cluster.profiles_changed({"p": LIMITED})
-    for name in seen.cluster.nodes:
+    seen.profiles_changed({"p": LIMITED})
+    for name in seen.nodes:
         heard(seen, name, LIMITED, observed=0)
-    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    seen.profiles_changed({"p": NONE}, HISTORY)
     assert follows(seen) == {"node-1": 2, "node-2": 2}
 
 
 def test_a_turn_is_for_the_profile_as_it_was_judged(seen: Seen) -> None:
-    seen.cluster.profiles_changed({"p": LIMITED})
-    for name in seen.cluster.nodes:
+    seen.profiles_changed({"p": LIMITED})
+    for name in seen.nodes:
         heard(seen, name, LIMITED)
-    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
-    for name in seen.cluster.nodes:
+    seen.profiles_changed({"p": NONE}, HISTORY)
+    for name in seen.nodes:
         answered(seen, name)
-    judged = rollouts(seen.cluster)["p"].next
+    judged = rollouts(seen)["p"].next
     assert judged == ("node-1",)
     third = profile(generation=3, behavior=names.Behavior.NO_SWAP, hold=True)
     history = {**HISTORY, plan.reference(NONE): NONE}
-    seen.cluster.profiles_changed({"p": third}, history)
-    seen.cluster.advance(NONE, judged)
+    seen.profiles_changed({"p": third}, history)
+    seen.admit(NONE, judged)
     assert follows(seen) == {"node-1": 1, "node-2": 1}, "nobody asked what that one takes"
     heard(seen, "node-1", LIMITED, proposed=third, cost=state.Cost(plan.reference(third)))
-    assert rollouts(seen.cluster)["p"].next == ("node-1",)
-    seen.cluster.advance(NONE, judged)
+    assert rollouts(seen)["p"].next == ("node-1",)
+    seen.admit(NONE, judged)
     assert follows(seen) == {"node-1": 1, "node-2": 1}, "nobody has said what that one takes"
-    seen.cluster.profiles_changed({"p": msgspec.structs.replace(NONE, uid="of a namesake")}, history)
-    seen.cluster.advance(NONE, judged)
+    seen.profiles_changed({"p": msgspec.structs.replace(NONE, uid="of a namesake")}, history)
+    seen.admit(NONE, judged)
     assert follows(seen) == {"node-1": 1, "node-2": 1}
 
 
 def test_no_node_is_reconciled_for_a_turn_of_an_earlier_generation(seen: Seen) -> None:
-    seen.cluster.profiles_changed({"p": LIMITED})
-    for name in seen.cluster.nodes:
+    seen.profiles_changed({"p": LIMITED})
+    for name in seen.nodes:
         heard(seen, name, LIMITED)
-    seen.cluster.profiles_changed({"p": profile(generation=3, behavior=names.Behavior.NO_SWAP)}, HISTORY)
+    seen.profiles_changed({"p": profile(generation=3, behavior=names.Behavior.NO_SWAP)}, HISTORY)
     seen.dirty.clear()
-    seen.cluster.advance(NONE, ["node-1"], frozenset({("node-1", False), ("node-2", False)}))
+    seen.admit(NONE, ["node-1"], frozenset({("node-1", False), ("node-2", False)}))
     assert seen.dirty == []
 
 
 def test_a_node_that_became_degraded_since_it_was_judged_is_judged_anew(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
-    judged = rollouts(waves.cluster)["p"].next
+    judged = rollouts(waves)["p"].next
     assert judged == ("node-2",)
     heard(waves, "node-1", NONE, generation=2, observed=2, degraded="WriteFailed: no")
-    waves.cluster.advance(NONE, judged)
+    waves.admit(NONE, judged)
     assert follows(waves) == {"node-1": 2, "node-2": 1}
 
 
@@ -658,23 +660,23 @@ def test_a_turn_is_gone_once_another_profile_governs_the_node(waves: Seen) -> No
     advance(waves)
     assert turns == {"node-1": NONE}
     other = profile("q", priority=200, max_unavailable="1")
-    waves.cluster.profiles_changed({"p": NONE, "q": other}, HISTORY)
-    waves.cluster.profiles_changed({"p": NONE}, HISTORY)
+    waves.profiles_changed({"p": NONE, "q": other}, HISTORY)
+    waves.profiles_changed({"p": NONE}, HISTORY)
     assert turns == {}
     assert follows(waves) == {"node-1": 1, "node-2": 1}
 
 
 def deleted(seen: Seen, *names: str) -> None:
     for name in names:
-        seen.cluster.state_changed(name, seen.cluster.state_of(name), None)
+        seen.state_changed(name, seen.inventory.state_of(name), None)
 
 
 def made_anew(seen: Seen, name: str) -> states.StateRow:
     """As the controller does where there is no state."""
-    spec = seen.cluster.plan(name)
+    spec = seen.plan(name)
     proposed = spec.proposal.profile if spec.proposal else None
     row = state_row(name, version=100, uid="made anew", spec=spec, proposed=proposed)
-    seen.cluster.wrote(row)
+    seen.wrote(row)
     return row
 
 
@@ -682,110 +684,111 @@ def test_a_state_that_is_deleted_in_a_rollout_is_made_anew_with_what_its_node_ha
     heard(waves, "node-1", NONE, generation=2, observed=1)  # its agent has yet to answer
     deleted(waves, "node-1", "node-2")
     assert follows(waves) == {"node-1": 2, "node-2": 1}
-    assert waves.cluster.generations() == {"p": {1: 1, 2: 1}}, "what was said then must not be forgotten"
+    assert fleet.generations(waves.planner) == {"p": {1: 1, 2: 1}}, "what was said then must not be forgotten"
     advance(waves)
     assert follows(waves) == {"node-1": 2, "node-2": 1}, "the wave is full"
-    for name in waves.cluster.nodes:
+    for name in waves.nodes:
         made_anew(waves, name)
     advance(waves)
     assert follows(waves) == {"node-1": 2, "node-2": 1}
     deleted(waves, "node-1", "node-2")
     assert follows(waves) == {"node-1": 2, "node-2": 1}, "deleted once more, before an agent answered"
-    for name in waves.cluster.nodes:
+    for name in waves.nodes:
         made_anew(waves, name)
     heard(waves, "node-1", NONE, generation=2, observed=2)
     advance(waves)
     assert follows(waves) == {"node-1": 2, "node-2": 2}, "the next turn"
     made = made_anew(waves, "node-2")
-    assert rollouts(waves.cluster)["p"].waiting == ("node-2",)
+    assert rollouts(waves)["p"].waiting == ("node-2",)
     done = msgspec.structs.replace(made, version=101, observed=1, acted=made.profile, facts=FOUND)
-    waves.cluster.state_changed("node-2", made, done)
-    assert rollouts(waves.cluster)["p"].waiting == ()
+    waves.state_changed("node-2", made, done)
+    assert rollouts(waves)["p"].waiting == ()
 
 
 def test_a_node_that_does_worse_stops_a_rollout_while_its_state_is_deleted(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2, degraded="WriteFailed: no")
     deleted(waves, "node-1")
-    assert rollouts(waves.cluster)["p"].stopped_by == ("node-1",)
+    assert rollouts(waves)["p"].stopped_by == ("node-1",)
     made_anew(waves, "node-1")
-    assert rollouts(waves.cluster)["p"].stopped_by == ("node-1",)
+    assert rollouts(waves)["p"].stopped_by == ("node-1",)
 
 
 def test_what_a_deleted_state_said_goes_with_its_node(waves: Seen) -> None:
     deleted(waves, "node-1", "node-2")
-    waves.cluster.node_changed("node-2", None, node("node-2", uid="another machine"))
+    waves.node_changed("node-2", None, node("node-2", uid="another machine"))
     assert follows(waves) == {"node-1": 2, "node-2": 2}
-    waves.cluster.node_changed("node-2", None, None)
-    assert list(waves.cluster._last) == ["node-1"]
+    waves.node_changed("node-2", None, None)
+    assert list(waves.inventory._last) == ["node-1"]
 
 
 def test_what_is_kept_of_a_deleted_state_is_not_its_plan(waves: Seen) -> None:
     deleted(waves, "node-1", "node-2")
-    assert [row.spec for _, row in waves.cluster._last.values()] == [b"", b""]
+    kept = [waves.inventory.standing(name) for name in waves.nodes]
+    assert [row.spec for row in kept if row is not None] == [b"", b""]
 
 
 def plans(seen: Seen, name: str) -> list[str]:
-    return seen.cluster.plan(name).degraded_before
+    return seen.plan(name).degraded_before
 
 
 def test_what_was_wrong_before_stands_in_the_state_and_stops_nobody(seen: Seen) -> None:
-    seen.cluster.profiles_changed({"p": LIMITED})
-    for name in seen.cluster.nodes:
+    seen.profiles_changed({"p": LIMITED})
+    for name in seen.nodes:
         heard(seen, name, LIMITED, degraded="Polling: no watch")
     assert plans(seen, "node-1") == []
-    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    seen.profiles_changed({"p": NONE}, HISTORY)
     cost = state.Cost(plan.reference(NONE))
-    for name in seen.cluster.nodes:
+    for name in seen.nodes:
         heard(seen, name, LIMITED, degraded="Polling: no watch", proposed=NONE, cost=cost)
     advance(seen)
     assert (plans(seen, "node-1"), plans(seen, "node-2")) == (["Polling"], [])
     row = state_row(
         "node-1",
         version=9,
-        spec=seen.cluster.plan("node-1"),
+        spec=seen.plan("node-1"),
         generation=2,
         observed=2,
         degraded="Polling: another watch",
     )
-    seen.cluster.wrote(row)
+    seen.wrote(row)
     assert plans(seen, "node-1") == ["Polling"], "it stays"
-    assert rollouts(seen.cluster)["p"].next == ("node-2",)
-    seen.cluster.wrote(msgspec.structs.replace(row, version=10, degraded="StateRefused: no"))
+    assert rollouts(seen)["p"].next == ("node-2",)
+    seen.wrote(msgspec.structs.replace(row, version=10, degraded="StateRefused: no"))
     assert plans(seen, "node-1") == ["Polling"], "what is wrong now was not before"
-    assert rollouts(seen.cluster)["p"].stopped_by == ("node-1",)
-    seen.cluster.profiles_changed({})
+    assert rollouts(seen)["p"].stopped_by == ("node-1",)
+    seen.profiles_changed({})
     assert plans(seen, "node-1") == []
 
 
 def test_that_an_agent_did_not_answer_before_stands_in_the_state(seen: Seen) -> None:
-    seen.cluster.profiles_changed({"p": LIMITED})
+    seen.profiles_changed({"p": LIMITED})
     heard(seen, "node-1", LIMITED, degraded="StateRefused: no")
-    seen.cluster.profiles_changed({"p": NONE}, HISTORY)
+    seen.profiles_changed({"p": NONE}, HISTORY)
     overdue = {("node-1", False)}
-    seen.cluster.advance(NONE, rollouts(seen.cluster, overdue)["p"].next, overdue)
+    seen.admit(NONE, rollouts(seen, overdue)["p"].next, overdue)
     assert plans(seen, "node-1") == ["StateRefused", "NoAnswer"]
 
 
 def test_which_generations_nodes_follow(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
-    assert waves.cluster.generations() == {"p": {1: 1, 2: 1}}
+    assert fleet.generations(waves.planner) == {"p": {1: 1, 2: 1}}
 
 
-def governed(seen: Seen) -> dict[str, cluster.Governed]:
-    return {name: seen.cluster.governed(name) for name, _ in seen.cluster.selections()}
+def governed(seen: Seen) -> dict[str, fleet.Governed]:
+    return {name: fleet.governed(seen.planner, name) for name, _ in fleet.selections(seen.planner)}
 
 
 def test_a_node_has_applied_a_profile_once_its_agent_saw_a_plan_that_names_it(seen: Seen) -> None:
     spec = state.StateSpec(profile=state.ProfileRef("p", 1))
-    seen.cluster.profiles_changed({"p": profile()})
-    seen.cluster.state_changed("node-1", None, state_row(version=1, generation=4, observed=4, applied=True))
+    seen.profiles_changed({"p": profile()})
+    seen.state_changed("node-1", None, state_row(version=1, generation=4, observed=4, applied=True))
     assert not governed(seen)["node-1"].applied, "that plan was made from another profile"
-    seen.cluster.wrote(state_row(version=2, spec=spec, generation=5, observed=4, applied=True))
+    seen.wrote(state_row(version=2, spec=spec, generation=5, observed=4, applied=True))
     assert not governed(seen)["node-1"].applied, "the agent has not seen it"
-    seen.cluster.state_changed("node-1", None, state_row(version=3, spec=spec, generation=5, observed=5, applied=True))
+    seen.state_changed("node-1", None, state_row(version=3, spec=spec, generation=5, observed=5, applied=True))
     assert governed(seen)["node-1"].applied
     behind = state_row(version=4, spec=spec, generation=6, observed=5, acted=spec.profile, applied=True)
-    seen.cluster.wrote(behind)
+    seen.wrote(behind)
     assert governed(seen)["node-1"].applied, "a pod more is no reason to say that the profile is not applied"
     assert not governed(seen)["node-2"].applied
 
@@ -796,10 +799,10 @@ def test_nodes_without_a_profile_are_nobodys(seen: Seen) -> None:
 
 def test_why_a_node_has_not_applied_its_profile(seen: Seen) -> None:
     spec = state.StateSpec(profile=state.ProfileRef("p", 1))
-    seen.cluster.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": profile()})
 
     def pending(**fields: Any) -> str:
-        seen.cluster.state_changed("node-1", seen.cluster.state_of("node-1"), state_row(**fields))
+        seen.state_changed("node-1", seen.inventory.state_of("node-1"), state_row(**fields))
         return governed(seen)["node-1"].pending
 
     assert governed(seen)["node-1"].pending == "its plan is not written yet"
@@ -812,19 +815,19 @@ def test_why_a_node_has_not_applied_its_profile(seen: Seen) -> None:
 
 
 def test_an_agent_outside_of_pods_is_there_once_it_has_observed_a_state(seen: Seen) -> None:
-    seen.cluster.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": profile()})
     assert not governed(seen)["node-1"].has_agent
-    seen.cluster.state_changed("node-1", None, state_row(version=1))
+    seen.state_changed("node-1", None, state_row(version=1))
     assert not governed(seen)["node-1"].has_agent
-    seen.cluster.state_changed("node-1", state_row(version=1), state_row(version=2, generation=9, observed=3))
+    seen.state_changed("node-1", state_row(version=1), state_row(version=2, generation=9, observed=3))
     assert governed(seen)["node-1"].has_agent
 
 
 def test_an_agent_in_a_pod_is_there_while_a_pod_of_it_is_ready() -> None:
     seen = Seen("swapwarden-system")
-    seen.cluster.node_changed("node-1", None, node())
-    seen.cluster.profiles_changed({"p": profile()})
-    seen.cluster.state_changed("node-1", None, state_row(observed=1))
+    seen.node_changed("node-1", None, node())
+    seen.profiles_changed({"p": profile()})
+    seen.state_changed("node-1", None, state_row(observed=1))
     place = {"namespace": "swapwarden-system", "agent": True}
     old, new = pod(container(), name="old", **place), pod(container(), name="new", uid="2", **place)
     unready = pod(container(), name="old", namespace="swapwarden-system")
@@ -832,7 +835,7 @@ def test_an_agent_in_a_pod_is_there_while_a_pod_of_it_is_ready() -> None:
     def told(key: str, before: pods.PodRow | None, after: pods.PodRow | None) -> tuple[bool, bool]:
         """Whether the node has an agent then, and whether profiles were said to be worth a look."""
         reports = seen.reports
-        seen.cluster.pod_changed(key, before, after)
+        seen.pod_changed(key, before, after)
         return governed(seen)["node-1"].has_agent, seen.reports > reports
 
     assert not governed(seen)["node-1"].has_agent, "what was observed once says nothing of now"
@@ -849,19 +852,19 @@ def test_what_an_agent_found_on_an_earlier_node_of_the_name_counts_for_nothing(s
     found = state.Facts(cgroup_version=1, swap_controller=False, swap_bytes=2**40, memory_bytes=2**33)
     spec = state.StateSpec(profile=state.ProfileRef("p", 1))
     row = state_row(spec=spec, observed=1, applied=True, settled=True, facts=found, degraded="Polling: no")
-    seen.cluster.profiles_changed({"p": profile()})
-    seen.cluster.state_changed("node-1", None, row)
-    assert (seen.cluster.facts("node-1").swap_bytes, governed(seen)["node-1"].applied) == (2**40, True)
+    seen.profiles_changed({"p": profile()})
+    seen.state_changed("node-1", None, row)
+    assert (seen.planner.facts("node-1").swap_bytes, governed(seen)["node-1"].applied) == (2**40, True)
     seen.take()
-    seen.cluster.node_changed("node-1", node(), node(uid="new"))
+    seen.node_changed("node-1", node(), node(uid="new"))
     assert seen.take() == [("node-1", LATER)]
-    assert (seen.cluster.facts("node-1").swap_bytes, seen.cluster.facts("node-1").compatible) == (2**30, True)
-    assert governed(seen)["node-1"] == cluster.Governed(
+    assert (seen.planner.facts("node-1").swap_bytes, seen.planner.facts("node-1").compatible) == (2**30, True)
+    assert governed(seen)["node-1"] == fleet.Governed(
         "node-1", applied=False, degraded="", pending="its plan is not written yet", has_agent=False
     )
     mine = state_row(version=9, uid="mine", owner="new", spec=spec, observed=1, applied=True)
-    seen.cluster.state_changed("node-1", row, None)
-    seen.cluster.state_changed("node-1", None, mine)
+    seen.state_changed("node-1", row, None)
+    seen.state_changed("node-1", None, mine)
     assert governed(seen)["node-1"].applied
 
 
@@ -886,68 +889,93 @@ def overriding(*entries: compiled.Override, **fields: Any) -> dict[str, compiled
 def test_a_pod_that_an_override_disables_is_not_kept_waiting(
     seen: Seen, entry: compiled.Override, fields: dict[str, str], delay: float
 ) -> None:
-    seen.cluster.profiles_changed(overriding(entry))
+    seen.profiles_changed(overriding(entry))
     seen.take()
     row = pod(container(), **fields)
-    seen.cluster.pod_changed("default/pod", None, row)
+    seen.pod_changed("default/pod", None, row)
     assert seen.take() == [(row.node, delay)]
 
 
 def test_a_node_whose_profile_asks_for_namespaces_waits_until_they_are_known(seen: Seen) -> None:
     own = (compiled.Requirement("pool", "Exists"),)
     found = overriding(compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED), selector=own)
-    seen.cluster.profiles_changed(found)
-    assert seen.cluster.needs_namespaces()
-    seen.cluster.node_changed("node-1", node(), node(labels={"pool": "x"}))
-    seen.cluster.pod_changed("default/pod", None, pod(container()))
+    seen.profiles_changed(found)
+    assert seen.planner.needs_namespaces()
+    seen.node_changed("node-1", node(), node(labels={"pool": "x"}))
+    seen.pod_changed("default/pod", None, pod(container()))
     seen.take()
-    assert seen.cluster.lacks_namespaces("node-1")
-    assert not seen.cluster.lacks_namespaces("node-2")
-    seen.cluster.namespace_changed("default", None, {"team": "a"})
+    assert seen.planner.lacks_namespaces("node-1")
+    assert not seen.planner.lacks_namespaces("node-2")
+    seen.namespace_changed("default", None, {"team": "a"})
     assert seen.take() == [], "one by one they say nothing"
-    seen.cluster.namespaces_known({"default": {"team": "a"}})
+    seen.namespaces_known({"default": {"team": "a"}})
     assert seen.take() == [("node-1", LATER)]
-    assert not seen.cluster.lacks_namespaces("node-1")
-    assert seen.cluster.plan("node-1").pods["uid-1"].swap_max == "0"
-    seen.cluster.namespaces_known(None)
+    assert not seen.planner.lacks_namespaces("node-1")
+    assert seen.plan("node-1").pods["uid-1"].swap_max == "0"
+    seen.namespaces_known(None)
     assert seen.take() == []
-    assert seen.cluster.lacks_namespaces("node-1")
-    seen.cluster.restoring = True
-    assert not seen.cluster.lacks_namespaces("node-1"), "what was there can be put back all the same"
+    assert seen.planner.lacks_namespaces("node-1")
+    seen.planner.restoring = True
+    assert not seen.planner.lacks_namespaces("node-1"), "what was there can be put back all the same"
 
 
 def test_a_namespace_that_changes_concerns_nodes_with_its_pods(seen: Seen) -> None:
-    seen.cluster.profiles_changed(overriding(compiled.Override(namespaces=TEAM, swap_limit=1)))
+    seen.profiles_changed(overriding(compiled.Override(namespaces=TEAM, swap_limit=1)))
     labels: dict[str, dict[str, str]] = {"default": {}, "shop": {}}
-    seen.cluster.namespaces_known(labels)
-    seen.cluster.pod_changed("default/a", None, pod(container()))
-    seen.cluster.pod_changed("shop/b", None, pod(container(), node="node-2", namespace="shop"))
-    seen.cluster.pod_changed("shop/c", None, pod(container(), node="unknown", namespace="shop", uid="3"))
+    seen.namespaces_known(labels)
+    seen.pod_changed("default/a", None, pod(container()))
+    seen.pod_changed("shop/b", None, pod(container(), node="node-2", namespace="shop"))
+    seen.pod_changed("shop/c", None, pod(container(), node="unknown", namespace="shop", uid="3"))
     seen.take()
     labels["shop"] = {"team": "a"}
-    seen.cluster.namespace_changed("shop", {"team": "b"}, {"team": "c"})
+    seen.namespace_changed("shop", {"team": "b"}, {"team": "c"})
     assert seen.take() == [], "no override tells one from the other"
-    seen.cluster.namespace_changed("shop", {"team": "b"}, {"team": "a"})
+    seen.namespace_changed("shop", {"team": "b"}, {"team": "a"})
     assert seen.take() == [("node-2", LATER)]
-    assert seen.cluster.plan("node-2").pods["uid-1"].reason == names.Reason.OVERRIDE_LIMIT
+    assert seen.plan("node-2").pods["uid-1"].reason == names.Reason.OVERRIDE_LIMIT
     for old, new in ((None, {"x": "y"}), ({"x": "y"}, None)):
-        seen.cluster.namespace_changed("shop", old, new)
+        seen.namespace_changed("shop", old, new)
         assert seen.take() == [("node-2", LATER)], "one that comes, or goes"
-        seen.cluster.namespace_changed("empty", old, new)
+        seen.namespace_changed("empty", old, new)
         assert seen.take() == []
-    seen.cluster.profiles_changed({"p": profile()})
+    seen.profiles_changed({"p": profile()})
     seen.take()
-    assert not seen.cluster.needs_namespaces()
-    seen.cluster.namespace_changed("shop", {"team": "b"}, {"team": "a"})
+    assert not seen.planner.needs_namespaces()
+    seen.namespace_changed("shop", {"team": "b"}, {"team": "a"})
     assert seen.take() == [], "no profile asks"
 
 
 def test_what_a_profile_said_before_asks_for_namespaces_while_a_node_follows_it(seen: Seen) -> None:
     [asking] = overriding(compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED)).values()
     history = {plan.reference(asking): asking}
-    seen.cluster.profiles_changed({"p": profile(generation=2)}, history)
-    assert not seen.cluster.needs_namespaces()
+    seen.profiles_changed({"p": profile(generation=2)}, history)
+    assert not seen.planner.needs_namespaces()
     heard(seen, "node-1", asking)
-    assert seen.cluster.needs_namespaces()
+    assert seen.planner.needs_namespaces()
     heard(seen, "node-1", profile(generation=2))
-    assert not seen.cluster.needs_namespaces()
+    assert not seen.planner.needs_namespaces()
+
+
+def test_changes_are_not_asked_whether_there_are_any() -> None:
+    with pytest.raises(TypeError, match="applied"):
+        bool(cluster.Changes())
+
+
+def test_nobody_drops_changes() -> None:
+    giving = {
+        name
+        for name, found in vars(cluster.Cluster).items()
+        if "Changes" in str(getattr(found, "__annotations__", {}).get("return", ""))
+    }
+    assert len(giving) > 8
+    dropped = [
+        (file.name, node.lineno, node.value.func.attr)
+        for file in pathlib.Path(cluster.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+        and node.value.func.attr in giving
+        and ast.unparse(node.value.func.value).endswith("_known")
+    ]
+    assert dropped == []

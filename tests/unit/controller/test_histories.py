@@ -17,7 +17,7 @@ from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
 from swapwarden.policy.swap import qos
 
-from tests.unit.controller.objects import node, profile, rollouts, state_row
+from tests.unit.controller.objects import Known, node, profile, rollouts, state_row
 from tests.unit.policy.rows import container, pod
 
 NODES = st.sampled_from(["a", "b", "c"])
@@ -66,8 +66,7 @@ class Histories(stateful.RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.version = 0
-        self.dirty: dict[str, None] = {}
-        self.known = cluster.Cluster(lambda name, _, **__: self.dirty.update({name: None}), lambda: None)
+        self.known = Known()
         self.nodes: dict[str, nodes.NodeRow] = {}
         self.pods: dict[str, pods.PodRow] = {}
         self.profiles: dict[str, compiled.Profile] = {}
@@ -162,24 +161,25 @@ class Histories(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def controller_works(self) -> None:
-        dirty, self.dirty = self.dirty, {}
+        dirty = dict.fromkeys(due.node for due in self.known.due)
+        self.known.due.clear()
         for name in dirty:
             if name in self.known.nodes:
                 self.reconcile(name)
 
     def reconcile(self, name: str) -> None:
         """As swapwarden.controller.reconciler does it."""
-        row, spec, at = self.known.state_of(name), self.known.plan(name), self.known.nodes[name]
+        row, spec, at = self.known.inventory.state_of(name), self.known.plan(name), self.known.nodes[name]
         stored = self.states.get(name)
         if row is not None and state_writer.state_patch(row, at, spec, TERM) is None:
             return
         if (row is None) != (stored is None) or (row and stored and row.uid != stored.uid):
             # Refused, as no such object is there, or one is already: it looks, and tries again.
             if stored is None and row is not None:
-                self.known.lost(name, row.uid)
+                self.known.inventory.lose_state(name, row.uid)
             elif stored is not None and not self.known.wrote(stored):
                 return
-            self.dirty[name] = None
+            self.known.due.append(cluster.Due(name))
             return
         written = state_row(
             name,
@@ -199,7 +199,7 @@ class Histories(stateful.RuleBasedStateMachine):
         """As swapwarden.controller.profilereporter does it where no agent answers for long."""
         overdue = {(name, False) for name in self.known.nodes}
         for name, progress in rollouts(self.known, overdue).items():
-            self.known.advance(self.profiles[name], progress.next, overdue)
+            self.known.admit(self.profiles[name], progress.next, overdue)
 
     @stateful.rule(order=st.randoms(use_true_random=False))
     def all_is_told_and_done(self, order: random.Random) -> None:
@@ -208,20 +208,20 @@ class Histories(stateful.RuleBasedStateMachine):
             self.watch_tells(len(self.untold))
             self.turns_come()
             self.controller_works()
-            if not self.untold and not self.dirty:
+            if not self.untold and not self.known.due:
                 break
         assert not self.untold, "it goes on writing"
-        assert not self.dirty, "it goes on planning"
+        assert not self.known.due, "it goes on planning"
         scratch = self.from_scratch(order)
         assert self.known.nodes == self.nodes
         for name in self.nodes:
             assert states.spec(self.states[name]) == scratch.plan(name), name
             assert self.states[name].owner == self.nodes[name].uid
-            assert self.known.selection(name) == scratch.selection(name)
+            assert self.known.planner.selection(name) == scratch.planner.selection(name)
 
-    def from_scratch(self, order: random.Random) -> cluster.Cluster:
+    def from_scratch(self, order: random.Random) -> Known:
         """A controller that has just come up, and was told of everything in some order."""
-        made = cluster.Cluster(lambda *_, **__: None, lambda: None)
+        made = Known()
         news: list[tuple[Any, str, Any]] = [(made.node_changed, name, row) for name, row in self.nodes.items()]
         news += [(made.pod_changed, name, row) for name, row in self.pods.items()]
         news += [(made.state_changed, name, row) for name, row in self.states.items()]
@@ -232,7 +232,7 @@ class Histories(stateful.RuleBasedStateMachine):
         order.shuffle(shuffled)
         made.profiles_changed(dict(shuffled))
         # What states said before they were deleted, nobody else can know.
-        made._last.update(self.known._last)
+        made.inventory._last.update(self.known.inventory._last)
         return made
 
     def teardown(self) -> None:

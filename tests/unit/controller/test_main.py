@@ -178,7 +178,7 @@ class Bench:
         self.lease = Leadership()
         self.led: Led | None = None
         controller._elector = self.lease  # type: ignore[assignment]  # all that is used of it
-        self._known = controller._known
+        self.known = controller._known
 
     def synced(self, *but: str) -> None:
         for name, event in self.controller._collections().items():
@@ -199,13 +199,14 @@ class Bench:
         self.led = None
 
     def node_comes(self, name: str = "node-1", **fields: Any) -> None:
-        self._known.node_changed(name, None, node(name, labels=LABELED, **fields))
+        self.controller._node_changed(name, None, node(name, labels=LABELED, **fields))
 
     def state_comes(self, row: states.StateRow, old: states.StateRow | None = None) -> None:
         self.controller._state_changed(row.name, old, row)
 
     def pod_comes(self, name: str = "a", **fields: Any) -> None:
-        self._known.pod_changed(f"default/{name}", None, pod(container(), name=name, uid=f"uid-{name}", **fields))
+        row = pod(container(), name=name, uid=f"uid-{name}", **fields)
+        self.controller._pod_changed(f"default/{name}", None, row)
 
     async def writes(self, count: int) -> list[Request]:
         await self.server.seen(count)
@@ -341,7 +342,7 @@ async def test_namespaces_count_also_where_only_a_state_that_came_late_asks_for_
     bench.synced()
     bench.node_comes()
     earlier = profile(overrides=(compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED),))
-    bench.controller._known.profiles_changed({"p": profile(generation=2)}, {plan.reference(earlier): earlier})
+    bench.known.profiles_changed({"p": profile(generation=2)}, {plan.reference(earlier): earlier})
     await until(lambda: bench.lease.candidate)
     bench.state_comes(state_row(spec=state.StateSpec(profile=plan.reference(earlier)), observed=1))
     await until(lambda: bench.controller.unready() == "waiting for namespaces")

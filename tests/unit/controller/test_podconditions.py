@@ -12,15 +12,16 @@ import pytest
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.api.violations import PRESENT
-from swapwarden.controller import cluster, podconditions, supervise
+from swapwarden.controller import podconditions, supervise
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_plan, pod_violations
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers import pod_conditions
+from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, errors, ratelimit
 from swapwarden.policy.observed import nodes, pods
 
-from tests.unit.controller.objects import Led, term
+from tests.unit.controller.objects import Known, Led, term
 from tests.unit.kube.scripted import until
 from tests.unit.policy.rows import container, pod
 
@@ -124,13 +125,14 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.api = Api()
         self.term: Term | None = term()
-        self.known = cluster.Cluster(lambda *_, **__: None, lambda: None)
+        self.known = Known()
         self.known.node_changed("n", None, NODE)
+        limit = ratelimit.Throttle(1000.0, lambda: 0.0)
         self.made = podconditions.PodConditions(
-            cast("client.Client", self.api),
-            self.known,
+            self.known.inventory,
             term=lambda: self.term,
-            writes=ratelimit.Throttle(1000.0, lambda: 0.0),
+            writes=limit,
+            fenced=lambda term: Fenced(cast("client.Client", self.api), term, limit),
             gather=0.0,
         )
         self.waits: list[float] = []
@@ -144,7 +146,7 @@ class Bench:
         monkeypatch.setattr("swapwarden.controller.podconditions.backoff.Backoff", waits)
 
     def has(self, row: states.StateRow | None, *found: pods.PodRow) -> None:
-        self.known.state_changed("n", self.known.state_of("n"), row)
+        self.known.state_changed("n", self.known.inventory.state_of("n"), row)
         for each in found:
             self.known.pod_changed(f"{each.namespace}/{each.name}", None, each)
 

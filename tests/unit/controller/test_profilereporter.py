@@ -12,13 +12,15 @@ import pytest
 from swapwarden.api import state
 from swapwarden.controller import cluster, profilereporter, profilestatus, supervise, workqueue
 from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.planning import fleet
+from swapwarden.controller.planning.view import Planner
 from swapwarden.controller.term import Term
-from swapwarden.controller.writers import profile_status
+from swapwarden.controller.writers.fenced import Fenced
 from swapwarden.kube import backoff, client, events, ratelimit
 from swapwarden.policy import rollout
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import node, profile_object, state_row, term
+from tests.unit.controller.objects import Known, node, profile_object, state_row, term
 from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
 
 
@@ -40,18 +42,18 @@ class Bench:
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
         self.term: Term | None = term()
-        self.known = cluster.Cluster(lambda *_, **__: None, lambda: None)
+        self.known = Known()
         self.store = profile_store.ProfileStore(self._changed)
         self.told = Told()
         self.now = 0.0
         self.writes = ratelimit.Throttle(100.0, lambda: self.now)
         self.reporter = profilereporter.ProfileReporter(
-            api,
-            self.known,
+            self.known.cluster,
             self.store,
             term=lambda: self.term,
+            apply=self.known.apply,
             recorder=self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
-            writes=self.writes,
+            fenced=lambda term: Fenced(api, term, self.writes),
             gather=0.0,
         )
         self.known.node_changed("node-1", None, node())
@@ -117,7 +119,7 @@ async def test_a_difference_is_written_for_this_object_only_and_the_answer_count
     async with bench.running():
         await bench.server.seen(1)
         [patch] = bench.server.requests
-        assert (patch.method, patch.path) == ("PATCH", f"{profile_status.PROFILES}/p/status")
+        assert (patch.method, patch.path) == ("PATCH", f"{profile_store.PROFILES}/p/status")
         assert json.loads(patch.body)["metadata"] == {"uid": "uid-of-p", "resourceVersion": "3"}
         written = status_of(patch)
         assert written["observedGeneration"] == 1
@@ -200,14 +202,14 @@ async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_an
 ) -> None:
     monkeypatch.setattr(backoff.Backoff, "next", lambda _: 0.01)
     faults = supervise.FAULTS.value(profilereporter.PART)
-    judge, odd = bench.known.rollout_of, {"odd"}
+    judge, odd = fleet.rollout_of, {"odd"}
 
-    def fails(found: compiled.Profile, *others: Any) -> rollout.Progress:
+    def fails(planner: Planner, found: compiled.Profile, *others: Any) -> rollout.Progress:
         if found.name in odd:
             raise KeyError("nobody thought of it")
-        return judge(found, *others)
+        return judge(planner, found, *others)
 
-    monkeypatch.setattr(bench.known, "rollout_of", fails)
+    monkeypatch.setattr(fleet, "rollout_of", fails)
     bench.known.node_changed("node-2", None, node("node-2", labels={"pool": "odd"}))
     bench.store.offer(profile_object("odd", nodeSelector={"matchLabels": {"pool": "odd"}}, priority=200))
     bench.store.offer(profile_object("well"))
@@ -223,14 +225,14 @@ async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_an
 async def test_an_error_in_a_look_at_all_profiles_loses_no_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff.Backoff, "next", lambda _: 0.01)
     faults = supervise.FAULTS.value(profilereporter.PART)
-    whole = bench.known.generations
+    whole = fleet.generations
 
-    def fails() -> Any:
+    def fails(planner: Planner) -> Any:
         if supervise.FAULTS.value(profilereporter.PART) < faults + 2:
             raise KeyError("nobody thought of it")
-        return whole()
+        return whole(planner)
 
-    monkeypatch.setattr(bench.known, "generations", fails)
+    monkeypatch.setattr(fleet, "generations", fails)
     bench.store.offer(profile_object())
     async with bench.running():
         await bench.server.seen(1)
@@ -287,7 +289,12 @@ async def test_nobodys_turn_comes_where_the_status_was_not_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advanced: list[str] = []
-    monkeypatch.setattr(bench.known, "advance", lambda judged, *_: advanced.append(judged.name))
+
+    def admit(judged: compiled.Profile, *_: object) -> cluster.Changes:
+        advanced.append(judged.name)
+        return cluster.Changes()
+
+    monkeypatch.setattr(bench.known.cluster, "admit", admit)
     bench.store.offer(profile_object(version=3))
     bench.server.answer(failure(409, "Conflict", "another one"))
     async with bench.running():
@@ -301,7 +308,7 @@ async def test_nobodys_turn_comes_where_the_status_was_not_written(
 def stands(bench: Bench, body: dict[str, Any], **fields: Any) -> None:
     """The node follows a profile, and its agent has answered."""
     ref = state.ProfileRef("p", body["metadata"]["generation"])
-    old = bench.known.state_of("node-1")
+    old = bench.known.inventory.state_of("node-1")
     row = state_row(version=1 + (old.version if old else 0), spec=state.StateSpec(profile=ref), observed=1, **fields)
     bench.known.state_changed("node-1", old, row)
 
@@ -345,13 +352,13 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     def time_passes() -> None:
         leads.waits.update(dict.fromkeys(leads.waits, -1e9))
 
-    bench.known.begin_term(leads.turns)
+    bench.known.cluster.begin_term(leads.admitted)
     assert (judged().asking, judged().next) == (("node-1", "node-2", "node-3"), ())
     assert {wait.moved for wait in leads.waits} == {False}
     time_passes()
     found = bench.reporter._judged["p"]
     assert judged().next == ("node-1",), "nobody answers, and so one of them comes"
-    bench.known.advance(second_of(bench), judged().next, bench.reporter._judged["p"].overdue)
+    bench.known.admit(second_of(bench), judged().next, bench.reporter._judged["p"].overdue)
     assert judged().next == (), "it is waited for, although it was not any more when it was asked"
     assert [wait.node for wait in leads.waits if wait.moved] == ["node-1"]
     assert not found.moving.stalled
@@ -366,7 +373,7 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     bench.store.remove("p", "uid-of-p")
     bench.reporter._judge(leads)
     assert leads.waits == {}
-    assert leads.turns == {}
+    assert leads.admitted == {}
 
 
 def second_of(bench: Bench) -> compiled.Profile:

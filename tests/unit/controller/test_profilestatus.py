@@ -5,11 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import profile as api
-from swapwarden.controller import cluster, profilestatus
+from swapwarden.controller import profilestatus
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.inventory import revisions
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
+from swapwarden.controller.planning import fleet
 from swapwarden.policy import rollout
 from swapwarden.policy.profile import compiled
 
@@ -25,18 +26,18 @@ def entry(**fields: Any) -> profile_store.Entry:
     return profile_store.Entry(**{"name": "p", "profile": profile(generation=2), **defaults, **fields})
 
 
-def node(name: str, **fields: Any) -> cluster.Governed:
+def node(name: str, **fields: Any) -> fleet.Governed:
     """One that has applied its plan."""
-    return cluster.Governed(**{"node": name, "applied": not fields.get("pending"), "degraded": "", **fields})
+    return fleet.Governed(**{"node": name, "applied": not fields.get("pending"), "degraded": "", **fields})
 
 
-def nodes(count: int, **fields: Any) -> list[cluster.Governed]:
+def nodes(count: int, **fields: Any) -> list[fleet.Governed]:
     return [node(f"node-{number:02}", **fields) for number in range(count)]
 
 
 def build(
     which: profile_store.Entry,
-    governed: list[cluster.Governed],
+    governed: list[fleet.Governed],
     contested: list[profilestatus.Contest],
     now: str,
     *,
@@ -134,7 +135,7 @@ def test_each_node_counts_as_one_kind_and_degraded_ones_besides() -> None:
         ([node("c", incompatible="x"), node("d")], "Incompatible"),
     ],
 )
-def test_what_passes_by_itself_is_the_first_reason(found: list[cluster.Governed], reason: str) -> None:
+def test_what_passes_by_itself_is_the_first_reason(found: list[fleet.Governed], reason: str) -> None:
     assert conditions(build(entry(), found, [], NOW))["Ready"] == ("False", reason)
 
 
@@ -341,10 +342,10 @@ def test_a_status_of_an_older_controller_is_no_news_but_for_what_it_could_not_sa
 
 def test_nodes_are_counted_by_state() -> None:
     nodes = [
-        cluster.Governed("a", applied=True, degraded=""),
-        cluster.Governed("b", applied=False, degraded="WriteFailed: x", pending="later"),
-        cluster.Governed("c", applied=False, degraded="", incompatible="NoSwap: x", unmet="encrypted: no"),
-        cluster.Governed("d", applied=False, degraded="", has_agent=False),
+        fleet.Governed("a", applied=True, degraded=""),
+        fleet.Governed("b", applied=False, degraded="WriteFailed: x", pending="later"),
+        fleet.Governed("c", applied=False, degraded="", incompatible="NoSwap: x", unmet="encrypted: no"),
+        fleet.Governed("d", applied=False, degraded="", has_agent=False),
     ]
     assert profilestatus.counted(nodes) == {
         ("applied",): 1,

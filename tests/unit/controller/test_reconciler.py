@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, plan_latency, reconciler
+from swapwarden.controller import plan_latency, reconciler
+from swapwarden.controller.inventory import node_features as feature_rows
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import left_out
 from swapwarden.controller.term import Deposed, Term, TermOver
@@ -21,7 +22,7 @@ from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, errors, events, ratelimit
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import Led, node, profile, state_object, state_row, term
+from tests.unit.controller.objects import Known, Led, node, profile, state_object, state_row, term
 from tests.unit.kube.scripted import CUT, HANG, Request, Scripted, failure, reply
 from tests.unit.policy.rows import container, pod
 
@@ -56,20 +57,20 @@ class Bench:
         self.term: Term | None = term(TERM)
         self.clock = time.monotonic
         self.again: list[tuple[str, float]] = []
-        self.dirty: list[str] = []
         self.told = Told()
         self.writes = ratelimit.Throttle(RATE, lambda: 0.0)
-        self.known = cluster.Cluster(lambda name, _, **__: self.dirty.append(name), lambda: None)
+        self.known = Known()
         self.waits = plan_latency.PlanLatency(lambda: 0.0)
         self.features = node_features.Features(api, "ns", names.Publisher.DIRECT, changed=lambda _: None)
         self.reconciler = reconciler.Reconciler(
             api,
-            self.known,
+            self.known.cluster,
             term=lambda: self.term,
+            apply=self.known.apply,
             again=lambda name, delay: self.again.append((name, delay)),
             recorder=self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
             published=self.features,
-            writes=self.writes,
+            fenced=lambda term: fenced.Fenced(api, term, self.writes),
             waits=self.waits,
             extended_resource=True,
             vouched={TRUSTED: "yes"},
@@ -95,18 +96,18 @@ class Bench:
             profile=spec.profile, mode=spec.mode, kubepods=spec.kubepods, pods=spec.pods, epoch=fields.pop("epoch", 3)
         )
         row = state_row(version=version, spec=spec, **fields)
-        self.known.state_changed("node-1", self.known.state_of("node-1"), row)
+        self.known.state_changed("node-1", self.known.inventory.state_of("node-1"), row)
         return row
 
     def row(self) -> states.StateRow:
-        found = self.known.state_of("node-1")
+        found = self.known.inventory.state_of("node-1")
         assert found is not None
         return found
 
     def no_swap(self) -> None:
         """The profile gives no swap, and the node says so."""
         self.known.profiles_changed({"p": NO_SWAP})
-        self.known.labelled(self.known.nodes["node-1"], {names.BEHAVIOR_LABEL: "NoSwap"})
+        self.known.inventory.labelled(self.known.nodes["node-1"], {names.BEHAVIOR_LABEL: "NoSwap"})
 
     def pod_comes(self, name: str = "a", **fields: Any) -> None:
         self.known.pod_changed(f"default/{name}", None, pod(container(), name=name, uid=f"uid-{name}", **fields))
@@ -131,7 +132,7 @@ async def test_a_node_without_a_state_gets_one_that_it_owns(bench: Bench) -> Non
     assert owner == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "uid-of-node-1"}
     assert body["spec"]["epoch"] == TERM
     assert body["spec"]["pods"] == {"uid-a": {"reason": "PolicyDisabled", "swapMax": "0"}}
-    found = bench.known.state_of("node-1")
+    found = bench.known.inventory.state_of("node-1")
     assert found is not None
     assert found.version == 9
 
@@ -176,7 +177,7 @@ async def test_a_node_made_anew_is_planned_and_leaves_the_earlier_ones_state_to_
     [patch] = await bench.reconcile()
     assert "ownerReferences" not in json.loads(patch.body)["metadata"]
     bench.known.state_changed("node-1", row, None)
-    bench.known.lost("node-1", row.uid)
+    bench.known.inventory.lose_state("node-1", row.uid)
     bench.server.answer(answer(3, uid="another", owner="new"))
     [made] = await bench.reconcile()
     assert [owner["uid"] for owner in json.loads(made.body)["metadata"]["ownerReferences"]] == ["new"]
@@ -226,7 +227,7 @@ async def test_a_state_that_is_gone_is_made_anew(bench: Bench) -> None:
     [made] = await bench.reconcile()
     assert made.method == "POST"
     bench.known.state_changed("node-1", row, None)
-    found = bench.known.state_of("node-1")
+    found = bench.known.inventory.state_of("node-1")
     assert found is not None, "the late news of the deletion is not about the new one"
     assert found.uid == "new"
 
@@ -371,7 +372,7 @@ async def test_a_label_waits_for_its_time_anew_in_a_new_term_and_on_a_new_node(b
     now += 590
     assert await bench.reconcile() == [], "others may have led, and swap may have been on, in between"
     bench.known.node_changed("node-1", off, None)
-    assert bench.dirty[-1] == "node-1", "what is remembered of a node must go with it"
+    assert bench.known.due[-1].node == "node-1", "what is remembered of a node must go with it"
     assert await bench.reconcile() == []
     bench.known.node_changed("node-1", None, off)
     assert await bench.reconcile() == []
@@ -456,7 +457,7 @@ async def test_a_node_gets_a_nodefeature_that_it_owns_and_no_label(asking: Bench
 async def test_a_nodefeature_changes_at_once_and_loses_a_label_when_it_was_wrong_for_long(asking: Bench) -> None:
     now = 1000.0
     asking.clock = lambda: now
-    asking.features.wrote(node_features.decode(json.dumps(feature(LABELED)).encode()))
+    asking.features.wrote(feature_rows.decode(json.dumps(feature(LABELED)).encode()))
     asking.no_swap()
     asking.planned(version=2)
     asking.server.answer(reply(feature({**LABELED, names.BEHAVIOR_LABEL: "NoSwap"}, 2)))
@@ -473,7 +474,7 @@ async def test_a_nodefeature_changes_at_once_and_loses_a_label_when_it_was_wrong
 
 
 async def test_a_node_that_is_another_one_of_its_name_takes_the_nodefeature_over(asking: Bench) -> None:
-    asking.features.wrote(node_features.decode(json.dumps(feature(LABELED, owner="another")).encode()))
+    asking.features.wrote(feature_rows.decode(json.dumps(feature(LABELED, owner="another")).encode()))
     asking.server.answer(reply(feature(LABELED, 2)))
     [patch] = await asking.reconcile()
     assert json.loads(patch.body)["metadata"]["ownerReferences"][0]["uid"] == "uid-of-node-1"
@@ -483,7 +484,7 @@ async def test_labels_of_before_stay_on_the_node_until_nfd_has_them_and_go_in_ti
     now = 1000.0
     asking.clock = lambda: now
     asking.known.node_changed("node-1", None, node(labels=LABELED))
-    asking.features.wrote(node_features.decode(json.dumps(feature(LABELED)).encode()))
+    asking.features.wrote(feature_rows.decode(json.dumps(feature(LABELED)).encode()))
     assert await asking.reconcile() == []
     asking.known.node_changed("node-1", None, node(labels=LABELED, swap_bytes=0, nfd=frozenset({names.SWAP_LABEL})))
     asking.planned(version=2, facts=OFF)
@@ -497,7 +498,7 @@ async def test_labels_of_before_stay_on_the_node_until_nfd_has_them_and_go_in_ti
 
 
 async def test_a_nodefeature_that_is_gone_without_a_word_is_made_anew(asking: Bench) -> None:
-    asking.features.wrote(node_features.decode(json.dumps(feature({})).encode()))
+    asking.features.wrote(feature_rows.decode(json.dumps(feature({})).encode()))
     asking.server.answer(failure(404, "NotFound", "gone"))
     with pytest.raises(errors.ApiError, match="gone"):
         await asking.reconcile()
@@ -539,9 +540,9 @@ async def test_the_extended_resource_comes_with_the_applied_profile_and_goes_wit
     bench.known.profiles_changed({"p": OFFERING})
     bench.planned(version=1)
     assert await bench.reconcile() == [], "no agent has applied it"
-    bench.dirty.clear()
+    bench.known.due.clear()
     bench.planned(version=2, applied=True, observed=1)
-    assert bench.dirty == ["node-1"]
+    assert [due.node for due in bench.known.due] == ["node-1"]
     bench.server.answer(reply({}))
     [made] = await bench.reconcile()
     assert offers(made) == str(2**30)
@@ -713,7 +714,7 @@ async def test_a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_
 async def test_a_new_pods_wait_ends_with_the_agents_answer(bench: Bench) -> None:
     before = plan_latency.ENFORCED.count()
     bench.pod_comes("a")
-    bench.waits.pod_changed(None, next(iter(bench.known.pods_on("node-1"))))
+    bench.waits.pod_changed(None, next(iter(bench.known.inventory.pods_on("node-1"))))
     bench.server.answer(answer(5, generation=2))
     await bench.reconcile()
     assert (plan_latency.AWAITING.value(), plan_latency.ENFORCED.count()) == (0, before)
@@ -725,7 +726,7 @@ async def test_an_answer_that_was_faster_than_the_write_counts(bench: Bench) -> 
     before = plan_latency.ENFORCED.count()
     bench.pod_comes("a")
     bench.planned(generation=2, observed=2)
-    bench.waits.pod_changed(None, next(iter(bench.known.pods_on("node-1"))))
+    bench.waits.pod_changed(None, next(iter(bench.known.inventory.pods_on("node-1"))))
     await bench.reconcile()
     assert plan_latency.ENFORCED.count() == before + 1
 

@@ -3,17 +3,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from swapwarden.controller import cluster, stale_agents
+from swapwarden.controller import stale_agents
 
-from tests.unit.controller.objects import node, state_row
+from tests.unit.controller.objects import Known, node, state_row
 from tests.unit.policy.rows import container, pod
 
 NAMESPACE = "swapwarden-system"
 
 
-def known() -> cluster.Cluster:
+def known() -> Known:
     """Three nodes: one with an agent that is Ready, one whose agent was there once, one that never had one."""
-    made = cluster.Cluster(lambda *_, **__: None, lambda: None, agent_pods=NAMESPACE)
+    made = Known(NAMESPACE)
     for name in ("answers", "silent", "without"):
         made.node_changed(name, None, node(name))
     for name in ("answers", "silent"):
@@ -26,23 +26,23 @@ def known() -> cluster.Cluster:
 
 
 def test_a_node_is_silent_whose_agent_answered_and_is_not_ready_any_more() -> None:
-    assert stale_agents.silent(known()) == ["silent"]
+    assert stale_agents.silent(known().inventory) == ["silent"]
 
 
 def test_one_that_is_gone_is_not() -> None:
     made = known()
     made.node_changed("silent", None, None)
-    assert stale_agents.silent(made) == []
+    assert stale_agents.silent(made.inventory) == []
 
 
 def test_a_node_is_silent_also_while_its_state_is_deleted_and_made_anew() -> None:
     made = known()
     for name in made.nodes:
-        made.state_changed(name, made.state_of(name), None)
-    assert stale_agents.silent(made) == ["silent"]
+        made.state_changed(name, made.inventory.state_of(name), None)
+    assert stale_agents.silent(made.inventory) == ["silent"]
     for name in made.nodes:
         made.wrote(state_row(name, version=9, uid="made anew"))
-    assert stale_agents.silent(made) == ["silent"]
+    assert stale_agents.silent(made.inventory) == ["silent"]
 
 
 async def test_nothing_is_said_before_all_is_known() -> None:
@@ -57,5 +57,5 @@ async def test_nothing_is_said_before_all_is_known() -> None:
         return len(said) == 3
 
     with pytest.raises(asyncio.CancelledError):
-        await stale_agents.watch(known(), ready, interval=0.0)
+        await stale_agents.watch(known().inventory, ready, interval=0.0)
     assert said == [(0, []), (0, []), (0, []), (1, [(("node", "silent"),)])]

@@ -10,14 +10,16 @@ from typing import Any, Final
 import msgspec
 import pydantic
 
+from swapwarden.api import names, state
 from swapwarden.api import profile as api
-from swapwarden.api import state
 from swapwarden.controller.inventory import revisions
 from swapwarden.kube import decoding
 from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
+
+PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 
 VALID = metrics.gauge(
     "swapwarden_profile_valid",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Final
 
-from swapwarden.controller import cluster
-from swapwarden.kube import client, informer
+from swapwarden.kube import informer, reads
 from swapwarden.policy.observed import namespaces
 
 log = logging.getLogger(__name__)
@@ -20,11 +20,19 @@ _Informer = informer.Informer[namespaces.WireNamespace, dict[str, str]]
 
 
 class NamespaceWatch:
-    """Tells what is known of the cluster about Namespaces, once all of them are known."""
+    """Follows Namespaces while they are needed."""
 
-    def __init__(self, api: client.Client, known: cluster.Cluster) -> None:
+    def __init__(
+        self,
+        api: reads.Reader,
+        *,
+        known: Callable[[namespaces.Labels | None], None],
+        on_change: Callable[[str, dict[str, str] | None, dict[str, str] | None], None],
+    ) -> None:
+        """`known` takes all of them once they are known, and None where they are not; `on_change` each that changes."""
         self._api = api
         self._known = known
+        self._on_change = on_change
         self._needed, self._needless = asyncio.Event(), asyncio.Event()
         self._since = time.monotonic()
         self._follower: _Informer | None = None
@@ -40,9 +48,8 @@ class NamespaceWatch:
             return time.monotonic()
         return self._follower.heard if self._follower is not None else self._since
 
-    def update(self) -> None:
-        """The profiles, or what nodes follow, may be others now."""
-        needed = self._known.needs_namespaces()
+    def update(self, *, needed: bool) -> None:
+        """Whether anybody needs them now."""
         if needed and not self._needed.is_set():
             self._since = time.monotonic()
             self.synced.clear()
@@ -64,7 +71,7 @@ class NamespaceWatch:
                 wire=namespaces.WireNamespace,
                 project=namespaces.project,
                 name=self.name,
-                on_change=self._known.namespace_changed,
+                on_change=self._on_change,
             )
             try:
                 async with asyncio.TaskGroup() as group:
@@ -74,7 +81,7 @@ class NamespaceWatch:
                         task.cancel()
             finally:
                 self._follower = None
-                self._known.namespaces_known(None)
+                self._known(None)
                 if self._needed.is_set():
                     self._since = time.monotonic()
                     self.synced.clear()
@@ -82,5 +89,5 @@ class NamespaceWatch:
 
     async def _tell(self, follower: _Informer) -> None:
         await follower.synced.wait()
-        self._known.namespaces_known(follower.rows)
+        self._known(follower.rows)
         self.synced.set()

@@ -1,22 +1,18 @@
-"""NodeFeature objects: where labels go that Node Feature Discovery is to set, instead of the controller.
-
-nfd-master gives a node the labels of all NodeFeatures that name it, and notes on the Node which ones are its own
-(node-feature-discovery: pkg/nfd-master). There is one object per node, in the namespace of the release.
-"""
+"""Whether Node Feature Discovery is to set labels of nodes, and the NodeFeatures that ask it to."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
-from swapwarden.api import names, state
-from swapwarden.kube import backoff, client, decoding, errors, informer
-from swapwarden.policy.observed import nodes
+from swapwarden.api import names
+from swapwarden.controller.inventory import node_features as inventory
+from swapwarden.kube import backoff, decoding, errors, informer, reads
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -29,43 +25,10 @@ FAILURES = metrics.counter(
     "Looks for the CustomResourceDefinition of NodeFeatures that failed, and are tried again.",
 )
 
-API: Final = "/apis/nfd.k8s-sigs.io/v1alpha1"
-API_VERSION: Final = "nfd.k8s-sigs.io/v1alpha1"
-KIND: Final = "NodeFeature"
-PLURAL: Final = "nodefeatures"
-NODE_NAME_LABEL: Final = "nfd.node.kubernetes.io/node-name"
-OURS: Final = {"app.kubernetes.io/managed-by": "swapwarden-controller"}
-SELECTOR: Final = {"labelSelector": ",".join(f"{key}={value}" for key, value in OURS.items())}
-NO_FEATURES: Final[dict[str, Any]] = {"attributes": {}, "flags": {}, "instances": {}}
-"""Each kind, and nothing of it: early versions of Node Feature Discovery require them to be there."""
-LONGEST_NODE: Final = 63
-"""Nodes with longer names cannot be named by a label."""
 INTERVAL_SECONDS: Final = 10.0
 """Between looks for the CustomResourceDefinition."""
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 TIMEOUT: Final = 10.0
-
-
-class _Spec(msgspec.Struct, frozen=True):
-    labels: dict[str, str] = {}
-
-
-class WireFeature(msgspec.Struct, frozen=True):
-    """A NodeFeature as it comes from the API server."""
-
-    metadata: state.ObjectMeta
-    spec: _Spec = _Spec()
-
-
-class FeatureRow(msgspec.Struct, frozen=True):
-    """A NodeFeature in the form in which it is kept."""
-
-    name: str
-    uid: str
-    version: int
-    owner: str
-    """UID of the Node that owns it; empty where none does."""
-    labels: dict[str, str]
 
 
 class _Resource(msgspec.Struct, frozen=True):
@@ -76,56 +39,12 @@ class _Resources(msgspec.Struct, frozen=True):
     resources: list[_Resource] = []
 
 
-def collection(namespace: str) -> str:
-    """Path of the NodeFeatures of a namespace."""
-    return f"{API}/namespaces/{namespace}/{PLURAL}"
-
-
-def object_name(node: str) -> str:
-    """Name of the node's NodeFeature."""
-    return f"swapwarden-{node}"
-
-
-def project(wire: WireFeature) -> FeatureRow:
-    """Reduce a NodeFeature to its row."""
-    meta = wire.metadata
-    return FeatureRow(
-        name=meta.name,
-        uid=meta.uid,
-        version=int(meta.resource_version),
-        owner=next((owner.uid for owner in meta.owner_references if owner.kind == "Node"), ""),
-        labels=wire.spec.labels,
-    )
-
-
-def decode(body: bytes) -> FeatureRow:
-    """Make a row from the answer to a request. ValueError (msgspec.DecodeError is one) where it is no NodeFeature."""
-    return project(decoding.decode(body, WireFeature))
-
-
-def made(node: nodes.NodeRow, owners: list[dict[str, str]], labels: Mapping[str, str | None]) -> dict[str, Any]:
-    """A new NodeFeature that asks for LABELS."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {
-            "name": object_name(node.name),
-            "labels": {**OURS, NODE_NAME_LABEL: node.name},
-            "ownerReferences": owners,
-        },
-        "spec": {
-            "features": NO_FEATURES,
-            "labels": {key: value for key, value in labels.items() if value is not None},
-        },
-    }
-
-
 class Features:
     """The NodeFeatures that are known, and whether labels go there."""
 
     def __init__(
         self,
-        api: client.Client,
+        api: reads.Reader,
         namespace: str,
         publisher: names.Publisher,
         *,
@@ -134,25 +53,25 @@ class Features:
     ) -> None:
         """`changed` is told the node whose NodeFeature is another now; None where it may be all of them."""
         self._api = api
-        self.path: Final = collection(namespace)
+        self.path: Final = inventory.collection(namespace)
         self._publisher = publisher
         self._changed = changed
         self._interval = interval
-        self._rows: dict[str, FeatureRow] = {}
+        self._rows: dict[str, inventory.FeatureRow] = {}
         self._missed = False
         self.in_use: bool | None = False if publisher is names.Publisher.DIRECT else None
         """Whether labels go to NodeFeatures; None while that is not known, or cannot be done."""
 
     def serves(self, node: str) -> bool | None:
         """Whether the node's labels go to a NodeFeature; None while no label can be published."""
-        return False if len(node) > LONGEST_NODE else self.in_use
+        return False if len(node) > inventory.LONGEST_NODE else self.in_use
 
-    def of(self, node: str) -> FeatureRow | None:
+    def of(self, node: str) -> inventory.FeatureRow | None:
         """The newest that is known of the node's NodeFeature."""
-        return self._rows.get(object_name(node))
+        return self._rows.get(inventory.object_name(node))
 
-    def wrote(self, row: FeatureRow) -> None:
-        """The API server's answer to a write: the watch is yet to tell, or has told of what came after it."""
+    def wrote(self, row: inventory.FeatureRow) -> None:
+        """The inventory.API server's answer to a write: the watch is yet to tell, or has told of what came after it."""
         self._keep(row)
 
     async def run(self) -> None:
@@ -170,11 +89,11 @@ class Features:
         following = informer.Informer(
             self._api,
             self.path,
-            wire=WireFeature,
-            project=project,
-            name=PLURAL,
+            wire=inventory.WireFeature,
+            project=inventory.project,
+            name=inventory.PLURAL,
             on_change=self._told,
-            params=SELECTOR,
+            params=inventory.SELECTOR,
         )
         async with asyncio.TaskGroup() as group:
             task = group.create_task(following.run())
@@ -188,7 +107,7 @@ class Features:
                 there = await self._installed()
             task.cancel()
 
-    def _told(self, _: str, old: FeatureRow | None, new: FeatureRow | None) -> None:
+    def _told(self, _: str, old: inventory.FeatureRow | None, new: inventory.FeatureRow | None) -> None:
         row = new or old
         if row is None:
             return
@@ -196,15 +115,15 @@ class Features:
             self.lost(row)
         else:
             self._keep(new)
-        self._changed(row.name.removeprefix(object_name("")))
+        self._changed(row.name.removeprefix(inventory.object_name("")))
 
-    def lost(self, row: FeatureRow) -> None:
-        """The API server has no such NodeFeature any more."""
+    def lost(self, row: inventory.FeatureRow) -> None:
+        """The inventory.API server has no such NodeFeature any more."""
         known = self._rows.get(row.name)
         if known is not None and known.uid == row.uid:
             del self._rows[row.name]
 
-    def _keep(self, row: FeatureRow) -> None:
+    def _keep(self, row: inventory.FeatureRow) -> None:
         known = self._rows.get(row.name)
         if known is None or known.uid != row.uid or known.version < row.version:
             self._rows[row.name] = row
@@ -225,12 +144,12 @@ class Features:
         self._changed(None)
 
     async def _installed(self) -> bool:
-        """Whether the API server knows NodeFeatures, by discovery."""
+        """Whether the inventory.API server knows NodeFeatures, by discovery."""
         waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
             try:
-                found = decoding.decode(await self._api.get(API, timeout=TIMEOUT), _Resources)
-                return any(each.name == PLURAL for each in found.resources)
+                found = decoding.decode(await self._api.get(inventory.API, timeout=TIMEOUT), _Resources)
+                return any(each.name == inventory.PLURAL for each in found.resources)
             except (errors.KubeError, msgspec.DecodeError) as error:
                 if isinstance(error, errors.ApiError) and error.status == 404:
                     return False

@@ -22,8 +22,7 @@ import msgspec
 
 from swapwarden.api import names
 from swapwarden.controller.inventory import profiles as profile_store
-from swapwarden.controller.writers import profile_status
-from swapwarden.kube import backoff, client, config, decoding, errors, informer, paging, transport
+from swapwarden.kube import backoff, config, decoding, errors, informer, paging, reads, transport
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class ProfileWatch:
     def __init__(
         self,
         cfg: config.Config,
-        api: client.Client,
+        api: reads.Reader,
         store: profile_store.ProfileStore,
         *,
         list_interval: float = LIST_SECONDS,
@@ -105,7 +104,7 @@ class ProfileWatch:
                     log.error("profile %s cannot be understood; what was known of it stays: %s", name, error)  # noqa: TRY400 the text says all
             return page.metadata
 
-        listed = await paging.read(self._api.get, profile_status.PROFILES, take, {})
+        listed = await paging.read(self._api.get, profile_store.PROFILES, take, {})
         left_out |= self._store.replace(found, int(listed.resource_version), left_out)
         informer.LEFT_OUT.set(len(left_out), names.PROFILE_PLURAL)
         informer.LAST_EVENT.set(time.time(), names.PROFILE_PLURAL)

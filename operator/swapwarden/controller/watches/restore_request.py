@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from swapwarden.kube import backoff, client, decoding, errors, events
+from swapwarden.kube import backoff, decoding, errors, events, reads
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class RestoreRequest:
     """Whether it was given, as far as this instance knows."""
 
     def __init__(
-        self, api: client.Client, namespace: str, changed: Callable[[], None], interval: float = INTERVAL_SECONDS
+        self, api: reads.Reader, namespace: str, changed: Callable[[], None], interval: float = INTERVAL_SECONDS
     ) -> None:
         """`changed` is called when the order was given, or taken back."""
         self._api = api

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
@@ -102,6 +103,10 @@ class Fenced(Writes):
         super().__init__(api)
         self.term: Final = term
         self._limit = limit
+
+    async def ready(self) -> None:
+        """Wait until there may be another write in this second."""
+        await asyncio.sleep(self._limit.delay())
 
     async def _guarded(self, request: Coroutine[Any, Any, bytes]) -> bytes:
         self._limit.acquire()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from swapwarden.controller.watches import node_features
+from swapwarden.controller.inventory import node_features
 from swapwarden.controller.writers.fenced import Writes, owned_by
 from swapwarden.policy.observed import nodes
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-from swapwarden.api import names
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.writers.fenced import Writes
 from swapwarden.kube import errors
-
-PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 
 
 async def write(writes: Writes, entry: profile_store.Entry, patch: Mapping[str, Any]) -> bytes:
@@ -20,7 +17,7 @@ async def write(writes: Writes, entry: profile_store.Entry, patch: Mapping[str, 
     """
     metadata = {"uid": entry.uid, "resourceVersion": str(entry.version)}
     return await writes.merge_patch(
-        "profile", f"{PROFILES}/{entry.name}/status", {"metadata": metadata, "status": patch}
+        "profile", f"{profile_store.PROFILES}/{entry.name}/status", {"metadata": metadata, "status": patch}
     )
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from swapwarden.api import names
-from swapwarden.controller import cluster
 from swapwarden.controller.watches import namespaces as namespace_watch
 from swapwarden.kube import client, informer
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import node, profile
+from tests.unit.controller.objects import Known, node, profile
 from tests.unit.kube.scripted import END, HANG, STREAM, Scripted, error, event, failure, page, until
 from tests.unit.policy.rows import container, pod
 
@@ -28,16 +27,17 @@ def namespace(name: str, version: int, **labels: str) -> dict[str, Any]:
 
 class Bench:
     def __init__(self, api: client.Client) -> None:
-        self.dirty: list[str] = []
-        self.known = cluster.Cluster(lambda name, _, **__: self.dirty.append(name), lambda: None)
-        self.watch = namespace_watch.NamespaceWatch(api, self.known)
+        self.known = Known()
+        self.watch = namespace_watch.NamespaceWatch(
+            api, known=self.known.namespaces_known, on_change=self.known.namespace_changed
+        )
         self.known.node_changed("node-1", None, node())
         self.known.pod_changed("default/pod", None, pod(container()))
 
     def overrides(self, *entries: compiled.Override) -> None:
         self.known.profiles_changed({"p": profile(overrides=entries)})
-        self.dirty.clear()
-        self.watch.update()
+        self.known.due.clear()
+        self.watch.update(needed=self.known.planner.needs_namespaces())
 
     def swap_max(self) -> str | None:
         return self.known.plan("node-1").pods["uid-1"].swap_max
@@ -60,7 +60,7 @@ async def test_nobody_asks_where_nobody_needs_them(bench: Bench, server: Scripte
     server.answer(page([], 1))
     server.answer(STREAM, HANG)
     bench.overrides(BY_TEAM)
-    await until(lambda: not bench.known.lacks_namespaces("node-1"))
+    await until(lambda: not bench.known.planner.lacks_namespaces("node-1"))
     assert [request.path for request in server.requests[:1]] == [namespace_watch.NAMESPACES]
 
 
@@ -72,15 +72,15 @@ async def test_nodes_wait_until_all_are_known_and_follow_changes(bench: Bench, s
     server.answer(STREAM, change, event("MODIFIED", namespace("default", 6, team="b")), HANG)
     bench.overrides(BY_TEAM)
     await server.seen(3)
-    assert bench.known.lacks_namespaces("node-1")
-    assert bench.dirty == []
+    assert bench.known.planner.lacks_namespaces("node-1")
+    assert bench.known.due == []
     listed.set()
-    await until(lambda: bench.dirty)
-    assert not bench.known.lacks_namespaces("node-1")
+    await until(lambda: bench.known.due)
+    assert not bench.known.planner.lacks_namespaces("node-1")
     assert bench.swap_max() == "0"
-    bench.dirty.clear()
+    bench.known.due.clear()
     change.set()
-    await until(lambda: bench.dirty)
+    await until(lambda: bench.known.due)
     assert bench.swap_max() == "max"
 
 
@@ -92,14 +92,14 @@ async def test_a_list_made_anew_takes_no_override_away(bench: Bench, server: Scr
     server.answer(listed, page([namespace("default", 4, team="a")], 9))
     server.answer(STREAM, HANG)
     bench.overrides(BY_TEAM)
-    await until(lambda: bench.dirty)
-    bench.dirty.clear()
+    await until(lambda: bench.known.due)
+    bench.known.due.clear()
     await server.seen(4)
     assert bench.swap_max() == "0"
     listed.set()
     await server.seen(5)
     assert bench.swap_max() == "0"
-    assert bench.dirty == []
+    assert bench.known.due == []
 
 
 async def test_it_ends_with_the_need_and_begins_anew(bench: Bench, server: Scripted) -> None:
@@ -107,14 +107,14 @@ async def test_it_ends_with_the_need_and_begins_anew(bench: Bench, server: Scrip
         server.answer(page([namespace("default", version, team="a")], version))
         server.answer(STREAM, HANG)
     bench.overrides(BY_TEAM)
-    await until(lambda: not bench.known.lacks_namespaces("node-1"))
+    await until(lambda: not bench.known.planner.lacks_namespaces("node-1"))
     await server.seen(2)
     bench.overrides()
     await until(lambda: informer.SYNCED.value("namespaces") == 0)
     assert bench.swap_max() == "max"
     bench.overrides(BY_TEAM)
     await server.seen(4)
-    await until(lambda: not bench.known.lacks_namespaces("node-1"))
+    await until(lambda: not bench.known.planner.lacks_namespaces("node-1"))
     assert bench.swap_max() == "0"
 
 
@@ -127,7 +127,7 @@ async def test_a_need_that_returns_at_once_is_met(bench: Bench, server: Scripted
     bench.overrides()
     bench.overrides(BY_TEAM)
     await server.seen(4)
-    await until(lambda: not bench.known.lacks_namespaces("node-1"))
+    await until(lambda: not bench.known.planner.lacks_namespaces("node-1"))
 
 
 async def test_it_says_whether_all_that_is_needed_is_known(bench: Bench, server: Scripted) -> None:
@@ -143,7 +143,7 @@ async def test_it_says_whether_all_that_is_needed_is_known(bench: Bench, server:
     assert not watch.synced.is_set()
     listed.set()
     await until(watch.synced.is_set)
-    assert not bench.known.lacks_namespaces("node-1")
+    assert not bench.known.planner.lacks_namespaces("node-1")
     assert watch.heard > since
     bench.overrides()
     assert watch.synced.is_set()

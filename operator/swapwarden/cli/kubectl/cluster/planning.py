@@ -16,6 +16,7 @@ from swapwarden.controller import cluster
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import pod_plan
+from swapwarden.controller.planning import answers
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 
@@ -114,10 +115,10 @@ def view(
     history: History,
 ) -> dict[str, NodeView]:
     """Each node by name, as the controller would see it with these profiles. `labels` are those of namespaces."""
-    known = cluster.Cluster(_nothing, lambda: None, agent_pods=agent_namespace)
+    known = cluster.Cluster(agent_pods=agent_namespace)
     known.profiles_changed(profiles, history)
     for name, node in nodes.items():
-        known.node_changed(name, None, node)
+        known.node_changed(name, node)
     for name, row in states.items():
         known.state_changed(name, None, row)
     for pod in pods:
@@ -127,18 +128,14 @@ def view(
 
 
 def _node(known: cluster.Cluster, name: str, row: nodes.NodeRow) -> NodeView:
-    report = known.report_of(name)
+    planner, report = known.planner, known.inventory.report_of(name)
     return NodeView(
         row=row,
-        facts=known.facts(name),
-        selection=known.selection(name),
-        in_force=known.in_force(name),
+        facts=planner.facts(name),
+        selection=planner.selection(name),
+        in_force=planner.in_force(name),
         report=report,
-        degraded=cluster.degraded_for(report) if report is not None else "",
-        has_agent=known.has_agent(name),
-        pods=tuple(known.pods_on(name)),
+        degraded=answers.degraded(report) if report is not None else "",
+        has_agent=known.inventory.has_agent(name),
+        pods=tuple(known.inventory.pods_on(name)),
     )
-
-
-def _nothing(_name: str, _delay: float, /, *, urgent: bool = False, owner: str = "") -> None:
-    """Nobody waits for anything to be looked at again."""

@@ -1,0 +1,188 @@
+"""Rows of Nodes, Pods and NodeSwapStates, and the index from nodes to their pods."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.controller.inventory import states
+from swapwarden.policy.observed import nodes, pods
+
+
+class NodeInventory:
+    """What is known of nodes. Agents are pods in the namespace `agent_pods`, or none are where that is None."""
+
+    def __init__(self, *, agent_pods: str | None = None) -> None:
+        self._agent_pods = agent_pods
+        self.nodes: dict[str, nodes.NodeRow] = {}
+        self._pods: dict[str, dict[str, pods.PodRow]] = {}
+        # How many pods of a node have not ended: to count them anew with each one that comes would, of 100,000 on one
+        # node, hold up everything else for minutes.
+        self._unended: collections.Counter[str] = collections.Counter()
+        self._states: dict[str, states.StateRow] = {}
+        # What states said whose agents had reported, while those that are there now do not: with the UID of the Node,
+        # and without the plan itself.
+        self._last: dict[str, tuple[str, states.StateRow]] = {}
+        self._written: dict[str, states.StateRow] = {}
+
+    # What the watches report
+
+    def put_node(self, name: str, new: nodes.NodeRow | None) -> None:
+        """A Node is another now, or gone (None)."""
+        before = self.nodes.get(name)
+        if new is None:
+            self.nodes.pop(name, None)
+            self._last.pop(name, None)
+            return
+        self.nodes[name] = new
+        if before is None or before.uid != new.uid:
+            found = self._pods.get(name, {})
+            found.update({key: row.on(new.uid) for key, row in found.items()})
+
+    def put_pod(self, node: str, key: str, row: pods.PodRow | None) -> None:
+        """Keep a pod of a node, or forget it (None)."""
+        known, found = self.nodes.get(node), self._pods.setdefault(node, {})
+        before = found.get(key)
+        if row is not None:
+            found[key] = row.on(known.uid) if known is not None else row
+        else:
+            found.pop(key, None)
+        self._unended[node] += _has_not_ended(row) - _has_not_ended(before)
+        if not found:
+            del self._pods[node], self._unended[node]
+
+    def put_state(self, name: str, new: states.StateRow) -> None:
+        """The watch reports this state."""
+        last = self.standing(name)
+        self._states[name] = new
+        if name in self._written and new.version >= self._written[name].version:
+            del self._written[name]
+        self._keep(name, last)
+
+    def lose_state(self, name: str, uid: str) -> None:
+        """The node's state with this uid is gone. One that was made since, of which the watch is yet to tell, stays."""
+        last = self.standing(name)
+        for known in (self._states, self._written):
+            if name in known and known[name].uid == uid:
+                del known[name]
+        self._keep(name, last)
+
+    # What this controller did
+
+    def wrote_state(self, row: states.StateRow) -> bool:
+        """The API server's answer to a write, or to a GET; whether it is newer than what was known."""
+        before, last = self.state_of(row.name), self.standing(row.name)
+        if before is not None and row.version <= before.version:
+            return False
+        self._written[row.name] = row
+        self._keep(row.name, last)
+        return True
+
+    def labelled(self, before: nodes.NodeRow, labels: Mapping[str, str | None]) -> None:
+        """This controller set these labels of a Node, or took them away (None); the watch is yet to tell.
+
+        `before` is the row that this was decided from. Where the watch has told of another one meanwhile, that counts:
+        it may be newer than the answer, and nothing would be told of it again.
+        """
+        merged = {key: value for key, value in {**before.labels, **labels}.items() if value is not None}
+        self._changed(before, msgspec.structs.replace(before, labels=merged))
+
+    def tainted(self, before: nodes.NodeRow, taints: tuple[nodes.WireTaint, ...]) -> None:
+        """A Node has these taints after a write of this controller; as in labelled()."""
+        self._changed(before, msgspec.structs.replace(before, taints=taints))
+
+    def offered(self, before: nodes.NodeRow, amount: int | None) -> None:
+        """A Node offers so much of the extended resource after a write of this controller; as in labelled()."""
+        self._changed(before, msgspec.structs.replace(before, swap_resource=amount))
+
+    def _changed(self, before: nodes.NodeRow, after: nodes.NodeRow) -> None:
+        if self.nodes.get(before.name) is before:
+            self.nodes[before.name] = after
+
+    # What is known
+
+    def state_of(self, name: str) -> states.StateRow | None:
+        """The newest that is known of a node's state."""
+        return self._written.get(name) or self._states.get(name)
+
+    def report_of(self, name: str) -> states.StateRow | None:
+        """A node's state, to read what its agent reports; None while it belongs to an earlier Node of that name.
+
+        The garbage collector is about to delete that one: what an agent found on another machine says nothing of this.
+        """
+        node, row = self.nodes.get(name), self.state_of(name)
+        return row if node is not None and row is not None and row.owner in {"", node.uid} else None
+
+    def standing(self, name: str) -> states.StateRow | None:
+        """A node's state with what its agent reported last, also where that was deleted; None where none is known.
+
+        Where it was made anew, and its agent has yet to report, the profile that it names is its own, and what an agent
+        says is as before.
+        """
+        row, node = self.report_of(name), self.nodes.get(name)
+        uid, last = self._last.get(name, ("", None))
+        if node is None or last is None or uid != node.uid:
+            return row
+        if row is None:
+            return last
+        facts = row.facts if row.facts is not None else last.facts
+        if row.observed:
+            return msgspec.structs.replace(row, facts=facts)
+        asked = {"profile": row.profile, "before": row.before, "proposed": row.proposed}
+        return msgspec.structs.replace(last, **asked, facts=facts, generation=last.observed + 1)
+
+    def _keep(self, name: str, last: states.StateRow | None) -> None:
+        """Remember what a node's state said until its agent has reported all of it anew."""
+        row, node = self.report_of(name), self.nodes.get(name)
+        anew = row is not None and row.observed and row.facts is not None
+        if anew or node is None or last is None or not (last.observed or last.facts is not None):
+            self._last.pop(name, None)
+        else:
+            self._last[name] = node.uid, msgspec.structs.replace(last, spec=b"")
+
+    def naming(self, name: str) -> states.StateRow | None:
+        """What names the profile that a node follows: its state, or one that was deleted."""
+        return self.state_of(name) or self.standing(name)
+
+    def pods_on(self, name: str) -> Collection[pods.PodRow]:
+        """The pods of a node, ended ones included."""
+        return self._pods.get(name, {}).values()
+
+    def hosting(self, namespace: str) -> list[str]:
+        """The known nodes with pods of a namespace."""
+        return [
+            name
+            for name, found in self._pods.items()
+            if name in self.nodes and any(row.namespace == namespace for row in found.values())
+        ]
+
+    def is_crowded(self, node: str) -> bool:
+        """Whether there are more pods than a state has room for; those that ended need none."""
+        return self._unended[node] > state.MAX_PODS
+
+    def is_awaited(self, name: str) -> bool:
+        """Whether a node carries the startup taint: pods wait for its agent."""
+        node = self.nodes.get(name)
+        return node is not None and node.place(names.STARTUP_TAINT) is not None
+
+    def has_agent(self, name: str) -> bool:
+        """Whether an agent is at work on a node: its pod is Ready there; or, of agents outside of pods, it ever was."""
+        if self._agent_pods is not None:
+            return any(self.agent_on(row) for row in self.pods_on(name))
+        row = self.report_of(name)
+        return row is not None and row.observed > 0
+
+    def agent_on(self, row: pods.PodRow | None) -> str:
+        """The node that a pod is a Ready agent on; empty where it is none."""
+        return row.node if row is not None and row.agent and row.namespace == self._agent_pods else ""
+
+    def largest_epoch(self) -> int:
+        """The largest leadership term in any state; 0 where there is none."""
+        return max((row.epoch for known in (self._states, self._written) for row in known.values()), default=0)
+
+
+def _has_not_ended(row: pods.PodRow | None) -> bool:
+    return row is not None and not row.terminal

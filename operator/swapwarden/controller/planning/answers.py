@@ -1,0 +1,27 @@
+"""What a rollout reads out of a node's state: what is wrong there, and what its agent has answered."""
+
+from __future__ import annotations
+
+from swapwarden.api import state
+from swapwarden.controller.inventory.states import StateRow
+from swapwarden.policy import rollout
+
+
+def degraded(row: StateRow) -> str:
+    """Why a node's agent says that it is degraded, as far as it is compared with what it is later."""
+    return row.degraded.partition(":")[0][: state.MAX_REASON]
+
+
+def has_answered(row: StateRow, wanted: state.ProfileRef) -> bool:
+    """Whether a node's agent has said what this profile would take from its pods, or cannot say it."""
+    # An agent of an older version takes the state, and does not answer what it does not know.
+    mute = row.cost is None and row.observed >= row.generation
+    return row.proposed == wanted and (mute or (row.cost is not None and row.cost.profile == wanted))
+
+
+def before(row: StateRow, wanted: state.ProfileRef) -> tuple[str, ...]:
+    """What was wrong on a node before this generation of a profile came to it, or is, where it is yet to come."""
+    if row.profile == wanted:
+        return row.before
+    silent = row.acted != row.profile or not has_answered(row, wanted)
+    return tuple(filter(None, (degraded(row), rollout.NO_ANSWER if silent else "")))

@@ -1,0 +1,116 @@
+"""How far all nodes are with their profiles."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.controller.planning import answers
+from swapwarden.controller.planning.view import Planner
+from swapwarden.policy import plan, rollout
+from swapwarden.policy.profile import compiled, requirements
+
+
+class Governed(msgspec.Struct, frozen=True):
+    """A node that a profile governs, and how far it is with it."""
+
+    node: str
+    applied: bool
+    """Whether its agent says that the cgroups hold a plan by this generation of the profile."""
+    degraded: str
+    """What its agent says is wrong; empty where nothing is."""
+    pending: str = ""
+    """Why it has not applied the plan; empty where it has."""
+    incompatible: str = ""
+    """Why its agent can do nothing there; empty where it can."""
+    has_agent: bool = True
+    unmet: str = ""
+    """What its profile requires and it does not have; empty where it has all, and where swap is off."""
+
+
+Overdue = AbstractSet[tuple[str, bool]]
+"""Nodes whose agents have not answered for long: after their turn had come (True), or before."""
+
+
+def selections(planner: Planner) -> Iterator[tuple[str, compiled.Selection]]:
+    """Yield each node that a profile governs, the built-in one left out."""
+    for name in planner.inventory.nodes:
+        selection = planner.selection(name)
+        if selection.profile.name != names.BUILT_IN_PROFILE:
+            yield name, selection
+
+
+def rollout_of(
+    planner: Planner, profile: compiled.Profile, found: Iterable[str], overdue: Overdue = frozenset()
+) -> rollout.Progress:
+    """Where the rollout of a profile stands; `found` are the nodes that it governs."""
+    wanted = plan.reference(profile)
+    members = [_member(planner, name, wanted, overdue) for name in found]
+    return rollout.progress(members, profile.max_unavailable, hold=profile.hold)
+
+
+def _member(planner: Planner, name: str, wanted: state.ProfileRef, overdue: Overdue) -> rollout.Member:
+    row = planner.inventory.standing(name)
+    if row is None or row.observed == 0:
+        return rollout.Member(name, updated=True, silent=True)
+    named, turned = row.profile == wanted, planner.is_admitted(name)
+    cost = row.cost if row.cost is not None and row.cost.profile == wanted else None
+    return rollout.Member(
+        name,
+        updated=named or turned,
+        answered=row.acted == row.profile and (named or not turned),
+        degraded=answers.degraded(row),
+        before=answers.before(row, wanted),
+        overdue=(name, named or turned) in overdue,
+        asked=answers.has_answered(row, wanted),
+        pods=cost.pods if cost else 0,
+        bytes=cost.bytes if cost else 0,
+    )
+
+
+def generations(planner: Planner) -> dict[str, collections.Counter[int]]:
+    """How many states name which generation of each profile, by the profile's name."""
+    named: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    for name in planner.inventory.nodes:
+        row = planner.inventory.naming(name)
+        if row is not None:
+            named[row.profile.name][row.profile.generation] += 1
+    return named
+
+
+def governed(planner: Planner, name: str) -> Governed:
+    """How far a known node is with its profile."""
+    row = planner.inventory.report_of(name)
+    pending = _pending(planner, name)
+    return Governed(
+        name,
+        applied=not pending,
+        degraded=row.degraded if row else "",
+        pending=pending,
+        incompatible=row.incompatible if row else "",
+        has_agent=planner.inventory.has_agent(name),
+        unmet=_unmet(planner, name),
+    )
+
+
+def _unmet(planner: Planner, name: str) -> str:
+    facts = planner.facts(name)
+    found = requirements.unmet(planner.selection(name).profile, facts) if facts.swap_bytes else None
+    return "; ".join(f"{requirement}: {text}" for requirement, text in (found or {}).items())
+
+
+def _pending(planner: Planner, name: str) -> str:
+    """Why a known node has not applied a plan by this generation of its profile; empty where it has."""
+    row = planner.inventory.report_of(name)
+    wanted = plan.reference(planner.selection(name).profile)
+    if plan.reference(planner.in_force(name)) != wanted:
+        return "its turn has not come"
+    if row is None or row.profile != wanted:
+        return "its plan is not written yet"
+    if row.acted != row.profile:
+        return "its agent has not seen the plan yet"
+    return "" if row.applied else row.unapplied or "its agent has not reported yet"

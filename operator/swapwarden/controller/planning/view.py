@@ -1,0 +1,219 @@
+"""Which profile each node follows, and all that its reconcile is decided from, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from swapwarden.api import names, state
+from swapwarden.controller.inventory.nodes import NodeInventory
+from swapwarden.controller.inventory.states import StateRow
+from swapwarden.policy import plan
+from swapwarden.policy.observed import namespaces, nodes, pods
+from swapwarden.policy.profile import compiled, overrides
+from swapwarden.policy.swap import limits
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """A node with all that decisions about it are made from."""
+
+    node: nodes.NodeRow
+    pods: Collection[pods.PodRow]
+    """Ended ones included."""
+    report: StateRow | None
+    """Its state, to read what its agent reports; None while that belongs to an earlier Node of that name."""
+    standing: StateRow | None
+    """The same with what an agent reported last, also where that state was deleted."""
+    facts: nodes.NodeFacts
+    target: compiled.Profile
+    """The profile that selects it."""
+    profile: compiled.Profile
+    """The profile in force: the one that it follows until its turn comes for another."""
+    namespaces: namespaces.Labels
+    restoring: bool
+
+    @property
+    def applied(self) -> bool:
+        """Whether its agent says that the cgroups hold a plan by the profile that its state names."""
+        return self.report is not None and self.report.applied and self.report.acted == self.report.profile
+
+
+class Planner:
+    """The profiles, and what follows from them for the nodes of an inventory."""
+
+    def __init__(self, inventory: NodeInventory) -> None:
+        self.inventory = inventory
+        self.restoring = False
+        """Whether all nodes are to put back what was there, instead of their plans."""
+        self.profiles: dict[str, compiled.Profile] = {}
+        self._history: Mapping[state.ProfileRef, compiled.Profile] = {}
+        self.admitted: dict[str, compiled.Profile] = {}
+        """Nodes that may follow the profile that selects them, before their state says so."""
+        self.namespaces: namespaces.Labels | None = None
+        self._selections: dict[str, compiled.Selection] = {}
+
+    def set_profiles(
+        self, found: Mapping[str, compiled.Profile], history: Mapping[state.ProfileRef, compiled.Profile]
+    ) -> list[str] | None:
+        """These are the profiles now, by name; `history` has what they said in earlier generations.
+
+        Return the nodes that another one selects; None where no profile has changed.
+        """
+        self._history = history
+        if found == self.profiles:
+            return None
+        self.profiles = dict(found)
+        before, self._selections = self._selections, {}
+        changed = [
+            name
+            for name in self.inventory.nodes
+            if name not in before or before[name].profile != self.selection(name).profile
+        ]
+        for name in list(self.admitted):
+            self.check_admission(name)
+        return changed
+
+    def node_changed(self, name: str) -> None:
+        """A Node is another now, or gone."""
+        self._selections.pop(name, None)
+        if name not in self.inventory.nodes:
+            self.admitted.pop(name, None)
+        else:
+            self.check_admission(name)
+
+    def check_admission(self, name: str) -> None:
+        """Drop one that is for another profile than selects the node now: should it be selected again, it waits."""
+        if name in self.admitted and not self.is_admitted(name):
+            del self.admitted[name]
+
+    def is_admitted(self, name: str) -> bool:
+        """Whether the turn of a known node has come to follow the profile that selects it."""
+        turn, target = self.admitted.get(name), self.selection(name).profile
+        return turn is not None and (turn.uid, plan.reference(turn)) == (target.uid, plan.reference(target))
+
+    def state_named(self, row: StateRow) -> None:
+        """A state names this profile: an admission is for once, and a node that comes back waits for another."""
+        turn = self.admitted.get(row.name)
+        if turn is not None and row.profile == plan.reference(turn):
+            del self.admitted[row.name]
+
+    def selection(self, name: str) -> compiled.Selection:
+        """The profile that governs a known node."""
+        found = self._selections.get(name)
+        if found is None:
+            labels = self.inventory.nodes[name].labels
+            found = self._selections[name] = compiled.select(self.profiles.values(), labels)
+        return found
+
+    def in_force(self, name: str) -> compiled.Profile:
+        """The profile that a known node follows: the one that its state names, until its turn comes for another.
+
+        Of a state that was deleted, what it said last counts. Where nobody knows any more what that profile said, and
+        where no profile selects the node, the turn comes at once.
+        """
+        return self._in_force(name, self.inventory.standing(name))
+
+    def _in_force(self, name: str, row: StateRow | None) -> compiled.Profile:
+        target = self.selection(name).profile
+        # Where no agent has ever answered, a plan does nothing, good or bad.
+        if row is None or row.observed == 0 or target == compiled.BUILT_IN:
+            return target
+        if row.profile == plan.reference(target) or self.is_admitted(name):
+            return target
+        return self._recall(row.profile) or target
+
+    def _recall(self, reference: state.ProfileRef) -> compiled.Profile | None:
+        """What a profile said in some generation; None where that is not known."""
+        for known in (self.profiles.get(reference.name), compiled.BUILT_IN):
+            if known is not None and plan.reference(known) == reference:
+                return known
+        return self._history.get(reference)
+
+    def facts(self, name: str) -> nodes.NodeFacts:
+        """What decisions about a known node are made from.
+
+        What its agent found counts as long as the Node is there, also where the state is deleted: another agent, or
+        none, does not make another machine of it.
+        """
+        return self._facts(name, self.inventory.standing(name))
+
+    def _facts(self, name: str, row: StateRow | None) -> nodes.NodeFacts:
+        return nodes.facts(self.inventory.nodes[name], row.facts if row is not None else None)
+
+    def view(self, name: str) -> NodeView | None:
+        """All that is known of a node; None where the Node is gone."""
+        node = self.inventory.nodes.get(name)
+        if node is None:
+            return None
+        standing = self.inventory.standing(name)
+        return NodeView(
+            node=node,
+            pods=self.inventory.pods_on(name),
+            report=self.inventory.report_of(name),
+            standing=standing,
+            facts=self._facts(name, standing),
+            target=self.selection(name).profile,
+            profile=self._in_force(name, standing),
+            namespaces=self.namespaces or {},
+            restoring=self.restoring,
+        )
+
+    def waits_to_show(self, name: str) -> bool:
+        """Whether a node is to have a taint or a resource, by its profile, that it does not have yet."""
+        node = self.inventory.nodes.get(name)
+        if node is None:
+            return False
+        profile = self.in_force(name)
+        taint = profile.taint_effect is not None and node.place(names.SWAP_TAINT) is None
+        return taint or (profile.extended_resource and node.swap_resource is None)
+
+    def is_urgent(self, row: pods.PodRow) -> bool:
+        """Whether a new pod must not wait for others: each moment it could swap although it may not."""
+        if row.terminal or limits.forbids_swap(row.policy):
+            return not row.terminal
+        if row.node not in self.inventory.nodes:
+            return False
+        profile = self.in_force(row.node)
+        try:
+            place = overrides.find(profile, row, self.namespaces or {})
+        except overrides.UnknownNamespaceError:
+            return False
+        return place is not None and profile.overrides[place].policy is names.Policy.DISABLED
+
+    # Namespaces
+
+    def needs_namespaces(self) -> bool:
+        """Whether the overrides of some profile ask for labels of Namespaces, as it is or as some node follows it."""
+        asking = {named for named, profile in self._history.items() if profile.needs_namespaces()}
+        followed = (
+            row.profile in asking for name in self.inventory.nodes if (row := self.inventory.naming(name)) is not None
+        )
+        return any(profile.needs_namespaces() for profile in self.profiles.values()) or (bool(asking) and any(followed))
+
+    def lacks_namespaces(self, name: str) -> bool:
+        """Whether a known node cannot be planned before all Namespaces are known."""
+        return self.namespaces is None and not self.restoring and self.asks_for_namespaces(name)
+
+    def asks_for_namespaces(self, name: str) -> bool:
+        """Whether a known node's plan depends on labels of Namespaces."""
+        return any(profile.needs_namespaces() for profile in self._planned_by(name))
+
+    def told_apart(self, namespace: str, old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
+        """The nodes with pods of a namespace whose plans its `old` and `new` labels make different."""
+        concerned = {
+            plan.reference(profile)
+            for profile in (*self.profiles.values(), *self._history.values())
+            if profile.needs_namespaces() and profile.overrides_in(old) != profile.overrides_in(new)
+        }
+        if not concerned:
+            return []
+        return [
+            name
+            for name in self.inventory.hosting(namespace)
+            if any(plan.reference(profile) in concerned for profile in self._planned_by(name))
+        ]
+
+    def _planned_by(self, name: str) -> tuple[compiled.Profile, compiled.Profile]:
+        """The profiles that a known node's plan is made from: what it follows, and what is to come."""
+        return self.in_force(name), self.selection(name).profile
