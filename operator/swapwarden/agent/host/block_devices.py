@@ -1,6 +1,6 @@
-"""What is under a swap device: read from /sys/block, through device mapper, RAID and partitions down to the disks.
+"""Follows a swap device through partitions, RAID and device mapper down to its disks, in /sys/block.
 
-Nothing here opens a device: an agent without privileges sees these directories, and no more.
+Nothing here opens a device: an agent without privileges sees only these directories.
 """
 
 from __future__ import annotations
@@ -33,46 +33,46 @@ Channel or SRP (their remote ports), by virtio-scsi."""
 _FABRICS: Final = frozenset({"tcp", "rdma", "fc"})
 """Transports of NVMe over a network (drivers/nvme/host: nvme_ctrl_ops.name)."""
 _DEPTH: Final = 16
-"""Of a stack of devices; the kernel itself allows for fewer."""
+"""Most levels of devices; the kernel allows fewer."""
 _PAGE_BYTES: Final = 4096
-"""Read of a file: the kernel gives a page."""
+"""Most bytes read of a file: the kernel returns a page."""
 _NUMBER: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
 _DELETED: Final = " (deleted)"
 
 
 class Device(NamedTuple):
-    """What is known of a device."""
+    """What a device is made of."""
 
     backing: names.Backing
     encrypted: bool
-    """Whether nothing that is written to it reaches a disk in the clear."""
+    """Whether nothing written to it reaches a disk in the clear."""
 
 
 UNKNOWN: Final = Device(names.Backing.UNKNOWN, encrypted=False)
 
 
 def look(block: pathlib.Path, path: str) -> Device:
-    """What is under the block device that /proc/swaps calls `path`; `block` is /sys/block. What is unreadable: unknown.
+    """Return what is under the block device `path` of /proc/swaps; `block` is /sys/block. Unreadable is unknown.
 
-    The name of a disk, or its path in /sys/devices, tells how it is attached (nvme, virtual, network); of others the
-    kernel's queue/rotational says what it is. Encrypted is what goes through dm-crypt on each way to a
-    disk. zram is memory and counts as encrypted, unless it writes back to a disk, which then counts.
+    The name of a disk, or its path in /sys/devices, shows how it is attached (nvme, virtual, network); for others the
+    kernel's queue/rotational shows the kind. A device is encrypted if dm-crypt is on each way to a disk.
+    zram is memory and counts as encrypted, unless it writes back to a disk, which then counts.
     """
     name = _name(block, path.removesuffix(_DELETED))
     return UNKNOWN if name is None else _below(block, name, _DEPTH)
 
 
 def disks(block: pathlib.Path, path: str) -> frozenset[str] | None:
-    """The kernel's names of the whole disks under the block device that /proc/swaps or a mount calls `path`.
+    """Return the kernel's names of the whole disks under the block device `path` of /proc/swaps or a mount.
 
-    None of them where it is memory (zram); None where not all can be known.
+    The set is empty for memory (zram); None if not all of them are known.
     """
     name = _name(block, path.removesuffix(_DELETED))
     return None if name is None else _disks_below(block, name, _DEPTH)
 
 
 def disks_of_number(block: pathlib.Path, number: str) -> frozenset[str] | None:
-    """The same for the device `number` (major:minor, as the kernel writes it), by /sys/dev/block beside /sys/block."""
+    """Return the same for the device `number` (major:minor), by /sys/dev/block beside /sys/block."""
     try:
         target = (block.parent / "dev/block" / number).readlink()
     except OSError:
@@ -81,7 +81,7 @@ def disks_of_number(block: pathlib.Path, number: str) -> frozenset[str] | None:
 
 
 def disks_of_btrfs(block: pathlib.Path, source: str) -> frozenset[str] | None:
-    """The same for all devices of the btrfs of which the mount table names one, by /sys/fs/btrfs."""
+    """Return the same for all devices of a btrfs, of which the mount table names one, by /sys/fs/btrfs."""
     name = _name(block, source)
     for members in block.parent.glob("fs/btrfs/*/devices"):
         try:
@@ -94,7 +94,7 @@ def disks_of_btrfs(block: pathlib.Path, source: str) -> frozenset[str] | None:
 
 
 def only_disk(block: pathlib.Path) -> frozenset[str] | None:
-    """The disk of a node that has just one, on which its files are then; None elsewhere.
+    """Return the disk of a node that has just one, which must then hold its files; None otherwise.
 
     Disks are what a driver made for some hardware; drives whose medium can be taken out (CD-ROMs) do not count.
     """
@@ -109,17 +109,17 @@ def only_disk(block: pathlib.Path) -> frozenset[str] | None:
 
 
 def queue(block: pathlib.Path, disk: str) -> str | None:
-    """The number (major:minor) of a disk for which the kernel queues requests; None where it does not, or is gone.
+    """Return the number (major:minor) of a disk for which the kernel queues requests; None if it does not.
 
     Only these have io.latency and io.weight: what takes bios as they come (zram, drbd, the head of several NVMe paths)
-    has no queue in which one could go before another (queue_is_mq).
+    has no queue to reorder (queue_is_mq).
     """
     number = _text(block / disk / "dev")
     return number if _NUMBER.fullmatch(number) and (block / disk / "mq").is_dir() else None
 
 
 def _name(block: pathlib.Path, path: str) -> str | None:
-    """The kernel's name of a device, which has an exclamation mark for each slash; None for no device."""
+    """Return the kernel's name of a device, with an exclamation mark for each slash; None if it is not one."""
     if not path.startswith("/dev/"):
         return None
     mapped = path.removeprefix("/dev/mapper/")
@@ -129,7 +129,7 @@ def _name(block: pathlib.Path, path: str) -> str | None:
 
 
 def _disk(block: pathlib.Path, name: str) -> pathlib.Path | None:
-    """The directory of a disk, or of the disk that a partition is on."""
+    """Return the directory of a disk, or of a partition's disk."""
     if not name or name in {".", ".."}:
         return None
     try:

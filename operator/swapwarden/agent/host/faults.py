@@ -1,4 +1,4 @@
-"""What is logged of failures: so many lines in a minute, for a tenant can bring about any number."""
+"""Bounds the log lines about failures: a tenant can cause any number of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FAULTS = metrics.counter(
 
 LOG_SECONDS: Final = 60.0
 LOG_LINES: Final = 20
-"""Of the log in `LOG_SECONDS` about cgroups that fail; and one traceback."""
+"""Log lines about failing cgroups in `LOG_SECONDS`; and one traceback."""
 
 
 class Lines:
-    """So many lines of the log in a minute."""
+    """A number of log lines for each minute."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -31,7 +31,7 @@ class Lines:
         self._left_out = 0
 
     def take(self) -> dict[str, int] | None:
-        """What a line says besides: how many were left out before it. None where it is to be left out itself."""
+        """Return what a line must add: how many were left out before it. None if it must be left out itself."""
         now = time.monotonic()
         if now - self._begun >= LOG_SECONDS:
             self._begun, self._count = now, 0

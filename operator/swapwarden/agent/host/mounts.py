@@ -1,6 +1,6 @@
-"""The mount table of the agent's own process, and what it gives away of the node.
+"""Reads the mount table of the agent's own process, and infers the node's disks from it.
 
-A container sees few of the node's file systems, but those that it does see, it sees under the numbers of their devices:
+A container sees few of the node's file systems, but it sees those with the numbers of their devices:
 the kubelet mounts /etc/hosts from its own root directory into each container, host paths come with their file system,
 and the token volume is one of the kubelet's tmpfs volumes.
 """
@@ -15,34 +15,34 @@ from typing import Final, NamedTuple
 from swapwarden.agent.host import block_devices, files
 
 MAX_BYTES: Final = 1 << 20
-"""Of a mount table; a longer one counts as unreadable, because what is left out could be what matters."""
+"""Longest mount table; a longer one counts as unreadable, since the rest could be what matters."""
 HOSTS: Final = "/etc/hosts"
 KUBELET: Final = "/var/lib/kubelet"
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _VOLUMES: Final = re.compile(r".*(?:/volumes/kubernetes\.io~[^/]+/[^/]+|/secrets/kubernetes\.io/serviceaccount)")
-"""Where the kubelet's volumes are mounted: on the node, and the token volume in a container."""
+"""Mount points of the kubelet's volumes: on the node, and of the token volume in a container."""
 _DISKLESS: Final = frozenset({"tmpfs", "ramfs", "nfs", "nfs4"})
 
 
 class Mount(NamedTuple):
-    """One line of /proc/PID/mountinfo, as far as it is used (proc_pid_mountinfo(5))."""
+    """The used fields of a line of /proc/PID/mountinfo (proc_pid_mountinfo(5))."""
 
     device: str
-    """major:minor. The major number is 0 of what has no block device, or several, as btrfs."""
+    """major:minor. The major number is 0 without a block device, or with several (btrfs)."""
     point: str
     kind: str
     source: str
     options: frozenset[str]
-    """Of the file system, not of this mount of it."""
+    """Of the file system, not of this mount."""
 
 
 def unescaped(text: str) -> str:
-    """A path as the kernel writes it in its tables, with octal escapes for spaces and the like."""
+    """Decode a path of a kernel table, which has octal escapes for spaces and the like."""
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 def read(proc: pathlib.Path) -> list[Mount]:
-    """The mounts that this process sees, in the order of the table; none where it cannot be read."""
+    """Return the mounts that this process sees, in the order of the table; none if it cannot be read."""
     try:
         table = files.whole(proc / "self/mountinfo", MAX_BYTES)
     except (OSError, ValueError):
@@ -51,7 +51,7 @@ def read(proc: pathlib.Path) -> list[Mount]:
 
 
 def parse(text: str) -> list[Mount]:
-    """The lines of a mountinfo; odd ones are left out."""
+    """Parse a mountinfo; invalid lines are skipped."""
     found = []
     for line in text.splitlines():
         here, _, system = line.partition(" - ")
@@ -63,7 +63,7 @@ def parse(text: str) -> list[Mount]:
 
 
 def holding(mounts: Iterable[Mount], path: str) -> Mount | None:
-    """The mount that a path is on: the longest point above it, of several on one point the last."""
+    """Return the mount of a path: the longest mount point above it, and the last of several on one point."""
     found = None
     for mount in mounts:
         above = mount.point.rstrip("/")
@@ -73,10 +73,10 @@ def holding(mounts: Iterable[Mount], path: str) -> Mount | None:
 
 
 def node_disks(mounts: Sequence[Mount], block: pathlib.Path, folders: Iterable[str]) -> frozenset[str] | None:
-    """The whole disks that hold the kubelet's file systems, and those of these folders; None where not all are known.
+    """Return the disks of the kubelet's file systems and of these folders; None if any of them is unknown.
 
     `block` is /sys/block. In a container /etc/hosts is on the kubelet's file system, elsewhere on the root file system.
-    Of the others, what is on / tells nothing new: in a container that is one of the image.
+    Other paths on / are skipped: in a container that is the image's file system.
     """
     disks: set[str] = set()
     for path in (HOSTS, KUBELET, *folders):
@@ -101,6 +101,6 @@ def _disks(mount: Mount, block: pathlib.Path) -> frozenset[str] | None:
 
 
 def noswap(mounts: Iterable[Mount]) -> bool | None:
-    """Whether the kubelet mounts its tmpfs volumes with noswap; None where none of them is seen."""
+    """Return whether the kubelet mounts its tmpfs volumes with noswap; None if none of them is visible."""
     volumes = [mount for mount in mounts if mount.kind == "tmpfs" and _VOLUMES.fullmatch(mount.point)]
     return all("noswap" in mount.options for mount in volumes) if volumes else None

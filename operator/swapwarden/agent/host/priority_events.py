@@ -1,4 +1,4 @@
-"""The kernel's word that swap was turned on or off: /proc/swaps reports an exceptional condition (mm/swapfile.c)."""
+"""Watches for swapon and swapoff: /proc/swaps then reports an exceptional condition (mm/swapfile.c)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 def watch(file: pathlib.Path, changed: Callable[[], None]) -> Iterator[None]:
     """Call `changed` in the running event loop after each swapon and swapoff, until the context ends.
 
-    Where the file cannot be watched, it does nothing but say so.
+    If the file cannot be watched, that is logged and nothing else happens.
     """
     with contextlib.ExitStack() as stack:
         try:
             fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, fd)
-            # One of its own: to the event loop's, the file would be readable all the time.
+            # A poller of its own: to that of the event loop the file would always be readable.
             poller = stack.enter_context(select.epoll())
             poller.register(fd, select.EPOLLPRI)
         except OSError as error:

@@ -1,16 +1,16 @@
-"""Runs the agent before all ordinary processes of a busy CPU, with bounds on what it may take of it.
+"""Runs the agent before all ordinary processes of a busy CPU, and bounds how much of the CPU it takes.
 
-What a pod waits for on a busy CPU follows from what it reserves. A realtime thread reserves nothing, and waits for no
-ordinary one (sched(7)). The right to become one, CAP_SYS_NICE, is given up as soon as it was used, before anything is
-read: from then on the process has no capability, as without it. In return it is bounded in what it takes of a CPU:
+On a busy CPU a pod waits according to its CPU request. A realtime thread needs no request and waits for no ordinary
+thread (sched(7)). The agent gives up the capability for it, CAP_SYS_NICE, right after use, before it reads anything.
+From then on the process has no capability. Two bounds hold in return:
 
-- At once: the kernel counts how long the thread runs without waiting for anything (RLIMIT_RTTIME, setrlimit(2)). After
-  `ONCE_SECONDS` it becomes an ordinary one, until the process is started again; one that can't even do that is killed.
-- In the long run: between turns of the event loop it pauses (`Paced`), so that whoever gives the agent work without end
-  does not take the CPU from others through it.
+- At once: the kernel counts how long the thread runs without waiting (RLIMIT_RTTIME, setrlimit(2)). After
+  `ONCE_SECONDS` it becomes an ordinary thread until the process restarts. If it cannot do even that, it is killed.
+- In the long run: it pauses between turns of the event loop (`Paced`). Endless work for the agent then does not take
+  the CPU from others.
 
-Threads that it begins, which look at disks, are realtime ones, too: an ordinary one that loses the CPU while it has the
-interpreter's lock keeps the agent waiting for as long as it waits itself. The kernel counts for each of them by itself.
+Threads that it starts to read disks are also realtime threads: an ordinary thread that loses the CPU while it has the
+interpreter's lock would keep the agent waiting. The kernel counts for each of them separately.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ REALTIME = metrics.gauge(
 )
 
 PRIORITY: Final = 1
-"""The least there is: before ordinary threads, after all other realtime ones."""
+"""The lowest one: before ordinary threads, after all other realtime threads."""
 ONCE_SECONDS: Final = (1.0, 3.0)
-"""Of CPU time without waiting for anything: until it is an ordinary thread, and until the kernel ends the process."""
+"""CPU time without waiting: until it is an ordinary thread, and until the kernel kills the process."""
 SHARE: Final = 0.25
-"""Of one CPU, in the long run."""
+"""The share of one CPU in the long run."""
 BURST_SECONDS: Final = 1.0
-"""Of CPU time, beyond that share: what a start on a full node takes, and hundreds of repairs at once."""
+"""CPU time beyond that share: enough for a start on a full node, or hundreds of repairs at once."""
 BREATH_SECONDS: Final = (0.5, 0.001)
-"""After so much CPU time it waits for so long in any case. Else turns without end, of which each is short and all are
-within the burst, would count as one that keeps the CPU at once."""
+"""After the first number of CPU seconds it always waits for the second. Otherwise the kernel would count endless short
+turns within the burst as one that keeps the CPU."""
 _CAPABILITIES: Final = struct.Struct("=II")
 """struct __user_cap_header_struct (include/uapi/linux/capability.h)."""
 _VERSION: Final = 0x20080522
@@ -54,9 +54,9 @@ _NO_CAPABILITIES: Final = bytes(2 * 3 * 4)
 
 
 def begin(once: tuple[float, float] = ONCE_SECONDS) -> bool:
-    """Ask for it, for the thread that calls, and give up all capabilities; whether the kernel gave it.
+    """Make the calling thread a realtime thread, and give up all capabilities. Return whether the kernel allowed it.
 
-    Call it before there are other threads, each of which has capabilities of its own.
+    Call it before starting other threads, each of which has its own capabilities.
     """
     signal.signal(signal.SIGXCPU, _step_down)
     soft, hard = (round(seconds * 1e6) for seconds in once)
@@ -83,7 +83,7 @@ def _give_up() -> None:
 
 
 def _step_down(_number: int, _frame: object) -> None:
-    """Take SIGXCPU: until this is done for all threads no ordinary one gets the CPU."""
+    """Handle SIGXCPU: until all threads have stepped down, no ordinary thread gets the CPU."""
     for thread in os.listdir("/proc/self/task"):  # noqa: PTH208 names only
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.sched_setscheduler(int(thread), os.SCHED_OTHER, os.sched_param(0))
@@ -92,9 +92,9 @@ def _step_down(_number: int, _frame: object) -> None:
 
 
 class Paced(selectors.EpollSelector):
-    """Of an event loop that, between its turns, pauses when these took more than their share of a CPU.
+    """The selector of an event loop that pauses between turns that took more than their share of a CPU.
 
-    What a turn takes is measured as time that went by: nothing ordinary runs in between.
+    A turn is measured as elapsed time: no ordinary thread runs in between.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class Paced(selectors.EpollSelector):
         pause: Callable[[float], None] = time.sleep,
         ahead: Callable[[], float] = REALTIME.value,
     ) -> None:
-        """`clock` in seconds; `pause` takes seconds; `ahead` gives 0 once the thread is an ordinary one.
+        """`clock` in seconds; `pause` takes seconds; `ahead` returns 0 once the thread is an ordinary one.
 
-        From then on it does not pause: the CPU is the scheduler's to share, and turns last as long as others run.
+        From then on it does not pause: the scheduler shares the CPU, and turns last as long as others run.
         """
         super().__init__()
         self._clock = clock
@@ -118,7 +118,7 @@ class Paced(selectors.EpollSelector):
         self._at = self._woken = clock()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As the one above. Pauses count as waiting: nothing is lost, only heard of later."""
+        """Wait for events, after a pause if one is due. Pauses lose no event."""
         now = self._clock()
         turn = now - self._woken
         self._left = min(BURST_SECONDS, self._left + (now - self._at) * SHARE) - turn

@@ -1,6 +1,6 @@
-"""Memory in small pages: the agent is on every node, and a huge page holds 2 MiB of it for what fits in a few KiB.
+"""Keeps the agent's memory in small pages: it runs on every node, and a huge page takes 2 MiB for a few KiB.
 
-Many kernels give huge pages to whoever has room for one (/sys/kernel/mm/transparent_hugepage/enabled: always).
+Many kernels use huge pages wherever they fit (/sys/kernel/mm/transparent_hugepage/enabled: always).
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ PR_SET_THP_DISABLE: Final = 41
 
 
 def disable() -> None:
-    """From now on, for all of this process. What a kernel without huge pages answers is of no interest."""
+    """Disable huge pages for this process. Kernels without them refuse, which does not matter."""
     ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)

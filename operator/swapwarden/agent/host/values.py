@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 NO_LIMIT: Final = 1 << 63
-"""How "max" compares: above every number of bytes."""
+"""The value of "max": above every number of bytes."""
 
 
 def parse(text: str, page: int) -> int:
-    """Bytes, floored to `page` as the kernel does on a write; NO_LIMIT for "max". ValueError for anything else.
+    """Return bytes, floored to `page` as the kernel does on a write; NO_LIMIT for "max". ValueError otherwise.
 
-    The kernel counts pages in a signed long and shows a count that is too large for it as "max"
+    The kernel counts pages in a signed long and shows a larger count as "max"
     (mm/page_counter.c: PAGE_COUNTER_MAX).
     """
     if text == "max":
@@ -23,5 +23,5 @@ def parse(text: str, page: int) -> int:
 
 
 def render(limit: int) -> str:
-    """As the kernel file takes and shows it."""
+    """Return the value as the kernel's file takes and shows it."""
     return "max" if limit >= NO_LIMIT else str(limit)

@@ -1,4 +1,4 @@
-"""When an agent was last alive on this node: how long nobody can have looked after the pods, at most."""
+"""Records when an agent was last alive on this node: no agent may have run since then."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _BYTES: Final = 32
 
 
 class Heartbeat:
-    """A file with a moment of the monotonic clock, which all processes share until a reboot.
+    """A file with a time of the monotonic clock, which all processes share until a reboot.
 
-    Its folder must not survive a reboot. Whoever opens it is the only agent on the node.
+    Its directory must not survive a reboot. Only one agent on the node may open it.
     """
 
     def __init__(self, file: pathlib.Path, clock: Callable[[], float] = time.monotonic) -> None:
-        """Open `file`, or begin it. OSError where its directory cannot be written."""
+        """Open or create `file`. OSError if its directory cannot be written."""
         self._file = file
         self._clock = clock
         self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.last_seen = self._read()
-        """When the agent before this one was last known to live; None where that is not known."""
+        """When the agent before this one was last alive, or None."""
 
     def _read(self) -> float | None:
         text = os.pread(self._fd, _BYTES, 0).decode("ascii", "replace").strip("\x00\n ")
@@ -37,18 +37,18 @@ class Heartbeat:
         return last if last <= self._clock() else None
 
     def beat(self) -> None:
-        """Say that this agent is alive. A failure makes a later account less exact, and is no more than that."""
+        """Record that this agent is alive. A failure only makes a later report less exact."""
         try:
             os.pwrite(self._fd, f"{self._clock():.3f}".ljust(_BYTES - 1).encode() + b"\n", 0)
         except OSError as error:
-            log.debug("cannot say that this agent is alive", extra={"file": str(self._file), "error": str(error)})
+            log.debug("cannot record that this agent is alive", extra={"file": str(self._file), "error": str(error)})
 
     def close(self) -> None:
-        """This agent's last sign."""
+        """Record the last time, and close the file."""
         self.beat()
         os.close(self._fd)
 
     def remove(self) -> None:
-        """Leave none: the product is about to be removed. OSError where that fails."""
+        """Remove the file, since the product is being removed. OSError if that fails."""
         with contextlib.suppress(FileNotFoundError):
             self._file.unlink()

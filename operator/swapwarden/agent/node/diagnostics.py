@@ -1,6 +1,6 @@
-"""What is wrong with a node's swap, or is not as it should be, and the remedy. Pure: from facts and a look at the node.
+"""Diagnoses a node's swap configuration, with remedies: a pure function of facts and a look at the node.
 
-The rules are those of KEP-2400 and of the Kubernetes page on swap memory management, and of what kernel and kubelet do.
+The rules follow KEP-2400, the Kubernetes page on swap memory management, and the code of kernel and kubelet.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _LIMITED: Final = "LimitedSwap"
 
 
 class Diagnostic(NamedTuple):
-    """Something that people should know."""
+    """A problem, or a risk, of the node's configuration."""
 
     kind: ConditionType
     reason: str
-    """One word for programs."""
+    """In CamelCase, for programs."""
     message: str
     remedy: str
 
 
 def conditions(facts: state.Facts, seen: node_info.Look, counted: int | None = None, lost: int = 0) -> list[Diagnostic]:
-    """What a node's state tells of, as conditions of these kinds; without swap there is little to tell.
+    """Return what a node's state reports as conditions; most of it concerns nodes with swap only.
 
-    `counted` is the swap in bytes that the kubelet found when it started, where the controller sees that it is another.
-    `lost` is how often the kernel dropped events of late.
+    `counted` is the swap in bytes that the kubelet found when it started, if the controller sees that it differs.
+    `lost` is how often the kernel dropped events recently.
     """
     found = list(_conditions(facts, seen)) if facts.devices else []
     if counted is not None and counted != facts.swap_bytes:
@@ -93,7 +93,7 @@ def _conditions(facts: state.Facts, seen: node_info.Look) -> Iterator[Diagnostic
 
 
 def secrets_reach_disk(facts: state.Facts, seen: node_info.Look) -> bool:
-    """Whether pages of Secret volumes can get to a disk as they are: unknown counts as yes."""
+    """Return whether pages of Secret volumes can reach a disk in the clear; unknown counts as yes."""
     in_the_clear = not all(device.encrypted for device in facts.devices)
     return not facts.tmpfs_noswap and in_the_clear and seen.kubelet_swaps is not False
 

@@ -1,10 +1,10 @@
-"""The kubelet's own configuration, as far as it has to do with swap.
+"""Reads the parts of the kubelet's configuration that concern swap.
 
-Read from its configuration file (--config) and drop-ins (--config-dir) by a small reader, for an agent has no room for
-a YAML parser: of a mapping it takes the top-level entries that it knows, which are scalars, or mappings or lists of
-scalars, in block or flow style, and passes over all others. JSON is taken, too.
+The agent has no memory for a YAML parser. A small reader takes the known top-level entries of the configuration file
+(--config) and its drop-ins (--config-dir): scalars, and mappings or lists of scalars, in block or flow style. It skips
+all other entries. JSON also works.
 
-Flags of the kubelet overrule its files, and cannot be seen here.
+The kubelet's flags override its files, and are not visible here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAPPINGS: Final = frozenset({"evictionHard", "featureGates", "memorySwap"})
 _LISTS: Final = frozenset({"enforceNodeAllocatable"})
 _DROP_INS: Final = 64
 _TEXT: Final = 128
-"""Longest value that is kept."""
+"""Longest value that is kept, in characters."""
 
 _KEY = re.compile(r"""(?P<quote>["']?)(?P<key>[A-Za-z][A-Za-z0-9.\-_/]*)(?P=quote)\s*:\s*(?P<value>.*)""")
 _QUOTED = re.compile(r"""(["'])(.*)\1""")
@@ -45,34 +45,34 @@ _UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10
 }
 _MEMORY: Final = "memory.available"
 _DEFAULT_THRESHOLD: Final = "100Mi"
-"""evictionHard's memory.available where the kubelet is given no evictionHard (k/k: pkg/kubelet/eviction)."""
+"""evictionHard's memory.available without an evictionHard (k/k: pkg/kubelet/eviction)."""
 
 Values = dict[str, Any]
 """By top-level key: text, a mapping from text to text, or a list of text."""
 
 
 class ConfigurationError(Exception):
-    """The files say nothing that is understood; says which and why."""
+    """A file is invalid or cannot be read; the message names it and says why."""
 
 
 class Configuration(NamedTuple):
-    """What the kubelet was told, with its own defaults for what it was not."""
+    """The kubelet's configuration, with its defaults."""
 
     source: str
     """The file, and how many drop-ins."""
     fail_swap_on: bool = True
     swap_behavior: str = "NoSwap"
     eviction_memory: str = _DEFAULT_THRESHOLD
-    """evictionHard's memory.available, as it is written; empty where there is none."""
+    """evictionHard's memory.available as written, or empty."""
     enforce_node_allocatable: tuple[str, ...] = ("pods",)
     memory_qos: bool | None = None
-    """The feature gate MemoryQoS; None: as the kubelet's version has it."""
+    """The feature gate MemoryQoS; None: the default of the kubelet's version."""
     cgroup_driver: str = "cgroupfs"
     cgroup_root: str = "/"
     runtime_endpoint: str = ""
 
     def threshold(self, memory: int) -> int | None:
-        """Bytes below which the kubelet evicts on a node with `memory` bytes; 0: never; None: not understood."""
+        """Return the bytes below which the kubelet evicts on a node with `memory` bytes; 0: never, None: invalid."""
         return _bytes(self.eviction_memory, memory) if self.eviction_memory else 0
 
 
@@ -84,7 +84,7 @@ class Files(NamedTuple):
 
 
 def read(given: Files) -> Configuration:
-    """What the files say. ConfigurationError where one of them is not what it should be: then nothing is known."""
+    """Read the files. ConfigurationError if any of them is invalid: then nothing is known."""
     file, drop_ins = given
     values: Values = {}
     if file is not None:
@@ -102,7 +102,7 @@ def read(given: Files) -> Configuration:
 
 
 def parse(text: str) -> Values:
-    """The entries that are known, of a kubelet's configuration as YAML or JSON. ValueError where it is none."""
+    """Return the known entries of a configuration in YAML or JSON. ValueError if it is not one."""
     values = _from_json(text) if text.startswith("{") else dict(_from_yaml(text))
     if values.get("kind") != KIND:
         raise ValueError(f"it has no kind: {KIND}")
@@ -120,7 +120,7 @@ def _read(file: pathlib.Path) -> Values:
 
 
 def _merged(values: Values, more: Values) -> Values:
-    """As the kubelet does it with drop-ins: mappings are merged, all else is replaced (JSON merge patch)."""
+    """Merge as the kubelet merges drop-ins: mappings are merged, all else is replaced (JSON merge patch)."""
     mappings = {key: {**values.get(key, {}), **value} for key, value in more.items() if isinstance(value, dict)}
     return {**values, **more, **mappings}
 
@@ -148,7 +148,7 @@ def _configuration(values: Values, source: str) -> Configuration:
 
 
 def _eviction(values: Values) -> str:
-    """Thresholds that evictionHard does not name are none, unless the kubelet is told to merge its defaults in."""
+    """Thresholds that evictionHard leaves out do not exist, unless the kubelet is configured to merge its defaults."""
     hard = values.get("evictionHard")
     if hard and _MEMORY in hard:
         return str(hard[_MEMORY])[:_TEXT]
@@ -163,7 +163,7 @@ def _flag(text: str | None, default: bool) -> bool:  # noqa: FBT001 the value it
 
 
 def _bytes(text: str, whole: int) -> int | None:
-    """A quantity, or a percentage of `whole`."""
+    """Parse a quantity, or a percentage of `whole`."""
     if match := re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text, re.ASCII):
         return int(whole * float(match[1]) / 100)
     match = _SIZE.fullmatch(text)
@@ -210,7 +210,7 @@ def _from_yaml(text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _entries(lines: Iterable[str]) -> Iterator[tuple[str, str, list[str]]]:
-    """The entries of the outermost mapping: key, what stands after the colon, and the lines that belong to it."""
+    """Yield the entries of the outermost mapping: key, text after the colon, and the lines of its block."""
     key, value, block = "", "", list[str]()
     for raw in lines:
         line = _uncommented(raw)
@@ -218,7 +218,7 @@ def _entries(lines: Iterable[str]) -> Iterator[tuple[str, str, list[str]]]:
             continue
         match = _KEY.fullmatch(line)
         if match is None:
-            # A list may stand as far left as its key does.
+            # A list may have the same indentation as its key.
             block.append(line.strip())
             continue
         if key:
@@ -249,7 +249,7 @@ def _scalar(text: str) -> str:
 
 
 def _mapping(source: str | list[str]) -> Mapping[str, str]:
-    """From a flow mapping, or from the lines of a block of scalars; what is deeper is not looked at."""
+    """Parse a flow mapping, or the lines of a block of scalars; deeper levels are skipped."""
     found = {}
     for item in _flow(source, "{}") if isinstance(source, str) else source:
         match = _KEY.fullmatch(item)
@@ -265,7 +265,7 @@ def _list(source: str | list[str]) -> list[str]:
 
 
 def _flow(text: str, brackets: str) -> list[str]:
-    """The items between brackets; scalars in them are without commas here. ValueError where it is no such thing."""
+    """Return the items between brackets, which contain no commas. ValueError without such brackets."""
     if text in {"null", "~"}:
         return []
     if text[0] != brackets[0] or text[-1] != brackets[1]:

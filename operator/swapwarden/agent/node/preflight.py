@@ -1,4 +1,4 @@
-"""`swapwarden agent --check`: what a node shows of its swap, for a person who stands before it. Needs no cluster."""
+"""`swapwarden agent --check`: prints what a node shows of its swap. It needs no cluster."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from swapwarden.api import names, state
 COMPATIBLE: Final = 0
 INCOMPATIBLE: Final = 1
 UNKNOWN: Final = 3
-"""Exit statuses; 2 is what a bad command line gives."""
+"""Exit statuses; an invalid command line ends with 2."""
 
 _UNKNOWN: Final = "unknown"
 _GIB: Final = 1 << 30
 _MIB: Final = 1 << 20
 _WIDTH: Final = 160
-"""Longest value that is printed."""
+"""Longest value that is printed, in characters."""
 
 
 class Row(NamedTuple):
-    """A fact, and where it comes from."""
+    """A fact and its source."""
 
     name: str
     value: str
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """What is not as it should be."""
+    """Something to improve."""
 
     name: str
     message: str
@@ -43,13 +43,13 @@ class Gap(NamedTuple):
 
 
 class Node(NamedTuple):
-    """All that was read."""
+    """Everything that was read."""
 
     facts: state.Facts
     root: str | None
     """The cgroup above all pods."""
     problem: str
-    """Why there is none."""
+    """Why it was not found."""
     compatible: bool | None
     seen: node_info.Look
     systemd: str | None
@@ -57,21 +57,21 @@ class Node(NamedTuple):
     system_swaps: bool | None
     """Whether system.slice may swap."""
     io_latency: str | None
-    """What system.slice has of io.latency; None where it has none."""
+    """The content of system.slice's io.latency; None without that file."""
     system_io: bool | None
-    """Whether it has the io controller; None where there is no such slice."""
+    """Whether it has the io controller; None without that slice."""
     io_weight: str | None
-    """What it has of io.weight, or the like; None as above."""
+    """Its weight for I/O; None if it has none."""
 
 
 _SYSCTLS: Final = ("vm/swappiness", "vm/min_free_kbytes", "vm/watermark_scale_factor", "vm/page-cluster")
 _SHARED: Final = {None: "disk shared: unknown", True: "disk not shared", False: "disk shared with file systems"}
-"""By whether a swap device is known to be on a disk of its own."""
+"""By whether a swap device has a disk of its own."""
 _SYSTEM: Final = "system.slice"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the table; the exit status."""
+    """Print the table and return the exit status."""
     try:
         cgroups = cgroupfs.Cgroups(arguments.cgroup_root, os.sysconf("SC_PAGE_SIZE"))
     except OSError as error:
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
-    """Look at everything."""
+    """Read everything."""
     proc, sys_root, host = (
         pathlib.Path(each) for each in (arguments.proc_root, arguments.sys_root, arguments.host_root)
     )
@@ -111,7 +111,7 @@ def read(arguments: argparse.Namespace, cgroups: cgroupfs.Cgroups) -> Node:
 
 
 def configuration_files(arguments: argparse.Namespace) -> kubelet_config.Files:
-    """Where the kubelet's configuration is, as the flags have it."""
+    """Return where the flags say that the kubelet's configuration is."""
     file, drop_ins = arguments.kubelet_config, arguments.kubelet_config_dir
     return kubelet_config.Files(pathlib.Path(file) if file else None, pathlib.Path(drop_ins) if drop_ins else None)
 
@@ -124,7 +124,7 @@ def _tree(cgroups: cgroupfs.Cgroups, anchor: str) -> tuple[str | None, str]:
 
 
 def _compatible(found: state.Facts, cgroups: cgroupfs.Cgroups, root: str | None) -> bool | None:
-    """Whether pods' swap can be limited; where there are no pods yet, any cgroup below the root tells."""
+    """Return whether pods' swap can be limited; without pods any cgroup below the root shows it."""
     if found.cgroup_version == 0:  # what is there is no cgroup file system
         return None
     if found.cgroup_version != 2:
@@ -138,7 +138,7 @@ def _compatible(found: state.Facts, cgroups: cgroupfs.Cgroups, root: str | None)
 
 
 def report(node: Node) -> str:
-    """The facts as a table, then what falls short, then the verdict."""
+    """Return the facts as a table, then the gaps, then the verdict."""
     rows = [(_plain(row.name), _plain(row.value), _plain(row.evidence)) for row in rows_of(node)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -155,7 +155,7 @@ def report(node: Node) -> str:
 
 
 def _plain(text: str) -> str:
-    """What a file says, on one line and without what moves a terminal's cursor."""
+    """Return text from a file on one line, without control characters."""
     return "".join(char if char.isprintable() else "?" for char in text)[: 4 * _WIDTH]
 
 
@@ -170,7 +170,7 @@ def _size(size: int) -> str:
 
 
 def rows_of(node: Node) -> Iterator[Row]:
-    """All facts."""
+    """Yield all facts."""
     yield Row("FACT", "VALUE", "EVIDENCE")
     yield from _cgroup_rows(node)
     yield from _memory_rows(node)
@@ -255,7 +255,7 @@ def _kubelet_rows(seen: node_info.Look) -> Iterator[Row]:
 
 
 def gaps(node: Node) -> Iterator[Gap]:
-    """The worst first: what makes limits impossible, what Kubernetes and the kernel get wrong, then good practice."""
+    """Yield the worst first: what makes limits impossible, then misconfiguration, then good practice."""
     yield from _incompatible(node)
     found = node.facts
     if found.memory_bytes and not found.swap_bytes:
@@ -382,7 +382,7 @@ def _io_gaps(node: Node) -> Iterator[Gap]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that only --check has."""
+    """Add the flags of --check."""
     parser.add_argument(
         "--check",
         action="store_true",

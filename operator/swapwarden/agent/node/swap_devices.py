@@ -1,4 +1,4 @@
-"""The disks that a node swaps to, as files of cgroups name them: whole ones, for partitions have no place there."""
+"""Finds the disks that a node swaps to. Cgroup files name whole disks, not partitions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _FILE: Final = "file"
 
 
 class Disks(NamedTuple):
-    """What is under the node's swap."""
+    """The disks under the node's swap."""
 
     numbers: tuple[str, ...] = ()
-    """major:minor of the disks whose I/O the kernel can put in an order."""
+    """major:minor of the disks whose I/O the kernel can prioritise."""
     unknown: tuple[str, ...] = ()
-    """Swap devices and files under which it is not known what disks are."""
+    """Swap devices and files whose disks are unknown."""
     without: tuple[str, ...] = ()
-    """Those that have none, or none of this kind, with the reason."""
+    """Those without such a disk, with the reason."""
 
 
 def find(block: pathlib.Path, devices: Iterable[state.SwapDevice]) -> Disks:
-    """Look at what is under these devices; `block` is /sys/block. A file is on the disk of a node that has just one."""
+    """Find the disks under these devices; `block` is /sys/block. Files are on the disk of a node with just one."""
     numbers: set[str] = set()
     unknown, without = [], []
     for device in devices:

@@ -1,7 +1,7 @@
-"""What the node, its pods and its slices make of swap: read from the kernel's files when metrics are asked for.
+"""Reads how much swap the node, its pods and its slices use, when metrics are scraped.
 
-The kernel counts; nothing is kept between two looks but what is published. What a file does not say, because it is not
-there or cannot be read, is left out: 0 would be a claim.
+The kernel counts. Nothing but the published values is kept between scrapes. A value that cannot be read is left out: 0
+would be a claim.
 """
 
 from __future__ import annotations
@@ -136,17 +136,16 @@ PODS_MEMORY_EVENTS = metrics.reading(
 )
 
 OTHER: Final = "other"
-"""Stands for the pods that are not listed."""
+"""The label of all pods that are not listed."""
 TOP_PODS: Final = 50
-"""Listed by default. With two containers each they are some 700 series of a node, and a node whose 50 largest users of
-swap do not tell the story has another problem."""
+"""Pods listed by default. With two containers each they have about 700 series."""
 MAX_TOP_PODS: Final = 500
 FRESH_SECONDS: Final = 1.0
-"""How long what was read is served again: several who scrape cost as much as one."""
+"""How long values are served again: several scrapers cost as much as one."""
 TURN_SECONDS: Final = 0.001
-"""How long files are read before the event loop gets a turn: a repair must not wait for a scrape."""
+"""How long files are read before other work gets a turn: a repair must not wait for a scrape."""
 _CONTAINERS: Final = 64
-"""Of a pod, that are listed."""
+"""Most containers listed for a pod."""
 _SLICES: Final = 32
 _SWAP_EVENTS: Final = ("high", "max", "fail")
 _MEMORY_EVENTS: Final = ("high", "max", "oom", "oom_kill")
@@ -156,9 +155,9 @@ _Values = dict[tuple[str, ...], float]
 
 
 def stalls(text: str) -> dict[str, float]:
-    """Seconds in all, by kind (some, full), of a pressure file, of cgroup or node (Documentation/accounting/psi.rst).
+    """Return the total seconds of a pressure file by kind: some, full (Documentation/accounting/psi.rst).
 
-    Its lines are `some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS`; odd ones are skipped.
+    Its lines are `some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS`; invalid lines are skipped.
     """
     found = {}
     for line in text.splitlines():
@@ -178,13 +177,13 @@ class _Pod(NamedTuple):
 
 
 class _Found:
-    """What one look finds, by metric."""
+    """The values of one reading, by metric."""
 
     def __init__(self) -> None:
         self.values: dict[metrics.Reading, _Values] = {}
 
     def put(self, metric: metrics.Reading, value: float | None, *labels: str) -> None:
-        """Note a value; None: it could not be read."""
+        """Add a value; None: it could not be read."""
         if value is not None:
             self.values.setdefault(metric, {})[labels] = value
 
@@ -202,7 +201,7 @@ class Usage:
         known: Callable[[], Collection[records.Pod]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`root` gives the cgroup above all pods, once it is found, and `known` the pods; `top` of them are listed."""
+        """`root` returns the cgroup above all pods, or None, and `known` the pods; `top` of them are listed."""
         self._fs = cgroups
         self._proc = proc
         self._top = top
@@ -214,7 +213,7 @@ class Usage:
         self._reading = asyncio.Lock()
 
     async def refresh(self) -> None:
-        """Read all, unless somebody just did."""
+        """Read all, unless the values are fresh."""
         async with self._reading:
             if self._clock() - self._read_at < FRESH_SECONDS:
                 return
@@ -230,7 +229,7 @@ class Usage:
             self._read_at = self._clock()
 
     async def _pause(self) -> None:
-        """Let others have their turn where this one has lasted long enough."""
+        """Give other work a turn if this one has lasted long enough."""
         if self._clock() - self._turn >= TURN_SECONDS:
             await asyncio.sleep(0)
             self._turn = self._clock()
@@ -238,7 +237,7 @@ class Usage:
     # The node
 
     def _node(self, found: _Found) -> int | None:
-        """Gives the node's swap in bytes."""
+        """Return the node's swap in bytes."""
         sizes = node_info.meminfo(files.text(self._proc / "meminfo") or "")
         total, free = sizes.get("SwapTotal"), sizes.get("SwapFree")
         found.put(TOTAL, total)
@@ -292,7 +291,7 @@ class Usage:
         self._exposed(found)
 
     def _exposed(self, found: _Found) -> None:
-        """Of the pods that were above their limit, those that took most, and then those that were so the longest."""
+        """List the pods that took most above their limit, then those above it for longest."""
         exposed = (pod for pod in self._known() if pod.tally.count)
         for pod in heapq.nlargest(self._top, exposed, key=lambda each: (each.tally.grown, each.tally.milliseconds)):
             found.put(exposure.POD_EXPOSURES, pod.tally.count, pod.uid)
@@ -315,7 +314,7 @@ class Usage:
             used = self._bytes(container.path, cgroupfs.SWAP_CURRENT)
             own = self._bytes(container.path, cgroupfs.SWAP_MAX)
             if used is not None and own is not None:
-                # With crun the processes are in a cgroup of their own below.
+                # With crun the processes are in a cgroup of their own inside.
                 inner = (self._limit(knob.path) for knob in container.knobs)
                 found.put(CONTAINER_USED, used, uid, container.id)
                 found.put(CONTAINER_LIMIT, _shown(min(own, limit, *inner)), uid, container.id)
@@ -330,7 +329,7 @@ class Usage:
                 yield metric, event, counted.get(event)
 
     def _least(self, path: str, known: dict[str, int]) -> int:
-        """The least limit of a cgroup and of those above it, up to the root of the file system."""
+        """Return the lowest limit of a cgroup and of those above it, up to the root of the file system."""
         if path not in known:
             above = values.NO_LIMIT if not path else self._least(path.rpartition("/")[0], known)
             known[path] = min(self._limit(path), above)
@@ -339,7 +338,7 @@ class Usage:
     # Files that may not be there
 
     def _limit(self, path: str) -> int:
-        """A cgroup's own limit; none where it has no such file."""
+        """Return a cgroup's own limit; NO_LIMIT if it has no such file."""
         found = self._bytes(path, cgroupfs.SWAP_MAX)
         return values.NO_LIMIT if found is None else found
 
@@ -373,4 +372,4 @@ READINGS: Final = (
     *(PODS_SWAP_EVENTS, PODS_MEMORY_EVENTS),
     *(exposure.POD_EXPOSURES, exposure.POD_EXPOSED, exposure.POD_EXPOSED_BY_CAUSE, exposure.POD_GROWN),
 )
-"""All that one look gives."""
+"""All that one reading fills."""
