@@ -1,4 +1,4 @@
-"""How long to wait after a failure: exponential, with full jitter, so that many clients do not come back at once."""
+"""Waits after failures: exponential, with full jitter, so that many clients do not retry at the same time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from swapwarden.kube import errors
 
 
 def between(least: float, most: float) -> float:
-    """Anything between the two, at random; the module random would be 0.2 MB in each agent."""
+    """Return a random number between the two. The module random would take 0.2 MB in each agent."""
     return least + (most - least) * int.from_bytes(os.urandom(4)) / (1 << 32)
 
 
 class Backoff:
-    """Waits of one loop. The bound doubles with each failure in a row; the wait is anything between 0 and the bound."""
+    """Waits of one loop: random between 0 and a bound, which doubles with each failure in a row."""
 
     def __init__(self, first: float, longest: float) -> None:
         """`first` and `longest` bound in seconds."""
@@ -23,7 +23,7 @@ class Backoff:
         """Failures in a row."""
 
     def next(self) -> float:
-        """Count a failure; seconds to wait before the next try."""
+        """Count a failure; return the seconds to wait before the next try."""
         bound = min(self._longest, self._first * 2.0 ** min(self.failures, 16))
         self.failures += 1
         return between(0, bound)
@@ -34,5 +34,5 @@ class Backoff:
         return max(self.next(), asked)
 
     def reset(self) -> None:
-        """A try succeeded."""
+        """Start over: a try succeeded."""
         self.failures = 0

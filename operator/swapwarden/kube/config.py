@@ -1,7 +1,7 @@
 """Where the API server is, and how to prove who we are.
 
-TLS is always verified, and plain http is for loopback only, but for people who chose otherwise: kubectl swap builds
-its Config by itself, and no part of the operator reads what lets it.
+TLS is always verified, and plain http is allowed for loopback only. People who choose otherwise do so in kubectl swap,
+which builds its own Config; no part of the operator reads these choices.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from swapwarden.kube.errors import ConfigError
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 TOKEN_CHECK_SECONDS = 1.0
-"""How old a look at the token file may be; the kubelet writes a new token minutes before the old one expires."""
+"""The longest time between two reads of the token file. The kubelet writes a new token minutes before the old one
+expires."""
 
 
 class TokenFile:
-    """A bearer token in a file that others replace (the kubelet does, for service accounts)."""
+    """A bearer token in a file that another process replaces, as the kubelet does for service accounts."""
 
     def __init__(self, path: pathlib.Path, now: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -37,12 +38,12 @@ class TokenFile:
         return f"TokenFile({str(self._path)!r})"
 
     def forget(self) -> None:
-        """Read the file again at the next use, whatever its age: the server refused the token."""
+        """Read the file again at the next use: the server refused the token."""
         self._checked = float("-inf")
         self._stamp = None
 
     def token(self) -> str:
-        """The token as it is in the file now; the last good one where there is none in it for a moment."""
+        """Return the token in the file; the last valid one while the file holds none."""
         if not self._token or self._now() - self._checked >= TOKEN_CHECK_SECONDS:
             self._checked = self._now()
             try:
@@ -67,7 +68,7 @@ class TokenFile:
 
 
 def _is_token(text: str) -> bool:
-    """Whether a text can stand in a header as one word."""
+    """Return whether a text can be one word of a header."""
     return text.isascii() and text.isprintable() and " " not in text and bool(text)
 
 
@@ -89,14 +90,14 @@ class Config:
     token_file: TokenFile | None = None
     """Goes before `static_token`."""
     insecure: bool = False
-    """Whether the server is taken at its word. Only a person can ask for that."""
+    """Whether the server's certificate is not verified. Only a person can choose that."""
     proxy: str = dataclasses.field(default="", repr=False)
     """URL of the HTTP proxy to go through; it may hold credentials."""
     impersonation: tuple[tuple[str, str], ...] = ()
-    """Headers that name who to act as, ready to be sent."""
+    """Headers that name the user to impersonate, ready to be sent."""
 
     def __post_init__(self) -> None:
-        """Refuse what would be unsafe or cannot work."""
+        """Refuse an unsafe or unusable configuration."""
         try:
             url = urllib.parse.urlsplit(self.server)
             usable = url.scheme in {"http", "https"} and url.hostname and url.port != 0
@@ -114,11 +115,11 @@ class Config:
             raise ConfigError(f"the token for {self.server} is empty, or holds characters that no token has")
 
     def token(self) -> str | None:
-        """The bearer token to send now, if there is one."""
+        """Return the bearer token to send now, if any."""
         return self.token_file.token() if self.token_file else self.static_token
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """A context that verifies the server and shows our certificate; None for plain http on loopback."""
+        """Return a context that verifies the server and presents our certificate; None for plain http on loopback."""
         if self.server.startswith("http:"):
             return None
         try:
@@ -145,7 +146,7 @@ def _load_pair(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
 
 @contextlib.contextmanager
 def _unnamed_file(content: bytes) -> Iterator[str]:
-    """A path by which this process can read CONTENT: in memory, or in a file of its own where there is no such path."""
+    """Yield a path from which this process can read CONTENT: in memory if possible, else a temporary file."""
     if hasattr(os, "memfd_create"):
         with open(os.memfd_create("swapwarden"), "wb") as memory:  # noqa: PTH123 a descriptor
             name = f"/proc/self/fd/{memory.fileno()}"
@@ -169,19 +170,19 @@ def load(kubeconfig: str | None = None, context: str | None = None) -> Config:
     """
     if not kubeconfig and is_in_pod():
         return in_cluster(SERVICE_ACCOUNT)
-    # In a pod there is no kubeconfig, so the agent never pays for what reads one.
+    # A pod has no kubeconfig, so the agent does not load the module that reads one.
     from swapwarden.kube import kubeconfig as files  # noqa: PLC0415 see above
 
     return files.load(kubeconfig, context)
 
 
 def is_in_pod() -> bool:
-    """Whether this process has the token of a service account."""
+    """Return whether this process has the token of a service account."""
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and (SERVICE_ACCOUNT / "token").exists()
 
 
 def in_cluster(folder: pathlib.Path = SERVICE_ACCOUNT) -> Config:
-    """The configuration of a pod: its service account's token, CA and namespace, and the API server's service."""
+    """Return the configuration of a pod: its service account's token, CA and namespace; the API server's service."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
@@ -204,7 +205,7 @@ def content(path: pathlib.Path) -> bytes:
 
 
 def pem(data: bytes, origin: pathlib.Path) -> str:
-    """Return CA certificates as text; ConfigError for none, with which the ssl module would trust the system's own."""
+    """Return CA certificates as text; ConfigError without any, since ssl would then trust the system's own."""
     text = data.decode("ascii", "ignore")
     if "-----BEGIN " not in text:
         raise ConfigError(f"{origin}: the certificate authority is not in PEM form")

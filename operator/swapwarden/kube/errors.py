@@ -13,7 +13,7 @@ from swapwarden.kube import decoding
 
 MAX_MESSAGE_CHARACTERS: Final = 16 * 1024
 MAX_RETRY_AFTER_SECONDS: Final = 60.0
-"""A server that asks for a longer wait is not obeyed: nobody would see why nothing happens any more."""
+"""The longest wait that a server can ask for: with a longer one, nothing would show why all requests stopped."""
 
 
 class KubeError(Exception):
@@ -27,7 +27,7 @@ class ConfigError(KubeError):
     """The configuration cannot be used; the message names what is wrong and what to do."""
 
 
-class Unreachable(KubeError):  # noqa: N818 the name says what is the matter
+class Unreachable(KubeError):  # noqa: N818 the name states the problem
     """The API server could not be reached, or did not answer in time."""
 
 

@@ -68,7 +68,7 @@ class Regarding:
     api_version: str
     kind: str
     namespace: str
-    """Empty for what is in no namespace."""
+    """Empty for objects without a namespace."""
     name: str
     uid: str
     resource_version: str = dataclasses.field(default="", compare=False)
@@ -102,7 +102,7 @@ class _Happening(NamedTuple):
 
 @dataclasses.dataclass
 class _Waiting:
-    """An event that is to be sent, as often as it happened meanwhile."""
+    """An event in a queue, with the number of times that it happened meanwhile."""
 
     name: str
     message: str
@@ -184,12 +184,12 @@ class Recorder:
         self._objects = ratelimit.Buckets[Regarding](OBJECT_BURST, OBJECT_PER_SECOND, MAX_OBJECTS)
         self._wanted = asyncio.Event()
         self._dropping = False
-        # The one that was sent longest ago comes first.
+        # The oldest first.
         self._sent: collections.OrderedDict[_Happening, _Sent] = collections.OrderedDict()
         self._said: int | None = None
 
     def post(self, notice: Notice) -> None:
-        """Have an Event sent some time, or counted as dropped. Never blocks, never raises."""
+        """Queue an Event, or count it as dropped. Never blocks, never raises."""
         regarding, kind, reason, message, key, urgent = notice
         text, owner = bounded(message), regarding.namespace or f"{regarding.kind}/{regarding.name}"
         happening = _Happening(regarding, kind, reason, "" if urgent else text)
@@ -304,7 +304,7 @@ class Recorder:
         EVENTS.inc("failed")
         status = getattr(error, "status", 0)
         remedy = "; grant create and patch on events to this instance's service account" if status == 403 else ""
-        # The same trouble with every event is told once.
+        # The same failure of every event is logged once.
         log.log(
             logging.DEBUG if status == self._said else logging.WARNING,
             "the event %s about %s %s is lost: %s%s",
@@ -318,7 +318,7 @@ class Recorder:
 
 
 def _passes(error: Exception) -> bool:
-    """Whether another try may succeed."""
+    """Return whether another try may succeed."""
     return not isinstance(error, errors.ApiError) or error.status >= 500 or error.status in PASSING
 
 

@@ -1,4 +1,4 @@
-"""A bounded queue that many share: each takes its turn, and where it is full, who has most in it gives way."""
+"""A bounded queue with owners: they take turns, and a full queue drops an entry of the owner with most of them."""
 
 from __future__ import annotations
 

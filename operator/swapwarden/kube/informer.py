@@ -1,4 +1,4 @@
-"""Keeps a row of every object of one collection, and tells of each change.
+"""Keeps a row of every object of one collection, and reports each change.
 
 A row is what the caller projects an object to while it is decoded: 150,000 pods as the API sends them would take more
 than a gigabyte. The collection is listed in pages and then watched; where the watch cannot be resumed it is listed
@@ -61,7 +61,7 @@ RESUMES: Final = 2
 """After so many errors in a row instead of events the collection is listed anew: it may be the version that cannot be
 gone on from."""
 LATER: Final = {401, 403, 429, 503}
-"""Errors that say nothing about the version; where the server has too much to do, a list would be more of it."""
+"""Statuses that do not depend on the version. A list would only add to the load of a busy server."""
 
 
 class Metadata(Protocol):
@@ -100,7 +100,7 @@ class _Collection:
         """Names of objects that the API server can neither list nor watch."""
 
     async def list(self, take: Callable[[bytes], decoding.ListMetadata]) -> paging.Listed:
-        """Have each page taken in.
+        """Read all pages.
 
         No resourceVersion is asked for, so the answer is the newest there is: with "0" the server's cache may answer
         with the past (a deleted pod would be planned), and ignores the limit.
@@ -108,13 +108,13 @@ class _Collection:
         return await paging.read(self._api.get, self._path, take, self._params, self._page_size)
 
     def watch(self, version: str, decode: Callable[[bytes], T]) -> AsyncGenerator[watch.Event[T], None]:
-        """Yield the events after a version, but for objects that end a watch."""
+        """Yield the events after a version, without those of objects that end a watch."""
         params = paging.without(self._params, self.alone)
         return watch.watch(self._api, self._path, resource_version=version, params=params, decode=decode)
 
 
 class _Projector(Generic[W, R]):
-    """Makes rows of objects. Of one that is not understood, what is known goes on to count."""
+    """Makes rows of objects. An invalid object keeps the row of its last valid version."""
 
     def __init__(self, name: str, wire: type[W], project: Callable[[W], R], known: Mapping[str, R]) -> None:
         self._name = name
@@ -124,15 +124,15 @@ class _Projector(Generic[W, R]):
         page: Any = _Page
         self._pages: decoding.Decoder[_Page[W]] = decoding.Decoder(page[wire])
         self.left_out = set[str]()
-        """Keys of objects that are not understood as they are now."""
+        """Keys of objects whose current version is invalid."""
 
     def page(self, body: bytes, found: dict[str, R], left_out: set[str]) -> decoding.ListMetadata:
-        """Add the rows of one page, and the keys of objects that are not understood."""
+        """Add the rows of one page, and the keys of its invalid objects."""
         objects: Iterable[tuple[str, W | None]]
         try:
             page = self._pages.decode(body)
         except msgspec.DecodeError:
-            # One object that cannot be understood must not hide all others.
+            # One invalid object must not hide all others.
             raw = decoding.page(body)
             metadata, objects = raw.metadata, (self.decode(item) for item in raw.items or ())
         else:
@@ -148,7 +148,7 @@ class _Projector(Generic[W, R]):
         return metadata
 
     def decode(self, body: bytes | msgspec.Raw) -> tuple[str, W | None]:
-        """Key and object; None for one that cannot be understood."""
+        """Return the key and the object; None for an invalid one."""
         try:
             wire = self._objects.decode(body)
         except msgspec.DecodeError as error:
@@ -167,7 +167,7 @@ class _Projector(Generic[W, R]):
         return _key(wire.metadata), wire
 
     def row(self, key: str, wire: W | None) -> tuple[bool, R | None]:
-        """Whether an object is understood, and its row; where it is not, what was known of it goes on to count."""
+        """Return whether an object is valid, and its row; the row of its last valid version where it is not."""
         if wire is None:
             return False, self._known.get(key)
         try:
@@ -181,7 +181,7 @@ class _Projector(Generic[W, R]):
             return False, self._known.get(key)
 
     def leave_out(self, keys: set[str]) -> None:
-        """These objects, and no others, are not understood."""
+        """Set the keys of all invalid objects."""
         self.left_out = keys
         LEFT_OUT.set(len(keys), self._name)
 
@@ -221,12 +221,12 @@ class Informer(Generic[W, R]):
         self.synced = asyncio.Event()
         """Set once the whole collection was listed; stays set."""
         self.heard = time.monotonic()
-        """When the API server last said something of the collection, on the clock of time.monotonic()."""
+        """When the API server last reported on the collection, on the clock of time.monotonic()."""
         SYNCED.set(0, name)
         LEFT_OUT.set(0, name)
 
     async def run(self) -> None:
-        """Never returns, whatever goes wrong. Where it is cancelled, its gauges say nothing any more."""
+        """Run until cancelled, whatever fails. Cancelling removes the gauges."""
         try:
             await self._follow()
         finally:
@@ -257,7 +257,7 @@ class Informer(Generic[W, R]):
             await asyncio.sleep(wait)
 
     def _failed(self, kind: str, error: Exception) -> float:
-        """Count an error; gives the seconds to wait."""
+        """Count an error; return the seconds to wait."""
         ERRORS.inc(self.name, kind)
         self._errors += _may_be_the_version(error)
         return self._backoff.after(error)
@@ -307,7 +307,7 @@ class Informer(Generic[W, R]):
         if seconds < QUICK_SECONDS:
             raise watch.Broken(f"the watch ended after {seconds:.1f} s")
         self.heard = time.monotonic()
-        LAST_EVENT.set(time.time(), self.name)  # the server has said all that there was until then
+        LAST_EVENT.set(time.time(), self.name)  # the server has reported all changes until then
         self._backoff.reset()
 
     def _take(self, event: watch.Event[tuple[str, W | None]]) -> None:
@@ -347,7 +347,7 @@ def _key(metadata: Metadata) -> str:
 
 
 def _may_be_the_version(error: Exception) -> bool:
-    """Whether it may help to list the collection instead of asking again from the same version."""
+    """Return whether a new list may help, rather than another watch from the same version."""
     if isinstance(error, errors.ApiError):
         return error.status not in LATER
     return not isinstance(error, errors.Unreachable | errors.ConfigError) or isinstance(error, watch.Broken)

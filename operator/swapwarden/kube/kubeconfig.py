@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class MissingError(ConfigError):
-    """There is no kubeconfig to read; the message says where it was looked for."""
+    """No kubeconfig exists; the message names the paths."""
 
 
 class Cluster(msgspec.Struct, rename="kebab"):
@@ -33,7 +33,7 @@ class Cluster(msgspec.Struct, rename="kebab"):
 
 
 class User(msgspec.Struct, rename="kebab"):
-    """Who asks."""
+    """A user and their credentials."""
 
     token: str | None = None
     token_file: str | None = msgspec.field(default=None, name="tokenFile")
@@ -51,7 +51,7 @@ class User(msgspec.Struct, rename="kebab"):
 
 
 class Context(msgspec.Struct):
-    """Who asks whom."""
+    """A user at a cluster."""
 
     cluster: str
     user: str | None = None
@@ -70,7 +70,7 @@ class Chosen(NamedTuple):
 
 
 class Kubeconfig:
-    """Kubeconfig files. Entries are looked at only when they are asked for.
+    """Kubeconfig files. An entry is decoded when it is asked for.
 
     The first file that has an entry of a name has the whole of it; the first with a current-context names it.
     """
@@ -92,14 +92,14 @@ class Kubeconfig:
         raise ConfigError(f"{self._name} has {self._no()} entry {name!r} in {section}")
 
     def names(self, section: str) -> list[str]:
-        """The names of all entries, each once."""
+        """Return the names of all entries, each once."""
         sections = [parsed.get(section) for _, parsed in self._files]
         entries = [entry for found in sections if isinstance(found, list) for entry in found]
         found = [entry["name"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
         return list(dict.fromkeys(found))
 
     def _current(self) -> str:
-        """The name of the current context."""
+        """Return the name of the current context."""
         for _, parsed in self._files:
             name = parsed.get("current-context")
             if isinstance(name, str) and name:
@@ -178,7 +178,7 @@ def load(kubeconfig: str | None, context: str | None) -> config.Config:
 
 
 def refuse(found: Chosen, credentials: Mapping[Any, Any]) -> None:
-    """ConfigError where the user has any of these."""
+    """Raise ConfigError if the user has any of these."""
     for name, value in credentials.items():
         if value:
             raise ConfigError(
@@ -188,7 +188,7 @@ def refuse(found: Chosen, credentials: Mapping[Any, Any]) -> None:
 
 
 def authority(found: Chosen) -> bytes | None:
-    """Return the CA certificates of the cluster; None where the system's own are to be trusted."""
+    """Return the CA certificates of the cluster; None for the system's own."""
     return _data(found.of_cluster, found.cluster.certificate_authority_data, found.cluster.certificate_authority)
 
 
@@ -200,7 +200,7 @@ def build(
     cert_data: bytes | None = None,
     key_data: bytes | None = None,
 ) -> config.Config:
-    """Return the configuration; credentials that are given stand in place of those in the kubeconfig."""
+    """Return the configuration. Arguments replace the credentials in the kubeconfig."""
     user, origin = found.user, found.of_user
     return config.Config(
         server=found.cluster.server,

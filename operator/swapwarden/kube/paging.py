@@ -19,18 +19,18 @@ _TOO_DEEP: Final = "exceeded max depth"
 
 
 class Get(Protocol):
-    """Asks for a page, or for one object; raises what reads.Reader.get raises."""
+    """Requests a page or one object; raises the errors of reads.Reader.get."""
 
     def __call__(self, path: str, /, *, params: Mapping[str, str], accept: str) -> Awaitable[bytes]: ...
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """What there is to say of a collection that was read."""
+    """The result of reading a collection."""
 
     resource_version: str
-    """The version that the list shows. A watch goes on from there."""
+    """The version of the list, from which a watch continues."""
     alone: frozenset[str] = frozenset()
-    """Names of objects that the API server gives by themselves only: a watch ends where one of them changes."""
+    """Names of objects that the API server can only return one by one: a change of one of them ends a watch."""
 
 
 class _Row(msgspec.Struct):
@@ -83,21 +83,21 @@ async def read(
         metadata = take(body)
         if not metadata.next:
             return Listed(metadata.resource_version, frozenset(alone))
-        # The token says where to go on, and nothing of how many objects.
+        # The token names the position, not the number of objects.
         query["continue"] = metadata.next
         if len(body) < transport.MAX_BODY_BYTES // 4:
             limit = min(size, limit * 2)
 
 
 def without(params: Mapping[str, str], alone: Collection[str]) -> dict[str, str]:
-    """Parameters of a watch that says nothing of objects that a list has `alone`."""
+    """Return the parameters of a watch without the objects `alone`."""
     selectors = [params.get("fieldSelector", ""), *(f"metadata.name!={name}" for name in sorted(alone))]
     chosen = ",".join(filter(None, selectors))
     return {**params, **({"fieldSelector": chosen} if chosen else {})}
 
 
 def is_too_deep(error: errors.ApiError) -> bool:
-    """Whether the server could not write what it was asked for."""
+    """Return whether the server could not encode the answer."""
     return error.status == 500 and _TOO_DEEP in error.message
 
 
@@ -117,7 +117,7 @@ async def _by_itself(get: Get, path: str, page: Mapping[str, str], alone: set[st
 
 
 def _path(collection: str, one: decoding.Identity) -> str:
-    """Where an object is; a collection may be that of one namespace, or of all."""
+    """Return the path of an object in a collection of one namespace or of all."""
     base, _, plural = collection.rpartition("/")
     if one.namespace and not base.endswith(f"/namespaces/{one.namespace}"):
         return f"{base}/namespaces/{one.namespace}/{plural}/{urllib.parse.quote(one.name, safe='')}"

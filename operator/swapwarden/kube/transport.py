@@ -60,7 +60,7 @@ class _Stale(Exception):  # noqa: N818 never leaves this module
 
 
 class _Answer:
-    """Takes what the parser finds."""
+    """Collects what the parser finds."""
 
     def __init__(self) -> None:
         self.headers: dict[str, str] = {}
@@ -94,7 +94,7 @@ class _Answer:
 
 
 class _Reader(asyncio.StreamReader):
-    """Knows how many bytes came that nobody has read yet."""
+    """Counts the bytes that were received and not read yet."""
 
     unread = 0
 
@@ -128,7 +128,7 @@ class _Connection:
         return self._answer.headers
 
     def rest(self) -> bool:
-        """End an exchange; whether there may be another one."""
+        """End an exchange; return whether another one may follow."""
         self._idle_since = time.monotonic()
         # RFC 9112, section 9.3. (The parser can tell only until its answer is complete.)
         return (
@@ -139,7 +139,7 @@ class _Connection:
         )
 
     def usable(self) -> bool:
-        """Whether an idle connection is open, not too old, and nothing came that nobody asked for."""
+        """Return whether an idle connection is open, not too old, and has no unexpected data."""
         return not (
             self._reader.at_eof()
             or self._reader.unread
@@ -148,8 +148,8 @@ class _Connection:
         )
 
     def close(self) -> None:
-        # At once: what is unsent may never be taken by a peer that hangs. And by a reset: else the kernel would send a
-        # request that was given up when an interrupted network works again (tcp(7), tcp_orphan_retries).
+        # Without waiting: a peer that hangs may never take unsent data. And by a reset: otherwise the kernel sends an
+        # abandoned request once an interrupted network recovers (tcp(7), tcp_orphan_retries).
         raw: Any = self._writer.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError):
@@ -198,7 +198,7 @@ class _Connection:
         return len(data)
 
     async def body(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body as it comes; EOFError where it ends before its time."""
+        """Yield the body as it arrives; EOFError where it is cut off."""
         while True:
             if self._answer.chunks:
                 yield self._answer.take()
@@ -222,7 +222,7 @@ class _Connection:
 
 
 def _bare(name: str) -> str:
-    """The name of a server as bytes, where ASCII does: ssl encodes text by Python's IDNA tables, 0.5 MB of them."""
+    """Return a server's name as bytes if it is ASCII: for text, ssl loads 0.5 MB of IDNA tables."""
     return name.encode() if name.isascii() else name  # type: ignore[return-value]  # ssl takes bytes, too
 
 
@@ -276,8 +276,8 @@ class Transport:
         """Send one request and read the whole answer within `timeout` seconds.
 
         ApiError where the server answers with 400 or more; Unreachable where no whole answer comes, TooLarge where it
-        is larger than MAX_BODY_BYTES. Then a write may have been done all the same: after another try, expect
-        AlreadyExists, Conflict or NotFound.
+        is larger than MAX_BODY_BYTES. A write may be done nevertheless: a retry can meet AlreadyExists, Conflict or
+        NotFound.
         """
         try:
             async with asyncio.timeout(timeout), self._slots, self._exchange(call) as connection:
@@ -301,7 +301,7 @@ class Transport:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Send one request; gives an iterator over the answer, which raises EOFError where it is cut off.
 
-        The answer's head must come within `timeout` seconds; how long to wait for pieces is up to the caller.
+        The answer's head must come within `timeout` seconds; the caller bounds the wait for pieces.
         """
         async with contextlib.AsyncExitStack() as stack:
             try:
@@ -327,7 +327,7 @@ class Transport:
         """Send one request; gives the connection, which has the answer's head and from which its body is to be read."""
         connection = await self._send(call)
         if connection.status == 401 and self._config.token_file:
-            # The token may have been replaced since the last look at its file.
+            # The token may have been replaced since its file was last read.
             connection.close()
             self._config.token_file.forget()
             connection = await self._send(call)
@@ -379,7 +379,7 @@ class Transport:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + (call.body or b"")
 
     async def _tunnel(self) -> socket.socket:
-        # Loaded by nobody who has no proxy.
+        # Loaded only where there is a proxy.
         tunnel = importlib.import_module("swapwarden.kube.tunnel")
         raw: socket.socket = await tunnel.connect(self._config.proxy, self._host, self._port)
         return raw
@@ -402,7 +402,7 @@ class Transport:
         except OSError as error:
             raise errors.Unreachable(f"cannot connect to {self._netloc}: {error}") from error
         raw: Any = transport.get_extra_info("socket")
-        # A peer that vanished without a word must not be waited for until the kernel gives up, many minutes later.
+        # Detect a peer that vanished: without keep-alive the kernel waits for many minutes.
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE.items():
             if (option := getattr(socket, name, None)) is not None:

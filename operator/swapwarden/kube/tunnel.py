@@ -15,7 +15,7 @@ _STATUS_WORDS: Final = 2
 
 
 class ProxyError(OSError):
-    """The proxy lets nobody through; the text names it, without credentials, and what it said."""
+    """The proxy refused; the text names it, without credentials, and quotes its answer."""
 
 
 async def connect(proxy: str, host: str, port: int) -> socket.socket:
@@ -43,7 +43,7 @@ async def _ask(raw: socket.socket, proxy: str, target: str) -> None:
     await loop.sock_sendall(raw, "\r\n".join([*lines, "", ""]).encode())
     head = b""
     while not head.endswith(b"\r\n\r\n"):
-        # No byte more than the head: what comes after it is the server's.
+        # Read no more than the head: the bytes after it are the server's.
         byte = await loop.sock_recv(raw, 1)
         head += byte
         if not byte or len(head) > _MOST_HEAD:

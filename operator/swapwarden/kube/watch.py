@@ -16,10 +16,10 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 WATCH_SECONDS = (53, 59)
 """How long one watch lasts, drawn at random so that many watchers do not come back at once. In one of a minute or less
-there is one bookmark, two seconds before its end; in longer ones there is one each minute, too.
+there is one bookmark, two seconds before its end; in longer ones there is also one each minute.
 
-Every server ends a watch when its time is over, so one that says nothing for longer is dead, although its connection
-may live on in a proxy. Bookmarks do not tell: where nothing has changed since a watch began, none is sent (k/k:
+Every server ends a watch when its time is over, so one that is silent for longer is dead, although its connection
+may survive in a proxy. Bookmarks do not help: without a change since a watch began, none is sent (k/k:
 cacheWatcher.process in apiserver's storage/cacher, the same from 1.30 to 1.37)."""
 
 SILENCE_SECONDS = 15.0
@@ -28,12 +28,12 @@ SILENCE_SECONDS = 15.0
 MAX_LINE_BYTES = transport.MAX_BODY_BYTES
 
 
-class Expired(Exception):  # noqa: N818 the name says what is the matter
+class Expired(Exception):  # noqa: N818 the name states the problem
     """The resource version is too old to watch from (410 Gone): list again."""
 
 
 class Broken(errors.Unreachable):
-    """The watch failed in a way that may come again whenever it is begun at the same version."""
+    """The watch failed in a way that may repeat at the same version."""
 
 
 class Event(msgspec.Struct, Generic[T], frozen=True):
@@ -84,7 +84,7 @@ async def watch(
                     async with asyncio.timeout(seconds + silence):
                         piece = await anext(pieces)
                 except (StopAsyncIteration, EOFError) as error:
-                    # What there is of an unfinished line comes again after the version that was last seen.
+                    # The server repeats an unfinished line after the last version that was seen.
                     if lines.unfinished:
                         raise Broken("the watch ended within an event") from error
                     return
@@ -139,7 +139,7 @@ class _Lines:
         return self._size > 0
 
     def cut(self, piece: bytes) -> list[bytes]:
-        """Give the lines that end in this piece, less empty ones; keep what follows."""
+        """Return the lines that end in this piece, without empty ones; keep the rest."""
         *ends, rest = piece.split(b"\n")
         lines = []
         for end in ends:

@@ -25,10 +25,10 @@ import msgspec
 MARGIN: Final = 0.05
 """Share of the renew deadline by which a leader stops before its time is over, so that it has reported it by then."""
 JITTER: Final = (0.8, 1.2)
-"""What the retry period of those who do not lead is multiplied by, at random."""
+"""Random factors for the retry period of instances that do not lead."""
 
 MAX_TRANSITIONS: Final = 2**31 - 1
-"""That a Lease can count."""
+"""The largest number that a Lease can hold."""
 
 _NEVER: Final = float("-inf")
 
@@ -72,7 +72,7 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True)
 class LeaseTerm:
-    """One time of leading. The time of acquisition tells it from all others of the same holder."""
+    """One leadership. The acquire time distinguishes it from all others of the same holder."""
 
     acquire_time: str
     transitions: int
@@ -80,28 +80,28 @@ class LeaseTerm:
 
 @dataclasses.dataclass(frozen=True)
 class Sleep:
-    """Nothing is to be done before this time."""
+    """Do nothing before this time."""
 
     until: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """Read the Lease; then observe(), or failed()."""
+    """Read the Lease, then call observe() or failed()."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Write:
-    """Write the Lease for `term`; then renewed(), or failed()."""
+    """Write the Lease for `term`, then call renewed() or failed()."""
 
     term: LeaseTerm
     over: Lease | None
-    """What the Lease must still be; None where there must be none."""
+    """The Lease that must still be there; None where there must be none."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Lead no more; then stepped_down()."""
+    """Stop leading, then call stepped_down()."""
 
     reason: str
 
@@ -113,25 +113,25 @@ class Observation:
         """`duration` in seconds, for a Lease that names none."""
         self._default = duration
         self.lease: Lease | None = None
-        """As it was last seen, also where it is gone."""
+        """As it was last seen, also after its deletion."""
         self.exists = False
         self.changed_at = _NEVER
         self.deletion_grace_until = _NEVER
-        """A Lease was deleted: until then there may be a holder who was never seen."""
+        """After a deletion: until then, another instance may hold a Lease that was never seen."""
 
     @property
     def holder(self) -> str:
-        """Who held the Lease when it was last seen; empty for nobody."""
+        """The holder of the Lease when it was last seen; empty for none."""
         return (self.lease.spec.holder_identity or "") if self.lease else ""
 
     @property
     def transitions(self) -> int:
-        """Those of the Lease when it was last seen."""
+        """The Lease's transitions when it was last seen."""
         return (self.lease.spec.lease_transitions or 0) if self.lease else 0
 
     @property
     def duration(self) -> float:
-        """How long a silent holder is waited for, in seconds."""
+        """How long to wait for a silent holder, in seconds."""
         return (self.lease.spec.lease_duration_seconds if self.lease else 0) or self._default
 
     def update(self, lease: Lease | None, now: float) -> None:
@@ -147,9 +147,9 @@ class Observation:
 
 
 class Election:
-    """What one instance does about the Lease.
+    """Decides what one instance does next.
 
-    All times are seconds on one clock of this machine that never stands still nor goes back.
+    All times are seconds on one clock of this machine that never stops or goes back.
     """
 
     def __init__(self, identity: str, timing: Timing, jitter: Callable[[], float]) -> None:
@@ -159,16 +159,16 @@ class Election:
         self._jitter = jitter
         self.leading = False
         self.candidate = True
-        """Whether it takes a Lease that is free. One that only looks has waited for its holder all the same."""
+        """Whether it takes a free Lease. An instance that only watches waits for the holder as well."""
         self.valid_until = _NEVER
         """This instance leads before this time."""
         self._term: LeaseTerm | None = None
-        # The term that a write on its way may begin or prolong. A term that was stopped is not prolonged any more.
+        # The term that a write in flight may begin or prolong; None after this instance stepped down.
         self._open: LeaseTerm | None = None
         self.observed: Final = Observation(timing.lease_duration)
         self._fresh = False
         self._due = _NEVER
-        # Until when one that is no candidate waits with its next look.
+        # The next look of an instance that does not compete.
         self._watching = _NEVER
 
     @property
@@ -178,11 +178,11 @@ class Election:
 
     @property
     def deadline(self) -> float:
-        """When this instance stops to lead unless it renews the Lease."""
+        """When this instance stops leading unless it renews the Lease."""
         return self.valid_until - MARGIN * self.timing.renew_deadline
 
     def is_mine(self, lease: Lease) -> bool:
-        """Whether this process wrote it."""
+        """Return whether this process wrote it."""
         return (
             self._term is not None
             and lease.spec.holder_identity == self._identity
@@ -190,7 +190,7 @@ class Election:
         )
 
     def free_at(self) -> float:
-        """From when on this instance may take the Lease."""
+        """Return the time from which this instance may take the Lease."""
         seen, grace = self.observed, self.observed.deletion_grace_until
         if seen.lease is None:
             return _NEVER
@@ -199,7 +199,7 @@ class Election:
         return max(grace, seen.changed_at + seen.duration)
 
     def step(self, now: float, stamp: str) -> Step:
-        """What to do now. `stamp` is the wall clock's time, for people to read."""
+        """Return what to do now. `stamp` is the wall clock's time, for people to read."""
         if self.leading and (reason := self._lost(now)):
             return Stop(reason)
         if now < self._due:
@@ -243,7 +243,7 @@ class Election:
         self._fresh = True
 
     def renewed(self, write: Write, lease: Lease, sent: float, now: float) -> bool:
-        """The Lease was written, by a request sent after `sent`; whether this instance leads from now on."""
+        """Take in the Lease that a request wrote, sent after `sent`; return whether this instance begins to lead."""
         self.observe(lease, now)
         if write.term is not self._open:
             self._fresh = False
@@ -258,25 +258,25 @@ class Election:
         return began
 
     def stand(self, now: float, *, candidate: bool) -> None:
-        """Take a Lease that is free, or leave it to others, from now on."""
-        # A wait for another reason stays: after a failure, or for others to come first.
+        """Compete for a free Lease from now on, or leave it to others."""
+        # Other waits stay: after a failure, or after stepping down.
         if candidate and self._due == self._watching:
             self._due = now
         self.candidate = candidate
 
     def failed(self, now: float, wait: float) -> None:
-        """A look or a write failed, or nobody knows; try again after `wait` seconds."""
+        """Retry after `wait` seconds: a look or a write failed, or its result is unknown."""
         self._fresh = False
-        # One who stepped down meanwhile waits for longer.
+        # An instance that stepped down meanwhile waits longer.
         self._due = max(self._due, now + wait)
 
     def count_from(self, transitions: int) -> None:
-        """While this instance leads: have the Lease count at least so many transitions from the next renewal on."""
+        """While this instance leads: raise the Lease's transitions to at least this number at the next renewal."""
         if self.leading and self._term is not None and self._term.transitions < transitions:
             self._term = dataclasses.replace(self._term, transitions=transitions)
 
     def stepped_down(self, now: float, cooldown: float = 0.0) -> None:
-        """This instance does not lead any more; it competes again, but not within `cooldown` seconds."""
+        """Stop leading, and compete again after `cooldown` seconds."""
         self.leading = False
         self.valid_until = _NEVER
         self._open = None
@@ -284,16 +284,16 @@ class Election:
         self._due = now + cooldown + self._pause()
 
     def cooldown(self) -> float:
-        """For how many seconds one who steps down leaves the Lease to others: until it has expired for all of them."""
+        """Return the seconds after stepping down until the Lease has expired for all other instances."""
         return self.timing.lease_duration + self.timing.retry_period
 
     def timeout(self, now: float) -> float:
-        """How many seconds a request may take: a second try must be possible before the deadline."""
+        """Return the seconds that a request may take: a second try must be possible before the deadline."""
         half = self.timing.renew_deadline / 2
         return min(half, self.deadline - now) if self.leading else half
 
     def spec(self, term: LeaseTerm, stamp: str) -> Spec:
-        """The spec to write for a term."""
+        """Return the spec to write for a term."""
         return Spec(
             holder_identity=self._identity,
             lease_duration_seconds=math.ceil(self.timing.lease_duration),
@@ -307,7 +307,7 @@ Step = Sleep | Look | Write | Stop
 
 
 def released(lease: Lease, stamp: str) -> Spec:
-    """The spec of a Lease that nobody holds, as client-go leaves it."""
+    """Return the spec of a released Lease, as client-go writes it."""
     return Spec(
         holder_identity="",
         lease_duration_seconds=1,

@@ -34,24 +34,24 @@ STOP_SECONDS: Final = 10.0
 
 
 class Leadership:
-    """One time of leading: from when the Lease was taken until it is lost. For any thread."""
+    """One leadership, from taking the Lease until losing it. For any thread."""
 
     def __init__(self, transitions: int) -> None:
         self.transitions = transitions
-        """Those that the Lease counts."""
+        """The transitions that the Lease counts."""
         self._until = float("-inf")
         self._ended = False
 
     def left(self) -> float:
-        """Seconds for which this instance leads unless the Lease is renewed; 0 for good once it was lost."""
+        """Return the seconds for which this instance leads without a renewal; 0 for good once the Lease is lost."""
         return 0.0 if self._ended else max(0.0, self._until - boottime())
 
     def extend(self, until: float) -> None:
-        """The Lease was renewed: this instance leads until then."""
+        """Lead until then: the Lease was renewed."""
         self._until = until
 
     def end(self) -> None:
-        """It is over; no renewal changes that."""
+        """End the leadership; no renewal revives it."""
         self._ended = True
 
 
@@ -116,7 +116,7 @@ class Elector:
         renew_deadline: float = 10.0,
         retry_period: float = 2.0,
     ) -> None:
-        """`on_stopped` gets the reason, too; both are called in the elector's thread.
+        """Both callbacks run in the elector's thread; `on_stopped` also gets the reason.
 
         `on_started` is called once more for the same leadership where count_from() has raised its transitions. The two
         take turns, and must not block. Durations are in seconds; see Timing. ConfigError where `cfg` cannot be used.
@@ -146,7 +146,7 @@ class Elector:
         self._thread.start()
 
     def stop(self, *, release: bool = True) -> None:
-        """Lead no more, leave the Lease to others at once where `release` is set, and end the thread.
+        """Stop leading, release the Lease if `release` is set, and end the thread.
 
         Takes a round trip or two, or up to STOP_SECONDS where the API server does not answer. Not for callbacks.
         """
@@ -160,21 +160,21 @@ class Elector:
             log.error("the thread that holds the Lease has not ended within %g s", STOP_SECONDS)
 
     def is_leading(self) -> bool:
-        """Whether this instance leads now. For any thread."""
+        """Return whether this instance leads now. For any thread."""
         leadership = self._leadership
         return leadership is not None and leadership.left() > 0
 
     def stand(self, *, candidate: bool) -> None:
-        """Compete for the Lease from now on, or only watch it. Who leads goes on to. For any thread."""
+        """Compete for the Lease from now on, or only watch it. A leader continues to lead. For any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody competes here
                 self._loop.call_soon_threadsafe(functools.partial(self._stand, candidate=candidate))
 
     def step_down(self, reason: str, leadership: Leadership | None = None) -> None:
-        """Lead no more from now on: the caller knows that another one leads, or should. For any thread.
+        """Stop leading at once: the caller knows that another instance leads, or should. For any thread.
 
-        Only where `leadership` still is what this instance leads by; None stands for whichever that is. The Lease is
-        not released; this instance competes for it again once it has expired.
+        Has no effect if `leadership` is not the current one; None stands for the current one. The Lease is not
+        released; this instance competes for it again once it has expired.
         """
         led = self._leadership
         if self._loop is None or led is None or led.left() <= 0 or leadership not in {None, led}:
@@ -184,7 +184,7 @@ class Elector:
             self._loop.call_soon_threadsafe(self._step_down, led, reason)
 
     def count_from(self, transitions: int) -> None:
-        """Have the Lease count at least so many transitions: it was deleted, and its holders counted further before.
+        """Raise the Lease's transitions to at least this number: after a deletion it counts from 0 again.
 
         `on_started` is called again when it does, within a retry period as a rule. For any thread; no effect where this
         instance does not lead any more. At most MAX_TRANSITIONS.
@@ -195,11 +195,11 @@ class Elector:
 
     @property
     def holder(self) -> str:
-        """Who held the Lease when it was last seen; empty for nobody. For any thread."""
+        """The holder of the Lease when it was last seen; empty for none. For any thread."""
         return self._election.observed.holder
 
     def alive(self) -> bool:
-        """Whether the thread runs."""
+        """Return whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -313,7 +313,7 @@ class Elector:
         self._on_stopped(led, reason)
 
     async def _give_back(self) -> None:
-        """Release the Lease if it is ours. That a request failed, or was cut off, says nothing: look first."""
+        """Release the Lease if it is ours. A failed request may have been done, so read the Lease first."""
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
                 while (lease := await self._lease.get(RELEASE_SECONDS)) and self._election.is_mine(lease):
