@@ -127,7 +127,7 @@ max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0
         "absent(swapwarden_leader == 1)",
         "No controller leads.",
         "No instance of Swapwarden's controller has led for 10 minutes, or its metrics are not collected. Agents"
-        " go on with what they have; pods that start now get no swap, or as onUnknownPod of their node's profile"
+        " go on with what they have; pods that start now get no swap, or as swap.beforePlan of their node's profile"
         " says.",
     ),
     Alert(
@@ -138,8 +138,8 @@ max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0
         "A node has more pods than its plan has room for.",
         'On node {{ $labels.node }}, {{ $value | printf "%.0f" }} pods have not been in the plan for 5 minutes: the'
         " node has more of them, or larger ones, than one plan has room for. They have no swap, or what the kubelet"
-        " gives them where onUnknownPod of their profile is Allow. Kubelets run far fewer pods, so most of them never"
-        " run, and somebody may make them on purpose.",
+        " gives them where swap.beforePlan of their profile is Unmanaged. Kubelets run far fewer pods, so most of them"
+        " never run, and somebody may make them on purpose.",
     ),
     Alert(
         "SwapwardenCrdOutdated",
@@ -296,7 +296,7 @@ or
 max by (cluster, resource) (swapwarden_informer_synced) == 0""",
         "No controller sees what changes.",
         "No instance of Swapwarden's controller has been able to follow {{ $labels.resource }} for 5 minutes or more."
-        " What changes there is planned by nobody: pods that start now get no swap, or as onUnknownPod of their"
+        " What changes there is planned by nobody: pods that start now get no swap, or as swap.beforePlan of their"
         " node's profile says.",
     ),
     Alert(

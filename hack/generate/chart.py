@@ -14,7 +14,7 @@ from monitoring import alerts
 from testbed.base import paths
 
 _PROFILE_CRD = "nodeswapprofiles.swapwarden.dev.yaml"
-_DROPPED = ("default", "format", "x-kubernetes-validations", "x-kubernetes-int-or-string")
+_DROPPED = ("default", "format")
 
 _HEAD = """\
 <!-- Made from values.yaml by `make generate`; do not edit. -->
@@ -96,9 +96,11 @@ def json_schema(structural: Json) -> Json:
 
     Rules in CEL are left to the API server, but for the patterns in them.
     """
-    schema = {key: value for key, value in structural.items() if key not in _DROPPED}
+    schema = {key: value for key, value in structural.items() if key not in _DROPPED and not key.startswith("x-")}
     if structural.get("x-kubernetes-int-or-string"):
         schema |= {"type": ["string", "integer"], "minimum": 0}
+    if structural.get("x-kubernetes-list-type") == "set":
+        schema["uniqueItems"] = True
     for rule in structural.get("x-kubernetes-validations", ()):
         if found := _MATCHES.search(rule["rule"]):
             schema |= {"pattern": found[2]} if found[1] == "self" else {"propertyNames": {"pattern": found[2]}}

@@ -50,7 +50,10 @@ def structural(schema: Schema, definitions: dict[str, Schema] | None = None, *, 
         result["properties"] = {
             name: structural(child, definitions, defaults=defaults) for name, child in result["properties"].items()
         }
+    if result.get("type") == "integer":
+        result.setdefault("format", "int32" if result.get("maximum", 2**63) < 2**31 else "int64")
     if "items" in result:
+        result.setdefault("x-kubernetes-list-type", "atomic")
         result["items"] = structural(result["items"], definitions, defaults=defaults)
     values = schema.get("additionalProperties")
     if isinstance(values, dict):
@@ -147,13 +150,13 @@ def profile_crd() -> Schema:
             _column("Applied", ".status.nodes.applied", "Nodes that applied the plan.", kind="integer"),
             _column("Degraded", ".status.nodes.degraded", "Nodes with a problem.", kind="integer"),
             _column("Ready", _condition(ConditionType.READY), "Whether all governed nodes applied the plan."),
-            _column("Reason", _condition(ConditionType.READY, "reason"), "Why they did not all, or what they did."),
+            _column("Reason", _condition(ConditionType.READY, "reason"), "Why they did not all.", wide=True),
             _column("Pending", ".status.nodes.pending", "Nodes that have yet to apply.", kind="integer", wide=True),
             _column("No-Agent", ".status.nodes.withoutAgent", "Nodes without an agent.", kind="integer", wide=True),
             _column(
                 "Incompatible", ".status.nodes.incompatible", "Nodes that can't limit swap.", kind="integer", wide=True
             ),
-            _column("Reserved", ".spec.swap.systemReserved", "Swap kept back from pods.", wide=True),
+            _column("Reserved", ".spec.swap.reserved", "Swap kept back from pods.", wide=True),
             _column(
                 "Conflicted", _condition(ConditionType.CONFLICTED), "Whether another profile ties with it.", wide=True
             ),

@@ -90,7 +90,7 @@ def _cells(behavior: names.Behavior, kubelet: Kubelet, policy: str | None, limit
 def _cell(behavior: names.Behavior, kubelet: Kubelet, kind: Kind, policy: str | None, limit: str | None) -> str:
     container, row = _pod(kind, policy, limit)
     reserved = None if behavior in {names.Behavior.KUBELET, names.Behavior.NO_SWAP} else RESERVED
-    profile = compiled.Profile(name="matrix", behavior=behavior, system_reserved=reserved)
+    profile = compiled.Profile(name="matrix", behavior=behavior, reserved=reserved)
     spec = plan.plan_node(profile, NODE, [row])
     planned = spec.pods[row.key]
     return f"{_shown(_effective(planned, _from_kubelet(kubelet, container, row)))}<br>`{planned.reason}`"

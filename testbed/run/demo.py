@@ -83,7 +83,7 @@ def run() -> None:
         demo.refuse_bad_policy()
         demo.create_pods()
         demo.step("no profile: what the kubelet gives stays, but for pods that say Disabled", swaps=True)
-        demo.apply_profile({"behavior": "LimitedSwap", "systemReserved": "25%"})
+        demo.apply_profile({"behavior": "LimitedSwap", "reserved": "25%"})
         demo.step("a profile with LimitedSwap, 25 % of the swap reserved for the system", swaps=True)
         demo.apply_profile({"behavior": "NoSwap"})
         demo.step("a profile with NoSwap", swaps=False)

@@ -45,18 +45,18 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
     ({"guarantee": "strict"}, "spec.guarantee", f'{SUPPORTED}"Standard", "Strict"'),
     ({"swap": {"behaviour": "NoSwap"}}, "spec.swap.behaviour", "unknown field"),
     ({"mode": "Restore"}, "spec.mode", f'{SUPPORTED}"Enforce", "Audit"'),
-    ({"onUnknownPod": "deny"}, "spec.onUnknownPod", f'{SUPPORTED}"Deny", "Allow"'),
+    ({"swap": {"beforePlan": "Allow"}}, "spec.swap.beforePlan", f'{SUPPORTED}"NoSwap", "Unmanaged"'),
     ({"swap": {"behavior": "limitedSwap"}}, "spec.swap.behavior", f'{SUPPORTED}"Kubelet", "NoSwap", "LimitedSwap"'),
     ({"priority": 1_000_001}, "spec.priority", "less than or equal to 1000000"),
     ({"priority": -1_000_001}, "spec.priority", "greater than or equal to -1000000"),
     ({"priority": "100"}, "spec.priority", "integer"),
-    ({"swap": {"systemReserved": "1GB"}}, "spec.swap.systemReserved", QUANTITY),
-    ({"swap": {"systemReserved": "101%"}}, "spec.swap.systemReserved", "percents from 0% to 100%"),
-    ({"swap": {"systemReserved": "1.5%"}}, "spec.swap.systemReserved", "percents from 0% to 100%"),
-    ({"swap": {"systemReserved": -5}}, "spec.swap.systemReserved", QUANTITY),
-    ({"swap": {"systemReserved": "512MB"}}, "spec.swap.systemReserved", "such as 512Mi or 2G"),
-    ({"swap": {"systemReserved": "10 %"}}, "spec.swap.systemReserved", "percents from 0% to 100%"),
-    ({"swap": {"systemReserved": ""}}, "spec.swap.systemReserved", QUANTITY),
+    ({"swap": {"reserved": "1GB"}}, "spec.swap.reserved", QUANTITY),
+    ({"swap": {"reserved": "101%"}}, "spec.swap.reserved", "percents from 0% to 100%"),
+    ({"swap": {"reserved": "1.5%"}}, "spec.swap.reserved", "percents from 0% to 100%"),
+    ({"swap": {"reserved": -5}}, "spec.swap.reserved", QUANTITY),
+    ({"swap": {"reserved": "512MB"}}, "spec.swap.reserved", "such as 512Mi or 2G"),
+    ({"swap": {"reserved": "10 %"}}, "spec.swap.reserved", "percents from 0% to 100%"),
+    ({"swap": {"reserved": ""}}, "spec.swap.reserved", QUANTITY),
     ({"swap": workload(overcommitPercent=0)}, "spec.swap.workloadControlled.overcommitPercent", "than or equal to 1"),
     ({"swap": workload(overcommitPercent=10_001)}, "spec.swap.workloadControlled.overcommitPercent", "equal to 10000"),
     ({"swap": workload(overcommitPercent="150%")}, "spec.swap.workloadControlled.overcommitPercent", "integer"),
@@ -94,15 +94,23 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
     ({"swap": workload(maxPerPod="10%")}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
     ({"swap": workload(maxPerContainer="-1Gi")}, "spec.swap.workloadControlled.maxPerContainer", QUANTITY),
     ({"swap": {"workloadControlled": {"maxPerPod": "1Gi"}}}, "spec.swap", "set the behavior or remove the bounds"),
-    ({"scheduling": {"extendedResource": True}}, "spec", "extendedResource needs swap.behavior WorkloadControlled"),
-    ({"scheduling": {"extendedResource": "yes"}}, "spec.scheduling.extendedResource", "boolean"),
-    ({"swap": {"require": {}}}, "spec.swap.require", "or list backing; or remove it"),
-    ({"swap": {"require": {"encrypted": False}}}, "spec.swap.require", "require asks for nothing"),
-    ({"swap": {"require": {"encrypted": "yes"}}}, "spec.swap.require.encrypted", "boolean"),
-    ({"swap": {"require": {"backing": []}}}, "spec.swap.require.backing", "at least 1 item"),
-    ({"swap": {"require": {"backing": ["tape"]}}}, "spec.swap.require.backing[0]", f'{SUPPORTED}"nvme", "ssd", "hdd"'),
-    ({"swap": {"require": {"backing": ["hdd"] * 8}}}, "spec.swap.require.backing", "at most 7 items"),
-    ({"swap": {"require": {"dedicated": True}}}, "spec.swap.require.dedicated", "unknown field"),
+    (
+        {"scheduling": {"extendedResource": "Enabled"}},
+        "spec",
+        "extendedResource needs swap.behavior WorkloadControlled",
+    ),
+    ({"scheduling": {"extendedResource": True}}, "spec.scheduling.extendedResource", ("string", "supported")),
+    ({"swap": {"requirements": []}}, "spec.swap.requirements", "at least 1 item"),
+    ({"swap": {"requirements": ["encrypted"]}}, "spec.swap.requirements[0]", f'{SUPPORTED}"Encrypted", "Tmpfs'),
+    ({"swap": {"requirements": ["Encrypted"] * 2}}, "spec.swap.requirements", "Duplicate value"),
+    ({"swap": {"requirements": "Encrypted"}}, "spec.swap.requirements", "array"),
+    ({"swap": {"require": {"encrypted": True}}}, "spec.swap.require", "unknown field"),
+    ({"swap": {"allowedBacking": []}}, "spec.swap.allowedBacking", "at least 1 item"),
+    ({"swap": {"allowedBacking": ["HDD"] * 2}}, "spec.swap.allowedBacking", "Duplicate value"),
+    *(
+        ({"swap": {"allowedBacking": [kind]}}, "spec.swap.allowedBacking[0]", f'{SUPPORTED}"NVMe", "SSD", "HDD"')
+        for kind in ("Unknown", "Mixed", "nvme", "Tape")
+    ),
     ({"nodeSelector": expression(values=[])}, "spec.nodeSelector.matchExpressions[0]", "In and NotIn need values"),
     (
         {"nodeSelector": expression(operator="Exists")},
@@ -144,25 +152,16 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
     ),
     ({"overrides": [{"podSelector": {}, "policy": "Disabled"}] * 33}, "spec.overrides", "at most 32 items"),
     *(
-        ({"swap": {"systemReserved": text}}, "spec.swap.systemReserved", "percents from 0% to 100%")
+        ({"swap": {"reserved": text}}, "spec.swap.reserved", "percents from 0% to 100%")
         for text in ("-1Gi", "lots", *(text for text, is_one in QUANTITIES.items() if not is_one and len(text) <= 64))
     ),
-    ({"swap": {"systemReserved": "1" * 65}}, "spec.swap.systemReserved", (TOO_LONG, QUANTITY)),
+    ({"swap": {"reserved": "1" * 65}}, "spec.swap.reserved", (TOO_LONG, QUANTITY)),
     ({"swap": workload(maxPerPod="1GB")}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
     ({"swap": workload(maxPerPod=-1)}, "spec.swap.workloadControlled.maxPerPod", QUANTITY),
     (
-        {"scheduling": {"extendedResource": True}, "swap": {"behavior": "LimitedSwap"}},
+        {"scheduling": {"extendedResource": "Enabled"}, "swap": {"behavior": "LimitedSwap"}},
         "spec",
         "extendedResource needs swap.behavior WorkloadControlled",
-    ),
-    (
-        {"swap": {"require": {"encrypted": False, "dedicatedDevice": False}}},
-        "spec.swap.require",
-        "require asks for nothing",
-    ),
-    *(
-        ({"swap": {"require": {"backing": [kind]}}}, "spec.swap.require.backing[0]", SUPPORTED)
-        for kind in ("unknown", "mixed", "NVMe")
     ),
     *(
         ({"nodeSelector": {"matchLabels": {key: "x"}}}, "spec.nodeSelector.matchLabels", LABEL_KEY)
@@ -229,12 +228,12 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
 
 ACCEPTED: list[dict[str, Any]] = [
     {"guarantee": "Strict"},
-    {"priority": -5, "mode": "Audit", "onUnknownPod": "Allow", "swap": {"behavior": "NoSwap", "systemReserved": "10%"}},
-    {"swap": {"behavior": "LimitedSwap", "systemReserved": 1073741824}},
+    {"priority": -5, "mode": "Audit", "swap": {"beforePlan": "Unmanaged", "behavior": "NoSwap", "reserved": "10%"}},
+    {"swap": {"behavior": "LimitedSwap", "reserved": 1073741824}},
     {"swap": workload(maxPerContainer="1.5Gi", maxPerPod="4e9")},
-    {"swap": workload(overcommitPercent=150), "scheduling": {"extendedResource": True}},
-    {"swap": {"require": {"encrypted": True, "tmpfsNoswap": True, "dedicatedDevice": True, "backing": ["nvme"]}}},
-    {"swap": {"require": {"encrypted": False, "backing": ["zram", "virtual"]}}},
+    {"swap": workload(overcommitPercent=150), "scheduling": {"extendedResource": "Enabled"}},
+    {"swap": {"requirements": ["Encrypted", "TmpfsNoSwap", "DedicatedDevice"], "allowedBacking": ["NVMe"]}},
+    {"swap": {"allowedBacking": ["NVMe", "SSD", "HDD", "Virtual", "Network", "Zram", "File"]}},
     {"nodeSelector": {"matchLabels": {"example.com/pool": "batch", "zone": ""}, **expression(operator="NotIn")}},
     {"nodeSelector": expression(operator="DoesNotExist", values=[])},
     *(override(policy="Disabled", swapLimit=zero) for zero in (0, "0", "0Gi", "0k")),
@@ -250,23 +249,16 @@ ACCEPTED: list[dict[str, Any]] = [
     {"kernel": {"swappiness": 0, "minFreeKbytes": 1024, "watermarkScaleFactor": 1000, "pageCluster": 0}},
     {"kernel": {"zswap": {"enabled": False, "compressor": "842", "maxPoolPercent": 50}}},
     {"overrides": [{"namespaceSelector": expression(), "podSelector": expression(), "policy": "Disabled"}] * 32},
-    *(
-        {"swap": {"systemReserved": text}}
-        for text in ("0", "1Gi", "1.5G", "0%", "100%", "1e9", "512Mi", 1024, ".5", "1.")
-    ),
-    *(
-        {"swap": {"require": require}}
-        for require in ({"encrypted": True}, {"tmpfsNoswap": True}, {"backing": ["zram"]})
-    ),
-    {"swap": {"require": {"dedicatedDevice": True, "encrypted": False}}},
-    {"swap": {"behavior": "LimitedSwap"}, "scheduling": {"extendedResource": False}},
+    *({"swap": {"reserved": text}} for text in ("0", "1Gi", "1.5G", "0%", "100%", "1e9", "512Mi", 1024, ".5", "1.")),
+    *({"swap": {"requirements": [one]}} for one in ("Encrypted", "TmpfsNoSwap", "DedicatedDevice")),
+    {"swap": {"behavior": "LimitedSwap"}, "scheduling": {"extendedResource": "Disabled"}},
     *(
         {"nodeSelector": {"matchLabels": {key: "x"}, "matchExpressions": [{"key": key, "operator": "Exists"}]}}
         for key in ("pool", "example.com/pool", "a", "a/B_c.d", "x" * 63)
     ),
     override(namespaceSelector={"matchLabels": {"team": "a"}}, swapLimit="1Gi"),
     *({"rollout": {"maxUnavailable": text}} for text in (1, "1", "999999", "1%", "100%")),
-    *({"swap": {"systemReserved": text}} for text, is_one in QUANTITIES.items() if is_one),
+    *({"swap": {"reserved": text}} for text, is_one in QUANTITIES.items() if is_one),
     *({"swap": workload(maxPerPod=text)} for text, is_one in QUANTITIES.items() if is_one),
     *(override(swapLimit=text) for text, is_one in QUANTITIES.items() if is_one),
 ]

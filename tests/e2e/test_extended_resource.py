@@ -24,7 +24,7 @@ def test_pods_get_what_they_ask_for_and_wait_where_it_is_not_left(
         namespace.create_pod(name, nodeName=None, resources={"limits": {RESOURCE: str(limit)}})
 
     total = cgroups.meminfo(node, "SwapTotal")
-    with swapwarden.profile("e2e-packed", scheduling={"extendedResource": True}) as apply:
+    with swapwarden.profile("e2e-packed", scheduling={"extendedResource": "Enabled"}) as apply:
         apply(behavior="WorkloadControlled")
         eventually(lambda: None not in offered(), "the node offers it, and the kubelet takes it over")
         assert offered() == (str(total), str(total))

@@ -77,7 +77,7 @@ def test_a_profile_changes_its_behaviour_while_swap_is_in_use(
 ) -> None:
     total, memory = cgroups.meminfo(node, "SwapTotal"), cgroups.meminfo(node, "MemTotal")
     with swapwarden.profile("e2e-switched") as apply:
-        apply(behavior="WorkloadControlled", systemReserved="10%", workloadControlled={"maxPerContainer": "80Mi"})
+        apply(behavior="WorkloadControlled", reserved="10%", workloadControlled={"maxPerContainer": "80Mi"})
         pressed, asks, *others = pods = create_pods(namespace, cluster.busybox)
         silent = others[0]
         folder = cgroups.of_pod(node, pressed)
@@ -110,7 +110,7 @@ def test_a_profile_changes_its_behaviour_while_swap_is_in_use(
         eventually(is_swapping, "the hog has swap in use")
 
         # LimitedSwap gives the hog less than it has in use.
-        apply(behavior="LimitedSwap", systemReserved="10%")
+        apply(behavior="LimitedSwap", reserved="10%")
         usable = total - total // 10
         eventually(is_draining, "the hog is reported as draining under LimitedSwap")
         in_force([asks, *others])

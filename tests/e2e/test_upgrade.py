@@ -216,7 +216,7 @@ def test_uninstall_puts_back_what_was_there_and_a_second_installation_works(
     assert int(kubelets) > 0
     eventually(lambda: cgroups.swap_max(node, folders["disabled"]) == "0", "the policy is in force")
     with swapwarden.profile("e2e-kept") as apply:
-        apply(behavior="LimitedSwap", systemReserved="50%")
+        apply(behavior="LimitedSwap", reserved="50%")
         eventually(lambda: cgroups.swap_max(node, node.kubepods) != "max", "the profile is in force")
         scope = cgroups.of_container(node, pods["plain"])
         eventually(lambda: int(cgroups.swap_max(node, scope)) < int(kubelets), "for the pod without policy, too")

@@ -82,8 +82,8 @@ def test_defaults_are_filled_in(crds: ControlPlane, create: Create) -> None:
         "priority": 100,
         "mode": "Enforce",
         "guarantee": "Standard",
-        "onUnknownPod": "Deny",
-        "swap": {"behavior": "Kubelet"},
+        "swap": {"behavior": "Kubelet", "beforePlan": "NoSwap"},
+        "scheduling": {"extendedResource": "Disabled"},
         "rollout": {"maxUnavailable": "25%", "onSwapInUse": "Proceed"},
     }
 
@@ -115,7 +115,7 @@ def test_unknown_fields_are_dropped_where_a_client_does_not_ask_for_strictness(
     name = create(profile(guaranty="Strict", swap={"behaviour": "NoSwap"}), options=("--validate=ignore",))
     spec = crds.get(f"{PROFILES}/{name}")["spec"]
     assert "guaranty" not in spec
-    assert spec["swap"] == {"behavior": "Kubelet"}
+    assert spec["swap"] == {"behavior": "Kubelet", "beforePlan": "NoSwap"}
 
 
 UID = "aaaaaaaa-0000-4000-8000-000000000000"
@@ -226,22 +226,28 @@ def test_one_more_is_too_many(pods: int, containers: int, field: str, crds: Cont
 
 
 def condition(kind: str, status: str) -> dict[str, Any]:
-    return {"type": kind, "status": status, "reason": "Test", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    return {
+        "type": kind,
+        "status": status,
+        "reason": "Test",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
 
 
 @pytest.mark.parametrize("kind", ["nsp", "nodeswapprofile", names.PROFILE_PLURAL])
 def test_what_kubectl_shows_of_a_profile(kind: str, crds: ControlPlane, create: Create) -> None:
-    name = create(profile(priority=7, mode="Audit", swap={"behavior": "LimitedSwap", "systemReserved": "10%"}))
+    name = create(profile(priority=7, mode="Audit", swap={"behavior": "LimitedSwap", "reserved": "10%"}))
     status = {
         "nodes": {"matched": 9, "applied": 2, "pending": 4, "incompatible": 0, "withoutAgent": 3, "degraded": 1},
         "conditions": [condition("Ready", "False"), condition("Conflicted", "True")],
     }
     assert crds.request("PATCH", f"{PROFILES}/{name}/status", {"status": status})[0] == HTTPStatus.OK
     lines = crds.kubectl("get", kind, name).stdout.splitlines()
-    assert " ".join(lines[0].split()) == "NAME BEHAVIOR MODE PRIORITY NODES APPLIED DEGRADED READY REASON AGE"
-    assert lines[1].split()[:-1] == [name, "LimitedSwap", "Audit", "7", "9", "2", "1", "False", "Test"]
+    assert " ".join(lines[0].split()) == "NAME BEHAVIOR MODE PRIORITY NODES APPLIED DEGRADED READY AGE"
+    assert lines[1].split()[:-1] == [name, "LimitedSwap", "Audit", "7", "9", "2", "1", "False"]
     wide = crds.kubectl("get", kind, name, "-o", "wide", "--no-headers").stdout.split()
-    assert wide[9:-1] == ["4", "3", "0", "10%", "True"]
+    assert wide[8:-1] == ["Test", "4", "3", "0", "10%", "True"]
 
 
 @pytest.mark.parametrize("kind", ["nss", "nodeswapstate", names.STATE_PLURAL])
@@ -285,7 +291,7 @@ def test_spec_and_status_are_written_apart(
 @pytest.mark.parametrize("kind", ["nodeswapprofiles", "nodeswapstates"])
 def test_kubectl_explains_each_field(kind: str, crds: ControlPlane) -> None:
     said = crds.kubectl("explain", "--recursive", f"{kind}.spec").stdout
-    assert ("systemReserved" if kind == names.PROFILE_PLURAL else "onUnknownPod") in said
+    assert ("reserved" if kind == names.PROFILE_PLURAL else "onUnknownPod") in said
     said = crds.kubectl("explain", f"{kind}.spec.mode").stdout
     assert "Enforce: write and repair." in said
 
@@ -297,7 +303,7 @@ def test_what_kubectl_gets_is_input_of_plan(
     selector = {"matchLabels": {"test": node}}
     create(
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": {"test": node}}},
-        profile(node, nodeSelector=selector, swap={"behavior": "LimitedSwap", "systemReserved": "25%"}),
+        profile(node, nodeSelector=selector, swap={"behavior": "LimitedSwap", "reserved": "25%"}),
         planned(node),
     )
     capacity = {"nodeInfo": {"swap": {"capacity": 2**32}}, "capacity": {"memory": "8Gi"}}

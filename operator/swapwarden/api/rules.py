@@ -23,7 +23,9 @@ class Rule(NamedTuple):
     """The fieldPath that the API server names, relative to the object."""
 
 
-def _add_rules(schema: dict[str, Any], model: type[Any]) -> None:
+def _extend(schema: dict[str, Any], model: type[Any]) -> None:
+    if model.ATOMIC:
+        schema["x-kubernetes-map-type"] = "atomic"
     if model.RULES:
         schema["x-kubernetes-validations"] = [
             {"rule": rule.cel, "message": rule.message, **({"fieldPath": rule.field} if rule.field else {})}
@@ -35,6 +37,8 @@ class Model(pydantic.BaseModel):
     """Base of all parts of a profile: camelCase in YAML, unknown fields refused, immutable, RULES checked."""
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
+    ATOMIC: ClassVar[bool] = False
+    """Whether server-side apply replaces it as a whole (x-kubernetes-map-type)."""
 
     model_config = pydantic.ConfigDict(
         alias_generator=alias_generators.to_camel,
@@ -42,7 +46,7 @@ class Model(pydantic.BaseModel):
         validate_by_alias=True,
         extra="forbid",
         frozen=True,
-        json_schema_extra=_add_rules,
+        json_schema_extra=_extend,
     )
 
     @pydantic.model_validator(mode="after")

@@ -93,7 +93,7 @@ class ProfileRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
 class KubepodsState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """What the cgroup above all pods must hold."""
 
-    swap_max: Annotated[SwapMax, msgspec.Meta(description="The node's swap less the profile's systemReserved.")]
+    swap_max: Annotated[SwapMax, msgspec.Meta(description="The node's swap less the profile's swap.reserved.")]
 
 
 class SystemState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -192,7 +192,7 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     unmet: Annotated[
         Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=MAX_FOUND)]], msgspec.Meta(max_length=16)] | None,
         msgspec.Meta(
-            description="What the profile requires and the node does not have, by field of swap.require: what was found"
+            description="What the profile requires and the node does not have, by requirement: what was found"
             " instead, and the remedy. Empty where all is met, absent where nothing is required.",
         ),
     ] = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import pydantic
 
 from swapwarden.api import quantity
+
+T = TypeVar("T")
 
 QUANTITY_REFUSAL = "must be a quantity without a sign, such as 512Mi, 2G or 1073741824"
 QUANTITY_OR_PERCENT_PATTERN = quantity.SYNTAX + r"|(100|\d\d?)%"
@@ -50,6 +52,13 @@ def _quantity(
         rule = f"type(self) == int ? self >= {least} : self.matches(r'^({pattern})$')"
         schema["x-kubernetes-validations"] = [{"rule": rule, "message": refusal}]
     return pydantic.BeforeValidator(checked), pydantic.WithJsonSchema(schema)
+
+
+def no_duplicates(values: list[T]) -> list[T]:
+    """Refuse what the API server refuses in a list of type set."""
+    if len(set(values)) < len(values):
+        raise ValueError("Duplicate value")
+    return values
 
 
 Quantity = Annotated[str, *_quantity(quantity.SYNTAX, QUANTITY_REFUSAL)]

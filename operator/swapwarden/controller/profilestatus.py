@@ -112,7 +112,7 @@ def build(
             "degraded": len(degraded),
             "requirementsUnmet": len(unmet),
         },
-        "swapInUse": msgspec.to_builtins(moving.progress.taken),
+        "pendingReclaim": msgspec.to_builtins(moving.progress.taken),
         "conditions": conditions(),
     }
     kept = _keep(entry, moving.named, 0 if cramped else entry.room - revisions.stored_bytes(status) - ROOM_FOR_MORE)

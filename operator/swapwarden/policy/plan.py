@@ -203,7 +203,7 @@ def reference(profile: compiled.Profile) -> state.ProfileRef:
 
 def _header(profile: compiled.Profile, facts: nodes.NodeFacts) -> state.StateSpec:
     kubepods = None
-    if facts.compatible and profile.system_reserved is not None:
+    if facts.compatible and profile.reserved is not None:
         limit = limits.floor_to_page(limits.available(profile, facts), facts.page_size)
         kubepods = state.KubepodsState(swap_max=str(limit))
     settings = kernel_settings.plan(profile.kernel, facts)

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 PROFILES = {
     "batch": {"nodeSelector": {"matchLabels": {"pool": "batch"}}, "swap": {"behavior": "LimitedSwap"}},
-    "audited": {"nodeSelector": {}, "mode": "Audit", "priority": 1, "swap": {"systemReserved": "10%"}},
+    "audited": {"nodeSelector": {}, "mode": "Audit", "priority": 1, "swap": {"reserved": "10%"}},
 }
 PLACEMENT: Json = {
     "nodeSelector": {"pool": "infra"},
@@ -429,10 +429,10 @@ def test_the_right_to_write_the_status_of_nodes_comes_with_the_resource_that_nee
         }
 
     assert who_may({}) == set()
-    assert who_may({"extendedResource": True}) == {"swapwarden-controller", "swapwarden-uninstall"}
+    assert who_may({"extendedResource": "Enabled"}) == {"swapwarden-controller", "swapwarden-uninstall"}
     [deployment] = [
         each
-        for each in rendered(tmp_path, {"extendedResource": True})
+        for each in rendered(tmp_path, {"extendedResource": "Enabled"})
         if (each["kind"], each["metadata"]["name"]) == ("Deployment", "swapwarden-controller")
     ]
     [container] = deployment["spec"]["template"]["spec"]["containers"]
@@ -768,9 +768,9 @@ def test_cert_manager_makes_the_certificate_that_the_webhook_reads(tmp_path: Pat
         ({"profiles": {"batch": {"nodeSelector": {}, "swaps": {}}}}, "swaps"),
         ({"profiles": {"batch": {"nodeSelector": {}, "swap": {"behavior": "Sometimes"}}}}, "behavior"),
         ({"profiles": {"Batch": {"nodeSelector": {}}}}, "Batch"),
-        ({"profiles": {"batch": {"nodeSelector": {}, "swap": {"systemReserved": "lots"}}}}, "systemReserved"),
-        ({"profiles": {"batch": {"nodeSelector": {}, "swap": {"systemReserved": "101%"}}}}, "systemReserved"),
-        ({"profiles": {"batch": {"nodeSelector": {}, "swap": {"systemReserved": -1}}}}, "systemReserved"),
+        ({"profiles": {"batch": {"nodeSelector": {}, "swap": {"reserved": "lots"}}}}, "reserved"),
+        ({"profiles": {"batch": {"nodeSelector": {}, "swap": {"reserved": "101%"}}}}, "reserved"),
+        ({"profiles": {"batch": {"nodeSelector": {}, "swap": {"reserved": -1}}}}, "reserved"),
         ({"profiles": {"batch": {"nodeSelector": {"matchLabels": {"a b": "c"}}}}}, "a b"),
         ({"image": {"repository": "x:1.0"}}, "repository"),
         ({"image": {"repository": "registry.example.com/x@sha256:00"}}, "repository"),
@@ -811,7 +811,7 @@ def test_wrong_values_are_refused_by_name(values: Json, path: str, tmp_path: Pat
 def test_what_kubernetes_accepts_is_not_refused(tmp_path: Path) -> None:
     values = {
         "image": {"repository": "registry.example.com:5000/group/swap_warden"},
-        "profiles": {"batch": {"nodeSelector": {}, "swap": {"systemReserved": ".5Gi"}}},
+        "profiles": {"batch": {"nodeSelector": {}, "swap": {"reserved": ".5Gi"}}},
         "agent": {
             "resources": {"requests": {"cpu": 0.5, "memory": "64Mi"}, "limits": {"memory": 134217728}},
             "priorityClassName": "nodes.example.com",

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 Apply = Callable[..., "subprocess.CompletedProcess[str]"]
 
 BATCH: Json = {"nodeSelector": {"matchLabels": {"pool": "batch"}}, "swap": {"behavior": "LimitedSwap"}}
-ALL: Json = {"nodeSelector": {}, "swap": {"systemReserved": "10%"}}
+ALL: Json = {"nodeSelector": {}, "swap": {"reserved": "10%"}}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_profiles_become_what_the_values_say(apply: Apply, crds: ControlPlane) -
     assert (done.returncode, done.stderr) == (0, "")
     found = specs(crds)
     assert found.keys() == {"batch", "all"}
-    assert found["batch"]["swap"] == BATCH["swap"]
+    assert found["batch"]["swap"] == {**BATCH["swap"], "beforePlan": "NoSwap"}
     kept = crds.get(f"{PROFILES}/batch")["metadata"]["uid"]
     done = apply({"batch": {**BATCH, "mode": "Audit", "swap": {}}})
     assert done.returncode == 0

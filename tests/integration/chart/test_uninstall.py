@@ -134,7 +134,7 @@ def test_the_extended_resource_goes_and_nothing_else_of_the_capacity(
 
     cluster.node("one", {"pool": "batch"})
     before = capacity()
-    offering: Json = {"swap": {"behavior": "WorkloadControlled"}, "scheduling": {"extendedResource": True}}
+    offering: Json = {"swap": {"behavior": "WorkloadControlled"}, "scheduling": {"extendedResource": "Enabled"}}
     cluster.profile("mine", {"pool": "batch"}, **offering)
     with Controller(cluster.cp, FAST, "--extended-resource") as controller, Agent(cluster, "one"):
         controller.leads()

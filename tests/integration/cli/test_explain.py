@@ -41,7 +41,7 @@ def make_pod(cluster: Cluster, name: str, node: str | None = "batch", **fields: 
 def planned(cluster: Cluster) -> Cluster:
     """A node, a profile, a pod, and the state that a controller and an agent would have made of them."""
     cluster.node("batch", swap=4 * GIB)
-    profile = make_profile(cluster, swap={"behavior": "LimitedSwap", "systemReserved": "25%"})
+    profile = make_profile(cluster, swap={"behavior": "LimitedSwap", "reserved": "25%"})
     uid = make_pod(cluster, "report")
     limit = {"swapMax": str(384 << 20), "reason": "LimitedSwap"}
     cluster.state(

@@ -63,7 +63,7 @@ def test_the_agents_word_is_enough_where_the_node_says_nothing_of_its_swap(
 ) -> None:
     cluster.node("n0", swap=0)
     pod = cluster.pod("n0", "app", memory="1Gi")
-    cluster.profile("p0", {"group": "n0"}, swap={"behavior": "LimitedSwap", "systemReserved": "50%"})
+    cluster.profile("p0", {"group": "n0"}, swap={"behavior": "LimitedSwap", "reserved": "50%"})
     eventually(lambda: cluster.swap_max("n0", pod) == "0", "what is not known is not given")
     cluster.report("n0")
     eventually(lambda: cluster.swap_max("n0", pod) == str(2**27), "the plan")
@@ -76,7 +76,7 @@ def test_the_agents_word_is_enough_where_the_node_says_nothing_of_its_swap(
 def test_a_profile_is_followed_and_reports(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("n2")
     pod = cluster.pod("n2", "app", memory="1Gi")
-    limit = {"behavior": "LimitedSwap", "systemReserved": "50%"}
+    limit = {"behavior": "LimitedSwap", "reserved": "50%"}
     cluster.profile("p2", {"group": "n2"}, swap=limit)
     eventually(lambda: cluster.spec("n2").get("kubepods") == {"swapMax": str(2**29)}, "the reserve")
     assert cluster.swap_max("n2", pod) == str(2**27)

@@ -32,7 +32,7 @@ def test_what_an_agent_reported_outlives_its_state(cluster: Cluster, eventually:
     cluster.profile(
         "safe",
         {"group": "kept"},
-        swap={"behavior": "WorkloadControlled", "require": {"encrypted": True}},
+        swap={"behavior": "WorkloadControlled", "requirements": ["Encrypted"]},
         scheduling={"taintEffect": "NoSchedule"},
     )
     asking = cluster.pod("kept", "asking", {"swapwarden.dev/swap-limit": "64Mi"})

@@ -61,8 +61,8 @@ def put_capacity(cluster: Cluster, node: str, **amounts: str | None) -> None:
 
 
 def profile(cluster: Cluster, name: str, **bounds: Any) -> None:
-    swap = {"behavior": "WorkloadControlled", "systemReserved": "50%", "workloadControlled": bounds}
-    cluster.profile(name, {"group": "one"}, swap=swap, scheduling={"extendedResource": True})
+    swap = {"behavior": "WorkloadControlled", "reserved": "50%", "workloadControlled": bounds}
+    cluster.profile(name, {"group": "one"}, swap=swap, scheduling={"extendedResource": "Enabled"})
 
 
 def change(cluster: Cluster, name: str, **spec: Any) -> None:
@@ -142,7 +142,7 @@ def test_a_profile_of_another_behavior_is_refused(cluster: Cluster) -> None:
         "apiVersion": "swapwarden.dev/v1alpha1",
         "kind": "NodeSwapProfile",
         "metadata": {"name": "wrong"},
-        "spec": {"nodeSelector": {}, "scheduling": {"extendedResource": True}},
+        "spec": {"nodeSelector": {}, "scheduling": {"extendedResource": "Enabled"}},
     }
     code, answer = cluster.cp.request("POST", PROFILES, body)
     assert code == 422

@@ -24,7 +24,7 @@ def controller(cluster: Cluster) -> Iterator[Controller]:
 def test_a_node_is_planned_anew_when_its_swap_changes(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("f-1")
     pod = cluster.pod("f-1", "app", memory="1Gi")
-    cluster.profile("facts", {"group": "f-1"}, swap={"behavior": "LimitedSwap", "systemReserved": "50%"})
+    cluster.profile("facts", {"group": "f-1"}, swap={"behavior": "LimitedSwap", "reserved": "50%"})
 
     def planned() -> tuple[str | None, str | None]:
         return cluster.spec("f-1").get("kubepods", {}).get("swapMax"), cluster.swap_max("f-1", pod)
@@ -50,7 +50,7 @@ def test_a_node_made_anew_waits_for_an_agent_of_its_own(cluster: Cluster, eventu
         eventually(lambda: cluster.swap_max("again", made) == "0", f"the plan of {pod}")
         return True
 
-    cluster.profile("again", {"group": "again"}, swap={"systemReserved": "50%"})
+    cluster.profile("again", {"group": "again"}, swap={"reserved": "50%"})
     cluster.node("again", swap=2**31)
     assert planned("first")
     cluster.report("again", swapBytes=2**31)

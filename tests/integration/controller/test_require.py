@@ -1,4 +1,4 @@
-"""`swap.require`: what becomes of pods, labels and statuses where a node lacks what its profile requires."""
+"""`swap.requirements`: what becomes of pods, labels and statuses where a node lacks what its profile requires."""
 
 from __future__ import annotations
 
@@ -37,8 +37,12 @@ def test_pods_get_swap_when_the_node_has_what_is_required_and_only_then(
     cluster.profile(
         "safe",
         {"group": "one"},
-        onUnknownPod="Allow",
-        swap={"behavior": "WorkloadControlled", "require": {"encrypted": True, "backing": ["nvme", "zram"]}},
+        swap={
+            "behavior": "WorkloadControlled",
+            "beforePlan": "Unmanaged",
+            "requirements": ["Encrypted"],
+            "allowedBacking": ["NVMe", "Zram"],
+        },
     )
     asking = cluster.pod("one", "asking", {"swapwarden.dev/swap-limit": "64Mi"})
     plain = cluster.pod("one", "plain", {"swapwarden.dev/swap-policy": "NoPreference"})
@@ -74,7 +78,7 @@ def test_pods_get_swap_when_the_node_has_what_is_required_and_only_then(
     report(cluster, "one", NVME, SAFE_ZRAM, CLEAR)
     eventually(lambda: planned() == ("0", None), "one more device, in the clear")
 
-    change = {"spec": {"swap": {"require": None}}}
+    change = {"spec": {"swap": {"requirements": None, "allowedBacking": None}}}
     assert cluster.cp.request("PATCH", f"{PROFILES}/safe", change)[0] == 200
     eventually(lambda: "unmet" not in cluster.spec("one"), "nothing is required any more")
     eventually(lambda: planned() == (str(64 * 2**20), "Allow"), "as before")

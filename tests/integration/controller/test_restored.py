@@ -18,7 +18,7 @@ def answer(cluster: Cluster, node: str, eventually: Eventually) -> None:
 
 def test_controllers_that_are_restarted_plan_what_is_there_again(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("r-1")
-    cluster.profile("restored", {"group": "r-1"}, swap={"systemReserved": "50%"})
+    cluster.profile("restored", {"group": "r-1"}, swap={"reserved": "50%"})
     early = cluster.pod("r-1", "early", {"swapwarden.dev/swap-policy": "Disabled"})
     free = cluster.pod("r-1", "free")
     with Controller(cluster.cp, FAST) as first:

@@ -222,7 +222,7 @@ def test_what_a_change_takes_is_told_before_and_held_if_asked(
     kept = [NODES[0], NODES[3]]
     eventually(lambda: on(cluster, second) == [name for name in NODES if name not in kept], "the nodes without use")
     eventually(lambda: progressing(cluster) == ("False", "Held"), "the status says that it holds")
-    told = cluster.cp.get(f"{PROFILES}/waves")["status"]["swapInUse"]
+    told = cluster.cp.get(f"{PROFILES}/waves")["status"]["pendingReclaim"]
     assert told == {"nodes": 2, "pods": 2, "bytes": 3 * 2**20}
     agents.using = {NODES[3]: 2**21}
     eventually(lambda: NODES[0] in on(cluster, second), "a node where less is in use")
@@ -230,7 +230,9 @@ def test_what_a_change_takes_is_told_before_and_held_if_asked(
     third = change(cluster, rollout={"onSwapInUse": "Proceed"})
     eventually(lambda: on(cluster, third) == NODES, "all nodes, where that is what people want")
     eventually(lambda: "proposal" not in cluster.spec(NODES[3]), "nobody is asked any more")
-    eventually(lambda: cluster.cp.get(f"{PROFILES}/waves")["status"]["swapInUse"]["pods"] == 0, "nothing left to take")
+    eventually(
+        lambda: cluster.cp.get(f"{PROFILES}/waves")["status"]["pendingReclaim"]["pods"] == 0, "nothing left to take"
+    )
 
 
 @pytest.mark.parametrize("value", [0, "0%", "101%", "half", -1])

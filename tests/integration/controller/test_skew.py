@@ -64,7 +64,7 @@ def other_version(request: pytest.FixtureRequest, cluster: Cluster, eventually: 
 
 def test_it_plans_and_does_not_write_for_ever(other_version: str, cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("one")
-    cluster.profile("p", {"group": "one"}, swap={"behavior": "LimitedSwap", "systemReserved": "50%"})
+    cluster.profile("p", {"group": "one"}, swap={"behavior": "LimitedSwap", "reserved": "50%"})
     with Controller(cluster.cp, FAST) as controller:
         disabled = cluster.pod("one", "first", {"swapwarden.dev/swap-policy": "Disabled"})
         eventually(lambda: cluster.swap_max("one", disabled) == "0", "a plan")

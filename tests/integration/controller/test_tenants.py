@@ -188,7 +188,7 @@ def test_a_tenants_crowd_takes_no_others_room_turns_or_events(
 ) -> None:
     """At the real limit. Each of the tenant's pods is worth a warning, too."""
     cluster.node("crowded")
-    cluster.profile("none", {"group": "crowded"}, onUnknownPod="Allow", swap={"behavior": "NoSwap"})
+    cluster.profile("none", {"group": "crowded"}, swap={"behavior": "NoSwap", "beforePlan": "Unmanaged"})
     count = state.MAX_PODS + 12
     bodies = (forged("crowded", f"pod-{number}", f"{number:032x}", LIMIT) for number in range(count))
     assert set(tenant.requests("POST", ((PODS, body) for body in bodies))) == {201}

@@ -16,30 +16,27 @@ def spec(**fields: object) -> profile.spec.ProfileSpec:
 
 def test_defaults_are_those_of_a_fresh_install() -> None:
     made = spec()
-    assert (made.priority, made.mode, made.guarantee, made.on_unknown_pod) == (100, "Enforce", "Standard", "Deny")
+    assert (made.priority, made.mode, made.guarantee, made.swap.before_plan) == (100, "Enforce", "Standard", "NoSwap")
     assert made.swap.behavior is names.Behavior.KUBELET
-    assert made.swap.system_reserved is None
+    assert made.swap.reserved is None
     assert made.system == profile.spec.System()
 
 
 def test_a_number_of_bytes_is_kept_as_text() -> None:
-    assert spec(swap={"systemReserved": 1024}).swap.system_reserved == "1024"
+    assert spec(swap={"reserved": 1024}).swap.reserved == "1024"
 
 
 @pytest.mark.parametrize("text", ["1.5%", 1.5, True, []])
 def test_reserves_that_are_not(text: object) -> None:
-    with pytest.raises(
-        pydantic.ValidationError, match=r"systemReserved\n.*such as 512Mi or 2G, or percents from 0% to 100%"
-    ):
-        spec(swap={"systemReserved": text})
+    with pytest.raises(pydantic.ValidationError, match=r"reserved\n.*such as 512Mi or 2G, or percents from 0% to 100%"):
+        spec(swap={"reserved": text})
 
 
-def test_what_can_be_required_is_what_an_agent_tells() -> None:
-    told = set(names.Backing) - {names.Backing.UNKNOWN, names.Backing.MIXED, names.Backing.LOOP}
-    assert set(get_args(profile.spec.RequiredBacking)) == told
-    assert len(told) == profile.spec.MAX_BACKINGS
-    aliases = {field.alias for field in profile.spec.Require.model_fields.values()}
-    assert aliases == set(names.Requirement)
+def test_what_can_be_required_is_what_an_agent_reports() -> None:
+    reported = set(names.Backing) - {names.Backing.UNKNOWN, names.Backing.MIXED, names.Backing.LOOP}
+    assert {backing.lower() for backing in get_args(profile.spec.Backing)} == reported
+    required = {requirement.lower() for requirement in get_args(profile.spec.Requirement)}
+    assert required == {one.value.lower() for one in names.Requirement} - {names.Requirement.BACKING}
 
 
 @given(st.from_regex(re.compile(SYNTAX, re.ASCII), fullmatch=True).filter(lambda text: len(text) <= MAX_LENGTH))

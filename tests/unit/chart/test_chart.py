@@ -101,7 +101,7 @@ def test_a_profile_is_checked_as_the_api_server_does() -> None:
     assert profile["properties"].keys() == spec["properties"].keys()
     assert profile["required"] == spec["required"]
     swap = profile["properties"]["swap"]["properties"]
-    assert swap["systemReserved"]["type"] == ["string", "integer"]
+    assert swap["reserved"]["type"] == ["string", "integer"]
     assert "Kubelet" in swap["behavior"]["enum"]
     assert "x-kubernetes" not in json.dumps(profile)
 

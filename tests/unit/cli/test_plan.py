@@ -35,7 +35,7 @@ kind: NodeSwapProfile
 metadata: {name: batch, generation: 3, creationTimestamp: null}
 spec:
   nodeSelector: {matchLabels: {pool: batch}}
-  swap: {behavior: LimitedSwap, systemReserved: 50%}
+  swap: {behavior: LimitedSwap, reserved: 50%}
 ---
 apiVersion: v1
 kind: Namespace
@@ -158,7 +158,7 @@ def test_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 def test_a_node_that_lacks_what_its_profile_requires(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    swap = {"behavior": "Kubelet", "require": {"encrypted": True, "tmpfsNoswap": True}}
+    swap = {"behavior": "Kubelet", "requirements": ["Encrypted", "TmpfsNoSwap"]}
     requiring = document("NodeSwapProfile", "safe", spec={"nodeSelector": {}, "swap": swap})
     facts = {"cgroupVersion": 2, "swapController": True, "swapBytes": 2**30, "memoryBytes": 2**30, "kernel": "6.1.0"}
     device = {"name": "/dev/sda2", "type": "partition", "sizeBytes": 2**30, "backing": "ssd"}
@@ -720,8 +720,8 @@ kind: NodeSwapProfile
 metadata: {name: p}
 spec:
   nodeSelector: {}
-  swap: {behavior: WorkloadControlled, systemReserved: 50%, workloadControlled: {overcommitPercent: 150}}
-  scheduling: {extendedResource: true}
+  swap: {behavior: WorkloadControlled, reserved: 50%, workloadControlled: {overcommitPercent: 150}}
+  scheduling: {extendedResource: Enabled}
 ---
 apiVersion: v1
 kind: Pod
@@ -738,7 +738,7 @@ def test_the_extended_resource_is_shown(monkeypatch: pytest.MonkeyPatch, capsys:
     assert run(OFFERING, monkeypatch, "-o", "json") == 0
     [state] = json.loads(capsys.readouterr().out)["items"]
     assert state["spec"]["extendedResource"] == "3221225472"
-    assert run(OFFERING.replace("true", "false"), monkeypatch, "-o", "json") == 0
+    assert run(OFFERING.replace("Enabled", "Disabled"), monkeypatch, "-o", "json") == 0
     [state] = json.loads(capsys.readouterr().out)["items"]
     assert "extendedResource" not in state["spec"]
 
@@ -761,7 +761,7 @@ def test_settings_of_the_node_are_shown_with_what_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asks = OFFERING.replace(
-        "scheduling: {extendedResource: true}",
+        "scheduling: {extendedResource: Enabled}",
         "kernel: {swappiness: 10, minFreeKbytes: 999999}\n  system: {disableSwap: true, slices: [system.slice],"
         " ioLatencyTarget: 25ms, ioWeight: 800}",
     )

@@ -53,7 +53,7 @@ PROFILE = st.fixed_dictionaries(
         "priority": st.integers(1, 2),
         "created": st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]),
         "behavior": st.sampled_from(names.Behavior),
-        "system_reserved": st.sampled_from([None, "25%"]),
+        "reserved": st.sampled_from([None, "25%"]),
         "overcommit_percent": st.sampled_from([None, 100]),
         "selector": st.sampled_from([(), (compiled.Requirement("pool", "In", frozenset({"x"})),)]),
     }

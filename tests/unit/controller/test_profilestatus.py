@@ -286,7 +286,7 @@ def test_what_the_change_takes_is_told() -> None:
     moving = profilestatus.Moving(rollout.Progress(1, 3, taken=rollout.Taken(2, 5, 2**30)), stalled=False, named={})
     status = build(entry(), [], [], NOW, moving=moving)
     api.status.ProfileStatus.model_validate(status)
-    assert status["swapInUse"] == {"nodes": 2, "pods": 5, "bytes": 2**30}
+    assert status["pendingReclaim"] == {"nodes": 2, "pods": 5, "bytes": 2**30}
 
 
 def told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, str]]:

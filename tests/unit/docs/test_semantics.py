@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import get_args
 
 import pytest
 import yaml
@@ -33,9 +34,15 @@ def test_the_overrides_that_are_shown_are_accepted() -> None:
 
 @pytest.mark.parametrize(
     "enumeration",
-    [names.Reason, names.Behavior, names.Policy, names.Mode, names.Guarantee, names.UnknownPod],
+    [names.Reason, names.Behavior, names.Policy, names.Mode, names.Guarantee],
     ids=lambda one: one.__name__,
 )
 def test_every_value_that_people_meet_is_explained(enumeration: type[names.Reason]) -> None:
     unexplained = [value for value in enumeration if f"`{value}`" not in SEMANTICS and f": {value}`" not in SEMANTICS]
     assert not unexplained
+
+
+def test_both_values_of_before_plan_are_explained() -> None:
+    assert {"NoSwap", "Unmanaged"} == set(get_args(profile.spec.BeforePlan))
+    assert "`beforePlan: NoSwap`" in SEMANTICS
+    assert "`beforePlan: Unmanaged`" in SEMANTICS

@@ -29,7 +29,7 @@ def test_a_whole_plan() -> None:
             mode=names.Mode.AUDIT,
             guarantee=names.Guarantee.STRICT,
             on_unknown_pod=names.UnknownPod.ALLOW,
-            system_reserved="2Gi",
+            reserved="2Gi",
         ),
         facts(),
         [
@@ -70,13 +70,13 @@ def test_what_the_kubelet_decides_stays_out_of_containers_but_for_limits_of_thei
 
 
 def test_an_incompatible_node_gets_no_values() -> None:
-    planned = plan.plan_node(profile(LIMITED, system_reserved="1Gi"), facts(compatible=False), [pod(container())])
+    planned = plan.plan_node(profile(LIMITED, reserved="1Gi"), facts(compatible=False), [pod(container())])
     assert planned.kubepods is None
     assert planned.pods == {"uid-1": state.PodState(reason=names.Reason.NODE_INCOMPATIBLE)}
 
 
 def test_the_limit_on_all_pods_is_floored_to_the_page() -> None:
-    planned = plan.plan_node(profile(KUBELET, system_reserved="10%"), facts(swap_bytes=536866816), [])
+    planned = plan.plan_node(profile(KUBELET, reserved="10%"), facts(swap_bytes=536866816), [])
     assert planned.kubepods == state.KubepodsState(swap_max=str(483180135 // 4096 * 4096))
 
 
@@ -288,7 +288,7 @@ def test_containers_that_are_alike_need_no_write_when_one_starts() -> None:
 
 def test_an_explanation_shows_every_container_running_or_not() -> None:
     explained = plan.explain_node(
-        profile(LIMITED, system_reserved="0"),
+        profile(LIMITED, reserved="0"),
         facts(),
         [
             pod(container("x", request=GI, id=""), uid="2", name="b"),
@@ -296,7 +296,7 @@ def test_an_explanation_shows_every_container_running_or_not() -> None:
             pod(uid="4", terminal=True),
         ],
     )
-    assert explained.header == plan.plan_node(profile(LIMITED, system_reserved="0"), facts(), [])
+    assert explained.header == plan.plan_node(profile(LIMITED, reserved="0"), facts(), [])
     assert [one.row.name for one in explained.pods] == ["a", "b"]
     assert [one.swap_max for one in explained.pods[1].decision.containers] == [str(GI // 2)]
 

@@ -69,7 +69,7 @@
     severity: warning
   annotations:
     summary: No controller leads.
-    description: No instance of Swapwarden's controller has led for 10 minutes, or its metrics are not collected. Agents go on with what they have; pods that start now get no swap, or as onUnknownPod of their node's profile says.
+    description: No instance of Swapwarden's controller has led for 10 minutes, or its metrics are not collected. Agents go on with what they have; pods that start now get no swap, or as swap.beforePlan of their node's profile says.
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenNoLeader" | quote }}
     {{- end }}
@@ -82,7 +82,7 @@
     severity: warning
   annotations:
     summary: A node has more pods than its plan has room for.
-    description: 'On node {{`{{`}} $labels.node }}, {{`{{`}} $value | printf "%.0f" }} pods have not been in the plan for 5 minutes: the node has more of them, or larger ones, than one plan has room for. They have no swap, or what the kubelet gives them where onUnknownPod of their profile is Allow. Kubelets run far fewer pods, so most of them never run, and somebody may make them on purpose.'
+    description: 'On node {{`{{`}} $labels.node }}, {{`{{`}} $value | printf "%.0f" }} pods have not been in the plan for 5 minutes: the node has more of them, or larger ones, than one plan has room for. They have no swap, or what the kubelet gives them where swap.beforePlan of their profile is Unmanaged. Kubelets run far fewer pods, so most of them never run, and somebody may make them on purpose.'
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenPodsNotPlanned" | quote }}
     {{- end }}
@@ -289,7 +289,7 @@
     severity: critical
   annotations:
     summary: No controller sees what changes.
-    description: 'No instance of Swapwarden''s controller has been able to follow {{`{{`}} $labels.resource }} for 5 minutes or more. What changes there is planned by nobody: pods that start now get no swap, or as onUnknownPod of their node''s profile says.'
+    description: 'No instance of Swapwarden''s controller has been able to follow {{`{{`}} $labels.resource }} for 5 minutes or more. What changes there is planned by nobody: pods that start now get no swap, or as swap.beforePlan of their node''s profile says.'
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenControllerBlind" | quote }}
     {{- end }}

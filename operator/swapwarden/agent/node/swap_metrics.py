@@ -37,7 +37,7 @@ ACCESSIBLE = metrics.reading(
 RESERVED = metrics.reading(
     "gauge",
     "swapwarden_node_swap_reserved_bytes",
-    "Swap that pods cannot get (a profile's systemReserved): the node's swap less what is accessible to them.",
+    "Swap that pods cannot get (swap.reserved of the profile): the node's swap less what is accessible to them.",
 )
 UNASSIGNED = metrics.reading(
     "gauge",

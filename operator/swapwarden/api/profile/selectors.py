@@ -34,6 +34,8 @@ class LabelSelectorRequirement(rules.Model):
 class LabelSelector(rules.Model):
     """A label selector, as metav1.LabelSelector: all parts must match; an empty one matches everything."""
 
+    ATOMIC = True
+
     match_labels: MatchLabels = pydantic.Field(
         default={}, description="Labels that must be there, with exactly these values."
     )

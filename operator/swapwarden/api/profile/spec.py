@@ -22,50 +22,16 @@ class WorkloadControlled(rules.Model):
     overcommit_percent: Annotated[int, pydantic.Field(ge=1, le=10_000)] | None = pydantic.Field(
         default=None,
         description=(
-            "What the limits of a node's pods may add up to, in percent of its swap less systemReserved (150). Pods"
+            "What the limits of a node's pods may add up to, in percent of its swap less reserved (150). Pods"
             " that come when it is reached get what is left. Absent: no bound on the sum."
         ),
     )
 
 
-MAX_BACKINGS = 7
-RequiredBacking = Literal["nvme", "ssd", "hdd", "virtual", "network", "zram", "file"]
+BeforePlan = Literal["NoSwap", "Unmanaged"]
+Requirement = Literal["Encrypted", "TmpfsNoSwap", "DedicatedDevice"]
+Backing = Literal["NVMe", "SSD", "HDD", "Virtual", "Network", "Zram", "File"]
 """Those of names.Backing that somebody may want: not what the agent cannot tell."""
-
-
-class Require(rules.Model):
-    """What a node must have before its pods get swap. What is not known counts as not there."""
-
-    RULES = (
-        rules.Rule(
-            "self.?encrypted.orValue(false) || self.?tmpfsNoswap.orValue(false)"
-            " || self.?dedicatedDevice.orValue(false) || has(self.backing)",
-            lambda require: (
-                require.encrypted or require.tmpfs_noswap or require.dedicated_device or bool(require.backing)
-            ),
-            "require asks for nothing: set encrypted, tmpfsNoswap or dedicatedDevice to true, or list backing; or"
-            " remove it",
-        ),
-    )
-
-    encrypted: bool = pydantic.Field(
-        default=False,
-        description="All swap devices encrypt what is written to them (dm-crypt), or are memory (zram).",
-    )
-    tmpfs_noswap: bool = pydantic.Field(
-        default=False,
-        description=(
-            "The kubelet keeps its tmpfs volumes, Secrets among them, out of swap: Linux 6.4 or newer, or seen in the"
-            " agent's mounts."
-        ),
-    )
-    backing: Annotated[list[RequiredBacking], pydantic.Field(min_length=1, max_length=MAX_BACKINGS)] | None = (
-        pydantic.Field(default=None, description="All swap devices are of one of these kinds; see docs/labels.md.")
-    )
-    dedicated_device: bool = pydantic.Field(
-        default=False,
-        description="No disk under a swap device holds the file systems of the kubelet or of the agent's state, too.",
-    )
 
 
 class Swap(rules.Model):
@@ -89,18 +55,49 @@ class Swap(rules.Model):
             " ask for."
         ),
     )
-    system_reserved: values.QuantityOrPercent | None = pydantic.Field(
+    before_plan: BeforePlan = pydantic.Field(
+        default="NoSwap",
+        description=(
+            "What a pod cgroup gets that appears before the controller has planned it. NoSwap: no swap. Unmanaged: it"
+            " is left as the kubelet made it, so that a pod with policy Disabled may swap for a moment."
+        ),
+    )
+    reserved: values.QuantityOrPercent | None = pydantic.Field(
         default=None,
         description="Swap kept back from pods: a quantity, or percent of the node's swap (50Mi, 10%).",
     )
     workload_controlled: WorkloadControlled | None = pydantic.Field(
         default=None, description="Bounds for behavior WorkloadControlled; refused with another behavior."
     )
-    require: Require | None = pydantic.Field(
+    requirements: (
+        Annotated[
+            list[Requirement],
+            pydantic.Field(min_length=1, max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}),
+            pydantic.AfterValidator(values.no_duplicates),
+        ]
+        | None
+    ) = pydantic.Field(
         default=None,
         description=(
-            "What a node must have before its pods get swap. Where something is missing, or not known, they get none;"
-            " the condition RequirementsMet says what. Absent: nothing."
+            "What a node must have before its pods get swap. Where something is missing or unknown, they get none; the"
+            " condition RequirementsMet reports what. Encrypted: all swap devices encrypt what is written to them"
+            " (dm-crypt), or are memory (zram). TmpfsNoSwap: the kubelet keeps its tmpfs volumes, Secrets among them,"
+            " out of swap (Linux 6.4 or newer, or seen in the agent's mounts). DedicatedDevice: no disk under a swap"
+            " device also holds the file systems of the kubelet or of the agent's state. Absent: nothing."
+        ),
+    )
+    allowed_backing: (
+        Annotated[
+            list[Backing],
+            pydantic.Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"}),
+            pydantic.AfterValidator(values.no_duplicates),
+        ]
+        | None
+    ) = pydantic.Field(
+        default=None,
+        description=(
+            "Kinds of swap devices, one of which each of a node's must be before its pods get swap; see docs/labels.md."
+            " Absent: any."
         ),
     )
 
@@ -115,13 +112,13 @@ class Scheduling(rules.Model):
             " applied the profile. Pods with the policy Required or Preferred tolerate it. Absent: no taint."
         ),
     )
-    extended_resource: bool = pydantic.Field(
-        default=False,
+    extended_resource: Literal["Disabled", "Enabled"] = pydantic.Field(
+        default="Disabled",
         description=(
-            "Nodes offer the extended resource swapwarden.dev/swap, in bytes, once they have applied the profile: what"
-            " the limits of their pods may add up to. The scheduler counts what containers ask of it, which is their"
-            " swap limit. Only with behavior WorkloadControlled, and a controller that may write the status of nodes"
-            " (extendedResource in the chart)."
+            "Enabled: nodes offer the extended resource swapwarden.dev/swap, in bytes, once they have applied the"
+            " profile: what the limits of their pods may add up to. The scheduler counts what containers ask of it,"
+            " which is their swap limit. Only with behavior WorkloadControlled, and a controller that may write the"
+            " status of nodes (extendedResource in the chart)."
         ),
     )
 
@@ -140,8 +137,8 @@ class Rollout(rules.Model):
     on_swap_in_use: Literal["Proceed", "Hold"] = pydantic.Field(
         default="Proceed",
         description=(
-            "What becomes of a node where the change would take swap from pods that use it now; status.swapInUse says"
-            " how much. Proceed: it gets the change in its turn. Hold: it keeps what it has until they use less."
+            "What becomes of a node where the change would take swap from pods that use it now; status.pendingReclaim"
+            " says how much. Proceed: it gets the change in its turn. Hold: it keeps what it has until they use less."
         ),
     )
 
@@ -309,9 +306,11 @@ class ProfileSpec(rules.Model):
 
     RULES = (
         rules.Rule(
-            "!self.?scheduling.extendedResource.orValue(false) || self.swap.behavior == 'WorkloadControlled'",
+            "self.?scheduling.extendedResource.orValue('Disabled') == 'Disabled'"
+            " || self.swap.behavior == 'WorkloadControlled'",
             lambda spec: (
-                not spec.scheduling.extended_resource or spec.swap.behavior is names.Behavior.WORKLOAD_CONTROLLED
+                spec.scheduling.extended_resource == "Disabled"
+                or spec.swap.behavior is names.Behavior.WORKLOAD_CONTROLLED
             ),
             "extendedResource needs swap.behavior WorkloadControlled: with another one the scheduler would count limits"
             " that give no swap",
@@ -334,13 +333,6 @@ class ProfileSpec(rules.Model):
             "Standard: the agent watches pods' limits, and repairs what systemd and others write. Strict: besides,"
             " systemd itself makes Burstable and BestEffort pods without swap, agent or not, by drop-in files that the"
             " node needs; with the agent down a pod that swaps can be OOM-killed (docs/strict.md)."
-        ),
-    )
-    on_unknown_pod: Literal["Deny", "Allow"] = pydantic.Field(
-        default="Deny",
-        description=(
-            "What a pod cgroup gets that appears before the controller has planned it. Deny: no swap. Allow: it is left"
-            " as the kubelet made it, so that a pod with policy Disabled may swap for a moment."
         ),
     )
     swap: Swap = pydantic.Field(default=Swap(), description="How pods on these nodes get swap.")

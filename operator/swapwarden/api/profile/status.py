@@ -13,15 +13,25 @@ MAX_REVISION_LENGTH = 1_500_000
 """Characters: as many as any profile can need. What bounds them together is the size of the whole object."""
 
 
+# As metav1.Condition (k/k: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/types.go).
+_TYPE = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+)
+_REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+Count = Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)]
+"""An int32, as counts are in the API of Kubernetes."""
+
+
 class Condition(rules.Model):
     """A condition in the form of metav1.Condition."""
 
     type: str = pydantic.Field(
-        max_length=316, description="Ready, Progressing, Conflicted, Degraded or RequirementsMet."
+        max_length=316, pattern=_TYPE, description="Ready, Progressing, Conflicted, Degraded or RequirementsMet."
     )
     status: Literal["True", "False", "Unknown"] = pydantic.Field(description="True, False or Unknown.")
-    reason: str = pydantic.Field(max_length=1024, description="One word for programs.")
-    message: str = pydantic.Field(default="", max_length=32768, description="A sentence for people.")
+    reason: str = pydantic.Field(min_length=1, max_length=1024, pattern=_REASON, description="One word for programs.")
+    message: str = pydantic.Field(max_length=32768, description="A sentence for people.")
     last_transition_time: str = pydantic.Field(
         description="When status last changed.", json_schema_extra={"format": "date-time"}
     )
@@ -31,31 +41,33 @@ class Condition(rules.Model):
 class NodeCounts(rules.Model):
     """How many nodes are in which state under this profile."""
 
-    matched: int = pydantic.Field(default=0, ge=0, description="Nodes that this profile governs.")
-    updated: int = pydantic.Field(default=0, ge=0, description="Of these, nodes whose plan is by this generation.")
-    applied: int = pydantic.Field(default=0, ge=0, description="Of these, nodes whose agent applied the newest plan.")
-    pending: int = pydantic.Field(default=0, ge=0, description="Of these, nodes whose agent has yet to apply it.")
-    incompatible: int = pydantic.Field(
-        default=0, ge=0, description="Of these, nodes without cgroup v2 or its swap controller: nothing is enforced."
-    )
-    without_agent: int = pydantic.Field(
-        default=0, ge=0, description="Of these, nodes without a Ready agent, whatever an earlier one reported."
-    )
-    degraded: int = pydantic.Field(
-        default=0, ge=0, description="Of all of these, nodes whose agent reports a problem; they count elsewhere, too."
-    )
-    requirements_unmet: int = pydantic.Field(
+    matched: Count = pydantic.Field(default=0, description="Nodes that this profile governs.")
+    updated: Count = pydantic.Field(default=0, description="Of these, nodes whose plan is by this generation.")
+    applied: Count = pydantic.Field(default=0, description="Of these, nodes whose agent applied the newest plan.")
+    pending: Count = pydantic.Field(default=0, description="Of these, nodes whose agent has yet to apply it.")
+    incompatible: Count = pydantic.Field(
         default=0,
-        ge=0,
-        description="Of all of these, nodes with swap that lack what swap.require asks for; they count elsewhere, too.",
+        description="Of these, nodes without cgroup v2 or its swap controller: nothing is enforced.",
+    )
+    without_agent: Count = pydantic.Field(
+        default=0,
+        description="Of these, nodes without a Ready agent, whatever an earlier one reported.",
+    )
+    degraded: Count = pydantic.Field(
+        default=0,
+        description="Of all of these, nodes whose agent reports a problem; they count elsewhere, too.",
+    )
+    requirements_unmet: Count = pydantic.Field(
+        default=0,
+        description="Of all of these, nodes with swap that lack what the profile requires; they count elsewhere, too.",
     )
 
 
-class SwapInUse(rules.Model):
+class PendingReclaim(rules.Model):
     """Swap that pods use above what the newest generation gives them, on nodes that do not have it yet."""
 
-    nodes: int = pydantic.Field(default=0, ge=0, description="Nodes with such pods.")
-    pods: int = pydantic.Field(default=0, ge=0, description="Pods.")
+    nodes: Count = pydantic.Field(default=0, description="Nodes with such pods.")
+    pods: Count = pydantic.Field(default=0, description="Pods.")
     bytes: int = pydantic.Field(default=0, ge=0, description="Bytes.")
 
 
@@ -81,8 +93,8 @@ class ProfileStatus(rules.Model):
     applied_generation: int = pydantic.Field(
         default=0, ge=0, description="Newest generation of the spec that all nodes had applied at some moment."
     )
-    swap_in_use: SwapInUse = pydantic.Field(
-        default=SwapInUse(), description="What the newest generation is yet to take from pods that use it now."
+    pending_reclaim: PendingReclaim = pydantic.Field(
+        default=PendingReclaim(), description="What the newest generation is yet to take from pods that use it now."
     )
     revisions: Annotated[list[Revision], pydantic.Field(max_length=MAX_REVISIONS)] = pydantic.Field(
         default=[],
@@ -97,7 +109,7 @@ class ProfileStatus(rules.Model):
     )
     conditions: Annotated[list[Condition], pydantic.Field(max_length=16)] = pydantic.Field(
         default=[],
-        description="Ready, Progressing, Conflicted, Degraded; RequirementsMet where swap.require is set.",
+        description="Ready, Progressing, Conflicted, Degraded; RequirementsMet where the profile requires something.",
         json_schema_extra={
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["type"],

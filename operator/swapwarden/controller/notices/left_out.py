@@ -45,7 +45,7 @@ class LeftOut:
             rows = found[namespace]
             message = (
                 f"node {node} has more pods, or larger ones, than one plan has room for: this pod and"
-                f" {len(rows) - 1} more of its namespace are not in it, and get what onUnknownPod of profile"
+                f" {len(rows) - 1} more of its namespace are not in it, and get what swap.beforePlan of profile"
                 f" {profile} says (Deny: no swap) until others are gone; delete pods on this node that never run"
             )
             # Urgent: else it would wait behind the warnings of all that is left out.

@@ -77,7 +77,7 @@ class Profile(msgspec.Struct, frozen=True):
     guarantee: names.Guarantee = names.Guarantee.STANDARD
     on_unknown_pod: names.UnknownPod = names.UnknownPod.DENY
     behavior: names.Behavior = names.Behavior.KUBELET
-    system_reserved: str | None = None
+    reserved: str | None = None
     """A quantity or percents, as written: percents need a node to become bytes."""
     max_per_container: int | None = None
     max_per_pod: int | None = None
@@ -116,11 +116,11 @@ class Profile(msgspec.Struct, frozen=True):
             return None
         return tuple(override for override in self.overrides if selects(override.namespaces, namespace))
 
-    def reserved(self, swap_bytes: int) -> int:
+    def reserved_bytes(self, swap_bytes: int) -> int:
         """Swap kept back from pods on a node with `swap_bytes` of it, in bytes; at most all of it."""
-        if self.system_reserved is None:
+        if self.reserved is None:
             return 0
-        return min(swap_bytes, quantity.percent_or_bytes(self.system_reserved, swap_bytes))
+        return min(swap_bytes, quantity.percent_or_bytes(self.reserved, swap_bytes))
 
 
 BUILT_IN: Final = Profile(name=names.BUILT_IN_PROFILE)
@@ -135,6 +135,9 @@ class Selection(msgspec.Struct, frozen=True):
     """Names of other profiles with the same priority that select the node, too."""
 
 
+_BEFORE_PLAN: Final = {"NoSwap": names.UnknownPod.DENY, "Unmanaged": names.UnknownPod.ALLOW}
+
+
 def compile_profile(model: api.NodeSwapProfile) -> Profile:
     """Take a checked NodeSwapProfile to the form in which it is used."""
     spec, bounds = model.spec, model.spec.swap.workload_controlled
@@ -147,9 +150,9 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         priority=spec.priority,
         mode=names.Mode(spec.mode),
         guarantee=names.Guarantee(spec.guarantee),
-        on_unknown_pod=names.UnknownPod(spec.on_unknown_pod),
+        on_unknown_pod=_BEFORE_PLAN[spec.swap.before_plan],
         behavior=spec.swap.behavior,
-        system_reserved=spec.swap.system_reserved,
+        reserved=spec.swap.reserved,
         max_per_container=_bound(bounds.max_per_container if bounds else None),
         max_per_pod=_bound(bounds.max_per_pod if bounds else None),
         overcommit_percent=bounds.overcommit_percent if bounds else None,
@@ -157,14 +160,14 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         max_unavailable=spec.rollout.max_unavailable,
         hold=spec.rollout.on_swap_in_use == "Hold",
         overrides=tuple(_override(entry) for entry in spec.overrides),
-        extended_resource=spec.scheduling.extended_resource,
+        extended_resource=spec.scheduling.extended_resource == "Enabled",
         kernel=kernel_settings.settings(spec.kernel),
         # Once each: a name in both lists cannot be, one twice in a list can.
         units=tuple(dict.fromkeys((*spec.system.slices, *spec.system.services))),
         units_without_swap=spec.system.disable_swap,
         io_latency_microseconds=_microseconds(spec.system.io_latency_target),
         io_weight=spec.system.io_weight,
-        require=_require(spec.swap.require),
+        require=_require(spec.swap),
     )
 
 
@@ -186,14 +189,15 @@ def _selector(model: api.selectors.LabelSelector | None) -> Selector:
     return (*labels, *expressions)
 
 
-def _require(model: api.spec.Require | None) -> Require | None:
-    if model is None:
+def _require(swap: api.spec.Swap) -> Require | None:
+    if swap.requirements is None and swap.allowed_backing is None:
         return None
+    asked = swap.requirements or ()
     return Require(
-        encrypted=model.encrypted,
-        tmpfs_noswap=model.tmpfs_noswap,
-        backing=tuple(model.backing or ()),
-        dedicated_device=model.dedicated_device,
+        encrypted="Encrypted" in asked,
+        tmpfs_noswap="TmpfsNoSwap" in asked,
+        backing=tuple(backing.lower() for backing in swap.allowed_backing or ()),
+        dedicated_device="DedicatedDevice" in asked,
     )
 
 

@@ -63,7 +63,7 @@ def _tmpfs_noswap(_: compiled.Require, facts: nodes.NodeFacts) -> str:
 def _backing(require: compiled.Require, facts: nodes.NodeFacts) -> str:
     bad = [f"{_name(each)} is {each.backing}" for each in facts.devices if each.backing not in require.backing]
     return _no_devices(facts) or (
-        f"{_list(bad)}; move the swap to {' or '.join(require.backing)}, or list in backing what is there"
+        f"{_list(bad)}; move the swap to {' or '.join(require.backing)}, or list in allowedBacking what is there"
     )
 
 

@@ -110,7 +110,7 @@ def container_swap(request: int, limit: int, memory: int, swap: int) -> int:
 
 def available(profile: compiled.Profile, node: nodes.NodeFacts) -> int:
     """Swap that pods may have in all: the node's, less the profile's reserve; bytes, not floored."""
-    return node.swap_bytes - profile.reserved(node.swap_bytes)
+    return node.swap_bytes - profile.reserved_bytes(node.swap_bytes)
 
 
 def forbids_swap(policy: str | None) -> bool:

@@ -180,8 +180,8 @@ def without_none(metadata: Any) -> Any:
 
 
 def test_all_problems_of_a_profile_at_once() -> None:
-    found = problems(profile(mode="x", swap={"systemReserved": "ten"}, extra=1))
-    assert [line.partition(":")[0] for line in found] == ["spec.mode", "spec.swap.systemReserved", "spec.extra"]
+    found = problems(profile(mode="x", swap={"reserved": "ten"}, extra=1))
+    assert [line.partition(":")[0] for line in found] == ["spec.mode", "spec.swap.reserved", "spec.extra"]
 
 
 def test_other_kinds_are_passed_over_with_a_note() -> None:

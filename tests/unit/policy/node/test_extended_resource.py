@@ -33,10 +33,10 @@ def asking(number: int, *amounts: tuple[Kind, int], **fields: Any) -> pods.PodRo
     ("fields", "found", "wanted"),
     [
         ({}, {}, 4 * GI),
-        ({"system_reserved": "25%"}, {}, 3 * GI),
-        ({"system_reserved": "25%", "overcommit_percent": 150}, {}, 3 * GI * 3 // 2),
+        ({"reserved": "25%"}, {}, 3 * GI),
+        ({"reserved": "25%", "overcommit_percent": 150}, {}, 3 * GI * 3 // 2),
         ({"overcommit_percent": 50}, {}, 2 * GI),
-        ({"system_reserved": "100%"}, {}, 0),
+        ({"reserved": "100%"}, {}, 0),
         ({"extended_resource": False}, {}, None),
         ({"mode": names.Mode.AUDIT}, {}, None),
         ({}, {"swap_bytes": 0}, None),

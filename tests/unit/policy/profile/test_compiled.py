@@ -27,12 +27,15 @@ def test_all_fields() -> None:
             "priority": 7,
             "mode": "Audit",
             "guarantee": "Strict",
-            "onUnknownPod": "Allow",
             "swap": {
                 "behavior": "WorkloadControlled",
-                "systemReserved": "10%",
+                "beforePlan": "Unmanaged",
+                "reserved": "10%",
                 "workloadControlled": {"maxPerContainer": "1Ki", "maxPerPod": "99E"},
+                "requirements": ["TmpfsNoSwap", "Encrypted"],
+                "allowedBacking": ["NVMe", "Zram"],
             },
+            "scheduling": {"extendedResource": "Enabled"},
         },
         uid="u",
         generation=3,
@@ -49,10 +52,24 @@ def test_all_fields() -> None:
         guarantee=names.Guarantee.STRICT,
         on_unknown_pod=names.UnknownPod.ALLOW,
         behavior=names.Behavior.WORKLOAD_CONTROLLED,
-        system_reserved="10%",
+        reserved="10%",
         max_per_container=1024,
         max_per_pod=2**63 - 1,
+        extended_resource=True,
+        require=compiled.Require(encrypted=True, tmpfs_noswap=True, backing=("nvme", "zram")),
     )
+
+
+@pytest.mark.parametrize(
+    ("swap", "wanted"),
+    [
+        ({}, None),
+        ({"requirements": ["DedicatedDevice"]}, compiled.Require(dedicated_device=True)),
+        ({"allowedBacking": ["HDD"]}, compiled.Require(backing=("hdd",))),
+    ],
+)
+def test_what_is_required_of_a_node(swap: dict[str, Any], wanted: compiled.Require | None) -> None:
+    assert made({"swap": swap}).require == wanted
 
 
 @pytest.mark.parametrize(("target", "wanted"), [("1ms", 1000), ("25ms", 25_000), ("2s", 2_000_000)])
@@ -75,7 +92,7 @@ def test_a_target_of_latency_is_taken_to_microseconds(target: str, wanted: int) 
     ],
 )
 def test_the_reserve_is_at_most_what_there_is(reserved: str | None, swap_bytes: int, kept: int) -> None:
-    assert made({"swap": {"systemReserved": reserved}}).reserved(swap_bytes) == kept
+    assert made({"swap": {"reserved": reserved}}).reserved_bytes(swap_bytes) == kept
 
 
 @pytest.mark.parametrize(

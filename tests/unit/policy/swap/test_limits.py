@@ -69,7 +69,7 @@ class TestFormula:
         """A node with 80G of memory and 40G of swap, 2G of it reserved: 40G and 20G of memory give 19G and 9.5G."""
         node = facts(memory_bytes=80 * GI, swap_bytes=40 * GI)
         decided = [
-            limits.decide(profile(LIMITED, system_reserved="2Gi"), node, pod(container(request=memory * GI)))
+            limits.decide(profile(LIMITED, reserved="2Gi"), node, pod(container(request=memory * GI)))
             for memory in (40, 20)
         ]
         assert [one.swap_max for one in decided] == [str(19 * GI), str(19 * GI // 2)]
@@ -250,12 +250,12 @@ class TestLimitedSwap:
 
     def test_row_7_requests_beyond_the_nodes_memory_share_what_there_is(self) -> None:
         row = pod(container("a", request=6 * GI), container("b", request=6 * GI))
-        decision = limits.decide(profile(LIMITED, system_reserved="50%"), facts(), row)
+        decision = limits.decide(profile(LIMITED, reserved="50%"), facts(), row)
         assert shown(decision) == (str(2 * GI), "LimitedSwap")
 
     @pytest.mark.parametrize(("reserved", "expected"), [("0", GI), ("1Gi", 3 * GI // 4), ("50%", GI // 2), ("9Gi", 0)])
     def test_row_7_less_the_reserve(self, reserved: str, expected: int) -> None:
-        decision = limits.decide(profile(LIMITED, system_reserved=reserved), facts(), pod(container(request=2 * GI)))
+        decision = limits.decide(profile(LIMITED, reserved=reserved), facts(), pod(container(request=2 * GI)))
         assert decision.swap_max == str(expected)
 
     def test_numbers_are_floored_to_the_nodes_page(self) -> None:
@@ -318,7 +318,7 @@ class TestWorkloadControlled:
             ({"max_per_pod": GI}, "2Gi", (str(GI), "Bounded")),
             ({"max_per_pod": 2 * GI}, "2Gi", (str(2 * GI), "WorkloadLimit")),
             ({}, "5Gi", (str(4 * GI), "Bounded")),
-            ({"system_reserved": "50%"}, "5Gi", (str(2 * GI), "Bounded")),
+            ({"reserved": "50%"}, "5Gi", (str(2 * GI), "Bounded")),
             ({"max_per_pod": 0}, "1Gi", ("0", "Bounded")),
             ({}, "0", ("0", "WorkloadLimit")),
             ({}, "4095", ("0", "WorkloadLimit")),
@@ -389,7 +389,7 @@ PROFILES = st.builds(
     compiled.Profile,
     name=st.just("p"),
     behavior=st.sampled_from(Behavior),
-    system_reserved=st.sampled_from([None, "0", "10%", "100%", "1Gi", "99E"]),
+    reserved=st.sampled_from([None, "0", "10%", "100%", "1Gi", "99E"]),
     max_per_container=st.none() | SIZES,
     max_per_pod=st.none() | SIZES,
 )

@@ -35,7 +35,7 @@ def at(second: int) -> str:
     ],
 )
 def test_the_budget(behavior: names.Behavior, percent: int | None, reserved: str | None, wanted: int | None) -> None:
-    made = profile(behavior, overcommit_percent=percent, system_reserved=reserved)
+    made = profile(behavior, overcommit_percent=percent, reserved=reserved)
     assert overcommit.budget(made, facts()) == wanted
 
 
@@ -102,7 +102,7 @@ PODS = st.lists(
 
 @given(PODS, st.integers(1, 300), st.integers(0, 100))
 def test_the_sum_of_limits_is_never_more_than_it_may_be(found: list[pods.PodRow], percent: int, reserved: int) -> None:
-    made: compiled.Profile = profile(WORKLOAD, overcommit_percent=percent, system_reserved=f"{reserved}%")
+    made: compiled.Profile = profile(WORKLOAD, overcommit_percent=percent, reserved=f"{reserved}%")
     node: nodes.NodeFacts = facts()
     spec = plan.plan_node(made, node, found)
     total = overcommit.budget(made, node)

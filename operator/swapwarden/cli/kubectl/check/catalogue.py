@@ -145,7 +145,7 @@ CONDITIONS: Final[Mapping[str, tuple[Severity, str]]] = {
     ConditionType.NODE_SETTINGS: (_WARNING, "docs/node-settings.md has each reason and what to do"),
     ConditionType.REQUIREMENTS_MET: (
         _WARNING,
-        "give the node what its profile requires, or require less (swap.require)",
+        "give the node what its profile requires, or require less (swap.requirements, swap.allowedBacking)",
     ),
     ConditionType.STRICT: (_WARNING, "docs/strict.md has each reason and what to do"),
 }

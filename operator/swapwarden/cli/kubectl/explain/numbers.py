@@ -78,12 +78,12 @@ def _label(one: pods.ContainerRow) -> str:
 
 def _of_node(profile: compiled.Profile, facts: nodes.NodeFacts) -> Number:
     available = limits.available(profile, facts)
-    if profile.system_reserved is None:
+    if profile.reserved is None:
         return Number("node", "its swap, nothing reserved", str(available))
-    reserved = profile.reserved(facts.swap_bytes)
+    reserved = profile.reserved_bytes(facts.swap_bytes)
     return Number(
         "node",
-        f"{exact(facts.swap_bytes)} - {exact(reserved)} (systemReserved {profile.system_reserved})",
+        f"{exact(facts.swap_bytes)} - {exact(reserved)} (reserved {profile.reserved})",
         str(available),
     )
 

@@ -103,7 +103,7 @@ def _raised_override(planned: PlannedPod) -> Remedy:
 
 
 def _not_required(planned: PlannedPod) -> Iterator[Remedy]:
-    how = f"take what is not met out of swap.require of {planned.profile.name}"
+    how = f"take what is not met out of swap.requirements of {planned.profile.name}"
     yield Remedy("require", how, lambda it: it.with_profile(require=None), planned.edit)
 
 
@@ -276,9 +276,9 @@ def _bound(field: str, value: int) -> Callable[[PlannedPod], PlannedPod]:
 
 
 def _reserve(planned: PlannedPod) -> Iterator[Remedy]:
-    if planned.facts.swap_bytes and planned.profile.reserved(planned.facts.swap_bytes):
-        how = f"less systemReserved than {planned.profile.system_reserved} in {planned.profile.name}"
-        yield Remedy("systemReserved", how, lambda it: it.with_profile(system_reserved=None), planned.edit)
+    if planned.facts.swap_bytes and planned.profile.reserved_bytes(planned.facts.swap_bytes):
+        how = f"less swap.reserved than {planned.profile.reserved} in {planned.profile.name}"
+        yield Remedy("reserved", how, lambda it: it.with_profile(reserved=None), planned.edit)
 
 
 def _larger_node(planned: PlannedPod) -> Remedy:

@@ -49,7 +49,7 @@ def numbers(told: model.PodExplanation) -> list[tuple[str, str, str]]:
 
 
 def test_a_share_of_the_nodes_swap() -> None:
-    told = explain(pod(*REPORT), profile(system_reserved="25%"), used=model.ReportedUsage(12 * MI, {"app": 12 * MI}))
+    told = explain(pod(*REPORT), profile(reserved="25%"), used=model.ReportedUsage(12 * MI, {"app": 12 * MI}))
     assert told.summary == "up to 384Mi of swap"
     assert told.policy == model.PodPolicy(
         None, model.PolicySource.NOTHING, "none: the pod gets what its node's profile gives"
@@ -62,7 +62,7 @@ def test_a_share_of_the_nodes_swap() -> None:
         ("LimitedSwap", True),
     ]
     assert numbers(told) == [
-        ("node", "4Gi - 1Gi (systemReserved 25%)", str(3 * GI)),
+        ("node", "4Gi - 1Gi (reserved 25%)", str(3 * GI)),
         ("app", "request 1Gi / memory 8Gi x 3Gi", str(384 * MI)),
         ("proxy", "its memory request equals its limit (64Mi)", "0"),
         ("pod", "its containers together", str(384 * MI)),
@@ -473,7 +473,7 @@ def cases(draw: st.DrawFn) -> model.Observed:
     )
     governing = profile(
         draw(st.sampled_from(Behavior)),
-        system_reserved=draw(st.sampled_from([None, "10%", "100%", "1Gi"])),
+        reserved=draw(st.sampled_from([None, "10%", "100%", "1Gi"])),
         max_per_pod=draw(st.none() | SIZES),
         max_per_container=draw(st.none() | SIZES),
         overcommit_percent=draw(st.none() | st.integers(0, 300)),

@@ -203,7 +203,7 @@ WORDS: dict[str, Callable[[Case, re.Match[str]], list[Case]]] = {
     "a NodeSwapProfile that selects the node, with behavior LimitedSwap": lambda case, _: [
         dataclasses.replace(case, profile=profile())
     ],
-    "take what is not met out of swap.require of batch-nodes": lambda case, _: [case.with_profile(require=None)],
+    "take what is not met out of swap.requirements of batch-nodes": lambda case, _: [case.with_profile(require=None)],
     r"policy NoPreference in overrides\[(?P<place>\d)\] of batch-nodes": lambda case, found: [
         case.with_override(int(found["place"]), policy=names.Policy.NO_PREFERENCE)
     ],
@@ -213,7 +213,7 @@ WORDS: dict[str, Callable[[Case, re.Match[str]], list[Case]]] = {
     r"a maxPerPod above \S+ in batch-nodes": raised_bound("max_per_pod"),
     r"a maxPerContainer above \S+ in batch-nodes": raised_bound("max_per_container"),
     r"an overcommitPercent above \d+ in batch-nodes": raised_bound("overcommit_percent", 10_000),
-    r"less systemReserved than \S+ in batch-nodes": lambda case, _: [case.with_profile(system_reserved=None)],
+    r"less swap.reserved than \S+ in batch-nodes": lambda case, _: [case.with_profile(reserved=None)],
     r"a node with more swap than \S+": on_facts(swap_bytes=2**40),
     "turn on swap on the node, which has none": on_facts(swap_bytes=2**40),
     "run it on a node with cgroup v2 and its swap controller": on_facts(cgroup_version=2),
@@ -337,7 +337,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
     governing = profile(
         draw(st.sampled_from(Behavior)),
-        system_reserved=draw(st.sampled_from([None, "10%", "100%", "1Gi"])),
+        reserved=draw(st.sampled_from([None, "10%", "100%", "1Gi"])),
         max_per_pod=draw(st.none() | SIZES),
         max_per_container=draw(st.none() | SIZES),
         overcommit_percent=draw(st.none() | st.sampled_from([1, 100, 10_000])),

@@ -16,7 +16,7 @@ REPORT = (container("app", "1Gi", "2Gi"), container("proxy", "64Mi", "64Mi"))
 
 
 def report() -> model.PodExplanation:
-    found, governing = pod(*REPORT), profile(system_reserved="25%")
+    found, governing = pod(*REPORT), profile(reserved="25%")
     exposed = state.Violation("uid-1", "Exposed", exposures=1, exposed_milliseconds=35, causes=[names.Cause.START])
     return model.explain(
         seen(
@@ -52,7 +52,7 @@ RULES  the first that matches decides
   ✓  LimitedSwap       behavior LimitedSwap of batch-nodes: a share of the node's swap, by memory request
 
 NUMBERS
-  node   4Gi - 1Gi (systemReserved 25%)              = 3Gi (3221225472)
+  node   4Gi - 1Gi (reserved 25%)                    = 3Gi (3221225472)
   app    request 1Gi / memory 8Gi × 3Gi              = 384Mi (402653184)
   proxy  its memory request equals its limit (64Mi)  = 0
   pod    its containers together                     = 384Mi (402653184)

@@ -31,7 +31,7 @@ def result(**change: Any) -> simulation.Simulation:
         ],
         [seen("node-1"), seen("node-2", facts=facts(behavior="LimitedSwap"))],
     )
-    profile = msgspec.structs.replace(BATCH, **{"system_reserved": "75%", **change})
+    profile = msgspec.structs.replace(BATCH, **{"reserved": "75%", **change})
     used = {"uid-web": 2**20, "uid-big": 2**29}
     return simulation.simulate(read, planning.ProfileChange(put=(profile,)), used)
 

@@ -96,7 +96,7 @@ def test_a_profile_of_the_same_name_is_another_version_and_keeps_its_age() -> No
     state_spec = state.StateSpec(profile=state.ProfileRef("limited", 4))
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
     assert simulation.simulate(read, put(LIMITED)).nodes[0].after.generation == 4
-    changed = simulation.simulate(read, put(msgspec.structs.replace(LIMITED, system_reserved="50%"))).nodes[0].after
+    changed = simulation.simulate(read, put(msgspec.structs.replace(LIMITED, reserved="50%"))).nodes[0].after
     assert (changed.generation, changed.created, changed.uid) == (5, "2026-01-01T00:00:00Z", "uid-of-limited")
 
 
@@ -214,7 +214,7 @@ SPECS = st.fixed_dictionaries(
             st.just({"behavior": "WorkloadControlled", "workloadControlled": {"overcommitPercent": 100}}),
             st.fixed_dictionaries(
                 {"behavior": st.sampled_from(["Kubelet", "NoSwap", "LimitedSwap"])},
-                optional={"systemReserved": st.sampled_from(["10%", "1Gi"])},
+                optional={"reserved": st.sampled_from(["10%", "1Gi"])},
             ),
         ),
         "overrides": st.sampled_from([[], [{"namespaceSelector": {}, "policy": "Disabled"}]]),
