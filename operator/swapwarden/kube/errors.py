@@ -48,7 +48,7 @@ class ApiError(KubeError):
         self.retry_after = retry_after
 
 
-class Status(msgspec.Struct):
+class _Status(msgspec.Struct):
     """metav1.Status, as far as it is read here."""
 
     code: int = 500
@@ -56,17 +56,17 @@ class Status(msgspec.Struct):
     message: str = ""
 
 
-_STATUSES: Final = decoding.Decoder(Status)
+_STATUSES: Final = decoding.Decoder(_Status)
 
 
-def status_of(body: bytes | msgspec.Raw) -> Status:
+def status_of(body: bytes | msgspec.Raw) -> _Status:
     """Decode a metav1.Status; msgspec.DecodeError where BODY is none."""
     return _STATUSES.decode(body)
 
 
 def api_error(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
     """Make an error from an answer's status code and body, which is a metav1.Status or plain text."""
-    found = Status()
+    found = _Status()
     with contextlib.suppress(msgspec.DecodeError):
         found = status_of(body)
     message = found.message or body[:512].decode("utf-8", "replace").strip() or "no message"

@@ -216,7 +216,8 @@ class Informer(Generic[W, R]):
         self._projector = _Projector(name, wire, project, self._rows)
         self._version = ""
         self._errors = 0
-        self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
+        self.backoff: Final = backoff.Backoff(*BACKOFF_SECONDS)
+        """Waits after failures of the list and the watch."""
         self.rows: Mapping[str, R] = types.MappingProxyType(self._rows)
         self.synced = asyncio.Event()
         """Set once the whole collection was listed; stays set."""
@@ -244,7 +245,7 @@ class Informer(Generic[W, R]):
                 if self._collection.alone:
                     reason, self._version = "unwatched", ""
             except watch.Expired as error:
-                reason, self._version, wait = "expired", "", self._backoff.next()
+                reason, self._version, wait = "expired", "", self.backoff.next()
                 log.info("what is known of %s is too old to go on from (%s); listing them again", self.name, error)
             except (errors.KubeError, msgspec.DecodeError) as error:
                 wait = self._failed("request", error)
@@ -260,7 +261,7 @@ class Informer(Generic[W, R]):
         """Count an error; return the seconds to wait."""
         ERRORS.inc(self.name, kind)
         self._errors += _may_be_the_version(error)
-        return self._backoff.after(error)
+        return self.backoff.after(error)
 
     async def _list(self, reason: str) -> None:
         """Read the whole collection, then compare it with what is known."""
@@ -308,14 +309,14 @@ class Informer(Generic[W, R]):
             raise watch.Broken(f"the watch ended after {seconds:.1f} s")
         self.heard = time.monotonic()
         LAST_EVENT.set(time.time(), self.name)  # the server has reported all changes until then
-        self._backoff.reset()
+        self.backoff.reset()
 
     def _take(self, event: watch.Event[tuple[str, W | None]]) -> None:
         EVENTS.inc(self.name, event.type)
         self.heard = time.monotonic()
         LAST_EVENT.set(time.time(), self.name)
         self._version, self._errors = event.resource_version, 0
-        self._backoff.reset()
+        self.backoff.reset()
         if event.object is None:
             return
         key, wire = event.object

@@ -331,13 +331,13 @@ async def test_failures_wait_longer_and_longer(
     server: Scripted, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures: list[int] = []
-    following = running.informer._backoff.next
+    following = running.informer.backoff.next
 
     def count() -> float:
-        failures.append(running.informer._backoff.failures)
+        failures.append(running.informer.backoff.failures)
         return following()
 
-    monkeypatch.setattr(running.informer._backoff, "next", count)
+    monkeypatch.setattr(running.informer.backoff, "next", count)
     server.answer(CUT)
     one_page(server, 9, a="1")
     server.answer(b"HTTP/1.1 2", CUT)
@@ -355,7 +355,7 @@ async def test_a_long_watch_is_a_good_one(server: Scripted, running: Running, mo
     one_page(server, 9, a="1")
     server.answer(STREAM, END)
     await server.seen(4)
-    assert running.informer._backoff.failures == 0
+    assert running.informer.backoff.failures == 0
     assert running.count(informer.ERRORS, "request") == 1
     assert running.count(informer.LAST_EVENT) > 1e9, "the end in good order is a word of the server"
 

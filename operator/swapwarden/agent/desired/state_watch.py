@@ -17,7 +17,7 @@ import msgspec
 
 from swapwarden.agent.desired import spec
 from swapwarden.api import names
-from swapwarden.kube import backoff, client, decoding, errors, watch
+from swapwarden.kube import backoff, decoding, errors, reads, watch
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class StateWatch:
 
     def __init__(
         self,
-        api: client.Client,
+        api: reads.Reader,
         node: str,
         *,
         accept: Callable[[spec.WireState], None],
