@@ -27,7 +27,6 @@ __all__ = ["LOOPBACK", "SERVICES", "ControlPlane", "ControlPlaneError", "Servers
 
 _START_ATTEMPTS = 3
 _READY_TIMEOUT = 90.0
-_CRD_SECONDS = 30
 # Memory for time: a quarter of what an API server computes until it is ready is the collection of garbage.
 _ENVIRONMENT = {"GOGC": "400"}
 
@@ -311,7 +310,6 @@ class ControlPlane:
     def apply_crds(self, *manifests: Path | str) -> None:
         """Apply CustomResourceDefinitions and wait until the API server serves them."""
         self.apply(*manifests)
-        self.kubectl("wait", "--for=condition=Established", "crd", "--all", f"--timeout={_CRD_SECONDS}s")
         for crd in self.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]:
             spec = crd["spec"]
             served = next(version["name"] for version in spec["versions"] if version["served"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -121,8 +122,14 @@ FOREIGN = Path(__file__).parent / "foreign"
 def rendered(folder: Path, values: Json, *options: str) -> list[Json]:
     path = folder / "values.json"
     path.write_text(json.dumps(values), encoding="utf-8")
-    documents = manifests.read(helm.render(f"--values={path}", *options))
-    return [document for document in documents if document]
+    key = (path.read_bytes(), options)
+    if key not in RENDERED:
+        RENDERED[key] = manifests.read(helm.render(f"--values={path}", *options))
+    return copy.deepcopy(RENDERED[key])
+
+
+RENDERED: dict[tuple[bytes, tuple[str, ...]], list[Json]] = {}
+"""What was rendered, by values and options: half of a second each, and many tests ask for the same."""
 
 
 def named(documents: list[Json], kind: str) -> dict[str, Json]:
