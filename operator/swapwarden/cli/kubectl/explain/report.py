@@ -30,23 +30,29 @@ T = TypeVar("T")
 async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Observed:
     """Read what there is to see of a pod, and of what decides on its swap."""
     unseen: list[str] = []
+    hidden: list[str] = []
     on = session.quote(pod.spec.node_name)
-    node, bodies, found = await asyncio.gather(
+
+    async def read_namespace() -> namespaces.WireNamespace | None:
+        path = f"/api/v1/namespaces/{session.quote(pod.metadata.namespace)}"
+        return await _seen(hidden, "namespaces", asked.get(path, namespaces.WireNamespace))
+
+    early = admission.default_matters(pod)
+    node, bodies, found, space = await asyncio.gather(
         _seen(unseen, "nodes", asked.get(f"{session.NODES}/{on}", nodes.WireNode) if on else _nothing()),
         _seen(unseen, names.PROFILE_PLURAL, reading.profiles(asked)),
         _seen(
             unseen, names.STATE_PLURAL, asked.get(f"{session.STATES}/{on}", state.NodeSwapState) if on else _nothing()
         ),
+        read_namespace() if early else _nothing(),
     )
     known = planning.known_profiles(bodies or ())
     valid = known.valid
-    labels, others = None, None
-    judged = any(profile.needs_namespaces() for profile in valid.values())
-    if judged or admission.default_matters(pod):
-        path = f"/api/v1/namespaces/{session.quote(pod.metadata.namespace)}"
+    if any(profile.needs_namespaces() for profile in valid.values()):
+        space = space if early else await read_namespace()
         # Whose rules do not need it misses nothing by not seeing it.
-        space = await _seen(unseen if judged else [], "namespaces", asked.get(path, namespaces.WireNamespace))
-        labels = namespaces.project(space) if space else None
+        unseen += hidden
+    labels, others = namespaces.project(space) if space else None, None
     if node and any(profile.overcommit_percent is not None for profile in valid.values()):
         neighbours = asked.collect("/api/v1/pods", pods.WirePod, fields=f"spec.nodeName={pod.spec.node_name}")
         rows = await _seen(unseen, "pods of all namespaces", neighbours)
