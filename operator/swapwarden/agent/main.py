@@ -309,7 +309,7 @@ class Agent:
                 self._heartbeat = heartbeat.Heartbeat(self._run_dir / "alive")
                 stack.callback(self._heartbeat.close)
             given = {sysctls.VM: self._arguments.vm_root, sysctls.ZSWAP: self._arguments.zswap_root}
-            self._kernel = sysctls.Kernel(
+            self._sysctls = sysctls.Sysctls(
                 self._ledger.settings,
                 {place: pathlib.Path(root) for place, root in given.items() if root},
                 changed=self._changed,
@@ -338,7 +338,7 @@ class Agent:
                 cached = await self._cached()
                 self._enforcer.start(cached)
                 if cached is not None:
-                    self._kernel.apply(cached)
+                    self._sysctls.set_desired(cached)
             else:
                 log.error("%s is no cgroup v2 file system: nothing will be written", cgroups.root)
             self._phase = ""
@@ -403,7 +403,7 @@ class Agent:
             )
             async with asyncio.TaskGroup() as group:
                 jobs = (states.run, self._report, self._cache.run, self._keep_alive, self._keep_synced)
-                for job in (*jobs, self._keep_facts, self._kernel.run, self._drop_ins.run, self._slice_drop_ins.run):
+                for job in (*jobs, self._keep_facts, self._sysctls.run, self._drop_ins.run, self._slice_drop_ins.run):
                     group.create_task(_unending(job))
 
     # What the parts tell each other
@@ -418,7 +418,7 @@ class Agent:
         self._cache.keep(wire)
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.apply(compiled)
-            self._kernel.apply(compiled)
+            self._sysctls.set_desired(compiled)
             state_watch.GENERATION.set(compiled.generation)
             state_watch.ACCEPTED.set(time.time())
 
@@ -447,7 +447,7 @@ class Agent:
     def _resync(self) -> None:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.resync()
-            self._kernel.check()
+            self._sysctls.check()
             self._drop_ins.check()
             self._slice_drop_ins.check()
         self._cache.retry()
@@ -516,13 +516,13 @@ class Agent:
         """How things stand, with what the parts beside the reconciler have to report."""
         progress = agent.progress
         settings = progress.settings
-        if self._kernel.concerned:
-            settings = (*(settings or ()), *self._kernel.shortfalls)
+        if self._sysctls.concerned:
+            settings = (*(settings or ()), *self._sysctls.shortfalls)
         if self._slice_drop_ins.failed:
             message = f"systemd's drop-in files are not as they should be: {self._slice_drop_ins.failed}"
             short = problems.SettingProblem("system.slices", names.Problem.WRITE_FAILED, message)
             settings = (*(settings or ()), short)
-        left = self._kernel.to_put_back + self._drop_ins.left + self._slice_drop_ins.left
+        left = self._sysctls.to_restore + self._drop_ins.left + self._slice_drop_ins.left
         return status.collect(
             agent.inventory,
             progress._replace(settings=settings, to_restore=progress.to_restore + left),

@@ -235,7 +235,7 @@ class Enforcer:
         """End; what files hold stays."""
         for knob in (*self.inventory.knobs(), *self._units.knobs()):
             self._settler.cancel(knob)
-        self._units.io.close()
+        self._units.io.cancel_retry()
         self._attribution.close()
         self._worklist.clear()
         self._troubles.clear_all()

@@ -1,7 +1,4 @@
-"""What settings of the node must be given, with the ledger's record of it.
-
-They are compared from time to time: of some of them the kernel does not report that others wrote them.
-"""
+"""Decides what must be written to settings of the node, and records it in the ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ class Settings:
     def __init__(self, records: ledger.SettingRecords) -> None:
         self._records = records
         self._in_force: dict[ledger.Key, str] = {}
-        """What settings were seen to hold as wanted. What others write then is repaired, even if it is the original."""
+        """Settings that were seen to hold the wanted value. Any other value is then foreign, even the original."""
 
     def next(self, key: ledger.Key, observed: str, wanted: str | None) -> str | None:
         """Return what must be written now, or None. The ledger has it then; SettingError if the ledger cannot take it.

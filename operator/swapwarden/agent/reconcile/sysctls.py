@@ -1,8 +1,8 @@
-"""Makes settings of the node's kernel hold what the state says: memory management, and zswap.
+"""Reconciles settings of the node's kernel: memory management and zswap.
 
-The kernel does not tell when another writer changes them, so they are compared from time to time. It may be long in
-taking a value: for a compressor of zswap it starts modprobe, and waits. So a thread reads and writes; what is to be
-written is decided and recorded in between.
+The kernel does not report external writes to them, so they are compared from time to time. A write may take long: for a
+zswap compressor the kernel starts modprobe and waits. So a thread reads and writes; the event loop decides and records
+in between.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from swapwarden.kube import backoff
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = (2.0, 120.0)
-"""First and longest bound of the wait before trying a refused write again."""
+"""First and longest wait before a refused write is retried."""
 WRITE_SECONDS: Final = 30.0
-"""How long the kernel may take over all settings before that is told. It is left to go on."""
+"""How long the kernel may take for all settings before that is reported. The thread goes on."""
 _NUMBER: Final = re.compile(r"[0-9]{1,8}")
 
 
 class Folder(NamedTuple):
-    """A folder with settings, on the host, and what gives it to the agent."""
+    """A folder with settings on the host, and the options that give the agent access."""
 
     host: str
     flag: str
@@ -45,13 +45,13 @@ ZSWAP: Final = Folder("/sys/module/zswap/parameters", "--zswap-root", "agent.ker
 
 
 class Setting(NamedTuple):
-    """A file that may be written, and with what: a state is no reason to write anything else."""
+    """A file that may be written, and the allowed values: a state cannot make the agent write anything else."""
 
     folder: Folder
     file: str
     values: re.Pattern[str]
     hint: str = ""
-    """What to do where the kernel refuses a value."""
+    """What to do if the kernel refuses a value."""
 
 
 SETTINGS: Final = {
@@ -59,7 +59,7 @@ SETTINGS: Final = {
     "vm.min_free_kbytes": Setting(VM, "min_free_kbytes", _NUMBER),
     "vm.watermark_scale_factor": Setting(VM, "watermark_scale_factor", _NUMBER),
     "vm.page-cluster": Setting(VM, "page-cluster", _NUMBER),
-    # The kernel looks for a module of the name that it is given: none but compressors may be named.
+    # The kernel loads a module by this name: only compressors are allowed.
     "zswap.compressor": Setting(
         ZSWAP,
         "compressor",
@@ -67,28 +67,28 @@ SETTINGS: Final = {
         "; load its module on the node, or choose one that /proc/crypto lists",
     ),
     "zswap.max_pool_percent": Setting(ZSWAP, "max_pool_percent", _NUMBER),
-    # Last: it begins with the others as they are to be.
+    # Last, so that zswap starts with the other settings in place.
     "zswap.enabled": Setting(ZSWAP, "enabled", re.compile(r"[YN]")),
 }
-"""In the order in which they are written."""
+"""In the order of their writes."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Step:
-    """One setting on its way: in one thread at a time."""
+    """One setting in a pass. Only one thread uses it at a time."""
 
     name: str
     wanted: str | None
-    """None: what was there is restored."""
+    """None: restore what was there."""
     audited: str | None
     observed: str = ""
     write: str | None = None
     short: problems.SettingError | None = None
-    """Why it went no further."""
+    """Why the pass ended for this setting."""
 
 
-class Kernel:
-    """Not thread-safe: all but the files is of one event loop."""
+class Sysctls:
+    """Not thread-safe: only the event loop may use it."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Kernel:
         *,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`roots`: where the folders that the agent was given are. `changed` is called when `shortfalls` is another."""
+        """`roots`: the folders that the agent has access to. `changed` is called when `shortfalls` changes."""
         self._records = book
         self._settings = settings.Settings(book)
         self._roots = roots
@@ -109,18 +109,18 @@ class Kernel:
         self.shortfalls: tuple[problems.SettingProblem, ...] = ()
 
     @property
-    def to_put_back(self) -> int:
-        """Settings that hold a value of ours and should not."""
+    def to_restore(self) -> int:
+        """Settings that still hold a value of the agent's and must not."""
         return 0 if self._state is None else len(self._recorded() - _in_force(self._state).keys())
 
     @property
     def concerned(self) -> bool:
-        """Whether there is anything to tell of."""
+        """Whether there is anything to report."""
         asked = self._state is not None and (self._state.kernel or self._state.refused)
         return bool(asked or self.shortfalls)
 
-    def apply(self, state: spec.NodeSpec) -> None:
-        """Put a state in force: `run` brings the settings to it, and until then `shortfalls` says so."""
+    def set_desired(self, state: spec.NodeSpec) -> None:
+        """Take a new state. `run` applies it, and until then `shortfalls` reports the settings as pending."""
         before, self._state = self._state, state
         if before is not None and _asked(before) == _asked(state):
             return
@@ -129,44 +129,44 @@ class Kernel:
             problems.SettingProblem(name, names.Problem.PENDING, "the agent is about to write it") for name in pending
         )
         if pending:
-            # What failed was something else: nobody who waits for this one waits for that.
+            # The failures so far were about other values: the new ones are tried at once.
             self._backoff.reset()
             self._due.set()
         self._changed()
 
     def check(self) -> None:
-        """Compare every setting with what is wanted, soon. Before there is a state, nothing is."""
+        """Have `run` compare all settings soon, if there is a state."""
         if self._state is not None and (self._state.kernel or self.shortfalls):
             self._due.set()
 
     async def run(self) -> None:
-        """Never returns."""
+        """Reconcile whenever it is due, until cancelled."""
         while True:
             await self._due.wait()
-            wait = await self.bring()
+            wait = await self.reconcile()
             if wait is not None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await self._due.wait()
                 self._due.set()
 
-    async def bring(self) -> float | None:
-        """Bring every setting to what is wanted; gives the seconds after which to try again, None for never."""
+    async def reconcile(self) -> float | None:
+        """Reconcile all settings. Return the seconds until a retry is due, or None."""
         self._due.clear()
         state = self._state
         if state is None:
             return None
         try:
-            found = await self._settled(state)
+            found = await self._reconcile(state)
         except TimeoutError:
             message = f"the kernel has been at it for {WRITE_SECONDS:.0f} s: look for a modprobe that hangs on the node"
             concerned = sorted(state.kernel.keys() | self._recorded())
             found = tuple(problems.SettingProblem(name, names.Problem.WRITE_FAILED, message) for name in concerned)
         except Exception:
-            self._due.set()  # for who goes on after it
+            self._due.set()  # whoever runs it again must not lose this pass
             raise
         if self._state is None or _asked(self._state) != _asked(state):
-            return None  # `apply` has said what holds until the next turn
+            return None  # `set_desired` has already set what to report until the next pass
         before, self.shortfalls = self.shortfalls, found
         for short in found:
             if short not in before:
@@ -178,11 +178,11 @@ class Kernel:
         return None
 
     def _recorded(self) -> frozenset[str]:
-        """The settings that hold, or may hold, a value of ours."""
+        """Return the settings that hold, or may hold, a value of the agent's."""
         return frozenset(record.key.file for record in self._records) & SETTINGS.keys()
 
-    async def _settled(self, state: spec.NodeSpec) -> tuple[problems.SettingProblem, ...]:
-        """Bring all settings to what is wanted, those that can be; what is wrong with the others."""
+    async def _reconcile(self, state: spec.NodeSpec) -> tuple[problems.SettingProblem, ...]:
+        """Reconcile the settings that can be, and return what is wrong with the others."""
         found = [problems.SettingProblem(name, names.Problem.REFUSED, why) for name, why in state.refused.items()]
         found += [
             problems.SettingProblem(name, names.Problem.NOT_SUPPORTED, "this agent does not know it: update it")
@@ -272,12 +272,12 @@ def _asked(state: spec.NodeSpec) -> tuple[object, ...]:
 
 
 def _in_force(state: spec.NodeSpec) -> Mapping[str, str]:
-    """The values to hold; settings that have none are restored."""
+    """Return the values to hold; settings without one are restored."""
     return state.kernel if state.mode is names.Mode.ENFORCE else {}
 
 
 def _each(run: Callable[[_Step], None], steps: Iterable[_Step]) -> None:
-    """Do the same with all for which nothing has failed."""
+    """Run one part of a pass for the settings that have not failed."""
     for step in steps:
         if step.short is None:
             try:

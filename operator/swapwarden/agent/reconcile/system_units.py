@@ -105,7 +105,7 @@ class Units:
             self._watch_homes(found, root)
         self._bring_limits(found if wants.limit is not None else {}, wants.limit or 0, state.mode, noticed)
         with self._each("io"):
-            self.io.bring(wants, state.mode, found)
+            self.io.reconcile(wants, state.mode, found)
 
     @contextlib.contextmanager
     def _each(self, name: str) -> Iterator[None]:
@@ -182,7 +182,7 @@ class Units:
     @property
     def to_put_back(self) -> int:
         """Files that hold a value of ours and should not."""
-        return sum(map(self._settler.is_to_put_back, self._units.values())) + self.io.to_put_back
+        return sum(map(self._settler.is_to_put_back, self._units.values())) + self.io.to_restore
 
     def shortfalls(self) -> Iterator[problems.SettingProblem]:
         """What is not as the state says."""

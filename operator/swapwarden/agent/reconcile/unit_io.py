@@ -1,8 +1,8 @@
-"""How the I/O of the node's slices and services fares on the disks that the node swaps to: io.latency and io.weight.
+"""Reconciles io.latency and io.weight of the node's slices and services, for the disks that the node swaps to.
 
-Both hold a line for each disk. The state says what is to stand there, the agent finds for which disks. Controllers are
-turned on by whoever owns the cgroup above, which is systemd: it would turn them off again when it next brings the tree
-to what its units say. What is missing is told with the remedy.
+Both files have a line for each disk. The state has the values, the agent finds the disks. It does not enable
+controllers: systemd owns the parent cgroup, and would disable them with its next change. A missing controller is
+reported with the remedy.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from swapwarden.kube import backoff
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = (2.0, 120.0)
-"""First and longest bound of the wait before trying a refused write again."""
+"""First and longest wait before a refused write is retried."""
 _QOS: Final = "io.cost.qos"
 _OFF: Final = "enable=0"
 
 
 def _asked(wants: spec.System) -> dict[cgroup_files.File, str]:
-    """What is to stand in the files, as the kernel shows it."""
+    """Return the desired values as the kernel shows them."""
     asked = {}
     if wants.latency is not None:
         asked[cgroup_files.LATENCY] = f"target={wants.latency}"
@@ -39,10 +39,10 @@ def _asked(wants: spec.System) -> dict[cgroup_files.File, str]:
 
 
 class UnitIo:
-    """Not thread-safe: everything runs in the event loop of the enforcer."""
+    """Not thread-safe: only the event loop may use it."""
 
     def __init__(self, cgroups: cgroupfs.Cgroups, book: ledger.SettingRecords, *, again: Callable[[], None]) -> None:
-        """`again` is called when `bring` is to be, because something was refused."""
+        """`again` is called when a refused write must be retried: it then calls `reconcile`."""
         self._fs = cgroups
         self._records = book
         self._settings = settings.Settings(book)
@@ -50,24 +50,24 @@ class UnitIo:
         self._backoff = backoff.Backoff(*RETRY_SECONDS)
         self._retry: asyncio.TimerHandle | None = None
         self.disks = swap_devices.Disks()
-        """Those that the node swaps to; `bring` is to be called when they have become others."""
+        """The disks that the node swaps to. When they change, `reconcile` must be called."""
         self.shortfalls: tuple[problems.SettingProblem, ...] = ()
-        self.to_put_back = 0
-        """Lines that are ours and should not be."""
+        self.to_restore = 0
+        """Lines that still hold a value of the agent's and must not."""
 
-    def close(self) -> None:
-        """Try nothing again; what the files hold stays."""
+    def cancel_retry(self) -> None:
+        """Retry nothing; the files stay as they are."""
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
 
-    def bring(self, wants: spec.System, mode: names.Mode, units: Mapping[str, str]) -> None:
-        """Bring the files of these units, which are names by path, to what is wanted of them, and others back."""
-        self.close()
-        self.to_put_back = 0
+    def reconcile(self, wants: spec.System, mode: names.Mode, units: Mapping[str, str]) -> None:
+        """Give the files of `units` (names by path) their values, and restore all others."""
+        self.cancel_retry()
+        self.to_restore = 0
         asked = _asked(wants) if mode is not names.Mode.RESTORE else {}
         there = {path: inode for path in sorted(units) if (inode := self._fs.inode(path)) is not None}
-        found = list(self._put_others_back(asked if mode is names.Mode.ENFORCE else {}, there))
+        found = list(self._restore_others(asked if mode is names.Mode.ENFORCE else {}, there))
         if asked and units:
             found += self._without_disks(asked)
             for path, inode in there.items():
@@ -81,10 +81,10 @@ class UnitIo:
                 log.warning("a setting of the node is not as its profile asks: %s: %s", short.name, short.message)
         self.shortfalls = tuple(found)
 
-    def _put_others_back(
+    def _restore_others(
         self, asked: Mapping[cgroup_files.File, str], there: Mapping[str, int]
     ) -> Iterator[problems.SettingProblem]:
-        """Put back what is not asked for. What is gone took its values along."""
+        """Restore lines that are no longer desired; those of removed cgroups are forgotten."""
         wanted_files = {file.name for file in asked}
         for key in [record.key for record in self._records if record.key.file in cgroup_files.FILES]:
             is_wanted = key.file in wanted_files and key.device in self.disks.numbers
@@ -93,11 +93,11 @@ class UnitIo:
             is_there = self._fs.inode(key.path) == key.inode and self._fs.has(key.path, key.file)
             try:
                 if is_there:
-                    self._bring_line(key, None)
+                    self._reconcile_line(key, None)
                 else:
                     self._settings.done(key, None)
             except problems.SettingError as short:
-                self.to_put_back += is_there
+                self.to_restore += is_there
                 yield problems.SettingProblem(f"{key.path} {key.file}", short.reason, str(short))
 
     def _without_disks(self, asked: Mapping[cgroup_files.File, str]) -> Iterator[problems.SettingProblem]:
@@ -122,7 +122,7 @@ class UnitIo:
                     self._require(name, path, file, disk)
                     key = ledger.Key(file.name, path, disk, inode)
                     if mode is names.Mode.ENFORCE:
-                        self._bring_line(key, value)
+                        self._reconcile_line(key, value)
                     else:
                         settings.audit(self._read(key), value)
                 except problems.SettingError as short:
@@ -138,7 +138,7 @@ class UnitIo:
                 )
 
     def _require(self, name: str, path: str, file: cgroup_files.File, disk: str) -> None:
-        """SettingError where a cgroup has no such file, or the disk does not follow it."""
+        """SettingError if a cgroup has no such file, or the file has no effect on the disk."""
         if not self._fs.has(path, file.name):
             if cgroupfs.IO in self._fs.controllers(path):
                 lack = f"the node's kernel has none ({file.option})"
@@ -150,8 +150,8 @@ class UnitIo:
             if not qos or _OFF in qos.split():
                 raise _off(disk)
 
-    def _bring_line(self, key: ledger.Key, value: str | None) -> None:
-        """Give a line its value; None: what it had before. SettingError where that fails."""
+    def _reconcile_line(self, key: ledger.Key, value: str | None) -> None:
+        """Give a line its value; None restores what it had before. SettingError if that fails."""
         write = self._settings.next(key, self._read(key), value)
         if write is not None:
             self._write(key, write)

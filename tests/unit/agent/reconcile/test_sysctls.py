@@ -35,10 +35,10 @@ class Node:
             for name, value in given.items():
                 (self.roots[place] / name).write_text(f"{value}\n")
         self.told = 0
-        self.agents: list[sysctls.Kernel] = []
+        self.agents: list[sysctls.Sysctls] = []
 
-    def start(self) -> sysctls.Kernel:
-        made = sysctls.Kernel(ledger.Ledger(self.run).settings, self.roots, changed=self._changed)
+    def start(self) -> sysctls.Sysctls:
+        made = sysctls.Sysctls(ledger.Ledger(self.run).settings, self.roots, changed=self._changed)
         self.agents.append(made)
         return made
 
@@ -80,14 +80,14 @@ def host(tmp_path: pathlib.Path) -> Node:
     return Node(tmp_path)
 
 
-async def apply(agent: sysctls.Kernel, order: spec.NodeSpec) -> None:
+async def apply(agent: sysctls.Sysctls, order: spec.NodeSpec) -> None:
     """Put a state in force, and have the agent do what is due then."""
-    agent.apply(order)
+    agent.set_desired(order)
     if agent._due.is_set():
-        await agent.bring()
+        await agent.reconcile()
 
 
-def shorts(agent: sysctls.Kernel) -> dict[str, str]:
+def shorts(agent: sysctls.Sysctls) -> dict[str, str]:
     return {short.name: short.reason for short in agent.shortfalls}
 
 
@@ -96,7 +96,7 @@ async def test_settings_get_what_the_state_says_and_others_stay(host: Node) -> N
     assert not agent.concerned
     await apply(agent, asking())
     assert host.values == {**BEFORE, **ASKED}
-    assert (agent.shortfalls, agent.to_put_back, agent.concerned) == ((), 0, True)
+    assert (agent.shortfalls, agent.to_restore, agent.concerned) == ((), 0, True)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_what_is_no_longer_to_be_is_put_back(host: Node, order: spec.NodeS
         agent = host.start()
     await apply(agent, order)
     assert host.values == BEFORE
-    assert agent.to_put_back == 0
+    assert agent.to_restore == 0
     assert recorded(host.run) == []
 
 
@@ -128,7 +128,7 @@ async def test_another_writers_value_is_repaired_and_is_what_is_put_back(host: N
     await apply(agent, asking())
     before = settings.REPAIRS.value("vm.swappiness")
     host["vm.swappiness"] = "33"
-    await agent.bring()
+    await agent.reconcile()
     assert host["vm.swappiness"] == "10"
     assert settings.REPAIRS.value("vm.swappiness") == before + 1
     await apply(agent, asking(mode=names.Mode.RESTORE))
@@ -140,7 +140,7 @@ async def test_the_value_from_before_is_another_writers_when_it_comes_back(host:
     await apply(agent, asking())
     before = settings.REPAIRS.value("vm.swappiness")
     host["vm.swappiness"] = BEFORE["vm.swappiness"]  # as sysctl --system does it
-    await agent.bring()
+    await agent.reconcile()
     assert (host["vm.swappiness"], settings.REPAIRS.value("vm.swappiness")) == ("10", before + 1)
     await apply(agent, asking({"vm.swappiness": "20"}))
     assert (host["vm.swappiness"], settings.REPAIRS.value("vm.swappiness")) == ("20", before + 1)
@@ -154,13 +154,13 @@ async def test_another_writers_last_value_is_left_as_it_is(host: Node) -> None:
     host["vm.swappiness"] = "33"
     await apply(agent, asking(mode=names.Mode.RESTORE))
     assert host.values == {**BEFORE, "vm.swappiness": "33"}
-    assert agent.to_put_back == 0
+    assert agent.to_restore == 0
 
 
 async def test_before_a_state_arrives_nothing_is_put_back(host: Node) -> None:
     await apply(host.start(), asking())
     agent = host.start()
-    await agent.bring()
+    await agent.reconcile()
     assert host.values == {**BEFORE, **ASKED}
 
 
@@ -179,11 +179,11 @@ async def test_what_was_taken_from_the_agent_is_still_to_be_put_back(host: Node)
     root = host.roots.pop(sysctls.VM)
     agent = host.start()
     await apply(agent, asking(mode=names.Mode.RESTORE))
-    assert (shorts(agent), agent.to_put_back) == ({"vm.swappiness": "NoAccess"}, 1)
+    assert (shorts(agent), agent.to_restore) == ({"vm.swappiness": "NoAccess"}, 1)
     host.roots[sysctls.VM] = root
     agent = host.start()
     await apply(agent, asking(mode=names.Mode.RESTORE))
-    assert (agent.to_put_back, host.values) == (0, BEFORE)
+    assert (agent.to_restore, host.values) == (0, BEFORE)
 
 
 async def test_what_the_kernel_does_not_have_is_named(host: Node) -> None:
@@ -242,7 +242,7 @@ async def test_a_refused_write_is_tried_again(host: Node, monkeypatch: pytest.Mo
     running = asyncio.create_task(agent.run())
     with monkeypatch.context() as refusing:
         refusing.setattr("swapwarden.agent.host.files.write_setting", refuse)
-        agent.apply(asking({"zswap.compressor": "zstd"}))
+        agent.set_desired(asking({"zswap.compressor": "zstd"}))
         await until(lambda: shorts(agent) == {"zswap.compressor": "WriteFailed"})
         assert "refuses zstd (Invalid argument); load its module" in agent.shortfalls[0].message
     await until(lambda: host["zswap.compressor"] == "zstd" and not agent.shortfalls)
@@ -276,7 +276,7 @@ async def test_a_kernel_that_waits_for_a_module_holds_up_nothing_else(host: Node
     """As with zswap.compressor, for which it starts modprobe."""
     agent = host.start()
     running = asyncio.create_task(agent.run())
-    agent.apply(asking({"zswap.compressor": "zstd"}))
+    agent.set_desired(asking({"zswap.compressor": "zstd"}))
     await until(slow.begun.is_set)  # the event loop turns all the while
     assert shorts(agent) == {"zswap.compressor": "Pending"}, "nobody is told that it is done"
     slow.free.set()
@@ -293,7 +293,7 @@ async def test_a_kernel_that_hangs_is_told_and_nothing_more_is_asked_of_it(
     monkeypatch.setattr(sysctls, "RETRY_SECONDS", (0.01, 0.01))
     agent = host.start()
     running = asyncio.create_task(agent.run())
-    agent.apply(asking({"zswap.compressor": "zstd"}))
+    agent.set_desired(asking({"zswap.compressor": "zstd"}))
     await until(lambda: slow.begun.is_set() and shorts(agent) == {"zswap.compressor": "WriteFailed"})
     assert "look for a modprobe that hangs" in agent.shortfalls[0].message
     assert sum(thread.name == "kernel-settings" for thread in threading.enumerate()) == 1
@@ -308,12 +308,12 @@ async def test_what_is_put_back_while_the_kernel_is_busy_is_still_to_be_put_back
     """Else the last agent would leave, and what it was about to write would stay."""
     agent = host.start()
     running = asyncio.create_task(agent.run())
-    agent.apply(asking({"vm.swappiness": "10"}))
+    agent.set_desired(asking({"vm.swappiness": "10"}))
     await until(slow.begun.is_set)
-    agent.apply(asking({"vm.swappiness": "10"}, mode=names.Mode.RESTORE))
-    assert agent.to_put_back == 1
+    agent.set_desired(asking({"vm.swappiness": "10"}, mode=names.Mode.RESTORE))
+    assert agent.to_restore == 1
     slow.free.set()
-    await until(lambda: agent.to_put_back == 0)
+    await until(lambda: agent.to_restore == 0)
     assert host.values == BEFORE
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -333,10 +333,10 @@ async def test_a_state_that_comes_before_the_first_write_is_followed_at_once(
     monkeypatch.setattr(files, "read_setting", slowly)
     agent = host.start()
     running = asyncio.create_task(agent.run())
-    agent.apply(asking({"vm.swappiness": "10"}))
+    agent.set_desired(asking({"vm.swappiness": "10"}))
     await until(reading.is_set)
-    agent.apply(asking({}))
-    agent.apply(asking({"vm.page-cluster": "0"}))
+    agent.set_desired(asking({}))
+    agent.set_desired(asking({"vm.page-cluster": "0"}))
     written = settings.WRITES.value("vm.swappiness", "ok")
     free.set()
     await until(lambda: host["vm.page-cluster"] == "0" and not agent.shortfalls)
@@ -349,7 +349,7 @@ async def test_a_state_that_asks_for_the_same_settings_costs_nothing(host: Node)
     agent = host.start()
     await apply(agent, asking(generation=1))
     told = host.told
-    agent.apply(asking(generation=2))
+    agent.set_desired(asking(generation=2))
     assert (agent._due.is_set(), agent.shortfalls, host.told) == (False, (), told)
     agent.check()
     assert agent._due.is_set()
