@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import main, supervise, term
+from swapwarden.controller import app, leadership, main, supervise, term
 from swapwarden.controller.inventory import states
 from swapwarden.controller.term import Deposed
 from swapwarden.controller.writers import states as state_writer
@@ -172,16 +172,16 @@ class Leadership:
 class Bench:
     """A controller whose watches and whose Lease are in the hands of the test; its workers run."""
 
-    def __init__(self, controller: main.Controller, server: Scripted) -> None:
+    def __init__(self, controller: app.App, server: Scripted) -> None:
         self.controller = controller
         self.server = server
         self.lease = Leadership()
         self.led: Led | None = None
-        controller._elector = self.lease  # type: ignore[assignment]  # all that is used of it
+        controller.leadership.elector = self.lease  # type: ignore[assignment]  # all that is used of it
         self.known = controller._known
 
     def synced(self, *but: str) -> None:
-        for name, event in self.controller._collections().items():
+        for name, event in self.controller.readiness.collections.items():
             if name not in but:
                 event.set()
 
@@ -190,12 +190,12 @@ class Bench:
         if self.led is None:
             self.led = Led()
         self.led.transitions = transitions
-        self.controller._elected(cast("elector.Leadership", self.led))
+        self.controller.leadership.on_elected(cast("elector.Leadership", self.led))
 
     def deposed(self) -> None:
         assert self.led is not None
         self.led.seconds = 0.0
-        self.controller._deposed(cast("elector.Leadership", self.led), "the Lease went to other")
+        self.controller.leadership.on_lost(cast("elector.Leadership", self.led), "the Lease went to other")
         self.led = None
 
     def node_comes(self, name: str = "node-1", **fields: Any) -> None:
@@ -215,13 +215,13 @@ class Bench:
 
 @pytest.fixture
 async def bench(api: client.Client, server: Scripted, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    monkeypatch.setattr(main, "BACKOFF_SECONDS", (0.0, 0.0))
-    for gauge in (main.LEADER, main.EPOCH):
+    monkeypatch.setattr(app, "BACKOFF_SECONDS", (0.0, 0.0))
+    for gauge in (leadership.LEADER, leadership.EPOCH):
         gauge.set(0)
     cfg = config.Config(server=server.url)
-    found = Bench(main.Controller(cfg, api, parse("--identity=me", "--lease-duration=15")), server)
-    tasks = [asyncio.create_task(found.controller._work()) for _ in range(main.WORKERS)]
-    tasks.append(asyncio.create_task(found.controller._sync()))
+    found = Bench(app.App(cfg, api, parse("--identity=me", "--lease-duration=15")), server)
+    tasks = [asyncio.create_task(found.controller._work()) for _ in range(app.WORKERS)]
+    tasks.append(asyncio.create_task(found.controller.leadership.compete(found.controller._look)))
     yield found
     for task in tasks:
         task.cancel()
@@ -250,14 +250,14 @@ async def test_nothing_is_written_before_all_four_are_in_sync(bench: Bench, miss
     bench.synced(missing)
     bench.elected()
     bench.node_comes()
-    assert bench.controller.unready() == f"waiting for {missing}"
+    assert bench.controller.readiness.unready() == f"waiting for {missing}"
     await quiet(bench)
     assert bench.server.requests == []
     bench.server.answer(accepted(1))
-    bench.controller._collections()[missing].set()
+    bench.controller.readiness.collections[missing].set()
     [made] = await bench.writes(1)
     assert made.method == "POST"
-    assert bench.controller.unready() is None
+    assert bench.controller.readiness.unready() is None
 
 
 async def test_only_one_that_is_in_sync_competes_and_says_that_it_leads(bench: Bench) -> None:
@@ -267,33 +267,33 @@ async def test_only_one_that_is_in_sync_competes_and_says_that_it_leads(bench: B
     for _ in range(20):
         await asyncio.sleep(0)
     assert not bench.lease.candidate
-    assert (main.LEADER.value(), main.EPOCH.value()) == (0, 0)
-    bench.controller._collections()["pods"].set()
+    assert (leadership.LEADER.value(), leadership.EPOCH.value()) == (0, 0)
+    bench.controller.readiness.collections["pods"].set()
     await until(lambda: bench.lease.candidate)
-    assert (main.LEADER.value(), main.EPOCH.value()) == (1, 1)
+    assert (leadership.LEADER.value(), leadership.EPOCH.value()) == (1, 1)
     bench.deposed()
-    assert (main.LEADER.value(), main.EPOCH.value()) == (0, 0)
+    assert (leadership.LEADER.value(), leadership.EPOCH.value()) == (0, 0)
 
 
 @pytest.mark.parametrize("late", ["pods", "nodes", "nodeswapstates", "profiles"])
 async def test_one_that_is_in_sync_no_more_steps_down_until_it_is_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
-    monkeypatch.setattr(main, "SYNC_SECONDS", 0.0)
+    monkeypatch.setattr(leadership, "SYNC_SECONDS", 0.0)
     bench.synced()
     await until(lambda: bench.lease.candidate)
     bench.elected()
     parts = (*bench.controller._informers, bench.controller._profiles)
     [watched] = [each for each in parts if each.name == late]
-    watched.heard -= main.LAG_SECONDS + 1
+    watched.heard -= leadership.LAG_SECONDS + 1
     await until(lambda: bench.lease.reasons)
-    assert bench.lease.reasons[0] == f"nothing was heard of {late} for 420 s" == bench.controller.unready()
+    assert bench.lease.reasons[0] == f"nothing was heard of {late} for 420 s" == bench.controller.readiness.unready()
     assert not bench.lease.candidate
     bench.deposed()
-    assert main.LEADER.value() == 0
-    watched.heard += main.LAG_SECONDS
+    assert leadership.LEADER.value() == 0
+    watched.heard += leadership.LAG_SECONDS
     await until(lambda: bench.lease.candidate)
-    assert bench.controller.unready() is None
+    assert bench.controller.readiness.unready() is None
 
 
 TEAM = (compiled.Requirement("team", "In", frozenset({"a"})),)
@@ -303,34 +303,34 @@ BY_NAMESPACE = [{"namespaceSelector": {"matchLabels": {"team": "a"}}, "policy": 
 async def test_one_that_lacks_the_namespaces_that_a_profile_asks_for_neither_competes_nor_leads(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "SYNC_SECONDS", 0.0)
+    monkeypatch.setattr(leadership, "SYNC_SECONDS", 0.0)
     bench.controller._store.offer(profile_object(overrides=BY_NAMESPACE))
     bench.synced("namespaces")
     bench.elected()
     for _ in range(20):
         await asyncio.sleep(0)
-    assert bench.controller.unready() == "waiting for namespaces"
-    assert (bench.lease.candidate, main.LEADER.value()) == (False, 0)
+    assert bench.controller.readiness.unready() == "waiting for namespaces"
+    assert (bench.lease.candidate, leadership.LEADER.value()) == (False, 0)
     bench.server.answer(page([], 1))
     bench.server.answer(STREAM, HANG)
     following = asyncio.create_task(bench.controller._namespaces.run())
     await until(lambda: bench.lease.candidate)
-    assert (bench.controller.unready(), main.LEADER.value()) == (None, 1)
+    assert (bench.controller.readiness.unready(), leadership.LEADER.value()) == (None, 1)
     following.cancel()
 
 
 async def test_a_leader_that_cannot_learn_of_namespaces_that_it_came_to_need_steps_down(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "SYNC_SECONDS", 0.0)
+    monkeypatch.setattr(leadership, "SYNC_SECONDS", 0.0)
     bench.synced()
     bench.elected()
     await until(lambda: bench.lease.candidate)
-    bench.controller._namespaces._since -= 2 * main.LAG_SECONDS
+    bench.controller._namespaces._since -= 2 * leadership.LAG_SECONDS
     bench.controller._store.offer(profile_object(overrides=BY_NAMESPACE))
     await until(lambda: not bench.lease.candidate)
-    assert (bench.lease.reasons, main.LEADER.value()) == ([], 1), "it has just begun to ask"
-    bench.controller._namespaces._since -= main.LAG_SECONDS + 1
+    assert (bench.lease.reasons, leadership.LEADER.value()) == ([], 1), "it has just begun to ask"
+    bench.controller._namespaces._since -= leadership.LAG_SECONDS + 1
     await until(lambda: bench.lease.reasons)
     assert bench.lease.reasons[0] == "nothing was heard of namespaces for 420 s"
 
@@ -338,14 +338,14 @@ async def test_a_leader_that_cannot_learn_of_namespaces_that_it_came_to_need_ste
 async def test_namespaces_count_also_where_only_a_state_that_came_late_asks_for_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "SYNC_SECONDS", 0.0)
+    monkeypatch.setattr(leadership, "SYNC_SECONDS", 0.0)
     bench.synced()
     bench.node_comes()
     earlier = profile(overrides=(compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED),))
     bench.known.profiles_changed({"p": profile(generation=2)}, {plan.reference(earlier): earlier})
     await until(lambda: bench.lease.candidate)
     bench.state_comes(state_row(spec=state.StateSpec(profile=plan.reference(earlier)), observed=1))
-    await until(lambda: bench.controller.unready() == "waiting for namespaces")
+    await until(lambda: bench.controller.readiness.unready() == "waiting for namespaces")
 
 
 async def test_what_was_queued_in_an_earlier_leadership_writes_nothing_in_the_next(bench: Bench) -> None:
@@ -361,8 +361,8 @@ async def test_what_was_queued_in_an_earlier_leadership_writes_nothing_in_the_ne
     assert bench.server.requests == []
     late, bench.led = bench.led, None
     bench.elected(transitions=6)
-    bench.controller._deposed(cast("elector.Leadership", late), "the Lease went to other")
-    assert main.LEADER.value() == 1, "it is about the leadership before"
+    bench.controller.leadership.on_lost(cast("elector.Leadership", late), "the Lease went to other")
+    assert leadership.LEADER.value() == 1, "it is about the leadership before"
     bench.server.answer(accepted(1))
     assert epoch((await bench.writes(1))[0]) == 7
 
@@ -371,7 +371,7 @@ async def test_a_leadership_that_is_over_when_it_is_told_of_is_none(bench: Bench
     bench.synced()
     bench.led = Led(0.0)
     bench.elected()
-    assert (main.LEADER.value(), main.EPOCH.value()) == (0, 0)
+    assert (leadership.LEADER.value(), leadership.EPOCH.value()) == (0, 0)
 
 
 async def test_a_refusal_of_an_earlier_term_does_not_end_this_one(
@@ -379,7 +379,7 @@ async def test_a_refusal_of_an_earlier_term_does_not_end_this_one(
 ) -> None:
     bench.synced()
     bench.elected()
-    earlier = bench.controller._led
+    earlier = bench.controller.leadership.led
     assert earlier is not None
     bench.deposed()
 
@@ -396,13 +396,13 @@ async def test_a_refusal_of_an_earlier_term_does_not_end_this_one(
 async def test_memory_of_a_term_is_dropped_with_it(bench: Bench) -> None:
     bench.synced()
     bench.elected()
-    first = bench.controller._led
-    bench.controller._assume()
-    assert bench.controller._led is first
+    first = bench.controller.leadership.led
+    bench.controller.leadership.begin()
+    assert bench.controller.leadership.led is first
     bench.deposed()
-    assert bench.controller._led is None
+    assert bench.controller.leadership.led is None
     bench.elected(transitions=1)
-    assert bench.controller._led is not first
+    assert bench.controller.leadership.led is not first
 
 
 @pytest.mark.parametrize("answered", [True, False])
@@ -429,7 +429,7 @@ async def test_the_lease_is_given_back_after_the_last_write(
     # Of what was cut off nobody knows whether it is done: others wait until the Lease expires.
     assert bench.lease.released is answered
     assert len(bench.server.requests) == 1, "nothing begins any more"
-    assert main.LEADER.value() == 0
+    assert leadership.LEADER.value() == 0
 
 
 async def test_the_lease_is_not_given_back_while_a_write_of_the_term_before_may_land(
@@ -444,7 +444,7 @@ async def test_the_lease_is_not_given_back_while_a_write_of_the_term_before_may_
     bench.node_comes()
     bench.elected()
     await bench.writes(1)
-    ended = bench.controller._led
+    ended = bench.controller.leadership.led
     assert ended is not None
     bench.deposed()
     await until(ended.is_unsure)
@@ -591,7 +591,7 @@ async def test_a_refusal_of_the_term_ends_it(bench: Bench) -> None:
 async def test_a_node_that_fails_is_tried_again_and_keeps_no_other_waiting(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failures = main.FAILURES.value("request")
+    failures = app.FAILURES.value("request")
     bench.synced()
     bench.node_comes("node-1")
     bench.server.answer(CUT)
@@ -600,10 +600,10 @@ async def test_a_node_that_fails_is_tried_again_and_keeps_no_other_waiting(
     first, again = await bench.writes(2)
     assert first.body == again.body
     await quiet(bench)
-    assert main.FAILURES.value("request") == failures + 1
+    assert app.FAILURES.value("request") == failures + 1
     assert "cannot bring node node-1 to its plan: " in caplog.text
-    assert bench.controller._led is not None
-    assert bench.controller._led.backoffs == {}
+    assert bench.controller.leadership.led is not None
+    assert bench.controller.leadership.led.backoffs == {}
 
 
 async def test_a_write_that_is_cut_off_is_repeated_by_one_that_leads_on(bench: Bench) -> None:
@@ -622,7 +622,7 @@ async def test_a_write_that_is_cut_off_is_repeated_by_one_that_leads_on(bench: B
 
 async def test_nodes_with_pods_that_must_not_swap_come_first_in_a_term(bench: Bench) -> None:
     bench.synced()
-    names_of_nodes = [f"node-{number}" for number in range(2 * main.WORKERS)]
+    names_of_nodes = [f"node-{number}" for number in range(2 * app.WORKERS)]
     for name in names_of_nodes:
         bench.node_comes(name)
     bench.pod_comes(policy="Disabled", node=names_of_nodes[-1])
@@ -630,7 +630,7 @@ async def test_nodes_with_pods_that_must_not_swap_come_first_in_a_term(bench: Be
         bench.server.answer(accepted(1, name=name))
     bench.elected()
     made = await bench.writes(len(names_of_nodes))
-    assert names_of_nodes[-1] in {json.loads(one.body)["metadata"]["name"] for one in made[: main.WORKERS]}
+    assert names_of_nodes[-1] in {json.loads(one.body)["metadata"]["name"] for one in made[: app.WORKERS]}
 
 
 async def test_all_nodes_wait_for_as_long_as_the_api_server_asks_one_to(bench: Bench) -> None:
@@ -652,7 +652,7 @@ async def test_all_nodes_wait_for_as_long_as_the_api_server_asks_one_to(bench: B
 async def test_a_node_that_cannot_be_planned_is_reported_and_does_not_end_the_process(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failures = main.FAILURES.value("internal")
+    failures = app.FAILURES.value("internal")
     real = bench.controller._reconciler.reconcile
 
     async def fails_once(_: str) -> None:
@@ -665,7 +665,7 @@ async def test_a_node_that_cannot_be_planned_is_reported_and_does_not_end_the_pr
     bench.server.answer(accepted(1))
     bench.elected()
     await bench.writes(1)
-    assert main.FAILURES.value("internal") == failures + 1
+    assert app.FAILURES.value("internal") == failures + 1
     assert "cannot plan node node-1" in caplog.text
 
 
@@ -683,8 +683,8 @@ async def test_profiles_go_from_the_store_into_plans(bench: Bench) -> None:
 
 
 async def test_the_lease_is_competed_for_as_other_controllers_do(api: client.Client, server: Scripted) -> None:
-    controller = main.Controller(config.Config(server=server.url), api, parse())
-    assert controller._elector._election.timing == election.Timing(15.0, 10.0, 2.0), "client-go's defaults"
+    controller = app.App(config.Config(server=server.url), api, parse())
+    assert controller.leadership.elector._election.timing == election.Timing(15.0, 10.0, 2.0), "client-go's defaults"
 
 
 async def test_namespaces_are_followed_when_a_profile_asks_for_them(bench: Bench) -> None:

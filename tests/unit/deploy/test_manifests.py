@@ -15,7 +15,7 @@ import pytest
 import swapwarden
 import yaml
 from swapwarden.api import names
-from swapwarden.controller import main as controller
+from swapwarden.controller import app
 from swapwarden.controller.watches import restore_request
 from swapwarden.kube import config
 from swapwarden.policy import quantity
@@ -311,7 +311,7 @@ def test_the_order_to_restore_is_not_given() -> None:
 
 def test_what_the_controllers_make_goes_with_the_rest() -> None:
     (lease,) = of_kind("Lease")
-    assert lease["metadata"]["name"] == controller.LEASE
+    assert lease["metadata"]["name"] == app.LEASE
 
 
 def test_the_service_leads_to_the_webhook() -> None:

@@ -1,0 +1,176 @@
+"""Whether this instance leads: it is in sync, it is elected, and then a Term begins. The only place that says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from swapwarden.controller.term import Term
+from swapwarden.kube.election import election, elector
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+LEADER = metrics.gauge(
+    "swapwarden_leader", "1 while this instance of the controller leads: one at a time plans and writes."
+)
+EPOCH = metrics.gauge(
+    "swapwarden_controller_epoch", "Leadership term in this process's writes; 0 while it does not lead."
+)
+
+SYNC_SECONDS: Final = 5.0
+"""Between two looks at whether all is in sync."""
+LAG_SECONDS: Final = 420.0
+"""Of what nothing was heard for so long that plans are not to be trusted: a watch that works ends within 90 seconds,
+and a list may take five minutes."""
+
+
+class Watched(Protocol):
+    """What is heard of again and again."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def heard(self) -> float:
+        """When, on the clock of time.monotonic()."""
+
+
+class Readiness:
+    """Whether all is known that a plan is made from."""
+
+    def __init__(self, collections: Mapping[str, asyncio.Event], watched: Iterable[Watched]) -> None:
+        """`collections` are set once they are known, by name."""
+        self.collections: Final = collections
+        self._watched: Final = tuple(watched)
+
+    def unready(self) -> str | None:
+        """What is not known yet, or not any more; None where all is. An instance that stands by is ready."""
+        waiting = [name for name, synced in self.collections.items() if not synced.is_set()]
+        return f"waiting for {', '.join(waiting)}" if waiting else self.lagging()
+
+    def lagging(self) -> str | None:
+        """Of what nothing was heard for so long that plans may be about a cluster that is no more; None as a rule."""
+        late = time.monotonic() - LAG_SECONDS
+        lagging = [one.name for one in self._watched if one.heard < late]
+        return f"nothing was heard of {', '.join(lagging)} for {LAG_SECONDS:g} s" if lagging else None
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for the next collection that is not known yet, or for so long."""
+        waiting = [synced for synced in self.collections.values() if not synced.is_set()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await (waiting[0] if waiting else asyncio.Event()).wait()
+
+
+class Leadership:
+    """Begins and ends terms, all in one event loop."""
+
+    def __init__(
+        self,
+        readiness: Readiness,
+        make: Callable[..., elector.Elector],
+        *,
+        largest_epoch: Callable[[], int],
+        label_grace: float,
+        begun: Callable[[Term], None],
+        ended: Callable[[Term | None], None],
+    ) -> None:
+        """`make` makes the elector, from `on_started` and `on_stopped`. `largest_epoch` is that of all states.
+
+        `begun` and `ended` take each term; `label_grace` is in seconds.
+        """
+        loop = asyncio.get_running_loop()
+        self._readiness = readiness
+        self._largest_epoch = largest_epoch
+        self._label_grace = label_grace
+        self._begun = begun
+        self._ended = ended
+        # It has a thread of its own.
+        self.elector = make(
+            on_started=lambda leadership: _tell(loop, self.on_elected, leadership),
+            on_stopped=lambda leadership, reason: _tell(loop, self.on_lost, leadership, reason),
+        )
+        self._elected: elector.Leadership | None = None
+        self.led: Term | None = None
+        """The term of this leadership, also where no write may begin in it any more."""
+        self._last: Term | None = None
+
+    def term(self) -> Term | None:
+        """The one in which something may be written now."""
+        return self.led if self.led is not None and self.led.is_valid() else None
+
+    async def compete(self, look: Callable[[], None]) -> None:
+        """Compete for the Lease while all is known that a plan is made from, and only then. Never returns.
+
+        Calls `look` before each look at that.
+        """
+        while True:
+            look()
+            unready, lagging = self._readiness.unready(), self._readiness.lagging()
+            self.elector.stand(candidate=unready is None)
+            if unready is None:
+                self.begin()
+            elif lagging is not None and self._elected is not None:
+                self.elector.step_down(lagging, self._elected)
+            await self._readiness.wait(SYNC_SECONDS)
+
+    def on_elected(self, leadership: elector.Leadership) -> None:
+        """The Lease is held by this instance, or counts further."""
+        self._elected = leadership
+        self.begin()
+
+    def on_lost(self, leadership: elector.Leadership, reason: str) -> None:
+        """The Lease is not held any more."""
+        if self._elected is not leadership:
+            return
+        self._elected = None
+        self.end()
+        log.warning("this instance does not lead any more", extra={"reason": reason})
+
+    def begin(self) -> None:
+        """Begin to lead: elected, and with all known that a plan is made from."""
+        leadership = self._elected
+        if leadership is None or leadership.left() <= 0 or self._readiness.unready() is not None:
+            return
+        if self.led is not None and self.led.leadership is leadership:
+            return
+        transitions, largest = leadership.transitions, self._largest_epoch()
+        if transitions < largest <= election.MAX_TRANSITIONS:
+            # A Lease that was deleted counts from 0 again. What the term is must stand in it before anything is written
+            # in that term: the next leader may see nothing else of it, and would take the same.
+            self.elector.count_from(largest)
+            return
+        self.led = Term(1 + max(transitions, largest), leadership, label_grace=self._label_grace)
+        LEADER.set(1)
+        EPOCH.set(self.led.epoch)
+        self._begun(self.led)
+
+    def step_down(self, term: Term, reason: str) -> None:
+        """Lead no longer, unless another term than this one has begun."""
+        if term is self.led and self._elected is not None:
+            self.elector.step_down(reason, self._elected)
+
+    def end(self) -> None:
+        """Let no write begin any more, and drop the term with all that it remembers."""
+        ended, self.led = self.led, None
+        if ended is not None:
+            ended.end()
+            self._last = ended
+        LEADER.set(0)
+        EPOCH.set(0)
+        self._ended(ended)
+
+    def is_unsure(self) -> bool:
+        """Whether the API server may still do a write that had no answer, in this term or in the one before."""
+        return any(term is not None and term.is_unsure() for term in (self.led, self._last))
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:
+    """Call back in the loop, from another thread."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed when the process ends
+        loop.call_soon_threadsafe(callback, *arguments)
