@@ -258,6 +258,28 @@ async def test_a_conflict_about_what_is_known_is_not_tried_again_at_once(bench: 
     assert bench.again == []
 
 
+async def test_what_the_watch_reports_during_a_write_counts_for_the_next_one(bench: Bench) -> None:
+    bench.known.node_changed("node-1", None, node())
+    release = asyncio.Event()
+    bench.server.answer(release, answer(2))
+    work = asyncio.create_task(bench.reconcile())
+    await bench.server.seen(1)
+    bench.known.node_changed("node-1", node(), node(labels=LABELED))
+    release.set()
+    assert [request.path for request in await work] == [state_writer.STATES], "it has its labels by now"
+
+
+async def test_what_an_agent_reported_before_the_answer_to_a_write_makes_the_node_due(bench: Bench) -> None:
+    bench.planned(version=1)
+    bench.pod_comes()
+    bench.known.due.clear()
+    facts = state.Facts(2, swap_controller=True, swap_bytes=2**30, memory_bytes=2**33)
+    stored = state_object(state_row(version=5, spec=bench.known.plan("node-1")))
+    bench.server.answer(reply({**stored, "status": {"facts": msgspec.to_builtins(facts)}}))
+    await bench.reconcile()
+    assert [due.node for due in bench.known.due] == ["node-1"], "it was planned without that"
+
+
 async def test_a_later_term_deposes(bench: Bench) -> None:
     bench.planned()
     bench.pod_comes()
