@@ -145,7 +145,7 @@ def is_idle(agent: reconciler.Enforcer) -> bool:
     return not agent._worklist
 
 
-def look_again(agent: reconciler.Enforcer, file: records.Knob) -> None:
+def look_again(agent: reconciler.Enforcer, file: records.ControlFile) -> None:
     """Reconcile one file, as when it is due."""
     agent._again(file)
 

@@ -71,6 +71,6 @@ def of_root(state: spec.NodeSpec | None, *, mode: names.Mode) -> DesiredValue:
     return Handling.RESTORE if mode is not names.Mode.ENFORCE or state.kubepods is None else state.kubepods
 
 
-def differs(target: DesiredValue, found: int, *, cap: bool) -> bool:
-    """Whether a file that holds `found` is to hold something else; with `cap` a smaller value is as good."""
-    return isinstance(target, int) and (found > target or (found < target and not cap))
+def differs(target: DesiredValue, found: int, *, at_most: bool) -> bool:
+    """Whether a file that holds `found` is to hold something else; with `at_most` a smaller value is as good."""
+    return isinstance(target, int) and (found > target or (found < target and not at_most))

@@ -119,7 +119,7 @@ class Attribution:
         self._changed = changed
         self._clock = clock
         self._signs = other_writers.OtherWriters()
-        self._notes: dict[tuple[records.Knob, int], _Note] = {}
+        self._notes: dict[tuple[records.ControlFile, int], _Note] = {}
         self._timer: asyncio.Handle | None = None
         self._logged: dict[names.Cause, float] = {}
         self._unlogged: collections.Counter[names.Cause] = collections.Counter()
@@ -133,22 +133,22 @@ class Attribution:
         """What is known of other writers of late; empty where there is none."""
         return self._signs.told(self._clock())
 
-    def look(self, knob: records.Knob) -> bool:
+    def look(self, file: records.ControlFile) -> bool:
         """Note the other resources of the file's cgroup; whether they were known, and are others now."""
-        before, now = knob.resources, self._fs.resources(knob.path)
+        before, now = file.resources, self._fs.resources(file.path)
         if not any(now):  # gone meanwhile
             return False
-        knob.resources = now
+        file.resources = now
         return before is not None and before != now
 
-    def touched(self, knob: records.Knob, noticed: float) -> None:
+    def touched(self, file: records.ControlFile, noticed: float) -> None:
         """The file was written to, be it with the value that it held."""
-        if noticed - knob.written > MOMENT_SECONDS:
-            knob.touched = noticed
+        if noticed - file.written_at > MOMENT_SECONDS:
+            file.touched_at = noticed
 
     def note(
         self,
-        knob: records.Knob,
+        file: records.ControlFile,
         found: int,
         noticed: float,
         *,
@@ -157,12 +157,12 @@ class Attribution:
     ) -> None:
         """Another writer's `found` was repaired, and where that was an exposure, so long. `cause` where it is known."""
         if cause is not None:
-            self._tell(cause, knob, 1, exposed or exposure.NONE, found)
+            self._tell(cause, file, 1, exposed or exposure.NONE, found)
             return
-        knob.touched = noticed
-        known = self._notes.get((knob, found))
+        file.touched_at = noticed
+        known = self._notes.get((file, found))
         if known is None:
-            known = self._notes[knob, found] = _Note(noticed, noticed - knob.came, resized=self.look(knob))
+            known = self._notes[file, found] = _Note(noticed, noticed - file.created_at, resized=self.look(file))
         known.count += 1
         if exposed is not None:
             known.exposed += exposed
@@ -173,20 +173,20 @@ class Attribution:
     def _settle(self) -> None:
         """The moment is over: tell the causes of what happened in it."""
         notes, self._notes = self._notes, {}
-        running = sorted(pod.knob.touched for pod in self._everyone() if pod.containers)
+        running = sorted(pod.file.touched_at for pod in self._everyone() if pod.containers)
         self._find_causes(collections.deque(notes.items()), running)
 
     def _find_causes(
-        self, notes: collections.deque[tuple[tuple[records.Knob, int], _Note]], running: Sequence[float]
+        self, notes: collections.deque[tuple[tuple[records.ControlFile, int], _Note]], running: Sequence[float]
     ) -> None:
         """One in each turn of the event loop: it may take some reading, and repairs are not to wait for all of them."""
         self._timer = None
         loop = asyncio.get_running_loop()
-        (knob, found), note = notes.popleft()
+        (file, found), note = notes.popleft()
         try:
-            self._find_cause(knob, found, note, running)
+            self._find_cause(file, found, note, running)
         except Exception as error:  # noqa: BLE001 the causes of others can be found all the same
-            faults.fault(str(knob), error)
+            faults.fault(str(file), error)
         if notes:
             self._timer = loop.call_soon(self._guarded, lambda: self._find_causes(notes, running))
             return
@@ -194,32 +194,34 @@ class Attribution:
             self._timer = loop.call_later(MOMENT_SECONDS, self._guarded, self._settle)
         self._changed()
 
-    def _find_cause(self, knob: records.Knob, found: int, note: _Note, running: Sequence[float]) -> None:
+    def _find_cause(self, file: records.ControlFile, found: int, note: _Note, running: Sequence[float]) -> None:
         """`running` is when each of the running pods was last written to, sorted."""
         together = len(running) - bisect.bisect_left(running, note.noticed - MOMENT_SECONDS)
-        unit = knob.is_units(found)
-        cause = cause_of(Signs(note.age, knob.container != "", unit, note.resized, together, len(running)))
+        unit = file.is_systemds(found)
+        cause = cause_of(Signs(note.age, file.container != "", unit, note.resized, together, len(running)))
         other = cause is names.Cause.OTHER_WRITER
-        aside = cause in _ASIDE and knob.container != "" and found == _MAX
+        aside = cause in _ASIDE and file.container != "" and found == _MAX
         # Of a container systemd holds the kubelet's number: tools that write it past systemd have a beat.
-        beat = cause is names.Cause.UNIT_VALUE and knob.container != "" and found != _MAX
-        if (other or aside or beat) and not (knob.is_inner and found == _MAX):
-            high = self._fs.is_high_below_max(knob.path)
+        beat = cause is names.Cause.UNIT_VALUE and file.container != "" and found != _MAX
+        if (other or aside or beat) and not (file.is_inner and found == _MAX):
+            high = self._fs.is_high_below_max(file.path)
             if other or high or beat:
-                quiet = beat or knob.is_inner
-                self._signs.note(other_writers.Write(knob.kind, knob.path, found, high, quiet=quiet), note.noticed)
-        if knob.container and cause in {names.Cause.START, names.Cause.RESIZE}:
+                quiet = beat or file.is_inner
+                self._signs.note(other_writers.Write(file.kind, file.path, found, high, quiet=quiet), note.noticed)
+        if file.container and cause in {names.Cause.START, names.Cause.RESIZE}:
             # The runtime tells systemd, which from now on writes this one.
-            knob.unit = found
-            self._limits.set_unit_value(knob.key, found)
-        self._tell(cause, knob, note.count, note.exposed, found)
+            file.systemd_value = found
+            self._limits.set_unit_value(file.key, found)
+        self._tell(cause, file, note.count, note.exposed, found)
 
-    def _tell(self, cause: names.Cause, knob: records.Knob, count: int, exposed: exposure.Exposure, found: int) -> None:
-        if exposed.count and knob.pod is not None:
-            knob.pod.tally.attribute(cause, exposed)
-        if knob.is_inner:  # as a rule the container's own, which is no news of the node's
+    def _tell(
+        self, cause: names.Cause, file: records.ControlFile, count: int, exposed: exposure.Exposure, found: int
+    ) -> None:
+        if exposed.count and file.pod is not None:
+            file.pod.tally.attribute(cause, exposed)
+        if file.is_inner:  # as a rule the container's own, which is no news of the node's
             return
-        REWRITES.inc(knob.kind, cause.value, by=count)
+        REWRITES.inc(file.kind, cause.value, by=count)
         self._unlogged[cause] += count
         now = self._clock()
         if now - self._logged.get(cause, float("-inf")) < LOG_SECONDS:
@@ -230,7 +232,7 @@ class Attribution:
             "a value was written over, and repaired",
             extra={
                 "cause": cause.value,
-                "cgroup": f"/{knob.path}",
+                "cgroup": f"/{file.path}",
                 "found": values.render(found),
                 "rewrites": self._unlogged.pop(cause),
             },

@@ -34,7 +34,7 @@ LOG_SECONDS: Final = 60.0
 
 
 class Contentions:
-    """Of all files: each keeps its own (records.Fight)."""
+    """Of all files: each keeps its own (records.Contention)."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` in monotonic seconds."""
@@ -42,35 +42,35 @@ class Contentions:
         self._logged = float("-inf")
         self._unlogged = 0
 
-    def should_yield(self, knob: records.Knob, limit: int) -> bool:
+    def should_yield(self, file: records.ControlFile, limit: int) -> bool:
         """Whether a value below `limit` (bytes) is left to another writer now."""
-        fight = knob.fight
+        fight = file.contention
         if fight is None:
             return False
         if fight.limit != limit or (fight.until is not None and self._clock() >= fight.until):
-            knob.fight = None
+            file.contention = None
             return False
         return fight.until is not None
 
-    def retry_in(self, knob: records.Knob) -> float | None:
+    def retry_in(self, file: records.ControlFile) -> float | None:
         """Seconds until the file is raised once more; None where the agent does not yield."""
-        if knob.fight is None or knob.fight.until is None:
+        if file.contention is None or file.contention.until is None:
             return None
-        return max(0.0, knob.fight.until - self._clock())
+        return max(0.0, file.contention.until - self._clock())
 
-    def record_lowering(self, knob: records.Knob, limit: int) -> None:
+    def record_lowering(self, file: records.ControlFile, limit: int) -> None:
         """Another writer wrote less than `limit`, not by systemd's keeping of units, and it was repaired."""
         now = self._clock()
-        fight = knob.fight
+        fight = file.contention
         if fight is None or fight.limit != limit or now - fight.since > WINDOW_SECONDS:
-            fight = knob.fight = records.Fight(limit, now)
+            fight = file.contention = records.Contention(limit, now)
         fight.rounds += 1
         if fight.rounds >= ROUNDS and fight.until is None:
             fight.until = now + YIELD_SECONDS
-            YIELDS.inc(knob.kind)
-            self._log(knob, limit, now)
+            YIELDS.inc(file.kind)
+            self._log(file, limit, now)
 
-    def _log(self, knob: records.Knob, limit: int, now: float) -> None:
+    def _log(self, file: records.ControlFile, limit: int, now: float) -> None:
         self._unlogged += 1
         if now - self._logged < LOG_SECONDS:
             return
@@ -78,6 +78,6 @@ class Contentions:
             "another writer keeps lowering a value, which is left to it for %.0f s, or until the state wants another:"
             " find out who that is, or lower the pod's limit",
             YIELD_SECONDS,
-            extra={"cgroup": f"/{knob.path}", "wanted": values.render(limit), "cgroups": self._unlogged},
+            extra={"cgroup": f"/{file.path}", "wanted": values.render(limit), "cgroups": self._unlogged},
         )
         self._logged, self._unlogged = now, 0

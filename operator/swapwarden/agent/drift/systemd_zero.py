@@ -87,7 +87,7 @@ class Evidence:
 
     def came(self, root: str | None, pod: records.Pod) -> None:
         """Look at a pod to which the agent has not written (in this run), perhaps not for the first time."""
-        entry = self._limits.get(pod.knob.key)
+        entry = self._limits.get(pod.file.key)
         if entry is not None and entry.systemd_zero:
             pod.covered = True
             self._prove()
@@ -97,13 +97,13 @@ class Evidence:
         if (
             found == 0
             and not self._ledger.complete
-            and pod.knob.came == float("-inf")
+            and pod.file.created_at == float("-inf")
             and (entry is None or not entry.wrote)
         ):
             # It may be the agent's own, by a write of which the ledger lost the line. systemd's without the files, and
             # what is to be put back either way, is no limit.
             if not pod.covered:
-                self._limits.record(pod.knob.key, values.NO_LIMIT, 0)
+                self._limits.record(pod.file.key, values.NO_LIMIT, 0)
             return
         own = entry is not None and found in entry.wrote
         if (found == 0 and not own) or (own and entry is not None and entry.found == 0):
@@ -111,10 +111,10 @@ class Evidence:
         elif found == values.NO_LIMIT and entry is not None and entry.wrote and not own:
             self._unlimited(pod)
 
-    def rewritten(self, root: str | None, knob: records.Knob) -> bool:
+    def rewritten(self, root: str | None, file: records.ControlFile) -> bool:
         """Another writer gave a file the value that it holds now. Whether that says anything new."""
-        pod = knob.pod
-        if pod is None or knob is not pod.knob or not (self.wanted or pod.covered) or not covers(root, pod.path):
+        pod = file.pod
+        if pod is None or file is not pod.file or not (self.wanted or pod.covered) or not covers(root, pod.path):
             return False
         before = pod.covered, self._proved, self._refuted
         found = self._limit(pod)
@@ -148,13 +148,13 @@ class Evidence:
         self._prove()
         if not pod.covered:
             pod.covered = True
-            self._limits.set_systemd_zero(pod.knob.key, held=True)
+            self._limits.set_systemd_zero(pod.file.key, held=True)
 
     def _unlimited(self, pod: records.Pod) -> None:
         """One that is younger than the proof should have been made at 0; of an older one nothing else was expected."""
         if pod.covered:
             pod.covered = False
-            self._limits.set_systemd_zero(pod.knob.key, held=False)
+            self._limits.set_systemd_zero(pod.file.key, held=False)
         elif self._proved is not None:
             if pod.since <= self._proved:
                 return

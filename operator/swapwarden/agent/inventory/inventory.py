@@ -33,7 +33,7 @@ class Listener(Protocol):
 
     def container_went(self, container: records.Container) -> None: ...
 
-    def file_went(self, knob: records.Knob) -> None: ...
+    def file_went(self, file: records.ControlFile) -> None: ...
 
 
 class Inventory:
@@ -56,17 +56,17 @@ class Inventory:
         self._parent = records.Parent()
         self.levels: dict[str, records.Level] = {}
         """By path: the root's own first."""
-        self.root: records.Knob | None = None
+        self.root: records.ControlFile | None = None
         """The file of the cgroup above all pods, once found."""
         self.pods: dict[str, records.Pod] = {}
         """By path."""
 
-    def knobs(self) -> Iterator[records.Knob]:
+    def files(self) -> Iterator[records.ControlFile]:
         """All files, ancestors first."""
         if self.root is not None:
             yield self.root
         for pod in self.pods.values():
-            yield from pod.knobs()
+            yield from pod.files()
 
     def find(self) -> records.Level:
         """Search for the root; TreeError where there is none to work on. To `enter` its level comes next."""
@@ -78,7 +78,7 @@ class Inventory:
                 f"/{path} has no memory.swap.max: boot the node with cgroup v2 and the memory controller "
                 "(and without swapaccount=0)",
             )
-        self.root = records.Knob(path, inode, None)
+        self.root = records.ControlFile(path, inode, None)
         self._watches.watch(self._parent, self._fs.absolute(path.rpartition("/")[0]), inotify.CHILDREN)
         self.watch(self.root)
         self.levels[path] = records.Level(path, inode)
@@ -131,7 +131,7 @@ class Inventory:
     def refresh(self, pod: records.Pod, mark: worklist.Mark) -> bool:
         """Compare a pod with what is on disk; whether it is still the same one. CgroupError where it cannot be read."""
         inode = self._fs.inode(pod.path)
-        if inode != pod.knob.inode:
+        if inode != pod.file.inode:
             self._track(pod.uid, pod.path, resolve.Origin.APPEARED, mark)
             return False
         self._watches.watch(pod, self._fs.absolute(pod.path), inotify.CHILDREN)
@@ -142,15 +142,15 @@ class Inventory:
             self._add_container(pod, name)
         return True
 
-    def watch(self, knob: records.Knob) -> None:
+    def watch(self, file: records.ControlFile) -> None:
         """Have the file's changes told, if they are not yet."""
-        self._watches.watch(knob, self._fs.absolute(knob.path, cgroupfs.SWAP_MAX), inotify.CONTENT)
+        self._watches.watch(file, self._fs.absolute(file.path, cgroupfs.SWAP_MAX), inotify.CONTENT)
 
     def open(self, container: records.Container) -> None:
         """Take a container's files in hand: its cgroup's, and that of crun's cgroup inside, once there is one.
 
         It may be called at any time: what could not be watched is tried again, and what is there anew is taken anew.
-        What is new in `container.knobs` has no target. TransientError where the cgroup inside has no process yet;
+        What is new in `container.files` has no target. TransientError where the cgroup inside has no process yet;
         DeniedError where its owner keeps the agent out.
         """
         if self._open(container, container.path):
@@ -164,14 +164,14 @@ class Inventory:
     def _open(self, container: records.Container, path: str, counts: Callable[[], bool] = lambda: True) -> bool:
         """Take one of its files in hand; whether it is no more the one that was known."""
         inode = self._fs.inode(path)
-        known = next((knob for knob in container.knobs if knob.path == path), None)
+        known = next((file for file in container.files if file.path == path), None)
         if known is not None and known.inode == inode:
             return False
         if known is not None:
-            container.knobs.remove(known)
+            container.files.remove(known)
             self._drop(known)
         if inode is not None and counts():
-            container.knobs.append(records.Knob(path, inode, container.pod, container.id))
+            container.files.append(records.ControlFile(path, inode, container.pod, container.id))
         return known is not None
 
     def _is_in_use(self, inner: str) -> bool:
@@ -245,7 +245,7 @@ class Inventory:
     def _track(self, uid: str, path: str, origin: resolve.Origin, mark: worklist.Mark) -> None:
         inode = self._fs.inode(path)
         known = self.pods.get(path)
-        if known is not None and known.knob.inode == inode:
+        if known is not None and known.file.inode == inode:
             return
         self._untrack(path)
         if inode is None:
@@ -262,7 +262,7 @@ class Inventory:
             raise
         self.pods[path] = pod
         PODS.set(len(self.pods))
-        self.watch(pod.knob)
+        self.watch(pod.file)
         for name in names:
             self._add_container(pod, name)
         self._listener.pod_came(pod, mark, denied=denied)
@@ -274,7 +274,7 @@ class Inventory:
             return
         PODS.set(len(self.pods))
         self._watches.release(pod)
-        self._drop(pod.knob)
+        self._drop(pod.file)
         for name in list(pod.containers):
             self._remove_container(pod, name)
         self._listener.pod_went(pod)
@@ -293,9 +293,9 @@ class Inventory:
             container.ripe.cancel()
         self._listener.container_went(container)
         self._watches.release(container)
-        for knob in container.knobs:
-            self._drop(knob)
+        for file in container.files:
+            self._drop(file)
 
-    def _drop(self, knob: records.Knob) -> None:
-        self._watches.release(knob)
-        self._listener.file_went(knob)
+    def _drop(self, file: records.ControlFile) -> None:
+        self._watches.release(file)
+        self._listener.file_went(file)

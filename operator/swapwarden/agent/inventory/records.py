@@ -47,7 +47,7 @@ class Progress(NamedTuple):
     """Settings that still hold a value of the agent's and should not."""
 
 
-class Fight:
+class Contention:
     """How often another writer lowered a file that is to hold more. Limits in bytes."""
 
     __slots__ = ("limit", "rounds", "since", "until")
@@ -61,7 +61,20 @@ class Fight:
         """Until when the lower value is left to the other; None while it is not."""
 
 
-class Above(NamedTuple):
+class Desired(NamedTuple):
+    """What a file must hold."""
+
+    value: resolve.DesiredValue = resolve.Handling.UNMANAGED
+    if_enforced: resolve.DesiredValue = resolve.Handling.UNMANAGED
+    """What the value would be if the mode were Enforce."""
+    at_most: bool = False
+    """Whether a smaller value is as good."""
+
+
+UNMANAGED: Final = Desired()
+
+
+class OpenExposure(NamedTuple):
     """A file may hold more than it is to, and could not be read or written yet."""
 
     since: float
@@ -69,40 +82,38 @@ class Above(NamedTuple):
     """Why its pod may have run before it held what it is to; None where another wrote over that."""
 
 
-class Knob(watches.Watched):
-    """One memory.swap.max: what it is to hold, and how that stands."""
+class ControlFile(watches.Watched):
+    """One memory.swap.max: what it must hold, and how that stands."""
 
     __slots__ = (
-        "above",
-        "came",
-        "cap",
         "container",
+        "contention",
+        "created_at",
+        "desired",
+        "desired_bytes",
         "draining",
         "failed",
-        "fight",
-        "found",
-        "holds",
+        "in_use",
         "inode",
         "key",
-        "limit",
+        "last_applied",
         "missing",
-        "moved",
-        "number",
+        "observed",
+        "open_exposure",
         "path",
         "pod",
+        "progress_at",
         "reason",
         "refused",
         "resources",
         "retry",
-        "right",
+        "right_at",
         "right_watch",
         "seen",
-        "shadow",
-        "swap",
-        "target",
-        "touched",
-        "unit",
-        "written",
+        "systemd_value",
+        "touched_at",
+        "write_seq",
+        "written_at",
     )
 
     def __init__(self, path: str, inode: int, pod: Pod | None, container: str = "") -> None:
@@ -112,80 +123,81 @@ class Knob(watches.Watched):
         self.key = ledger.Key(cgroupfs.SWAP_MAX, path, inode=inode)
         self.pod = pod
         self.container = container
-        self.target: resolve.DesiredValue = resolve.Handling.UNMANAGED
-        self.shadow: resolve.DesiredValue = resolve.Handling.UNMANAGED
-        """What the target would be if the mode were Enforce."""
-        self.cap = False
-        """Whether a smaller value than the target is as good."""
-        self.holds: int | None = None
+        self.desired = UNMANAGED
+        self.last_applied: int | None = None
         """What it was last seen to hold as wanted; another value found later is another writer's."""
-        self.limit: int | None = None
-        """The number that the target comes to, also where that is to put back what was there; None: none of ours."""
-        self.found = values.NO_LIMIT
-        self.swap = 0
+        self.desired_bytes: int | None = None
+        """The desired value as a number, also where that is to restore what was there; None: none of ours."""
+        self.observed = values.NO_LIMIT
+        self.in_use = 0
         self.draining = False
-        self.moved = float("-inf")
+        self.progress_at = float("-inf")
         """When its usage or its limit was last seen to be another than before, while it drains."""
-        self.number = 0
+        self.write_seq = 0
         """Of the settler's last write to it."""
-        self.above: Above | None = None
+        self.open_exposure: OpenExposure | None = None
         self.failed = ""
-        """Why it could not be brought to its target; empty where it could."""
+        """Why it could not be brought to its desired value; empty where it could."""
         self.reason = ViolationReason.WRITE_FAILED
         """What kind of failure that is."""
         self.missing: backoff.Backoff | None = None
         """Between looks for a file that is not there, or is empty."""
         self.refused: backoff.Backoff | None = None
         """Between tries of what the kernel refuses."""
-        self.right = float("-inf")
+        self.right_at = float("-inf")
         """When it was last seen to hold what the agent left in it."""
         self.right_watch: int | None = None
         """The watch that it had then: while it has the same, events tell of each write since."""
         self.seen = False
-        """Whether it was seen to hold what its target comes to, or to be on the way there."""
+        """Whether it was seen to hold its desired value, or to be on the way there."""
         self.retry: asyncio.TimerHandle | None = None
-        self.came = float("-inf")
+        self.created_at = float("-inf")
         """When its cgroup was seen to come; long ago where it was found."""
-        self.unit: int | None = None if container else values.NO_LIMIT
+        self.systemd_value: int | None = None if container else values.NO_LIMIT
         """What systemd holds for the cgroup's unit, where it has one, and writes back; None where that is not known."""
-        self.fight: Fight | None = None
+        self.contention: Contention | None = None
         self.resources: tuple[str, ...] | None = None
         """The cgroup's other limits when last looked at."""
-        self.touched = self.written = float("-inf")
+        self.touched_at = self.written_at = float("-inf")
         """When another last wrote to it, as far as that was seen, and when the agent did."""
 
     def __str__(self) -> str:
         """For logs."""
         return f"/{self.path}"
 
-    def aim(self, target: resolve.DesiredValue) -> None:
-        """Give it a target; what was seen of it says nothing of another one."""
-        self.seen = self.seen and target == self.target
-        self.target = target
+    def desire(self, desired: Desired) -> None:
+        """Set what it must hold; what was seen of it says nothing of another value."""
+        self.seen = self.seen and desired.value == self.desired.value
+        self.desired = desired
 
     @property
     def unseen(self) -> bool:
         """Whether it is not known to hold what it is to, and not for a failure either."""
-        return not (self.seen or self.failed or self.target is resolve.Handling.UNMANAGED)
+        return not (self.seen or self.failed or self.desired.value is resolve.Handling.UNMANAGED)
 
     @property
     def settled(self) -> bool:
         """Whether it was looked at since the agent came up."""
-        return self.written > float("-inf") or self.moved > float("-inf")
+        return self.written_at > float("-inf") or self.progress_at > float("-inf")
 
-    def is_units(self, value: int) -> bool:
+    def is_systemds(self, value: int) -> bool:
         """Whether systemd holds this value for the cgroup, and so writes it at times.
 
         Under the cgroupfs driver, and inside of containers, it has no units.
         """
-        held = 0 if self.pod is not None and self.pod.covered and self is self.pod.knob else self.unit
+        held = 0 if self.pod is not None and self.pod.covered and self is self.pod.file else self.systemd_value
         return value == held and self.path.endswith(_UNITS)
 
     @property
     def yielded(self) -> bool:
         """Whether it holds less than it is to, because another writer would not have it otherwise."""
-        fight = self.fight
-        return fight is not None and fight.until is not None and self.limit == fight.limit and self.found < fight.limit
+        fight = self.contention
+        return (
+            fight is not None
+            and fight.until is not None
+            and self.desired_bytes == fight.limit
+            and self.observed < fight.limit
+        )
 
     @property
     def kind(self) -> str:
@@ -205,13 +217,13 @@ class Knob(watches.Watched):
     @property
     def standing(self) -> tuple[object, ...]:
         """What the status tells of it."""
-        return self.draining, self.failed, self.found, self.swap, self.target, self.seen
+        return self.draining, self.failed, self.observed, self.in_use, self.desired.value, self.seen
 
 
 class Container(watches.Watched):
     """A container's cgroup; with crun a second one below it."""
 
-    __slots__ = ("id", "knobs", "path", "pod", "ripe", "since", "stirred", "stirs")
+    __slots__ = ("files", "id", "path", "pod", "ripe", "since", "stirred", "stirs")
 
     def __init__(self, pod: Pod, container: str, path: str, since: float) -> None:
         super().__init__()
@@ -226,7 +238,7 @@ class Container(watches.Watched):
         """So many times something happened to it or to the cgroup inside, each time soon after the one before."""
         self.stirred = float("-inf")
         """When that was last."""
-        self.knobs: list[Knob] = []
+        self.files: list[ControlFile] = []
 
     @property
     def is_tenants(self) -> bool:
@@ -245,7 +257,7 @@ class Pod(watches.Watched):
         "containers",
         "covered",
         "enforced",
-        "knob",
+        "file",
         "last",
         "origin",
         "path",
@@ -269,7 +281,7 @@ class Pod(watches.Watched):
         """Whether it was seen to hold what a state says, or came when nothing was to be enforced."""
         self.covered = False
         """Whether systemd was seen to hold it at 0 (guarantee Strict)."""
-        self.knob = Knob(path, inode, self)
+        self.file = ControlFile(path, inode, self)
         self.containers: dict[str, Container] = {}
         """By the name of the cgroup."""
         self.tally = exposure.Tally()
@@ -278,11 +290,11 @@ class Pod(watches.Watched):
         """For logs."""
         return f"/{self.path}"
 
-    def knobs(self) -> Iterator[Knob]:
+    def files(self) -> Iterator[ControlFile]:
         """Ancestors first."""
-        yield self.knob
+        yield self.file
         for container in self.containers.values():
-            yield from container.knobs
+            yield from container.files
 
 
 class Level(watches.Watched):

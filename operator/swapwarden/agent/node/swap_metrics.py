@@ -315,7 +315,7 @@ class Usage:
             own = self._bytes(container.path, cgroupfs.SWAP_MAX)
             if used is not None and own is not None:
                 # With crun the processes are in a cgroup of their own inside.
-                inner = (self._limit(knob.path) for knob in container.knobs)
+                inner = (self._limit(file.path) for file in container.files)
                 found.put(CONTAINER_USED, used, uid, container.id)
                 found.put(CONTAINER_LIMIT, _shown(min(own, limit, *inner)), uid, container.id)
 

@@ -78,7 +78,7 @@ class _LaterError(Exception):
 class _Raise(NamedTuple):
     """A file that is to hold more, with the arguments of `settle`: after those that are to hold less."""
 
-    knob: records.Knob
+    file: records.ControlFile
     noticed: float
     since: float
     ran: names.Cause | None
@@ -95,7 +95,7 @@ class Settler:
         why: attribution.Attribution,
         *,
         own_uid: str,
-        again: Callable[[records.Knob], None],
+        again: Callable[[records.ControlFile], None],
         changed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -113,9 +113,9 @@ class Settler:
         self._contentions = contention.Contentions(clock)
         self._raises: list[_Raise] | None = None
         """What waits while other files are lowered; None where nothing has to."""
-        self._unlowered: set[records.Knob] = set()
+        self._unlowered: set[records.ControlFile] = set()
         """What is to be lowered, and was not seen to be."""
-        self._barred: set[records.Knob] = set()
+        self._barred: set[records.ControlFile] = set()
         """What waits for one of these."""
 
     @contextlib.contextmanager
@@ -134,179 +134,183 @@ class Settler:
             yield
         finally:
             self._raises = None
-            for knob, noticed, since, ran in waiting:
-                self.settle(knob, noticed, since=since, ran=ran)
+            for file, noticed, since, ran in waiting:
+                self.settle(file, noticed, since=since, ran=ran)
 
     def settle(
-        self, knob: records.Knob, noticed: float, *, since: float | None = None, ran: names.Cause | None = None
+        self, file: records.ControlFile, noticed: float, *, since: float | None = None, ran: names.Cause | None = None
     ) -> None:
-        """Bring one file to its target. It never raises: what fails is the file's own failure, and is tried again.
+        """Bring one file to its desired value. It never raises: what fails is the file's own, and is tried again.
 
         `noticed` is when the agent heard, or looked, that it may not hold it, and `since` from when it may not have,
         where that is earlier. `ran` says why its pod may have run before it ever did.
         """
-        before = knob.standing
-        self.cancel(knob)
+        before = file.standing
+        self.cancel(file)
         try:
-            wait = self._try(knob, noticed, noticed if since is None else since, ran=ran)
+            wait = self._try(file, noticed, noticed if since is None else since, ran=ran)
         except _LaterError:
-            self._lowered(knob)
+            self._lowered(file)
             return
         except Exception as error:  # noqa: BLE001 a mistake about one file must not stop the others
-            self._fail(knob, ViolationReason.INTERNAL_ERROR, faults.fault(str(knob), error))
-            if not self._may_be_above(knob):
-                self._lowered(knob)
-            wait = self._next_try(knob)
+            self._fail(file, ViolationReason.INTERNAL_ERROR, faults.fault(str(file), error))
+            if not self._may_be_above(file):
+                self._lowered(file)
+            wait = self._next_try(file)
         if wait is not None:
-            knob.retry = asyncio.get_running_loop().call_later(wait, self._again, knob)
-        if knob.standing != before:
+            file.retry = asyncio.get_running_loop().call_later(wait, self._again, file)
+        if file.standing != before:
             self._changed()
 
-    def _try(self, knob: records.Knob, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
+    def _try(self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
         """As `settle`; gives the seconds after which to look again, None for never."""
         try:
-            wait = self._bring(knob, noticed, since, ran=ran)
+            wait = self._bring(file, noticed, since, ran=ran)
         except cgroupfs.GoneError as error:
-            return self._gone(knob, error)
+            return self._gone(file, error)
         except cgroupfs.TransientError as error:
-            return self._pending(knob, error)
+            return self._pending(file, error)
         except ContestedError as error:
             self._fail(
-                knob, ViolationReason.ACCESS_DENIED if knob.is_inner else ViolationReason.WRITE_FAILED, str(error)
+                file, ViolationReason.ACCESS_DENIED if file.is_inner else ViolationReason.WRITE_FAILED, str(error)
             )
-            return self._next_try(knob) if knob.is_inner else CONTESTED_SECONDS
+            return self._next_try(file) if file.is_inner else CONTESTED_SECONDS
         except cgroupfs.CgroupError as error:
-            return self._refused(knob, error)
-        knob.failed, knob.reason = "", ViolationReason.WRITE_FAILED
-        knob.missing = knob.refused = None
-        self._lowered(knob)
-        self._time_enforcement(knob)
+            return self._refused(file, error)
+        file.failed, file.reason = "", ViolationReason.WRITE_FAILED
+        file.missing = file.refused = None
+        self._lowered(file)
+        self._time_enforcement(file)
         return wait
 
-    def cancel(self, knob: records.Knob) -> None:
+    def cancel(self, file: records.ControlFile) -> None:
         """Do not try again."""
-        if knob.retry is not None:
-            knob.retry.cancel()
-            knob.retry = None
+        if file.retry is not None:
+            file.retry.cancel()
+            file.retry = None
 
-    def drop(self, knob: records.Knob) -> None:
+    def drop(self, file: records.ControlFile) -> None:
         """The cgroup is gone."""
-        self.cancel(knob)
-        self._headroom.release(knob.path)
-        self._limits.forget(knob.key)
-        self._barred.discard(knob)
-        self._lowered(knob)
+        self.cancel(file)
+        self._headroom.release(file.path)
+        self._limits.forget(file.key)
+        self._barred.discard(file)
+        self._lowered(file)
 
-    def is_to_put_back(self, knob: records.Knob) -> bool:
+    def is_to_put_back(self, file: records.ControlFile) -> bool:
         """Whether the file holds a value of ours and should not."""
-        return knob.target is resolve.Handling.RESTORE and self._limits.holds_ours(knob.key)
+        return file.desired.value is resolve.Handling.RESTORE and self._limits.holds_ours(file.key)
 
-    def _bring(self, knob: records.Knob, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
+    def _bring(
+        self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None
+    ) -> float | None:
         """As `_try`."""
-        if knob.target is resolve.Handling.UNMANAGED:
-            return self._settled(knob, knob.found)
-        if knob.above is None:  # until it was looked at
-            knob.above = records.Above(since, ran)
+        if file.desired.value is resolve.Handling.UNMANAGED:
+            return self._settled(file, file.observed)
+        if file.open_exposure is None:  # until it was looked at
+            file.open_exposure = records.OpenExposure(since, ran)
         looked = self._clock()
-        found = self._fs.limit(knob.path)
-        down = None if knob.settled else names.Cause.AGENT_DOWN
+        found = self._fs.limit(file.path)
+        down = None if file.settled else names.Cause.AGENT_DOWN
         for _ in range(ATTEMPTS):
-            limit = knob.limit = self._limit(knob, found)
+            limit = file.desired_bytes = self._limit(file, found)
             if limit is None:
-                knob.holds = None
-                return self._settled(knob, found, looked=looked)
-            swap = 0 if limit >= values.NO_LIMIT else self._fs.in_use(knob.path)
-            usages = functools.partial(self._headroom.usages, knob.path)
+                file.last_applied = None
+                return self._settled(file, found, looked=looked)
+            swap = 0 if limit >= values.NO_LIMIT else self._fs.in_use(file.path)
+            usages = functools.partial(self._headroom.usages, file.path)
             # What is put back is what was there, be it more.
-            less = knob.cap and isinstance(knob.target, int)
+            less = file.desired.at_most and isinstance(file.desired.value, int)
             if less:  # it is as good, so there is nothing to fight about
-                knob.fight = None
-            cap = less or self._contentions.should_yield(knob, limit)
-            above = functools.partial(self._above, knob)
-            held, units = knob.holds, knob.is_units(found)
+                file.contention = None
+            cap = less or self._contentions.should_yield(file, limit)
+            above = functools.partial(self._above, file)
+            held, units = file.last_applied, file.is_systemds(found)
             goal = limit
-            barred = held is not None and held < min(found, limit) and self._is_barred(knob)
+            barred = held is not None and held < min(found, limit) and self._is_barred(file)
             if held is not None and barred:
                 goal = held  # another raised it; to its own limit it is raised when the others are lowered
             action = swap_drain.next_write(
                 goal, found, swap, usages, cap=cap, held=held, units=units, above=above, page=self._fs.page
             )
             if action.write is None:
-                knob.holds = found
+                file.last_applied = found
                 wait = self._settled(
-                    knob, found, swap, looked=looked, draining=action.draining, cut=found <= limit, seen=not barred
+                    file, found, swap, looked=looked, draining=action.draining, cut=found <= limit, seen=not barred
                 )
-                return self._contentions.retry_in(knob) if wait is None else wait
+                return self._contentions.retry_in(file) if wait is None else wait
             if self._raises is not None and action.write > found:
-                self._raises.append(_Raise(knob, noticed, since, ran))
+                self._raises.append(_Raise(file, noticed, since, ran))
                 raise _LaterError
-            if action.write > found and self._is_barred(knob):
-                return self._settled(knob, found, swap, looked=looked, seen=False)
+            if action.write > found and self._is_barred(file):
+                return self._settled(file, found, swap, looked=looked, seen=False)
             if action.write < found:
-                self._unlowered.add(knob)
-                since, ran = min(since, knob.above.since), ran or knob.above.ran
-            self._write(knob, found, action.write)
+                self._unlowered.add(file)
+                since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
+            self._write(file, found, action.write)
             looked = self._clock()
-            again = self._fs.limit(knob.path)
-            self._account(knob, found, action.write, noticed, since, swap=swap, ran=ran, down=down)
-            WRITES.inc(knob.kind, "ok" if again == action.write else "overwritten")
+            again = self._fs.limit(file.path)
+            self._account(file, found, action.write, noticed, since, swap=swap, ran=ran, down=down)
+            WRITES.inc(file.kind, "ok" if again == action.write else "overwritten")
             since = self._clock()
             if again != action.write:
                 noticed = since
-            knob.above = records.Above(since, None)  # as was seen, or until it was: not only from the next event on
-            knob.holds = action.write
+            file.open_exposure = records.OpenExposure(
+                since, None
+            )  # as was seen, or until it was: not only from the next event on
+            file.last_applied = action.write
             ran = down = None
             found = again
-        raise ContestedError(f"{knob.path}: another writer changes it all the time")
+        raise ContestedError(f"{file.path}: another writer changes it all the time")
 
-    def _above(self, knob: records.Knob) -> int:
+    def _above(self, file: records.ControlFile) -> int:
         """The least limit of the cgroups above a file's; where others just lowered the pod's, what that is to be."""
         least = values.NO_LIMIT
-        for path in cgroupfs.above(knob.path):
+        for path in cgroupfs.above(file.path):
             with contextlib.suppress(cgroupfs.CgroupError):
                 found = self._fs.limit(path)
-                if knob.pod is not None and path == knob.pod.path:
-                    found = max(found, knob.pod.knob.holds or 0)
+                if file.pod is not None and path == file.pod.path:
+                    found = max(found, file.pod.file.last_applied or 0)
                 least = min(least, found)
         return least
 
-    def _is_barred(self, knob: records.Knob) -> bool:
+    def _is_barred(self, file: records.ControlFile) -> bool:
         """Whether a file is not to be raised yet, because one below it cannot be written.
 
         What is to hold less there would have what this one is given. It waits until the other is written, or gone, or
         to hold something else: of too little swap no promise is broken, and the status tells of the other.
         """
-        barred = any(each.path.startswith(f"{knob.path}/") and _bars(each, knob) for each in self._unlowered)
-        (self._barred.add if barred else self._barred.discard)(knob)
+        barred = any(each.path.startswith(f"{file.path}/") and _bars(each, file) for each in self._unlowered)
+        (self._barred.add if barred else self._barred.discard)(file)
         return barred
 
-    def _lowered(self, knob: records.Knob) -> None:
+    def _lowered(self, file: records.ControlFile) -> None:
         """Let those go on that waited for it."""
-        if knob not in self._unlowered:
+        if file not in self._unlowered:
             return
-        self._unlowered.remove(knob)
-        for each in [each for each in self._barred if knob.path.startswith(f"{each.path}/")]:
+        self._unlowered.remove(file)
+        for each in [each for each in self._barred if file.path.startswith(f"{each.path}/")]:
             self._barred.remove(each)
             self.cancel(each)
             each.retry = asyncio.get_running_loop().call_later(0, self._again, each)
 
-    def _limit(self, knob: records.Knob, found: int) -> int | None:
+    def _limit(self, file: records.ControlFile, found: int) -> int | None:
         """The number that the file is to hold; None where it is no business of the agent's."""
-        if isinstance(knob.target, int):
-            return knob.target
-        entry = self._limits.get(knob.key)
+        if isinstance(file.desired.value, int):
+            return file.desired.value
+        entry = self._limits.get(file.key)
         if entry is None or entry.found is None:
             return None
         if found not in entry.wrote and not (entry.systemd_zero and found == 0):
             if found != entry.found:
-                log.info("a value of another writer is left as it is", extra={"cgroup": f"/{knob.path}"})
-            self._limits.mark_known(knob.key)
+                log.info("a value of another writer is left as it is", extra={"cgroup": f"/{file.path}"})
+            self._limits.mark_known(file.key)
             return None
         return entry.found
 
     def _settled(
         self,
-        knob: records.Knob,
+        file: records.ControlFile,
         found: int,
         swap: int = 0,
         *,
@@ -320,44 +324,44 @@ class Settler:
         It was read after `looked`; `seen`, unless it holds less than it is to, for want of others.
         """
         if looked is not None:
-            knob.right, knob.right_watch = max(looked, knob.right), knob.watch
-        knob.seen = seen
-        if not (draining and knob.draining) or (found, swap) != (knob.found, knob.swap):
-            knob.moved = self._clock()
-        knob.found, knob.swap, knob.draining = found, swap, draining
-        knob.above = None
+            file.right_at, file.right_watch = max(looked, file.right_at), file.watch
+        file.seen = seen
+        if not (draining and file.draining) or (found, swap) != (file.observed, file.in_use):
+            file.progress_at = self._clock()
+        file.observed, file.in_use, file.draining = found, swap, draining
+        file.open_exposure = None
         if draining and cut:
-            self._headroom.reserve(knob.path)
+            self._headroom.reserve(file.path)
         else:
-            self._headroom.release(knob.path)
-        self._put_back_done(knob, found)
+            self._headroom.release(file.path)
+        self._put_back_done(file, found)
         if not draining:
             return None
         least, most = DRAIN_SECONDS
-        return min(most, max(least, (self._clock() - knob.moved) / 2))
+        return min(most, max(least, (self._clock() - file.progress_at) / 2))
 
-    def _put_back_done(self, knob: records.Knob, found: int) -> None:
-        entry = self._limits.get(knob.key)
-        if knob.target is resolve.Handling.RESTORE and entry is not None and entry.found == found:
-            self._limits.mark_known(knob.key)
-            knob.holds = None
+    def _put_back_done(self, file: records.ControlFile, found: int) -> None:
+        entry = self._limits.get(file.key)
+        if file.desired.value is resolve.Handling.RESTORE and entry is not None and entry.found == found:
+            self._limits.mark_known(file.key)
+            file.last_applied = None
 
-    def _write(self, knob: records.Knob, found: int, value: int) -> None:
-        if self._fs.inode(knob.path) != knob.inode:  # another cgroup, of which the event is yet to be heard
-            raise cgroupfs.GoneError(f"{knob.path}: made anew")
-        self._limits.record(knob.key, found, value)
-        if knob.unit is None:
-            entry = self._limits.get(knob.key)
-            knob.unit = None if entry is None else entry.unit_value
-        self._fs.set_limit(knob.path, value)
-        knob.written = self._clock()
+    def _write(self, file: records.ControlFile, found: int, value: int) -> None:
+        if self._fs.inode(file.path) != file.inode:  # another cgroup, of which the event is yet to be heard
+            raise cgroupfs.GoneError(f"{file.path}: made anew")
+        self._limits.record(file.key, found, value)
+        if file.systemd_value is None:
+            entry = self._limits.get(file.key)
+            file.systemd_value = None if entry is None else entry.unit_value
+        self._fs.set_limit(file.path, value)
+        file.written_at = self._clock()
         self.writes += 1
-        knob.number = self.writes
-        log.debug("wrote", extra={"cgroup": f"/{knob.path}", "found": values.render(found), "wrote": value})
+        file.write_seq = self.writes
+        log.debug("wrote", extra={"cgroup": f"/{file.path}", "found": values.render(found), "wrote": value})
 
     def _account(
         self,
-        knob: records.Knob,
+        file: records.ControlFile,
         found: int,
         value: int,
         noticed: float,
@@ -371,123 +375,123 @@ class Settler:
 
         `down` is the cause of what the agent found when it came up.
         """
-        foreign = knob.holds is not None and found != knob.holds
+        foreign = file.last_applied is not None and found != file.last_applied
         now, until = self._clock(), time.time()
-        exposed, pod = None, knob.pod
-        if found > value and (foreign or ran) and pod is not None and pod.containers and not self._is_bound(knob, pod):
+        exposed, pod = None, file.pod
+        if found > value and (foreign or ran) and pod is not None and pod.containers and not self._is_bound(file, pod):
             # Beyond what it is to have, not beyond what is written: while it drains, that leaves it room.
-            used, limit = max(swap, self._used(knob)), value if knob.limit is None else knob.limit
+            used, limit = max(swap, self._used(file)), value if file.desired_bytes is None else file.desired_bytes
             # A pod that was above several of its limits at once was so for that time once.
             lasted = pod.tally.lasted(since, now)
-            grown = max(0, used - max(knob.swap, limit))
-            grown = pod.tally.taken(grown, own=knob is pod.knob, noticed=since)
+            grown = max(0, used - max(file.in_use, limit))
+            grown = pod.tally.taken(grown, own=file is pod.file, noticed=since)
             exposed = exposure.Exposure(1, lasted * 1000, grown)
-            knob.swap = used  # what is counted once is not counted in the next write's turn
+            file.in_use = used  # what is counted once is not counted in the next write's turn
             pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
             self._changed()
-        knob.right = now
+        file.right_at = now
         if foreign:
-            REPAIRS.inc(knob.kind, "above" if found > value else "below")
+            REPAIRS.inc(file.kind, "above" if found > value else "below")
             if down is None:
                 REPAIR_SECONDS.observe(now - noticed)
-            self._attribution.note(knob, found, noticed, exposed=exposed, cause=down)
-            if found < value and not knob.is_units(found):
-                self._contentions.record_lowering(knob, value)
+            self._attribution.note(file, found, noticed, exposed=exposed, cause=down)
+            if found < value and not file.is_systemds(found):
+                self._contentions.record_lowering(file, value)
         elif exposed is not None and ran is not None and pod is not None:
             pod.tally.attribute(ran, exposed)
 
-    def _is_bound(self, knob: records.Knob, pod: records.Pod) -> bool:
+    def _is_bound(self, file: records.ControlFile, pod: records.Pod) -> bool:
         """Whether a cgroup above it in its pod is to hold no more, and holds no more than the agent left in this one.
 
         What is below that can use no more whatever its own file holds. Where the one above was written over, too, that
         is an exposure of its own; and while it drains, it may hold more than what is below is to have.
         """
-        limit = values.NO_LIMIT if knob.limit is None else knob.limit
-        for above in pod.knobs():
-            if above.holds is None or above.limit is None or above.limit > limit:
+        limit = values.NO_LIMIT if file.desired_bytes is None else file.desired_bytes
+        for above in pod.files():
+            if above.last_applied is None or above.desired_bytes is None or above.desired_bytes > limit:
                 continue
-            if knob.path.startswith(f"{above.path}/"):
+            if file.path.startswith(f"{above.path}/"):
                 with contextlib.suppress(cgroupfs.CgroupError):
-                    if self._fs.limit(above.path) <= max(limit, knob.holds or 0):
+                    if self._fs.limit(above.path) <= max(limit, file.last_applied or 0):
                         return True
         return False
 
-    def _used(self, knob: records.Knob) -> int:
+    def _used(self, file: records.ControlFile) -> int:
         """Bytes of swap in use; 0 where that cannot be read: the write that it is about has been made."""
         try:
-            return self._fs.in_use(knob.path)
+            return self._fs.in_use(file.path)
         except cgroupfs.CgroupError:
             return 0
 
-    def _time_enforcement(self, knob: records.Knob) -> None:
+    def _time_enforcement(self, file: records.ControlFile) -> None:
         """Once for each new pod, when it holds what a state says."""
-        pod = knob.pod
-        if pod is None or knob is not pod.knob or pod.enforced or not pod.stated:
+        pod = file.pod
+        if pod is None or file is not pod.file or pod.enforced or not pod.stated:
             return
-        if isinstance(knob.target, int) and knob.found == knob.target:
+        if isinstance(file.desired.value, int) and file.observed == file.desired.value:
             pod.enforced = True
             ENFORCED_SECONDS.observe(self._clock() - pod.since)
 
-    def _gone(self, knob: records.Knob, error: cgroupfs.CgroupError) -> float | None:
+    def _gone(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
         """The file is not there: its cgroup went (events say so), or was only just made and has no files yet."""
         with contextlib.suppress(cgroupfs.CgroupError):
-            if self._fs.inode(knob.path) != knob.inode:
-                WRITES.inc(knob.kind, "gone")
+            if self._fs.inode(file.path) != file.inode:
+                WRITES.inc(file.kind, "gone")
                 return None
-        return self._pending(knob, error)
+        return self._pending(file, error)
 
-    def _pending(self, knob: records.Knob, error: cgroupfs.CgroupError) -> float:
+    def _pending(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float:
         """The file is not there, or empty: for a moment that is as it should be."""
-        knob.seen = False
-        if knob.missing is None:
-            knob.missing = backoff.Backoff(*FILE_SECONDS)
-        if knob.missing.failures >= FILE_ATTEMPTS:
+        file.seen = False
+        if file.missing is None:
+            file.missing = backoff.Backoff(*FILE_SECONDS)
+        if file.missing.failures >= FILE_ATTEMPTS:
             # Whoever owns a container's cgroup can take the files of those in it away.
             self._fail(
-                knob, ViolationReason.ACCESS_DENIED if knob.is_tenants else ViolationReason.WRITE_FAILED, str(error)
+                file, ViolationReason.ACCESS_DENIED if file.is_tenants else ViolationReason.WRITE_FAILED, str(error)
             )
-        return knob.missing.next()
+        return file.missing.next()
 
-    def _refused(self, knob: records.Knob, error: cgroupfs.CgroupError) -> float | None:
+    def _refused(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
         denied = isinstance(error, cgroupfs.DeniedError)
-        WRITES.inc(knob.kind, "denied" if denied else "error")
-        if denied and knob.container and knob.pod is not None and knob.pod.uid == self._own_uid:
+        WRITES.inc(file.kind, "denied" if denied else "error")
+        if denied and file.container and file.pod is not None and file.pod.uid == self._own_uid:
             # With nsdelegate nobody may write to the cgroup that is the root of their own namespace.
-            knob.seen = True
-            self._lowered(knob)
+            file.seen = True
+            self._lowered(file)
             return None
-        kept_out = denied and knob.is_tenants and not isinstance(error, cgroupfs.ReadOnlyError)
-        if kept_out and self._may_be_above(knob):
-            self._unlowered.add(knob)
+        kept_out = denied and file.is_tenants and not isinstance(error, cgroupfs.ReadOnlyError)
+        if kept_out and self._may_be_above(file):
+            self._unlowered.add(file)
         elif kept_out:
-            self._lowered(knob)
-        if not knob.failed:
-            faults.warn("cannot set memory.swap.max; trying again", str(knob), str(error))
-        self._fail(knob, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
-        return self._next_try(knob)
+            self._lowered(file)
+        if not file.failed:
+            faults.warn("cannot set memory.swap.max; trying again", str(file), str(error))
+        self._fail(file, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
+        return self._next_try(file)
 
-    def _may_be_above(self, knob: records.Knob) -> bool:
+    def _may_be_above(self, file: records.ControlFile) -> bool:
         """Whether a file that its owner keeps the agent from may hold more than it is to, for all that is known."""
-        if not isinstance(knob.target, int):
+        if not isinstance(file.desired.value, int):
             return False
         try:
-            return self._fs.limit(knob.path) > knob.target
+            return self._fs.limit(file.path) > file.desired.value
         except Exception:  # noqa: BLE001 it is asked where the same has failed already, and was said
             return True
 
     @staticmethod
-    def _fail(knob: records.Knob, reason: ViolationReason, message: str) -> None:
-        knob.seen = False
-        knob.reason, knob.failed = reason, message
+    def _fail(file: records.ControlFile, reason: ViolationReason, message: str) -> None:
+        file.seen = False
+        file.reason, file.failed = reason, message
 
     @staticmethod
-    def _next_try(knob: records.Knob) -> float:
-        if knob.refused is None:
-            knob.refused = backoff.Backoff(*FAILED_SECONDS)
-        return knob.refused.next()
+    def _next_try(file: records.ControlFile) -> float:
+        if file.refused is None:
+            file.refused = backoff.Backoff(*FAILED_SECONDS)
+        return file.refused.next()
 
 
-def _bars(low: records.Knob, high: records.Knob) -> bool:
+def _bars(low: records.ControlFile, high: records.ControlFile) -> bool:
     """Whether a file may not be raised while one below it is not lowered: not where that keeps other pods from more.
 
     A container is bounded by its pod's own limit, which is not raised. And a mistake of the agent's about one pod is

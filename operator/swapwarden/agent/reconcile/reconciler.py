@@ -120,7 +120,7 @@ class Enforcer:
             headroom.Headroom(cgroups, proc),
             self._attribution,
             own_uid=own_uid,
-            again=lambda knob: self._guarded(lambda: self._again(knob)),
+            again=lambda file: self._guarded(lambda: self._again(file)),
             changed=changed,
             clock=clock,
         )
@@ -233,8 +233,8 @@ class Enforcer:
 
     def close(self) -> None:
         """End; what files hold stays."""
-        for knob in (*self.inventory.knobs(), *self._units.knobs()):
-            self._settler.cancel(knob)
+        for file in (*self.inventory.files(), *self._units.files()):
+            self._settler.cancel(file)
         self._units.io.cancel_retry()
         self._attribution.close()
         self._worklist.clear()
@@ -262,7 +262,7 @@ class Enforcer:
             for pod in list(self.inventory.pods.values()):
                 changed = everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid)
                 # What drains can be lowered as far as what is above it binds it.
-                if changed or (above and any(knob.draining for knob in pod.knobs())):
+                if changed or (above and any(file.draining for file in pod.files())):
                     retarget = functools.partial(self._retarget, pod, begun, arrived=True)
                     self._troubles.attempt(pod, retarget, whole=False)
         if everything or old is None or old.system != new.system:
@@ -320,9 +320,13 @@ class Enforcer:
         self._soon()
 
     def _is_root_above(self) -> bool:
-        knob = self.inventory.root
+        file = self.inventory.root
         try:
-            return knob is not None and isinstance(knob.target, int) and self._fs.limit(knob.path) > knob.target
+            return (
+                file is not None
+                and isinstance(file.desired.value, int)
+                and self._fs.limit(file.path) > file.desired.value
+            )
         except cgroupfs.CgroupError:  # settling it fails, too, and says why
             return False
 
@@ -439,28 +443,28 @@ class Enforcer:
             self._troubles.failed(pod, ViolationReason.ACCESS_DENIED, denied)
 
     def _take_pod(self, pod: records.Pod, mark: worklist.Mark) -> None:
-        entry = self._limits.get(pod.knob.key)
+        entry = self._limits.get(pod.file.key)
         # Where systemd's 0 is all that was noted, the agent has not known the pod before.
         known = entry is not None and (entry.found is None or bool(entry.wrote))
         if known or resolve.mode_of(self._state) is not names.Mode.ENFORCE:
             pod.origin = resolve.Origin.PREEXISTING
         if entry is not None and entry.wrote:
-            pod.last = pod.knob.holds = entry.last_applied
+            pod.last = pod.file.last_applied = entry.last_applied
         found = pod.origin is resolve.Origin.PREEXISTING
         taking_in = self._absent and self._by_looking
         pod.enforced = found or taking_in
-        self._attribution.look(pod.knob)
+        self._attribution.look(pod.file)
         ran, since = None, mark.noticed
         if taking_in:
             ran = names.Cause.AGENT_DOWN
             since = mark.noticed if self._away is None else self._away
         else:
-            pod.knob.came = mark.noticed
+            pod.file.created_at = mark.noticed
             if not found:
                 ran, since = names.Cause.AGENT_LATE, mark.since
         self._retarget(pod, mark.noticed, since=since, ran=ran)
-        if found and self._limits.get(pod.knob.key) is None:
-            self._limits.mark_known(pod.knob.key)
+        if found and self._limits.get(pod.file.key) is None:
+            self._limits.mark_known(pod.file.key)
         if resolve.awaits_entry(self._state, pod.uid, origin=pod.origin, last=pod.last):
             self._loop.call_later(resolve.AWAIT_SECONDS, self._changed)
         self._changed()
@@ -479,9 +483,9 @@ class Enforcer:
             self._retarget_container(container, mark.noticed)
 
     @staticmethod
-    def _container_of(knob: records.Knob) -> records.Container | None:
-        everyone = () if knob.pod is None else knob.pod.containers.values()
-        return next((each for each in everyone if knob in each.knobs), None)
+    def _container_of(file: records.ControlFile) -> records.Container | None:
+        everyone = () if file.pod is None else file.pod.containers.values()
+        return next((each for each in everyone if file in each.files), None)
 
     def _puts_off(self, container: records.Container | None) -> bool:
         """Whether so much happens to a container, whose doing that may be, that it is looked at a little later.
@@ -502,9 +506,9 @@ class Enforcer:
         """As inventory.Listener."""
         self._troubles.clear(container)
 
-    def file_went(self, knob: records.Knob) -> None:
+    def file_went(self, file: records.ControlFile) -> None:
         """As inventory.Listener."""
-        self._settler.drop(knob)
+        self._settler.drop(file)
 
     # What files are to hold
 
@@ -531,46 +535,47 @@ class Enforcer:
             pod.enforced = True
         elif entry is not None:
             pod.last = entry.limit
-        knob = pod.knob
-        self._look(knob)
-        knob.aim(resolve.of_pod(current, entry, mode=mode, origin=pod.origin, last=pod.last))
-        knob.shadow = resolve.of_pod(current, entry, mode=names.Mode.ENFORCE, origin=pod.origin, last=pod.last)
-        if knob.holds is not None:
+        file = pod.file
+        self._look(file)
+        of_pod = functools.partial(resolve.of_pod, current, entry, origin=pod.origin, last=pod.last)
+        file.desire(records.Desired(of_pod(mode=mode), of_pod(mode=names.Mode.ENFORCE)))
+        if file.last_applied is not None:
             ran = None
         elif arrived and entry is not None and not pod.stated:
             ran, since = names.Cause.STATE_LATE, pod.since
         if entry is not None:
             pod.stated = True
             pod.origin = resolve.Origin.PREEXISTING
-        self.inventory.watch(knob)
+        self.inventory.watch(file)
         with self._settler.lowering_first():
-            right = self._last_right(knob, watched) if since is None else since
-            self._settler.settle(knob, noticed, since=right, ran=ran)
+            right = self._last_right(file, watched) if since is None else since
+            self._settler.settle(file, noticed, since=right, ran=ran)
             for container in list(pod.containers.values()):
                 self._retarget_container(container, noticed, watched=watched)
 
-    def _last_right(self, knob: records.Knob, watched: float | None = None) -> float | None:
+    def _last_right(self, file: records.ControlFile, watched: float | None = None) -> float | None:
         """The last moment at which a file is known to have held what the agent left in it; None where there is none.
 
         `watched` as in `_retarget`.
         """
-        if knob.watch is not None and knob.watch == knob.right_watch:
+        if file.watch is not None and file.watch == file.right_watch:
             told = self._drained if watched is None else watched
-            return max(knob.right, min(told, self._complete) if self._may_lack_events(knob) else told)
-        return knob.right if knob.right > float("-inf") else None
+            return max(file.right_at, min(told, self._complete) if self._may_lack_events(file) else told)
+        return file.right_at if file.right_at > float("-inf") else None
 
-    def _may_lack_events(self, knob: records.Knob) -> bool:
+    def _may_lack_events(self, file: records.ControlFile) -> bool:
         """Whether events about a file may have been lost since it was last looked at."""
-        return knob.right < self._lost_until
+        return file.right_at < self._lost_until
 
     def _retarget_root(self) -> None:
-        knob = self.inventory.root
-        if knob is None:
+        file = self.inventory.root
+        if file is None:
             return
-        knob.aim(resolve.of_root(self._state, mode=resolve.mode_of(self._state)))
-        knob.shadow = resolve.of_root(self._state, mode=names.Mode.ENFORCE)
-        self.inventory.watch(knob)
-        self._settler.settle(knob, self._clock())
+        of_root = functools.partial(resolve.of_root, self._state)
+        mode = resolve.mode_of(self._state)
+        file.desire(records.Desired(of_root(mode=mode), of_root(mode=names.Mode.ENFORCE)))
+        self.inventory.watch(file)
+        self._settler.settle(file, self._clock())
 
     def _retarget_container(
         self, container: records.Container, noticed: float, *, watched: float | None = None
@@ -585,7 +590,7 @@ class Enforcer:
         entry = own = None if of_pod is None else of_pod.containers.get(container.id)
         if of_pod is not None and own is None:
             entry = of_pod.each
-        if not container.knobs and entry is not own and self._is_young(container):
+        if not container.files and entry is not own and self._is_young(container):
             return
         error: Exception | None = None
         try:
@@ -596,14 +601,16 @@ class Enforcer:
             # A cgroup inside without a process is looked for again, but not where there is ever another one.
             if not (isinstance(unknown, cgroupfs.TransientError) and container.stirs > STIRS):
                 error = unknown
-        for knob in container.knobs:
-            self.inventory.watch(knob)
+        for file in container.files:
+            self.inventory.watch(file)
+            enforced, at_most = file.desired.if_enforced, file.desired.at_most
             if entry is not None:
-                knob.shadow, knob.cap = entry.limit, entry.cap
+                enforced, at_most = entry.limit, entry.cap
             elif of_pod is not None:
-                knob.shadow = resolve.Handling.RESTORE
-            knob.aim(knob.shadow if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE)
-            self._settler.settle(knob, noticed, since=self._last_right(knob, watched))
+                enforced = resolve.Handling.RESTORE
+            value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
+            file.desire(records.Desired(value, enforced, at_most))
+            self._settler.settle(file, noticed, since=self._last_right(file, watched))
         if error is not None:
             raise error
 
@@ -628,23 +635,24 @@ class Enforcer:
         return any(self._limits.has_name(cgroupfs.SWAP_MAX, path) for path in self.inventory.paths(container))
 
     def _open(self, container: records.Container) -> None:
-        known = set(container.knobs)
+        known = set(container.files)
         try:
             self.inventory.open(container)
         finally:
-            for knob in [knob for knob in container.knobs if knob not in known]:
-                self._know(knob, container)
+            for file in [file for file in container.files if file not in known]:
+                self._know(file, container)
 
-    def _know(self, knob: records.Knob, container: records.Container) -> None:
+    def _know(self, file: records.ControlFile, container: records.Container) -> None:
         """A file has come to be known."""
-        knob.came = container.since
-        self._attribution.look(knob)
-        entry = self._limits.get(knob.key)
+        file.created_at = container.since
+        self._attribution.look(file)
+        entry = self._limits.get(file.key)
         if entry is not None and entry.last_applied is not None:
-            knob.shadow = knob.holds = entry.last_applied
-            knob.unit = entry.unit_value
+            file.last_applied = entry.last_applied
+            file.desire(file.desired._replace(if_enforced=entry.last_applied))
+            file.systemd_value = entry.unit_value
             if self._away is not None:  # as of its pod, what nobody looked after counts from then
-                knob.right = self._away
+                file.right_at = self._away
 
     # What the kernel tells
 
@@ -674,20 +682,20 @@ class Enforcer:
         """Hear what inotify has to tell: what others wrote over is repaired at once, what came or went waits."""
         noticed = self._clock()
         written = self._settler.writes
-        touched: dict[records.Knob, float] = {}
+        touched: dict[records.ControlFile, float] = {}
         lost = False
         for owner, event in self._watches.read():
             if event.mask & inotify.Q_OVERFLOW:
                 lost = True
                 self._note_loss()
-            elif isinstance(owner, records.Knob):
+            elif isinstance(owner, records.ControlFile):
                 touched.setdefault(owner, self._exposed_since(owner, noticed))
                 self._attribution.touched(owner, noticed)
             elif owner is not None:
                 self._told(owner, event, noticed)
         with self._settler.lowering_first():
-            for knob, since in touched.items():
-                self._repair(knob, noticed, since)
+            for file, since in touched.items():
+                self._repair(file, noticed, since)
         if lost:
             self._lost = self._lost_lately(noticed) + 1
             self._lost_at = noticed
@@ -708,9 +716,9 @@ class Enforcer:
         self._lossy = True
         self._lost_until = self._clock()
 
-    def _exposed_since(self, knob: records.Knob, noticed: float) -> float:
+    def _exposed_since(self, file: records.ControlFile, noticed: float) -> float:
         """Since when a file may not be right that an event tells of: it need not be the first one about it."""
-        right = self._last_right(knob) if self._may_lack_events(knob) else None
+        right = self._last_right(file) if self._may_lack_events(file) else None
         return noticed if right is None else min(right, noticed)
 
     def _told(self, owner: watches.Watched, event: inotify.Event, noticed: float) -> None:
@@ -723,20 +731,20 @@ class Enforcer:
         elif isinstance(owner, records.Container) and self._puts_off(owner):
             self._watches.release(owner)
 
-    def _repair(self, knob: records.Knob, noticed: float, since: float) -> None:
+    def _repair(self, file: records.ControlFile, noticed: float, since: float) -> None:
         """A file was written to; it may not be right `since`."""
-        if knob.watch is None:
+        if file.watch is None:
             return
-        if knob.is_inner and self._puts_off(self._container_of(knob)):
-            self._watches.release(knob)
+        if file.is_inner and self._puts_off(self._container_of(file)):
+            self._watches.release(file)
             return
         # What the agent wrote itself is told of, too.
-        if knob.number <= self._read_until:
+        if file.write_seq <= self._read_until:
             try:
-                self._rewritten(knob)
+                self._rewritten(file)
             except Exception as error:  # noqa: BLE001 what it says of systemd is worth less than the repair
-                faults.fault(str(knob), error)
-        self._settler.settle(knob, noticed, since=since)
+                faults.fault(str(file), error)
+        self._settler.settle(file, noticed, since=since)
 
     def _find_again(self) -> None:
         """Search for the tree if it has gone."""
@@ -812,23 +820,23 @@ class Enforcer:
         if error is not None:
             raise error
 
-    def _rewritten(self, knob: records.Knob) -> None:
+    def _rewritten(self, file: records.ControlFile) -> None:
         """Another writer gave a file what it holds now: that may say what systemd holds."""
-        if self._evidence.rewritten(self.root, knob):
+        if self._evidence.rewritten(self.root, file):
             self._changed()
-        elif self._units.rewritten(knob):
+        elif self._units.rewritten(file):
             self._bring_units()
 
-    def _look(self, knob: records.Knob) -> None:
+    def _look(self, file: records.ControlFile) -> None:
         """See who gave a pod's file what it holds, unless the agent did. One just made may not be there yet."""
-        if knob.pod is not None and knob is knob.pod.knob and not knob.number:
-            self._evidence.came(self.root, knob.pod)
+        if file.pod is not None and file is file.pod.file and not file.write_seq:
+            self._evidence.came(self.root, file.pod)
 
-    def _again(self, knob: records.Knob) -> None:
+    def _again(self, file: records.ControlFile) -> None:
         self._take_in()  # what has been told by now is no find
-        self.inventory.watch(knob)
-        self._look(knob)
-        self._settler.settle(knob, self._clock(), since=self._last_right(knob))
+        self.inventory.watch(file)
+        self._look(file)
+        self._settler.settle(file, self._clock(), since=self._last_right(file))
 
     def _poll_later(self) -> None:
         if self._poll is None:

@@ -33,7 +33,7 @@ class Home(watches.Watched):
         self.inode = inode
 
 
-class Unit(records.Knob):
+class Unit(records.ControlFile):
     """The memory.swap.max of a unit."""
 
     __slots__ = ("name",)
@@ -41,7 +41,7 @@ class Unit(records.Knob):
     def __init__(self, name: str, path: str, inode: int) -> None:
         super().__init__(path, inode, None)
         self.name = name
-        self.unit = None  # who runs the node may have given it a MemorySwapMax
+        self.systemd_value = None  # who runs the node may have given it a MemorySwapMax
 
     @property
     def kind(self) -> str:
@@ -130,18 +130,18 @@ class Units:
                 self._bring_limit(path, name, limit if path in found else resolve.Handling.RESTORE, mode, noticed)
 
     def _bring_limit(
-        self, path: str, name: str, shadow: resolve.DesiredValue, mode: names.Mode, noticed: float
+        self, path: str, name: str, enforced: resolve.DesiredValue, mode: names.Mode, noticed: float
     ) -> None:
         if path in self._units and self._fs.inode(path) != self._units[path].inode:
             self._drop(path)
         unit = self._known(path, name)
         if unit is None:
             return
-        unit.shadow = shadow
-        unit.aim(shadow if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE)
+        value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
+        unit.desire(records.Desired(value, enforced))
         self._settler.settle(unit, noticed)
         done = not unit.failed and not self._settler.is_to_put_back(unit) and not self._is_covered(unit)
-        if shadow is resolve.Handling.RESTORE and done:
+        if enforced is resolve.Handling.RESTORE and done:
             self._drop(path)
 
     def concerns(self, owner: watches.Watched, event: inotify.Event) -> bool:
@@ -150,14 +150,14 @@ class Units:
             event.name in self._names or event.name in self._home_names
         )
 
-    def rewritten(self, knob: records.Knob) -> bool:
+    def rewritten(self, file: records.ControlFile) -> bool:
         """Another writer gave a file the value that it holds now. Whether that says anything new of systemd's 0."""
-        if not isinstance(knob, Unit):
+        if not isinstance(file, Unit):
             return False
-        before = self._is_covered(knob)
-        covered = self._is_at_zero(knob.path) and (before or self._held_at_zero(knob.name))
+        before = self._is_covered(file)
+        covered = self._is_at_zero(file.path) and (before or self._held_at_zero(file.name))
         if covered != before:
-            self._limits.set_systemd_zero(knob.key, held=covered)
+            self._limits.set_systemd_zero(file.key, held=covered)
         return covered != before
 
     def _is_covered(self, unit: Unit) -> bool:
@@ -170,7 +170,7 @@ class Units:
         except cgroupfs.CgroupError:  # settling the file fails, too, and says why
             return False
 
-    def knobs(self) -> Iterator[records.Knob]:
+    def files(self) -> Iterator[records.ControlFile]:
         """The files that are in hand."""
         return iter(list(self._units.values()))
 
@@ -199,15 +199,15 @@ class Units:
         if unit.draining:
             # To the MiB: it moves all the time.
             more = (
-                f"{unit.swap >> 20} MiB of swap are still in use; they can grow little, and fall as pages are touched"
+                f"{unit.in_use >> 20} MiB of swap are still in use; they can grow little, and fall as pages are touched"
             )
             return problems.SettingProblem(unit.name, names.Problem.DRAINING, more)
-        if unit.target is resolve.Handling.RESTORE and self._is_covered(unit):
+        if unit.desired.value is resolve.Handling.RESTORE and self._is_covered(unit):
             more = (
                 "systemd takes it back to 0 until it reads its units again: run `systemctl daemon-reload` on the node"
             )
             return problems.SettingProblem(unit.name, names.Problem.RELOAD_NEEDED, more)
-        if self._audit and resolve.differs(unit.shadow, unit.found, cap=False):
+        if self._audit and resolve.differs(unit.desired.if_enforced, unit.observed, at_most=False):
             return problems.SettingProblem(unit.name, names.Problem.AUDIT, "memory.swap.max would be lowered")
         return None
 
@@ -255,7 +255,7 @@ class Units:
                 # After a boot it was made so. What is put back is no limit, which systemd would have given it else.
                 self._limits.set_systemd_zero(unit.key, held=True)
             if entry is not None and entry.wrote:
-                unit.holds, unit.unit = entry.last_applied, entry.unit_value
+                unit.last_applied, unit.systemd_value = entry.last_applied, entry.unit_value
         if unit is not None:
             self._watches.watch(unit, self._fs.absolute(path, cgroupfs.SWAP_MAX), inotify.CONTENT)
         return unit

@@ -109,11 +109,11 @@ def collect(
     found: list[state.Violation | None] = []
     unreported: list[str] = []
     to_restore = drifting = unseen = contested = 0
-    for knob in known.knobs():
-        unseen += knob.unseen
-        contested += knob.yielded and not knob.is_inner
-        to_restore += knob.target is resolve.Handling.RESTORE and limits.holds_ours(knob.key)
-        found.append(violations.of_file(knob, audit=audit))
+    for file in known.files():
+        unseen += file.unseen
+        contested += file.yielded and not file.is_inner
+        to_restore += file.desired.value is resolve.Handling.RESTORE and limits.holds_ours(file.key)
+        found.append(violations.of_file(file, audit=audit))
     for pod in known.pods.values():
         drifting += pod.tally.drifting(now)
         if pod.tally.recent(now) or pod.tally.has_unreported:
@@ -169,7 +169,7 @@ def _cost(known: inventory.Inventory, current: spec.NodeSpec | None, cgroups: cg
 def publish(known: inventory.Inventory, progress: records.Progress) -> None:
     """Set the metrics of all pods, also where there is no status to be written."""
     AWAITING.set(sum(_awaits_entry(progress.spec, pod) for pod in known.pods.values()))
-    failing = collections.Counter(knob.reason for knob in known.knobs() if knob.failed)
+    failing = collections.Counter(file.reason for file in known.files() if file.failed)
     failing.update(each.reason for each in progress.failures)
     for reason in FAILURES:
         FAILING.set(failing[reason], reason.value)

@@ -14,34 +14,34 @@ from swapwarden.api.violations import FAILURES, ViolationReason
 _OF_TENANTS: Final = frozenset({ViolationReason.ACCESS_DENIED, ViolationReason.YIELDED})
 
 
-def of_file(knob: records.Knob, *, audit: bool) -> state.Violation | None:
+def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None:
     """What is wrong with one file now; with `audit`, what would be written in Enforce. None where nothing is."""
-    would_write = audit and resolve.differs(knob.shadow, knob.found, cap=knob.cap)
-    target = knob.shadow if would_write else knob.target
-    wanted = target if isinstance(target, int) else knob.limit if knob.draining else None
-    if knob.failed:
-        reason, message = knob.reason, knob.failed
-    elif knob.yielded:
+    would_write = audit and resolve.differs(file.desired.if_enforced, file.observed, at_most=file.desired.at_most)
+    desired = file.desired.if_enforced if would_write else file.desired.value
+    wanted = desired if isinstance(desired, int) else file.desired_bytes if file.draining else None
+    if file.failed:
+        reason, message = file.reason, file.failed
+    elif file.yielded:
         reason, message = ViolationReason.YIELDED, "another writer keeps lowering it, and is left its value for a time"
-    elif knob.draining:
-        reason, message = ViolationReason.DRAINING, _draining(knob)
+    elif file.draining:
+        reason, message = ViolationReason.DRAINING, _draining(file)
     elif would_write:
         reason, message = ViolationReason.AUDIT, ""
     else:
         return None
     return state.Violation(
-        pod="kubepods" if knob.pod is None else knob.pod.uid,
+        pod="kubepods" if file.pod is None else file.pod.uid,
         reason=reason,
-        container=knob.container,
+        container=file.container,
         wanted="" if wanted is None else values.render(wanted),
-        found=values.render(knob.found),
-        swap_bytes=knob.swap,
+        found=values.render(file.observed),
+        swap_bytes=file.in_use,
         message=message[:512],
     )
 
 
-def _draining(knob: records.Knob) -> str:
-    left = knob.swap - (knob.found if knob.limit is None else knob.limit)
+def _draining(file: records.ControlFile) -> str:
+    left = file.in_use - (file.observed if file.desired_bytes is None else file.desired_bytes)
     return f"{max(0, left)} bytes more than wanted are in use; they can grow little, and fall as pages are touched"
 
 
@@ -72,7 +72,7 @@ def of_silence(pod: records.Pod) -> state.Violation:
     return state.Violation(
         pod=pod.uid,
         reason=ViolationReason.AWAITING_STATE,
-        found=values.render(pod.knob.found),
+        found=values.render(pod.file.observed),
         message="the state says nothing of this pod: is the controller running?",
     )
 

@@ -49,11 +49,11 @@ def test_pod_target_in_enforce() -> None:
 
 
 def test_what_audit_would_write() -> None:
-    assert resolve.differs(8, 9, cap=True)
-    assert not resolve.differs(8, 4, cap=True)
-    assert resolve.differs(8, 4, cap=False)
-    assert not resolve.differs(8, 8, cap=False)
-    assert not resolve.differs(resolve.Handling.RESTORE, 8, cap=False)
+    assert resolve.differs(8, 9, at_most=True)
+    assert not resolve.differs(8, 4, at_most=True)
+    assert resolve.differs(8, 4, at_most=False)
+    assert not resolve.differs(8, 8, at_most=False)
+    assert not resolve.differs(resolve.Handling.RESTORE, 8, at_most=False)
 
 
 def test_the_root_is_left_alone_until_a_state_arrives_and_put_back_when_one_has_no_value_for_it() -> None:

@@ -53,14 +53,14 @@ def test_what_the_evidence_speaks_for(seen: attribution.Signs, cause: names.Caus
 
 def test_what_systemd_has_a_unit_for() -> None:
     scope = "kubepods.slice/kubepods-pod1.slice/crio-1.scope"
-    assert records.Knob("kubepods.slice/kubepods-pod1.slice", 1, None).is_units(values.NO_LIMIT)
-    assert not records.Knob("kubepods.slice/kubepods-pod1.slice", 1, None).is_units(0)
-    assert not records.Knob("kubepods/pod1", 1, None).is_units(values.NO_LIMIT)
-    assert not records.Knob(scope, 1, None, "1").is_units(values.NO_LIMIT)
+    assert records.ControlFile("kubepods.slice/kubepods-pod1.slice", 1, None).is_systemds(values.NO_LIMIT)
+    assert not records.ControlFile("kubepods.slice/kubepods-pod1.slice", 1, None).is_systemds(0)
+    assert not records.ControlFile("kubepods/pod1", 1, None).is_systemds(values.NO_LIMIT)
+    assert not records.ControlFile(scope, 1, None, "1").is_systemds(values.NO_LIMIT)
     for path in (scope, f"{scope}/container"):
-        knob = records.Knob(path, 1, None, "1")
-        knob.unit = 4096
-        assert knob.is_units(4096) is (path == scope)
+        file = records.ControlFile(path, 1, None, "1")
+        file.systemd_value = 4096
+        assert file.is_systemds(4096) is (path == scope)
 
 
 @pytest.fixture(autouse=True)
@@ -196,11 +196,11 @@ async def test_a_resize_changes_other_files_too(plain: Node) -> None:
 async def test_a_pod_that_goes_is_not_resized(plain: Node) -> None:
     pod = (await running(plain, 1))[0]
     assert plain.enforcer is not None
-    knob = plain.known(pod).knob
-    before = knob.resources
+    file = plain.known(pod).file
+    before = file.resources
     plain.tree.remove(pod)
-    assert not plain.enforcer._attribution.look(knob)
-    assert knob.resources == before
+    assert not plain.enforcer._attribution.look(file)
+    assert file.resources == before
 
 
 async def test_the_kubelets_number_is_what_a_containers_unit_holds(plain: Node) -> None:
@@ -274,7 +274,7 @@ async def test_what_was_written_over_while_no_agent_ran(plain: Node, caplog: pyt
     assert [swap_max(each) for each in (appeared, empty)] == ["0", "0"]
     assert counted() == {Cause.AGENT_DOWN: 1}
     (line,) = (vars(each) for each in caplog.records if each.name == attribution.__name__)
-    assert (line["cause"], line["cgroup"], line["found"]) == ("AgentDown", f"/{plain.known(pod).knob.path}", "max")
+    assert (line["cause"], line["cgroup"], line["found"]) == ("AgentDown", f"/{plain.known(pod).file.path}", "max")
     listed = {each.pod: each for each in snapshot(agent).violations if each.reason == "Exposed"}
     exposed = [listed[plain.known(each).uid] for each in (pod, appeared)]
     assert len(listed) == 2
@@ -572,7 +572,7 @@ def test_of_many_times_few_are_kept_and_none_is_left_out(found: list[tuple[int, 
 
 
 def test_a_knob_that_was_never_looked_at() -> None:
-    assert not records.Knob("a", 1, None).settled
+    assert not records.ControlFile("a", 1, None).settled
 
 
 async def test_causes_are_found_one_at_a_time(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:

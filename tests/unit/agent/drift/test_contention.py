@@ -123,7 +123,7 @@ async def test_where_less_is_as_good_there_is_nothing_to_fight_about(plain: Node
     plain.later += contention.YIELD_SECONDS
     compare(agent)
     [known] = plain.known(container.parent).containers.values()
-    assert [knob.retry for knob in known.knobs] == [None]
+    assert [file.retry for file in known.files] == [None]
     assert swap_max(container) == "4096"
 
 

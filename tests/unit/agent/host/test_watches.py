@@ -198,9 +198,9 @@ async def test_a_pod_that_goes_while_it_is_read_is_gone(plain: Node, monkeypatch
     agent = plain.start()
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
-    knob, real = plain.known(pod).knob, plain.cgroups.inode
+    file, real = plain.known(pod).file, plain.cgroups.inode
     with monkeypatch.context() as stale:
-        stale.setattr(plain.cgroups, "inode", lambda path: knob.inode if path == knob.path else real(path))
+        stale.setattr(plain.cgroups, "inode", lambda path: file.inode if path == file.path else real(path))
         plain.tree.remove(pod)
         compare(agent)
         assert snapshot(agent).degraded == ""

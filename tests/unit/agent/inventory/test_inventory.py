@@ -46,7 +46,7 @@ async def test_cruns_inner_cgroup_is_found_though_nothing_could_tell_of_it(
         compare(agent)
         assert swap_max(inner) == str(MIB)
     plain.tree.remove(inner)
-    plain.known(pod).containers[scope.name].knobs.pop()
+    plain.known(pod).containers[scope.name].files.pop()
     compare(agent)
     inner = plain.tree.group(scope / "container")
     await until(lambda: swap_max(inner) == str(MIB))
@@ -82,7 +82,7 @@ async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_l
     agent = plain.start(state({1: 0}))
     pod = await plain.run(1, "app")
     await until(lambda: swap_max(pod) == "0")
-    before = plain.known(pod).knob.inode
+    before = plain.known(pod).file.inode
     path = plain.tree.level("burstable") if level else pod
     path.rename(plain.tree.root / "old")
     if level:
@@ -91,7 +91,7 @@ async def test_a_pod_made_anew_under_its_name_stays_known_when_its_end_is_told_l
     with unheard(agent):
         compare(agent)
     anew = plain.known(pod)
-    assert anew.knob.inode != before
+    assert anew.file.inode != before
     told: list[str] = []
     real = agent.inventory.look
 

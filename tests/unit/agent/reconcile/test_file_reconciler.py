@@ -35,7 +35,7 @@ async def test_what_was_there_is_on_record_before_it_is_overwritten(
     write_limit = plain.cgroups.set_limit
 
     def spy(path: str, value: int) -> None:
-        entry = plain.ledger.limits.get(plain.known(pod).knob.key)
+        entry = plain.ledger.limits.get(plain.known(pod).file.key)
         recorded.append(entry is not None and entry.found == values.NO_LIMIT and value in entry.wrote)
         write_limit(path, value)
 
@@ -88,10 +88,10 @@ async def test_a_file_whose_cgroup_is_gone_is_not_tried_again(plain: Node) -> No
     pod = plain.tree.pod(1)
     agent = plain.start()
     agent.apply(state({1: 0}))
-    knob = plain.known(pod).knob
+    file = plain.known(pod).file
     plain.tree.remove(pod)
-    look_again(agent, knob)
-    assert (knob.retry, knob.failed) == (None, "")
+    look_again(agent, file)
+    assert (file.retry, file.failed) == (None, "")
 
 
 async def test_a_running_pod_whose_state_comes_late_counts_as_exposed(plain: Node) -> None:
@@ -272,13 +272,13 @@ async def test_a_pod_that_does_not_drain_is_looked_at_ever_seldomer_up_to_a_boun
     pod = plain.tree.pod(1, memory_swap_current=f"{32 * MIB}\n")
     agent = plain.start()
     agent.apply(state({1: 0}))
-    knob = plain.known(pod).knob
+    file = plain.known(pod).file
 
     def wait(later: float) -> int:
         plain.later = later
         compare(agent)
-        assert knob.retry is not None
-        return round(knob.retry.when() - asyncio.get_running_loop().time())
+        assert file.retry is not None
+        return round(file.retry.when() - asyncio.get_running_loop().time())
 
     assert [wait(later) for later in (0, 2, 10, 100)] == [2, 2, 5, 30]
     write(pod, str(16 * MIB), "memory.swap.current")

@@ -202,10 +202,10 @@ async def test_a_cause_that_cannot_be_found_hides_no_other(
     agent.catch_up()
     real = agent._attribution._find_cause
 
-    def find(knob: records.Knob, *more: object) -> None:
-        if knob.pod is not None and knob.pod.uid == uid(1):
+    def find(file: records.ControlFile, *more: object) -> None:
+        if file.pod is not None and file.pod.uid == uid(1):
             raise ZeroDivisionError("a mistake")
-        real(knob, *more)  # type: ignore[arg-type] # as they are given
+        real(file, *more)  # type: ignore[arg-type] # as they are given
 
     monkeypatch.setattr(agent._attribution, "_find_cause", find)
     for pod in crowd.pods.values():
@@ -325,8 +325,8 @@ async def test_an_unexpected_error_after_a_file_was_lowered_bars_nothing(
     app = plain.tree.container(pod, "app")
     agent = plain.start()
 
-    def fail(knob: records.Knob, *_: object, **__: object) -> None:
-        if knob.container:
+    def fail(file: records.ControlFile, *_: object, **__: object) -> None:
+        if file.container:
             raise ZeroDivisionError("a mistake")
 
     monkeypatch.setattr(agent._settler, "_account", fail)
@@ -484,15 +484,15 @@ async def test_an_exposure_whose_first_event_was_lost_counts_from_when_the_file_
     pod = await plain.run(1, "app")
     await until(lambda: swap_max(pod) == str(MIB))
     compare(agent)
-    knob = plain.known(pod).knob
+    file = plain.known(pod).file
 
-    def lose(*after: records.Knob) -> None:
+    def lose(*after: records.ControlFile) -> None:
         """Events are lost, and what comes after that is told."""
         lose_events(agent)
         hear(agent, LOST, *((each, EVENT) for each in after))
 
     def lasted() -> float:
-        before, knob.pod.tally.milliseconds = knob.pod.tally.milliseconds, 0.0  # type: ignore[union-attr] # it has one
+        before, file.pod.tally.milliseconds = file.pod.tally.milliseconds, 0.0  # type: ignore[union-attr] # it has one
         return before
 
     for lost in range(3):
@@ -510,14 +510,14 @@ async def test_an_exposure_whose_first_event_was_lost_counts_from_when_the_file_
             plain.later += 1
         if how == "event":
             if lost == 1:
-                lose(knob)
+                lose(file)
             else:
                 write(pod, "max")
                 agent.catch_up()
         elif how == "apply":
             agent.apply(state({1: MIB}, unknown=list(names.UnknownPod)[lost % 2 - 1], generation=2 + lost))
         else:
-            look_again(agent, knob)
+            look_again(agent, file)
         assert swap_max(pod) == str(MIB)
         assert 7000 <= lasted() < 9000
         settle(agent)
@@ -535,7 +535,7 @@ async def test_a_short_exposure_takes_no_time_from_a_longer_one_that_is_found_af
     await until(lambda: swap_max(app) == str(MIB))
     compare(agent)
     known = plain.known(pod)
-    agent._watches.release(known.knob)  # no event tells of the pod's own file
+    agent._watches.release(known.file)  # no event tells of the pod's own file
     plain.later += 10
     write(pod, "max")
     plain.later += 5
@@ -555,11 +555,11 @@ async def test_an_event_that_came_before_others_were_lost_counts_from_then(plain
     pod = await plain.run(1, "app")
     await until(lambda: swap_max(pod) == str(MIB))
     compare(agent)
-    knob = plain.known(pod).knob
+    file = plain.known(pod).file
     plain.later += 100
     write(pod, "max")
     lose_events(agent)
-    hear(agent, (knob, EVENT), LOST, (knob, EVENT))
+    hear(agent, (file, EVENT), LOST, (file, EVENT))
     assert swap_max(pod) == str(MIB)
     assert plain.known(pod).tally.milliseconds < 5000
 
@@ -617,7 +617,7 @@ async def test_what_an_event_told_of_and_could_not_be_looked_at_counts_from_the_
     assert mistakes.count == isinstance(error, ZeroDivisionError)
     before = known.tally.milliseconds
     plain.later += 20
-    look_again(agent, known.knob)
+    look_again(agent, known.file)
     assert swap_max(pod) == "0"
     assert 20_000 <= known.tally.milliseconds - before < 30_000
 
@@ -1092,22 +1092,22 @@ async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
 
     monkeypatch.setattr(plain.cgroups, "set_limit", refuse)
     agent.apply(state({1: 0}))
-    knob = plain.known(pod).knob
+    file = plain.known(pod).file
     for _ in range(10):
-        look_again(agent, knob)
+        look_again(agent, file)
     monkeypatch.setattr(plain.cgroups, "set_limit", real)
-    file = pod / "memory.swap.max"
-    held = file.read_text()
-    file.unlink()
-    look_again(agent, knob)
-    assert knob.retry is not None
-    wait = knob.retry.when() - asyncio.get_running_loop().time()
+    swap_limit = pod / "memory.swap.max"
+    held = swap_limit.read_text()
+    swap_limit.unlink()
+    look_again(agent, file)
+    assert file.retry is not None
+    wait = file.retry.when() - asyncio.get_running_loop().time()
     assert wait <= file_reconciler.FILE_SECONDS[0] * 2, "the first look for a file is a moment away"
-    file.write_text(held)
+    swap_limit.write_text(held)
     monkeypatch.setattr(plain.cgroups, "set_limit", refuse)
-    look_again(agent, knob)
-    assert knob.refused is not None
-    assert knob.refused.failures > 10, "what is refused is tried ever less often"
+    look_again(agent, file)
+    assert file.refused is not None
+    assert file.refused.failures > 10, "what is refused is tried ever less often"
 
 
 def nested(path: pathlib.Path, count: int) -> None:
@@ -1308,8 +1308,8 @@ async def test_no_exposure_is_told_shorter_than_it_was(plain: Node, monkeypatch:
             agent = plain.start(crowd.state(), away=away)
         written.look()
         agent.catch_up()
-        for knob in agent.inventory.knobs():
-            look_again(agent, knob)
+        for file in agent.inventory.files():
+            look_again(agent, file)
         compare(agent)
         for path, seconds in written.lasted.items():
             pod = written.pod_of[path]

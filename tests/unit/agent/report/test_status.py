@@ -234,9 +234,9 @@ async def test_the_status_of_a_thousand_pods_is_made_fast(plain: Node) -> None:
     agent = plain.start()
     for number in range(1000):
         pod = records.Pod(f"{number}", f"kubepods.slice/{number}", number, resolve.Origin.APPEARED, 0.0)
-        pod.knob.failed = "refused"
+        pod.file.failed = "refused"
         pod.containers["a"] = container = records.Container(pod, "a", f"{pod.path}/a", 0.0)
-        container.knobs.append(records.Knob(container.path, number, pod, "a"))
+        container.files.append(records.ControlFile(container.path, number, pod, "a"))
         agent.inventory.pods[pod.path] = pod
     took = []
     for _ in range(10):
