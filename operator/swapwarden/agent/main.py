@@ -226,7 +226,7 @@ class _More(NamedTuple):
 
     tree: _Tree
     """What it was looked at for."""
-    seen: node_info.Look
+    seen: node_info.NodeLook
     disks: swap_devices.Disks
 
 
@@ -261,7 +261,7 @@ class Agent:
         self._config = config.load(arguments.kubeconfig)
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._kubelet = preflight.configuration_files(arguments)
-        self._seen = node_info.Look()
+        self._seen = node_info.NodeLook()
         self._looked_at: tuple[_Tree, list[state.SwapDevice]] | None = None
         """For which tree of pods, and which swap devices; None: it is time to look again."""
         self._facts_due = asyncio.Event()

@@ -27,7 +27,7 @@ LOG_SECONDS: Final = 60.0
 """Between log lines about failures."""
 
 
-class File:
+class AppendedFile:
     """A killed process leaves all earlier lines, and perhaps the beginning of one more."""
 
     def __init__(self, path: pathlib.Path, content: Callable[[], bytes], clock: Callable[[], float]) -> None:

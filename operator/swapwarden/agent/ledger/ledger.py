@@ -280,7 +280,7 @@ class Ledger:
 
     def __init__(self, directory: pathlib.Path, clock: Callable[[], float] = time.monotonic) -> None:
         """Read the file, or begin it; a full disk does not matter. OSError if it is unreadable, or LedgerError."""
-        self._file = appended.File(directory / FILE, self._content, clock)
+        self._file = appended.AppendedFile(directory / FILE, self._content, clock)
         self.limits = LimitRecords(self._file.append, LIMITS)
         self.settings = SettingRecords(self._file.append, SETTINGS)
         self.initialised = False

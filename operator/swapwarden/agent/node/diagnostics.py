@@ -26,7 +26,9 @@ class Diagnostic(NamedTuple):
     remedy: str
 
 
-def conditions(facts: state.Facts, seen: node_info.Look, counted: int | None = None, lost: int = 0) -> list[Diagnostic]:
+def conditions(
+    facts: state.Facts, seen: node_info.NodeLook, counted: int | None = None, lost: int = 0
+) -> list[Diagnostic]:
     """Return what a node's state reports as conditions; most of it concerns nodes with swap only.
 
     `counted` is the swap in bytes that the kubelet found when it started, if the controller sees that it differs.
@@ -38,8 +40,8 @@ def conditions(facts: state.Facts, seen: node_info.Look, counted: int | None = N
             Diagnostic(
                 ConditionType.KUBELET_RESTART_NEEDED,
                 "SwapChanged",
-                f"the kubelet found {_mib(counted)} of swap when it started, now there are {_mib(facts.swap_bytes)}:"
-                " it computes limits from the old number",
+                f"the kubelet found {_mib(counted)} of swap at its start, the node now has {_mib(facts.swap_bytes)}:"
+                " it computes limits from the old size",
                 "restart the kubelet",
             )
         )
@@ -48,28 +50,28 @@ def conditions(facts: state.Facts, seen: node_info.Look, counted: int | None = N
             Diagnostic(
                 ConditionType.EVENTS_LOST,
                 "QueueOverflow",
-                f"{lost} times of late more happened to cgroups at once than the kernel keeps for the agent: all was"
-                " compared, later than it would have been told",
-                "raise fs.inotify.max_queued_events, and restart the agent, which has the old number",
+                f"the kernel dropped events about cgroups {lost} times recently, because too many came at once;"
+                " all cgroups were compared instead, which takes longer",
+                "raise fs.inotify.max_queued_events and restart the agent",
             )
         )
     return found
 
 
-def _conditions(facts: state.Facts, seen: node_info.Look) -> Iterator[Diagnostic]:
+def _conditions(facts: state.Facts, seen: node_info.NodeLook) -> Iterator[Diagnostic]:
     configuration = seen.configuration
     if configuration is not None and configuration.fail_swap_on:
         yield Diagnostic(
             ConditionType.KUBELET_WILL_NOT_START,
             "FailSwapOn",
             "swap is on, and the kubelet's configuration has failSwapOn: true, its default",
-            "set failSwapOn: false, or turn swap off (a flag --fail-swap-on=false also does it, and is not seen here)",
+            "set failSwapOn: false, or turn swap off (the flag --fail-swap-on=false works too, but is not visible)",
         )
     if configuration is not None and configuration.swap_behavior == _LIMITED and _unlimited(seen.containers):
         yield Diagnostic(
             ConditionType.KUBELET_SETS_NO_LIMITS,
             "ContainersAtMax",
-            "the kubelet is to give LimitedSwap, but containers of Burstable pods have no swap limit:"
+            "the kubelet is configured for LimitedSwap, but containers of Burstable pods have no swap limit:"
             " it finds no swap controller in its own cgroup",
             "run the kubelet below the root cgroup (a systemd service), or have a profile give LimitedSwap",
         )
@@ -78,8 +80,8 @@ def _conditions(facts: state.Facts, seen: node_info.Look) -> Iterator[Diagnostic
         yield Diagnostic(
             ConditionType.EVICTION_BEFORE_SWAP,
             "ThresholdAboveWatermark",
-            f"the kubelet evicts below {_mib(threshold)} of available memory, the kernel may begin to swap only below"
-            f" {_mib(seen.watermark_low)} of free memory",
+            f"the kubelet evicts below {_mib(threshold)} of available memory, but the kernel may start to swap only"
+            f" below {_mib(seen.watermark_low)} of free memory",
             "raise vm.min_free_kbytes or vm.watermark_scale_factor, or lower evictionHard memory.available",
         )
     if secrets_reach_disk(facts, seen):
@@ -92,7 +94,7 @@ def _conditions(facts: state.Facts, seen: node_info.Look) -> Iterator[Diagnostic
         )
 
 
-def secrets_reach_disk(facts: state.Facts, seen: node_info.Look) -> bool:
+def secrets_reach_disk(facts: state.Facts, seen: node_info.NodeLook) -> bool:
     """Return whether pages of Secret volumes can reach a disk in the clear; unknown counts as yes."""
     in_the_clear = not all(device.encrypted for device in facts.devices)
     return not facts.tmpfs_noswap and in_the_clear and seen.kubelet_swaps is not False

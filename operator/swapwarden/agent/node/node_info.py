@@ -76,7 +76,7 @@ class Containers(NamedTuple):
     """At least one has a limit above 0."""
 
 
-class Look(NamedTuple):
+class NodeLook(NamedTuple):
     """What else was read. None, or 0 for sizes: unknown."""
 
     configuration: kubelet_config.Configuration | None = None
@@ -106,7 +106,7 @@ def look(
     kubelet: kubelet_config.Files = kubelet_config.Files(),  # noqa: B008 a tuple of nothing
     *,
     ours: Collection[str] = (),
-) -> Look:
+) -> NodeLook:
     """Read what the facts leave out. `root` is the cgroup above all pods; `ours` are cgroups that the agent limited."""
     found, unreadable = None, ""
     if any(kubelet):
@@ -114,7 +114,7 @@ def look(
             found = kubelet_config.read(kubelet)
         except kubelet_config.ConfigurationError as error:
             unreadable = str(error)
-    return Look(
+    return NodeLook(
         configuration=found,
         unreadable=unreadable,
         watermark_low=watermark_low(proc, cgroups.page),
@@ -128,7 +128,7 @@ def look(
     )
 
 
-def reported(found: state.Facts, seen: Look, root: str | None) -> state.Facts:
+def reported(found: state.Facts, seen: NodeLook, root: str | None) -> state.Facts:
     """Return the facts as a node's state has them: with the part of `seen` that is reported."""
     return msgspec.structs.replace(
         found,
@@ -140,7 +140,7 @@ def reported(found: state.Facts, seen: Look, root: str | None) -> state.Facts:
     )
 
 
-def kubelet_facts(seen: Look, root: str | None) -> state.Kubelet | None:
+def kubelet_facts(seen: NodeLook, root: str | None) -> state.Kubelet | None:
     """Return the kubelet's configuration, else what the cgroups show of it, or None."""
     found = seen.configuration
     if found is not None:

@@ -51,7 +51,7 @@ class Node(NamedTuple):
     problem: str
     """Why it was not found."""
     compatible: bool | None
-    seen: node_info.Look
+    seen: node_info.NodeLook
     systemd: str | None
     sysctls: dict[str, int | None]
     system_swaps: bool | None
@@ -149,7 +149,7 @@ def report(node: Node) -> str:
     verdict = {
         True: "Compatible: Swapwarden can hold pods' swap limits on this node.",
         False: "Not compatible: Swapwarden can hold no pod's swap limit on this node.",
-        None: "Not to be told whether Swapwarden can hold pods' swap limits on this node.",
+        None: "Unknown: whether Swapwarden can hold pods' swap limits on this node is not visible.",
     }
     return "".join(f"{line}\n" for line in [*lines, "", verdict[node.compatible]])
 
@@ -226,7 +226,7 @@ def _memory_rows(node: Node) -> Iterator[Row]:
     yield Row("memory pressure (PSI)", _yes(node.seen.pressure is True), "/proc/pressure/memory")
 
 
-def _kubelet_rows(seen: node_info.Look) -> Iterator[Row]:
+def _kubelet_rows(seen: node_info.NodeLook) -> Iterator[Row]:
     yield Row("kubelet may swap", _yes(seen.kubelet_swaps), "memory.swap.max of its unit")
     tally = seen.containers
     told = tally.without or tally.limited
@@ -282,7 +282,7 @@ def _incompatible(node: Node) -> Iterator[Gap]:
     elif node.seen.controllers is not None and "memory" not in node.seen.controllers.split():
         yield Gap(
             "no memory controller",
-            "the kernel has it turned off",
+            "the kernel has disabled it",
             "boot with cgroup_enable=memory, and without cgroup_disable=memory",
         )
     elif node.compatible is False:
@@ -295,7 +295,7 @@ def _incompatible(node: Node) -> Iterator[Gap]:
         yield Gap("no tree of pods", node.problem, "look again when the kubelet runs")
 
 
-def _kubelet_gaps(seen: node_info.Look) -> Iterator[Gap]:
+def _kubelet_gaps(seen: node_info.NodeLook) -> Iterator[Gap]:
     if seen.configuration is None:
         yield Gap(
             "kubelet's configuration",
@@ -324,14 +324,14 @@ def _practices(node: Node) -> Iterator[Gap]:
     if shared:
         yield Gap(
             "disk of swap",
-            f"it holds the node's file systems, too, which wait while pods swap ({', '.join(shared)[:_WIDTH]})",
+            f"it also holds the node's file systems, which wait while pods swap ({', '.join(shared)[:_WIDTH]})",
             "put swap on a disk of its own",
         )
     clear = [device.name for device in devices if not device.encrypted]
     if clear:
         yield Gap(
             "swap not encrypted",
-            f"pods' memory gets to a disk in the clear, or that cannot be told ({', '.join(clear)[:_WIDTH]})",
+            f"pods' memory reaches a disk unencrypted, or its encryption is unknown ({', '.join(clear)[:_WIDTH]})",
             "put dm-crypt under the swap device (crypttab with the option swap and a random key)",
         )
     if node.seen.kubelet_swaps:
@@ -343,7 +343,7 @@ def _practices(node: Node) -> Iterator[Gap]:
     if node.seen.runtime_swaps:
         yield Gap(
             "container runtime may swap",
-            "a runtime that waits for its own pages is late to start and to end containers, and to answer the kubelet",
+            "a runtime that waits for its own pages starts and ends containers late, and answers the kubelet late",
             "MemorySwapMax=0 in a drop-in of the unit of the container runtime",
         )
     if node.system_swaps:
@@ -354,9 +354,7 @@ def _practices(node: Node) -> Iterator[Gap]:
         )
     yield from _io_gaps(node)
     if not node.seen.pressure:
-        yield Gap(
-            "memory pressure (PSI)", "the kernel does not tell of it", "boot with psi=1, a kernel with CONFIG_PSI"
-        )
+        yield Gap("memory pressure (PSI)", "the kernel does not report it", "boot with psi=1, a kernel with CONFIG_PSI")
 
 
 def _io_gaps(node: Node) -> Iterator[Gap]:

@@ -29,7 +29,7 @@ def cgroups(node: HostTree) -> Iterator[cgroupfs.Cgroups]:
     opened.close()
 
 
-def seen(node: HostTree, cgroups: cgroupfs.Cgroups) -> node_info.Look:
+def seen(node: HostTree, cgroups: cgroupfs.Cgroups) -> node_info.NodeLook:
     return node_info.look(node.proc, node.sys, cgroups, "kubepods.slice", node_info.configuration_files(node.host))
 
 
@@ -149,7 +149,7 @@ def test_what_a_nodes_state_tells(node: HostTree, cgroups: cgroupfs.Cgroups) -> 
     )
     assert told.zswap == state.Zswap(enabled=True, compressor="zstd", max_pool_percent=20)
     assert told.kubelet is not None
-    assert node_info.reported(bare, node_info.Look(), None) == bare
+    assert node_info.reported(bare, node_info.NodeLook(), None) == bare
     node.file(node.root / "cgroup.controllers", " ".join("x" * 99 for _ in range(99)))
     long = node_info.reported(bare, seen(node, cgroups), None)
     assert long.controllers == ["x" * 32] * 16
@@ -174,16 +174,18 @@ def test_the_share_of_disks(node: HostTree) -> None:
 
 
 def test_what_is_inferred_of_the_kubelet() -> None:
-    unlimited, none = node_info.Look(containers=node_info.Containers(without=1)), node_info.Containers(limited=2)
-    assert node_info.kubelet_facts(node_info.Look(), None) is None
+    unlimited, none = node_info.NodeLook(containers=node_info.Containers(without=1)), node_info.Containers(limited=2)
+    assert node_info.kubelet_facts(node_info.NodeLook(), None) is None
     assert node_info.kubelet_facts(unlimited, "kubepods") == state.Kubelet(
         inferred=True, cgroup_driver="cgroupfs", cgroup_root="/"
     )
-    nested = node_info.kubelet_facts(node_info.Look(containers=none), "kubelet.slice/kubelet-kubepods.slice")
+    nested = node_info.kubelet_facts(node_info.NodeLook(containers=none), "kubelet.slice/kubelet-kubepods.slice")
     assert nested == state.Kubelet(inferred=True, cgroup_driver="systemd", cgroup_root="/kubelet.slice"), (
         "critical pods have none, whatever it does"
     )
-    some = node_info.kubelet_facts(node_info.Look(containers=node_info.Containers(limited=2, swapping=1)), "kubepods")
+    some = node_info.kubelet_facts(
+        node_info.NodeLook(containers=node_info.Containers(limited=2, swapping=1)), "kubepods"
+    )
     assert some is not None
     assert some.swap_behavior == "LimitedSwap"
 
