@@ -74,6 +74,25 @@ class Desired(NamedTuple):
 UNMANAGED: Final = Desired()
 
 
+class FileStatus(NamedTuple):
+    """How a file stands: all that is reported of it. Bytes."""
+
+    observed: int = values.NO_LIMIT
+    in_use: int = 0
+    limit: int | None = None
+    """The desired value as a number, also where that is to restore what was there; None: none of the agent's."""
+    draining: bool = False
+    """Whether more is in use than desired."""
+    confirmed: resolve.DesiredValue | None = None
+    """The desired value that the file was last seen to hold, or to be on the way to; None after a failure."""
+    reason: ViolationReason | None = None
+    """Why it could not be brought to its desired value; None if it could."""
+    message: str = ""
+
+
+UNKNOWN: Final = FileStatus()
+
+
 class OpenExposure(NamedTuple):
     """A file may hold more than it is to, and could not be read or written yet."""
 
@@ -90,26 +109,20 @@ class ControlFile(watches.Watched):
         "contention",
         "created_at",
         "desired",
-        "desired_bytes",
-        "draining",
-        "failed",
-        "in_use",
         "inode",
         "key",
         "last_applied",
         "missing",
-        "observed",
         "open_exposure",
         "path",
         "pod",
         "progress_at",
-        "reason",
         "refused",
         "resources",
         "retry",
         "right_at",
         "right_watch",
-        "seen",
+        "status",
         "systemd_value",
         "touched_at",
         "write_seq",
@@ -126,20 +139,12 @@ class ControlFile(watches.Watched):
         self.desired = UNMANAGED
         self.last_applied: int | None = None
         """What it was last seen to hold as wanted; another value found later is another writer's."""
-        self.desired_bytes: int | None = None
-        """The desired value as a number, also where that is to restore what was there; None: none of ours."""
-        self.observed = values.NO_LIMIT
-        self.in_use = 0
-        self.draining = False
+        self.status = UNKNOWN
         self.progress_at = float("-inf")
         """When its usage or its limit was last seen to be another than before, while it drains."""
         self.write_seq = 0
         """Of the settler's last write to it."""
         self.open_exposure: OpenExposure | None = None
-        self.failed = ""
-        """Why it could not be brought to its desired value; empty where it could."""
-        self.reason = ViolationReason.WRITE_FAILED
-        """What kind of failure that is."""
         self.missing: backoff.Backoff | None = None
         """Between looks for a file that is not there, or is empty."""
         self.refused: backoff.Backoff | None = None
@@ -148,8 +153,6 @@ class ControlFile(watches.Watched):
         """When it was last seen to hold what the agent left in it."""
         self.right_watch: int | None = None
         """The watch that it had then: while it has the same, events tell of each write since."""
-        self.seen = False
-        """Whether it was seen to hold its desired value, or to be on the way there."""
         self.retry: asyncio.TimerHandle | None = None
         self.created_at = float("-inf")
         """When its cgroup was seen to come; long ago where it was found."""
@@ -165,15 +168,12 @@ class ControlFile(watches.Watched):
         """For logs."""
         return f"/{self.path}"
 
-    def desire(self, desired: Desired) -> None:
-        """Set what it must hold; what was seen of it says nothing of another value."""
-        self.seen = self.seen and desired.value == self.desired.value
-        self.desired = desired
-
     @property
     def unseen(self) -> bool:
         """Whether it is not known to hold what it is to, and not for a failure either."""
-        return not (self.seen or self.failed or self.desired.value is resolve.Handling.UNMANAGED)
+        if self.status.reason is not None or self.desired.value is resolve.Handling.UNMANAGED:
+            return False
+        return self.status.confirmed != self.desired.value
 
     @property
     def settled(self) -> bool:
@@ -195,8 +195,8 @@ class ControlFile(watches.Watched):
         return (
             fight is not None
             and fight.until is not None
-            and self.desired_bytes == fight.limit
-            and self.observed < fight.limit
+            and self.status.limit == fight.limit
+            and self.status.observed < fight.limit
         )
 
     @property
@@ -213,11 +213,6 @@ class ControlFile(watches.Watched):
     def is_inner(self) -> bool:
         """Whether its cgroup is inside of a container's: crun's, or one that the container made, and writes to."""
         return self.container != "" and self.path.endswith(f"/{layout.INNER}")
-
-    @property
-    def standing(self) -> tuple[object, ...]:
-        """What the status tells of it."""
-        return self.draining, self.failed, self.observed, self.in_use, self.desired.value, self.seen
 
 
 class Container(watches.Watched):

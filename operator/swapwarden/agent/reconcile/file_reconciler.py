@@ -145,7 +145,7 @@ class Settler:
         `noticed` is when the agent heard, or looked, that it may not hold it, and `since` from when it may not have,
         where that is earlier. `ran` says why its pod may have run before it ever did.
         """
-        before = file.standing
+        before = file.status
         self.cancel(file)
         try:
             wait = self._try(file, noticed, noticed if since is None else since, ran=ran)
@@ -159,7 +159,7 @@ class Settler:
             wait = self._next_try(file)
         if wait is not None:
             file.retry = asyncio.get_running_loop().call_later(wait, self._again, file)
-        if file.standing != before:
+        if file.status != before:
             self._changed()
 
     def _try(self, file: records.ControlFile, noticed: float, since: float, *, ran: names.Cause | None) -> float | None:
@@ -177,7 +177,6 @@ class Settler:
             return self._next_try(file) if file.is_inner else CONTESTED_SECONDS
         except cgroupfs.CgroupError as error:
             return self._refused(file, error)
-        file.failed, file.reason = "", ViolationReason.WRITE_FAILED
         file.missing = file.refused = None
         self._lowered(file)
         self._time_enforcement(file)
@@ -206,14 +205,15 @@ class Settler:
     ) -> float | None:
         """As `_try`."""
         if file.desired.value is resolve.Handling.UNMANAGED:
-            return self._settled(file, file.observed)
+            return self._settled(file, file.status.observed)
         if file.open_exposure is None:  # until it was looked at
             file.open_exposure = records.OpenExposure(since, ran)
         looked = self._clock()
         found = self._fs.limit(file.path)
         down = None if file.settled else names.Cause.AGENT_DOWN
         for _ in range(ATTEMPTS):
-            limit = file.desired_bytes = self._limit(file, found)
+            limit = self._limit(file, found)
+            file.status = file.status._replace(limit=limit)
             if limit is None:
                 file.last_applied = None
                 return self._settled(file, found, looked=looked)
@@ -325,10 +325,10 @@ class Settler:
         """
         if looked is not None:
             file.right_at, file.right_watch = max(looked, file.right_at), file.watch
-        file.seen = seen
-        if not (draining and file.draining) or (found, swap) != (file.observed, file.in_use):
+        if not (draining and file.status.draining) or (found, swap) != (file.status.observed, file.status.in_use):
             file.progress_at = self._clock()
-        file.observed, file.in_use, file.draining = found, swap, draining
+        confirmed = file.desired.value if seen else None
+        file.status = records.FileStatus(found, swap, file.status.limit, draining, confirmed)
         file.open_exposure = None
         if draining and cut:
             self._headroom.reserve(file.path)
@@ -380,13 +380,15 @@ class Settler:
         exposed, pod = None, file.pod
         if found > value and (foreign or ran) and pod is not None and pod.containers and not self._is_bound(file, pod):
             # Beyond what it is to have, not beyond what is written: while it drains, that leaves it room.
-            used, limit = max(swap, self._used(file)), value if file.desired_bytes is None else file.desired_bytes
+            used, limit = max(swap, self._used(file)), value if file.status.limit is None else file.status.limit
             # A pod that was above several of its limits at once was so for that time once.
             lasted = pod.tally.lasted(since, now)
-            grown = max(0, used - max(file.in_use, limit))
+            grown = max(0, used - max(file.status.in_use, limit))
             grown = pod.tally.taken(grown, own=file is pod.file, noticed=since)
             exposed = exposure.Exposure(1, lasted * 1000, grown)
-            file.in_use = used  # what is counted once is not counted in the next write's turn
+            file.status = file.status._replace(
+                in_use=used
+            )  # what is counted once is not counted in the next write's turn
             pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
             self._changed()
         file.right_at = now
@@ -406,9 +408,9 @@ class Settler:
         What is below that can use no more whatever its own file holds. Where the one above was written over, too, that
         is an exposure of its own; and while it drains, it may hold more than what is below is to have.
         """
-        limit = values.NO_LIMIT if file.desired_bytes is None else file.desired_bytes
+        limit = values.NO_LIMIT if file.status.limit is None else file.status.limit
         for above in pod.files():
-            if above.last_applied is None or above.desired_bytes is None or above.desired_bytes > limit:
+            if above.last_applied is None or above.status.limit is None or above.status.limit > limit:
                 continue
             if file.path.startswith(f"{above.path}/"):
                 with contextlib.suppress(cgroupfs.CgroupError):
@@ -428,7 +430,7 @@ class Settler:
         pod = file.pod
         if pod is None or file is not pod.file or pod.enforced or not pod.stated:
             return
-        if isinstance(file.desired.value, int) and file.observed == file.desired.value:
+        if isinstance(file.desired.value, int) and file.status.observed == file.desired.value:
             pod.enforced = True
             ENFORCED_SECONDS.observe(self._clock() - pod.since)
 
@@ -442,7 +444,7 @@ class Settler:
 
     def _pending(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float:
         """The file is not there, or empty: for a moment that is as it should be."""
-        file.seen = False
+        file.status = file.status._replace(confirmed=None)
         if file.missing is None:
             file.missing = backoff.Backoff(*FILE_SECONDS)
         if file.missing.failures >= FILE_ATTEMPTS:
@@ -457,7 +459,7 @@ class Settler:
         WRITES.inc(file.kind, "denied" if denied else "error")
         if denied and file.container and file.pod is not None and file.pod.uid == self._own_uid:
             # With nsdelegate nobody may write to the cgroup that is the root of their own namespace.
-            file.seen = True
+            file.status = file.status._replace(confirmed=file.desired.value)
             self._lowered(file)
             return None
         kept_out = denied and file.is_tenants and not isinstance(error, cgroupfs.ReadOnlyError)
@@ -465,7 +467,7 @@ class Settler:
             self._unlowered.add(file)
         elif kept_out:
             self._lowered(file)
-        if not file.failed:
+        if file.status.reason is None:
             faults.warn("cannot set memory.swap.max; trying again", str(file), str(error))
         self._fail(file, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
         return self._next_try(file)
@@ -481,8 +483,7 @@ class Settler:
 
     @staticmethod
     def _fail(file: records.ControlFile, reason: ViolationReason, message: str) -> None:
-        file.seen = False
-        file.reason, file.failed = reason, message
+        file.status = file.status._replace(confirmed=None, reason=reason, message=message)
 
     @staticmethod
     def _next_try(file: records.ControlFile) -> float:
@@ -498,4 +499,4 @@ def _bars(low: records.ControlFile, high: records.ControlFile) -> bool:
     that pod's: it may use what its file holds, as before, and its violation says so. What the kernel refuses to lower
     bars all above it: that is no pod's doing, and of too little swap no promise is broken.
     """
-    return high.pod is low.pod or not (low.is_tenants or low.reason is ViolationReason.INTERNAL_ERROR)
+    return high.pod is low.pod or not (low.is_tenants or low.status.reason is ViolationReason.INTERNAL_ERROR)

@@ -262,7 +262,7 @@ class Enforcer:
             for pod in list(self.inventory.pods.values()):
                 changed = everything or old is None or old.pods.get(pod.uid) != new.pods.get(pod.uid)
                 # What drains can be lowered as far as what is above it binds it.
-                if changed or (above and any(file.draining for file in pod.files())):
+                if changed or (above and any(file.status.draining for file in pod.files())):
                     retarget = functools.partial(self._retarget, pod, begun, arrived=True)
                     self._troubles.attempt(pod, retarget, whole=False)
         if everything or old is None or old.system != new.system:
@@ -538,7 +538,7 @@ class Enforcer:
         file = pod.file
         self._look(file)
         of_pod = functools.partial(resolve.of_pod, current, entry, origin=pod.origin, last=pod.last)
-        file.desire(records.Desired(of_pod(mode=mode), of_pod(mode=names.Mode.ENFORCE)))
+        file.desired = records.Desired(of_pod(mode=mode), of_pod(mode=names.Mode.ENFORCE))
         if file.last_applied is not None:
             ran = None
         elif arrived and entry is not None and not pod.stated:
@@ -573,7 +573,7 @@ class Enforcer:
             return
         of_root = functools.partial(resolve.of_root, self._state)
         mode = resolve.mode_of(self._state)
-        file.desire(records.Desired(of_root(mode=mode), of_root(mode=names.Mode.ENFORCE)))
+        file.desired = records.Desired(of_root(mode=mode), of_root(mode=names.Mode.ENFORCE))
         self.inventory.watch(file)
         self._settler.settle(file, self._clock())
 
@@ -609,7 +609,7 @@ class Enforcer:
             elif of_pod is not None:
                 enforced = resolve.Handling.RESTORE
             value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
-            file.desire(records.Desired(value, enforced, at_most))
+            file.desired = records.Desired(value, enforced, at_most)
             self._settler.settle(file, noticed, since=self._last_right(file, watched))
         if error is not None:
             raise error
@@ -649,7 +649,7 @@ class Enforcer:
         entry = self._limits.get(file.key)
         if entry is not None and entry.last_applied is not None:
             file.last_applied = entry.last_applied
-            file.desire(file.desired._replace(if_enforced=entry.last_applied))
+            file.desired = file.desired._replace(if_enforced=entry.last_applied)
             file.systemd_value = entry.unit_value
             if self._away is not None:  # as of its pod, what nobody looked after counts from then
                 file.right_at = self._away

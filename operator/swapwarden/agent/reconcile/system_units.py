@@ -138,9 +138,9 @@ class Units:
         if unit is None:
             return
         value = enforced if mode is names.Mode.ENFORCE else resolve.Handling.RESTORE
-        unit.desire(records.Desired(value, enforced))
+        unit.desired = records.Desired(value, enforced)
         self._settler.settle(unit, noticed)
-        done = not unit.failed and not self._settler.is_to_put_back(unit) and not self._is_covered(unit)
+        done = unit.status.reason is None and not self._settler.is_to_put_back(unit) and not self._is_covered(unit)
         if enforced is resolve.Handling.RESTORE and done:
             self._drop(path)
 
@@ -194,20 +194,18 @@ class Units:
                 yield short
 
     def _short(self, unit: Unit) -> problems.SettingProblem | None:
-        if unit.failed:
-            return problems.SettingProblem(unit.name, names.Problem.WRITE_FAILED, unit.failed)
-        if unit.draining:
-            # To the MiB: it moves all the time.
-            more = (
-                f"{unit.in_use >> 20} MiB of swap are still in use; they can grow little, and fall as pages are touched"
-            )
+        if unit.status.reason is not None:
+            return problems.SettingProblem(unit.name, names.Problem.WRITE_FAILED, unit.status.message)
+        if unit.status.draining:
+            left = unit.status.in_use >> 20  # to the MiB: it changes all the time
+            more = f"{left} MiB of swap are still in use; they can grow little, and fall as pages are touched"
             return problems.SettingProblem(unit.name, names.Problem.DRAINING, more)
         if unit.desired.value is resolve.Handling.RESTORE and self._is_covered(unit):
             more = (
                 "systemd takes it back to 0 until it reads its units again: run `systemctl daemon-reload` on the node"
             )
             return problems.SettingProblem(unit.name, names.Problem.RELOAD_NEEDED, more)
-        if self._audit and resolve.differs(unit.desired.if_enforced, unit.observed, at_most=False):
+        if self._audit and resolve.differs(unit.desired.if_enforced, unit.status.observed, at_most=False):
             return problems.SettingProblem(unit.name, names.Problem.AUDIT, "memory.swap.max would be lowered")
         return None
 

@@ -169,7 +169,7 @@ def _cost(known: inventory.Inventory, current: spec.NodeSpec | None, cgroups: cg
 def publish(known: inventory.Inventory, progress: records.Progress) -> None:
     """Set the metrics of all pods, also where there is no status to be written."""
     AWAITING.set(sum(_awaits_entry(progress.spec, pod) for pod in known.pods.values()))
-    failing = collections.Counter(file.reason for file in known.files() if file.failed)
+    failing = collections.Counter(file.status.reason for file in known.files() if file.status.reason)
     failing.update(each.reason for each in progress.failures)
     for reason in FAILURES:
         FAILING.set(failing[reason], reason.value)

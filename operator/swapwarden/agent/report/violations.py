@@ -16,14 +16,16 @@ _OF_TENANTS: Final = frozenset({ViolationReason.ACCESS_DENIED, ViolationReason.Y
 
 def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None:
     """What is wrong with one file now; with `audit`, what would be written in Enforce. None where nothing is."""
-    would_write = audit and resolve.differs(file.desired.if_enforced, file.observed, at_most=file.desired.at_most)
+    would_write = audit and resolve.differs(
+        file.desired.if_enforced, file.status.observed, at_most=file.desired.at_most
+    )
     desired = file.desired.if_enforced if would_write else file.desired.value
-    wanted = desired if isinstance(desired, int) else file.desired_bytes if file.draining else None
-    if file.failed:
-        reason, message = file.reason, file.failed
+    wanted = desired if isinstance(desired, int) else file.status.limit if file.status.draining else None
+    if file.status.reason is not None:
+        reason, message = file.status.reason, file.status.message
     elif file.yielded:
         reason, message = ViolationReason.YIELDED, "another writer keeps lowering it, and is left its value for a time"
-    elif file.draining:
+    elif file.status.draining:
         reason, message = ViolationReason.DRAINING, _draining(file)
     elif would_write:
         reason, message = ViolationReason.AUDIT, ""
@@ -34,14 +36,14 @@ def of_file(file: records.ControlFile, *, audit: bool) -> state.Violation | None
         reason=reason,
         container=file.container,
         wanted="" if wanted is None else values.render(wanted),
-        found=values.render(file.observed),
-        swap_bytes=file.in_use,
+        found=values.render(file.status.observed),
+        swap_bytes=file.status.in_use,
         message=message[:512],
     )
 
 
 def _draining(file: records.ControlFile) -> str:
-    left = file.in_use - (file.observed if file.desired_bytes is None else file.desired_bytes)
+    left = file.status.in_use - (file.status.observed if file.status.limit is None else file.status.limit)
     return f"{max(0, left)} bytes more than wanted are in use; they can grow little, and fall as pages are touched"
 
 
@@ -72,7 +74,7 @@ def of_silence(pod: records.Pod) -> state.Violation:
     return state.Violation(
         pod=pod.uid,
         reason=ViolationReason.AWAITING_STATE,
-        found=values.render(pod.file.observed),
+        found=values.render(pod.file.status.observed),
         message="the state says nothing of this pod: is the controller running?",
     )
 

@@ -91,7 +91,7 @@ async def test_a_file_whose_cgroup_is_gone_is_not_tried_again(plain: Node) -> No
     file = plain.known(pod).file
     plain.tree.remove(pod)
     look_again(agent, file)
-    assert (file.retry, file.failed) == (None, "")
+    assert (file.retry, file.status.reason) == (None, None)
 
 
 async def test_a_running_pod_whose_state_comes_late_counts_as_exposed(plain: Node) -> None:

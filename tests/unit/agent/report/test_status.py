@@ -11,6 +11,7 @@ from swapwarden.agent.node import diagnostics
 from swapwarden.agent.report import conditions, status
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
+from swapwarden.api.violations import ViolationReason
 
 from testbed.base import paths
 from tests.unit.agent.agent_node import Node, built
@@ -234,7 +235,7 @@ async def test_the_status_of_a_thousand_pods_is_made_fast(plain: Node) -> None:
     agent = plain.start()
     for number in range(1000):
         pod = records.Pod(f"{number}", f"kubepods.slice/{number}", number, resolve.Origin.APPEARED, 0.0)
-        pod.file.failed = "refused"
+        pod.file.status = records.FileStatus(reason=ViolationReason.WRITE_FAILED, message="refused")
         pod.containers["a"] = container = records.Container(pod, "a", f"{pod.path}/a", 0.0)
         container.files.append(records.ControlFile(container.path, number, pod, "a"))
         agent.inventory.pods[pod.path] = pod
