@@ -436,10 +436,10 @@ def test_the_right_to_write_the_status_of_nodes_comes_with_the_resource_that_nee
         }
 
     assert who_may({}) == set()
-    assert who_may({"extendedResource": "Enabled"}) == {"swapwarden-controller", "swapwarden-uninstall"}
+    assert who_may({"extendedResource": True}) == {"swapwarden-controller", "swapwarden-uninstall"}
     [deployment] = [
         each
-        for each in rendered(tmp_path, {"extendedResource": "Enabled"})
+        for each in rendered(tmp_path, {"extendedResource": True})
         if (each["kind"], each["metadata"]["name"]) == ("Deployment", "swapwarden-controller")
     ]
     [container] = deployment["spec"]["template"]["spec"]["containers"]
