@@ -31,6 +31,8 @@ class Killer:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
         self.at = -1
+        self.dead = False
+        """Whether it was killed just now: of a process that is gone, nothing is done in `finally` either."""
         self.torn = False
         """Whether half of the bytes are written then: the kernel takes a value whole, a file may not."""
         self.can_tear: list[int] = []
@@ -63,6 +65,8 @@ class Killer:
         return lambda path, *args, **more: self._step(lambda: real(path, *args, **more))
 
     def _step(self, call: Callable[[], T], half: Callable[[], object] | None = None) -> T:
+        if self.dead:
+            raise Killed
         here = self.calls
         self.calls += 1
         if half is not None:
@@ -71,6 +75,7 @@ class Killer:
             return call()
         if self.torn and half is not None:
             half()
+        self.dead = True
         raise Killed
 
 
@@ -120,7 +125,7 @@ def live(node: Node, killer: Killer, life: tuple[spec.NodeSpec | None, ...], ano
             steps.pop(0)
         except Killed:
             deaths += 1
-            killer.at = -1
+            killer.at, killer.dead = -1, False
             node.stop()
             running = False
     node.stop()
@@ -208,7 +213,7 @@ def test_drop_ins_killed_at_each_write(tmp_path: pathlib.Path, monkeypatch: pyte
                 steps[0]()
             except Killed:
                 deaths += 1
-                killer.at = -1
+                killer.at, killer.dead = -1, False
                 assert {file.read_bytes() for file in files if file.exists()} <= {systemd_dropins.CONTENT, other}, at
                 continue
             steps.pop(0)
