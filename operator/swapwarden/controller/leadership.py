@@ -29,7 +29,7 @@ LAG_SECONDS: Final = 420.0
 and a list may take five minutes."""
 
 
-class Watched(Protocol):
+class Heard(Protocol):
     """What is heard of again and again."""
 
     @property
@@ -43,7 +43,7 @@ class Watched(Protocol):
 class Readiness:
     """Whether all is known that a plan is made from."""
 
-    def __init__(self, collections: Mapping[str, asyncio.Event], watched: Iterable[Watched]) -> None:
+    def __init__(self, collections: Mapping[str, asyncio.Event], watched: Iterable[Heard]) -> None:
         """`collections` are set once they are known, by name."""
         self.collections: Final = collections
         self._watched: Final = tuple(watched)
@@ -95,7 +95,7 @@ class Leadership:
             on_started=lambda leadership: _tell(loop, self.on_elected, leadership),
             on_stopped=lambda leadership, reason: _tell(loop, self.on_lost, leadership, reason),
         )
-        self._elected: elector.Leadership | None = None
+        self._elected: elector.Tenure | None = None
         self.led: Term | None = None
         """The term of this leadership, also where no write may begin in it any more."""
         self._last: Term | None = None
@@ -119,12 +119,12 @@ class Leadership:
                 self.elector.step_down(lagging, self._elected)
             await self._readiness.wait(SYNC_SECONDS)
 
-    def on_elected(self, leadership: elector.Leadership) -> None:
+    def on_elected(self, leadership: elector.Tenure) -> None:
         """The Lease is held by this instance, or counts further."""
         self._elected = leadership
         self.begin()
 
-    def on_lost(self, leadership: elector.Leadership, reason: str) -> None:
+    def on_lost(self, leadership: elector.Tenure, reason: str) -> None:
         """The Lease is not held any more."""
         if self._elected is not leadership:
             return

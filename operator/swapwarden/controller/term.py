@@ -51,8 +51,8 @@ class Deposed(Exception):  # noqa: N818 the name says what is the matter
         self.term = term
 
 
-class Leadership(Protocol):
-    """What a term needs of a lease.Leadership."""
+class LeaseTenure(Protocol):
+    """What a term needs of an elector.Tenure."""
 
     def left(self) -> float:
         """Seconds until this instance must have stopped to lead; 0 where it has."""
@@ -61,7 +61,7 @@ class Leadership(Protocol):
 class Term:
     """One leadership; all of it in one event loop."""
 
-    def __init__(self, epoch: int, leadership: Leadership, *, label_grace: float) -> None:
+    def __init__(self, epoch: int, leadership: LeaseTenure, *, label_grace: float) -> None:
         """`epoch` is what states written in it carry; `label_grace` is in seconds, see nodelabels."""
         self.epoch: Final = epoch
         self.leadership: Final = leadership

@@ -18,7 +18,7 @@ from swapwarden.policy.profile import compiled
 
 
 class Led:
-    """In place of a lease.Leadership: lasts for as long as a test says."""
+    """In place of an elector.Tenure: lasts for as long as a test says."""
 
     def __init__(self, seconds: float = math.inf, transitions: int = 0) -> None:
         self.seconds = seconds

@@ -190,12 +190,12 @@ class Bench:
         if self.led is None:
             self.led = Led()
         self.led.transitions = transitions
-        self.controller.leadership.on_elected(cast("elector.Leadership", self.led))
+        self.controller.leadership.on_elected(cast("elector.Tenure", self.led))
 
     def deposed(self) -> None:
         assert self.led is not None
         self.led.seconds = 0.0
-        self.controller.leadership.on_lost(cast("elector.Leadership", self.led), "the Lease went to other")
+        self.controller.leadership.on_lost(cast("elector.Tenure", self.led), "the Lease went to other")
         self.led = None
 
     def node_comes(self, name: str = "node-1", **fields: Any) -> None:
@@ -361,7 +361,7 @@ async def test_what_was_queued_in_an_earlier_leadership_writes_nothing_in_the_ne
     assert bench.server.requests == []
     late, bench.led = bench.led, None
     bench.elected(transitions=6)
-    bench.controller.leadership.on_lost(cast("elector.Leadership", late), "the Lease went to other")
+    bench.controller.leadership.on_lost(cast("elector.Tenure", late), "the Lease went to other")
     assert leadership.LEADER.value() == 1, "it is about the leadership before"
     bench.server.answer(accepted(1))
     assert epoch((await bench.writes(1))[0]) == 7

@@ -33,8 +33,8 @@ RELEASE_SECONDS: Final = 5.0
 STOP_SECONDS: Final = 10.0
 
 
-class Leadership:
-    """One leadership, from taking the Lease until losing it. For any thread."""
+class Tenure:
+    """The time from taking the Lease until losing it. For any thread."""
 
     def __init__(self, transitions: int) -> None:
         self.transitions = transitions
@@ -110,8 +110,8 @@ class Elector:
         namespace: str,
         name: str,
         identity: str,
-        on_started: Callable[[Leadership], None],
-        on_stopped: Callable[[Leadership, str], None],
+        on_started: Callable[[Tenure], None],
+        on_stopped: Callable[[Tenure, str], None],
         lease_duration: float = 15.0,
         renew_deadline: float = 10.0,
         retry_period: float = 2.0,
@@ -133,7 +133,7 @@ class Elector:
         self._stopping = asyncio.Event()
         self._woken = asyncio.Event()
         self._release = False
-        self._leadership: Leadership | None = None
+        self._leadership: Tenure | None = None
         self._said = ""
 
     def start(self, *, candidate: bool = True) -> None:
@@ -170,7 +170,7 @@ class Elector:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody competes here
                 self._loop.call_soon_threadsafe(functools.partial(self._stand, candidate=candidate))
 
-    def step_down(self, reason: str, leadership: Leadership | None = None) -> None:
+    def step_down(self, reason: str, leadership: Tenure | None = None) -> None:
         """Stop leading at once: the caller knows that another instance leads, or should. For any thread.
 
         Has no effect if `leadership` is not the current one; None stands for the current one. The Lease is not
@@ -264,7 +264,7 @@ class Elector:
         self._report(before)
         if began:
             log.info("this instance holds the Lease", extra={"transitions": write.term.transitions})
-            self._leadership = Leadership(write.term.transitions)
+            self._leadership = Tenure(write.term.transitions)
         led = self._leadership
         if led is None or not self._election.leading:
             return
@@ -299,7 +299,7 @@ class Elector:
         self._election.stand(boottime(), candidate=candidate)
         self._woken.set()
 
-    def _step_down(self, leadership: Leadership, reason: str) -> None:
+    def _step_down(self, leadership: Tenure, reason: str) -> None:
         if self._leadership is leadership:
             self._depose(reason, self._election.cooldown())
 

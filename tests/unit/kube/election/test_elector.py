@@ -388,7 +388,7 @@ def test_stepping_down_takes_effect_at_once_and_leaves_the_lease(fake: FakeApi, 
 
 
 def test_what_is_stepped_down_from_is_one_leadership_and_not_the_next(fake: FakeApi) -> None:
-    led: queue.Queue[elector.Leadership] = queue.Queue()
+    led: queue.Queue[elector.Tenure] = queue.Queue()
     made = elector.Elector(
         CONFIG,
         namespace="ns",
@@ -590,7 +590,7 @@ def test_others_are_named_in_the_log(fake: FakeApi, start: Start, caplog: pytest
 def test_a_callback_that_fails_ends_the_thread_and_the_term(fake: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
     stopped: queue.Queue[str] = queue.Queue()
 
-    def fail(_: elector.Leadership) -> None:
+    def fail(_: elector.Tenure) -> None:
         raise LookupError("a mistake")
 
     made = elector.Elector(
