@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from swapwarden.agent.desired import problems, resolve
-from swapwarden.agent.inventory import layout, records
+from swapwarden.agent.desired import problems
+from swapwarden.agent.inventory import layout
 from swapwarden.agent.node import diagnostics
 from swapwarden.agent.report import conditions, status
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
-from swapwarden.api.violations import ViolationReason
 
 from testbed.base import paths
-from tests.unit.agent.agent_node import Node, built
 
 FACTS = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
 GOOD = status.Snapshot(
@@ -228,22 +225,3 @@ def test_a_unit_that_drains_or_is_not_there_is_told_and_stops_nothing() -> None:
         assert found["NodeSettings"] == ("False", reason)
         assert found["Degraded"] == ("False", "AsExpected")
         assert found["Applied"] == ("True", "AsSpecified")
-
-
-async def test_the_status_of_a_thousand_pods_is_made_fast(plain: Node) -> None:
-    """It is made in one piece, and repairs wait for it."""
-    agent = plain.start()
-    for number in range(1000):
-        pod = records.Pod(f"{number}", f"kubepods.slice/{number}", number, resolve.Origin.APPEARED, 0.0)
-        pod.file.status = records.FileStatus(reason=ViolationReason.WRITE_FAILED, message="refused")
-        pod.containers["a"] = container = records.Container(pod, "a", f"{pod.path}/a", 0.0)
-        container.files.append(records.ControlFile(container.path, number, pod, "a"))
-        agent.inventory.pods[pod.path] = pod
-    took = []
-    for _ in range(10):
-        begun = time.thread_time()
-        found = built(agent, FACTS)
-        took.append(time.thread_time() - begun)
-    agent.inventory.pods.clear()
-    assert found.violations_omitted == 2000 - state.MAX_VIOLATIONS, "each failed, and awaits its state"
-    assert min(took) < 0.02
