@@ -199,7 +199,7 @@ async def test_applying_the_manifests_again_takes_nothing_away(installed: Instal
     async with keep():
         await until(installed.works, "the first certificate")
     before = installed.served()
-    for name in ("webhook-registration.yaml", "webhook-manager.yaml"):
+    for name in ("webhook-registration.yaml", "webhook-certificates.yaml"):
         installed.cluster.cp.apply(paths.MANIFESTS / name)
     assert installed.works()
     assert installed.served() == before
