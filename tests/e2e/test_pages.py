@@ -66,5 +66,5 @@ def test_a_node_shows_that_its_swap_is_not_encrypted(cluster: Provider, swapward
         return next(line.split() for line in cluster.shell(block.text).stdout.splitlines() if cluster.node_name in line)
 
     with swapwarden.profile("e2e-encrypted") as apply:
-        apply(behavior="LimitedSwap", require={"encrypted": True})
+        apply(behavior="LimitedSwap", requirements=["Encrypted"])
         eventually(lambda: shown()[-2:] == ["false", "encrypted"], "the node says what it lacks")
