@@ -28,7 +28,7 @@ SETTINGS = metrics.gauge(
     "swapwarden_agent_originals", "Settings of the node whose earlier value is kept to be put back."
 )
 BAD_STARTS = metrics.counter(
-    "swapwarden_agent_originals_bad_total", "Times the file with the settings' original values was not readable."
+    "swapwarden_agent_originals_bad_total", "Starts of the agent that found a line of the ledger unreadable."
 )
 
 FILE: Final = "ledger.jsonl"
