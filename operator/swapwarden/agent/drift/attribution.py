@@ -143,8 +143,8 @@ class Attribution:
 
     def touched(self, file: records.ControlFile, noticed: float) -> None:
         """The file was written to, be it with the value that it held."""
-        if noticed - file.written_at > MOMENT_SECONDS:
-            file.touched_at = noticed
+        if noticed - file.times.written_at > MOMENT_SECONDS:
+            file.times.touched_at = noticed
 
     def note(
         self,
@@ -159,7 +159,7 @@ class Attribution:
         if cause is not None:
             self._tell(cause, file, 1, exposed or exposure.NONE, found)
             return
-        file.touched_at = noticed
+        file.times.touched_at = noticed
         known = self._notes.get((file, found))
         if known is None:
             known = self._notes[file, found] = _Note(noticed, noticed - file.created_at, resized=self.look(file))
@@ -173,7 +173,7 @@ class Attribution:
     def _settle(self) -> None:
         """The moment is over: tell the causes of what happened in it."""
         notes, self._notes = self._notes, {}
-        running = sorted(pod.file.touched_at for pod in self._everyone() if pod.containers)
+        running = sorted(pod.file.times.touched_at for pod in self._everyone() if pod.containers)
         self._find_causes(collections.deque(notes.items()), running)
 
     def _find_causes(

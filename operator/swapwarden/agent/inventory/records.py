@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
 
 _UNITS: Final = (".slice", ".scope", ".service")
+NEVER: Final = float("-inf")
 
 
 class KeyFailure(NamedTuple):
@@ -101,6 +103,33 @@ class OpenExposure(NamedTuple):
     """Why its pod may have run before it held what it is to; None where another wrote over that."""
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class Times:
+    """When something last happened to a file. The file reconciler writes all but `touched_at` (attribution's)."""
+
+    right_at: float = NEVER
+    """It was seen to hold what the agent left in it."""
+    right_watch: int | None = None
+    """The watch that it had then: while it has the same, events tell of each write since."""
+    written_at: float = NEVER
+    """The agent wrote to it."""
+    write_seq: int = 0
+    """Which of the agent's writes that was; 0: none."""
+    touched_at: float = NEVER
+    """Another wrote to it, as far as that was seen."""
+    progress_at: float = NEVER
+    """Its usage or its limit was seen to be another than before, while it drains."""
+
+
+class Retries(NamedTuple):
+    """The waits before a file is tried again."""
+
+    missing: backoff.Backoff
+    """Between looks for a file that is not there, or is empty."""
+    refused: backoff.Backoff
+    """Between tries of what the kernel refuses."""
+
+
 class ControlFile(watches.Watched):
     """One memory.swap.max: what it must hold, and how that stands."""
 
@@ -112,21 +141,15 @@ class ControlFile(watches.Watched):
         "inode",
         "key",
         "last_applied",
-        "missing",
         "open_exposure",
         "path",
         "pod",
-        "progress_at",
-        "refused",
         "resources",
+        "retries",
         "retry",
-        "right_at",
-        "right_watch",
         "status",
         "systemd_value",
-        "touched_at",
-        "write_seq",
-        "written_at",
+        "times",
     )
 
     def __init__(self, path: str, inode: int, pod: Pod | None, container: str = "") -> None:
@@ -140,19 +163,10 @@ class ControlFile(watches.Watched):
         self.last_applied: int | None = None
         """What it was last seen to hold as wanted; another value found later is another writer's."""
         self.status = UNKNOWN
-        self.progress_at = float("-inf")
-        """When its usage or its limit was last seen to be another than before, while it drains."""
-        self.write_seq = 0
-        """Of the settler's last write to it."""
+        self.times = Times()
         self.open_exposure: OpenExposure | None = None
-        self.missing: backoff.Backoff | None = None
-        """Between looks for a file that is not there, or is empty."""
-        self.refused: backoff.Backoff | None = None
-        """Between tries of what the kernel refuses."""
-        self.right_at = float("-inf")
-        """When it was last seen to hold what the agent left in it."""
-        self.right_watch: int | None = None
-        """The watch that it had then: while it has the same, events tell of each write since."""
+        self.retries: Retries | None = None
+        """None where the last try succeeded."""
         self.retry: asyncio.TimerHandle | None = None
         self.created_at = float("-inf")
         """When its cgroup was seen to come; long ago where it was found."""
@@ -161,8 +175,6 @@ class ControlFile(watches.Watched):
         self.contention: Contention | None = None
         self.resources: tuple[str, ...] | None = None
         """The cgroup's other limits when last looked at."""
-        self.touched_at = self.written_at = float("-inf")
-        """When another last wrote to it, as far as that was seen, and when the agent did."""
 
     def __str__(self) -> str:
         """For logs."""
@@ -178,7 +190,7 @@ class ControlFile(watches.Watched):
     @property
     def settled(self) -> bool:
         """Whether it was looked at since the agent came up."""
-        return self.written_at > float("-inf") or self.progress_at > float("-inf")
+        return self.times.written_at > NEVER or self.times.progress_at > NEVER
 
     def is_systemds(self, value: int) -> bool:
         """Whether systemd holds this value for the cgroup, and so writes it at times.

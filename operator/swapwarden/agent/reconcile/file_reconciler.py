@@ -156,7 +156,7 @@ class Settler:
             self._fail(file, ViolationReason.INTERNAL_ERROR, faults.fault(str(file), error))
             if not self._may_be_above(file):
                 self._lowered(file)
-            wait = self._next_try(file)
+            wait = _retries(file).refused.next()
         if wait is not None:
             file.retry = asyncio.get_running_loop().call_later(wait, self._again, file)
         if file.status != before:
@@ -174,10 +174,10 @@ class Settler:
             self._fail(
                 file, ViolationReason.ACCESS_DENIED if file.is_inner else ViolationReason.WRITE_FAILED, str(error)
             )
-            return self._next_try(file) if file.is_inner else CONTESTED_SECONDS
+            return _retries(file).refused.next() if file.is_inner else CONTESTED_SECONDS
         except cgroupfs.CgroupError as error:
             return self._refused(file, error)
-        file.missing = file.refused = None
+        file.retries = None
         self._lowered(file)
         self._time_enforcement(file)
         return wait
@@ -324,9 +324,9 @@ class Settler:
         It was read after `looked`; `seen`, unless it holds less than it is to, for want of others.
         """
         if looked is not None:
-            file.right_at, file.right_watch = max(looked, file.right_at), file.watch
+            file.times.right_at, file.times.right_watch = max(looked, file.times.right_at), file.watch
         if not (draining and file.status.draining) or (found, swap) != (file.status.observed, file.status.in_use):
-            file.progress_at = self._clock()
+            file.times.progress_at = self._clock()
         confirmed = file.desired.value if seen else None
         file.status = records.FileStatus(found, swap, file.status.limit, draining, confirmed)
         file.open_exposure = None
@@ -338,7 +338,7 @@ class Settler:
         if not draining:
             return None
         least, most = DRAIN_SECONDS
-        return min(most, max(least, (self._clock() - file.progress_at) / 2))
+        return min(most, max(least, (self._clock() - file.times.progress_at) / 2))
 
     def _put_back_done(self, file: records.ControlFile, found: int) -> None:
         entry = self._limits.get(file.key)
@@ -354,9 +354,9 @@ class Settler:
             entry = self._limits.get(file.key)
             file.systemd_value = None if entry is None else entry.unit_value
         self._fs.set_limit(file.path, value)
-        file.written_at = self._clock()
+        file.times.written_at = self._clock()
         self.writes += 1
-        file.write_seq = self.writes
+        file.times.write_seq = self.writes
         log.debug("wrote", extra={"cgroup": f"/{file.path}", "found": values.render(found), "wrote": value})
 
     def _account(
@@ -391,7 +391,7 @@ class Settler:
             )  # what is counted once is not counted in the next write's turn
             pod.tally.add(pod.uid, exposed, wanted=limit, found=found, ended=now, until=until, rewritten=foreign)
             self._changed()
-        file.right_at = now
+        file.times.right_at = now
         if foreign:
             REPAIRS.inc(file.kind, "above" if found > value else "below")
             if down is None:
@@ -445,14 +445,13 @@ class Settler:
     def _pending(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float:
         """The file is not there, or empty: for a moment that is as it should be."""
         file.status = file.status._replace(confirmed=None)
-        if file.missing is None:
-            file.missing = backoff.Backoff(*FILE_SECONDS)
-        if file.missing.failures >= FILE_ATTEMPTS:
+        missing = _retries(file).missing
+        if missing.failures >= FILE_ATTEMPTS:
             # Whoever owns a container's cgroup can take the files of those in it away.
             self._fail(
                 file, ViolationReason.ACCESS_DENIED if file.is_tenants else ViolationReason.WRITE_FAILED, str(error)
             )
-        return file.missing.next()
+        return missing.next()
 
     def _refused(self, file: records.ControlFile, error: cgroupfs.CgroupError) -> float | None:
         denied = isinstance(error, cgroupfs.DeniedError)
@@ -470,7 +469,7 @@ class Settler:
         if file.status.reason is None:
             faults.warn("cannot set memory.swap.max; trying again", str(file), str(error))
         self._fail(file, ViolationReason.ACCESS_DENIED if kept_out else ViolationReason.WRITE_FAILED, str(error))
-        return self._next_try(file)
+        return _retries(file).refused.next()
 
     def _may_be_above(self, file: records.ControlFile) -> bool:
         """Whether a file that its owner keeps the agent from may hold more than it is to, for all that is known."""
@@ -485,11 +484,11 @@ class Settler:
     def _fail(file: records.ControlFile, reason: ViolationReason, message: str) -> None:
         file.status = file.status._replace(confirmed=None, reason=reason, message=message)
 
-    @staticmethod
-    def _next_try(file: records.ControlFile) -> float:
-        if file.refused is None:
-            file.refused = backoff.Backoff(*FAILED_SECONDS)
-        return file.refused.next()
+
+def _retries(file: records.ControlFile) -> records.Retries:
+    if file.retries is None:
+        file.retries = records.Retries(backoff.Backoff(*FILE_SECONDS), backoff.Backoff(*FAILED_SECONDS))
+    return file.retries
 
 
 def _bars(low: records.ControlFile, high: records.ControlFile) -> bool:

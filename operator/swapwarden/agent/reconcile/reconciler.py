@@ -558,14 +558,14 @@ class Enforcer:
 
         `watched` as in `_retarget`.
         """
-        if file.watch is not None and file.watch == file.right_watch:
+        if file.watch is not None and file.watch == file.times.right_watch:
             told = self._drained if watched is None else watched
-            return max(file.right_at, min(told, self._complete) if self._may_lack_events(file) else told)
-        return file.right_at if file.right_at > float("-inf") else None
+            return max(file.times.right_at, min(told, self._complete) if self._may_lack_events(file) else told)
+        return file.times.right_at if file.times.right_at > float("-inf") else None
 
     def _may_lack_events(self, file: records.ControlFile) -> bool:
         """Whether events about a file may have been lost since it was last looked at."""
-        return file.right_at < self._lost_until
+        return file.times.right_at < self._lost_until
 
     def _retarget_root(self) -> None:
         file = self.inventory.root
@@ -652,7 +652,7 @@ class Enforcer:
             file.desired = file.desired._replace(if_enforced=entry.last_applied)
             file.systemd_value = entry.unit_value
             if self._away is not None:  # as of its pod, what nobody looked after counts from then
-                file.right_at = self._away
+                file.times.right_at = self._away
 
     # What the kernel tells
 
@@ -739,7 +739,7 @@ class Enforcer:
             self._watches.release(file)
             return
         # What the agent wrote itself is told of, too.
-        if file.write_seq <= self._read_until:
+        if file.times.write_seq <= self._read_until:
             try:
                 self._rewritten(file)
             except Exception as error:  # noqa: BLE001 what it says of systemd is worth less than the repair
@@ -829,7 +829,7 @@ class Enforcer:
 
     def _look(self, file: records.ControlFile) -> None:
         """See who gave a pod's file what it holds, unless the agent did. One just made may not be there yet."""
-        if file.pod is not None and file is file.pod.file and not file.write_seq:
+        if file.pod is not None and file is file.pod.file and not file.times.write_seq:
             self._evidence.came(self.root, file.pod)
 
     def _again(self, file: records.ControlFile) -> None:

@@ -1106,8 +1106,8 @@ async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
     swap_limit.write_text(held)
     monkeypatch.setattr(plain.cgroups, "set_limit", refuse)
     look_again(agent, file)
-    assert file.refused is not None
-    assert file.refused.failures > 10, "what is refused is tried ever less often"
+    assert file.retries is not None
+    assert file.retries.refused.failures > 10, "what is refused is tried ever less often"
 
 
 def nested(path: pathlib.Path, count: int) -> None:
