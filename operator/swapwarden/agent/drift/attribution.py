@@ -141,6 +141,12 @@ class Attribution:
         file.resources = now
         return before is not None and before != now
 
+    def learn_hold(self, file: records.ControlFile) -> None:
+        """What the ledger says that systemd holds for the file, where nothing is known of that yet."""
+        record = self._limits.get(file.key)
+        if file.systemd.value is None and record is not None:
+            file.systemd.value = record.unit_value
+
     def touched(self, file: records.ControlFile, noticed: float) -> None:
         """The file was written to, be it with the value that it held."""
         if noticed - file.times.written_at > MOMENT_SECONDS:
@@ -210,7 +216,7 @@ class Attribution:
                 self._signs.note(other_writers.Write(file.kind, file.path, found, high, quiet=quiet), note.noticed)
         if file.container and cause in {names.Cause.START, names.Cause.RESIZE}:
             # The runtime tells systemd, which from now on writes this one.
-            file.systemd_value = found
+            file.systemd.value = found
             self._limits.set_unit_value(file.key, found)
         self._tell(cause, file, note.count, note.exposed, found)
 

@@ -48,9 +48,14 @@ class Contentions:
         if fight is None:
             return False
         if fight.limit != limit or (fight.until is not None and self._clock() >= fight.until):
-            file.contention = None
+            self.end(file)
             return False
         return fight.until is not None
+
+    @staticmethod
+    def end(file: records.ControlFile) -> None:
+        """Forget who lowered it: what it is to hold is another thing now."""
+        file.contention = None
 
     def retry_in(self, file: records.ControlFile) -> float | None:
         """Seconds until the file is raised once more; None where the agent does not yield."""

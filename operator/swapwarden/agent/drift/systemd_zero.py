@@ -89,7 +89,7 @@ class Evidence:
         """Look at a pod to which the agent has not written (in this run), perhaps not for the first time."""
         entry = self._limits.get(pod.file.key)
         if entry is not None and entry.systemd_zero:
-            pod.covered = True
+            pod.file.systemd.zero = True
             self._prove()
         if not self.wanted or not covers(root, pod.path):
             return
@@ -97,12 +97,12 @@ class Evidence:
         if (
             found == 0
             and not self._ledger.complete
-            and pod.file.created_at == float("-inf")
+            and pod.file.created_at == records.NEVER
             and (entry is None or not entry.wrote)
         ):
             # It may be the agent's own, by a write of which the ledger lost the line. systemd's without the files, and
             # what is to be put back either way, is no limit.
-            if not pod.covered:
+            if not pod.file.systemd.zero:
                 self._limits.record(pod.file.key, values.NO_LIMIT, 0)
             return
         own = entry is not None and found in entry.wrote
@@ -114,20 +114,25 @@ class Evidence:
     def rewritten(self, root: str | None, file: records.ControlFile) -> bool:
         """Another writer gave a file the value that it holds now. Whether that says anything new."""
         pod = file.pod
-        if pod is None or file is not pod.file or not (self.wanted or pod.covered) or not covers(root, pod.path):
+        if (
+            pod is None
+            or file is not pod.file
+            or not (self.wanted or pod.file.systemd.zero)
+            or not covers(root, pod.path)
+        ):
             return False
-        before = pod.covered, self._proved, self._refuted
+        before = pod.file.systemd.zero, self._proved, self._refuted
         found = self._limit(pod)
         if found == 0 and self.wanted:
             self._zero(pod)
         elif found == values.NO_LIMIT:
             self._unlimited(pod)
-        return before != (pod.covered, self._proved, self._refuted)
+        return before != (pod.file.systemd.zero, self._proved, self._refuted)
 
     def view(self, root: str | None, known: Iterable[records.Pod]) -> View:
         """What was seen, for the status."""
-        mine = [pod for pod in known if (self.wanted or pod.covered) and covers(root, pod.path)]
-        held = tuple(sorted(pod.uid for pod in mine if pod.covered))
+        mine = [pod for pod in known if (self.wanted or pod.file.systemd.zero) and covers(root, pod.path)]
+        held = tuple(sorted(pod.uid for pod in mine if pod.file.systemd.zero))
         others = len(mine) - len(held)
         # Where none of those that are there is held at 0 (any more), what was seen of others says nothing.
         proved = self._proved is not None and (bool(held) or not mine)
@@ -146,14 +151,14 @@ class Evidence:
 
     def _zero(self, pod: records.Pod) -> None:
         self._prove()
-        if not pod.covered:
-            pod.covered = True
+        if not pod.file.systemd.zero:
+            pod.file.systemd.zero = True
             self._limits.set_systemd_zero(pod.file.key, held=True)
 
     def _unlimited(self, pod: records.Pod) -> None:
         """One that is younger than the proof should have been made at 0; of an older one nothing else was expected."""
-        if pod.covered:
-            pod.covered = False
+        if pod.file.systemd.zero:
+            pod.file.systemd.zero = False
             self._limits.set_systemd_zero(pod.file.key, held=False)
         elif self._proved is not None:
             if pod.since <= self._proved:

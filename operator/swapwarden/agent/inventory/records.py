@@ -121,6 +121,16 @@ class Times:
     """Its usage or its limit was seen to be another than before, while it drains."""
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class SystemdHold:
+    """What systemd holds for a file's unit, where it has one, and writes back. Bytes."""
+
+    value: int | None
+    """None while that is unknown. Attribution writes it."""
+    zero: bool = False
+    """Whether it was seen to hold a pod at 0 (guarantee Strict), whatever the value. Written by systemd_zero."""
+
+
 class Retries(NamedTuple):
     """The waits before a file is tried again."""
 
@@ -148,7 +158,7 @@ class ControlFile(watches.Watched):
         "retries",
         "retry",
         "status",
-        "systemd_value",
+        "systemd",
         "times",
     )
 
@@ -168,10 +178,9 @@ class ControlFile(watches.Watched):
         self.retries: Retries | None = None
         """None where the last try succeeded."""
         self.retry: asyncio.TimerHandle | None = None
-        self.created_at = float("-inf")
+        self.created_at = NEVER
         """When its cgroup was seen to come; long ago where it was found."""
-        self.systemd_value: int | None = None if container else values.NO_LIMIT
-        """What systemd holds for the cgroup's unit, where it has one, and writes back; None where that is not known."""
+        self.systemd = SystemdHold(None if container else values.NO_LIMIT)
         self.contention: Contention | None = None
         self.resources: tuple[str, ...] | None = None
         """The cgroup's other limits when last looked at."""
@@ -197,7 +206,7 @@ class ControlFile(watches.Watched):
 
         Under the cgroupfs driver, and inside of containers, it has no units.
         """
-        held = 0 if self.pod is not None and self.pod.covered and self is self.pod.file else self.systemd_value
+        held = 0 if self.systemd.zero else self.systemd.value
         return value == held and self.path.endswith(_UNITS)
 
     @property
@@ -243,7 +252,7 @@ class Container(watches.Watched):
         """When it is looked at again because it has just come."""
         self.stirs = 0
         """So many times something happened to it or to the cgroup inside, each time soon after the one before."""
-        self.stirred = float("-inf")
+        self.stirred = NEVER
         """When that was last."""
         self.files: list[ControlFile] = []
 
@@ -262,7 +271,6 @@ class Pod(watches.Watched):
 
     __slots__ = (
         "containers",
-        "covered",
         "enforced",
         "file",
         "last",
@@ -286,8 +294,6 @@ class Pod(watches.Watched):
         """Whether a state ever had an entry for it."""
         self.enforced = False
         """Whether it was seen to hold what a state says, or came when nothing was to be enforced."""
-        self.covered = False
-        """Whether systemd was seen to hold it at 0 (guarantee Strict)."""
         self.file = ControlFile(path, inode, self)
         self.containers: dict[str, Container] = {}
         """By the name of the cgroup."""

@@ -182,6 +182,19 @@ class Settler:
         self._time_enforcement(file)
         return wait
 
+    def recall(self, file: records.ControlFile, right_at: float = records.NEVER) -> int | None:
+        """Take over what the ledger knows of a file that has just come to be known; gives what was last applied to it.
+
+        `right_at` is when it last held that, as far as is known.
+        """
+        record = self._limits.get(file.key)
+        if record is None or record.last_applied is None:
+            return None
+        file.last_applied = record.last_applied
+        file.times.right_at = max(file.times.right_at, right_at)
+        self._attribution.learn_hold(file)
+        return file.last_applied
+
     def cancel(self, file: records.ControlFile) -> None:
         """Do not try again."""
         if file.retry is not None:
@@ -222,7 +235,7 @@ class Settler:
             # What is put back is what was there, be it more.
             less = file.desired.at_most and isinstance(file.desired.value, int)
             if less:  # it is as good, so there is nothing to fight about
-                file.contention = None
+                self._contentions.end(file)
             cap = less or self._contentions.should_yield(file, limit)
             above = functools.partial(self._above, file)
             held, units = file.last_applied, file.is_systemds(found)
@@ -350,9 +363,7 @@ class Settler:
         if self._fs.inode(file.path) != file.inode:  # another cgroup, of which the event is yet to be heard
             raise cgroupfs.GoneError(f"{file.path}: made anew")
         self._limits.record(file.key, found, value)
-        if file.systemd_value is None:
-            entry = self._limits.get(file.key)
-            file.systemd_value = None if entry is None else entry.unit_value
+        self._attribution.learn_hold(file)
         self._fs.set_limit(file.path, value)
         file.times.written_at = self._clock()
         self.writes += 1

@@ -448,8 +448,9 @@ class Enforcer:
         known = entry is not None and (entry.found is None or bool(entry.wrote))
         if known or resolve.mode_of(self._state) is not names.Mode.ENFORCE:
             pod.origin = resolve.Origin.PREEXISTING
-        if entry is not None and entry.wrote:
-            pod.last = pod.file.last_applied = entry.last_applied
+        applied = self._settler.recall(pod.file)
+        if applied is not None:
+            pod.last = applied
         found = pod.origin is resolve.Origin.PREEXISTING
         taking_in = self._absent and self._by_looking
         pod.enforced = found or taking_in
@@ -561,7 +562,7 @@ class Enforcer:
         if file.watch is not None and file.watch == file.times.right_watch:
             told = self._drained if watched is None else watched
             return max(file.times.right_at, min(told, self._complete) if self._may_lack_events(file) else told)
-        return file.times.right_at if file.times.right_at > float("-inf") else None
+        return file.times.right_at if file.times.right_at > records.NEVER else None
 
     def _may_lack_events(self, file: records.ControlFile) -> bool:
         """Whether events about a file may have been lost since it was last looked at."""
@@ -646,13 +647,10 @@ class Enforcer:
         """A file has come to be known."""
         file.created_at = container.since
         self._attribution.look(file)
-        entry = self._limits.get(file.key)
-        if entry is not None and entry.last_applied is not None:
-            file.last_applied = entry.last_applied
-            file.desired = file.desired._replace(if_enforced=entry.last_applied)
-            file.systemd_value = entry.unit_value
-            if self._away is not None:  # as of its pod, what nobody looked after counts from then
-                file.times.right_at = self._away
+        # As of its pod, what nobody looked after counts from when the agent went.
+        applied = self._settler.recall(file, records.NEVER if self._away is None else self._away)
+        if applied is not None:
+            file.desired = file.desired._replace(if_enforced=applied)
 
     # What the kernel tells
 

@@ -41,7 +41,7 @@ class Unit(records.ControlFile):
     def __init__(self, name: str, path: str, inode: int) -> None:
         super().__init__(path, inode, None)
         self.name = name
-        self.systemd_value = None  # who runs the node may have given it a MemorySwapMax
+        self.systemd.value = None  # who runs the node may have given it a MemorySwapMax
 
     @property
     def kind(self) -> str:
@@ -252,8 +252,7 @@ class Units:
             if entry is None and self._held_at_zero(name) and self._is_at_zero(path):
                 # After a boot it was made so. What is put back is no limit, which systemd would have given it else.
                 self._limits.set_systemd_zero(unit.key, held=True)
-            if entry is not None and entry.wrote:
-                unit.last_applied, unit.systemd_value = entry.last_applied, entry.unit_value
+            self._settler.recall(unit)
         if unit is not None:
             self._watches.watch(unit, self._fs.absolute(path, cgroupfs.SWAP_MAX), inotify.CONTENT)
         return unit

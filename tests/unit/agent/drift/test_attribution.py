@@ -59,7 +59,7 @@ def test_what_systemd_has_a_unit_for() -> None:
     assert not records.ControlFile(scope, 1, None, "1").is_systemds(values.NO_LIMIT)
     for path in (scope, f"{scope}/container"):
         file = records.ControlFile(path, 1, None, "1")
-        file.systemd_value = 4096
+        file.systemd.value = 4096
         assert file.is_systemds(4096) is (path == scope)
 
 
@@ -126,7 +126,7 @@ async def test_systemds_own_value_alone(node: Node) -> None:
 
 async def test_what_the_unit_holds_is_not_always_max(plain: Node) -> None:
     pod, *_ = await running(plain, 4, limit=8 * MIB)
-    plain.known(pod).covered = True
+    plain.known(pod).file.systemd.zero = True
     counted = Counted()
     write(pod, "0")
     await until(lambda: counted() == {Cause.UNIT_VALUE: 1})

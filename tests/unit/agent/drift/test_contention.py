@@ -97,7 +97,7 @@ async def test_who_raises_is_never_left_alone(node: Node) -> None:
 async def test_a_unit_that_systemd_holds_at_0_is_no_fight(plain: Node) -> None:
     """systemd means nothing by it: it writes what it has, at each reload."""
     pod = await started(plain)
-    plain.known(pod).covered = True
+    plain.known(pod).file.systemd.zero = True
     await attack(pod, "0", str(64 * MIB), 5 * contention.ROUNDS)
     await until(lambda: swap_max(pod) == str(64 * MIB))
 
