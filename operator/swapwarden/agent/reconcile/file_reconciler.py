@@ -16,7 +16,7 @@ from swapwarden.agent.drift import attribution, contention
 from swapwarden.agent.host import cgroupfs, faults, values
 from swapwarden.agent.inventory import exposure, records
 from swapwarden.agent.ledger import ledger
-from swapwarden.agent.reconcile import headroom, swap_drain, trouble
+from swapwarden.agent.reconcile import headroom, swap_drain, trouble, write_order
 from swapwarden.api import names
 from swapwarden.api.violations import ViolationReason
 from swapwarden.kube import backoff
@@ -113,10 +113,7 @@ class Settler:
         self._contentions = contention.Contentions(clock)
         self._raises: list[_Raise] | None = None
         """What waits while other files are lowered; None where nothing has to."""
-        self._unlowered: set[records.ControlFile] = set()
-        """What is to be lowered, and was not seen to be."""
-        self._barred: set[records.ControlFile] = set()
-        """What waits for one of these."""
+        self._order = write_order.WriteOrder()
 
     @contextlib.contextmanager
     def lowering_first(self) -> Iterator[None]:
@@ -206,7 +203,7 @@ class Settler:
         self.cancel(file)
         self._headroom.release(file.path)
         self._limits.forget(file.key)
-        self._barred.discard(file)
+        self._order.drop(file)
         self._lowered(file)
 
     def is_to_put_back(self, file: records.ControlFile) -> bool:
@@ -240,7 +237,7 @@ class Settler:
             above = functools.partial(self._above, file)
             held, units = file.last_applied, file.is_systemds(found)
             goal = limit
-            barred = held is not None and held < min(found, limit) and self._is_barred(file)
+            barred = held is not None and held < min(found, limit) and self._order.is_barred(file)
             if held is not None and barred:
                 goal = held  # another raised it; to its own limit it is raised when the others are lowered
             action = swap_drain.next_write(
@@ -255,10 +252,10 @@ class Settler:
             if self._raises is not None and action.write > found:
                 self._raises.append(_Raise(file, noticed, since, ran))
                 raise _LaterError
-            if action.write > found and self._is_barred(file):
+            if action.write > found and self._order.is_barred(file):
                 return self._settled(file, found, swap, looked=looked, seen=False)
             if action.write < found:
-                self._unlowered.add(file)
+                self._order.lower_first(file)
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
             self._write(file, found, action.write)
             looked = self._clock()
@@ -287,23 +284,9 @@ class Settler:
                 least = min(least, found)
         return least
 
-    def _is_barred(self, file: records.ControlFile) -> bool:
-        """Whether a file is not to be raised yet, because one below it cannot be written.
-
-        What is to hold less there would have what this one is given. It waits until the other is written, or gone, or
-        to hold something else: of too little swap no promise is broken, and the status tells of the other.
-        """
-        barred = any(each.path.startswith(f"{file.path}/") and _bars(each, file) for each in self._unlowered)
-        (self._barred.add if barred else self._barred.discard)(file)
-        return barred
-
     def _lowered(self, file: records.ControlFile) -> None:
         """Let those go on that waited for it."""
-        if file not in self._unlowered:
-            return
-        self._unlowered.remove(file)
-        for each in [each for each in self._barred if file.path.startswith(f"{each.path}/")]:
-            self._barred.remove(each)
+        for each in self._order.lowered(file):
             self.cancel(each)
             each.retry = asyncio.get_running_loop().call_later(0, self._again, each)
 
@@ -474,7 +457,7 @@ class Settler:
             return None
         kept_out = denied and file.is_tenants and not isinstance(error, cgroupfs.ReadOnlyError)
         if kept_out and self._may_be_above(file):
-            self._unlowered.add(file)
+            self._order.lower_first(file)
         elif kept_out:
             self._lowered(file)
         if file.status.reason is None:
@@ -500,13 +483,3 @@ def _retries(file: records.ControlFile) -> records.Retries:
     if file.retries is None:
         file.retries = records.Retries(backoff.Backoff(*FILE_SECONDS), backoff.Backoff(*FAILED_SECONDS))
     return file.retries
-
-
-def _bars(low: records.ControlFile, high: records.ControlFile) -> bool:
-    """Whether a file may not be raised while one below it is not lowered: not where that keeps other pods from more.
-
-    A container is bounded by its pod's own limit, which is not raised. And a mistake of the agent's about one pod is
-    that pod's: it may use what its file holds, as before, and its violation says so. What the kernel refuses to lower
-    bars all above it: that is no pod's doing, and of too little swap no promise is broken.
-    """
-    return high.pod is low.pod or not (low.is_tenants or low.status.reason is ViolationReason.INTERNAL_ERROR)
