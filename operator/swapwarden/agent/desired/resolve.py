@@ -6,6 +6,7 @@ import enum
 from typing import Final
 
 from swapwarden.agent.desired import spec
+from swapwarden.agent.host import cgroup_files
 from swapwarden.api import names
 
 AWAIT_SECONDS: Final = 5.0
@@ -39,12 +40,19 @@ def mode_of(state: spec.NodeSpec | None) -> names.Mode:
 
 
 def of_pod(
-    state: spec.NodeSpec | None, pod: spec.PodSpec | None, *, mode: names.Mode, origin: Origin, last: int | None
+    state: spec.NodeSpec | None,
+    pod: spec.PodSpec | None,
+    *,
+    mode: names.Mode,
+    origin: Origin,
+    last: int | None,
+    denied: int | None = cgroup_files.SWAP_MAX.denied,
 ) -> DesiredValue:
     """What a pod's cgroup is to hold.
 
     `state` is the state in force (None before any ever arrived), `pod` its entry for this pod, `last` what this pod was
-    last given by an entry that is no longer there: a pod that ends leaves the state before its cgroup goes.
+    last given by an entry that is no longer there: a pod that ends leaves the state before its cgroup goes. `denied` is
+    for a pod that no state has named yet; None leaves what is there.
     """
     if mode is not names.Mode.ENFORCE:
         return Handling.RESTORE
@@ -55,7 +63,9 @@ def of_pod(
     if origin is Origin.PREEXISTING:
         return Handling.UNMANAGED
     allow = state is not None and state.on_unknown_pod is names.UnknownPod.ALLOW
-    return Handling.RESTORE if allow else 0
+    if allow:
+        return Handling.RESTORE
+    return Handling.UNMANAGED if denied is None else denied
 
 
 def awaits_entry(state: spec.NodeSpec | None, uid: str, *, origin: Origin, last: int | None) -> bool:

@@ -140,7 +140,7 @@ class Evidence:
 
     def _limit(self, pod: records.Pod) -> int | None:
         try:
-            return self._fs.limit(pod.path)
+            return self._fs.read(pod.file.name)
         except cgroupfs.CgroupError:  # settling the file fails, too, and says why
             return None
 

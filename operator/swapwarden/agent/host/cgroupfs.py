@@ -163,20 +163,13 @@ class Cgroups:
             return False
         return True
 
-    def limit(self, path: str, file: str = SWAP_MAX) -> int:
-        """Read a limit: bytes, or limits.NO_LIMIT."""
-        text = self._read(join(path, file), _LIMIT_BYTES).partition("\n")[0]
+    def read(self, name: str) -> int:
+        """Read a file with one number, by its whole name: bytes, or values.NO_LIMIT."""
+        text = self._read(name, _LIMIT_BYTES).partition("\n")[0]
         try:
             return values.parse(text, self.page)
         except ValueError as error:
-            raise TransientError(f"{path}/{file}: {error}") from None
-
-    def in_use(self, path: str) -> int:
-        """Bytes of swap in use; 0 where there is no memory.swap.current (the kernel makes it along with the limit)."""
-        try:
-            return self.limit(path, SWAP_CURRENT)
-        except GoneError:
-            return 0
+            raise TransientError(f"{name}: {error}") from None
 
     def stat(self, path: str) -> Stat:
         """What memory.stat says of this cgroup and all below; zeros where the file, or a line of it, is not there."""
@@ -211,7 +204,7 @@ class Cgroups:
     def is_high_below_max(self, path: str) -> bool:
         """Whether memory.high is below memory.max; not where either is not there."""
         try:
-            return self.limit(path, MEMORY_HIGH) < self.limit(path, MEMORY_MAX)
+            return self.read(join(path, MEMORY_HIGH)) < self.read(join(path, MEMORY_MAX))
         except CgroupError:
             return False
 
@@ -234,9 +227,9 @@ class Cgroups:
         """Write what is to hold for one block device (major:minor). GoneError also where there is no such disk."""
         self._write(join(path, file), f"{device} {value}")
 
-    def set_limit(self, path: str, limit: int) -> None:
-        """Write memory.swap.max. What the file then holds is for the caller to read: others write there too."""
-        self._write(join(path, SWAP_MAX), values.render(limit))
+    def write(self, name: str, value: int) -> None:
+        """Write a file with one number. What it then holds is for the caller to read: others write there too."""
+        self._write(name, values.render(value))
 
     def _write(self, name: str, value: str) -> None:
         data = f"{value}\n".encode("ascii")

@@ -144,7 +144,7 @@ class Inventory:
 
     def watch(self, file: records.ControlFile) -> None:
         """Have the file's changes told, if they are not yet."""
-        self._watches.watch(file, self._fs.absolute(file.path, cgroupfs.SWAP_MAX), inotify.CONTENT)
+        self._watches.watch(file, self._fs.absolute(file.name), inotify.CONTENT)
 
     def open(self, container: records.Container) -> None:
         """Take a container's files in hand: its cgroup's, and that of crun's cgroup inside, once there is one.

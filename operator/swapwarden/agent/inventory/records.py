@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import problems, resolve, spec
-from swapwarden.agent.host import cgroupfs, values, watches
+from swapwarden.agent.host import cgroup_files, cgroupfs, values, watches
 from swapwarden.agent.inventory import exposure, layout
 from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
@@ -141,7 +141,7 @@ class Retries(NamedTuple):
 
 
 class ControlFile(watches.Watched):
-    """One memory.swap.max: what it must hold, and how that stands."""
+    """A limit of one cgroup: what it must hold, and how that stands."""
 
     __slots__ = (
         "container",
@@ -151,22 +151,33 @@ class ControlFile(watches.Watched):
         "inode",
         "key",
         "last_applied",
+        "name",
         "open_exposure",
         "path",
         "pod",
         "resources",
         "retries",
         "retry",
+        "spec",
         "status",
         "systemd",
         "times",
     )
 
-    def __init__(self, path: str, inode: int, pod: Pod | None, container: str = "") -> None:
+    def __init__(
+        self,
+        path: str,
+        inode: int,
+        pod: Pod | None,
+        container: str = "",
+        described: cgroup_files.CgroupFile = cgroup_files.SWAP_MAX,
+    ) -> None:
         super().__init__()
         self.path = path
         self.inode = inode
-        self.key = ledger.Key(cgroupfs.SWAP_MAX, path, inode=inode)
+        self.spec = described
+        self.name = cgroupfs.join(path, described.name)
+        self.key = ledger.Key(described.name, path, inode=inode)
         self.pod = pod
         self.container = container
         self.desired = UNMANAGED
@@ -180,7 +191,7 @@ class ControlFile(watches.Watched):
         self.retry: asyncio.TimerHandle | None = None
         self.created_at = NEVER
         """When its cgroup was seen to come; long ago where it was found."""
-        self.systemd = SystemdHold(None if container else values.NO_LIMIT)
+        self.systemd = SystemdHold(None if container else described.unset)
         self.contention: Contention | None = None
         self.resources: tuple[str, ...] | None = None
         """The cgroup's other limits when last looked at."""

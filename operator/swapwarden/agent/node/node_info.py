@@ -198,7 +198,7 @@ def _upwards(path: str) -> Sequence[str]:
 
 def _limit(cgroups: cgroupfs.Cgroups, path: str) -> int | None:
     try:
-        return cgroups.limit(path)
+        return cgroups.read(cgroupfs.join(path, cgroupfs.SWAP_MAX))
     except cgroupfs.CgroupError:
         return None
 

@@ -344,7 +344,7 @@ class Usage:
 
     def _bytes(self, path: str, file: str) -> int | None:
         try:
-            return self._fs.limit(path, file)
+            return self._fs.read(cgroupfs.join(path, file))
         except cgroupfs.CgroupError:
             return None
 

@@ -219,7 +219,7 @@ class Settler:
         if file.open_exposure is None:  # until it was looked at
             file.open_exposure = records.OpenExposure(since, ran)
         looked = self._clock()
-        found = self._fs.limit(file.path)
+        found = self._fs.read(file.name)
         down = None if file.settled else names.Cause.AGENT_DOWN
         for _ in range(ATTEMPTS):
             limit = self._limit(file, found)
@@ -227,7 +227,7 @@ class Settler:
             if limit is None:
                 file.last_applied = None
                 return self._settled(file, found, looked=looked)
-            swap = 0 if limit >= values.NO_LIMIT else self._fs.in_use(file.path)
+            swap = 0 if limit >= values.NO_LIMIT else self._usage(file)
             usages = functools.partial(self._headroom.usages, file.path)
             # What is put back is what was there, be it more.
             less = file.desired.at_most and isinstance(file.desired.value, int)
@@ -259,7 +259,7 @@ class Settler:
                 since, ran = min(since, file.open_exposure.since), ran or file.open_exposure.ran
             self._write(file, found, action.write)
             looked = self._clock()
-            again = self._fs.limit(file.path)
+            again = self._fs.read(file.name)
             self._account(file, found, action.write, noticed, since, swap=swap, ran=ran, down=down)
             WRITES.inc(file.kind, "ok" if again == action.write else "overwritten")
             since = self._clock()
@@ -278,7 +278,7 @@ class Settler:
         least = values.NO_LIMIT
         for path in cgroupfs.above(file.path):
             with contextlib.suppress(cgroupfs.CgroupError):
-                found = self._fs.limit(path)
+                found = self._fs.read(cgroupfs.join(path, file.spec.name))
                 if file.pod is not None and path == file.pod.path:
                     found = max(found, file.pod.file.last_applied or 0)
                 least = min(least, found)
@@ -347,7 +347,7 @@ class Settler:
             raise cgroupfs.GoneError(f"{file.path}: made anew")
         self._limits.record(file.key, found, value)
         self._attribution.learn_hold(file)
-        self._fs.set_limit(file.path, value)
+        self._fs.write(file.name, value)
         file.times.written_at = self._clock()
         self.writes += 1
         file.times.write_seq = self.writes
@@ -372,7 +372,13 @@ class Settler:
         foreign = file.last_applied is not None and found != file.last_applied
         now, until = self._clock(), time.time()
         exposed, pod = None, file.pod
-        if found > value and (foreign or ran) and pod is not None and pod.containers and not self._is_bound(file, pod):
+        if (
+            file.spec.exposes(found, value)
+            and (foreign or ran)
+            and pod is not None
+            and pod.containers
+            and not self._is_bound(file, pod)
+        ):
             # Beyond what it is to have, not beyond what is written: while it drains, that leaves it room.
             used, limit = max(swap, self._used(file)), value if file.status.limit is None else file.status.limit
             # A pod that was above several of its limits at once was so for that time once.
@@ -408,15 +414,22 @@ class Settler:
                 continue
             if file.path.startswith(f"{above.path}/"):
                 with contextlib.suppress(cgroupfs.CgroupError):
-                    if self._fs.limit(above.path) <= max(limit, file.last_applied or 0):
+                    if self._fs.read(above.name) <= max(limit, file.last_applied or 0):
                         return True
         return False
 
     def _used(self, file: records.ControlFile) -> int:
         """Bytes of swap in use; 0 where that cannot be read: the write that it is about has been made."""
         try:
-            return self._fs.in_use(file.path)
+            return self._usage(file)
         except cgroupfs.CgroupError:
+            return 0
+
+    def _usage(self, file: records.ControlFile) -> int:
+        """Bytes in use of what the file limits; 0 where no file counts them (the kernel makes both together)."""
+        try:
+            return self._fs.read(cgroupfs.join(file.path, file.spec.usage)) if file.spec.usage else 0
+        except cgroupfs.GoneError:
             return 0
 
     def _time_enforcement(self, file: records.ControlFile) -> None:
@@ -470,7 +483,7 @@ class Settler:
         if not isinstance(file.desired.value, int):
             return False
         try:
-            return self._fs.limit(file.path) > file.desired.value
+            return self._fs.read(file.name) > file.desired.value
         except Exception:  # noqa: BLE001 it is asked where the same has failed already, and was said
             return True
 

@@ -34,7 +34,7 @@ class Headroom:
         CgroupError where memory.swap.current cannot be.
         """
         try:
-            used = self._fs.in_use(path)
+            used = self._fs.read(cgroupfs.join(path, cgroupfs.SWAP_CURRENT))
         except cgroupfs.GoneError:
             return 0
         try:
@@ -88,16 +88,16 @@ class Headroom:
         """One cgroup's; none where it is gone."""
         try:
             # At memory.high a process is not killed, but without swap it is stalled in reclaim, which is as bad.
-            ceiling = min(self._fs.limit(path, cgroupfs.MEMORY_MAX), self._high(path))
+            ceiling = min(self._fs.read(cgroupfs.join(path, cgroupfs.MEMORY_MAX)), self._high(path))
             if ceiling < values.NO_LIMIT:
-                held = self._fs.limit(path, cgroupfs.MEMORY_CURRENT) - self._fs.stat(path).inactive_file
+                held = self._fs.read(cgroupfs.join(path, cgroupfs.MEMORY_CURRENT)) - self._fs.stat(path).inactive_file
                 yield swap_drain.Usage(held, back, ceiling)
         except cgroupfs.GoneError:
             return
 
     def _high(self, path: str) -> int:
         try:
-            return self._fs.limit(path, cgroupfs.MEMORY_HIGH)
+            return self._fs.read(cgroupfs.join(path, cgroupfs.MEMORY_HIGH))
         except cgroupfs.GoneError:
             return values.NO_LIMIT
 

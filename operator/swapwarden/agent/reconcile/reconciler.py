@@ -325,7 +325,7 @@ class Enforcer:
             return (
                 file is not None
                 and isinstance(file.desired.value, int)
-                and self._fs.limit(file.path) > file.desired.value
+                and self._fs.read(file.name) > file.desired.value
             )
         except cgroupfs.CgroupError:  # settling it fails, too, and says why
             return False
@@ -538,7 +538,9 @@ class Enforcer:
             pod.last = entry.limit
         file = pod.file
         self._look(file)
-        of_pod = functools.partial(resolve.of_pod, current, entry, origin=pod.origin, last=pod.last)
+        of_pod = functools.partial(
+            resolve.of_pod, current, entry, origin=pod.origin, last=pod.last, denied=file.spec.denied
+        )
         file.desired = records.Desired(of_pod(mode=mode), of_pod(mode=names.Mode.ENFORCE))
         if file.last_applied is not None:
             ran = None

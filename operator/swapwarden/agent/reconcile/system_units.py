@@ -36,11 +36,11 @@ class Home(watches.Watched):
 class Unit(records.ControlFile):
     """The memory.swap.max of a unit."""
 
-    __slots__ = ("name",)
+    __slots__ = ("unit_name",)
 
     def __init__(self, name: str, path: str, inode: int) -> None:
         super().__init__(path, inode, None)
-        self.name = name
+        self.unit_name = name
         self.systemd.value = None  # who runs the node may have given it a MemorySwapMax
 
     @property
@@ -125,7 +125,9 @@ class Units:
         recorded = (record.key.path for record in self._limits)
         left = {path: path.rpartition("/")[2] for path in recorded if not _is_of_pods(path)}
         # Ancestors first: a path sorts before those below it.
-        for path, name in sorted({**left, **{path: unit.name for path, unit in self._units.items()}, **found}.items()):
+        for path, name in sorted(
+            {**left, **{path: unit.unit_name for path, unit in self._units.items()}, **found}.items()
+        ):
             with self._each(name):
                 self._bring_limit(path, name, limit if path in found else resolve.Handling.RESTORE, mode, noticed)
 
@@ -155,7 +157,7 @@ class Units:
         if not isinstance(file, Unit):
             return False
         before = self._is_covered(file)
-        covered = self._is_at_zero(file.path) and (before or self._held_at_zero(file.name))
+        covered = self._is_at_zero(file.path) and (before or self._held_at_zero(file.unit_name))
         if covered != before:
             self._limits.set_systemd_zero(file.key, held=covered)
         return covered != before
@@ -166,7 +168,7 @@ class Units:
 
     def _is_at_zero(self, path: str) -> bool:
         try:
-            return self._fs.limit(path) == 0
+            return self._fs.read(cgroupfs.join(path, cgroupfs.SWAP_MAX)) == 0
         except cgroupfs.CgroupError:  # settling the file fails, too, and says why
             return False
 
@@ -195,18 +197,18 @@ class Units:
 
     def _short(self, unit: Unit) -> problems.SettingProblem | None:
         if unit.status.reason is not None:
-            return problems.SettingProblem(unit.name, names.Problem.WRITE_FAILED, unit.status.message)
+            return problems.SettingProblem(unit.unit_name, names.Problem.WRITE_FAILED, unit.status.message)
         if unit.status.draining:
             left = unit.status.in_use >> 20  # to the MiB: it changes all the time
             more = f"{left} MiB of swap are still in use; they can grow little, and fall as pages are touched"
-            return problems.SettingProblem(unit.name, names.Problem.DRAINING, more)
+            return problems.SettingProblem(unit.unit_name, names.Problem.DRAINING, more)
         if unit.desired.value is resolve.Handling.RESTORE and self._is_covered(unit):
             more = (
                 "systemd takes it back to 0 until it reads its units again: run `systemctl daemon-reload` on the node"
             )
-            return problems.SettingProblem(unit.name, names.Problem.RELOAD_NEEDED, more)
+            return problems.SettingProblem(unit.unit_name, names.Problem.RELOAD_NEEDED, more)
         if self._audit and resolve.differs(unit.desired.if_enforced, unit.status.observed, at_most=False):
-            return problems.SettingProblem(unit.name, names.Problem.AUDIT, "memory.swap.max would be lowered")
+            return problems.SettingProblem(unit.unit_name, names.Problem.AUDIT, "memory.swap.max would be lowered")
         return None
 
     def _find(self, name: str, root: str) -> str:
@@ -254,7 +256,7 @@ class Units:
                 self._limits.set_systemd_zero(unit.key, held=True)
             self._settler.recall(unit)
         if unit is not None:
-            self._watches.watch(unit, self._fs.absolute(path, cgroupfs.SWAP_MAX), inotify.CONTENT)
+            self._watches.watch(unit, self._fs.absolute(unit.name), inotify.CONTENT)
         return unit
 
     def _drop(self, path: str) -> None:

@@ -161,7 +161,7 @@ def _cost(known: inventory.Inventory, current: spec.NodeSpec | None, cgroups: cg
     for pod in known.pods.values():
         if pod.uid in proposal.pods:
             with contextlib.suppress(cgroupfs.CgroupError):  # where it matters, its file's own failure says why
-                over.append(cgroups.in_use(pod.path) - proposal.pods[pod.uid])
+                over.append(cgroups.read(cgroupfs.join(pod.path, cgroupfs.SWAP_CURRENT)) - proposal.pods[pod.uid])
     taken = [each for each in over if each > 0]
     return state.Cost(state.ProfileRef(proposal.profile, proposal.generation), len(taken), sum(taken))
 

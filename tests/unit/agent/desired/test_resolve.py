@@ -62,3 +62,8 @@ def test_the_root_is_left_alone_until_a_state_arrives_and_put_back_when_one_has_
     assert resolve.of_root(some, mode=names.Mode.ENFORCE) == 7 * PAGE
     assert resolve.of_root(some, mode=names.Mode.RESTORE) is resolve.Handling.RESTORE
     assert resolve.of_root(some._replace(kubepods=None), mode=names.Mode.ENFORCE) is resolve.Handling.RESTORE
+
+
+def test_a_file_that_is_not_denied_keeps_what_it_holds_until_a_state_names_its_pod() -> None:
+    target = resolve.of_pod(None, None, mode=names.Mode.ENFORCE, origin=resolve.Origin.APPEARED, last=None, denied=None)
+    assert target is resolve.Handling.UNMANAGED

@@ -357,13 +357,13 @@ async def test_a_pod_above_several_of_its_limits_is_exposed_for_that_time_once(
     files = [pod, *(plain.tree.container_path(pod, name) for name in inner)]
     held = [str(5 * MIB), str(MIB), str(MIB)]
     await until(lambda: [swap_max(path) for path in files] == held)
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def slow(path: str, limit: int) -> None:
         plain.later += 60
         real(path, limit)
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", slow)
+    monkeypatch.setattr(plain.cgroups, "write", slow)
     order = files if first == "pod" else files[::-1]
     for path in order:
         write(path, "max")

@@ -24,11 +24,11 @@ def cgroups(tree: CgroupTree) -> Iterator[cgroupfs.Cgroups]:
 
 
 def test_a_shorter_value_replaces_a_longer_one(tree: CgroupTree, cgroups: cgroupfs.Cgroups) -> None:
-    cgroups.set_limit("kubepods.slice", 69943296)
-    assert cgroups.limit("kubepods.slice") == 69943296
-    cgroups.set_limit("kubepods.slice", 0)
+    cgroups.write("kubepods.slice/memory.swap.max", 69943296)
+    assert cgroups.read("kubepods.slice/memory.swap.max") == 69943296
+    cgroups.write("kubepods.slice/memory.swap.max", 0)
     assert (tree.kubepods / "memory.swap.max").read_text().strip() == "0"
-    cgroups.set_limit("kubepods.slice", values.NO_LIMIT)
+    cgroups.write("kubepods.slice/memory.swap.max", values.NO_LIMIT)
     assert swap_max(tree.kubepods) == "max"
 
 
@@ -72,12 +72,11 @@ def test_what_the_kernel_says_of_a_disk(
 
 def test_a_cgroup_that_is_gone(cgroups: cgroupfs.Cgroups) -> None:
     with pytest.raises(cgroupfs.GoneError, match="nowhere"):
-        cgroups.limit("nowhere")
+        cgroups.read("nowhere/memory.swap.max")
     with pytest.raises(cgroupfs.GoneError):
-        cgroups.set_limit("nowhere", 0)
+        cgroups.write("nowhere/memory.swap.max", 0)
     assert cgroups.dirs("nowhere") == []
     assert cgroups.inode("nowhere") is None
-    assert cgroups.in_use("nowhere") == 0
 
 
 def test_a_link_is_not_followed(tree: CgroupTree, cgroups: cgroupfs.Cgroups, tmp_path: pathlib.Path) -> None:
@@ -90,7 +89,7 @@ def test_a_link_is_not_followed(tree: CgroupTree, cgroups: cgroupfs.Cgroups, tmp
     file.symlink_to(outside / "memory.swap.max")
     assert "linked" not in cgroups.dirs("kubepods.slice")
     with pytest.raises(cgroupfs.DeniedError):
-        cgroups.set_limit("kubepods.slice", 0)
+        cgroups.write("kubepods.slice/memory.swap.max", 0)
     assert swap_max(outside) == "max"
 
 
@@ -98,7 +97,7 @@ def test_a_link_is_not_followed(tree: CgroupTree, cgroups: cgroupfs.Cgroups, tmp
 def test_a_file_without_a_value_is_transient(tree: CgroupTree, cgroups: cgroupfs.Cgroups, content: str) -> None:
     (tree.kubepods / "memory.swap.max").write_text(content)
     with pytest.raises(cgroupfs.TransientError):
-        cgroups.limit("kubepods.slice")
+        cgroups.read("kubepods.slice/memory.swap.max")
 
 
 def test_a_root_that_is_no_directory(tmp_path: pathlib.Path) -> None:

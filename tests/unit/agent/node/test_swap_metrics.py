@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
-from swapwarden.agent.host import cgroupfs
 from swapwarden.agent.inventory import exposure
 from swapwarden.agent.node import swap_metrics
 from swapwarden.api.names import Cause
@@ -213,17 +212,17 @@ async def test_of_what_goes_while_it_is_read_nothing_is_claimed(
         write(using(plain.tree.pod(number), number * PAGE), str(2 * PAGE))
     going = using(plain.tree.container(plain.tree.pod_path(2), "app"), PAGE)
     reader = Reader(plain)
-    real = plain.cgroups.limit
+    real = plain.cgroups.read
     left = [reads]
 
-    def limit(path: str, file: str = cgroupfs.SWAP_MAX) -> int:
+    def read(path: str) -> int:
         if path.startswith(str(plain.tree.pod_path(2).relative_to(plain.tree.root))):
             if not left[0] and going.exists():
                 plain.tree.remove(plain.tree.pod_path(2))
             left[0] -= 1
-        return real(path, file)
+        return real(path)
 
-    monkeypatch.setattr(plain.cgroups, "limit", limit)
+    monkeypatch.setattr(plain.cgroups, "read", read)
     await reader.read()
     assert not going.exists()
     assert values(swap_metrics.POD_LIMIT)[(uid(1),)] == 2 * PAGE

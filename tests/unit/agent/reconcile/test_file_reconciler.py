@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from swapwarden.agent.desired import spec
-from swapwarden.agent.host import cgroupfs, values
+from swapwarden.agent.desired import resolve, spec
+from swapwarden.agent.host import cgroup_files, cgroupfs, values
+from swapwarden.agent.inventory import records
 from swapwarden.agent.reconcile import file_reconciler
 from swapwarden.api import names
 
@@ -32,14 +33,14 @@ async def test_what_was_there_is_on_record_before_it_is_overwritten(
 ) -> None:
     agent = plain.start()
     recorded: list[bool] = []
-    write_limit = plain.cgroups.set_limit
+    write_limit = plain.cgroups.write
 
     def spy(path: str, value: int) -> None:
         entry = plain.ledger.limits.get(plain.known(pod).file.key)
         recorded.append(entry is not None and entry.found == values.NO_LIMIT and value in entry.wrote)
         write_limit(path, value)
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", spy)
+    monkeypatch.setattr(plain.cgroups, "write", spy)
     pod = plain.tree.pod(1)
     agent.apply(state({1: MIB}))
     await until(lambda: swap_max(pod) == str(MIB))
@@ -122,14 +123,14 @@ async def test_a_cap_leaves_a_smaller_value_that_comes_while_it_writes(
 ) -> None:
     agent = plain.start()
     app = plain.tree.container(plain.tree.pod(1), "app")
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def overtaken(path: str, limit: int) -> None:
         real(path, limit)
         if limit == MIB:
             write(app, "4096")
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", overtaken)
+    monkeypatch.setattr(plain.cgroups, "write", overtaken)
     agent.apply(state({1: values.NO_LIMIT}, containers={1: {"app": spec.ContainerSpec(MIB, cap=True)}}))
     await until(lambda: swap_max(app) != "max")
     assert (swap_max(app), snapshot(agent).violations) == ("4096", [])
@@ -149,13 +150,13 @@ async def test_restore_leaves_a_value_that_comes_while_it_writes(plain: Node, mo
     pod = plain.tree.pod(1)
     agent = plain.start()
     agent.apply(state({1: 0}))
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def overtaken(path: str, limit: int) -> None:
         real(path, limit)
         write(pod, "4096")
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", overtaken)
+    monkeypatch.setattr(plain.cgroups, "write", overtaken)
     agent.apply(state({1: 0}, mode=names.Mode.RESTORE))
     assert (swap_max(pod), snapshot(agent).to_restore) == ("4096", 0)
 
@@ -351,14 +352,14 @@ async def test_the_agents_own_container_may_be_denied(plain: Node, monkeypatch: 
     pods = [plain.tree.pod(n) for n in (1, 2)]
     containers = [plain.tree.container(pod, "app") for pod in pods]
     agent = plain.start(own_uid=uid(1))
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def deny(path: str, limit: int) -> None:
         if "cri-containerd" in path:
             raise cgroupfs.DeniedError(f"{path}: Permission denied")
         real(path, limit)
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", deny)
+    monkeypatch.setattr(plain.cgroups, "write", deny)
     wants = {n: {"app": spec.ContainerSpec(MIB, cap=False)} for n in (1, 2)}
     agent.apply(state({1: MIB, 2: MIB}, containers=wants))
     failed = [violation.pod for violation in snapshot(agent).violations if violation.reason == "AccessDenied"]
@@ -384,7 +385,7 @@ async def test_a_failure_to_raise_is_one_failure_however_often_all_is_compared(
     def deny(path: str, limit: int) -> None:
         raise cgroupfs.DeniedError(f"{path}: Permission denied ({limit})")
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", deny)
+    monkeypatch.setattr(plain.cgroups, "write", deny)
     agent.apply(state({1: MIB}))
     for _ in range(3):
         compare(agent)
@@ -396,14 +397,14 @@ async def test_a_failure_to_raise_is_one_failure_however_often_all_is_compared(
 async def test_a_writer_that_is_as_fast_is_a_failure(plain: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = plain.tree.pod(1)
     agent = plain.start()
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def contested(path: str, limit: int) -> None:
         real(path, limit)
         write(pod, "max")
 
     with monkeypatch.context() as other:
-        other.setattr(plain.cgroups, "set_limit", contested)
+        other.setattr(plain.cgroups, "write", contested)
         agent.apply(state({1: 0}))
         assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
     await until(lambda: swap_max(pod) == "0" and reasons(agent) == [])
@@ -416,7 +417,7 @@ async def test_growth_is_counted_once_where_one_repair_takes_several_writes(
     agent.apply(state({1: 0}))
     pod = await plain.run(1, "app")
     write(pod, str(3 * MIB), "memory.swap.current")
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
     writes = []
 
     def contested(path: str, limit: int) -> None:
@@ -425,7 +426,7 @@ async def test_growth_is_counted_once_where_one_repair_takes_several_writes(
         if len(writes) < file_reconciler.ATTEMPTS:
             write(pod, "max")
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", contested)
+    monkeypatch.setattr(plain.cgroups, "write", contested)
     write(pod, "max")
     await until(lambda: len(writes) == file_reconciler.ATTEMPTS)
     tally = plain.known(pod).tally
@@ -467,7 +468,7 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
     agent.apply(state({1: 0}))
     pod = await plain.run(1, "app")
     app = plain.tree.container_path(pod, "app")
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def deny(path: str, limit: int) -> None:
         if "cri-containerd" in path:
@@ -478,7 +479,7 @@ async def test_a_pod_is_not_raised_while_a_container_cannot_be_lowered(
         return state({1: MIB}, containers={1: {"app": spec.ContainerSpec(limit, cap=False)}})
 
     with monkeypatch.context() as refusing:
-        refusing.setattr(plain.cgroups, "set_limit", deny)
+        refusing.setattr(plain.cgroups, "write", deny)
         agent.apply(raised(0))
         compare(agent)
         assert (swap_max(pod), reasons(agent)) == ("0", ["AccessDenied"])
@@ -507,13 +508,13 @@ async def test_an_exposure_that_cannot_be_ended_at_once_counts_from_its_beginnin
     else:
         agent.apply(state(unknown=names.UnknownPod.ALLOW))
     pod = await plain.run(1, "app")
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def deny(path: str, limit: int) -> None:
         raise cgroupfs.DeniedError(f"{path}: Read-only file system, not {limit}")
 
     with monkeypatch.context() as refusing:
-        refusing.setattr(plain.cgroups, "set_limit", deny)
+        refusing.setattr(plain.cgroups, "write", deny)
         if late:
             agent.apply(state({1: 0}))
         else:
@@ -521,7 +522,7 @@ async def test_an_exposure_that_cannot_be_ended_at_once_counts_from_its_beginnin
         await until(lambda: "WriteFailed" in reasons(agent))
         plain.later += 90
         compare(agent)
-    assert plain.cgroups.set_limit == real
+    assert plain.cgroups.write == real
     await until(lambda: swap_max(pod) == "0")
     tally = plain.known(pod).tally
     assert tally.count == 1
@@ -536,14 +537,45 @@ async def test_a_container_that_cannot_be_raised_does_not_keep_its_pod_from_it(
     pod = plain.tree.pod(1, memory_swap_max="0\n")
     plain.tree.container(pod, "app", memory_swap_max="0\n")
     agent = plain.start()
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def deny(path: str, limit: int) -> None:
         if "cri-containerd" in path:
             raise cgroupfs.DeniedError(f"{path}: Permission denied")
         real(path, limit)
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", deny)
+    monkeypatch.setattr(plain.cgroups, "write", deny)
     agent.apply(state({1: MIB}, containers={1: {"app": spec.ContainerSpec(MIB, cap=False)}}))
     compare(agent)
     assert (swap_max(pod), reasons(agent)) == (str(MIB), ["AccessDenied"])
+
+
+async def test_a_file_that_promises_a_minimum_is_exposed_by_less(plain: Node) -> None:
+    agent = plain.start(state({1: values.NO_LIMIT}))
+    pod = await plain.run(1, "app")
+    (pod / "memory.low").write_text("0\n")
+    known = plain.known(pod)
+    low = cgroup_files.CgroupFile("memory.low", unset=0, denied=None, exposed=cgroup_files.Exposed.BELOW)
+    file = records.ControlFile(known.path, known.file.inode, known, described=low)
+    file.desired = records.Desired(MIB, MIB)
+    look_again(agent, file)
+    before = known.tally.count
+    counts = []
+    for other in (2 * MIB, MIB // 2):
+        write(pod, str(other), "memory.low")
+        look_again(agent, file)
+        counts.append(known.tally.count - before)
+        assert (pod / "memory.low").read_text().split() == [str(MIB)]
+    assert counts == [0, 1], "more than is promised breaks no promise"
+    file.desired = records.Desired(resolve.Handling.RESTORE)
+    look_again(agent, file)
+    assert (pod / "memory.low").read_text().split() == [str(MIB // 2)], "as another writer last had it"
+    assert swap_max(pod) == "max"
+
+
+async def test_a_limit_is_set_where_nothing_counts_the_swap_in_use(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    (pod / "memory.swap.current").unlink(missing_ok=True)
+    agent = plain.start()
+    agent.apply(state({1: MIB}))
+    assert (swap_max(pod), reasons(agent)) == (str(MIB), [])

@@ -234,6 +234,11 @@ async def test_a_pods_folder_that_cannot_be_listed_keeps_no_pod_from_its_limit(p
         assert swap_max(crowd.pods[HOSTILE]) == str(3 * MIB)
 
 
+def is_of(name: str, path: str) -> bool:
+    """Whether a file is one of the cgroup's own."""
+    return name.rpartition("/")[0] == path
+
+
 @pytest.mark.parametrize("where", ["pod", "container", "file", "write", "evidence"])
 async def test_an_unexpected_error_is_that_cgroups_own(
     plain: Node, monkeypatch: pytest.MonkeyPatch, mistakes: Faults, where: str
@@ -263,11 +268,11 @@ async def test_an_unexpected_error_is_that_cgroups_own(
             opened = agent.inventory.open
             broken.setattr(agent.inventory, "open", lambda each: fail() if each.path == bad else opened(each))
         elif where == "file":
-            limit = plain.cgroups.limit
-            broken.setattr(plain.cgroups, "limit", lambda path, *more: fail() if path == bad else limit(path, *more))
+            limit = plain.cgroups.read
+            broken.setattr(plain.cgroups, "read", lambda name: fail() if is_of(name, bad) else limit(name))
         elif where == "write":
-            wrote = plain.cgroups.set_limit
-            broken.setattr(plain.cgroups, "set_limit", lambda path, to: fail() if path == bad else wrote(path, to))
+            wrote = plain.cgroups.write
+            broken.setattr(plain.cgroups, "write", lambda name, to: fail() if is_of(name, bad) else wrote(name, to))
         else:
             came = agent._evidence.came
             broken.setattr(
@@ -300,14 +305,14 @@ async def test_an_unexpected_error_keeps_no_other_pod_from_more(
         write(crowd.pods[number], "0" if number != HOSTILE else str(3 * MIB))
     write(plain.tree.kubepods, "0")
     bad = str((crowd.pods if where == "pod" else crowd.apps)[HOSTILE].relative_to(plain.tree.root))
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def fail(path: str, limit: int) -> None:
-        if path == bad:
+        if is_of(path, bad):
             raise ZeroDivisionError("a mistake")
         real(path, limit)
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", fail)
+    monkeypatch.setattr(plain.cgroups, "write", fail)
     agent.apply(crowd.state())
     assert mistakes.count > 0
     assert swap_max(plain.tree.kubepods) == str(64 * MIB)
@@ -574,7 +579,7 @@ async def test_what_was_seen_to_be_written_over_at_once_counts_until_it_is_repai
     pod = await plain.run(1, "app")
     known = plain.known(pod)
     agent.catch_up()
-    real, writes = plain.cgroups.set_limit, 0
+    real, writes = plain.cgroups.write, 0
 
     def overwritten(path: str, limit: int) -> None:
         nonlocal writes
@@ -583,7 +588,7 @@ async def test_what_was_seen_to_be_written_over_at_once_counts_until_it_is_repai
         if writes <= file_reconciler.ATTEMPTS:
             write(pod, "max")
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", overwritten)
+    monkeypatch.setattr(plain.cgroups, "write", overwritten)
     write(pod, "max")
     agent.catch_up()
     assert swap_max(pod) == "max"
@@ -610,7 +615,7 @@ async def test_what_an_event_told_of_and_could_not_be_looked_at_counts_from_the_
 
     plain.later += 100
     with monkeypatch.context() as broken:
-        broken.setattr(plain.cgroups, "limit", fail)
+        broken.setattr(plain.cgroups, "read", fail)
         write(pod, "max")
         agent.catch_up()
     assert swap_max(pod) == "max"
@@ -643,13 +648,13 @@ async def test_repairs_come_before_arrivals(plain: Node, monkeypatch: pytest.Mon
     await until(lambda: swap_max(pod) == "0")
     agent.catch_up()
     wrote: list[str] = []
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def spy(path: str, limit: int) -> None:
-        wrote.append(path)
+        wrote.append(path.rpartition("/")[0])
         real(path, limit)
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", spy)
+    monkeypatch.setattr(plain.cgroups, "write", spy)
     arrivals = [plain.tree.pod(number) for number in range(2, 202)]
     write(pod, "max")
     await until(lambda: len(wrote) >= 201)
@@ -663,13 +668,13 @@ async def test_a_repair_does_not_wait_for_a_comparison_of_all(plain: Node, monke
     agent.apply(state(dict.fromkeys(range(200), 0)))
     agent.catch_up()
     left: list[int] = []
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def spy(path: str, limit: int) -> None:
         left.append(len(list(agent._worklist)))
         real(path, limit)
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", spy)
+    monkeypatch.setattr(plain.cgroups, "write", spy)
     agent.resync()
     await asyncio.sleep(0)
     write(made[-1], "max")
@@ -995,14 +1000,14 @@ async def test_writes_to_a_cgroup_of_its_own_are_looked_at_once_in_a_while(
     agent = plain.start()
     (inner,) = await inside(plain, agent, 1)
     path, looks = str(inner.relative_to(plain.tree.root)), 0
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def spy(written: str, limit: int) -> None:
         nonlocal looks
-        looks += written == path
+        looks += written == f"{path}/memory.swap.max"
         real(written, limit)
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", spy)
+    monkeypatch.setattr(plain.cgroups, "write", spy)
     begun = asyncio.get_running_loop().time()
     for _ in range(100):
         write(inner, "max")
@@ -1021,14 +1026,14 @@ async def test_a_container_that_writes_all_the_time_to_a_cgroup_of_its_own_does_
 ) -> None:
     agent = plain.start()
     (inner,) = await inside(plain, agent, 1)
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def contend(path: str, limit: int) -> None:
         real(path, limit)
-        if path.endswith("/container"):
+        if path.endswith("/container/memory.swap.max"):
             write(inner, "max")
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", contend)
+    monkeypatch.setattr(plain.cgroups, "write", contend)
     write(inner, "max")
     agent.catch_up()
     assert condition(agent, "Applied") == ("False", "AccessDenied")
@@ -1085,17 +1090,17 @@ async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
 ) -> None:
     pod = plain.tree.pod(1)
     agent = plain.start()
-    real = plain.cgroups.set_limit
+    real = plain.cgroups.write
 
     def refuse(path: str, limit: int) -> None:
         raise cgroupfs.CgroupError(f"{path}: Input/output error ({limit})")
 
-    monkeypatch.setattr(plain.cgroups, "set_limit", refuse)
+    monkeypatch.setattr(plain.cgroups, "write", refuse)
     agent.apply(state({1: 0}))
     file = plain.known(pod).file
     for _ in range(10):
         look_again(agent, file)
-    monkeypatch.setattr(plain.cgroups, "set_limit", real)
+    monkeypatch.setattr(plain.cgroups, "write", real)
     swap_limit = pod / "memory.swap.max"
     held = swap_limit.read_text()
     swap_limit.unlink()
@@ -1104,7 +1109,7 @@ async def test_a_missing_file_and_a_refused_write_have_waits_of_their_own(
     wait = file.retry.when() - asyncio.get_running_loop().time()
     assert wait <= file_reconciler.FILE_SECONDS[0] * 2, "the first look for a file is a moment away"
     swap_limit.write_text(held)
-    monkeypatch.setattr(plain.cgroups, "set_limit", refuse)
+    monkeypatch.setattr(plain.cgroups, "write", refuse)
     look_again(agent, file)
     assert file.retries is not None
     assert file.retries.refused.failures > 10, "what is refused is tried ever less often"
@@ -1123,14 +1128,14 @@ async def test_so_many_cgroups_in_a_pod_are_looked_at_and_no_more(plain: Node, m
     nested(app, 1000)
     agent = plain.start()
     looks = 0
-    real = plain.cgroups.in_use
+    real = plain.cgroups.read
 
-    def spy(path: str) -> int:
+    def spy(name: str) -> int:
         nonlocal looks
-        looks += 1
-        return real(path)
+        looks += name.endswith("/memory.swap.current")
+        return real(name)
 
-    monkeypatch.setattr(plain.cgroups, "in_use", spy)
+    monkeypatch.setattr(plain.cgroups, "read", spy)
     agent.apply(state({1: 0}))
     assert looks < 220
     assert reasons(agent) == ["Draining", "Exposed"]
@@ -1140,7 +1145,7 @@ async def test_so_many_cgroups_in_a_pod_are_looked_at_and_no_more(plain: Node, m
 class Chaos:
     """Anything may fail that is asked of the hostile pod's cgroups."""
 
-    METHODS = ("limit", "children", "inode", "set_limit", "in_use", "stat", "is_populated", "resources")
+    METHODS = ("read", "children", "inode", "write", "stat", "is_populated", "resources")
 
     def __init__(self, crowd: Crowd, chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
         self.on = False
@@ -1156,7 +1161,7 @@ class Chaos:
             ZeroDivisionError("a mistake"),
             RecursionError("another"),
         ]
-        if name in {"limit", "set_limit"}:
+        if name in {"read", "write"}:
             errors += [cgroupfs.GoneError("gone"), cgroupfs.TransientError("empty")]
 
         def call(path: str, *more: object, **named: object) -> object:
@@ -1263,10 +1268,10 @@ class Overwritten:
 def failing(real: Callable[..., Any], bad: pathlib.Path) -> Callable[..., Any]:
     """As it is, but for one cgroup."""
 
-    def call(path: str, *more: object) -> Any:
-        if str(bad).endswith(path):
+    def call(name: str, *more: object) -> Any:
+        if str(bad).endswith(name.rpartition("/")[0]):
             raise cgroupfs.CgroupError("out of memory")
-        return real(path, *more)
+        return real(name, *more)
 
     return call
 
@@ -1294,7 +1299,7 @@ async def test_no_exposure_is_told_shorter_than_it_was(plain: Node, monkeypatch:
         for path in chance.sample(list(written.pod_of), 3):
             plain.later += chance.random() * 5
             written.look()
-            written.write(agent, path, chance.choice(["told", "lost", "limit", "set_limit"]))
+            written.write(agent, path, chance.choice(["told", "lost", "read", "write"]))
         plain.later += chance.random() * 5
         if chance.random() < 0.2:
             plain.stop()

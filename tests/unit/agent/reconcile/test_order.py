@@ -87,14 +87,14 @@ async def play(folder: pathlib.Path, first: list[int], used: list[int], wished: 
             write(file, str(PAGE), "memory.max")
             write(file, str(PAGE), "memory.current")
     agent = node.start()
-    real = node.cgroups.set_limit
+    real = node.cgroups.write
     seen: list[dict[pathlib.Path, int]] = []
 
-    def spy(path: str, limit: int) -> None:
-        real(path, limit)
+    def spy(name: str, value: int) -> None:
+        real(name, value)
         seen.append(tree.usable(tree.held()))
 
-    node.cgroups.set_limit = spy  # type: ignore[method-assign] # to see each write
+    node.cgroups.write = spy  # type: ignore[method-assign] # to see each write
     for each in wished:
         before = tree.usable(tree.held())
         seen.clear()

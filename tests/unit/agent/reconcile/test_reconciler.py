@@ -257,7 +257,7 @@ async def test_restore_does_not_write_to_a_file_that_another_changed_while_no_ag
     plain.stop()
     write(pod, "4096")
     written: list[str] = []
-    monkeypatch.setattr(cgroupfs.Cgroups, "set_limit", lambda _, path, _limit: written.append(path))
+    monkeypatch.setattr(cgroupfs.Cgroups, "write", lambda _, path, _limit: written.append(path))
     plain.start(state({1: 0}, mode=names.Mode.RESTORE))
     assert written == []
     assert swap_max(pod) == "4096"
@@ -342,7 +342,7 @@ async def test_a_state_that_comes_with_other_values_while_files_cannot_be_writte
         raise cgroupfs.DeniedError(f"{path}: Permission denied ({limit})")
 
     with monkeypatch.context() as denied:
-        denied.setattr(plain.cgroups, "set_limit", deny)
+        denied.setattr(plain.cgroups, "write", deny)
         agent.apply(state({1: 0}))
         assert [reason for reason in reasons(agent) if reason != "Exposed"] == ["WriteFailed"]
         agent.apply(state({1: MIB}, generation=2))
