@@ -7,6 +7,7 @@ from typing import Final
 
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import cgroup_files
+from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
 
 AWAIT_SECONDS: Final = 5.0
@@ -79,6 +80,18 @@ def of_root(state: spec.NodeSpec | None, *, mode: names.Mode) -> DesiredValue:
     if state is None:
         return Handling.UNMANAGED
     return Handling.RESTORE if mode is not names.Mode.ENFORCE or state.kubepods is None else state.kubepods
+
+
+def goal(desired: DesiredValue, record: ledger.LimitRecord | None, found: int) -> int | None:
+    """The number that a file is to hold; None where it is no business of the agent's. Bytes.
+
+    `record` is the ledger's, and `found` what the file holds: another writer's value is not restored over.
+    """
+    if isinstance(desired, int):
+        return desired
+    if record is None or not (found in record.wrote or (record.systemd_zero and found == 0)):
+        return None
+    return record.found
 
 
 def differs(target: DesiredValue, found: int, *, at_most: bool) -> bool:

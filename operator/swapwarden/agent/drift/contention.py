@@ -42,20 +42,19 @@ class Contentions:
         self._logged = float("-inf")
         self._unlogged = 0
 
-    def should_yield(self, file: records.ControlFile, limit: int) -> bool:
-        """Whether a value below `limit` (bytes) is left to another writer now."""
+    def expire(self, file: records.ControlFile, limit: int | None) -> None:
+        """Forget a contention that was yielded to for long enough, or about another limit than this one (bytes).
+
+        None where a smaller value is as good: then there is nothing to contend about.
+        """
         fight = file.contention
-        if fight is None:
-            return False
-        if fight.limit != limit or (fight.until is not None and self._clock() >= fight.until):
-            self.end(file)
-            return False
-        return fight.until is not None
+        if fight is not None and (fight.limit != limit or (fight.until is not None and self._clock() >= fight.until)):
+            file.contention = None
 
     @staticmethod
-    def end(file: records.ControlFile) -> None:
-        """Forget who lowered it: what it is to hold is another thing now."""
-        file.contention = None
+    def should_yield(file: records.ControlFile) -> bool:
+        """Whether a value below the limit is left to another writer now."""
+        return file.contention is not None and file.contention.until is not None
 
     def retry_in(self, file: records.ControlFile) -> float | None:
         """Seconds until the file is raised once more; None where the agent does not yield."""

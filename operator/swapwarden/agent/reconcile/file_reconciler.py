@@ -222,26 +222,26 @@ class Settler:
         found = self._fs.read(file.name)
         down = None if file.settled else names.Cause.AGENT_DOWN
         for _ in range(ATTEMPTS):
-            limit = self._limit(file, found)
+            record = self._limits.get(file.key)
+            limit = resolve.goal(file.desired.value, record, found)
             file.status = file.status._replace(limit=limit)
             if limit is None:
-                file.last_applied = None
+                self._leave(file, record, found)
                 return self._settled(file, found, looked=looked)
             swap = 0 if limit >= values.NO_LIMIT else self._usage(file)
             usages = functools.partial(self._headroom.usages, file.path)
             # What is put back is what was there, be it more.
             less = file.desired.at_most and isinstance(file.desired.value, int)
-            if less:  # it is as good, so there is nothing to fight about
-                self._contentions.end(file)
-            cap = less or self._contentions.should_yield(file, limit)
+            self._contentions.expire(file, None if less else limit)
+            cap = less or self._contentions.should_yield(file)
             above = functools.partial(self._above, file)
             held, units = file.last_applied, file.is_systemds(found)
-            goal = limit
+            target = limit
             barred = held is not None and held < min(found, limit) and self._order.is_barred(file)
             if held is not None and barred:
-                goal = held  # another raised it; to its own limit it is raised when the others are lowered
+                target = held  # another raised it; to its own limit it is raised when the others are lowered
             action = swap_drain.next_write(
-                goal, found, swap, usages, cap=cap, held=held, units=units, above=above, page=self._fs.page
+                target, found, swap, usages, cap=cap, held=held, units=units, above=above, page=self._fs.page
             )
             if action.write is None:
                 file.last_applied = found
@@ -290,19 +290,13 @@ class Settler:
             self.cancel(each)
             each.retry = asyncio.get_running_loop().call_later(0, self._again, each)
 
-    def _limit(self, file: records.ControlFile, found: int) -> int | None:
-        """The number that the file is to hold; None where it is no business of the agent's."""
-        if isinstance(file.desired.value, int):
-            return file.desired.value
-        entry = self._limits.get(file.key)
-        if entry is None or entry.found is None:
-            return None
-        if found not in entry.wrote and not (entry.systemd_zero and found == 0):
-            if found != entry.found:
+    def _leave(self, file: records.ControlFile, record: ledger.LimitRecord | None, found: int) -> None:
+        """The file holds nothing of the agent's (any more)."""
+        file.last_applied = None
+        if record is not None and record.found is not None:
+            if found != record.found:
                 log.info("a value of another writer is left as it is", extra={"cgroup": f"/{file.path}"})
             self._limits.mark_known(file.key)
-            return None
-        return entry.found
 
     def _settled(
         self,

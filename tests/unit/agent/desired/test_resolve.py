@@ -1,7 +1,9 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.agent.desired import resolve, spec
 from swapwarden.agent.host import values
+from swapwarden.agent.ledger import ledger
 from swapwarden.api import names
 
 PAGE = 4096
@@ -67,3 +69,25 @@ def test_the_root_is_left_alone_until_a_state_arrives_and_put_back_when_one_has_
 def test_a_file_that_is_not_denied_keeps_what_it_holds_until_a_state_names_its_pod() -> None:
     target = resolve.of_pod(None, None, mode=names.Mode.ENFORCE, origin=resolve.Origin.APPEARED, last=None, denied=None)
     assert target is resolve.Handling.UNMANAGED
+
+
+KEY = ledger.Key("memory.swap.max", "pod", inode=1)
+
+
+@pytest.mark.parametrize(
+    ("desired", "record", "found", "goal"),
+    [
+        (5, None, 7, 5),
+        (resolve.Handling.RESTORE, None, 7, None),
+        (resolve.Handling.RESTORE, ledger.LimitRecord(KEY), 7, None),
+        (resolve.Handling.RESTORE, ledger.LimitRecord(KEY, found=9, wrote=(5, 7)), 7, 9),
+        (resolve.Handling.RESTORE, ledger.LimitRecord(KEY, found=9, wrote=(5, 7)), 5, 9),
+        (resolve.Handling.RESTORE, ledger.LimitRecord(KEY, found=9, wrote=(5, 7)), 6, None),
+        (resolve.Handling.RESTORE, ledger.LimitRecord(KEY, found=9, systemd_zero=True), 0, 9),
+        (resolve.Handling.RESTORE, ledger.LimitRecord(KEY, found=9, wrote=(5,)), 0, None),
+    ],
+)
+def test_only_what_the_agent_or_its_drop_ins_wrote_is_restored_over(
+    desired: resolve.DesiredValue, record: ledger.LimitRecord | None, found: int, goal: int | None
+) -> None:
+    assert resolve.goal(desired, record, found) == goal
