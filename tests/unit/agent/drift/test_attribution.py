@@ -596,3 +596,16 @@ async def test_causes_are_found_one_at_a_time(plain: Node, monkeypatch: pytest.M
             break
         await asyncio.sleep(0)
     assert steps == set(range(count + 1))
+
+
+async def test_what_systemd_holds_of_a_container_is_known_after_a_restart_without_a_write(plain: Node) -> None:
+    pod = plain.tree.pod(1)
+    app = plain.tree.container(pod, "app", memory_swap_max="4096\n")
+    enforced = state({1: MIB}, containers={1: {"app": spec.ContainerSpec(0, cap=False)}})
+    plain.start().apply(enforced)
+    assert swap_max(app) == "0"
+    plain.stop()
+    plain.start(enforced)
+    (file,) = (file for each in plain.known(pod).containers.values() for file in each.files)
+    assert not file.times.write_seq
+    assert [file.is_systemds(value) for value in (4096, 0, values.NO_LIMIT)] == [True, False, False]
