@@ -25,6 +25,7 @@ import swapwarden
 from swapwarden.agent.desired import problems, spec, state_cache, state_watch
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import cgroupfs, faults, files, priority_events, realtime, systemd_dropins, worker
+from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import heartbeat, ledger
 from swapwarden.agent.node import diagnostics, node_info, preflight, swap_devices, swap_metrics
 from swapwarden.agent.reconcile import dropin_sync, reconciler, sysctls
@@ -253,10 +254,11 @@ class Agent:
         self._block = self._sys / "block"
         self._run_dir = _directory("--run-dir", arguments.run_dir)
         self._state_dir = _directory("--state-dir", arguments.state_dir)
+        self._board = board.Board()
         drop_ins = pathlib.Path(arguments.drop_in_dir) if arguments.drop_in_dir else None
-        self._drop_ins = dropin_sync.DropInSync(drop_ins, systemd_dropins.bring, changed=self._changed)
+        self._drop_ins = dropin_sync.DropInSync(drop_ins, systemd_dropins.bring, self._board)
         slices = pathlib.Path(arguments.slice_drop_in_dir) if arguments.slice_drop_in_dir else None
-        self._slice_drop_ins = dropin_sync.DropInSync(slices, systemd_dropins.bring_slices, changed=self._changed)
+        self._slice_drop_ins = dropin_sync.DropInSync(slices, systemd_dropins.bring_slices, self._board)
         self._slices = slices
         self._config = config.load(arguments.kubeconfig)
         self._page = os.sysconf("SC_PAGE_SIZE")
@@ -312,7 +314,7 @@ class Agent:
             self._sysctls = sysctls.Sysctls(
                 self._ledger.settings,
                 {place: pathlib.Path(root) for place, root in given.items() if root},
-                changed=self._changed,
+                self._board,
             )
             with _blamed("--cgroup-root", self._arguments.cgroup_root):
                 cgroups = cgroupfs.Cgroups(self._arguments.cgroup_root, self._page)
@@ -324,7 +326,7 @@ class Agent:
                 own_uid=os.environ.get("POD_UID", ""),
                 anchor=self._arguments.cgroup_anchor.strip("/"),
                 away=self._heartbeat.last_seen,
-                changed=self._changed,
+                changed=self._board.touch,
                 held_at_zero=lambda unit: unit in self._slice_drop_ins.held,
             )
             stack.callback(self._enforcer.close)
@@ -390,7 +392,7 @@ class Agent:
         name = f"swapwarden-agent/{swapwarden.__version__}"
         async with client.Client(self._config, user_agent=name) as api:
             self._status_writer = status_writer.StatusWriter(
-                api, self._node, functools.partial(self._status, agent), self._stands
+                api, self._node, self._board, functools.partial(self._status, agent), self._stands
             )
             states = state_watch.StateWatch(
                 api,
@@ -403,7 +405,15 @@ class Agent:
             )
             async with asyncio.TaskGroup() as group:
                 jobs = (states.run, self._report, self._cache.run, self._keep_alive, self._keep_synced)
-                for job in (*jobs, self._keep_facts, self._sysctls.run, self._drop_ins.run, self._slice_drop_ins.run):
+                heed = functools.partial(self._heed, agent)
+                for job in (
+                    *jobs,
+                    heed,
+                    self._keep_facts,
+                    self._sysctls.run,
+                    self._drop_ins.run,
+                    self._slice_drop_ins.run,
+                ):
                     group.create_task(_unending(job))
 
     # What the parts tell each other
@@ -433,16 +443,17 @@ class Agent:
     def _refuse(self, reason: str) -> None:
         if reason != self._refused:
             self._refused = reason
-            self._changed()
+            self._board.touch()
 
-    def _changed(self) -> None:
-        if self._enforcer is not None:
-            self._drop_ins.want(self._enforcer.drop_in_prefix)
-            self._slice_drop_ins.want(self._enforcer.drop_in_slices)
+    async def _heed(self, agent: reconciler.Enforcer) -> None:
+        """Have the parts follow from what others recorded; the status writer does so by itself."""
+        revision = -1
+        while True:
+            revision = await self._board.after(revision)
+            self._drop_ins.want(agent.drop_in_prefix)
+            self._slice_drop_ins.want(agent.drop_in_slices)
             if self._looked_at is not None and self._looked_at[0] != self._tree():
                 self._facts_due.set()
-        if self._status_writer is not None:
-            self._status_writer.nudge()
 
     def _resync(self) -> None:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
@@ -506,7 +517,7 @@ class Agent:
                 log.warning("the kubelet's configuration is not known: %s", self._seen.unreadable)
             if self._enforcer is not None:
                 self._enforcer.swap_on(disks)
-        self._changed()
+        self._board.touch()
 
     def _verdicts(self, snapshot: status.Snapshot) -> Mapping[str, status.Verdict]:
         found = diagnostics.conditions(self._facts, self._seen, snapshot.kubelet_swap, snapshot.lost)
@@ -546,7 +557,7 @@ class Agent:
 
     def _stands(self, written: Mapping[str, Any]) -> None:
         if self._enforcer is not None and violations.acknowledge(self._enforcer.known, written.get("violations", [])):
-            self._changed()
+            self._board.touch()
 
     async def _keep_synced(self) -> None:
         while True:
@@ -572,7 +583,7 @@ class Agent:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.catch_up()
         if self._lived >= self._look_again:
-            self._changed()
+            self._board.touch()
 
     def _awake(self) -> None:
         """Something else woke up the agent."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from swapwarden.agent.host import systemd_dropins
+from swapwarden.agent.inventory import board
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
 
@@ -34,13 +35,15 @@ class DropInSync(Generic[Wanted]):
         self,
         directory: pathlib.Path | None,
         bring: Callable[[pathlib.Path, Wanted], None],
-        *,
-        changed: Callable[[], None],
+        reports: board.Board,
     ) -> None:
-        """`directory` None: the folders are not mounted, and nothing is done. `changed` when `failed` or `left` is."""
+        """`directory` None: the folders are not mounted, and nothing is done.
+
+        `reports` hears when `failed` or `left` changes.
+        """
         self._directory = directory
         self._bring: Callable[[pathlib.Path, Wanted], None] = bring
-        self._changed = changed
+        self._board = reports
         self._wanted: Wanted | None = None
         self._due = asyncio.Event()
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
@@ -89,7 +92,7 @@ class DropInSync(Generic[Wanted]):
                 self.held = await asyncio.to_thread(self._brought, self._directory, wanted)
             except OSError as error:
                 wait = self._failed(error)
-                self._changed()
+                self._board.touch()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await self._due.wait()
@@ -100,7 +103,7 @@ class DropInSync(Generic[Wanted]):
             if wanted == self._wanted:
                 self.left = False
             if (self.failed, self.left) != before:
-                self._changed()
+                self._board.touch()
 
     def _brought(self, directory: pathlib.Path, wanted: Wanted) -> frozenset[str]:
         self._bring(directory, wanted)

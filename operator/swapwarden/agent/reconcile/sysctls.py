@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from swapwarden.agent.desired import problems, spec
 from swapwarden.agent.host import files, worker
+from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import settings
 from swapwarden.api import names
@@ -94,14 +95,13 @@ class Sysctls:
         self,
         book: ledger.SettingRecords,
         roots: Mapping[Folder, pathlib.Path],
-        *,
-        changed: Callable[[], None] = lambda: None,
+        reports: board.Board,
     ) -> None:
-        """`roots`: the folders that the agent has access to. `changed` is called when `shortfalls` changes."""
+        """`roots`: the folders that the agent has access to. `reports` hears when `shortfalls` changes."""
         self._records = book
         self._settings = settings.Settings(book)
         self._roots = roots
-        self._changed = changed
+        self._board = reports
         self._state: spec.NodeSpec | None = None
         self._due = asyncio.Event()
         self._aside = worker.Worker("kernel-settings")
@@ -132,7 +132,7 @@ class Sysctls:
             # The failures so far were about other values: the new ones are tried at once.
             self._backoff.reset()
             self._due.set()
-        self._changed()
+        self._board.touch()
 
     def check(self) -> None:
         """Have `run` compare all settings soon, if there is a state."""
@@ -171,7 +171,7 @@ class Sysctls:
         for short in found:
             if short not in before:
                 log.warning("a setting of the node is not as its profile asks: %s: %s", short.name, short.message)
-        self._changed()
+        self._board.touch()
         if any(short.reason is names.Problem.WRITE_FAILED for short in found):
             return self._backoff.next()
         self._backoff.reset()

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.agent.desired import state_watch
+from swapwarden.agent.inventory import board
 from swapwarden.agent.report import status
 from swapwarden.api import merge, state
 from swapwarden.kube import backoff, client, errors
@@ -61,10 +62,11 @@ class StatusWriter:
         self,
         api: client.Client,
         node: str,
+        reports: board.Board,
         build: Callable[[list[Mapping[str, Any]]], dict[str, Any]],
         stands: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
-        """`stands` is called with what was built once the API server has it."""
+        """`reports` says when the status may have become another; `stands` gets what was built once it is stored."""
         self._api = api
         self._path = f"{state_watch.COLLECTION}/{node}/status"
         self._build = build
@@ -73,7 +75,9 @@ class StatusWriter:
         self._certain = True
         """Whether the API server has what was written last: not after a failure, which may be that of the answer."""
         self._findings = 0
-        self._changed = asyncio.Event()
+        self._board = reports
+        self._revision = -1
+        """The board's, of the last look at what to write."""
         self._looked = self._wrote = float("-inf")
         self._passed: float | None = None
         """When the generation became another than what is written, and nothing else that matters did."""
@@ -85,17 +89,13 @@ class StatusWriter:
         self._foreign_timer: asyncio.TimerHandle | None = None
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
 
-    def nudge(self) -> None:
-        """The status may have become another."""
-        self._changed.set()
-
     def found(self, written: dict[str, Any] | None) -> None:
         """What the API server has now; None where there is no object."""
         self._written = self._stored = written
         self._certain = True
         self._foreign = None
         self._findings += 1
-        self._changed.set()
+        self._board.touch()
 
     def seen(self, shown: dict[str, Any]) -> None:
         """A watch shows this status: the agent's own, of now or of before, or what another writer made of it."""
@@ -121,16 +121,12 @@ class StatusWriter:
     async def run(self) -> None:
         """Never returns."""
         while True:
-            await self._changed.wait()
+            await self._board.after(self._revision)
             # Before the pause: what happens during it goes into the same write.
             await asyncio.sleep(max(0.0, self._looked + PATCH_SECONDS - time.monotonic()))
-            self._changed.clear()
-            self._looked = time.monotonic()
-            try:
-                wanted = self._next()
-            except Exception:
-                self._changed.set()  # for who goes on after it
-                raise
+            revision, self._looked = self._board.revision, time.monotonic()
+            wanted = self._next()
+            self._revision = revision  # not where that failed: who runs this again looks again
             if wanted is None:
                 continue
             findings = self._findings
@@ -157,7 +153,7 @@ class StatusWriter:
             return wanted
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(wait, self.nudge)
+        self._timer = asyncio.get_running_loop().call_later(wait, self._board.touch)
         return None
 
     def _due(self, wanted: Mapping[str, Any]) -> float:
@@ -204,7 +200,7 @@ class StatusWriter:
         # The watch may be faster than the answer to the write that it tells of.
         if overtaken and self._written != wanted:
             self._certain = False
-            self._changed.set()
+            self._board.touch()
         else:
             self._written, self._certain = wanted, True
             self._stands(wanted)
@@ -218,4 +214,4 @@ class StatusWriter:
         wait = self._backoff.after(error)
         log.warning("cannot write the status of this node's state; trying again in %.1f s: %s", wait, error)
         await asyncio.sleep(wait)
-        self._changed.set()
+        self._board.touch()

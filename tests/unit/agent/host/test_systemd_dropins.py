@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from swapwarden import __main__ as program
 from swapwarden.agent.host import systemd_dropins
+from swapwarden.agent.inventory import board
 from swapwarden.agent.reconcile import dropin_sync
 
 from tests.unit.agent.agent_node import until
@@ -108,12 +109,9 @@ def test_a_folder_that_is_not_mounted_is_named_with_the_remedy(units: pathlib.Pa
 
 class Kept:
     def __init__(self, units: pathlib.Path | None) -> None:
-        self.told = 0
-        self.keeper = dropin_sync.DropInSync(units, systemd_dropins.bring, changed=self._changed)
+        self.board = board.Board()
+        self.keeper = dropin_sync.DropInSync(units, systemd_dropins.bring, self.board)
         self.task = asyncio.create_task(self.keeper.run())
-
-    def _changed(self) -> None:
-        self.told += 1
 
 
 @pytest.fixture
@@ -135,7 +133,7 @@ async def test_files_come_and_go_as_wanted(units: pathlib.Path, kept: Kept) -> N
     assert kept.keeper.left
     await until(lambda: not kept.keeper.left)
     assert not any(file.exists() for file in files)
-    assert kept.told
+    assert kept.board.revision
 
 
 async def test_what_is_not_known_changes_nothing(units: pathlib.Path, kept: Kept) -> None:
@@ -153,7 +151,7 @@ async def test_a_failure_is_told_and_tried_again(
     kept.keeper.want("kubepods")
     await until(lambda: "is not mounted" in kept.keeper.failed)
     assert dropin_sync.FAILURES.value() > before
-    assert kept.told
+    assert kept.board.revision
     files = mounted(units)
     await until(lambda: not kept.keeper.failed and all(file.exists() for file in files))
 
@@ -182,7 +180,7 @@ async def test_a_look_does_not_cut_the_back_off_short(kept: Kept, monkeypatch: p
 
 
 async def test_without_a_mount_there_is_nothing_to_do() -> None:
-    keeper = dropin_sync.DropInSync(None, systemd_dropins.bring, changed=lambda: None)
+    keeper = dropin_sync.DropInSync(None, systemd_dropins.bring, board.Board())
     keeper.want("")
     assert not keeper.left
     assert not keeper.mounted
@@ -255,12 +253,12 @@ def test_slices_with_pods_and_services_have_none(root: str, slices: tuple[str, .
 
 async def test_a_slice_has_its_file_while_it_is_named(units: pathlib.Path) -> None:
     system, user = of_slices(units, "system.slice", "user.slice")
-    keeper = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, changed=lambda: None)
+    keeper = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, board.Board())
     task = asyncio.create_task(keeper.run())
     keeper.want(("system.slice", "user.slice", "other.slice"))
     await until(lambda: system.exists() and user.exists())
     await until(lambda: keeper.held == {"system.slice", "user.slice"})
-    again = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, changed=lambda: None)
+    again = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, board.Board())
     again.look()
     assert again.held == keeper.held, "the next agent knows before it writes any"
     keeper.want(("user.slice",))
@@ -286,7 +284,7 @@ async def test_a_slice_counts_as_held_before_its_file_is_known_to_be_there(
         loop.call_soon_threadsafe(written.set)
         disk.wait()
 
-    keeper = dropin_sync.DropInSync(units, slow, changed=lambda: None)
+    keeper = dropin_sync.DropInSync(units, slow, board.Board())
     task = asyncio.create_task(keeper.run())
     keeper.want(("system.slice",))
     await written.wait()

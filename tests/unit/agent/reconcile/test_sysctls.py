@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from swapwarden.agent.desired import spec
 from swapwarden.agent.host import files
+from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import settings, sysctls
 from swapwarden.api import names
@@ -34,16 +35,13 @@ class Node:
             self.roots[place].mkdir()
             for name, value in given.items():
                 (self.roots[place] / name).write_text(f"{value}\n")
-        self.told = 0
+        self.board = board.Board()
         self.agents: list[sysctls.Sysctls] = []
 
     def start(self) -> sysctls.Sysctls:
-        made = sysctls.Sysctls(ledger.Ledger(self.run).settings, self.roots, changed=self._changed)
+        made = sysctls.Sysctls(ledger.Ledger(self.run).settings, self.roots, self.board)
         self.agents.append(made)
         return made
-
-    def _changed(self) -> None:
-        self.told += 1
 
     def file(self, name: str) -> pathlib.Path:
         setting = sysctls.SETTINGS[name]
@@ -348,9 +346,9 @@ async def test_a_state_that_comes_before_the_first_write_is_followed_at_once(
 async def test_a_state_that_asks_for_the_same_settings_costs_nothing(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking(generation=1))
-    told = host.told
+    told = host.board.revision
     agent.set_desired(asking(generation=2))
-    assert (agent._due.is_set(), agent.shortfalls, host.told) == (False, (), told)
+    assert (agent._due.is_set(), agent.shortfalls, host.board.revision) == (False, (), told)
     agent.check()
     assert agent._due.is_set()
 

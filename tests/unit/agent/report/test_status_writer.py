@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 import pytest
+from swapwarden.agent.inventory import board
 from swapwarden.agent.report import status_writer
 from swapwarden.kube import client, errors
 
@@ -53,7 +54,10 @@ class Running:
         self.wanted: Json = {"observedGeneration": 1}
         self.looks = 0
         self.stood: list[Mapping[str, Any]] = []
-        self.reporter = status_writer.StatusWriter(cast("client.Client", self.api), "n1", self.build, self.stood.append)
+        self.board = board.Board()
+        self.reporter = status_writer.StatusWriter(
+            cast("client.Client", self.api), "n1", self.board, self.build, self.stood.append
+        )
 
     def build(self, _previous: list[Mapping[str, Any]]) -> Json:
         self.looks += 1
@@ -61,7 +65,7 @@ class Running:
 
     def want(self, **status: Any) -> None:
         self.wanted = status
-        self.reporter.nudge()
+        self.board.touch()
 
     async def written(self) -> None:
         await until(lambda: self.api.status == self.wanted)
@@ -81,7 +85,7 @@ async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
 
 
 async def test_nothing_is_written_before_there_is_an_object(running: Running) -> None:
-    running.reporter.nudge()
+    running.board.touch()
     await asyncio.sleep(0.01)
     assert running.api.patches == []
     running.reporter.found({})
@@ -94,7 +98,7 @@ async def test_only_differences_are_written(running: Running) -> None:
     await until(lambda: len(running.api.patches) == 1)
     assert running.api.patches == [{"observedGeneration": 2, "facts": {"swapBytes": 5}, "violations": None}]
     looks = running.looks
-    running.reporter.nudge()
+    running.board.touch()
     await until(lambda: running.looks > looks)
     assert len(running.api.patches) == 1
 
@@ -119,7 +123,7 @@ async def test_counters_alone_wait(running: Running) -> None:
     running.want(violations=[{"pod": "x", "reason": "Exposed", "exposures": 3}])
     looks = running.looks
     await until(lambda: running.looks > looks)
-    running.reporter.nudge()
+    running.board.touch()
     await until(lambda: running.looks > looks + 1)
     assert len(running.api.patches) == 1
     running.want(violations=[{"pod": "x", "reason": "WriteFailed", "exposures": 3}])
@@ -157,7 +161,7 @@ async def test_many_nudges_are_one_look(monkeypatch: pytest.MonkeyPatch) -> None
     made.reporter.found({"observedGeneration": 1})
     await until(lambda: made.looks == 1)
     for _ in range(100):
-        made.reporter.nudge()
+        made.board.touch()
         await asyncio.sleep(0)
     assert made.looks == 1
     await until(lambda: made.looks == 2)
@@ -208,7 +212,7 @@ async def test_a_watch_that_is_faster_than_the_answer_costs_no_second_write(runn
     running.reporter.found(dict(running.wanted))
     running.api.gate.set()
     looks = running.looks
-    running.reporter.nudge()
+    running.board.touch()
     await until(lambda: running.looks > looks)
     running.want(observedGeneration=2)
     await running.written()
@@ -229,7 +233,7 @@ async def test_after_a_404_nothing_is_written_until_there_is_an_object_again(run
     running.api.errors = [errors.ApiError(404, "NotFound", "gone")]
     running.reporter.found({})
     await until(lambda: running.api.errors == [])
-    running.reporter.nudge()
+    running.board.touch()
     await asyncio.sleep(0.01)
     assert len(running.api.patches) == 1
     running.reporter.found({})
