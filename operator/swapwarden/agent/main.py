@@ -254,11 +254,11 @@ class Agent:
         self._block = self._sys / "block"
         self._run_dir = _directory("--run-dir", arguments.run_dir)
         self._state_dir = _directory("--state-dir", arguments.state_dir)
-        self._board = board.Board()
+        self.board = board.Board()
         drop_ins = pathlib.Path(arguments.drop_in_dir) if arguments.drop_in_dir else None
-        self._drop_ins = dropin_sync.DropInSync(drop_ins, systemd_dropins.bring, self._board)
+        self._drop_ins = dropin_sync.DropInSync(drop_ins, systemd_dropins.bring, self.board)
         slices = pathlib.Path(arguments.slice_drop_in_dir) if arguments.slice_drop_in_dir else None
-        self._slice_drop_ins = dropin_sync.DropInSync(slices, systemd_dropins.bring_slices, self._board)
+        self._slice_drop_ins = dropin_sync.DropInSync(slices, systemd_dropins.bring_slices, self.board)
         self._slices = slices
         self._config = config.load(arguments.kubeconfig)
         self._page = os.sysconf("SC_PAGE_SIZE")
@@ -314,7 +314,7 @@ class Agent:
             self._sysctls = sysctls.Sysctls(
                 self._ledger.settings,
                 {place: pathlib.Path(root) for place, root in given.items() if root},
-                self._board,
+                self.board,
             )
             with _blamed("--cgroup-root", self._arguments.cgroup_root):
                 cgroups = cgroupfs.Cgroups(self._arguments.cgroup_root, self._page)
@@ -326,7 +326,7 @@ class Agent:
                 own_uid=os.environ.get("POD_UID", ""),
                 anchor=self._arguments.cgroup_anchor.strip("/"),
                 away=self._heartbeat.last_seen,
-                changed=self._board.touch,
+                changed=self.board.touch,
                 held_at_zero=lambda unit: unit in self._slice_drop_ins.held,
             )
             stack.callback(self._enforcer.close)
@@ -392,7 +392,7 @@ class Agent:
         name = f"swapwarden-agent/{swapwarden.__version__}"
         async with client.Client(self._config, user_agent=name) as api:
             self._status_writer = status_writer.StatusWriter(
-                api, self._node, self._board, functools.partial(self._status, agent), self._stands
+                api, self._node, self.board, functools.partial(self._status, agent), self._stands
             )
             states = state_watch.StateWatch(
                 api,
@@ -443,13 +443,13 @@ class Agent:
     def _refuse(self, reason: str) -> None:
         if reason != self._refused:
             self._refused = reason
-            self._board.touch()
+            self.board.touch()
 
     async def _heed(self, agent: reconciler.Enforcer) -> None:
         """Have the parts follow from what others recorded; the status writer does so by itself."""
         revision = -1
         while True:
-            revision = await self._board.after(revision)
+            revision = await self.board.after(revision)
             self._drop_ins.want(agent.drop_in_prefix)
             self._slice_drop_ins.want(agent.drop_in_slices)
             if self._looked_at is not None and self._looked_at[0] != self._tree():
@@ -517,7 +517,7 @@ class Agent:
                 log.warning("the kubelet's configuration is not known: %s", self._seen.unreadable)
             if self._enforcer is not None:
                 self._enforcer.swap_on(disks)
-        self._board.touch()
+        self.board.touch()
 
     def _verdicts(self, snapshot: status.Snapshot) -> Mapping[str, status.Verdict]:
         found = diagnostics.conditions(self._facts, self._seen, snapshot.kubelet_swap, snapshot.lost)
@@ -557,7 +557,7 @@ class Agent:
 
     def _stands(self, written: Mapping[str, Any]) -> None:
         if self._enforcer is not None and violations.acknowledge(self._enforcer.known, written.get("violations", [])):
-            self._board.touch()
+            self.board.touch()
 
     async def _keep_synced(self) -> None:
         while True:
@@ -583,7 +583,7 @@ class Agent:
         if self._enforcer is not None and self._facts.cgroup_version == 2:
             self._enforcer.catch_up()
         if self._lived >= self._look_again:
-            self._board.touch()
+            self.board.touch()
 
     def _awake(self) -> None:
         """Something else woke up the agent."""

@@ -64,9 +64,9 @@ async def test_an_idle_agent_gives_signs_of_life_and_does_nothing_else(
     monkeypatch.setattr(agent, "_heartbeat", sign, raising=False)
     task = asyncio.create_task(agent._keep_alive())
     await until(lambda: sign.given > 3)
-    assert (agent.looks, agent._board.revision) == (0, 0)
+    assert (agent.looks, agent.board.revision) == (0, 0)
     agent._look_again = time.monotonic()
-    await until(lambda: agent._board.revision > 0)
+    await until(lambda: agent.board.revision > 0)
     assert agent.looks == 0
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
