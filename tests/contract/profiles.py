@@ -32,8 +32,18 @@ def expression(**fields: Any) -> dict[str, Any]:
     return {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"], **fields}]}
 
 
-def override(**fields: Any) -> dict[str, Any]:
-    return {"overrides": [{"podSelector": {}, **fields}]}
+def override(**swap: Any) -> dict[str, Any]:
+    return {"overrides": [{"name": "one", "podSelector": {}, "swap": swap}]}
+
+
+def many(count: int) -> dict[str, Any]:
+    """So many overrides by both selectors."""
+    selectors = {"namespaceSelector": expression(), "podSelector": expression()}
+    return {"overrides": [{"name": f"n{one}", **selectors, "swap": {"policy": "Disabled"}} for one in range(count)]}
+
+
+def disabling(**fields: Any) -> dict[str, Any]:
+    return {"overrides": [{"name": "one", "swap": {"policy": "Disabled"}, **fields}]}
 
 
 def system(**units: Any) -> dict[str, Any]:
@@ -132,25 +142,39 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
     ({"nodeSelector": {"matchLabels": {"pool": "x" * 64}}}, "spec.nodeSelector.matchLabels", (TOO_LONG, LABEL)),
     ({"nodeSelector": {"matchlabels": {"pool": "x"}}}, "spec.nodeSelector.matchlabels", "unknown field"),
     ({"nodeSelector": {"matchLabels": ONE_MORE_LABEL}}, "spec.nodeSelector.matchLabels", "at most 64 items"),
-    ({"overrides": [{"policy": "Disabled"}]}, "spec.overrides[0]", "needs a namespaceSelector or a podSelector"),
-    (override(), "spec.overrides[0]", "needs a policy or a swapLimit: without both it changes nothing"),
-    (override(policy="Disabled", swapLimit="0.5Gi"), "spec.overrides[0]", "remove the swapLimit, or the policy"),
-    (override(policy="Disabled", swapLimit=4096), "spec.overrides[0]", "remove the swapLimit, or the policy"),
-    (override(policy="Required"), "spec.overrides[0].policy", f'{SUPPORTED}"Disabled", "NoPreference"'),
-    (override(swapLimit="10%"), "spec.overrides[0].swapLimit", ("should match", QUANTITY)),
-    (override(swapLimit=-1), "spec.overrides[0].swapLimit", ("greater than or equal to 0", QUANTITY)),
-    (override(policy="Disabled", nodeSelector={}), "spec.overrides[0].nodeSelector", "unknown field"),
+    (disabling(), "spec.overrides[0]", "needs a namespaceSelector or a podSelector"),
+    (override(), "spec.overrides[0].swap", "needs a policy or a limit: without both it changes nothing"),
+    (override(policy="Disabled", limit="0.5Gi"), "spec.overrides[0].swap", "remove the limit, or the policy"),
+    (override(policy="Disabled", limit=0), "spec.overrides[0].swap", "remove the limit, or the policy"),
+    (override(policy="Required"), "spec.overrides[0].swap.policy", f'{SUPPORTED}"Disabled", "NoPreference"'),
+    (override(limit="10%"), "spec.overrides[0].swap.limit", ("should match", QUANTITY)),
+    (override(limit=-1), "spec.overrides[0].swap.limit", ("greater than or equal to 0", QUANTITY)),
+    (disabling(podSelector={}, nodeSelector={}), "spec.overrides[0].nodeSelector", "unknown field"),
+    ({"overrides": [{"podSelector": {}, "policy": "Disabled"}]}, "spec.overrides[0].policy", "unknown field"),
+    ({"overrides": [{"podSelector": {}, "swap": {"limit": "1Gi"}}]}, "spec.overrides[0].name", "Required value"),
+    ({"overrides": [{"name": "one", "podSelector": {}}]}, "spec.overrides[0].swap", "Required value"),
+    *(
+        (disabling(podSelector={}, name=name), "spec.overrides[0].name", "should match")
+        for name in ("", "One", "-a", "a-", "a.b", "a\n")
+    ),
+    (disabling(podSelector={}, name="a" * 64), "spec.overrides[0].name", (TOO_LONG, "at most 63")),
+    ({"overrides": disabling(podSelector={})["overrides"] * 2}, "spec.overrides", "Duplicate value"),
+    ({"rollout": {"paused": "yes"}}, "spec.rollout.paused", "boolean"),
     (
-        {"overrides": [{"namespaceSelector": {"matchLabels": {"a b": "x"}}, "policy": "Disabled"}]},
+        disabling(namespaceSelector={"matchLabels": {"a b": "x"}}),
         "spec.overrides[0].namespaceSelector.matchLabels",
         "must be that of a label",
     ),
     (
-        {"overrides": [{"podSelector": expression(values=[]), "policy": "Disabled"}]},
+        disabling(podSelector=expression(values=[])),
         "spec.overrides[0].podSelector.matchExpressions[0]",
         "In and NotIn need values",
     ),
-    ({"overrides": [{"podSelector": {}, "policy": "Disabled"}] * 33}, "spec.overrides", "at most 32 items"),
+    (
+        {"overrides": [disabling(podSelector={}, name=f"n{n}")["overrides"][0] for n in range(33)]},
+        "spec.overrides",
+        "at most 32 items",
+    ),
     *(
         ({"swap": {"reserved": text}}, "spec.swap.reserved", "percents from 0% to 100%")
         for text in ("-1Gi", "lots", *(text for text, is_one in QUANTITIES.items() if not is_one and len(text) <= 64))
@@ -183,7 +207,7 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
     ),
     ({"swapp": {}}, "spec.swapp", "unknown field"),
     *(
-        (override(policy="Disabled", swapLimit=limit), "spec.overrides[0]", "remove the swapLimit, or the policy")
+        (override(policy="Disabled", limit=limit), "spec.overrides[0].swap", "remove the limit, or the policy")
         for limit in (1, "1Gi", "1e-2", "10")
     ),
     ({"system": {"ioLatencyTarget": "25ms"}}, "spec.system", "ioLatencyTarget and ioWeight need slices or services"),
@@ -218,7 +242,7 @@ REFUSED: list[tuple[dict[str, Any], str, str | tuple[str, str]]] = [
         if not is_one and len(text) <= 64
     ),
     *(
-        (override(swapLimit=text), "spec.overrides[0].swapLimit", ("should match", QUANTITY))
+        (override(limit=text), "spec.overrides[0].swap.limit", ("should match", QUANTITY))
         for text, is_one in QUANTITIES.items()
         if not is_one and len(text) <= 64
     ),
@@ -236,8 +260,10 @@ ACCEPTED: list[dict[str, Any]] = [
     {"swap": {"allowedBacking": ["NVMe", "SSD", "HDD", "Virtual", "Network", "Zram", "File"]}},
     {"nodeSelector": {"matchLabels": {"example.com/pool": "batch", "zone": ""}, **expression(operator="NotIn")}},
     {"nodeSelector": expression(operator="DoesNotExist", values=[])},
-    *(override(policy="Disabled", swapLimit=zero) for zero in (0, "0", "0Gi", "0k")),
-    override(policy="NoPreference", swapLimit="1.5Gi"),
+    *(override(limit=zero) for zero in (0, "0", "0Gi", "0k")),
+    override(policy="Disabled"),
+    {"rollout": {"paused": True}},
+    override(policy="NoPreference", limit="1.5Gi"),
     system(slices=["system.slice", "a-b.slice", r"a-b\x2dc.slice"], services=["kubelet.service", "x@1.service"]),
     {"system": {"disableSwap": False}},
     system(slices=["a.slice"], ioLatencyTarget="25ms", ioWeight=800),
@@ -248,7 +274,12 @@ ACCEPTED: list[dict[str, Any]] = [
     {"system": {"services": ["a.service"], "ioWeight": 10000}},
     {"kernel": {"swappiness": 0, "minFreeKbytes": 1024, "watermarkScaleFactor": 1000, "pageCluster": 0}},
     {"kernel": {"zswap": {"enabled": False, "compressor": "842", "maxPoolPercent": 50}}},
-    {"overrides": [{"namespaceSelector": expression(), "podSelector": expression(), "policy": "Disabled"}] * 32},
+    {
+        "overrides": [
+            disabling(podSelector=expression(), namespaceSelector=expression(), name=f"n{n}")["overrides"][0]
+            for n in range(32)
+        ]
+    },
     *({"swap": {"reserved": text}} for text in ("0", "1Gi", "1.5G", "0%", "100%", "1e9", "512Mi", 1024, ".5", "1.")),
     *({"swap": {"requirements": [one]}} for one in ("Encrypted", "TmpfsNoSwap", "DedicatedDevice")),
     {"swap": {"behavior": "LimitedSwap"}, "scheduling": {"extendedResource": "Disabled"}},
@@ -256,9 +287,9 @@ ACCEPTED: list[dict[str, Any]] = [
         {"nodeSelector": {"matchLabels": {key: "x"}, "matchExpressions": [{"key": key, "operator": "Exists"}]}}
         for key in ("pool", "example.com/pool", "a", "a/B_c.d", "x" * 63)
     ),
-    override(namespaceSelector={"matchLabels": {"team": "a"}}, swapLimit="1Gi"),
+    disabling(namespaceSelector={"matchLabels": {"team": "a"}}),
     *({"rollout": {"maxUnavailable": text}} for text in (1, "1", "999999", "1%", "100%")),
     *({"swap": {"reserved": text}} for text, is_one in QUANTITIES.items() if is_one),
     *({"swap": workload(maxPerPod=text)} for text, is_one in QUANTITIES.items() if is_one),
-    *(override(swapLimit=text) for text, is_one in QUANTITIES.items() if is_one),
+    *(override(limit=text) for text, is_one in QUANTITIES.items() if is_one),
 ]

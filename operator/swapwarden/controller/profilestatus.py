@@ -218,6 +218,7 @@ def _progressing(entry: profile_store.Entry, moving: Moving) -> tuple[str, str, 
             f"; these do not answer: {waiting}; see whether their agents run",
         ),
         (progress.waiting, ("True", "Waiting"), f"; waiting for {waiting}"),
+        (progress.paused and pending, ("False", "Paused"), "; no more get it while rollout.paused is true"),
         (progress.asking, ("True", "Asking"), f"; asking what the change takes from pods on {asking}"),
         (
             progress.held and len(progress.held) == pending,

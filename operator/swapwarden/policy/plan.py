@@ -37,8 +37,8 @@ class ExplainedPod(msgspec.Struct, frozen=True):
 
     row: pods.PodRow
     decision: limits.PodDecision
-    override: int | None = None
-    """Place in the profile's overrides of the one without which the decision would be another."""
+    override: str | None = None
+    """Name of the profile's override without which the decision would be another."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -274,7 +274,7 @@ def _explained(
     if place is None:
         return ExplainedPod(row, plain)
     decision = limits.decide(profile, facts, row, profile.overrides[place])
-    return ExplainedPod(row, decision, None if decision == plain else place)
+    return ExplainedPod(row, decision, None if decision == plain else profile.overrides[place].name)
 
 
 def _place(profile: compiled.Profile, row: pods.PodRow, known: namespaces.Labels) -> int | None:

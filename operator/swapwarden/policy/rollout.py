@@ -81,6 +81,7 @@ class Progress(msgspec.Struct, frozen=True):
     asking: tuple[str, ...] = ()
     """Nodes that have yet to say what the change would take from their pods: their turn does not come before."""
     taken: Taken = Taken()
+    paused: bool = False
 
 
 def limit(max_unavailable: str, members: int) -> int:
@@ -93,13 +94,13 @@ def limit(max_unavailable: str, members: int) -> int:
     return max(1, int(max_unavailable))
 
 
-def progress(members: Iterable[Member], max_unavailable: str, *, hold: bool = False) -> Progress:
+def progress(members: Iterable[Member], max_unavailable: str, *, hold: bool = False, paused: bool = False) -> Progress:
     """Judge a rollout over all MEMBERS of a profile.
 
     Never more nodes than `max_unavailable` says are under way at once. Nodes that do well come first, then degraded
     ones, then those whose agents do not answer: these prove least. A node that does worse than before its turn stops
     it. Where all nodes may be under way at once, there are no waves, and no node stops another. With `hold`, a node
-    keeps what it has while pods there would lose swap that they use, or may.
+    keeps what it has while pods there would lose swap that they use, or may. With `paused`, no node's turn comes.
     """
     ordered = sorted(members, key=lambda member: member.node)
     live = sum(not member.silent for member in ordered)
@@ -110,7 +111,9 @@ def progress(members: Iterable[Member], max_unavailable: str, *, hold: bool = Fa
     asking = [member for member in left if not (member.asked or member.overdue)]
     told = [member for member in left if member.asked or member.overdue]
     free = [member for member in told if not hold or (member.asked and not member.pods)]
-    if most >= live:
+    if paused:
+        chosen: list[Member] = []
+    elif most >= live:
         chosen = free
     elif stopped_by:
         chosen = []
@@ -128,6 +131,7 @@ def progress(members: Iterable[Member], max_unavailable: str, *, hold: bool = Fa
         held=tuple(member.node for member in told if member not in free),
         asking=_names(asking),
         taken=Taken(len(losing), sum(member.pods for member in losing), sum(member.bytes for member in losing)),
+        paused=paused,
     )
 
 

@@ -172,7 +172,11 @@ def test_what_others_leave_and_what_a_namespace_is_called(cluster: Cluster) -> N
         cluster,
         swap={"behavior": "WorkloadControlled", "workloadControlled": {"overcommitPercent": 50}},
         overrides=[
-            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}, "policy": "Disabled"}
+            {
+                "name": "other",
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}},
+                "swap": {"policy": "Disabled"},
+            }
         ],
     )
     limit = {"swapwarden.dev/swap-limit": "1536Mi"}

@@ -307,7 +307,8 @@ def test_one_that_is_not_in_sync_neither_leads_nor_says_that_it_does(
     cluster: Cluster, eventually: Eventually, missing: str
 ) -> None:
     cluster.cp.request("DELETE", LEASE)
-    by_namespace = {"namespaceSelector": {"matchLabels": {"team": "quiet"}}, "policy": "Disabled"}
+    quiet = {"matchLabels": {"team": "quiet"}}
+    by_namespace = {"name": "quiet", "namespaceSelector": quiet, "swap": {"policy": "Disabled"}}
     cluster.profile("n16", {"group": "n16"}, overrides=[by_namespace])
     role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/swapwarden-controller"
     whole = cluster.cp.get(role)["rules"]

@@ -16,7 +16,11 @@ from tests.integration.controller.cluster import FAST, PROFILES, Cluster
 Eventually = Callable[[Callable[[], object], str], None]
 Json = dict[str, Any]
 
-DISABLED_BY_TEAM: Json = {"namespaceSelector": {"matchLabels": {"team": "quiet"}}, "policy": "Disabled"}
+DISABLED_BY_TEAM: Json = {
+    "name": "quiet",
+    "namespaceSelector": {"matchLabels": {"team": "quiet"}},
+    "swap": {"policy": "Disabled"},
+}
 _NAMESPACE_WATCHES = re.compile(
     r'^apiserver_longrunning_requests\{[^}]*resource="namespaces"[^}]*verb="WATCH"[^}]*\} (\S+)$', re.MULTILINE
 )
@@ -107,8 +111,16 @@ def test_an_override_is_applied_and_what_it_took_comes_back(cluster: Cluster, ev
         "p1",
         {"group": "n1"},
         overrides=[
-            {"podSelector": {"matchLabels": {"kubevirt.io": "virt-launcher"}}, "policy": "Disabled"},
-            {"podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}, "swapLimit": "2Mi"},
+            {
+                "name": "machines",
+                "podSelector": {"matchLabels": {"kubevirt.io": "virt-launcher"}},
+                "swap": {"policy": "Disabled"},
+            },
+            {
+                "name": "apps",
+                "podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]},
+                "swap": {"limit": "2Mi"},
+            },
         ],
     )
     eventually(lambda: given(cluster, machine) == ("0", "OverrideDisabled"), "the first override")
@@ -127,7 +139,7 @@ def test_an_override_is_applied_and_what_it_took_comes_back(cluster: Cluster, ev
 @pytest.mark.usefixtures("controller")
 def test_a_pod_is_told_that_an_override_goes_before_its_own_limit(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("n1")
-    cluster.profile("p1", {"group": "n1"}, overrides=[{"podSelector": {}, "swapLimit": "1Mi"}])
+    cluster.profile("p1", {"group": "n1"}, overrides=[{"name": "all", "podSelector": {}, "swap": {"limit": "1Mi"}}])
     made = pod(cluster, "default", "large", annotations={"swapwarden.dev/swap-limit": "1Gi"})
     query = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid={made['metadata']['uid']}"
     eventually(lambda: cluster.cp.get(query)["items"], "an event")
@@ -142,7 +154,7 @@ def test_namespaces_are_followed_only_while_an_override_selects_by_them(
     cluster.node("n1")
     path = f"/api/v1/namespaces/{namespace}"
     made = pod(cluster, namespace, "app")
-    by_pod = {"podSelector": {"matchLabels": {"app": "other"}}, "policy": "Disabled"}
+    by_pod = {"name": "other", "podSelector": {"matchLabels": {"app": "other"}}, "swap": {"policy": "Disabled"}}
     cluster.profile("p1", {"group": "n1"}, overrides=[by_pod])
     eventually(lambda: cluster.spec("n1").get("profile", {}).get("name") == "p1", "the profile")
     assert given(cluster, made) == ("max", "KubeletDecides")
@@ -182,6 +194,6 @@ def test_a_namespaces_default_can_be_lifted(cluster: Cluster, eventually: Eventu
     cluster.profile("p1", {"group": "n1"})
     eventually(lambda: given(cluster, made) == ("0", "PolicyDisabled"), "the default")
     by_name = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    body = {"spec": {"overrides": [{"namespaceSelector": by_name, "policy": "NoPreference"}]}}
+    body = {"spec": {"overrides": [{"name": "lift", "namespaceSelector": by_name, "swap": {"policy": "NoPreference"}}]}}
     assert cluster.cp.request("PATCH", f"{PROFILES}/p1", body)[0] == 200
     eventually(lambda: given(cluster, made) == ("max", "KubeletDecides"), "the override")

@@ -315,7 +315,8 @@ def large(size: int) -> dict[str, Any]:
     numbers = random.Random(size)  # noqa: S311 nothing is to be kept secret
     values = [f"n{numbers.getrandbits(230):058x}" for _ in range(size // 62)]
     overrides: list[dict[str, Any]] = [
-        {"policy": "Disabled", "podSelector": {"matchExpressions": []}} for _ in range(32)
+        {"name": f"n{number}", "swap": {"policy": "Disabled"}, "podSelector": {"matchExpressions": []}}
+        for number in range(32)
     ]
     for at in range(0, len(values), 64):
         expression = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": values[at : at + 64]}

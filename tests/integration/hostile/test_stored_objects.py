@@ -38,7 +38,7 @@ PROFILE: dict[str, Any] = {
     # The override makes the controller follow namespaces.
     "spec": {
         "nodeSelector": {"matchLabels": {"group": "n2"}},
-        "overrides": [{"namespaceSelector": {"matchLabels": {"a": "b"}}, "policy": "Disabled"}],
+        "overrides": [{"name": "a", "namespaceSelector": {"matchLabels": {"a": "b"}}, "swap": {"policy": "Disabled"}}],
     },
 }
 COMMANDS = (

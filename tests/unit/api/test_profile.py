@@ -42,10 +42,3 @@ def test_what_can_be_required_is_what_an_agent_reports() -> None:
 @given(st.from_regex(re.compile(SYNTAX, re.ASCII), fullmatch=True).filter(lambda text: len(text) <= MAX_LENGTH))
 def test_a_quantity_that_is_let_in_is_understood(text: str) -> None:
     assert quantity.capped(text) >= 0
-
-
-def test_overrides_are_bounded() -> None:
-    entry = {"podSelector": {}, "policy": "Disabled"}
-    assert len(spec(overrides=[entry] * profile.spec.MAX_OVERRIDES).overrides) == profile.spec.MAX_OVERRIDES
-    with pytest.raises(pydantic.ValidationError, match="at most 32"):
-        spec(overrides=[entry] * (profile.spec.MAX_OVERRIDES + 1))

@@ -675,37 +675,40 @@ metadata: {name: p}
 spec:
   nodeSelector: {}
   overrides:
-  - podSelector: {matchLabels: {kubevirt.io: virt-launcher}}
-    policy: Disabled
-  - namespaceSelector: {matchLabels: {team: a}}
-    policy: NoPreference
-  - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: elsewhere}}
-    swapLimit: 1Gi
+  - name: machines
+    podSelector: {matchLabels: {kubevirt.io: virt-launcher}}
+    swap: {policy: Disabled}
+  - name: team-a
+    namespaceSelector: {matchLabels: {team: a}}
+    swap: {policy: NoPreference}
+  - name: elsewhere
+    namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: elsewhere}}
+    swap: {limit: 1Gi}
 """
 
 
-def test_overrides_are_shown_with_their_place(
+def test_overrides_are_shown_with_their_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(OVERRIDES, monkeypatch) == 0
     out, err = capsys.readouterr()
     assert [line.split(maxsplit=3)[1:] for line in out.splitlines() if "/" in line] == [
-        ["elsewhere/vm", "BestEffort", "-          OverrideDisabled (overrides[0])   0"],
-        ["elsewhere/web", "BestEffort", "-          OverrideLimit (overrides[2])      1073741824"],
-        ["quiet/db", "BestEffort", "Disabled   KubeletDecides (overrides[1])     max"],
+        ["elsewhere/vm", "BestEffort", "-          OverrideDisabled (overrides[machines])   0"],
+        ["elsewhere/web", "BestEffort", "-          OverrideLimit (overrides[elsewhere])     1073741824"],
+        ["quiet/db", "BestEffort", "Disabled   KubeletDecides (overrides[team-a])       max"],
     ]
     assert err == "note: no Namespace 'elsewhere' in the input: overrides of p are applied as if it had no labels\n"
 
 
-def test_reports_have_the_place_as_a_number(
+def test_reports_have_the_name_of_the_override(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(OVERRIDES, monkeypatch, "--output=json") == 0
     [found] = json.loads(capsys.readouterr().out)["items"]
     assert {name: (pod["reason"], pod.get("override")) for name, pod in found["spec"]["pods"].items()} == {
-        "elsewhere/vm": ("OverrideDisabled", 0),
-        "elsewhere/web": ("OverrideLimit", 2),
-        "quiet/db": ("KubeletDecides", 1),
+        "elsewhere/vm": ("OverrideDisabled", "machines"),
+        "elsewhere/web": ("OverrideLimit", "elsewhere"),
+        "quiet/db": ("KubeletDecides", "team-a"),
     }
 
 

@@ -297,7 +297,9 @@ async def test_one_that_is_in_sync_no_more_steps_down_until_it_is_again(
 
 
 TEAM = (compiled.Requirement("team", "In", frozenset({"a"})),)
-BY_NAMESPACE = [{"namespaceSelector": {"matchLabels": {"team": "a"}}, "policy": "Disabled"}]
+BY_NAMESPACE = [
+    {"name": "a", "namespaceSelector": {"matchLabels": {"team": "a"}}, "swap": {"policy": "Disabled"}},
+]
 
 
 async def test_one_that_lacks_the_namespaces_that_a_profile_asks_for_neither_competes_nor_leads(
@@ -695,8 +697,7 @@ async def test_namespaces_are_followed_when_a_profile_asks_for_them(bench: Bench
     bench.server.answer(page([namespace], 5))
     bench.server.answer(STREAM, HANG)
     bench.pod_comes()
-    entry = {"namespaceSelector": {"matchLabels": {"team": "a"}}, "policy": "Disabled"}
-    bench.controller._store.offer(profile_object(overrides=[entry]))
+    bench.controller._store.offer(profile_object(overrides=BY_NAMESPACE))
     await bench.writes(2)
     bench.server.answer(accepted(1))
     bench.elected()

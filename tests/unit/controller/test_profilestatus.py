@@ -216,6 +216,9 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
             ("True", "Asking"),
             "asking what the change takes from pods on b",
         ),
+        (rollout.Progress(1, 2, paused=True), False, ("False", "Paused"), "while rollout.paused is true"),
+        (rollout.Progress(1, 2, paused=True, waiting=("a",)), False, ("True", "Waiting"), "waiting for a"),
+        (rollout.Progress(3, 0, paused=True), False, ("False", "Complete"), "3 of 3 nodes"),
         (rollout.Progress(1, 1, held=("b",)), False, ("False", "Held"), "pods would lose swap that they use on b"),
         (rollout.Progress(1, 2, held=("b",)), False, ("True", "RollingOut"), "1 of 3 nodes have generation 2"),
         (

@@ -142,6 +142,14 @@ def test_nodes_with_swap_in_use_are_held_if_asked() -> None:
         assert rollout.progress([using], most).next == ("a",)
 
 
+@pytest.mark.parametrize("most", ["1", "100%"])
+def test_no_turn_comes_while_a_rollout_is_paused(most: str) -> None:
+    members = [*new("a"), *old("b", "c")]
+    assert rollout.progress(members, most).next
+    found = rollout.progress(members, most, paused=True)
+    assert (found.next, found.pending, found.updated, found.paused) == ((), 2, 1, True)
+
+
 def test_a_node_that_was_degraded_before_does_not_stop_those_that_hold() -> None:
     holding = [Member("b", updated=False, pods=1), Member("c", updated=False, pods=1)]
     bad = Member("a", updated=False, degraded="Polling")

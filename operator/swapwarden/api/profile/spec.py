@@ -134,6 +134,10 @@ class Rollout(rules.Model):
             " 100%: all at once, whatever becomes of them."
         ),
     )
+    paused: bool = pydantic.Field(
+        default=False,
+        description="Whether no further node gets the newest generation, as with Deployments, until it is false again.",
+    )
     on_swap_in_use: Literal["Proceed", "Hold"] = pydantic.Field(
         default="Proceed",
         description=(
@@ -256,38 +260,24 @@ class System(rules.Model):
 
 
 MAX_OVERRIDES = 32
-ZEROS = tuple(f"0{suffix}" for suffix in ("", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"))
-"""Limits that say no more than the policy does. A list, because comparing costs an API server less than a pattern."""
 
 
-class Override(rules.Model):
-    """A policy or a limit for pods whose owners cannot annotate them."""
+class OverrideSwap(rules.Model):
+    """What an override says of swap."""
 
     RULES = (
         rules.Rule(
-            "has(self.namespaceSelector) || has(self.podSelector)",
-            lambda override: override.namespace_selector is not None or override.pod_selector is not None,
-            "an override needs a namespaceSelector or a podSelector; podSelector: {} selects all pods",
+            "!(self.?policy.orValue('') == 'Disabled' && has(self.limit))",
+            lambda swap: swap.policy != "Disabled" or swap.limit is None,
+            "policy Disabled leaves no swap to limit: remove the limit, or the policy",
         ),
         rules.Rule(
-            "has(self.policy) || has(self.swapLimit)",
-            lambda override: override.policy is not None or override.swap_limit is not None,
-            "an override needs a policy or a swapLimit: without both it changes nothing",
-        ),
-        rules.Rule(
-            "!has(self.policy) || self.policy != 'Disabled' || !has(self.swapLimit) ||"
-            f" (type(self.swapLimit) == int ? self.swapLimit == 0 : self.swapLimit in {list(ZEROS)})",
-            lambda override: override.policy != "Disabled" or not override.swap_limit or override.swap_limit in ZEROS,
-            "policy Disabled leaves no swap to limit: remove the swapLimit, or the policy",
+            "has(self.policy) || has(self.limit)",
+            lambda swap: swap.policy is not None or swap.limit is not None,
+            "an override needs a policy or a limit: without both it changes nothing",
         ),
     )
 
-    namespace_selector: selectors.LabelSelector | None = pydantic.Field(
-        default=None, description="Over the labels of a pod's Namespace. Absent: pods of all namespaces."
-    )
-    pod_selector: selectors.LabelSelector | None = pydantic.Field(
-        default=None, description="Over the labels of a pod. Absent: all pods of the namespaces."
-    )
     policy: Literal["Disabled", "NoPreference"] | None = pydantic.Field(
         default=None,
         description=(
@@ -295,10 +285,38 @@ class Override(rules.Model):
             " namespace's default says Disabled. Other policies place pods, and so must be there when one is created."
         ),
     )
-    swap_limit: values.ListedQuantity | None = pydantic.Field(
+    limit: values.ListedQuantity | None = pydantic.Field(
         default=None,
         description="The pod's swap limit, unless its own annotations name a smaller one.",
     )
+
+
+class Override(rules.Model):
+    """Settings for pods whose owners cannot annotate them."""
+
+    RULES = (
+        rules.Rule(
+            "has(self.namespaceSelector) || has(self.podSelector)",
+            lambda override: override.namespace_selector is not None or override.pod_selector is not None,
+            "an override needs a namespaceSelector or a podSelector; podSelector: {} selects all pods",
+        ),
+    )
+
+    name: Annotated[str, pydantic.Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = pydantic.Field(
+        description="Name of the override, for messages and for server-side apply. Unique in the profile."
+    )
+    namespace_selector: selectors.LabelSelector | None = pydantic.Field(
+        default=None, description="Over the labels of a pod's Namespace. Absent: pods of all namespaces."
+    )
+    pod_selector: selectors.LabelSelector | None = pydantic.Field(
+        default=None, description="Over the labels of a pod. Absent: all pods of the namespaces."
+    )
+    swap: OverrideSwap = pydantic.Field(description="What the pods get.")
+
+
+def _unique(overrides: list[Override]) -> list[Override]:
+    values.no_duplicates([override.name for override in overrides])
+    return overrides
 
 
 class ProfileSpec(rules.Model):
@@ -348,10 +366,13 @@ class ProfileSpec(rules.Model):
     )
     scheduling: Scheduling = pydantic.Field(default=Scheduling(), description="How these nodes show in scheduling.")
     rollout: Rollout = pydantic.Field(default=Rollout(), description="How a change reaches these nodes.")
-    overrides: Annotated[list[Override], pydantic.Field(max_length=MAX_OVERRIDES)] = pydantic.Field(
-        default=[],
-        description=(
-            "For pods on these nodes that nobody can annotate. The first that selects a pod counts. A pod's own"
-            " annotations win where they are stricter."
-        ),
+    overrides: Annotated[list[Override], pydantic.Field(max_length=MAX_OVERRIDES), pydantic.AfterValidator(_unique)] = (
+        pydantic.Field(
+            default=[],
+            description=(
+                "For pods on these nodes that nobody can annotate. The first that selects a pod counts; server-side"
+                " apply keeps the order of the applier. A pod's own annotations win where they are stricter."
+            ),
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        )
     )

@@ -50,7 +50,7 @@ def rollout_of(
     """Where the rollout of a profile stands; `found` are the nodes that it governs."""
     wanted = plan.reference(profile)
     members = [_member(planner, name, wanted, overdue) for name in found]
-    return rollout.progress(members, profile.max_unavailable, hold=profile.hold)
+    return rollout.progress(members, profile.max_unavailable, hold=profile.hold, paused=profile.paused)
 
 
 def _member(planner: Planner, name: str, wanted: state.ProfileRef, overdue: Overdue) -> rollout.Member:

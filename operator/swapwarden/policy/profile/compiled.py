@@ -45,6 +45,7 @@ def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
 class Override(msgspec.Struct, frozen=True):
     """One entry of a profile's overrides."""
 
+    name: str = ""
     namespaces: Selector = ()
     pods: Selector = ()
     policy: names.Policy | None = None
@@ -89,6 +90,8 @@ class Profile(msgspec.Struct, frozen=True):
     """Of its nodes, how many may be under way to another generation at once: a number, or percents."""
     hold: bool = False
     """Whether nodes keep what they have while a change would take swap from pods that use it."""
+    paused: bool = False
+    """Whether no further node gets the newest generation."""
     overrides: tuple[Override, ...] = ()
     extended_resource: bool = False
     kernel: tuple[tuple[str, str], ...] = ()
@@ -159,6 +162,7 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         taint_effect=spec.scheduling.taint_effect,
         max_unavailable=spec.rollout.max_unavailable,
         hold=spec.rollout.on_swap_in_use == "Hold",
+        paused=spec.rollout.paused,
         overrides=tuple(_override(entry) for entry in spec.overrides),
         extended_resource=spec.scheduling.extended_resource == "Enabled",
         kernel=kernel_settings.settings(spec.kernel),
@@ -205,8 +209,9 @@ def _override(model: api.spec.Override) -> Override:
     return Override(
         namespaces=_selector(model.namespace_selector),
         pods=_selector(model.pod_selector),
-        policy=names.Policy(model.policy) if model.policy else None,
-        swap_limit=_bound(model.swap_limit),
+        name=model.name,
+        policy=names.Policy(model.swap.policy) if model.swap.policy else None,
+        swap_limit=_bound(model.swap.limit),
     )
 
 

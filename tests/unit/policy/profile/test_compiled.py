@@ -165,24 +165,27 @@ def test_overrides_in_their_order() -> None:
     profile = made(
         {
             "overrides": [
-                {"podSelector": {"matchLabels": {"app": "web"}}, "policy": "Disabled"},
+                {"name": "web", "podSelector": {"matchLabels": {"app": "web"}}, "swap": {"policy": "Disabled"}},
                 {
+                    "name": "teams",
                     "namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "Exists"}]},
-                    "policy": "NoPreference",
-                    "swapLimit": "1Gi",
+                    "swap": {"policy": "NoPreference", "limit": "1Gi"},
                 },
-                {"namespaceSelector": {}, "swapLimit": 0},
+                {"name": "all", "namespaceSelector": {}, "swap": {"limit": 0}},
             ]
         }
     )
     assert profile.overrides == (
-        compiled.Override(pods=(compiled.Requirement("app", "In", frozenset({"web"})),), policy=names.Policy.DISABLED),
         compiled.Override(
+            "web", pods=(compiled.Requirement("app", "In", frozenset({"web"})),), policy=names.Policy.DISABLED
+        ),
+        compiled.Override(
+            "teams",
             namespaces=(compiled.Requirement("team", "Exists"),),
             policy=names.Policy.NO_PREFERENCE,
             swap_limit=2**30,
         ),
-        compiled.Override(swap_limit=0),
+        compiled.Override("all", swap_limit=0),
     )
 
 
@@ -195,4 +198,9 @@ def test_overrides_in_their_order() -> None:
     ],
 )
 def test_who_asks_for_labels_of_namespaces(entry: dict[str, Any], needed: bool) -> None:
-    assert made({"overrides": [{"podSelector": {}, **entry, "policy": "Disabled"}]}).needs_namespaces() is needed
+    assert (
+        made(
+            {"overrides": [{"name": "a", "podSelector": {}, **entry, "swap": {"policy": "Disabled"}}]}
+        ).needs_namespaces()
+        is needed
+    )

@@ -186,7 +186,7 @@ class TestPlan:
         made = profile(
             WORKLOAD,
             overcommit_percent=25,
-            overrides=(Override(namespaces=QUIET, policy=DISABLED), Override(pods=WEB, swap_limit=GI)),
+            overrides=(Override("quiet", namespaces=QUIET, policy=DISABLED), Override("web", pods=WEB, swap_limit=GI)),
         )
         found = [
             pod(container(), uid="1", name="a", namespace="still"),
@@ -197,10 +197,10 @@ class TestPlan:
         ]
         explained = plan.explain_node(made, facts(), found, NAMESPACES)
         assert {one.row.name: (one.decision.reason.value, one.override) for one in explained.pods} == {
-            "a": ("OverrideDisabled", 0),
-            "b": ("OverrideLimit", 1),
+            "a": ("OverrideDisabled", "quiet"),
+            "b": ("OverrideLimit", "web"),
             "c": ("OvercommitReached", None),
-            "d": ("OvercommitReached", 1),
+            "d": ("OvercommitReached", "web"),
             "e": ("NoLimit", None),
         }
 

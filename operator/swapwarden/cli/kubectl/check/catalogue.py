@@ -171,7 +171,7 @@ PODS: Final[Mapping[str, tuple[Severity, str]]] = {
     ),
     names.Reason.CRITICAL_POD: (_WARNING, "remove the limit, or have a profile of behavior WorkloadControlled"),
     names.Reason.OVERRIDE_DISABLED: (_WARNING, "ask who keeps the profile, or remove what the pod says of swap"),
-    names.Reason.OVERRIDE_LIMIT: (_WARNING, "lower the pod's limit, or raise swapLimit of the override"),
+    names.Reason.OVERRIDE_LIMIT: (_WARNING, "lower the pod's limit, or raise swap.limit of the override"),
     names.Reason.BOUNDED: (
         _WARNING,
         "lower the pod's limit, or raise maxPerPod or maxPerContainer of the profile",

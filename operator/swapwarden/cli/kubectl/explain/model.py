@@ -95,8 +95,8 @@ class GoverningProfile(msgspec.Struct, frozen=True, rename="camel", omit_default
     behavior: names.Behavior
     generation: int
     text: str
-    override: int | None = None
-    """Place of the override that selects the pod."""
+    override: str | None = None
+    """Name of the override that selects the pod."""
     override_text: str = ""
 
 
@@ -247,7 +247,7 @@ def _governing(row: pods.PodRow, planned: PlannedPod) -> GoverningProfile:
         behavior=profile.behavior,
         generation=profile.generation,
         text=planned.chosen,
-        override=place,
+        override=None if place is None else profile.overrides[place].name,
         override_text=_override_text(row, profile, place),
     )
 
@@ -257,7 +257,7 @@ def _override_text(row: pods.PodRow, profile: compiled.Profile, place: int | Non
         override = profile.overrides[place]
         said = [] if override.policy is None else [f"policy {override.policy}"]
         said += [] if override.swap_limit is None else [f"at most {exact(override.swap_limit)}"]
-        return f"overrides[{place}] selects the pod: {', '.join(said)}"
+        return f"overrides[{override.name}] selects the pod: {', '.join(said)}"
     if not profile.overrides:
         return ""
     if limits.forbids_swap(row.policy) and not row.defaulted:

@@ -52,7 +52,7 @@ def lines(row: pods.PodRow, planned: PlannedPod) -> Iterator[Number]:
             formula += f" - {exact(total - left)} of pods before it"
         else:
             override = profile.overrides[planned.trace.override or 0]
-            formula = f"at most {exact(override.swap_limit or 0)} (overrides[{planned.trace.override}])"
+            formula = f"at most {exact(override.swap_limit or 0)} (overrides[{override.name}])"
         yield Number("pod", formula, step.decision.swap_max or "")
 
 
@@ -124,7 +124,7 @@ def _of_pod(row: pods.PodRow, planned: PlannedPod) -> str:
     if profile.behavior is names.Behavior.LIMITED_SWAP:
         return f"{total}, at most {own}" if own else total
     if not own and planned.has_whole_limit:
-        own = f"overrides[{planned.trace.override}]"
+        own = planned.override_name
     tops = [("maxPerPod", profile.max_per_pod), ("the node's", limits.available(profile, facts))]
     bounds = [f"at most {exact(top)} ({which})" for which, top in tops if top is not None]
     bounded = any(step.reason is Reason.BOUNDED for step in planned.trace.steps)

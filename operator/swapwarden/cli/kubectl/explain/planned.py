@@ -53,8 +53,8 @@ class PlannedPod(msgspec.Struct, frozen=True):
 
     @property
     def override_name(self) -> str:
-        """As it is found in the profile: overrides[1]."""
-        return f"overrides[{self.trace.override}]"
+        """As messages have it: overrides[caches]."""
+        return f"overrides[{self.override.name if self.override else ''}]"
 
     @property
     def has_whole_limit(self) -> bool:

@@ -98,7 +98,7 @@ def _raised_override(planned: PlannedPod) -> Remedy:
         entry = msgspec.structs.replace(it.profile.overrides[place], swap_limit=_twice(top or 0))
         return it.with_profile(overrides=(*it.profile.overrides[:place], entry, *it.profile.overrides[place + 1 :]))
 
-    how = f"a swapLimit above {exact(top or 0)} in {planned.override_name} of {planned.profile.name}"
+    how = f"a swap.limit above {exact(top or 0)} in {planned.override_name} of {planned.profile.name}"
     return Remedy("limit of the override", how, raised, planned.edit)
 
 

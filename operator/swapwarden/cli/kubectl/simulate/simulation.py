@@ -47,8 +47,8 @@ class SimulatedLimit(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     """None where the pod waits: labels of its namespace decide, and are not known."""
     swap_max: str | None = None
     """The pod's memory.swap.max; None where nothing is written."""
-    override: int | None = None
-    """Place in the profile's overrides of the one that made the difference."""
+    override: str | None = None
+    """Name of the profile's override that made the difference."""
     audit: bool = False
     """Whether the profile only reports."""
     kubelet: str | None = None
@@ -345,7 +345,7 @@ def _waves(profile: compiled.Profile, members: list[rollout.Member], moved: Coll
     live = sum(not member.silent for member in members)
     waves: list[Wave] = []
     while True:
-        progress = rollout.progress(by_name.values(), profile.max_unavailable, hold=profile.hold)
+        progress = rollout.progress(by_name.values(), profile.max_unavailable, hold=profile.hold, paused=profile.paused)
         if not progress.next:
             break
         waves.append(Wave(progress.next))

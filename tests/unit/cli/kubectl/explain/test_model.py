@@ -190,13 +190,13 @@ class TestRules:
             ),
             (
                 pod(*REPORT),
-                profile(overrides=(compiled.Override(policy=names.Policy.DISABLED),)),
-                ("OverrideDisabled", "overrides[0] of batch-nodes says Disabled"),
+                profile(overrides=(compiled.Override("caches", policy=names.Policy.DISABLED),)),
+                ("OverrideDisabled", "overrides[caches] of batch-nodes says Disabled"),
             ),
             (
                 pod(*REPORT),
-                profile(overrides=(compiled.Override(swap_limit=100 * MI),)),
-                ("OverrideLimit", "overrides[0] of batch-nodes says at most 100Mi"),
+                profile(overrides=(compiled.Override("caches", swap_limit=100 * MI),)),
+                ("OverrideLimit", "overrides[caches] of batch-nodes says at most 100Mi"),
             ),
         ],
     )
@@ -217,15 +217,15 @@ class TestRules:
         assert (told.kernel.status, told.kernel.text) == (LimitStatus.NOT_WRITTEN, "swap limits need cgroup v2")
 
     def test_a_lifted_default(self) -> None:
-        lifting = profile(overrides=(compiled.Override(policy=names.Policy.NO_PREFERENCE),))
+        lifting = profile(overrides=(compiled.Override("caches", policy=names.Policy.NO_PREFERENCE),))
         told = explain(pod(*REPORT, annotations=DEFAULTED), lifting)
-        assert told.rules[1].why == "Disabled is the namespace's default, which overrides[0] lifts"
+        assert told.rules[1].why == "Disabled is the namespace's default, which overrides[caches] lifts"
         assert last(told)[0] == "LimitedSwap"
         assert told.profile is not None
-        assert told.profile.override_text == "overrides[0] selects the pod: policy NoPreference"
+        assert told.profile.override_text == "overrides[caches] selects the pod: policy NoPreference"
 
     def test_overrides_that_do_not_count(self) -> None:
-        other = profile(overrides=(compiled.Override(pods=POOL, policy=names.Policy.DISABLED),))
+        other = profile(overrides=(compiled.Override("caches", pods=POOL, policy=names.Policy.DISABLED),))
         for words, text in (
             ({}, "none of 1 selects the pod"),
             ({POLICY: "Disabled"}, "none of 1 counts: the pod itself refuses swap"),
@@ -235,7 +235,7 @@ class TestRules:
             assert (told.profile.override, told.profile.override_text) == (None, text)
 
     def test_a_namespace_that_is_not_known(self) -> None:
-        asking = profile(overrides=(compiled.Override(namespaces=POOL, policy=names.Policy.DISABLED),))
+        asking = profile(overrides=(compiled.Override("caches", namespaces=POOL, policy=names.Policy.DISABLED),))
         told = explain(pod(), asking)
         assert told.rules == []
         assert told.wanted_text.startswith("an override may select the pod by labels of its namespace")
@@ -315,13 +315,13 @@ class TestNumbers:
         assert told.wanted_text.startswith("by what is known now it would be 2147483648 (2Gi)")
 
     def test_an_override(self) -> None:
-        capped = profile(overrides=(compiled.Override(swap_limit=100 * MI),))
+        capped = profile(overrides=(compiled.Override("caches", swap_limit=100 * MI),))
         assert self.of(pod(*REPORT), capped)[-2:] == [
             ("pod", "its containers together", str(512 * MI)),
-            ("pod", "at most 100Mi (overrides[0])", str(100 * MI)),
+            ("pod", "at most 100Mi (overrides[caches])", str(100 * MI)),
         ]
-        named = profile(WORKLOAD, overrides=(compiled.Override(swap_limit=100 * MI),))
-        assert self.of(pod(*REPORT), named)[-1] == ("pod", "overrides[0]", str(100 * MI))
+        named = profile(WORKLOAD, overrides=(compiled.Override("caches", swap_limit=100 * MI),))
+        assert self.of(pod(*REPORT), named)[-1] == ("pod", "overrides[caches]", str(100 * MI))
 
 
 class TestWhatIsNotThere:

@@ -204,10 +204,10 @@ WORDS: dict[str, Callable[[Case, re.Match[str]], list[Case]]] = {
         dataclasses.replace(case, profile=profile())
     ],
     "take what is not met out of swap.requirements of batch-nodes": lambda case, _: [case.with_profile(require=None)],
-    r"policy NoPreference in overrides\[(?P<place>\d)\] of batch-nodes": lambda case, found: [
+    r"policy NoPreference in overrides\[o(?P<place>\d)\] of batch-nodes": lambda case, found: [
         case.with_override(int(found["place"]), policy=names.Policy.NO_PREFERENCE)
     ],
-    r"a swapLimit above \S+ in overrides\[(?P<place>\d)\] of batch-nodes": lambda case, found: [
+    r"a swap.limit above \S+ in overrides\[o(?P<place>\d)\] of batch-nodes": lambda case, found: [
         case.with_override(int(found["place"]), swap_limit=PLENTY)
     ],
     r"a maxPerPod above \S+ in batch-nodes": raised_bound("max_per_pod"),
@@ -341,7 +341,10 @@ def cases(draw: st.DrawFn) -> Case:
         max_per_pod=draw(st.none() | SIZES),
         max_per_container=draw(st.none() | SIZES),
         overcommit_percent=draw(st.none() | st.sampled_from([1, 100, 10_000])),
-        overrides=tuple(draw(st.lists(overrides, max_size=2))),
+        overrides=tuple(
+            msgspec.structs.replace(one, name=f"o{place}")
+            for place, one in enumerate(draw(st.lists(overrides, max_size=2)))
+        ),
         require=draw(st.sampled_from([None, None, compiled.Require(encrypted=True)])),
     )
     if governing.behavior is Behavior.KUBELET and draw(st.booleans()):

@@ -217,7 +217,7 @@ SPECS = st.fixed_dictionaries(
                 optional={"reserved": st.sampled_from(["10%", "1Gi"])},
             ),
         ),
-        "overrides": st.sampled_from([[], [{"namespaceSelector": {}, "policy": "Disabled"}]]),
+        "overrides": st.sampled_from([[], [{"name": "all", "namespaceSelector": {}, "swap": {"policy": "Disabled"}}]]),
     }
 )
 
