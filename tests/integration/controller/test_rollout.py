@@ -97,6 +97,12 @@ def on(cluster: Cluster, generation: int) -> list[str]:
     return [name for name in NODES if cluster.spec(name).get("profile") == wanted]
 
 
+def answered(cluster: Cluster, generation: int) -> list[str]:
+    """Those of them whose agents have acted on it."""
+    wanted = {"name": "waves", "generation": generation}
+    return [name for name in on(cluster, generation) if cluster.state(name)["status"].get("profile") == wanted]
+
+
 def uid_of(cluster: Cluster, name: str) -> str:
     return str(cluster.state(name).get("metadata", {}).get("uid", ""))
 
@@ -233,6 +239,29 @@ def test_what_a_change_takes_is_told_before_and_held_if_asked(
     eventually(
         lambda: cluster.cp.get(f"{PROFILES}/waves")["status"]["pendingReclaim"]["pods"] == 0, "nothing left to take"
     )
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_paused_rollout_admits_no_node_until_it_goes_on(
+    cluster: Cluster, agents: Agents, eventually: Eventually
+) -> None:
+    begin(cluster, eventually)
+    agents.slow.update(NODES)
+    second = change(cluster, swap={"behavior": "NoSwap"})
+    eventually(lambda: on(cluster, second) == NODES[:2], "the first wave")
+    change(cluster, rollout={"paused": True})
+    eventually(lambda: progressing(cluster) == ("False", "Paused"), "the status says that it is paused")
+    agents.slow.clear()
+    eventually(lambda: len(answered(cluster, second)) == 2, "the first wave has answered")
+    # Six nodes are read after that; a rollout that goes on would have begun with the next of them long before.
+    new = cluster.pod(NODES[5], "new", memory="1Gi")
+    eventually(lambda: cluster.swap_max(NODES[5], new) == str(2**28), "plans are made as before")
+    third = cluster.cp.get(f"{PROFILES}/waves")["metadata"]["generation"]
+    assert on(cluster, second) == NODES[:2]
+    assert on(cluster, third) == []
+    resumed = change(cluster, rollout={"paused": False})
+    eventually(lambda: on(cluster, resumed) == NODES, "all nodes, once it goes on")
+    eventually(lambda: progressing(cluster) == ("False", "Complete"), "the status says that it is done")
 
 
 @pytest.mark.parametrize("value", [0, "0%", "101%", "half", -1])
