@@ -157,7 +157,8 @@ def test_a_pod_that_lacks_what_admission_gives(cluster: Cluster) -> None:
     assert "admission" not in found
     assert not {"namespaces", "mutatingwebhookconfigurations"} & set(found["unseen"])
     # Where rules ask for labels of namespaces, it is.
-    by_team = {"namespaceSelector": {"matchLabels": {"team": "shop"}}, "policy": "Disabled"}
+    selector = {"matchLabels": {"team": "shop"}}
+    by_team = {"name": "shop", "namespaceSelector": selector, "swap": {"policy": "Disabled"}}
     make_profile(cluster, swap={"behavior": "NoSwap"}, overrides=[by_team])
     profiles = {"apiGroups": ["swapwarden.dev"], "resources": ["nodeswapprofiles"], "verbs": ["list"]}
     user = cluster.user([*READ_PODS, profiles], everywhere=True)
