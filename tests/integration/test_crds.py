@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
@@ -14,7 +13,6 @@ import yaml
 from swapwarden import __main__ as program
 from swapwarden.api import names, state
 
-from testbed.base.process import ProcessError
 from testbed.controlplane.servers import ControlPlane
 from tests.contract import profiles
 
@@ -54,11 +52,18 @@ def create(crds: ControlPlane) -> Iterator[Create]:
     crds.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", text=yaml.safe_dump_all(made))
 
 
+def tried(control_plane: ControlPlane, document: dict[str, Any]) -> tuple[int, str]:
+    """What the API server answers to a strict dry run, as `kubectl apply` asks for it, in a twentieth of its time."""
+    collection = PROFILES if document["kind"] == names.PROFILE_KIND else STATES
+    status, answer = control_plane.request("POST", f"{collection}?dryRun=All&fieldValidation=Strict", document)
+    return status, answer.get("message", "")
+
+
 def refusal(control_plane: ControlPlane, document: dict[str, Any]) -> str:
-    """What kubectl says when the API server refuses the object. As JSON: kubectl takes 1e100 in YAML for a number."""
-    with pytest.raises(ProcessError) as refused:
-        control_plane.kubectl("apply", "--dry-run=server", "-f", "-", text=json.dumps(document))
-    return str(refused.value)
+    """The API server's message as it refuses the object."""
+    status, message = tried(control_plane, document)
+    assert status in {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY}, message
+    return message
 
 
 @pytest.mark.parametrize(("spec", "field", "reason"), profiles.REFUSED, ids=[field for _, field, _ in profiles.REFUSED])
@@ -72,7 +77,8 @@ def test_a_profile_is_refused_at_its_field_with_the_reason(
 
 @pytest.mark.parametrize("spec", profiles.ACCEPTED)
 def test_a_good_profile_is_accepted(spec: dict[str, Any], crds: ControlPlane) -> None:
-    crds.kubectl("apply", "--dry-run=server", "-f", "-", text=json.dumps(profiles.document(spec)))
+    status, message = tried(crds, profiles.document(spec))
+    assert status == HTTPStatus.CREATED, message
 
 
 def test_defaults_are_filled_in(crds: ControlPlane, create: Create) -> None:
