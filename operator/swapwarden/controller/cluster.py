@@ -133,9 +133,9 @@ class Cluster:
             return Changes()
         return Changes(_due(self.planner.told_apart(namespace, old, new), owner=namespace))
 
-    def begin_term(self, admitted: dict[str, compiled.Profile]) -> None:
-        """Keep there which nodes are admitted; what came in an earlier term is forgotten: others may have led since."""
-        self.planner.admitted = admitted
+    def forget_admitted(self) -> None:
+        """What came in an earlier term does not count: others may have led since."""
+        self.planner.admitted.clear()
 
     def admit(self, judged: compiled.Profile, found: Collection[str], overdue: Overdue = frozenset()) -> Changes:
         """It is these nodes' turn to follow the profile as it was judged, where they would be next now, too.

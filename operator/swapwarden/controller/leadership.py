@@ -1,14 +1,16 @@
-"""Whether this instance leads: it is in sync, it is elected, and then a Term begins. The only place that says so."""
+"""Whether this instance leads: it is in sync, it is elected, and then a term begins. The only place that says so."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
+from swapwarden.controller.leader import Leader, StepDown
 from swapwarden.controller.term import Term
 from swapwarden.kube.election import election, elector
 from swapwarden.telemetry import metrics
@@ -76,33 +78,27 @@ class Leadership:
         make: Callable[..., elector.Elector],
         *,
         largest_epoch: Callable[[], int],
-        label_grace: float,
-        begun: Callable[[Term], None],
-        ended: Callable[[Term | None], None],
+        leads: Callable[[Term, StepDown], Leader],
     ) -> None:
-        """`make` makes the elector, from `on_started` and `on_stopped`. `largest_epoch` is that of all states.
+        """`make` makes the elector, from `on_started` and `on_stopped`; `leads` makes a leader for each term.
 
-        `begun` and `ended` take each term; `label_grace` is in seconds.
+        `largest_epoch` is that of all states.
         """
         loop = asyncio.get_running_loop()
         self._readiness = readiness
         self._largest_epoch = largest_epoch
-        self._label_grace = label_grace
-        self._begun = begun
-        self._ended = ended
+        self._leads = leads
         # It has a thread of its own.
         self.elector = make(
             on_started=lambda leadership: _tell(loop, self.on_elected, leadership),
             on_stopped=lambda leadership, reason: _tell(loop, self.on_lost, leadership, reason),
         )
         self._elected: elector.Tenure | None = None
-        self.led: Term | None = None
-        """The term of this leadership, also where no write may begin in it any more."""
-        self._last: Term | None = None
-
-    def term(self) -> Term | None:
-        """The one in which something may be written now."""
-        return self.led if self.led is not None and self.led.is_valid() else None
+        self.leader: Leader | None = None
+        """Of this leadership, also where no write may begin in it any more."""
+        self._tasks = set[asyncio.Task[None]]()
+        self._unsure_until = -math.inf
+        self._stopping = False
 
     async def compete(self, look: Callable[[], None]) -> None:
         """Compete for the Lease while all is known that a plan is made from, and only then. Never returns.
@@ -135,9 +131,9 @@ class Leadership:
     def begin(self) -> None:
         """Begin to lead: elected, and with all known that a plan is made from."""
         leadership = self._elected
-        if leadership is None or leadership.left() <= 0 or self._readiness.unready() is not None:
+        if self._stopping or leadership is None or leadership.left() <= 0 or self._readiness.unready() is not None:
             return
-        if self.led is not None and self.led.leadership is leadership:
+        if self.leader is not None and self.leader.term.leadership is leadership:
             return
         transitions, largest = leadership.transitions, self._largest_epoch()
         if transitions < largest <= election.MAX_TRANSITIONS:
@@ -145,29 +141,58 @@ class Leadership:
             # in that term: the next leader may see nothing else of it, and would take the same.
             self.elector.count_from(largest)
             return
-        self.led = Term(1 + max(transitions, largest), leadership, label_grace=self._label_grace)
+        self._drop()
+        term = Term(1 + max(transitions, largest), leadership)
+        self.leader = self._leads(term, self.step_down)
         LEADER.set(1)
-        EPOCH.set(self.led.epoch)
-        self._begun(self.led)
+        EPOCH.set(term.epoch)
+        self.leader.begin()
+        task = asyncio.create_task(_run(self.leader, tuple(self._tasks)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def step_down(self, term: Term, reason: str) -> None:
         """Lead no longer, unless another term than this one has begun."""
-        if term is self.led and self._elected is not None:
+        if self.leader is not None and term is self.leader.term and self._elected is not None:
             self.elector.step_down(reason, self._elected)
 
     def end(self) -> None:
         """Let no write begin any more, and drop the term with all that it remembers."""
-        ended, self.led = self.led, None
-        if ended is not None:
-            ended.end()
-            self._last = ended
+        self._drop()
         LEADER.set(0)
         EPOCH.set(0)
-        self._ended(ended)
 
-    def is_unsure(self) -> bool:
-        """Whether the API server may still do a write that had no answer, in this term or in the one before."""
-        return any(term is not None and term.is_unsure() for term in (self.led, self._last))
+    def _drop(self) -> None:
+        ended, self.leader = self.leader, None
+        if ended is not None:
+            ended.end()
+            self._unsure_until = max(self._unsure_until, ended.term.unsure_until)
+        for task in self._tasks:
+            task.cancel()
+
+    async def drain(self) -> None:
+        """Let no term begin any more, and no write; wait for those in flight."""
+        self._stopping = True
+        if self.leader is not None:
+            await self.leader.term.drain()
+
+    async def stop(self) -> None:
+        """End, and give the Lease back; not where the API server may still do a write that had no answer."""
+        self._stopping = True
+        self.end()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        # Others wait until the Lease expires then.
+        unsure = asyncio.get_running_loop().time() < self._unsure_until
+        await asyncio.to_thread(self.elector.stop, release=not unsure)
+
+
+async def _run(leader: Leader, earlier: tuple[asyncio.Task[None], ...]) -> None:
+    """Lead once those before have ended: what one of them does last must not come after what this one does."""
+    if earlier:
+        await asyncio.wait(earlier)
+    del earlier  # they hold their errors, and these all that they had
+    await leader.run()
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object) -> None:

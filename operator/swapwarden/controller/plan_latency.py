@@ -42,7 +42,7 @@ class PlanLatency:
         self._awaiting = 0
 
     def clear(self) -> None:
-        """Follow none of those that are known: this instance begins to lead, or ends."""
+        """Follow none of those that are known: this instance does not lead any more."""
         self._waits.clear()
         self._count(-self._awaiting)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,11 +20,11 @@ from swapwarden.controller import supervise, workqueue
 from swapwarden.controller.inventory import states
 from swapwarden.controller.inventory.nodes import NodeInventory
 from swapwarden.controller.notices import pod_violations
-from swapwarden.controller.term import Term, TermOver
+from swapwarden.controller.term import TermOver
 from swapwarden.controller.writers import pod_conditions
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
 from swapwarden.controller.writers.pod_conditions import Verdict
-from swapwarden.kube import backoff, errors, ratelimit
+from swapwarden.kube import backoff, errors
 from swapwarden.policy.observed import pods
 
 log = logging.getLogger(__name__)
@@ -70,28 +70,18 @@ def judge(pod: pods.PodRow, row: states.StateRow, told: states.SpecView, pending
 
 
 class _Wanted(NamedTuple):
-    """What a pod's condition is to say, and in which term that was found."""
+    """What a pod's condition is to say."""
 
     pod: pods.PodRow
     verdict: Verdict
-    term: Term
 
 
 class PodConditions:
-    """Owns the condition of all pods with a policy while there is a `term`."""
+    """Owns the condition of all pods with a policy for one term."""
 
-    def __init__(
-        self,
-        known: NodeInventory,
-        *,
-        term: Callable[[], Term | None],
-        writes: ratelimit.Throttle,
-        fenced: Callable[[Term], Fenced],
-        gather: float = GATHER_SECONDS,
-    ) -> None:
+    def __init__(self, known: NodeInventory, writes: Fenced, *, gather: float = GATHER_SECONDS) -> None:
         self._known = known
-        self._term = term
-        self._fenced = fenced
+        self._writes = writes
         self._gather = gather
         # In the order in which they came.
         self._nodes: dict[str, None] = {}
@@ -110,30 +100,31 @@ class PodConditions:
 
     async def run(self) -> None:
         """Never returns."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(WORKERS):
-                group.create_task(self._work())
-            while True:
-                await self._changed.wait()
-                await asyncio.sleep(self._gather)
-                self._changed.clear()
-                looked, self._nodes = self._nodes, {}
-                term = self._term()
-                if term is None:
-                    # The first look of a term is at all nodes.
-                    self._pending.clear()
-                    continue
-                for node in looked:
-                    try:
-                        self._look(node, term)
-                    except Exception:
-                        # What cannot be judged of one node must not keep the others waiting.
-                        supervise.FAULTS.inc(QUEUE)
-                        log.exception("cannot judge the pods of node %s", node)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(WORKERS):
+                    group.create_task(self._work())
+                group.create_task(self._keep_looking())
+        finally:
+            self._queue.close()
 
-    def _look(self, node: str, term: Term) -> None:
+    async def _keep_looking(self) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(self._gather)
+            self._changed.clear()
+            looked, self._nodes = self._nodes, {}
+            for node in looked:
+                try:
+                    self._look(node)
+                except Exception:
+                    # What cannot be judged of one node must not keep the others waiting.
+                    supervise.FAULTS.inc(QUEUE)
+                    log.exception("cannot judge the pods of node %s", node)
+
+    def _look(self, node: str) -> None:
         """Have the conditions of a node's pods written that are to become others."""
-        due = {pod.uid: _Wanted(pod, verdict, term) for pod, verdict in self._due(node)}
+        due = {pod.uid: _Wanted(pod, verdict) for pod, verdict in self._due(node)}
         for pod in self._known.pods_on(node):
             if pod.uid not in due:
                 self._wanted.pop(pod.uid, None)
@@ -161,10 +152,10 @@ class PodConditions:
             return
         pod = wanted.pod
         try:
-            await self._write(wanted)
+            await unless_superseded(pod_conditions.write(self._writes, pod, wanted.verdict))
         except TermOver:
             # The Lease may have been renewed since the write began: then nobody else writes it.
-            if uid in self._wanted and wanted.term.is_valid():
+            if uid in self._wanted and self._writes.term.is_valid():
                 self._retry(uid)
                 return
         except errors.KubeError as error:
@@ -206,9 +197,6 @@ class PodConditions:
             if _is_news(pod.enforced, verdict):
                 yield pod, verdict
         self._pending[node] = pending
-
-    async def _write(self, wanted: _Wanted) -> None:
-        await unless_superseded(pod_conditions.write(self._fenced(wanted.term), wanted.pod, wanted.verdict))
 
 
 def _is_news(before: pods.Enforced | None, verdict: Verdict) -> bool:

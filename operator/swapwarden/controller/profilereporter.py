@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
 from swapwarden.controller.planning import fleet
-from swapwarden.controller.term import Term, TermOver, Wait
+from swapwarden.controller.term import TermOver
 from swapwarden.controller.writers import profile_status
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
 from swapwarden.kube import backoff, decoding, errors, events
@@ -46,10 +47,20 @@ WRITERS: Final = 4
 """Statuses that may be on their way at once: one that hangs keeps no other back."""
 
 
+class Wait(NamedTuple):
+    """That a rollout waits for the agent of a node."""
+
+    node: str
+    uid: str
+    """Of the profile."""
+    generation: int
+    moved: bool
+    """Whether the node's turn has come."""
+
+
 class _Judged(NamedTuple):
     """What was known of a profile when it was looked at last."""
 
-    term: Term
     uid: str
     generation: int
     profile: compiled.Profile | None
@@ -60,37 +71,38 @@ class _Judged(NamedTuple):
 
 
 class ProfileReporter:
-    """Owns the status of all profiles while there is a term, and gives nodes their turns once it stands there."""
+    """Owns the status of all profiles for one term, and gives nodes their turns once it stands there."""
 
     def __init__(
         self,
         known: cluster.Cluster,
         store: profile_store.ProfileStore,
+        writes: Fenced,
         *,
-        term: Callable[[], Term | None],
         apply: Callable[[cluster.Changes], None],
         recorder: events.Recorder,
-        fenced: Callable[[Term], Fenced],
         extended_resource: bool = False,
         gather: float = GATHER_SECONDS,
         patience: float = ANSWER_SECONDS,
     ) -> None:
-        """`extended_resource`: profiles that ask for it have it. `apply` takes what follows from an admission.
-
-        `fenced` gives the writes of a term.
-        """
+        """`extended_resource`: profiles that ask for it have it. `apply` takes what follows from an admission."""
         self._known = known
         self._store = store
-        self._term = term
+        self._writes = writes
         self._apply = apply
         self._recorder = recorder
-        self._fenced = fenced
         self._extended_resource = extended_resource
         self._gather = gather
         self._patience = patience
         self._changed = asyncio.Event()
         self._queue = workqueue.WorkQueue("profiles")
         self._judged: dict[str, _Judged] = {}
+        # Since when, in the event loop's time, rollouts wait for agents.
+        self._waits: dict[Wait, float] = {}
+        # When to look again although nothing changes, in the same time; None: never.
+        self._next_look: float | None = None
+        # Of profiles whose status could not be written, by name.
+        self._backoffs: dict[str, backoff.Backoff] = {}
         # Profiles, by uid and generation, whose revisions the API server refused.
         self._cramped: set[tuple[str, int]] = set()
         # The same of those that could not be judged, and until when they are left alone, in the event loop's time.
@@ -102,24 +114,25 @@ class ProfileReporter:
 
     async def run(self) -> None:
         """Never returns."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._look())
-            for _ in range(WRITERS):
-                group.create_task(self._work())
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._look())
+                for _ in range(WRITERS):
+                    group.create_task(self._work())
+        finally:
+            NODES.hold({})
+            self._queue.close()
 
     async def _look(self) -> None:
         waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._next_look):
+                    await self._changed.wait()
             await asyncio.sleep(self._gather)
             self._changed.clear()
-            term = self._term()
-            if term is None:
-                NODES.hold({})
-                self._judged = {}
-                continue
             try:
-                self._judge(term)
+                self._judge()
             except Exception:
                 supervise.FAULTS.inc(PART)
                 self._changed.set()
@@ -140,30 +153,32 @@ class ProfileReporter:
                 continue
             try:
                 await self._bring(name, judged)
-                judged.term.reports.pop(name, None)
+                self._backoffs.pop(name, None)
             except TermOver as error:
                 # It may have been renewed meanwhile; else whoever leads next looks at all profiles.
-                if judged.term.is_valid():
-                    self._retry(name, judged, error)
+                if self._writes.term.is_valid():
+                    self._retry(name, error)
             except (errors.KubeError, msgspec.MsgspecError) as error:
-                delay = self._retry(name, judged, error)
+                delay = self._retry(name, error)
                 log.warning("cannot write the status of profile %s: %s; trying again in %.1f s", name, error, delay)
             except Exception as error:
                 # One profile that something is the matter with must not keep the others from their statuses.
                 supervise.FAULTS.inc(PART)
-                delay = self._retry(name, judged, error)
+                delay = self._retry(name, error)
                 log.exception("cannot make the status of profile %s; trying again in %.1f s", name, delay)
             finally:
                 self._queue.done(name)
 
-    def _retry(self, name: str, judged: _Judged, error: Exception) -> float:
+    def _retry(self, name: str, error: Exception) -> float:
         """Look at the profile again, and not before; in how many seconds."""
-        waits = judged.term.reports.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
-        delay = waits.after(error)
+        delay = self._waits_of(name).after(error)
         self._queue.retry(name, delay, at_least=delay)
         return delay
 
-    def _judge(self, term: Term) -> None:
+    def _waits_of(self, name: str) -> backoff.Backoff:
+        return self._backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
+
+    def _judge(self) -> None:
         """Look at all nodes under all profiles."""
         members: dict[str, list[str]] = collections.defaultdict(list)
         contested: dict[str, list[profilestatus.Contest]] = collections.defaultdict(list)
@@ -178,7 +193,7 @@ class ProfileReporter:
         current = {(entry.profile.uid, entry.profile.generation) for entry in entries.values() if entry.profile}
         overdue = {
             (wait.node, wait.moved)
-            for wait, since in term.waits.items()
+            for wait, since in self._waits.items()
             if now - since >= self._patience and (wait.uid, wait.generation) in current
         }
         generations = fleet.generations(self._known.planner)
@@ -200,33 +215,30 @@ class ProfileReporter:
             except Exception:
                 # What cannot be judged of one profile must not keep the others from their rollouts.
                 supervise.FAULTS.inc(PART)
-                delay = term.reports.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS)).next()
+                delay = self._waits_of(name).next()
                 self._barred[entry.uid, entry.generation] = now + delay
-                asyncio.get_running_loop().call_later(delay, self.nudge)
                 log.exception("cannot judge profile %s; trying again in %.1f s", name, delay)
                 continue
             self._barred.pop((entry.uid, entry.generation), None)
             self._judged[name] = _Judged(
-                term, entry.uid, entry.generation, entry.profile, governed, contested[name], moving, overdue
+                entry.uid, entry.generation, entry.profile, governed, contested[name], moving, overdue
             )
         NODES.hold(profilestatus.counted(node for judged in self._judged.values() for node in judged.governed))
-        self._wait(term, now)
+        self._wait(now)
 
-    def _wait(self, term: Term, now: float) -> None:
+    def _wait(self, now: float) -> None:
         """Note for whom rollouts wait; those that they wait for no more are forgotten."""
-        before = dict(term.waits)
-        term.waits.clear()
-        barred = {uid for uid, _ in self._barred}
-        term.waits.update({wait: since for wait, since in before.items() if wait.uid in barred})
+        before, barred = self._waits, {uid for uid, _ in self._barred}
+        self._waits = {wait: since for wait, since in before.items() if wait.uid in barred}
         for judged in self._judged.values():
             profile, progress = judged.profile, judged.moving.progress
             if profile is not None:
                 waited = [(node, True) for node in progress.waiting] + [(node, False) for node in progress.unheard]
                 for node, moved in waited:
                     wait = Wait(node, profile.uid, profile.generation, moved)
-                    term.waits[wait] = before.get(wait, now)
-        if term.waits.keys() - before.keys():
-            asyncio.get_running_loop().call_later(self._patience, self.nudge)
+                    self._waits[wait] = before.get(wait, now)
+        ends = [*self._barred.values(), *(since + self._patience for since in self._waits.values())]
+        self._next_look = min((end for end in ends if end > now), default=None)
 
     async def _bring(self, name: str, judged: _Judged) -> None:
         """Have the profile's status say what was judged last, and then let nodes have their turn."""
@@ -244,19 +256,17 @@ class ProfileReporter:
             cramped=(entry.uid, entry.generation) in self._cramped,
         )
         # After the status: it says what the next wave takes before it is taken.
-        if await self._write(entry, status, judged.term) and judged.profile is not None:
+        if await self._write(entry, status) and judged.profile is not None:
             self._apply(self._known.admit(judged.profile, judged.moving.progress.next, judged.overdue))
 
-    async def _write(self, entry: profile_store.Entry, status: dict[str, Any], term: Term) -> bool:
+    async def _write(self, entry: profile_store.Entry, status: dict[str, Any]) -> bool:
         """Have the profile's status say this; whether it does, and the term lasts."""
         patch = merge.merge_patch(entry.status, status)
         if not patch:
-            return term.is_valid()
-        writes = self._fenced(term)
-        await writes.ready()
+            return self._writes.term.is_valid()
+        await self._writes.ready()
         try:
-            request = profile_status.write(writes, entry, patch)
-            answer = await unless_superseded(request)
+            answer = await unless_superseded(profile_status.write(self._writes, entry, patch))
         except errors.ApiError as error:
             if "revisions" in patch and profile_status.is_too_large(error):
                 # What is refused with them may be taken without; if it is not, nothing is lost.
@@ -266,7 +276,7 @@ class ProfileReporter:
             return False
         self._tell(entry, status)
         self._store.offer(decoding.decode(answer, dict[str, Any]))
-        return term.is_valid()
+        return self._writes.term.is_valid()
 
     def _tell(self, entry: profile_store.Entry, status: dict[str, Any]) -> None:
         """By events, once the status says it: what it said before was told before, whoever led then."""

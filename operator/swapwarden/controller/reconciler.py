@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from swapwarden.api import names, state
-from swapwarden.controller import cluster, plan_latency
+from swapwarden.controller import cluster, label_publisher, plan_latency
 from swapwarden.controller.inventory import states
-from swapwarden.controller.notices import pod_plan
+from swapwarden.controller.notices import left_out, pod_plan
 from swapwarden.controller.planning import decisions
 from swapwarden.controller.planning.view import NodeView
-from swapwarden.controller.term import Term
-from swapwarden.controller.watches import node_features
-from swapwarden.controller.writers import node_features as feature_writer
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.controller.writers.fenced import TIMEOUT, Fenced, unless_superseded
 from swapwarden.kube import decoding, errors, events, reads
-from swapwarden.policy.node import labels, taints
+from swapwarden.policy.node import taints
 from swapwarden.policy.observed import nodes
 from swapwarden.telemetry import metrics
 
@@ -30,65 +27,58 @@ PLANS = metrics.histogram("swapwarden_controller_plan_seconds", "Time to compute
 
 
 class Reconciler:
-    """Writes for one leadership term at a time."""
+    """Writes in one leadership term, and remembers for as long."""
 
     def __init__(
         self,
         api: reads.Reader,
         known: cluster.Cluster,
+        writes: Fenced,
         *,
-        term: Callable[[], Term | None],
         again: Callable[[str, float], None],
         apply: Callable[[cluster.Changes], None],
         recorder: events.Recorder,
-        published: node_features.Features,
-        fenced: Callable[[Term], Fenced],
+        labels: label_publisher.LabelPublisher,
         waits: plan_latency.PlanLatency,
-        vouched: Mapping[str, str] | None = None,
         untaint: bool = False,
         extended_resource: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`term` gives the one in which this process leads; `again(node, delay)` has a node reconciled once more.
+        """`again(node, delay)` has a node reconciled once more; `apply` takes what follows from an API server's answer.
 
-        `apply` takes what follows from an answer of the API server.
-        `fenced` gives the writes of a term; the caller waits until there may be one. `waits` learns which pods a state
-        has.
+        The caller waits until there may be a write. `waits` learns which pods a state has.
         `extended_resource`: there is the right to write the status of nodes.
-        `vouched` are the labels of nodes for which an administrator vouches; `now` is a monotonic clock in seconds.
+        `now` is a monotonic clock in seconds.
         """
         self._api = api
         self._known, self._inventory = known, known.inventory
-        self._term = term
+        self._writes = writes
         self._again = again
         self._apply = apply
         self._recorder = recorder
-        self._fenced = fenced
+        self._labels = labels
         self._waits = waits
-        self._steps: list[Callable[[NodeView, Fenced], Coroutine[Any, Any, bool]]] = [
-            self._write_labels,
+        self._steps: list[Callable[[NodeView], Coroutine[Any, Any, bool]]] = [
+            self._labels.write,
             self._write_taint,
             *([self._write_resource] if extended_resource else []),
             *([self._remove_startup_taint] if untaint else []),
         ]
-        self._published = published
-        self._vouched = dict(vouched or {})
-        self._now = now
         self._states = state_writer.StateWriter(now)
+        self._left_out = left_out.LeftOut()
 
     async def reconcile(self, name: str) -> None:
         """Look at one node. errors.ApiError and errors.Unreachable where it is to be tried again; Deposed, TermOver."""
-        term, view = self._term(), self._known.planner.view(name)
-        if term is None:
+        if not self._writes.term.is_valid():
             return
+        view = self._known.planner.view(name)
         if view is None:
-            self._forget(name, term)
+            self._forget(name)
             return
         if self._known.planner.lacks_namespaces(name):
             return
-        writes = self._fenced(term)
         begun, came = time.perf_counter(), self._waits.now()
-        planned, left_out = decisions.state(view)
+        planned, omitted = decisions.state(view)
         spec, again = self._states.accepted(name, planned)
         self._look_again(name, again)
         PLANS.observe(time.perf_counter() - begun)
@@ -96,17 +86,17 @@ class Reconciler:
         if view.restoring:
             # A state that is gone has done its service, and so have labels.
             if row is not None:
-                row = await self._write_state(writes, view.node, row, spec)
+                row = await self._write_state(view.node, row, spec)
             self._waits.planned(name, row, spec.pods, came)
             return
-        written = await self._write_state(writes, view.node, row, spec)
+        written = await self._write_state(view.node, row, spec)
         if written is not None:
             self._waits.planned(name, written, spec.pods, came)
             # The watch may have told of the agent's answer before the API server answered the write.
             self._waits.observed(name, self._inventory.state_of(name))
             if written is not row:
                 self._warn(name, row, spec)
-        for notice in term.left_out.notices(name, spec.profile.name, left_out):
+        for notice in self._left_out.notices(name, spec.profile.name, omitted):
             self._recorder.post(notice)
         fresh = written is row
         for step in self._steps:
@@ -115,25 +105,27 @@ class Reconciler:
             if current is None:
                 return
             view = current
-            fresh = not await step(view, writes)
+            fresh = not await step(view)
 
-    def _forget(self, name: str, term: Term) -> None:
+    def _forget(self, name: str) -> None:
         """The Node is gone."""
-        term.labels.forget(name)
-        term.asked.forget(name)
-        term.left_out.forget(name)
-        self._states.forget(name)
+        for memory in (self._labels, self._left_out, self._states):
+            memory.forget(name)
+
+    def close(self) -> None:
+        """The term is over: the next leader measures."""
+        self._left_out.clear()
 
     def _look_again(self, name: str, delay: float | None) -> None:
         if delay is not None:
             self._again(name, delay)
 
     async def _write_state(
-        self, writes: Fenced, node: nodes.NodeRow, row: states.StateRow | None, spec: state.StateSpec
+        self, node: nodes.NodeRow, row: states.StateRow | None, spec: state.StateSpec
     ) -> states.StateRow | None:
         """Make the node's state say `spec`, where `row` is what it was; what it is now, None where that failed."""
         try:
-            written, again = await self._states.write(writes, node, row, spec)
+            written, again = await self._states.write(self._writes, node, row, spec)
         except errors.ApiError as error:
             if error.status == 404 and row is not None:
                 log.warning("the state of node %s is gone; making it anew", node.name)
@@ -163,71 +155,32 @@ class Reconciler:
 
     # The steps after the state: each returns whether it made a request.
 
-    async def _write_labels(self, view: NodeView, writes: Fenced) -> bool:
-        """Have the node carry its labels, or its NodeFeature ask for them."""
-        node, by_feature = view.node, self._published.serves(view.node.name)
-        if by_feature is None:
-            return False
-        vouched = labels.is_vouched(self._vouched, node)
-        wanted = labels.desired(view.profile, view.facts, vouched=vouched)
-        asked = by_feature and await self._write_feature(node, labels.by_feature(wanted), writes)
-        carried = await self._write_node_labels(node, labels.by_hand(wanted, node, features=by_feature), writes)
-        return asked or carried
-
-    async def _write_node_labels(self, node: nodes.NodeRow, wanted: labels.Labels, writes: Fenced) -> bool:
-        change = writes.term.labels.decide(node.name, wanted, node.labels, self._now())
-        self._look_again(node.name, change.again)
-        if not change.labels:
-            return False
-        request = node_writer.change_labels(writes, node.name, node.uid, change.labels)
-        if await unless_superseded(request) is not None:
-            self._inventory.labelled(node, change.labels)
-            log.info("labels changed", extra={"node": node.name, "labels": change.labels})
-        return True
-
-    async def _write_feature(self, node: nodes.NodeRow, wanted: labels.Labels, writes: Fenced) -> bool:
-        """Have the node's NodeFeature ask for its labels; errors.ApiError where it became another one meanwhile."""
-        row = self._published.of(node.name)
-        change = writes.term.asked.decide(node.name, wanted, row.labels if row else {}, self._now())
-        self._look_again(node.name, change.again)
-        if not (change.labels or (row and row.owner != node.uid)):
-            return False
-        try:
-            written = await feature_writer.write(writes, self._published.path, node, row, change.labels)
-        except errors.ApiError as error:
-            if error.status == 404 and row is not None:
-                self._published.lost(row)  # the watch may have told of that before the answer to an earlier write came
-            raise
-        self._published.wrote(written)
-        log.info("labels asked for", extra={"node": node.name, "labels": change.labels})
-        return True
-
-    async def _write_taint(self, view: NodeView, writes: Fenced) -> bool:
+    async def _write_taint(self, view: NodeView) -> bool:
         """Have the node carry the taint that its profile gives to nodes with swap, or not."""
         effect = decisions.taint(view)
         patch = taints.change(view.node, effect)
-        return patch is not None and await self._patch_taints(view.node, patch, writes, f"taint is {effect}")
+        return patch is not None and await self._patch_taints(view.node, patch, f"taint is {effect}")
 
-    async def _write_resource(self, view: NodeView, writes: Fenced) -> bool:
+    async def _write_resource(self, view: NodeView) -> bool:
         """Have the node offer the extended resource, as its profile says, or not."""
         node, amount = view.node, decisions.resource(view)
         if amount == node.swap_resource:
             return False
-        if await unless_superseded(node_writer.offer(writes, node.name, node.uid, amount)) is not None:
+        if await unless_superseded(node_writer.offer(self._writes, node.name, node.uid, amount)) is not None:
             self._inventory.offered(node, amount)
             log.info("extended resource changed", extra={"node": node.name, "bytes": amount})
         return True
 
-    async def _remove_startup_taint(self, view: NodeView, writes: Fenced) -> bool:
+    async def _remove_startup_taint(self, view: NodeView) -> bool:
         """Let pods onto the node when its agent has applied a first state, or can do nothing there."""
         patch = taints.remove(view.node, names.STARTUP_TAINT)
         if patch is None or view.report is None or not view.report.settled:
             return False
-        return await self._patch_taints(view.node, patch, writes, "startup taint removed")
+        return await self._patch_taints(view.node, patch, "startup taint removed")
 
-    async def _patch_taints(self, node: nodes.NodeRow, patch: taints.Patch, writes: Fenced, done: str) -> bool:
+    async def _patch_taints(self, node: nodes.NodeRow, patch: taints.Patch, done: str) -> bool:
         # With status 422, others are there now.
-        answer = await unless_superseded(node_writer.change_taints(writes, node.name, patch), 422)
+        answer = await unless_superseded(node_writer.change_taints(self._writes, node.name, patch), 422)
         if answer is not None:
             self._inventory.tainted(node, tuple(decoding.decode(answer, nodes.WireNode).spec.taints))
             log.info("taints changed: %s", done, extra={"node": node.name})

@@ -18,6 +18,8 @@ FAULTS = metrics.counter(
     labels=("part",),
 )
 
+Job = Callable[[], Coroutine[Any, Any, None]]
+
 BACKOFF_SECONDS: Final = (0.5, 60.0)
 CALM_SECONDS: Final = 120.0
 """A part that has run for so long begins its waits anew."""
@@ -30,7 +32,7 @@ def begin(parts: Iterable[str]) -> None:
 
 async def unending(
     part: str,
-    job: Callable[[], Coroutine[Any, Any, None]],
+    job: Job,
     *,
     sleep: Callable[[float], Coroutine[Any, Any, object]] = asyncio.sleep,
 ) -> None:

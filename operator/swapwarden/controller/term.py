@@ -1,8 +1,8 @@
-"""One leadership of the controller, and what lives as long as it.
+"""One leadership of the controller: what may be written in it, and the parts that run as long as it.
 
-A new Term is made whenever this instance begins to lead, and dropped when it does not lead any more. So nothing that an
-earlier leadership remembered, queued or decided counts in a later one: others may have led in between. What must not
-outlive a leadership is a field of it.
+A new Term is made whenever this instance begins to lead, with new parts, and both are dropped when it does not lead any
+more. So nothing that an earlier leadership remembered, queued or decided counts in a later one: others may have led in
+between.
 
 The API server refuses states of an earlier term by their epoch. For all other writes this is the fence: none begins
 without a term, it is the one under which it was decided, and none is waited for beyond the leader's time. The next
@@ -13,30 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Coroutine
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, Protocol
 
-from swapwarden.controller.label_grace import Labels
-from swapwarden.controller.notices import exposures, left_out
-from swapwarden.kube import backoff, errors
-from swapwarden.policy.profile import compiled
+from swapwarden.controller import supervise
+from swapwarden.kube import errors
 
 DRAIN_SECONDS: Final = 5.0
 """How long writes in flight may take to finish when the process ends."""
 LANDING_SECONDS: Final = 60.0
 """How long after the last word of it a write may still be done that nobody knows the end of: an API server gives up on
 a request after as long (k/k: staging/src/k8s.io/apiserver/pkg/server/config.go, RequestTimeout)."""
-
-
-class Wait(NamedTuple):
-    """That a rollout waits for the agent of a node."""
-
-    node: str
-    uid: str
-    """Of the profile."""
-    generation: int
-    moved: bool
-    """Whether the node's turn has come."""
 
 
 class TermOver(Exception):  # noqa: N818 the name says what is the matter
@@ -61,29 +48,22 @@ class LeaseTenure(Protocol):
 class Term:
     """One leadership; all of it in one event loop."""
 
-    def __init__(self, epoch: int, leadership: LeaseTenure, *, label_grace: float) -> None:
-        """`epoch` is what states written in it carry; `label_grace` is in seconds, see nodelabels."""
+    def __init__(self, epoch: int, leadership: LeaseTenure) -> None:
+        """`epoch` is what states written in it carry."""
         self.epoch: Final = epoch
         self.leadership: Final = leadership
-        self.labels: Final = Labels(label_grace)
-        """Of Nodes."""
-        self.asked: Final = Labels(label_grace)
-        """Of NodeFeatures."""
-        self.exposures: Final = exposures.Exposures()
-        self.left_out: Final = left_out.LeftOut()
-        self.backoffs: Final[dict[str, backoff.Backoff]] = {}
-        """Of nodes that could not be brought to their plan, by name."""
-        self.admitted: Final[dict[str, compiled.Profile]] = {}
-        """Nodes that may follow a profile before their state names it."""
-        self.waits: Final[dict[Wait, float]] = {}
-        """Since when, in the event loop's time, rollouts wait for agents."""
-        self.reports: Final[dict[str, backoff.Backoff]] = {}
-        """Of profiles whose status could not be written, by name."""
-        # When a write ended last of which nobody knows whether it is done, in the event loop's time.
-        self._unanswered = -math.inf
+        self.unsure_until = -math.inf
+        """Until when, in the event loop's time, a write may be done of which nobody knows whether it is."""
         self._closed = False
         self._writing: set[asyncio.Timeout] = set()
         self._finished = asyncio.Event()
+
+    async def run(self, parts: Mapping[str, supervise.Job]) -> None:
+        """Run these parts until cancelled; none of them goes on after that."""
+        supervise.begin(parts)
+        async with asyncio.TaskGroup() as group:
+            for part, job in parts.items():
+                group.create_task(supervise.unending(part, job))
 
     def left(self) -> float:
         """Seconds for which a write may be on its way; 0 where none may begin."""
@@ -91,7 +71,7 @@ class Term:
 
     def is_unsure(self) -> bool:
         """Whether the API server may still do a write that had no answer, or was cut off."""
-        return asyncio.get_running_loop().time() - self._unanswered < LANDING_SECONDS
+        return asyncio.get_running_loop().time() < self.unsure_until
 
     def is_valid(self) -> bool:
         """Whether a write may begin."""
@@ -127,7 +107,7 @@ class Term:
                 self._finished.set()
 
     def _lose(self) -> None:
-        self._unanswered = asyncio.get_running_loop().time()
+        self.unsure_until = asyncio.get_running_loop().time() + LANDING_SECONDS
 
     async def drain(self, seconds: float | None = None) -> None:
         """Let no write begin any more, wait for those in flight, and cut off what is not done in time.
@@ -141,6 +121,8 @@ class Term:
 
     def end(self) -> None:
         """Let no write begin any more, and cut off those in flight: another instance may lead."""
+        if self._writing:
+            self._lose()
         self._close(0.0)
 
     def _close(self, seconds: float) -> None:

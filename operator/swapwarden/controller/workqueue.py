@@ -214,6 +214,10 @@ class WorkQueue:
             except TimeoutError:
                 pass
 
+    def close(self) -> None:
+        """Nobody takes from it any more: nothing waits."""
+        DEPTH.set(0, self._name)
+
     def _take(self) -> str:
         name = self._due.next()
         wish = self._busy[name] = self._waiting.pop(name)

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import datetime
+import math
 import pathlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -20,7 +21,7 @@ from testbed.product.controller import Controller
 from tests.integration.controller import clocks
 from tests.integration.controller.cluster import FAST, Cluster
 from tests.unit.controller.certificates.test_key_pairs import handshake
-from tests.unit.controller.objects import term
+from tests.unit.controller.objects import Led, term
 
 Json = dict[str, Any]
 Keep = Callable[..., contextlib.AbstractAsyncContextManager[manager.CertificateManager]]
@@ -69,7 +70,7 @@ async def look_thrice(keeper: manager.CertificateManager) -> None:
     """Beside its own loop, which may write first; that loop tries again where somebody else did."""
     for _ in range(3):
         try:
-            await keeper.look(term())
+            await keeper.look()
         except errors.ApiError as error:
             if error.status != 409:
                 raise
@@ -93,8 +94,7 @@ def keep(cluster: Cluster) -> Keep:
     @contextlib.asynccontextmanager
     async def start(**options: Any) -> AsyncIterator[manager.CertificateManager]:
         cfg = config.load(str(kubeconfig))
-        led = term()
-        given: Json = {"term": lambda: led, "interval": 0.05, **options}
+        given: Json = {"term": term(), "interval": 0.05, **options}
         async with client.Client(cfg, user_agent="test") as api:
             keeper = manager.CertificateManager(
                 api, namespace=NAMESPACE, service=SERVICE, registration=REGISTRATION, **given
@@ -135,7 +135,7 @@ async def test_what_is_good_is_left_alone(installed: Installed, keep: Keep) -> N
     versions = [installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, REGISTERED)]
     async with keep() as keeper:
         for _ in range(5):
-            await keeper.look(term())
+            await keeper.look()
     assert versions == [installed.cluster.cp.get(path)["metadata"]["resourceVersion"] for path in (SECRET, REGISTERED)]
 
 
@@ -254,7 +254,7 @@ async def test_a_wrong_clock_of_the_leader_changes_nothing(
     ahead[0] = days * DAY
     async with keep(overlap=0 * DAY) as keeper:
         for _ in range(5):
-            await keeper.look(term())
+            await keeper.look()
         assert manager.CLOCK.value() == pytest.approx(ahead[0].total_seconds(), abs=120)
     assert (installed.data(), installed.trusted()) == before
     served = installed.served()
@@ -313,13 +313,12 @@ async def test_an_authority_that_signed_nothing_is_not_taken_over(installed: Ins
 
 
 async def test_one_that_does_not_lead_does_nothing(installed: Installed, keep: Keep) -> None:
-    leads = [False]
-    led = term()
-    async with keep(term=lambda: led if leads[0] else None):
+    led = Led(0.0)
+    async with keep(term=term(1, led)):
         await asyncio.sleep(0)
         await asyncio.to_thread(installed.cluster.cp.kubectl, "version")
         assert installed.data() == {}
-        leads[0] = True
+        led.seconds = math.inf
         await until(installed.works, "a certificate once it leads")
 
 

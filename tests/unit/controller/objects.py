@@ -29,8 +29,8 @@ class Led:
 
 
 def term(epoch: int = 1, led: Led | None = None) -> Term:
-    """A leadership, for ever where nothing else is said; labels wait for 600 seconds."""
-    return Term(epoch, led or Led(), label_grace=600)
+    """A leadership, for ever where nothing else is said."""
+    return Term(epoch, led or Led())
 
 
 def node(name: str = "node-1", **fields: Any) -> nodes.NodeRow:

@@ -650,13 +650,12 @@ def test_a_node_that_became_degraded_since_it_was_judged_is_judged_anew(waves: S
 
 def test_a_turn_is_forgotten_with_the_term(waves: Seen) -> None:
     assert follows(waves) == {"node-1": 2, "node-2": 1}
-    waves.cluster.begin_term({})
+    waves.cluster.forget_admitted()
     assert follows(waves) == {"node-1": 1, "node-2": 1}
 
 
 def test_a_turn_is_gone_once_another_profile_governs_the_node(waves: Seen) -> None:
-    turns: dict[str, compiled.Profile] = {}
-    waves.cluster.begin_term(turns)
+    turns = waves.planner.admitted
     advance(waves)
     assert turns == {"node-1": NONE}
     other = profile("q", priority=200, max_unavailable="1")

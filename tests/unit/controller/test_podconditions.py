@@ -124,17 +124,9 @@ class Bench:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.api = Api()
-        self.term: Term | None = term()
         self.known = Known()
         self.known.node_changed("n", None, NODE)
-        limit = ratelimit.Throttle(1000.0, lambda: 0.0)
-        self.made = podconditions.PodConditions(
-            self.known.inventory,
-            term=lambda: self.term,
-            writes=limit,
-            fenced=lambda term: Fenced(cast("client.Client", self.api), term, limit),
-            gather=0.0,
-        )
+        self.begins(term())
         self.waits: list[float] = []
         made = backoff.Backoff
 
@@ -144,6 +136,12 @@ class Bench:
             return made(0.0, 0.0)
 
         monkeypatch.setattr("swapwarden.controller.podconditions.backoff.Backoff", waits)
+
+    def begins(self, term: Term) -> None:
+        """From now on it is this term."""
+        limit = ratelimit.Throttle(1000.0, lambda: 0.0)
+        writes = Fenced(cast("client.Client", self.api), term, limit)
+        self.made = podconditions.PodConditions(self.known.inventory, writes, gather=0.0)
 
     def has(self, row: states.StateRow | None, *found: pods.PodRow) -> None:
         self.known.state_changed("n", self.known.inventory.state_of("n"), row)
@@ -252,10 +250,10 @@ async def test_a_change_of_the_plan_waits_for_its_own_generation(bench: Bench) -
 
 
 async def test_who_does_not_lead_writes_nothing_and_begins_anew_with_all(bench: Bench) -> None:
-    bench.term = None
+    bench.begins(term(1, Led(0.0)))
     bench.has(told(), with_enforced(None))
     assert await bench.look() == []
-    bench.term = term()
+    bench.begins(term())
     assert await bench.look() == [(PATH, "True", "PolicyDisabled")]
 
 
@@ -309,7 +307,7 @@ async def test_what_fails_is_not_written_late_where_the_pod_needs_it_no_more(ben
 
     def recovers() -> None:
         bench.has(newer(told(), version=9))
-        bench.made._look("n", term())
+        bench.made._look("n")
 
     bench.api.on_write = recovers
     assert await bench.look() == []
@@ -330,19 +328,18 @@ async def test_of_what_failed_and_is_needed_no_more_nothing_is_kept(bench: Bench
 
 async def test_nothing_is_written_in_a_term_that_is_over(bench: Bench) -> None:
     led = Led()
-    bench.term = term(1, led)
+    bench.begins(term(1, led))
     bench.has(told(), with_enforced(None))
-    bench.made._look("n", bench.term)
+    bench.made._look("n")
     led.seconds = 0.0
-    bench.term = None
     assert await bench.look() == []
-    bench.term = term(2)
+    bench.begins(term(2))
     assert await bench.look() == [(PATH, "True", "PolicyDisabled")], "decided anew"
 
 
 async def test_a_write_that_is_cut_off_is_repeated_where_the_term_was_renewed(bench: Bench) -> None:
     led = Led(0.01)
-    bench.term = term(1, led)
+    bench.begins(term(1, led))
     bench.has(told(), with_enforced(None))
     bench.api.hang = {PATH}
     bench.api.on_write = lambda: setattr(led, "seconds", 10.0)  # the Lease is renewed while it is on its way

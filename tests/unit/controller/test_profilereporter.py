@@ -20,7 +20,7 @@ from swapwarden.kube import backoff, client, events, ratelimit
 from swapwarden.policy import rollout
 from swapwarden.policy.profile import compiled
 
-from tests.unit.controller.objects import Known, node, profile_object, state_row, term
+from tests.unit.controller.objects import Known, Led, node, profile_object, state_row, term
 from tests.unit.kube.scripted import CUT, Request, Scripted, failure, reply, until
 
 
@@ -41,22 +41,26 @@ class Bench:
 
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
-        self.term: Term | None = term()
         self.known = Known()
         self.store = profile_store.ProfileStore(self._changed)
         self.told = Told()
         self.now = 0.0
         self.writes = ratelimit.Throttle(100.0, lambda: self.now)
+        self._api = api
+        self.begins(term())
+        self.known.node_changed("node-1", None, node())
+
+    def begins(self, term: Term) -> None:
+        """From now on it is this term."""
+        self.term = term
         self.reporter = profilereporter.ProfileReporter(
             self.known.cluster,
             self.store,
-            term=lambda: self.term,
+            Fenced(self._api, term, self.writes),
             apply=self.known.apply,
             recorder=self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
-            fenced=lambda term: Fenced(api, term, self.writes),
             gather=0.0,
         )
-        self.known.node_changed("node-1", None, node())
 
     def _changed(self) -> None:
         self.known.profiles_changed(self.store.valid(), self.store.history())
@@ -131,13 +135,15 @@ async def test_a_difference_is_written_for_this_object_only_and_the_answer_count
 
 
 async def test_who_does_not_lead_reports_nothing_until_it_does(bench: Bench) -> None:
-    bench.term = None
+    bench.begins(term(1, Led(0.0)))
     bench.store.offer(profile_object())
     async with bench.running():
-        await until(lambda: not bench.reporter._changed.is_set())
+        await until(lambda: bench.reporter._judged)
+        await until(lambda: not bench.reporter._queue._busy)
         assert bench.server.requests == []
-        bench.term = term()
-        bench.reporter.nudge()
+    bench.begins(term())
+    bench.reporter.nudge()
+    async with bench.running():
         await bench.server.seen(1)
     assert len(bench.server.requests) == 1
 
@@ -343,24 +349,22 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
         spec = state.StateSpec(profile=state.ProfileRef("p", 1))
         bench.known.state_changed(name, None, state_row(name, spec=spec, observed=1))
     bench.store.offer(second)
-    leads = term()
 
     def judged() -> rollout.Progress:
-        bench.reporter._judge(leads)
+        bench.reporter._judge()
         return bench.reporter._judged["p"].moving.progress
 
     def time_passes() -> None:
-        leads.waits.update(dict.fromkeys(leads.waits, -1e9))
+        bench.reporter._waits = dict.fromkeys(bench.reporter._waits, -1e9)
 
-    bench.known.cluster.begin_term(leads.admitted)
     assert (judged().asking, judged().next) == (("node-1", "node-2", "node-3"), ())
-    assert {wait.moved for wait in leads.waits} == {False}
+    assert {wait.moved for wait in bench.reporter._waits} == {False}
     time_passes()
     found = bench.reporter._judged["p"]
     assert judged().next == ("node-1",), "nobody answers, and so one of them comes"
     bench.known.admit(second_of(bench), judged().next, bench.reporter._judged["p"].overdue)
     assert judged().next == (), "it is waited for, although it was not any more when it was asked"
-    assert [wait.node for wait in leads.waits if wait.moved] == ["node-1"]
+    assert [wait.node for wait in bench.reporter._waits if wait.moved] == ["node-1"]
     assert not found.moving.stalled
     time_passes()
     assert judged().next == ("node-2",)
@@ -371,9 +375,9 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     bench.store.offer(profile_object(version=6, generation=4, swap={"behavior": "NoSwap"}))
     assert judged().next == (), "and about the one after it"
     bench.store.remove("p", "uid-of-p")
-    bench.reporter._judge(leads)
-    assert leads.waits == {}
-    assert leads.admitted == {}
+    bench.reporter._judge()
+    assert bench.reporter._waits == {}
+    assert bench.known.planner.admitted == {}
 
 
 def second_of(bench: Bench) -> compiled.Profile:
@@ -471,7 +475,6 @@ async def test_profiles_that_overlap_only_below_a_third_one_are_in_no_conflict(b
 async def test_a_write_that_was_cut_off_is_made_again_where_the_term_was_renewed(
     bench: Bench, waits: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert bench.term is not None
     left = iter([0.05])
     monkeypatch.setattr(bench.term, "left", lambda: next(left, 60.0))
     bench.store.offer(profile_object(version=3))

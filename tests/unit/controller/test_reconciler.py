@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.api import names, state
-from swapwarden.controller import plan_latency, reconciler
+from swapwarden.controller import label_publisher, plan_latency, reconciler
 from swapwarden.controller.inventory import node_features as feature_rows
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import left_out
@@ -54,7 +54,6 @@ class Bench:
 
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
-        self.term: Term | None = term(TERM)
         self.clock = time.monotonic
         self.again: list[tuple[str, float]] = []
         self.told = Told()
@@ -62,21 +61,34 @@ class Bench:
         self.known = Known()
         self.waits = plan_latency.PlanLatency(lambda: 0.0)
         self.features = node_features.Features(api, "ns", names.Publisher.DIRECT, changed=lambda _: None)
+        self._api = api
+        self.begins(term(TERM))
+        self.known.node_changed("node-1", None, node(labels=LABELED))
+
+    def begins(self, term: Term) -> None:
+        """From now on it is this term."""
+        self.term = term
+        writes = fenced.Fenced(self._api, term, self.writes)
         self.reconciler = reconciler.Reconciler(
-            api,
+            self._api,
             self.known.cluster,
-            term=lambda: self.term,
+            writes,
             apply=self.known.apply,
             again=lambda name, delay: self.again.append((name, delay)),
             recorder=self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
-            published=self.features,
-            fenced=lambda term: fenced.Fenced(api, term, self.writes),
+            labels=label_publisher.LabelPublisher(
+                self.known.inventory,
+                self.features,
+                writes,
+                grace=600,
+                vouched={TRUSTED: "yes"},
+                again=lambda name, delay: self.again.append((name, delay)),
+                now=self.monotonic,
+            ),
             waits=self.waits,
             extended_resource=True,
-            vouched={TRUSTED: "yes"},
             now=self.monotonic,
         )
-        self.known.node_changed("node-1", None, node(labels=LABELED))
 
     def monotonic(self) -> float:
         """What the test says by now."""
@@ -184,7 +196,7 @@ async def test_a_node_made_anew_is_planned_and_leaves_the_earlier_ones_state_to_
 
 
 async def test_who_does_not_lead_writes_nothing(bench: Bench) -> None:
-    bench.term = None
+    bench.begins(term(TERM, Led(0.0)))
     bench.known.node_changed("node-1", None, node())
     assert await bench.reconcile() == []
 
@@ -194,11 +206,10 @@ async def test_a_term_that_ends_during_a_write_writes_no_labels_after_it(bench: 
     release = asyncio.Event()
     bench.server.answer(release, answer(2))
     led = Led()
-    bench.term = term(TERM, led)
+    bench.begins(term(TERM, led))
     work = asyncio.create_task(bench.reconcile())
     await bench.server.seen(1)
-    # Another term of this instance, too, is none in which that was decided.
-    led.seconds, bench.term = 0.0, term(TERM + 1)
+    led.seconds = 0.0
     release.set()
     with pytest.raises(TermOver):
         await work
@@ -208,7 +219,6 @@ async def test_a_term_that_ends_during_a_write_writes_no_labels_after_it(bench: 
 async def test_a_write_is_not_waited_for_beyond_the_end_of_its_term(bench: Bench) -> None:
     before = fenced.WRITES.value("state", "over")
     bench.server.answer(HANG)
-    bench.term = term(TERM)
     work = asyncio.create_task(bench.reconcile())
     await bench.server.seen(1)
     bench.term.end()
@@ -389,7 +399,7 @@ async def test_a_label_waits_for_its_time_anew_in_a_new_term_and_on_a_new_node(b
     assert await bench.reconcile() == []
     assert bench.again == [("node-1", 600.0)]
     now += 590
-    bench.term = term(TERM + 1)
+    bench.begins(term(TERM + 1))
     assert await bench.reconcile() == []
     now += 590
     assert await bench.reconcile() == [], "others may have led, and swap may have been on, in between"

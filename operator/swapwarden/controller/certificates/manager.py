@@ -28,7 +28,6 @@ import datetime
 import json
 import logging
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from swapwarden.controller.certificates import key_pairs, rotation
@@ -59,7 +58,6 @@ FAILURES = metrics.counter(
 
 TOLERANCE: Final = datetime.timedelta(hours=1)
 INTERVAL_SECONDS: Final = 10.0
-STANDBY_SECONDS: Final = 0.5
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 TIMEOUT: Final = 10.0
 MAX_STEPS: Final = 6
@@ -72,7 +70,7 @@ Json = dict[str, Any]
 
 
 class CertificateManager:
-    """One instance's part in it. Only the one that leads does anything."""
+    """The part in it of one term of the instance that leads."""
 
     def __init__(
         self,
@@ -81,14 +79,14 @@ class CertificateManager:
         namespace: str,
         service: str,
         registration: str,
-        term: Callable[[], Term | None],
+        term: Term,
         lifetime: datetime.timedelta = rotation.LIFETIME,
         overlap: datetime.timedelta = rotation.OVERLAP,
         interval: float = INTERVAL_SECONDS,
     ) -> None:
         """`service` is a name in `namespace`; `registration` is that of the webhook configuration."""
         self._api = api
-        self.service = service
+        self._service = service
         self._name = f"{service}-tls"
         self._secret = f"/api/v1/namespaces/{namespace}/secrets/{self._name}"
         self._namespace = namespace
@@ -102,19 +100,20 @@ class CertificateManager:
 
     async def run(self) -> None:
         """Until cancelled."""
+        try:
+            await self._keep_looking()
+        finally:
+            EXPIRY.set(0)
+            CLOCK.set(0)
+
+    async def _keep_looking(self) -> None:
         waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
-            term = self._term()
-            if term is None:
-                self._published = None
-                EXPIRY.set(0)
-                CLOCK.set(0)
-                await asyncio.sleep(STANDBY_SECONDS)
-                continue
             try:
-                await self.look(term)
+                await self.look()
             except TermOver:
-                continue
+                # The Lease may have been renewed since; else this ends in a moment.
+                await asyncio.sleep(self._interval)
             except errors.KubeError as error:
                 FAILURES.inc()
                 # Another one wrote first: no trouble, and the next look is about what it wrote.
@@ -130,13 +129,13 @@ class CertificateManager:
                 waits.reset()
                 await asyncio.sleep(self._interval)
 
-    async def look(self, term: Term) -> None:
+    async def look(self) -> None:
         """Do all steps that are due. errors.KubeError where it is to be tried again; TermOver."""
         for _ in range(MAX_STEPS):
-            if await self._step(term) is rotation.Step.NOTHING:
+            if await self._step() is rotation.Step.NOTHING:
                 return
 
-    async def _step(self, term: Term) -> rotation.Step:
+    async def _step(self) -> rotation.Step:
         secret = json.loads(await self._api.get(self._secret, timeout=TIMEOUT))
         registration = await self._registered()
         data = _decoded(secret)
@@ -144,11 +143,11 @@ class CertificateManager:
         now = self._server_time(own)
         times = now, own
         # Those that are trusted although the Secret has them not: it was lost, and its pair may still be served.
-        trusted = _authorities(registration, self.service)
+        trusted = _authorities(registration, self._service)
         current, coming = _pair(data, "tls"), _pair(data, "next")
         vouching = key_pairs.signers(data.get("ca.crt", b""), [current, coming])
         authorities = key_pairs.bundle([vouching, *trusted], min(times))
-        host = f"{self.service}.{self._namespace}.svc"
+        host = f"{self._service}.{self._namespace}.svc"
         served = [validity for time in times if (validity := key_pairs.judge(current, authorities, host, time))]
         view = rotation.View(
             current=served[0] if served else None,
@@ -162,12 +161,12 @@ class CertificateManager:
         if step is rotation.Step.ISSUE:
             made, authority = key_pairs.issue(host, now, self._lifetime)
             bundle = key_pairs.bundle([authorities, authority], min(times))
-            await self._store(term, secret, {"next.crt": made.certificate, "next.key": made.key, "ca.crt": bundle})
+            await self._store(secret, {"next.crt": made.certificate, "next.key": made.key, "ca.crt": bundle})
         elif step is rotation.Step.PUBLISH:
-            await self._publish(term, registration, authorities)
+            await self._publish(registration, authorities)
         elif step is rotation.Step.PROMOTE and coming is not None:
             changes = {"tls.crt": coming.certificate, "tls.key": coming.key, "ca.crt": authorities}
-            await self._store(term, secret, {**changes, "next.crt": None, "next.key": None})
+            await self._store(secret, {**changes, "next.crt": None, "next.key": None})
         if step is not rotation.Step.NOTHING:
             STEPS.inc(step.value)
             log.info("webhook's certificate: %s", step.value, extra={"secret": self._name})
@@ -210,18 +209,20 @@ class CertificateManager:
             raise
         return found
 
-    async def _store(self, term: Term, secret: Json, changes: dict[str, bytes | None]) -> None:
+    async def _store(self, secret: Json, changes: dict[str, bytes | None]) -> None:
         encoded = {key: value and base64.b64encode(value).decode("ascii") for key, value in changes.items()}
         data = {**(secret.get("data") or {}), **encoded}
         body = {**secret, "data": {key: value for key, value in data.items() if value is not None}}
-        await term.write(self._api.put(self._secret, json.dumps(body).encode(), params=FIELD_MANAGER, timeout=TIMEOUT))
+        await self._term.write(
+            self._api.put(self._secret, json.dumps(body).encode(), params=FIELD_MANAGER, timeout=TIMEOUT)
+        )
 
-    async def _publish(self, term: Term, registration: Json, authorities: bytes) -> None:
+    async def _publish(self, registration: Json, authorities: bytes) -> None:
         encoded = base64.b64encode(authorities).decode("ascii")
-        for entry in _entries(registration, self.service):
+        for entry in _entries(registration, self._service):
             entry["clientConfig"]["caBundle"] = encoded
         body = json.dumps(registration).encode()
-        await term.write(self._api.put(self._registration, body, params=FIELD_MANAGER, timeout=TIMEOUT))
+        await self._term.write(self._api.put(self._registration, body, params=FIELD_MANAGER, timeout=TIMEOUT))
 
 
 def _now() -> datetime.datetime:

@@ -104,9 +104,13 @@ class Fenced(Writes):
         self.term: Final = term
         self._limit = limit
 
+    def delay(self, *, reserve: float = 0.0) -> float:
+        """Seconds until there may be another write, and this share of a second's writes be left to others."""
+        return self._limit.delay(reserve=reserve)
+
     async def ready(self) -> None:
         """Wait until there may be another write in this second."""
-        await asyncio.sleep(self._limit.delay())
+        await asyncio.sleep(self.delay())
 
     async def _guarded(self, request: Coroutine[Any, Any, bytes]) -> bytes:
         self._limit.acquire()

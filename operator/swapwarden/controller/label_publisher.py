@@ -1,0 +1,95 @@
+"""Has nodes carry their labels for one term: it sets them, or asks Node Feature Discovery to, by NodeFeatures."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from swapwarden.controller.inventory.nodes import NodeInventory
+from swapwarden.controller.label_grace import Change, Labels
+from swapwarden.controller.planning.view import NodeView
+from swapwarden.controller.watches.node_features import Features
+from swapwarden.controller.writers import node_features as feature_writer
+from swapwarden.controller.writers import nodes as node_writer
+from swapwarden.controller.writers.fenced import Fenced, unless_superseded
+from swapwarden.kube import errors
+from swapwarden.policy.node import labels
+from swapwarden.policy.observed import nodes
+
+log = logging.getLogger(__name__)
+
+
+class LabelPublisher:
+    """Remembers since when labels should be gone."""
+
+    def __init__(
+        self,
+        inventory: NodeInventory,
+        features: Features,
+        writes: Fenced,
+        *,
+        grace: float,
+        vouched: Mapping[str, str],
+        again: Callable[[str, float], None],
+        now: Callable[[], float],
+    ) -> None:
+        """`grace` is in seconds, see label_grace; `again(node, delay)` has a node's labels written once more.
+
+        `vouched` are the labels of nodes for which an administrator vouches; `now` is a monotonic clock in seconds.
+        """
+        self._inventory = inventory
+        self._features = features
+        self._writes = writes
+        self._vouched = vouched
+        self._again = again
+        self._now = now
+        # Of Nodes and of NodeFeatures.
+        self._carried, self._asked = Labels(grace), Labels(grace)
+
+    def forget(self, name: str) -> None:
+        """The Node is gone."""
+        self._carried.forget(name)
+        self._asked.forget(name)
+
+    async def write(self, view: NodeView) -> bool:
+        """Have the node carry its labels, or its NodeFeature ask for them; whether that took a request."""
+        node, by_feature = view.node, self._features.serves(view.node.name)
+        if by_feature is None:
+            return False
+        vouched = labels.is_vouched(self._vouched, node)
+        wanted = labels.desired(view.profile, view.facts, vouched=vouched)
+        asked = by_feature and await self._write_feature(node, labels.by_feature(wanted))
+        carried = await self._write_node(node, labels.by_hand(wanted, node, features=by_feature))
+        return asked or carried
+
+    async def _write_node(self, node: nodes.NodeRow, wanted: labels.Labels) -> bool:
+        change = self._carried.decide(node.name, wanted, node.labels, self._now())
+        self._look_again(node.name, change)
+        if not change.labels:
+            return False
+        request = node_writer.change_labels(self._writes, node.name, node.uid, change.labels)
+        if await unless_superseded(request) is not None:
+            self._inventory.labelled(node, change.labels)
+            log.info("labels changed", extra={"node": node.name, "labels": change.labels})
+        return True
+
+    async def _write_feature(self, node: nodes.NodeRow, wanted: labels.Labels) -> bool:
+        """Have the node's NodeFeature ask for its labels; errors.ApiError where it became another one meanwhile."""
+        row = self._features.of(node.name)
+        change = self._asked.decide(node.name, wanted, row.labels if row else {}, self._now())
+        self._look_again(node.name, change)
+        if not (change.labels or (row and row.owner != node.uid)):
+            return False
+        try:
+            written = await feature_writer.write(self._writes, self._features.path, node, row, change.labels)
+        except errors.ApiError as error:
+            if error.status == 404 and row is not None:
+                self._features.lost(row)  # the watch may have told of that before the answer to an earlier write came
+            raise
+        self._features.wrote(written)
+        log.info("labels asked for", extra={"node": node.name, "labels": change.labels})
+        return True
+
+    def _look_again(self, name: str, change: Change) -> None:
+        if change.again is not None:
+            self._again(name, change.again)

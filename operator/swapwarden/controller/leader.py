@@ -1,0 +1,236 @@
+"""What this instance does while it leads: it reconciles nodes, and reports of them. All of it is made for one term."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from swapwarden.controller import (
+    cluster,
+    label_publisher,
+    plan_latency,
+    podconditions,
+    profilereporter,
+    reconciler,
+    supervise,
+    workqueue,
+)
+from swapwarden.controller.certificates import manager
+from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.inventory import states
+from swapwarden.controller.notices import exposures, node_conditions, pod_violations
+from swapwarden.controller.term import Deposed, Term, TermOver
+from swapwarden.controller.watches import node_features, restore_request
+from swapwarden.controller.writers.fenced import Fenced
+from swapwarden.kube import backoff, client, errors, events, ratelimit
+from swapwarden.policy.observed import pods
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+FAILURES = metrics.counter(
+    "swapwarden_controller_failures_total",
+    "Looks at a node that failed and are tried again, by kind: request (to the API server) or internal.",
+    labels=("kind",),
+    known=[("request",), ("internal",)],
+)
+
+PART: Final = "reconciler"
+WORKERS: Final = 8
+BACKOFF_SECONDS: Final = (0.2, 60.0)
+
+StepDown = Callable[[Term, str], None]
+
+
+class Shared(NamedTuple):
+    """What outlives a term, and those that lead use."""
+
+    api: client.Client
+    throttle: ratelimit.Throttle
+    known: cluster.Cluster
+    profiles: profile_store.ProfileStore
+    features: node_features.Features
+    order: restore_request.RestoreRequest
+    recorder: events.Recorder
+    arguments: argparse.Namespace
+
+
+class Leader:
+    """One term's parts, and what they remember: nothing of it counts after the term."""
+
+    def __init__(self, shared: Shared, term: Term, step_down: StepDown) -> None:
+        """`step_down` ends the term, and says why."""
+        arguments, writes = shared.arguments, Fenced(shared.api, term, shared.throttle)
+        self.term: Final = term
+        self._step_down = step_down
+        self._shared = shared
+        self.queue: Final = workqueue.WorkQueue("nodes", hold=writes.delay)
+        self._exposures = exposures.Exposures()
+        self._latency = plan_latency.PlanLatency()
+        # Of nodes that could not be brought to their plan, by name.
+        self._backoffs: dict[str, backoff.Backoff] = {}
+        self._reconciler = reconciler.Reconciler(
+            shared.api,
+            shared.known,
+            writes,
+            again=self.queue.add,
+            apply=self.apply,
+            recorder=shared.recorder,
+            labels=label_publisher.LabelPublisher(
+                shared.known.inventory,
+                shared.features,
+                writes,
+                grace=arguments.label_removal_delay,
+                vouched=arguments.vouched_nodes,
+                again=self.queue.add,
+                now=time.monotonic,
+            ),
+            waits=self._latency,
+            untaint=arguments.remove_startup_taint,
+            extended_resource=arguments.extended_resource,
+        )
+        self._reporter = profilereporter.ProfileReporter(
+            shared.known,
+            shared.profiles,
+            writes,
+            apply=self.apply,
+            recorder=shared.recorder,
+            extended_resource=arguments.extended_resource,
+        )
+        self._parts: dict[str, supervise.Job] = {PART: self._reconcile, profilereporter.PART: self._reporter.run}
+        self._conditions: podconditions.PodConditions | None = None
+        if arguments.pod_conditions:
+            self._conditions = podconditions.PodConditions(shared.known.inventory, writes)
+            self._parts[podconditions.QUEUE] = self._conditions.run
+        if arguments.webhook_service:
+            self._parts["certificates"] = manager.CertificateManager(
+                shared.api,
+                namespace=arguments.namespace,
+                service=arguments.webhook_service,
+                registration=arguments.webhook_registration,
+                term=term,
+            ).run
+
+    def begin(self) -> None:
+        """Take up all nodes."""
+        inventory = self._shared.known.inventory
+        self._shared.known.forget_admitted()
+        log.info("this instance leads", extra={"epoch": self.term.epoch, "nodes": len(inventory.nodes)})
+        self.apply(self._shared.known.all_due())
+        for name in inventory.nodes:
+            row = inventory.state_of(name)
+            if row is not None:
+                self._post_exposures(row)
+                self._post_conditions(None, row)
+        self.restore_requested()
+        if self._conditions is not None:
+            self._conditions.nudge(*inventory.nodes)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self.term.run(self._parts)
+
+    def end(self) -> None:
+        """Let no write begin any more, and forget all."""
+        self.term.end()
+        self.queue.close()
+        self._latency.clear()
+        self._shared.known.forget_admitted()
+
+    # Changes
+
+    def apply(self, changes: cluster.Changes) -> None:
+        """Have reconciled what is due."""
+        for node, delay, urgent, owner in changes.due:
+            self.queue.add(node, delay, urgent=urgent, owner=owner)
+        if changes.profiles:
+            self._reporter.nudge()
+
+    def pod_changed(self, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
+        """A Pod is another now, or gone (None)."""
+        if self.term.is_valid():
+            self._latency.pod_changed(old, new)
+        if self._conditions is not None and new is not None and new.policy is not None:
+            self._conditions.nudge(new.node)
+
+    def node_went(self, name: str) -> None:
+        """A Node is gone."""
+        self._latency.node_went(name)
+
+    def state_changed(self, name: str, old: states.StateRow | None, new: states.StateRow | None) -> None:
+        """A NodeSwapState is another now, or gone (None)."""
+        self._latency.observed(name, new)
+        if self._conditions is not None:
+            self._conditions.nudge(name)
+        if new is None:
+            self._exposures.forget(name)
+            return
+        if self.term.is_valid():
+            self._post_exposures(new)
+            self._post_conditions(old, new)
+        if new.epoch > self.term.epoch:
+            reason = f"the state of node {name} was written in term {new.epoch}, this one's is {self.term.epoch}"
+            self._step_down(self.term, reason)
+
+    def restore_requested(self) -> None:
+        """The order to restore was given, or taken back."""
+        if self._shared.order.active and self.term.is_valid():
+            self._shared.recorder.post(self._shared.order.notice())
+
+    def _post_exposures(self, row: states.StateRow) -> None:
+        for notice in self._exposures.notices(row, self._shared.known.inventory.pods_on(row.name)):
+            self._shared.recorder.post(notice)
+
+    def _post_conditions(self, old: states.StateRow | None, new: states.StateRow) -> None:
+        node = self._shared.known.inventory.nodes.get(new.name)
+        if node is None or self._shared.known.inventory.report_of(new.name) is None:
+            return
+        for notice in node_conditions.notices(old, new, node):
+            self._shared.recorder.post(notice)
+        if old is not None:
+            for notice in pod_violations.notices(old, new, self._shared.known.inventory.pods_on(new.name)):
+                self._shared.recorder.post(notice)
+
+    # Nodes
+
+    async def _reconcile(self) -> None:
+        """Bring nodes to their plans, several at a time."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(WORKERS):
+                    group.create_task(self._work())
+        finally:
+            self.queue.close()
+            self._reconciler.close()
+
+    async def _work(self) -> None:
+        while True:
+            name = await self.queue.get()
+            try:
+                await self._reconciler.reconcile(name)
+            except Deposed as error:
+                self._step_down(error.term, str(error))
+            except TermOver as error:
+                # The Lease may have been renewed since the write began: then nobody else brings the node to its plan.
+                self._failed(name, "request")
+                log.info("node %s is left to whoever leads then: %s", name, error)
+            except errors.KubeError as error:
+                self._failed(name, "request", error.retry_after)
+                log.warning("cannot bring node %s to its plan: %s", name, error)
+            except Exception:
+                # One node that cannot be planned must not keep the others from it.
+                self._failed(name, "internal")
+                log.exception("cannot plan node %s", name)
+            else:
+                self._backoffs.pop(name, None)
+            finally:
+                self.queue.done(name)
+
+    def _failed(self, name: str, kind: str, retry_after: float = 0.0) -> None:
+        FAILURES.inc(kind)
+        waits = self._backoffs.setdefault(name, backoff.Backoff(*BACKOFF_SECONDS))
+        self.queue.retry(name, waits.next(), at_least=retry_after)
