@@ -14,8 +14,9 @@ from swapwarden.controller import (
     label_publisher,
     plan_latency,
     podconditions,
-    profilereporter,
+    profile_statuses,
     reconciler,
+    rollouts,
     supervise,
     workqueue,
 )
@@ -93,15 +94,11 @@ class Leader:
             untaint=arguments.remove_startup_taint,
             extended_resource=arguments.extended_resource,
         )
-        self._reporter = profilereporter.ProfileReporter(
-            shared.known,
-            shared.profiles,
-            writes,
-            apply=self.apply,
-            recorder=shared.recorder,
-            extended_resource=arguments.extended_resource,
+        statuses = profile_statuses.ProfileStatuses(
+            shared.profiles, writes, shared.recorder, extended_resource=arguments.extended_resource
         )
-        self._parts: dict[str, supervise.Job] = {PART: self._reconcile, profilereporter.PART: self._reporter.run}
+        self._rollouts = rollouts.Rollouts(shared.known, shared.profiles, statuses, apply=self.apply)
+        self._parts: dict[str, supervise.Job] = {PART: self._reconcile, rollouts.PART: self._rollouts.run}
         self._conditions: podconditions.PodConditions | None = None
         if arguments.pod_conditions:
             self._conditions = podconditions.PodConditions(shared.known.inventory, writes)
@@ -148,7 +145,7 @@ class Leader:
         for node, delay, urgent, owner in changes.due:
             self.queue.add(node, delay, urgent=urgent, owner=owner)
         if changes.profiles:
-            self._reporter.nudge()
+            self._rollouts.nudge()
 
     def pod_changed(self, old: pods.PodRow | None, new: pods.PodRow | None) -> None:
         """A Pod is another now, or gone (None)."""

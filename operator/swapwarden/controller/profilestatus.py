@@ -13,6 +13,7 @@ from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.inventory import revisions
 from swapwarden.controller.planning import fleet
 from swapwarden.policy import rollout
+from swapwarden.policy.profile import compiled
 
 NAMED: Final = 10
 """How many nodes or profiles of a kind a message names; of the rest it says how many there are."""
@@ -50,6 +51,18 @@ class Moving(NamedTuple):
     """Whether all nodes that it waits for have been silent for long."""
     named: Mapping[int, int]
     """How many states of nodes name each generation."""
+
+
+class Judged(NamedTuple):
+    """What was known of a profile, in this generation, when it was looked at last."""
+
+    uid: str
+    generation: int
+    profile: compiled.Profile | None
+    governed: Sequence[fleet.Governed]
+    contested: Sequence[Contest]
+    moving: Moving
+    overdue: fleet.Overdue
 
 
 class _Tally(NamedTuple):

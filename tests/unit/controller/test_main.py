@@ -23,8 +23,8 @@ from swapwarden.controller import (
     main,
     plan_latency,
     podconditions,
-    profilereporter,
     reconciler,
+    rollouts,
     supervise,
     term,
     workqueue,
@@ -418,7 +418,7 @@ async def test_a_refusal_of_an_earlier_term_does_not_end_this_one(
 
 MADE_FOR_A_TERM = (
     reconciler.Reconciler,
-    profilereporter.ProfileReporter,
+    rollouts.Rollouts,
     podconditions.PodConditions,
     plan_latency.PlanLatency,
     workqueue.WorkQueue,

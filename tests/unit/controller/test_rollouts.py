@@ -1,4 +1,4 @@
-"""Statuses of profiles, at an API server that gives scripted answers."""
+"""Rollouts, and statuses of profiles, at an API server that gives scripted answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from swapwarden.api import state
-from swapwarden.controller import cluster, profilereporter, profilestatus, supervise, workqueue
+from swapwarden.controller import cluster, profile_statuses, profilestatus, rollouts, supervise, workqueue
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.planning import fleet
 from swapwarden.controller.planning.view import Planner
@@ -37,7 +37,7 @@ class Told:
 
 
 class Bench:
-    """A reporter, the profiles that it knows, and one node."""
+    """Rollouts, the profiles that it knows, and one node."""
 
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
@@ -50,25 +50,26 @@ class Bench:
         self.begins(term())
         self.known.node_changed("node-1", None, node())
 
-    def begins(self, term: Term) -> None:
+    def begins(self, term: Term, patience: float = 120.0) -> None:
         """From now on it is this term."""
         self.term = term
-        self.reporter = profilereporter.ProfileReporter(
-            self.known.cluster,
+        statuses = profile_statuses.ProfileStatuses(
             self.store,
             Fenced(self._api, term, self.writes),
-            apply=self.known.apply,
-            recorder=self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
-            gather=0.0,
+            self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
+            extended_resource=False,
+        )
+        self.rollouts = rollouts.Rollouts(
+            self.known.cluster, self.store, statuses, apply=self.known.apply, gather=0.0, patience=patience
         )
 
     def _changed(self) -> None:
         self.known.profiles_changed(self.store.valid(), self.store.history())
-        self.reporter.nudge()
+        self.rollouts.nudge()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.reporter.run())
+        task = asyncio.create_task(self.rollouts.run())
         try:
             yield
         finally:
@@ -80,7 +81,7 @@ class Bench:
         """All requests until now: the reporter writes in the order in which it came to know the profiles."""
         before = len(self.server.requests)
         self.store.offer(profile_object("marker", nodeSelector={"matchLabels": {"no": "node"}}))
-        self.reporter.nudge()
+        self.rollouts.nudge()
         await self.server.seen(before + 1)
         *found, last = self.server.requests
         assert last.path.endswith("/marker/status")
@@ -138,11 +139,11 @@ async def test_who_does_not_lead_reports_nothing_until_it_does(bench: Bench) -> 
     bench.begins(term(1, Led(0.0)))
     bench.store.offer(profile_object())
     async with bench.running():
-        await until(lambda: bench.reporter._judged)
-        await until(lambda: not bench.reporter._queue._busy)
+        await until(lambda: bench.rollouts._judged)
+        await until(lambda: not bench.rollouts._queue._busy)
         assert bench.server.requests == []
     bench.begins(term())
-    bench.reporter.nudge()
+    bench.rollouts.nudge()
     async with bench.running():
         await bench.server.seen(1)
     assert len(bench.server.requests) == 1
@@ -207,7 +208,7 @@ async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_an
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backoff.Backoff, "next", lambda _: 0.01)
-    faults = supervise.FAULTS.value(profilereporter.PART)
+    faults = supervise.FAULTS.value(rollouts.PART)
     judge, odd = fleet.rollout_of, {"odd"}
 
     def fails(planner: Planner, found: compiled.Profile, *others: Any) -> rollout.Progress:
@@ -221,7 +222,7 @@ async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_an
     bench.store.offer(profile_object("well"))
     async with bench.running():
         await bench.server.seen(1)
-        await until(lambda: supervise.FAULTS.value(profilereporter.PART) > faults + 2)
+        await until(lambda: supervise.FAULTS.value(rollouts.PART) > faults + 2)
         assert [request.path.split("/")[-2] for request in bench.server.requests] == ["well"]
         odd.clear()
         await bench.server.seen(2)
@@ -230,11 +231,11 @@ async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_an
 
 async def test_an_error_in_a_look_at_all_profiles_loses_no_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff.Backoff, "next", lambda _: 0.01)
-    faults = supervise.FAULTS.value(profilereporter.PART)
+    faults = supervise.FAULTS.value(rollouts.PART)
     whole = fleet.generations
 
     def fails(planner: Planner) -> Any:
-        if supervise.FAULTS.value(profilereporter.PART) < faults + 2:
+        if supervise.FAULTS.value(rollouts.PART) < faults + 2:
             raise KeyError("nobody thought of it")
         return whole(planner)
 
@@ -307,7 +308,7 @@ async def test_nobodys_turn_comes_where_the_status_was_not_written(
         await bench.server.seen(1)
         assert advanced == []
         bench.accepts(profile_object("p"), version=5)
-        bench.reporter.nudge()
+        bench.rollouts.nudge()
         await until(lambda: advanced == ["p"])
 
 
@@ -340,6 +341,22 @@ async def test_a_profile_that_changes_while_its_status_is_written_takes_no_turn_
         assert status_of(bench.server.requests[1])["observedGeneration"] == 3
 
 
+async def test_a_rollout_goes_on_where_an_agent_is_silent_and_nothing_else_changes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def written(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(profile_statuses.ProfileStatuses, "write", written)
+    bench.begins(term(), patience=0.02)
+    first, second = profile_object(version=3), profile_object(version=4, generation=2, swap={"behavior": "NoSwap"})
+    bench.store.offer(first)
+    stands(bench, first)
+    bench.store.offer(second)
+    async with bench.running():
+        await until(lambda: "node-1" in bench.known.planner.admitted)
+
+
 async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) -> None:
     first, second = profile_object(version=3), profile_object(version=4, generation=2, swap={"behavior": "NoSwap"})
     bench.store.offer(first)
@@ -351,32 +368,32 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     bench.store.offer(second)
 
     def judged() -> rollout.Progress:
-        bench.reporter._judge()
-        return bench.reporter._judged["p"].moving.progress
+        bench.rollouts._judge()
+        return bench.rollouts._judged["p"].moving.progress
 
     def time_passes() -> None:
-        bench.reporter._waits = dict.fromkeys(bench.reporter._waits, -1e9)
+        bench.rollouts._waits = dict.fromkeys(bench.rollouts._waits, -1e9)
 
     assert (judged().asking, judged().next) == (("node-1", "node-2", "node-3"), ())
-    assert {wait.moved for wait in bench.reporter._waits} == {False}
+    assert {wait.moved for wait in bench.rollouts._waits} == {False}
     time_passes()
-    found = bench.reporter._judged["p"]
+    found = bench.rollouts._judged["p"]
     assert judged().next == ("node-1",), "nobody answers, and so one of them comes"
-    bench.known.admit(second_of(bench), judged().next, bench.reporter._judged["p"].overdue)
+    bench.known.admit(second_of(bench), judged().next, bench.rollouts._judged["p"].overdue)
     assert judged().next == (), "it is waited for, although it was not any more when it was asked"
-    assert [wait.node for wait in bench.reporter._waits if wait.moved] == ["node-1"]
+    assert [wait.node for wait in bench.rollouts._waits if wait.moved] == ["node-1"]
     assert not found.moving.stalled
     time_passes()
     assert judged().next == ("node-2",)
-    assert bench.reporter._judged["p"].moving.stalled
+    assert bench.rollouts._judged["p"].moving.stalled
     bench.store.offer(profile_object(version=5, generation=3, swap={"behavior": "NoSwap"}))
     assert judged().next == (), "all of them are asked about the next one"
     time_passes()
     bench.store.offer(profile_object(version=6, generation=4, swap={"behavior": "NoSwap"}))
     assert judged().next == (), "and about the one after it"
     bench.store.remove("p", "uid-of-p")
-    bench.reporter._judge()
-    assert bench.reporter._waits == {}
+    bench.rollouts._judge()
+    assert bench.rollouts._waits == {}
     assert bench.known.planner.admitted == {}
 
 
@@ -411,10 +428,10 @@ async def test_news_is_told_once_it_is_written_and_not_by_the_next_leader(bench:
     written = {**body, "metadata": {**body["metadata"], "resourceVersion": "4"}}
     written["status"] = status_of(bench.server.requests[0])
     bench.server.answer(reply(written))
-    bench.reporter.nudge()
+    bench.rollouts.nudge()
     async with bench.running():
         await until(lambda: bench.told.reasons)
-    bench.reporter.nudge()
+    bench.rollouts.nudge()
     async with bench.running():
         assert len(await bench.settled()) == 2
     assert bench.told.reasons == [("uid-of-p", "Warning", "Invalid")]
@@ -427,7 +444,7 @@ async def test_what_could_not_be_written_is_not_told(bench: Bench) -> None:
     bench.server.answer(failure(404, "NotFound", "gone"))
     async with bench.running():
         await bench.server.seen(2)
-        bench.reporter.nudge()
+        bench.rollouts.nudge()
         await bench.server.seen(3)
     assert bench.told.reasons == []
 

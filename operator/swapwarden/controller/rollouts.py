@@ -1,4 +1,4 @@
-"""Writes the status of NodeSwapProfiles: on a real difference only, and not too often."""
+"""Rolls profiles out: judges how their nodes do, has their statuses say so, and then gives nodes their turns."""
 
 from __future__ import annotations
 
@@ -6,24 +6,19 @@ import asyncio
 import collections
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
-from swapwarden.api import merge, times
 from swapwarden.controller import cluster, profilestatus, supervise, workqueue
 from swapwarden.controller.inventory import profiles as profile_store
-from swapwarden.controller.notices import profiles as notices
-from swapwarden.controller.notices import regarding
 from swapwarden.controller.planning import fleet
+from swapwarden.controller.profile_statuses import ProfileStatuses
+from swapwarden.controller.profilestatus import Judged
 from swapwarden.controller.term import TermOver
-from swapwarden.controller.writers import profile_status
-from swapwarden.controller.writers.fenced import Fenced, unless_superseded
-from swapwarden.kube import backoff, decoding, errors, events
+from swapwarden.kube import backoff, errors
 from swapwarden.policy import rollout
-from swapwarden.policy.profile import compiled
 from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
@@ -58,54 +53,34 @@ class Wait(NamedTuple):
     """Whether the node's turn has come."""
 
 
-class _Judged(NamedTuple):
-    """What was known of a profile when it was looked at last."""
-
-    uid: str
-    generation: int
-    profile: compiled.Profile | None
-    governed: Sequence[fleet.Governed]
-    contested: Sequence[profilestatus.Contest]
-    moving: profilestatus.Moving
-    overdue: fleet.Overdue
-
-
-class ProfileReporter:
-    """Owns the status of all profiles for one term, and gives nodes their turns once it stands there."""
+class Rollouts:
+    """The rollouts of all profiles for one term."""
 
     def __init__(
         self,
         known: cluster.Cluster,
         store: profile_store.ProfileStore,
-        writes: Fenced,
+        statuses: ProfileStatuses,
         *,
         apply: Callable[[cluster.Changes], None],
-        recorder: events.Recorder,
-        extended_resource: bool = False,
         gather: float = GATHER_SECONDS,
         patience: float = ANSWER_SECONDS,
     ) -> None:
-        """`extended_resource`: profiles that ask for it have it. `apply` takes what follows from an admission."""
+        """`apply` takes what follows from an admission. Times are in seconds."""
         self._known = known
         self._store = store
-        self._writes = writes
+        self._statuses = statuses
         self._apply = apply
-        self._recorder = recorder
-        self._extended_resource = extended_resource
         self._gather = gather
         self._patience = patience
         self._changed = asyncio.Event()
         self._queue = workqueue.WorkQueue("profiles")
-        self._judged: dict[str, _Judged] = {}
+        self._judged: dict[str, Judged] = {}
         # Since when, in the event loop's time, rollouts wait for agents.
         self._waits: dict[Wait, float] = {}
-        # When to look again although nothing changes, in the same time; None: never.
-        self._next_look: float | None = None
         # Of profiles whose status could not be written, by name.
         self._backoffs: dict[str, backoff.Backoff] = {}
-        # Profiles, by uid and generation, whose revisions the API server refused.
-        self._cramped: set[tuple[str, int]] = set()
-        # The same of those that could not be judged, and until when they are left alone, in the event loop's time.
+        # By uid and generation of profiles that could not be judged: until when they are left alone, in the same time.
         self._barred: dict[tuple[str, int], float] = {}
 
     def nudge(self) -> None:
@@ -124,10 +99,10 @@ class ProfileReporter:
             self._queue.close()
 
     async def _look(self) -> None:
-        waits = backoff.Backoff(*BACKOFF_SECONDS)
+        waits, loop = backoff.Backoff(*BACKOFF_SECONDS), asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._next_look):
+                async with asyncio.timeout_at(self._next_look(loop.time())):
                     await self._changed.wait()
             await asyncio.sleep(self._gather)
             self._changed.clear()
@@ -156,7 +131,7 @@ class ProfileReporter:
                 self._backoffs.pop(name, None)
             except TermOver as error:
                 # It may have been renewed meanwhile; else whoever leads next looks at all profiles.
-                if self._writes.term.is_valid():
+                if self._statuses.may_write():
                     self._retry(name, error)
             except (errors.KubeError, msgspec.MsgspecError) as error:
                 delay = self._retry(name, error)
@@ -194,11 +169,10 @@ class ProfileReporter:
         overdue = {
             (wait.node, wait.moved)
             for wait, since in self._waits.items()
-            if now - since >= self._patience and (wait.uid, wait.generation) in current
+            if since + self._patience <= now and (wait.uid, wait.generation) in current
         }
         generations = fleet.generations(self._known.planner)
         versions = {(entry.uid, entry.generation) for entry in entries.values()}
-        self._cramped &= versions
         self._barred = {version: until for version, until in self._barred.items() if version in versions}
         self._judged = {}
         for name, entry in entries.items():
@@ -220,7 +194,7 @@ class ProfileReporter:
                 log.exception("cannot judge profile %s; trying again in %.1f s", name, delay)
                 continue
             self._barred.pop((entry.uid, entry.generation), None)
-            self._judged[name] = _Judged(
+            self._judged[name] = Judged(
                 entry.uid, entry.generation, entry.profile, governed, contested[name], moving, overdue
             )
         NODES.hold(profilestatus.counted(node for judged in self._judged.values() for node in judged.governed))
@@ -237,51 +211,17 @@ class ProfileReporter:
                 for node, moved in waited:
                     wait = Wait(node, profile.uid, profile.generation, moved)
                     self._waits[wait] = before.get(wait, now)
+
+    def _next_look(self, now: float) -> float | None:
+        """When to look again although nothing changes; None: never."""
         ends = [*self._barred.values(), *(since + self._patience for since in self._waits.values())]
-        self._next_look = min((end for end in ends if end > now), default=None)
+        return min((end for end in ends if end > now), default=None)
 
-    async def _bring(self, name: str, judged: _Judged) -> None:
+    async def _bring(self, name: str, judged: Judged) -> None:
         """Have the profile's status say what was judged last, and then let nodes have their turn."""
-        entry = self._store.entries.get(name)
-        if entry is None or (entry.uid, entry.generation) != (judged.uid, judged.generation):
-            return  # it is gone, or about to be looked at again
-        now = times.rfc3339(time.time())
-        status = profilestatus.build(
-            entry,
-            judged.governed,
-            judged.contested,
-            judged.moving,
-            now,
-            extended_resource=self._extended_resource,
-            cramped=(entry.uid, entry.generation) in self._cramped,
-        )
         # After the status: it says what the next wave takes before it is taken.
-        if await self._write(entry, status) and judged.profile is not None:
+        if await self._statuses.write(name, judged) and judged.profile is not None:
             self._apply(self._known.admit(judged.profile, judged.moving.progress.next, judged.overdue))
-
-    async def _write(self, entry: profile_store.Entry, status: dict[str, Any]) -> bool:
-        """Have the profile's status say this; whether it does, and the term lasts."""
-        patch = merge.merge_patch(entry.status, status)
-        if not patch:
-            return self._writes.term.is_valid()
-        await self._writes.ready()
-        try:
-            answer = await unless_superseded(profile_status.write(self._writes, entry, patch))
-        except errors.ApiError as error:
-            if "revisions" in patch and profile_status.is_too_large(error):
-                # What is refused with them may be taken without; if it is not, nothing is lost.
-                self._cramped.add((entry.uid, entry.generation))
-            raise
-        if answer is None:
-            return False
-        self._tell(entry, status)
-        self._store.offer(decoding.decode(answer, dict[str, Any]))
-        return self._writes.term.is_valid()
-
-    def _tell(self, entry: profile_store.Entry, status: dict[str, Any]) -> None:
-        """By events, once the status says it: what it said before was told before, whoever led then."""
-        for notice in notices.notices(regarding.profile(entry.name, entry.uid), entry.status, status):
-            self._recorder.post(notice)
 
 
 def _moving(progress: rollout.Progress, overdue: fleet.Overdue, named: Mapping[int, int]) -> profilestatus.Moving:

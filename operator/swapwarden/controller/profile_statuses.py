@@ -1,0 +1,72 @@
+"""Writes the status of NodeSwapProfiles for one term, on a real difference only, and reports what is new in it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from swapwarden.api import merge, times
+from swapwarden.controller import profilestatus
+from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.notices import profiles as notices
+from swapwarden.controller.notices import regarding
+from swapwarden.controller.writers import profile_status
+from swapwarden.controller.writers.fenced import Fenced, unless_superseded
+from swapwarden.kube import decoding, errors, events
+
+
+class ProfileStatuses:
+    """Knows of nodes what was judged of them, and no more."""
+
+    def __init__(
+        self, store: profile_store.ProfileStore, writes: Fenced, recorder: events.Recorder, *, extended_resource: bool
+    ) -> None:
+        """`extended_resource`: profiles that ask for it have it."""
+        self._store = store
+        self._writes = writes
+        self._recorder = recorder
+        self._extended_resource = extended_resource
+        # By name: uid and generation of the profile whose revisions the API server refused.
+        self._cramped: dict[str, tuple[str, int]] = {}
+
+    def may_write(self) -> bool:
+        """Whether a write may begin."""
+        return self._writes.term.is_valid()
+
+    async def write(self, name: str, judged: profilestatus.Judged) -> bool:
+        """Have the profile's status say what was judged; whether it does, and the term lasts.
+
+        errors.KubeError where it is to be tried again; TermOver.
+        """
+        entry = self._store.entries.get(name)
+        if entry is None or (entry.uid, entry.generation) != (judged.uid, judged.generation):
+            return False  # it is gone, or about to be looked at again
+        version = entry.uid, entry.generation
+        status = profilestatus.build(
+            entry,
+            judged.governed,
+            judged.contested,
+            judged.moving,
+            times.rfc3339(time.time()),
+            extended_resource=self._extended_resource,
+            cramped=self._cramped.get(name) == version,
+        )
+        patch = merge.merge_patch(entry.status, status)
+        if not patch:
+            return self.may_write()
+        await self._writes.ready()
+        try:
+            answer = await unless_superseded(profile_status.write(self._writes, entry, patch))
+        except errors.ApiError as error:
+            if "revisions" in patch and profile_status.is_too_large(error):
+                # What is refused with them may be taken without; if it is not, nothing is lost.
+                there = {each: found for each, found in self._cramped.items() if each in self._store.entries}
+                self._cramped = {**there, name: version}
+            raise
+        if answer is None:
+            return False
+        # Now that the status says it: what it said before was reported before, whoever led then.
+        for notice in notices.notices(regarding.profile(entry.name, entry.uid), entry.status, status):
+            self._recorder.post(notice)
+        self._store.offer(decoding.decode(answer, dict[str, Any]))
+        return self.may_write()
