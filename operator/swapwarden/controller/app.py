@@ -35,11 +35,11 @@ class App:
     def __init__(self, cfg: config.Config, api: client.Client, arguments: argparse.Namespace) -> None:
         identity = arguments.identity or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._known = cluster.Cluster(agent_pods=arguments.namespace if arguments.agent_pods else None)
-        self._store = profile_store.ProfileStore(self._profiles_changed)
+        self._store = profile_store.ProfileStore()
         self._namespaces = namespace_watch.NamespaceWatch(
             api, known=self._namespaces_known, on_change=self._namespace_changed
         )
-        self._profiles = profile_watch.ProfileWatch(cfg, api, self._store)
+        self._profiles = profile_watch.ProfileWatch(cfg, api, self._store, on_change=self._profiles_changed)
         self._recorder = events.Recorder(api, "swapwarden-controller", identity)
         self._features = node_features.Features(
             api, arguments.namespace, arguments.label_publisher, changed=self._feature_changed

@@ -219,8 +219,14 @@ class Rollouts:
 
     async def _bring(self, name: str, judged: Judged) -> None:
         """Have the profile's status say what was judged last, and then let nodes have their turn."""
+        before = self._store.entries.get(name)
+        stands = await self._statuses.write(name, judged)
+        if self._store.entries.get(name) is not before:
+            # The API server's answer may say more than the watch has so far.
+            self._apply(self._known.profiles_changed(self._store.valid(), self._store.history()))
+            self.nudge()
         # After the status: it says what the next wave takes before it is taken.
-        if await self._statuses.write(name, judged) and judged.profile is not None:
+        if stands and judged.profile is not None:
             self._apply(self._known.admit(judged.profile, judged.moving.progress.next, judged.overdue))
 
 

@@ -222,6 +222,9 @@ class Bench:
     def node_comes(self, name: str = "node-1", **fields: Any) -> None:
         self.controller._node_changed(name, None, node(name, labels=LABELED, **fields))
 
+    def profile_comes(self, body: dict[str, Any]) -> None:
+        self.controller._profiles._take("MODIFIED", body)
+
     def state_comes(self, row: states.StateRow, old: states.StateRow | None = None) -> None:
         self.controller._state_changed(row.name, old, row)
 
@@ -328,7 +331,7 @@ async def test_one_that_lacks_the_namespaces_that_a_profile_asks_for_neither_com
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leadership, "SYNC_SECONDS", 0.0)
-    bench.controller._store.offer(profile_object(overrides=BY_NAMESPACE))
+    bench.profile_comes(profile_object(overrides=BY_NAMESPACE))
     bench.synced("namespaces")
     bench.elected()
     for _ in range(20):
@@ -351,7 +354,7 @@ async def test_a_leader_that_cannot_learn_of_namespaces_that_it_came_to_need_ste
     bench.elected()
     await until(lambda: bench.lease.candidate)
     bench.controller._namespaces._since -= 2 * leadership.LAG_SECONDS
-    bench.controller._store.offer(profile_object(overrides=BY_NAMESPACE))
+    bench.profile_comes(profile_object(overrides=BY_NAMESPACE))
     await until(lambda: not bench.lease.candidate)
     assert (bench.lease.reasons, leadership.LEADER.value()) == ([], 1), "it has just begun to ask"
     bench.controller._namespaces._since -= leadership.LAG_SECONDS + 1
@@ -718,7 +721,7 @@ async def test_profiles_go_from_the_store_into_plans(bench: Bench) -> None:
     bench.elected()
     await bench.writes(1)
     bench.server.answer(accepted(2))
-    bench.controller._store.offer(profile_object(mode="Audit"))
+    bench.profile_comes(profile_object(mode="Audit"))
     request = (await bench.writes(2))[1]
     assert (request.method, request.path) == ("PATCH", f"{state_writer.STATES}/node-1")
     assert json.loads(request.body)["spec"]["mode"] == "Audit"
@@ -737,7 +740,7 @@ async def test_namespaces_are_followed_when_a_profile_asks_for_them(bench: Bench
     bench.server.answer(page([namespace], 5))
     bench.server.answer(STREAM, HANG)
     bench.pod_comes()
-    bench.controller._store.offer(profile_object(overrides=BY_NAMESPACE))
+    bench.profile_comes(profile_object(overrides=BY_NAMESPACE))
     await bench.writes(2)
     bench.server.answer(accepted(1))
     bench.elected()

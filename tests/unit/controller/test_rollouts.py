@@ -42,7 +42,7 @@ class Bench:
     def __init__(self, api: client.Client, server: Scripted) -> None:
         self.server = server
         self.known = Known()
-        self.store = profile_store.ProfileStore(self._changed)
+        self.store = profile_store.ProfileStore()
         self.told = Told()
         self.now = 0.0
         self.writes = ratelimit.Throttle(100.0, lambda: self.now)
@@ -63,7 +63,12 @@ class Bench:
             self.known.cluster, self.store, statuses, apply=self.known.apply, gather=0.0, patience=patience
         )
 
-    def _changed(self) -> None:
+    def offer(self, body: dict[str, Any]) -> None:
+        """The watch has this profile."""
+        if self.store.offer(body):
+            self.changed()
+
+    def changed(self) -> None:
         self.known.profiles_changed(self.store.valid(), self.store.history())
         self.rollouts.nudge()
 
@@ -80,7 +85,7 @@ class Bench:
     async def settled(self) -> list[Request]:
         """All requests until now: the reporter writes in the order in which it came to know the profiles."""
         before = len(self.server.requests)
-        self.store.offer(profile_object("marker", nodeSelector={"matchLabels": {"no": "node"}}))
+        self.offer(profile_object("marker", nodeSelector={"matchLabels": {"no": "node"}}))
         self.rollouts.nudge()
         await self.server.seen(before + 1)
         *found, last = self.server.requests
@@ -120,7 +125,7 @@ def status_of(request: Request) -> dict[str, Any]:
 
 async def test_a_difference_is_written_for_this_object_only_and_the_answer_counts(bench: Bench) -> None:
     body = profile_object(version=3)
-    bench.store.offer(body)
+    bench.offer(body)
     async with bench.running():
         await bench.server.seen(1)
         [patch] = bench.server.requests
@@ -130,14 +135,23 @@ async def test_a_difference_is_written_for_this_object_only_and_the_answer_count
         assert written["observedGeneration"] == 1
         assert (written["nodes"]["matched"], written["nodes"]["pending"]) == (1, 0)
         assert written["nodes"]["withoutAgent"] == 1
-    bench.store.offer({**body, "metadata": {**body["metadata"], "resourceVersion": "4"}, "status": written})
+    bench.offer({**body, "metadata": {**body["metadata"], "resourceVersion": "4"}, "status": written})
     async with bench.running():
         assert await bench.settled() == [patch], "it is as it should be"
 
 
+async def test_what_the_answer_to_a_write_says_of_a_profile_is_planned_with(bench: Bench) -> None:
+    bench.offer(profile_object(version=3))
+    bench.accepts(profile_object(generation=2, mode="Audit"), version=5)
+    async with bench.running():
+        await bench.server.seen(2)
+    assert bench.known.planner.profiles["p"].generation == 2
+    assert status_of(bench.server.requests[1])["observedGeneration"] == 2
+
+
 async def test_who_does_not_lead_reports_nothing_until_it_does(bench: Bench) -> None:
     bench.begins(term(1, Led(0.0)))
-    bench.store.offer(profile_object())
+    bench.offer(profile_object())
     async with bench.running():
         await until(lambda: bench.rollouts._judged)
         await until(lambda: not bench.rollouts._queue._busy)
@@ -153,7 +167,7 @@ async def test_what_is_refused_of_one_profile_does_not_keep_the_next_from_its_st
     bench: Bench, waits: list[tuple[str, float]], caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a", "b"):
-        bench.store.offer(profile_object(name, priority=1 if name == "a" else 2))
+        bench.offer(profile_object(name, priority=1 if name == "a" else 2))
     bench.server.answer(failure(403, "Forbidden", "not you", Retry_After="7"))
     bench.accepts(profile_object("b"), version=5)
     async with bench.running():
@@ -166,7 +180,7 @@ async def test_what_is_refused_of_one_profile_does_not_keep_the_next_from_its_st
 async def test_an_api_server_that_is_away_is_asked_again_after_a_pause(
     bench: Bench, waits: list[tuple[str, float]]
 ) -> None:
-    bench.store.offer(profile_object("a"))
+    bench.offer(profile_object("a"))
     bench.server.answer(CUT)
     async with bench.running():
         await bench.server.seen(2)
@@ -175,12 +189,12 @@ async def test_an_api_server_that_is_away_is_asked_again_after_a_pause(
 
 
 async def test_a_status_that_hangs_keeps_no_other_profile_from_its_own_again_and_again(bench: Bench) -> None:
-    bench.store.offer(profile_object("hangs", version=3))
+    bench.offer(profile_object("hangs", version=3))
     async with bench.running():
         await bench.server.seen(1)
         for number in range(2, 7):
             bench.server.answer(failure(404, "NotFound", "it is no matter here what becomes of it"))
-            bench.store.offer(profile_object("goes-on", version=number, generation=number))
+            bench.offer(profile_object("goes-on", version=number, generation=number))
             await bench.server.seen(number)
     assert [request.path.split("/")[-2] for request in bench.server.requests] == ["hangs", *["goes-on"] * 5]
 
@@ -197,7 +211,7 @@ async def test_a_profile_that_something_is_the_matter_with_keeps_no_other_from_i
 
     monkeypatch.setattr(profilestatus, "build", odd)
     for name in ("odd", "well"):
-        bench.store.offer(profile_object(name))
+        bench.offer(profile_object(name))
     async with bench.running():
         await bench.server.seen(1)
     assert bench.server.requests[0].path.endswith("/well/status")
@@ -218,8 +232,8 @@ async def test_a_profile_that_cannot_be_judged_keeps_no_other_from_its_status_an
 
     monkeypatch.setattr(fleet, "rollout_of", fails)
     bench.known.node_changed("node-2", None, node("node-2", labels={"pool": "odd"}))
-    bench.store.offer(profile_object("odd", nodeSelector={"matchLabels": {"pool": "odd"}}, priority=200))
-    bench.store.offer(profile_object("well"))
+    bench.offer(profile_object("odd", nodeSelector={"matchLabels": {"pool": "odd"}}, priority=200))
+    bench.offer(profile_object("well"))
     async with bench.running():
         await bench.server.seen(1)
         await until(lambda: supervise.FAULTS.value(rollouts.PART) > faults + 2)
@@ -240,7 +254,7 @@ async def test_an_error_in_a_look_at_all_profiles_loses_no_look(bench: Bench, mo
         return whole(planner)
 
     monkeypatch.setattr(fleet, "generations", fails)
-    bench.store.offer(profile_object())
+    bench.offer(profile_object())
     async with bench.running():
         await bench.server.seen(1)
 
@@ -256,7 +270,7 @@ async def test_an_error_in_a_look_at_all_profiles_loses_no_look(bench: Bench, mo
 async def test_a_status_that_is_too_large_is_written_without_revisions(
     bench: Bench, waits: list[tuple[str, float]], status: int, reason: str, message: str
 ) -> None:
-    bench.store.offer(profile_object(version=3))
+    bench.offer(profile_object(version=3))
     bench.server.answer(failure(status, reason, message))
     async with bench.running():
         await bench.server.seen(2)
@@ -272,11 +286,11 @@ async def test_a_status_that_is_too_large_is_written_without_revisions(
 async def test_a_profile_that_is_gone_or_another_one_is_left_to_the_watch(
     bench: Bench, status: int, reason: str
 ) -> None:
-    bench.store.offer(profile_object(version=3))
+    bench.offer(profile_object(version=3))
     bench.server.answer(failure(status, reason, "gone"))
     async with bench.running():
         await bench.server.seen(1)
-        bench.store.offer(profile_object(version=4, uid="new"))
+        bench.offer(profile_object(version=4, uid="new"))
         await bench.server.seen(2)
     assert [json.loads(request.body)["metadata"] for request in bench.server.requests] == [
         {"uid": "uid-of-p", "resourceVersion": "3"},
@@ -285,7 +299,7 @@ async def test_a_profile_that_is_gone_or_another_one_is_left_to_the_watch(
 
 
 async def test_the_api_servers_wish_for_a_pause_concerns_all_writes(bench: Bench) -> None:
-    bench.store.offer(profile_object(version=3))
+    bench.offer(profile_object(version=3))
     bench.server.answer(failure(429, "TooManyRequests", "later", Retry_After="7"))
     async with bench.running():
         await until(lambda: bench.writes.delay() > 1)
@@ -302,7 +316,7 @@ async def test_nobodys_turn_comes_where_the_status_was_not_written(
         return cluster.Changes()
 
     monkeypatch.setattr(bench.known.cluster, "admit", admit)
-    bench.store.offer(profile_object(version=3))
+    bench.offer(profile_object(version=3))
     bench.server.answer(failure(409, "Conflict", "another one"))
     async with bench.running():
         await bench.server.seen(1)
@@ -322,9 +336,9 @@ def stands(bench: Bench, body: dict[str, Any], **fields: Any) -> None:
 
 async def test_a_profile_that_changes_while_its_status_is_written_takes_no_turn_of_what_it_was(bench: Bench) -> None:
     first, second = profile_object(version=3), profile_object(version=4, generation=2, swap={"behavior": "NoSwap"})
-    bench.store.offer(first)
+    bench.offer(first)
     stands(bench, first)
-    bench.store.offer(second)
+    bench.offer(second)
     asked = state.Cost(state.ProfileRef("p", 2))
     stands(bench, first, proposed=asked.profile, cost=asked)
     written = asyncio.Event()
@@ -333,7 +347,7 @@ async def test_a_profile_that_changes_while_its_status_is_written_takes_no_turn_
     third = profile_object(version=6, generation=3, rollout={"onSwapInUse": "Hold"}, swap={"behavior": "NoSwap"})
     async with bench.running():
         await bench.server.seen(1)
-        bench.store.offer(third)
+        bench.offer(third)
         stands(bench, first, proposed=asked.profile, cost=asked)
         written.set()
         await bench.server.seen(2)
@@ -350,22 +364,22 @@ async def test_a_rollout_goes_on_where_an_agent_is_silent_and_nothing_else_chang
     monkeypatch.setattr(profile_statuses.ProfileStatuses, "write", written)
     bench.begins(term(), patience=0.02)
     first, second = profile_object(version=3), profile_object(version=4, generation=2, swap={"behavior": "NoSwap"})
-    bench.store.offer(first)
+    bench.offer(first)
     stands(bench, first)
-    bench.store.offer(second)
+    bench.offer(second)
     async with bench.running():
         await until(lambda: "node-1" in bench.known.planner.admitted)
 
 
 async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) -> None:
     first, second = profile_object(version=3), profile_object(version=4, generation=2, swap={"behavior": "NoSwap"})
-    bench.store.offer(first)
+    bench.offer(first)
     for number in range(1, 4):
         name = f"node-{number}"
         bench.known.node_changed(name, None, node(name))
         spec = state.StateSpec(profile=state.ProfileRef("p", 1))
         bench.known.state_changed(name, None, state_row(name, spec=spec, observed=1))
-    bench.store.offer(second)
+    bench.offer(second)
 
     def judged() -> rollout.Progress:
         bench.rollouts._judge()
@@ -386,12 +400,13 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     time_passes()
     assert judged().next == ("node-2",)
     assert bench.rollouts._judged["p"].moving.stalled
-    bench.store.offer(profile_object(version=5, generation=3, swap={"behavior": "NoSwap"}))
+    bench.offer(profile_object(version=5, generation=3, swap={"behavior": "NoSwap"}))
     assert judged().next == (), "all of them are asked about the next one"
     time_passes()
-    bench.store.offer(profile_object(version=6, generation=4, swap={"behavior": "NoSwap"}))
+    bench.offer(profile_object(version=6, generation=4, swap={"behavior": "NoSwap"}))
     assert judged().next == (), "and about the one after it"
     bench.store.remove("p", "uid-of-p")
+    bench.changed()
     bench.rollouts._judge()
     assert bench.rollouts._waits == {}
     assert bench.known.planner.admitted == {}
@@ -404,8 +419,8 @@ def second_of(bench: Bench) -> compiled.Profile:
 async def test_profiles_of_one_priority_both_say_so(bench: Bench) -> None:
     older, younger = profile_object("older"), profile_object("younger")
     younger["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
-    bench.store.offer(younger)
-    bench.store.offer(older)
+    bench.offer(younger)
+    bench.offer(older)
     bench.accepts(younger, version=5)
     async with bench.running():
         await bench.server.seen(2)
@@ -421,7 +436,7 @@ async def test_profiles_of_one_priority_both_say_so(bench: Bench) -> None:
 
 async def test_news_is_told_once_it_is_written_and_not_by_the_next_leader(bench: Bench) -> None:
     body = profile_object(version=3, mode="Whatever")
-    bench.store.offer(body)
+    bench.offer(body)
     async with bench.running():
         await bench.server.seen(1)
         assert bench.told.reasons == [], "nobody has it yet"
@@ -439,7 +454,7 @@ async def test_news_is_told_once_it_is_written_and_not_by_the_next_leader(bench:
 
 async def test_what_could_not_be_written_is_not_told(bench: Bench) -> None:
     for name in ("a", "b"):
-        bench.store.offer(profile_object(name, mode="Whatever"))
+        bench.offer(profile_object(name, mode="Whatever"))
     bench.server.answer(failure(409, "Conflict", "another uid"))
     bench.server.answer(failure(404, "NotFound", "gone"))
     async with bench.running():
@@ -467,7 +482,7 @@ async def test_a_conflict_names_the_nodes_that_no_third_profile_governs(bench: B
     bodies.append(profile_object("third", priority=200, nodeSelector={"matchLabels": {"pool": "x"}}))
     for number, body in enumerate(bodies):
         body["metadata"]["creationTimestamp"] = f"2026-01-0{number + 1}T00:00:00Z"
-        bench.store.offer(body)
+        bench.offer(body)
         bench.server.answer(failure(404, "NotFound", "it is no matter here what becomes of it"))
     async with bench.running():
         await bench.server.seen(3)
@@ -481,9 +496,9 @@ async def test_a_conflict_names_the_nodes_that_no_third_profile_governs(bench: B
 
 async def test_profiles_that_overlap_only_below_a_third_one_are_in_no_conflict(bench: Bench) -> None:
     for name in ("p", "q"):
-        bench.store.offer(profile_object(name))
+        bench.offer(profile_object(name))
         bench.server.answer(failure(404, "NotFound", "it is no matter here what becomes of it"))
-    bench.store.offer(profile_object("third", priority=200))
+    bench.offer(profile_object("third", priority=200))
     async with bench.running():
         await bench.server.seen(3)
     assert set(conflicts(bench.server.requests).values()) == {("False", "")}
@@ -494,7 +509,7 @@ async def test_a_write_that_was_cut_off_is_made_again_where_the_term_was_renewed
 ) -> None:
     left = iter([0.05])
     monkeypatch.setattr(bench.term, "left", lambda: next(left, 60.0))
-    bench.store.offer(profile_object(version=3))
+    bench.offer(profile_object(version=3))
     async with bench.running():
         await bench.server.seen(2)
     assert waits == [("p", 1.5)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pydantic
@@ -63,14 +63,22 @@ class Entry(msgspec.Struct, frozen=True):
     """Bytes that the object leaves for its status."""
 
 
+class Replaced(NamedTuple):
+    """What became of a list."""
+
+    changed: bool
+    """Whether anything was newer than what was known, or gone."""
+    failed: set[str]
+    """Names of those that were not taken in."""
+
+
 class ProfileStore:
     """Takes objects from whoever has seen some, in any order, and keeps the newest of each name.
 
-    `changed()` is called after each change. A `quiet` one logs nothing of what cannot be used: its reader tells of it.
+    A `quiet` one logs nothing of what cannot be used: its reader tells of it.
     """
 
-    def __init__(self, changed: Callable[[], None], *, quiet: bool = False) -> None:
-        self._changed = changed
+    def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self.entries: dict[str, Entry] = {}
         # A late event of an object that is gone must not bring it back.
@@ -88,12 +96,12 @@ class ProfileStore:
             for revision in entry.revisions
         }
 
-    def offer(self, body: Mapping[str, Any]) -> None:
-        """Someone saw this object."""
+    def offer(self, body: Mapping[str, Any]) -> bool:
+        """Someone saw this object; whether it is newer than what was known."""
         meta = api.ObjectMeta.model_validate(body["metadata"])
         known = self.entries.get(meta.name)
         if meta.uid in self._gone or (known is not None and int(meta.resource_version) <= known.version):
-            return
+            return False
         compiled, error = _compile(body)
         same = known if known is not None and known.uid == meta.uid else None
         past = _revisions(body, compiled, same)
@@ -114,37 +122,38 @@ class ProfileStore:
             room=_room(body),
         )
         VALID.set(0 if error else 1, meta.name)
-        self._changed()
+        return True
 
-    def remove(self, name: str, uid: str) -> None:
-        """Someone saw that this object is gone."""
+    def remove(self, name: str, uid: str) -> bool:
+        """Someone saw that this object is gone; whether it was known."""
         self._gone.append(uid)
         known = self.entries.get(name)
-        if known is not None and known.uid == uid:
-            del self.entries[name]
-            VALID.remove(name)
-            self._changed()
+        if known is None or known.uid != uid:
+            return False
+        del self.entries[name]
+        VALID.remove(name)
+        return True
 
     def replace(
         self, bodies: Iterable[Mapping[str, Any]], version: int, left_out: Container[str] = frozenset()
-    ) -> set[str]:
-        """Someone listed all of them; `version` is the list's resourceVersion. The names of those not taken in.
+    ) -> Replaced:
+        """Someone listed all of them; `version` is the list's resourceVersion.
 
         Profiles of the names `left_out` were there, and could not be decoded: what is known of them stays.
         """
-        failed = set[str]()
+        changed, failed = False, set[str]()
         found = {body["metadata"]["uid"]: body for body in bodies}
         for entry in list(self.entries.values()):
             if entry.uid not in found and entry.name not in left_out and entry.version < version:
-                self.remove(entry.name, entry.uid)
+                changed |= self.remove(entry.name, entry.uid)
         for body in found.values():
             try:
-                self.offer(body)
+                changed |= self.offer(body)
             except Exception:  # what one writer of profiles stores must not hide all others
                 name = str(body["metadata"].get("name"))
                 failed.add(name)
                 log.exception("profile %s cannot be taken in; what was known of it stays", decoding.shown(name))
-        return failed
+        return Replaced(changed, failed)
 
 
 def _room(body: Mapping[str, Any]) -> int:

@@ -47,11 +47,14 @@ class ProfileWatch:
         api: reads.Reader,
         store: profile_store.ProfileStore,
         *,
+        on_change: Callable[[], None],
         list_interval: float = LIST_SECONDS,
     ) -> None:
+        """`on_change` is called when the store knows more than before, or less."""
         self._config = cfg
         self._api = api
         self._store = store
+        self._on_change = on_change
         self._list_interval = list_interval
         self.name: Final = "profiles"
         self.heard = time.monotonic()
@@ -105,7 +108,10 @@ class ProfileWatch:
             return page.metadata
 
         listed = await paging.read(self._api.get, profile_store.PROFILES, take, {})
-        left_out |= self._store.replace(found, int(listed.resource_version), left_out)
+        replaced = self._store.replace(found, int(listed.resource_version), left_out)
+        left_out |= replaced.failed
+        if replaced.changed:
+            self._on_change()
         informer.LEFT_OUT.set(len(left_out), names.PROFILE_PLURAL)
         informer.LAST_EVENT.set(time.time(), names.PROFILE_PLURAL)
         self.heard = time.monotonic()
@@ -156,9 +162,11 @@ class ProfileWatch:
     def _take(self, kind: str | None, body: Mapping[str, Any]) -> None:
         informer.LAST_EVENT.set(time.time(), names.PROFILE_PLURAL)
         if kind == "DELETED":
-            self._store.remove(body["metadata"]["name"], body["metadata"]["uid"])
+            changed = self._store.remove(body["metadata"]["name"], body["metadata"]["uid"])
         else:
-            self._store.offer(body)
+            changed = self._store.offer(body)
+        if changed:
+            self._on_change()
 
 
 async def _operate(

@@ -18,7 +18,7 @@ LIMITED = {"behavior": "LimitedSwap"}
 
 @pytest.fixture
 def store() -> profile_store.ProfileStore:
-    return profile_store.ProfileStore(lambda: None)
+    return profile_store.ProfileStore()
 
 
 def test_an_object_becomes_a_profile(store: profile_store.ProfileStore) -> None:
@@ -50,7 +50,7 @@ def test_what_cannot_be_understood_is_logged_once_and_by_a_quiet_store_never(
 ) -> None:
     """Who reads for somebody at a terminal tells of it there, and nothing of that lasts longer than the store."""
     odd = profile_object(swap={"behavior": "Newfangled"})
-    quiet = profile_store.ProfileStore(lambda: None, quiet=True)
+    quiet = profile_store.ProfileStore(quiet=True)
     quiet.offer(odd)
     assert quiet.entries["p"].error
     assert not caplog.records
@@ -233,7 +233,7 @@ def test_a_status_that_somebody_else_wrote_does_no_harm(store: profile_store.Pro
 def test_a_profile_that_cannot_be_taken_in_hides_no_other(store: profile_store.ProfileStore) -> None:
     broken = profile_object("broken", uid="of-broken")
     broken["metadata"]["resourceVersion"] = "none"
-    assert store.replace([broken, profile_object("sound", uid="of-sound")], version=5) == {"broken"}
+    assert store.replace([broken, profile_object("sound", uid="of-sound")], version=5) == (True, {"broken"})
     assert store.entries.keys() == {"sound"}
 
 
@@ -248,3 +248,11 @@ def test_a_profile_that_is_as_deep_as_can_be_decoded_is_taken_in(store: profile_
         store.offer(decoded)
     assert len(store.entries) == 200
     assert deepest > 900, "as deep as this Python can"
+
+
+def test_a_store_says_whether_what_someone_saw_is_news(store: profile_store.ProfileStore) -> None:
+    body = profile_object(version=3)
+    assert [store.offer(body), store.offer(body)] == [True, False]
+    assert store.replace([body], version=4) == (False, set())
+    assert store.replace([], version=5) == (True, set())
+    assert not store.remove("p", "uid-of-p")

@@ -45,12 +45,15 @@ class Site:
             tls_server_name=NAME,
             token_file=config.TokenFile(self.token_file),
         )
-        self.store = profile_store.ProfileStore(lambda: None)
+        self.store = profile_store.ProfileStore()
+        self.changes = 0
 
     @contextlib.asynccontextmanager
     async def watching(self, list_interval: float = NEVER) -> AsyncIterator[profile_watch.ProfileWatch]:
         async with client.Client(self.config, user_agent="test") as api:
-            watch = profile_watch.ProfileWatch(self.config, api, self.store, list_interval=list_interval)
+            watch = profile_watch.ProfileWatch(
+                self.config, api, self.store, on_change=self._changed, list_interval=list_interval
+            )
             task = asyncio.create_task(watch.run())
             try:
                 yield watch
@@ -58,6 +61,9 @@ class Site:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+
+    def _changed(self) -> None:
+        self.changes += 1
 
     async def knows(self, *expected: str) -> None:
         await until(lambda: set(self.store.entries) == set(expected), WAIT)
@@ -76,7 +82,7 @@ async def test_what_is_there_is_listed_and_what_comes_is_watched(site: Site) -> 
     site.server.set("old")
     async with site.watching() as watch:
         await asyncio.wait_for(watch.synced.wait(), WAIT)
-        assert set(site.store.entries) == {"old"}
+        assert (set(site.store.entries), site.changes) == ({"old"}, 1)
         await until(lambda: site.server.watches, WAIT)
         heard = informer.LAST_EVENT
         assert heard.value(RESOURCE) > 1e9, "a list tells, too"
@@ -88,6 +94,7 @@ async def test_what_is_there_is_listed_and_what_comes_is_watched(site: Site) -> 
         await until(lambda: site.store.valid()["new"].priority == 8, WAIT)
         site.server.delete("old")
         await site.knows("new")
+        assert site.changes == 4, "one for each"
 
 
 async def test_a_token_that_was_replaced_is_used(site: Site) -> None:

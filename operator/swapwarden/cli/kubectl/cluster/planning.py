@@ -44,7 +44,7 @@ class KnownProfiles:
 
 def known_profiles(bodies: Iterable[Mapping[str, Any]]) -> KnownProfiles:
     """Compile profiles as they were read."""
-    store = profile_store.ProfileStore(lambda: None, quiet=True)
+    store = profile_store.ProfileStore(quiet=True)
     for body in bodies:
         store.offer(body)
     return KnownProfiles(store.valid(), store.history(), store.entries)
