@@ -14,7 +14,6 @@ from swapwarden.controller import cluster, leader, leadership, stale_agents, sup
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import exposures
-from swapwarden.controller.term import Term
 from swapwarden.controller.watches import namespaces as namespace_watch
 from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.controller.watches import profiles as profile_watch
@@ -46,12 +45,7 @@ class App:
         )
         self._informers = (
             informer.Informer(
-                api,
-                "/api/v1/pods",
-                wire=pods.WirePod,
-                project=pods.project,
-                name="pods",
-                on_change=self._pod_changed,
+                api, "/api/v1/pods", wire=pods.WirePod, project=pods.project, name="pods", on_change=self._pod_changed
             ),
             informer.Informer(
                 api,
@@ -104,7 +98,7 @@ class App:
                 retry_period=duration * 2 / 15,
             ),
             largest_epoch=self._known.inventory.largest_epoch,
-            leads=self._leads,
+            leads=functools.partial(leader.Leader, self._shared),
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -143,14 +137,9 @@ class App:
         """Why the process should be started anew."""
         return None if self.leadership.elector.alive() else "the thread that holds the Lease has ended"
 
-    # Leadership
-
     def _look(self) -> None:
         # What nodes follow may have come after the profiles.
         self._namespaces.update(needed=self._known.planner.needs_namespaces())
-
-    def _leads(self, term: Term, step_down: leader.StepDown) -> leader.Leader:
-        return leader.Leader(self._shared, term, step_down)
 
     # Changes
 

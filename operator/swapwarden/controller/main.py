@@ -120,24 +120,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     logs.add_arguments(parser)
 
 
-def _seconds(text: str) -> float:
+def _number(text: str, largest: int, of: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 1 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds between 1 and 86400")
+    if not 1 <= value <= largest:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of {of} between 1 and {largest}")
     return value
+
+
+def _seconds(text: str) -> float:
+    return _number(text, 86400, "seconds")
 
 
 def _rate(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 1 <= value <= 10000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of writes a second between 1 and 10000")
-    return value
+    return _number(text, 10000, "writes a second")
 
 
 def _address(text: str) -> tuple[str, int]:

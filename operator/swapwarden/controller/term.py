@@ -69,10 +69,6 @@ class Term:
         """Seconds for which a write may be on its way; 0 where none may begin."""
         return 0.0 if self._closed else self.leadership.left()
 
-    def is_unsure(self) -> bool:
-        """Whether the API server may still do a write that had no answer, or was cut off."""
-        return asyncio.get_running_loop().time() < self.unsure_until
-
     def is_valid(self) -> bool:
         """Whether a write may begin."""
         return self.left() > 0

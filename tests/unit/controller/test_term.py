@@ -29,6 +29,11 @@ class Request:
         return b"done"
 
 
+def is_unsure(term: Term) -> bool:
+    """Whether the API server may still do a write that had no answer, or was cut off."""
+    return asyncio.get_running_loop().time() < term.unsure_until
+
+
 class Flight:
     """Writes of one term."""
 
@@ -72,7 +77,7 @@ async def test_no_write_begins_when_the_leaders_time_is_over() -> None:
     led.seconds = 0.0
     assert not lasting.is_valid()
     await refused(lasting)
-    assert not lasting.is_unsure(), "nothing was sent"
+    assert not is_unsure(lasting), "nothing was sent"
 
 
 async def test_a_write_ends_with_the_leaders_time_and_not_with_its_own(fly: Callable[..., Flight]) -> None:
@@ -81,7 +86,7 @@ async def test_a_write_ends_with_the_leaders_time_and_not_with_its_own(fly: Call
     with pytest.raises(TermOver, match="before the API server's answer"):
         await asyncio.wait_for(task, 10)
     assert request.ended
-    assert flight.term.is_unsure()
+    assert is_unsure(flight.term)
 
 
 async def test_an_error_of_a_write_is_its_own(fly: Callable[..., Flight]) -> None:
@@ -91,7 +96,7 @@ async def test_an_error_of_a_write_is_its_own(fly: Callable[..., Flight]) -> Non
     lasting = fly().term
     with pytest.raises(TimeoutError, match="10 s"):
         await lasting.write(late())
-    assert not lasting.is_unsure()
+    assert not is_unsure(lasting)
 
 
 async def test_the_end_of_a_term_cuts_what_is_on_its_way(fly: Callable[..., Flight]) -> None:
@@ -121,7 +126,7 @@ async def test_draining_lets_writes_finish_and_none_begin(fly: Callable[..., Fli
     request.answer.set()
     await draining
     assert await task == b"done"
-    assert not flight.term.is_unsure(), "the Lease can be given back at once"
+    assert not is_unsure(flight.term), "the Lease can be given back at once"
 
 
 async def test_draining_cuts_what_does_not_finish_and_remembers_that(fly: Callable[..., Flight]) -> None:
@@ -131,7 +136,7 @@ async def test_draining_cuts_what_does_not_finish_and_remembers_that(fly: Callab
     assert request.ended, "before the Lease is given back"
     with pytest.raises(TermOver):
         await task
-    assert flight.term.is_unsure()
+    assert is_unsure(flight.term)
 
 
 async def test_draining_waits_for_no_longer_than_the_leaders_time(fly: Callable[..., Flight]) -> None:
@@ -147,7 +152,7 @@ async def test_a_cancelled_write_leaves_it_open_whether_it_was_done(fly: Callabl
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert flight.term.is_unsure()
+    assert is_unsure(flight.term)
 
 
 async def test_a_term_that_nothing_is_written_in_drains_at_once() -> None:
@@ -174,7 +179,7 @@ async def test_only_a_write_without_an_answer_leaves_it_open_whether_it_was_done
     lasting = term()
     with pytest.raises(type(error)):
         await lasting.write(fails())
-    assert lasting.is_unsure() is unsure
+    assert is_unsure(lasting) is unsure
 
 
 async def test_a_write_of_long_ago_is_done_by_now_or_never(
@@ -190,4 +195,4 @@ async def test_a_write_of_long_ago_is_done_by_now_or_never(
     for later, unsure in ((LANDING_SECONDS - 1, True), (LANDING_SECONDS + 1, False)):
         with monkeypatch.context() as patch:
             patch.setattr(loop, "time", lambda later=later: now + later)
-            assert flight.term.is_unsure() is unsure
+            assert is_unsure(flight.term) is unsure
