@@ -452,6 +452,53 @@ async def test_memory_of_a_term_is_dropped_with_it(bench: Bench) -> None:
     assert [type(part()) for part in first] == [type(None)] * len(first)
 
 
+async def test_the_parts_of_a_term_begin_once_those_of_the_one_before_have_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+
+    async def run(leads: leader.Leader) -> None:
+        seen.append(("begins", leads.term.epoch))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            seen.append(("ends", leads.term.epoch))
+
+    monkeypatch.setattr(leader.Leader, "run", run)
+    bench.synced()
+    bench.elected()
+    await until(lambda: seen)
+    bench.deposed()
+    bench.elected(transitions=1)
+    await until(lambda: ("begins", 2) in seen)
+    assert seen == [("begins", 1), ("ends", 1), ("begins", 2)]
+
+
+async def test_a_process_that_stops_begins_no_term_any_more(bench: Bench) -> None:
+    bench.synced()
+    bench.elected()
+    await bench.controller.leadership.drain()
+    bench.deposed()
+    bench.elected(transitions=1)
+    assert bench.controller.leadership.leader is None
+
+
+async def test_metrics_of_the_leader_are_at_0_when_it_leads_no_more(bench: Bench) -> None:
+    bench.synced()
+    bench.elected()
+    bench.server.answer(HANG)
+    bench.node_comes()
+    bench.pod_comes()
+    await bench.writes(1)
+    bench.pod_comes("b")
+    await until(lambda: plan_latency.AWAITING.value() == 2 and workqueue.DEPTH.value("nodes") == 1)
+    bench.deposed()
+    await bench.controller.leadership.stop()  # waits for what is ending
+    assert (plan_latency.AWAITING.value(), workqueue.DEPTH.value("nodes")) == (0, 0)
+
+
 @pytest.mark.parametrize("answered", [True, False])
 async def test_the_lease_is_given_back_after_the_last_write(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, answered: bool
