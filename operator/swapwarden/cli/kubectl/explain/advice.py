@@ -21,7 +21,7 @@ EXAMPLE: Final = "512Mi"
 EXAMPLE_BYTES: Final = 512 << 20
 
 
-class Kind(enum.StrEnum):
+class AdviceKind(enum.StrEnum):
     """What is to be changed."""
 
     POLICY = "Policy"
@@ -58,7 +58,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     outcome: str = ""
     how: str
     command: str = ""
-    kind: Kind
+    kind: AdviceKind
     target: str = ""
     """The container, annotation, field, policy, behavior or override."""
     above: int | None = None
@@ -67,43 +67,45 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 _IN_POD: Final = ", in {where}"
-_WORDS: Final[dict[Kind, str]] = {
-    Kind.POLICY: "the policy {target}, for pods that are made from then on",
-    Kind.POLICY_IN_FILE: f"write the annotation {names.POLICY_ANNOTATION}: {{target}} into the pod's file on its node",
-    Kind.NAMESPACE_DEFAULT: "take the default of the namespace away",
-    Kind.MISTAKES: "correct {target} in {where}",
-    Kind.FIRST_LIMIT: f"annotation {{target}}: {EXAMPLE} in {{where}}",
-    Kind.LIMIT: "annotation {target} above {text}" + _IN_POD,
-    Kind.LOWER_LIMIT: "annotation {target} below {below}" + _IN_POD,
-    Kind.SWAP_RESOURCE: f"a limit of {names.SWAP_RESOURCE} of {{target}} above {{above}}" + _IN_POD,
-    Kind.PRIORITY: "a priority class below 2000000000, as LimitedSwap gives critical pods none",
-    Kind.POD_MEMORY_LIMIT: "a memory limit of the whole pod above its request ({above}), which makes it Burstable"
+_WORDS: Final[dict[AdviceKind, str]] = {
+    AdviceKind.POLICY: "the policy {target}, for pods that are made from then on",
+    AdviceKind.POLICY_IN_FILE: (
+        f"write the annotation {names.POLICY_ANNOTATION}: {{target}} into the pod's file on its node"
+    ),
+    AdviceKind.NAMESPACE_DEFAULT: "take the default of the namespace away",
+    AdviceKind.MISTAKES: "correct {target} in {where}",
+    AdviceKind.FIRST_LIMIT: f"annotation {{target}}: {EXAMPLE} in {{where}}",
+    AdviceKind.LIMIT: "annotation {target} above {text}" + _IN_POD,
+    AdviceKind.LOWER_LIMIT: "annotation {target} below {below}" + _IN_POD,
+    AdviceKind.SWAP_RESOURCE: f"a limit of {names.SWAP_RESOURCE} of {{target}} above {{above}}" + _IN_POD,
+    AdviceKind.PRIORITY: "a priority class below 2000000000, as LimitedSwap gives critical pods none",
+    AdviceKind.POD_MEMORY_LIMIT: "a memory limit of the whole pod above its request ({above}), which makes it Burstable"
     + _IN_POD,
-    Kind.MEMORY_LIMIT: "a memory limit of {target} above its request ({above}){burstable}" + _IN_POD,
-    Kind.MEMORY_LIMIT_OR_REQUEST: (
+    AdviceKind.MEMORY_LIMIT: "a memory limit of {target} above its request ({above}){burstable}" + _IN_POD,
+    AdviceKind.MEMORY_LIMIT_OR_REQUEST: (
         "a memory limit of {target} above its request ({above}), or a smaller request{burstable}" + _IN_POD
     ),
-    Kind.MEMORY_REQUEST: "a memory request of {target}{bounds}{burstable}" + _IN_POD,
-    Kind.MEMORY_REQUEST_IN_NODE: (
+    AdviceKind.MEMORY_REQUEST: "a memory request of {target}{bounds}{burstable}" + _IN_POD,
+    AdviceKind.MEMORY_REQUEST_IN_NODE: (
         "a memory request of {target} of at most the node's memory ({below}){burstable}" + _IN_POD
     ),
-    Kind.NEW_PROFILE: "a NodeSwapProfile that selects the node, with behavior LimitedSwap",
-    Kind.BEHAVIOR: "behavior {target} of {profile}",
-    Kind.OVERRIDE_POLICY: "policy NoPreference in overrides[{target}] of {profile}",
-    Kind.OVERRIDE_LIMIT: "a swap.limit above {above} in overrides[{target}] of {profile}",
-    Kind.REQUIREMENTS: "take what is not met out of swap.requirements of {profile}",
-    Kind.BOUND: "a {target} above {above} in {profile}",
-    Kind.OVERCOMMIT: "an overcommitPercent above {text} in {profile}",
-    Kind.RESERVED: "less swap.reserved than {text} in {profile}",
-    Kind.REQUIREMENT: "{text}",
-    Kind.NODE_SWAP: "a node with more swap than {above}",
-    Kind.SWAP_ON: "turn on swap on the node, which has none",
-    Kind.CGROUP: "run it on a node with cgroup v2 and its swap controller",
+    AdviceKind.NEW_PROFILE: "a NodeSwapProfile that selects the node, with behavior LimitedSwap",
+    AdviceKind.BEHAVIOR: "behavior {target} of {profile}",
+    AdviceKind.OVERRIDE_POLICY: "policy NoPreference in overrides[{target}] of {profile}",
+    AdviceKind.OVERRIDE_LIMIT: "a swap.limit above {above} in overrides[{target}] of {profile}",
+    AdviceKind.REQUIREMENTS: "take what is not met out of swap.requirements of {profile}",
+    AdviceKind.BOUND: "a {target} above {above} in {profile}",
+    AdviceKind.OVERCOMMIT: "an overcommitPercent above {text} in {profile}",
+    AdviceKind.RESERVED: "less swap.reserved than {text} in {profile}",
+    AdviceKind.REQUIREMENT: "{text}",
+    AdviceKind.NODE_SWAP: "a node with more swap than {above}",
+    AdviceKind.SWAP_ON: "turn on swap on the node, which has none",
+    AdviceKind.CGROUP: "run it on a node with cgroup v2 and its swap controller",
 }
-_COMMANDS: Final[dict[Kind, str]] = {
-    Kind.POLICY: "kubectl swap policy -n {namespace} pod/{name} {target}",
-    Kind.NAMESPACE_DEFAULT: "kubectl swap policy namespace/{namespace} --remove",
-    Kind.CGROUP: "kubectl swap nodes",
+_COMMANDS: Final[dict[AdviceKind, str]] = {
+    AdviceKind.POLICY: "kubectl swap policy -n {namespace} pod/{name} {target}",
+    AdviceKind.NAMESPACE_DEFAULT: "kubectl swap policy namespace/{namespace} --remove",
+    AdviceKind.CGROUP: "kubectl swap nodes",
 }
 """Of a change to the profile, kubectl edit."""
 _EDIT: Final = "kubectl edit nodeswapprofile {profile}"
@@ -111,10 +113,12 @@ _EDIT: Final = "kubectl edit nodeswapprofile {profile}"
 
 def policy(pod: workloads.DetailedPod, value: names.Policy, outcome: str = "") -> Advice:
     """Another policy of the pod, whatever its node."""
-    return _worded(Kind.POLICY_IN_FILE if pod.is_mirror else Kind.POLICY, pod, outcome=outcome, target=value.value)
+    return _worded(
+        AdviceKind.POLICY_IN_FILE if pod.is_mirror else AdviceKind.POLICY, pod, outcome=outcome, target=value.value
+    )
 
 
-def advise(planned: PlannedPod, kind: Kind, text: str = "", **fields: Any) -> Advice:
+def advise(planned: PlannedPod, kind: AdviceKind, text: str = "", **fields: Any) -> Advice:
     """Something to change about a pod as it is planned; `text` is a value as somebody wrote it."""
     by_class = planned.trace.decision.reason is names.Reason.QOS_NOT_ELIGIBLE
     burstable = ", which makes the pod Burstable" if by_class else ""
@@ -122,7 +126,7 @@ def advise(planned: PlannedPod, kind: Kind, text: str = "", **fields: Any) -> Ad
     return _worded(kind, planned.pod, words, **fields)
 
 
-def _worded(kind: Kind, pod: workloads.DetailedPod, words: dict[str, str] | None = None, **fields: Any) -> Advice:
+def _worded(kind: AdviceKind, pod: workloads.DetailedPod, words: dict[str, str] | None = None, **fields: Any) -> Advice:
     advice = Advice(how="", kind=kind, **fields)
     above = "" if advice.above is None else exact(advice.above)
     below = "" if advice.below is None else exact(advice.below)
@@ -225,30 +229,30 @@ def _more_swap(it: PlannedPod, _: Advice) -> PlannedPod:
 
 
 _FIELDS: Final = {"maxPerPod": "max_per_pod", "maxPerContainer": "max_per_container"}
-_CHANGES: Final[dict[Kind, Callable[[PlannedPod, Advice], PlannedPod]]] = {
-    Kind.POLICY: _policy,
-    Kind.POLICY_IN_FILE: _policy,
-    Kind.MISTAKES: lambda it, advice: _annotated(it, dict.fromkeys(advice.target.split(", "))),
-    Kind.FIRST_LIMIT: lambda it, advice: _annotated(it, {advice.target: EXAMPLE}),
-    Kind.LIMIT: lambda it, advice: _annotated(it, {advice.target: str(_larger(advice))}),
-    Kind.LOWER_LIMIT: lambda it, advice: _annotated(it, {advice.target: str((advice.below or 0) // 2)}),
-    Kind.SWAP_RESOURCE: _swap_resource,
-    Kind.PRIORITY: lambda it, _: _respecified(it, priority=0, priority_class_name=""),
-    Kind.POD_MEMORY_LIMIT: _whole_limit,
-    Kind.MEMORY_LIMIT: _memory_limit,
-    Kind.MEMORY_LIMIT_OR_REQUEST: _memory_limit,
-    Kind.MEMORY_REQUEST: _memory_request,
-    Kind.MEMORY_REQUEST_IN_NODE: lambda it, advice: _container(
+_CHANGES: Final[dict[AdviceKind, Callable[[PlannedPod, Advice], PlannedPod]]] = {
+    AdviceKind.POLICY: _policy,
+    AdviceKind.POLICY_IN_FILE: _policy,
+    AdviceKind.MISTAKES: lambda it, advice: _annotated(it, dict.fromkeys(advice.target.split(", "))),
+    AdviceKind.FIRST_LIMIT: lambda it, advice: _annotated(it, {advice.target: EXAMPLE}),
+    AdviceKind.LIMIT: lambda it, advice: _annotated(it, {advice.target: str(_larger(advice))}),
+    AdviceKind.LOWER_LIMIT: lambda it, advice: _annotated(it, {advice.target: str((advice.below or 0) // 2)}),
+    AdviceKind.SWAP_RESOURCE: _swap_resource,
+    AdviceKind.PRIORITY: lambda it, _: _respecified(it, priority=0, priority_class_name=""),
+    AdviceKind.POD_MEMORY_LIMIT: _whole_limit,
+    AdviceKind.MEMORY_LIMIT: _memory_limit,
+    AdviceKind.MEMORY_LIMIT_OR_REQUEST: _memory_limit,
+    AdviceKind.MEMORY_REQUEST: _memory_request,
+    AdviceKind.MEMORY_REQUEST_IN_NODE: lambda it, advice: _container(
         it, advice, lambda found: _resources(found, request=advice.below)
     ),
-    Kind.BEHAVIOR: lambda it, advice: it.with_profile(behavior=names.Behavior(advice.target)),
-    Kind.OVERRIDE_POLICY: lambda it, advice: _overridden(it, advice, policy=names.Policy.NO_PREFERENCE),
-    Kind.OVERRIDE_LIMIT: lambda it, advice: _overridden(it, advice, swap_limit=_larger(advice)),
-    Kind.REQUIREMENTS: lambda it, _: it.with_profile(require=None),
-    Kind.BOUND: lambda it, advice: it.with_profile(**{_FIELDS[advice.target]: _larger(advice)}),
-    Kind.OVERCOMMIT: lambda it, _: it.with_profile(overcommit_percent=MOST_OVERCOMMIT),
-    Kind.RESERVED: lambda it, _: it.with_profile(reserved=None),
-    Kind.NODE_SWAP: _more_swap,
-    Kind.SWAP_ON: _more_swap,
+    AdviceKind.BEHAVIOR: lambda it, advice: it.with_profile(behavior=names.Behavior(advice.target)),
+    AdviceKind.OVERRIDE_POLICY: lambda it, advice: _overridden(it, advice, policy=names.Policy.NO_PREFERENCE),
+    AdviceKind.OVERRIDE_LIMIT: lambda it, advice: _overridden(it, advice, swap_limit=_larger(advice)),
+    AdviceKind.REQUIREMENTS: lambda it, _: it.with_profile(require=None),
+    AdviceKind.BOUND: lambda it, advice: it.with_profile(**{_FIELDS[advice.target]: _larger(advice)}),
+    AdviceKind.OVERCOMMIT: lambda it, _: it.with_profile(overcommit_percent=MOST_OVERCOMMIT),
+    AdviceKind.RESERVED: lambda it, _: it.with_profile(reserved=None),
+    AdviceKind.NODE_SWAP: _more_swap,
+    AdviceKind.SWAP_ON: _more_swap,
 }
 """Of the kinds that lead towards more or less swap."""

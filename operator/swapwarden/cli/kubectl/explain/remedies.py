@@ -14,7 +14,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import steps
-from swapwarden.cli.kubectl.explain.advice import EXAMPLE_BYTES, Advice, Kind, advise, bytes_of, policy, tried
+from swapwarden.cli.kubectl.explain.advice import EXAMPLE_BYTES, Advice, AdviceKind, advise, bytes_of, policy, tried
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.policy.observed import pods
 from swapwarden.policy.profile import requirements
@@ -39,21 +39,21 @@ def changes(pod: workloads.DetailedPod, row: pods.PodRow, planned: PlannedPod | 
 def _by_plan(planned: PlannedPod) -> Iterator[Advice]:
     reason = planned.trace.decision.reason
     if reason is Reason.NODE_INCOMPATIBLE:
-        yield advise(planned, Kind.CGROUP, outcome="limits that hold")
+        yield advise(planned, AdviceKind.CGROUP, outcome="limits that hold")
         return
     if reason is Reason.INVALID_POLICY:
         yield from _towards("what was meant", *steps.correct(planned))
         return
     if reason is Reason.REQUIREMENT_UNMET:
         for field, found in (requirements.unmet(planned.profile, planned.facts) or {}).items():
-            yield advise(planned, Kind.REQUIREMENT, found, target=field, outcome=f"{field} met")
+            yield advise(planned, AdviceKind.REQUIREMENT, found, target=field, outcome=f"{field} met")
     if reason is Reason.KUBELET_DECIDES and planned.profile.name == names.BUILT_IN_PROFILE:
-        yield advise(planned, Kind.NEW_PROFILE, outcome="limits by Swapwarden")
+        yield advise(planned, AdviceKind.NEW_PROFILE, outcome="limits by Swapwarden")
     elif reason is Reason.KUBELET_DECIDES:
         yield steps.to_behavior(planned, names.Behavior.LIMITED_SWAP, "limits by Swapwarden")
     yield from _more(planned)
     if planned.row.defaulted and reason is Reason.POLICY_DISABLED:
-        yield advise(planned, Kind.NAMESPACE_DEFAULT, outcome="no such default for new pods")
+        yield advise(planned, AdviceKind.NAMESPACE_DEFAULT, outcome="no such default for new pods")
     yield from _less(planned)
     if planned.trace.decision.swap_max != "0":
         yield policy(planned.pod, names.Policy.DISABLED, "no swap")
@@ -118,8 +118,8 @@ def _less(planned: PlannedPod) -> Iterator[Advice]:
     if now in {None, "0"}:
         return
     below = min(planned.facts.swap_bytes, limits.in_bytes(now or "0"))
-    advice = advise(planned, Kind.LOWER_LIMIT, target=names.LIMIT_ANNOTATION, below=below, outcome="less")
+    advice = advise(planned, AdviceKind.LOWER_LIMIT, target=names.LIMIT_ANNOTATION, below=below, outcome="less")
     if now == names.MAX_SWAP and below > EXAMPLE_BYTES:
-        advice = advise(planned, Kind.FIRST_LIMIT, target=names.LIMIT_ANNOTATION, outcome="less")
+        advice = advise(planned, AdviceKind.FIRST_LIMIT, target=names.LIMIT_ANNOTATION, outcome="less")
     if 0 < bytes_of(tried(planned, advice)) < bytes_of(planned):
         yield advice

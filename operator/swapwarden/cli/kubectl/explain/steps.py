@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl.explain.advice import MOST_OVERCOMMIT, Advice, Kind, advise, bytes_of, policy, tried
+from swapwarden.cli.kubectl.explain.advice import MOST_OVERCOMMIT, Advice, AdviceKind, advise, bytes_of, policy, tried
 from swapwarden.cli.kubectl.explain.planned import PlannedPod, wrong_limits
 from swapwarden.policy import quantity
 from swapwarden.policy.observed import pods
@@ -33,11 +33,11 @@ def correct(planned: PlannedPod) -> Iterator[Advice]:
     wrong = [key for key, _ in wrong_limits(planned.row)]
     if limits.forbids_swap(planned.row.policy) and planned.row.policy != names.Policy.DISABLED:
         wrong.append(names.POLICY_ANNOTATION)
-    yield advise(planned, Kind.MISTAKES, target=", ".join(wrong))
+    yield advise(planned, AdviceKind.MISTAKES, target=", ".join(wrong))
 
 
 def _override_policy(planned: PlannedPod) -> Iterator[Advice]:
-    yield advise(planned, Kind.OVERRIDE_POLICY, target=planned.override.name if planned.override else "")
+    yield advise(planned, AdviceKind.OVERRIDE_POLICY, target=planned.override.name if planned.override else "")
 
 
 def _override_limit(planned: PlannedPod) -> Iterator[Advice]:
@@ -53,11 +53,11 @@ def _override_limit(planned: PlannedPod) -> Iterator[Advice]:
 
 def _raised_override(planned: PlannedPod) -> Advice:
     name, top = (planned.override.name, planned.override.swap_limit) if planned.override else ("", None)
-    return advise(planned, Kind.OVERRIDE_LIMIT, target=name, above=top or 0)
+    return advise(planned, AdviceKind.OVERRIDE_LIMIT, target=name, above=top or 0)
 
 
 def _not_required(planned: PlannedPod) -> Iterator[Advice]:
-    yield advise(planned, Kind.REQUIREMENTS)
+    yield advise(planned, AdviceKind.REQUIREMENTS)
 
 
 def _behavior(planned: PlannedPod) -> Iterator[Advice]:
@@ -67,7 +67,7 @@ def _behavior(planned: PlannedPod) -> Iterator[Advice]:
 
 def to_behavior(planned: PlannedPod, behavior: names.Behavior, outcome: str = "") -> Advice:
     """Another behavior of the profile."""
-    return advise(planned, Kind.BEHAVIOR, target=behavior.value, outcome=outcome)
+    return advise(planned, AdviceKind.BEHAVIOR, target=behavior.value, outcome=outcome)
 
 
 def _kubelet(planned: PlannedPod) -> Iterator[Advice]:
@@ -77,7 +77,7 @@ def _kubelet(planned: PlannedPod) -> Iterator[Advice]:
 
 def _uncritical(planned: PlannedPod) -> Iterator[Advice]:
     if not planned.pod.is_static:
-        yield advise(planned, Kind.PRIORITY)
+        yield advise(planned, AdviceKind.PRIORITY)
     yield to_behavior(planned, names.Behavior.WORKLOAD_CONTROLLED)
 
 
@@ -87,7 +87,7 @@ def _burstable(planned: PlannedPod) -> Iterator[Advice]:
     whole = planned.pod.spec.resources
     if whole is not None and made.row.qos is qos.Class.GUARANTEED:
         stated = whole.limits.memory if whole.requests.memory is None else whole.requests.memory
-        yield advise(planned, Kind.POD_MEMORY_LIMIT, above=quantity.capped(str(stated or 0)))
+        yield advise(planned, AdviceKind.POD_MEMORY_LIMIT, above=quantity.capped(str(stated or 0)))
     else:
         for one in _asking(made.row):
             yield from _requests(planned, one)
@@ -113,18 +113,18 @@ def _requests(planned: PlannedPod, one: pods.ContainerRow) -> Iterator[Advice]:
     """Yield how a container's memory request and limit get it a larger share."""
     memory, limit = planned.facts.memory_bytes, one.limit or None
     if one.request > memory or (not one.request and one.limit > memory):
-        yield advise(planned, Kind.MEMORY_REQUEST_IN_NODE, target=one.name, below=memory)
+        yield advise(planned, AdviceKind.MEMORY_REQUEST_IN_NODE, target=one.name, below=memory)
     elif one.request and one.request == one.limit:
-        lower = advise(planned, Kind.MEMORY_REQUEST, target=one.name, below=limit)
+        lower = advise(planned, AdviceKind.MEMORY_REQUEST, target=one.name, below=limit)
         # A limit of the whole pod may leave no room for a larger one.
         if planned.pod.spec.resources is not None:
             yield lower
             return
         either = bytes_of(tried(planned, lower)) > bytes_of(planned)
-        kind = Kind.MEMORY_LIMIT_OR_REQUEST if either else Kind.MEMORY_LIMIT
+        kind = AdviceKind.MEMORY_LIMIT_OR_REQUEST if either else AdviceKind.MEMORY_LIMIT
         yield advise(planned, kind, target=one.name, above=one.request)
     elif one.request < memory:
-        yield advise(planned, Kind.MEMORY_REQUEST, target=one.name, above=one.request or None, below=limit)
+        yield advise(planned, AdviceKind.MEMORY_REQUEST, target=one.name, above=one.request or None, below=limit)
 
 
 def _workload(planned: PlannedPod) -> Iterator[Advice]:
@@ -135,25 +135,25 @@ def _workload(planned: PlannedPod) -> Iterator[Advice]:
     elif row.limited():
         yield from _own_limits(planned, row)
     else:
-        yield advise(planned, Kind.FIRST_LIMIT, target=names.LIMIT_ANNOTATION)
+        yield advise(planned, AdviceKind.FIRST_LIMIT, target=names.LIMIT_ANNOTATION)
     for field, top in (("maxPerPod", profile.max_per_pod), ("maxPerContainer", profile.max_per_container)):
         if top is not None:
-            yield advise(planned, Kind.BOUND, target=field, above=top)
+            yield advise(planned, AdviceKind.BOUND, target=field, above=top)
     yield from _reserve(planned)
     percent = profile.overcommit_percent
     if percent is not None and percent < MOST_OVERCOMMIT:
-        yield advise(planned, Kind.OVERCOMMIT, str(percent), above=percent)
+        yield advise(planned, AdviceKind.OVERCOMMIT, str(percent), above=percent)
     yield _larger_node(planned)
 
 
 def _reserve(planned: PlannedPod) -> Iterator[Advice]:
     if planned.facts.swap_bytes and planned.profile.reserved_bytes(planned.facts.swap_bytes):
-        yield advise(planned, Kind.RESERVED, str(planned.profile.reserved))
+        yield advise(planned, AdviceKind.RESERVED, str(planned.profile.reserved))
 
 
 def _larger_node(planned: PlannedPod) -> Advice:
     found = planned.facts.swap_bytes
-    return advise(planned, Kind.NODE_SWAP, above=found) if found else advise(planned, Kind.SWAP_ON)
+    return advise(planned, AdviceKind.NODE_SWAP, above=found) if found else advise(planned, AdviceKind.SWAP_ON)
 
 
 def _own_limits(planned: PlannedPod, row: pods.PodRow) -> Iterator[Advice]:
@@ -162,7 +162,7 @@ def _own_limits(planned: PlannedPod, row: pods.PodRow) -> Iterator[Advice]:
     for one in row.containers:
         yield from _limit(planned, names.CONTAINER_LIMIT_PREFIX + one.name, one.swap_limit)
         if one.swap_resource is not None:
-            yield advise(planned, Kind.SWAP_RESOURCE, target=one.name, above=one.swap_resource)
+            yield advise(planned, AdviceKind.SWAP_RESOURCE, target=one.name, above=one.swap_resource)
 
 
 def _limit_of_pod(planned: PlannedPod, row: pods.PodRow) -> Iterator[Advice]:
@@ -171,7 +171,7 @@ def _limit_of_pod(planned: PlannedPod, row: pods.PodRow) -> Iterator[Advice]:
 
 def _limit(planned: PlannedPod, key: str, stated: str | None) -> Iterator[Advice]:
     if stated is not None:
-        yield advise(planned, Kind.LIMIT, stated, target=key, above=quantity.capped(stated))
+        yield advise(planned, AdviceKind.LIMIT, stated, target=key, above=quantity.capped(stated))
 
 
 _BY_REASON: Final[dict[names.Reason, Callable[[PlannedPod], Iterator[Advice]]]] = {

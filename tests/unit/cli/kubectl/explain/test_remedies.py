@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import model
-from swapwarden.cli.kubectl.explain.advice import Advice, Kind
+from swapwarden.cli.kubectl.explain.advice import Advice, AdviceKind
 from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import plan, quantity
 from swapwarden.policy.observed import nodes, pods
@@ -170,36 +170,36 @@ def in_override(**fields: Any) -> Followed:
     return lambda case, advice: [case.with_override(advice.target, **fields)]
 
 
-FOLLOWED: dict[Kind, Followed] = {
-    Kind.POLICY: with_policy,
-    Kind.POLICY_IN_FILE: with_policy,
-    Kind.NAMESPACE_DEFAULT: lambda case, _: [case.with_annotation(POLICY, None)],
-    Kind.MISTAKES: corrected,
-    Kind.FIRST_LIMIT: lambda case, advice: [case.with_annotation(advice.target, "512Mi")],
-    Kind.LOWER_LIMIT: lambda case, advice: [case.with_annotation(advice.target, str((advice.below or 0) // 2))],
-    Kind.LIMIT: limit_is_above,
-    Kind.SWAP_RESOURCE: resource_above,
-    Kind.POD_MEMORY_LIMIT: in_pod(lambda spec: spec["resources"]["limits"].update(memory=str(PLENTY))),
-    Kind.MEMORY_LIMIT: limit_above,
-    Kind.MEMORY_LIMIT_OR_REQUEST: limit_above_or_request_below,
-    Kind.MEMORY_REQUEST: request_within,
-    Kind.MEMORY_REQUEST_IN_NODE: request_within_node,
-    Kind.PRIORITY: in_pod(lambda spec: spec.update(priority=1000)),
-    Kind.BEHAVIOR: lambda case, advice: [case.with_profile(behavior=Behavior(advice.target))],
-    Kind.NEW_PROFILE: lambda case, _: [dataclasses.replace(case, profile=profile())],
-    Kind.REQUIREMENTS: lambda case, _: [case.with_profile(require=None)],
-    Kind.OVERRIDE_POLICY: in_override(policy=names.Policy.NO_PREFERENCE),
-    Kind.OVERRIDE_LIMIT: in_override(swap_limit=PLENTY),
-    Kind.BOUND: raised_bound,
-    Kind.OVERCOMMIT: lambda case, _: [case.with_profile(overcommit_percent=10_000)],
-    Kind.RESERVED: lambda case, _: [case.with_profile(reserved=None)],
-    Kind.NODE_SWAP: on_facts(swap_bytes=2**40),
-    Kind.SWAP_ON: on_facts(swap_bytes=2**40),
-    Kind.CGROUP: on_facts(cgroup_version=2),
+FOLLOWED: dict[AdviceKind, Followed] = {
+    AdviceKind.POLICY: with_policy,
+    AdviceKind.POLICY_IN_FILE: with_policy,
+    AdviceKind.NAMESPACE_DEFAULT: lambda case, _: [case.with_annotation(POLICY, None)],
+    AdviceKind.MISTAKES: corrected,
+    AdviceKind.FIRST_LIMIT: lambda case, advice: [case.with_annotation(advice.target, "512Mi")],
+    AdviceKind.LOWER_LIMIT: lambda case, advice: [case.with_annotation(advice.target, str((advice.below or 0) // 2))],
+    AdviceKind.LIMIT: limit_is_above,
+    AdviceKind.SWAP_RESOURCE: resource_above,
+    AdviceKind.POD_MEMORY_LIMIT: in_pod(lambda spec: spec["resources"]["limits"].update(memory=str(PLENTY))),
+    AdviceKind.MEMORY_LIMIT: limit_above,
+    AdviceKind.MEMORY_LIMIT_OR_REQUEST: limit_above_or_request_below,
+    AdviceKind.MEMORY_REQUEST: request_within,
+    AdviceKind.MEMORY_REQUEST_IN_NODE: request_within_node,
+    AdviceKind.PRIORITY: in_pod(lambda spec: spec.update(priority=1000)),
+    AdviceKind.BEHAVIOR: lambda case, advice: [case.with_profile(behavior=Behavior(advice.target))],
+    AdviceKind.NEW_PROFILE: lambda case, _: [dataclasses.replace(case, profile=profile())],
+    AdviceKind.REQUIREMENTS: lambda case, _: [case.with_profile(require=None)],
+    AdviceKind.OVERRIDE_POLICY: in_override(policy=names.Policy.NO_PREFERENCE),
+    AdviceKind.OVERRIDE_LIMIT: in_override(swap_limit=PLENTY),
+    AdviceKind.BOUND: raised_bound,
+    AdviceKind.OVERCOMMIT: lambda case, _: [case.with_profile(overcommit_percent=10_000)],
+    AdviceKind.RESERVED: lambda case, _: [case.with_profile(reserved=None)],
+    AdviceKind.NODE_SWAP: on_facts(swap_bytes=2**40),
+    AdviceKind.SWAP_ON: on_facts(swap_bytes=2**40),
+    AdviceKind.CGROUP: on_facts(cgroup_version=2),
     # The cases require nothing but encryption.
-    Kind.REQUIREMENT: on_facts(swap_bytes=2**40, devices=[msgspec.structs.replace(DISK, encrypted=True)]),
+    AdviceKind.REQUIREMENT: on_facts(swap_bytes=2**40, devices=[msgspec.structs.replace(DISK, encrypted=True)]),
 }
-STATED = {Kind.LIMIT, Kind.OVERCOMMIT, Kind.REQUIREMENT}
+STATED = {AdviceKind.LIMIT, AdviceKind.OVERCOMMIT, AdviceKind.REQUIREMENT}
 """Their words repeat what somebody wrote."""
 
 
@@ -374,11 +374,11 @@ def container(name: str, request: str, limit: str, **more: str) -> Json:
 @pytest.mark.parametrize(
     ("amount", "kind"),
     [
-        ("32Mi", Kind.MEMORY_LIMIT_OR_REQUEST),
-        ("12000", Kind.MEMORY_LIMIT),  # of half of it the share is less than a page
+        ("32Mi", AdviceKind.MEMORY_LIMIT_OR_REQUEST),
+        ("12000", AdviceKind.MEMORY_LIMIT),  # of half of it the share is less than a page
     ],
 )
-def test_request_that_equals_its_limit_is_lowered_or_the_limit_raised(amount: str, kind: Kind) -> None:
+def test_request_that_equals_its_limit_is_lowered_or_the_limit_raised(amount: str, kind: AdviceKind) -> None:
     case = Case(made(container("app", "1Gi", "2Gi"), container("proxy", amount, amount)), profile(), FACTS)
     told = [change for change in case.told().changes if change.outcome == "more"]
     assert (told[0].kind, told[0].target, told[0].above) == (kind, "proxy", quantity.capped(amount))
@@ -409,14 +409,16 @@ def test_several_steps_are_named_where_one_is_not_enough(case: Case, steps: int)
 def test_static_pod_is_not_told_to_change_its_priority_class() -> None:
     mirror = {"kubernetes.io/config.mirror": "hash"}
     case = Case(made(container("app", "1Gi", "2Gi"), annotations=mirror), profile(), FACTS)
-    assert not [change for change in case.told().changes if change.kind is Kind.PRIORITY]
+    assert not [change for change in case.told().changes if change.kind is AdviceKind.PRIORITY]
     assert "swap" in check(case)
 
 
 def test_nothing_is_promised_on_a_node_without_the_swap_controller() -> None:
     case = Case(made(container("app", "1Gi", "2Gi")), profile(), state.Facts(1, False, GI, GI))
-    assert [(change.kind, change.outcome) for change in case.told().changes] == [(Kind.CGROUP, "limits that hold")]
+    assert [(change.kind, change.outcome) for change in case.told().changes] == [
+        (AdviceKind.CGROUP, "limits that hold")
+    ]
 
 
 def test_every_kind_of_advice_can_be_followed() -> None:
-    assert FOLLOWED.keys() == set(Kind)
+    assert FOLLOWED.keys() == set(AdviceKind)
