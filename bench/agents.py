@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+from swapwarden.agent.desired import spec
 from swapwarden.agent.report import conditions, status, status_writer
 from swapwarden.api import merge, names, state
 from swapwarden.controller.writers import states
@@ -137,19 +138,9 @@ async def _release(own: informer.Informer[state.NodeSwapState, _Seen], waiting: 
 
 
 def _status(seen: _Seen) -> dict[str, Any]:
-    snapshot = status.Snapshot(
-        root="kubepods.slice",
-        problem=None,
-        degraded="",
-        refused="",
-        mode=names.Mode.ENFORCE,
-        generation=seen.generation,
-        profile=seen.profile,
-        stated=True,
-        violations=(),
-        to_restore=0,
-        drifting=0,
-    )
+    profile = seen.profile.name, seen.profile.generation
+    desired = spec.NodeSpec("", seen.generation, names.Mode.ENFORCE, names.UnknownPod.DENY, None, {}, profile=profile)
+    snapshot = status.Snapshot(desired, seen.generation, status.Tree("kubepods.slice"), violations=())
     verdicts = conditions.verdicts(snapshot, FACTS)
     found: dict[str, Any] = msgspec.to_builtins(status.build(snapshot, FACTS, verdicts, (), load.BEGUN))
     return found

@@ -199,6 +199,15 @@ class StateCache:
             stored = None
         return newest(noted, stored, self._boot)
 
+    def is_of_this_boot(self, loaded: Loaded) -> bool:
+        """Return whether a state was in force since the node's last reboot."""
+        return bool(self._boot) and loaded.boot == self._boot
+
+    def remove(self) -> None:
+        """Forget what is cached; OSError where that fails."""
+        for folder in (self._memory, self._directory):
+            remove(folder)
+
     def keep(self, state: spec.WireState) -> None:
         """Cache it, before it is applied; on the disk when the last write is done, and what was waiting is left out."""
         self._newest = state

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import AsyncGenerator
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -62,7 +62,6 @@ _decode_list = decoding.Decoder(_List).decode
 class _Reported(msgspec.Struct):
     """What a state holds besides its spec."""
 
-    metadata: spec.WireMeta
     status: dict[str, Any] = {}
 
 
@@ -73,42 +72,54 @@ class _Reports(msgspec.Struct):
 _decode_reports = decoding.Decoder(_Reports).decode
 
 
+class Fetched(NamedTuple):
+    """The object as a list has it, or made anew under its name."""
+
+    status: dict[str, Any] | None
+    """None: there is no object."""
+    state: spec.WireState | None = None
+    """To be put in force, whatever its generation: objects are made anew, and etcd is restored from backups."""
+
+
+class Changed(NamedTuple):
+    """The object as a watch shows it later, of a change of its status, too."""
+
+    status: dict[str, Any]
+    state: spec.WireState | None = None
+    """To be put in force; None where its generation is no newer."""
+
+
+class Refused(NamedTuple):
+    """The object is not understood."""
+
+    why: str
+
+
+class Contact(NamedTuple):
+    """The API server has said anything, or ended a watch."""
+
+
+Event = Fetched | Changed | Refused | Contact
+
+
 class StateWatch:
-    """Calls `accept` with each state that is to be in force, `fetched` with each list's answer (None: no object).
+    """Follows the state of one node, for one reader at a time."""
 
-    `seen` gets what else a watch tells of the object, whatever its generation: of a status, too. `heard` is called when
-    the API server has said anything, at the end of each watch, too.
-    """
-
-    def __init__(
-        self,
-        api: reads.Reader,
-        node: str,
-        *,
-        accept: Callable[[spec.WireState], None],
-        fetched: Callable[[spec.WireState | None], None],
-        refused: Callable[[str], None],
-        seen: Callable[[spec.WireState], None] = lambda _: None,
-        heard: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`refused` is told why a state could not be understood, and the empty string once one could."""
+    def __init__(self, api: reads.Reader, node: str) -> None:
         self._api = api
         self._node = node
-        self._accept = accept
-        self._fetched = fetched
-        self._refused = refused
-        self._seen = seen
-        self._heard = heard
         self._uid = ""
         self._generation = -1
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
 
-    async def run(self) -> None:
-        """Never returns."""
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield without end. What the reader raises ends it, and it may be begun anew."""
         while True:
             wait = 0.0
             try:
-                await self._follow()
+                async with contextlib.aclosing(self._follow()) as events:
+                    async for event in events:
+                        yield event
             except errors.KubeError as error:
                 ERRORS.inc("state")
                 wait = self._backoff.after(error)
@@ -123,15 +134,32 @@ class StateWatch:
             except msgspec.MsgspecError as error:
                 ERRORS.inc("state")
                 wait = self._backoff.next()
-                self._refused(f"this node's NodeSwapState cannot be understood: {error}")
+                yield Refused(f"this node's NodeSwapState cannot be understood: {error}")
                 log.error("this node's state cannot be understood; the last one stays in force: %s", error)  # noqa: TRY400 the message has it all
-            FOLLOWING.set(0)
+            finally:
+                FOLLOWING.set(0)
             await asyncio.sleep(wait)
 
-    async def _follow(self) -> None:
+    async def _follow(self) -> AsyncGenerator[Event, None]:
         """Read the state, then watch it, one watch after the other, until one fails."""
         params = {"fieldSelector": f"metadata.name={self._node}"}
-        version = await self._fetch(params)
+        try:
+            answer = await self._api.get(COLLECTION, params=params, timeout=LIST_SECONDS)
+        except errors.ApiError as error:
+            if error.status == 404:
+                yield self._missing()
+            raise
+        try:
+            found = _decode_list(answer)
+        except msgspec.MsgspecError:
+            # Its status is to say that it is not understood.
+            with contextlib.suppress(msgspec.MsgspecError):
+                for each in _decode_reports(answer).items[:1]:
+                    yield Fetched(each.status)
+            raise
+        yield self._found(found.items[0]) if found.items else self._missing()
+        # The object's own version would not do: where nothing changed it for a while, it is too old to watch from.
+        version = found.metadata.resource_version
         FOLLOWING.set(1)
         while True:
             begun = time.monotonic()
@@ -140,61 +168,33 @@ class StateWatch:
                 async for event in events:
                     version = event.resource_version
                     self._backoff.reset()
-                    self._heard()
+                    yield Contact()
                     if event.type == "DELETED":
-                        self._missing()
+                        yield self._missing()
                     elif event.object is not None:
-                        self._take(event.object, fresh=event.object.metadata.uid != self._uid)
-            self._heard()
+                        yield self._shown(event.object)
+            yield Contact()
             if time.monotonic() - begun < QUICK_SECONDS:
                 await asyncio.sleep(self._backoff.next())
             else:
                 self._backoff.reset()
 
-    async def _fetch(self, params: Mapping[str, str]) -> str:
-        """List the state; gives the version to watch from.
-
-        The object's own version would not do: where nothing changed it for a while, it is too old to watch from.
-        """
-        try:
-            answer = await self._api.get(COLLECTION, params=params, timeout=LIST_SECONDS)
-        except errors.ApiError as error:
-            if error.status == 404:
-                self._missing()
-            raise
-        try:
-            found = _decode_list(answer)
-        except msgspec.MsgspecError:
-            self._report(answer)
-            raise
-        if found.items:
-            self._take(found.items[0], fresh=True)
-        else:
-            self._missing()
-        return found.metadata.resource_version
-
-    def _report(self, answer: bytes) -> None:
-        """Of a state that cannot be understood, tell all the same that it is there: its status is to say so."""
-        with contextlib.suppress(msgspec.MsgspecError):
-            for each in _decode_reports(answer).items[:1]:
-                self._fetched(spec.WireState(each.metadata, status=each.status))
-
-    def _missing(self) -> None:
+    def _missing(self) -> Fetched:
         if self._uid:
             log.warning("this node's state was deleted; what it said stays in force")
         else:
             log.info("this node has no state yet", extra={"node": self._node})
         self._uid = ""
-        self._fetched(None)
+        return Fetched(None)
 
-    def _take(self, state: spec.WireState, *, fresh: bool) -> None:
-        """A fresh one is trusted whatever its generation: objects are made anew, and etcd is restored from backups."""
-        if fresh:
-            self._fetched(state)
-        else:
-            self._seen(state)
-            if state.metadata.generation <= self._generation:
-                return
+    def _found(self, state: spec.WireState) -> Fetched:
         self._uid, self._generation = state.metadata.uid, state.metadata.generation
-        self._refused("")
-        self._accept(state)
+        return Fetched(state.status, state)
+
+    def _shown(self, state: spec.WireState) -> Event:
+        if state.metadata.uid != self._uid:
+            return self._found(state)
+        if state.metadata.generation <= self._generation:
+            return Changed(state.status)
+        self._generation = state.metadata.generation
+        return Changed(state.status, state)

@@ -1,14 +1,49 @@
-"""How the agent's parts report that something was recorded: a call down, which wakes up who reads it."""
+"""Where the agent's parts record how they stand, beside the records of cgroups; it wakes up who reads that."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final, NamedTuple
+
+from swapwarden.agent.desired import problems
+
+PODS: Final = "pods"
+"""The drop-in files for guarantee Strict."""
+SLICES: Final = "slices"
+"""Those for slices of the node that a profile names."""
+
+
+class SettingStatus(NamedTuple):
+    """How the settings of the node stand that one part of the agent reconciles."""
+
+    concerned: bool = False
+    """Whether there is anything to report."""
+    problems: tuple[problems.SettingProblem, ...] = ()
+    to_restore: int = 0
+    """Settings that still hold a value of the agent's and must not."""
+
+
+class DropInStatus(NamedTuple):
+    """How systemd's drop-in files stand."""
+
+    mounted: bool = False
+    """Whether this agent installs the files, and no one else has to."""
+    failed: str = ""
+    """Why the files are not as desired; empty if they are, or were not looked at yet."""
+    left: bool = False
+    """Whether there may be files that should not be."""
+    held: frozenset[str] = frozenset()
+    """The slices that may have a file: those where one was seen, and while files are written those that get one."""
 
 
 class Board:
     """Not thread-safe: only the event loop may use it."""
 
     def __init__(self) -> None:
+        self.sysctls = SettingStatus()
+        self.drop_ins = {PODS: DropInStatus(), SLICES: DropInStatus()}
+        self.refused = ""
+        """Why the newest state was not taken; empty if it was."""
         self.revision = 0
         self._touched = asyncio.Event()
 

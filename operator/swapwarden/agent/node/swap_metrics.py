@@ -12,11 +12,11 @@ import itertools
 import math
 import pathlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from swapwarden.agent.host import cgroupfs, files, values
-from swapwarden.agent.inventory import exposure, records
+from swapwarden.agent.inventory import exposure, inventory, records
 from swapwarden.agent.node import node_info
 from swapwarden.telemetry import metrics
 
@@ -197,15 +197,13 @@ class Usage:
         proc: pathlib.Path,
         *,
         top: int,
-        root: Callable[[], str | None],
-        known: Callable[[], Collection[records.Pod]],
+        known: inventory.Inventory,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`root` returns the cgroup above all pods, or None, and `known` the pods; `top` of them are listed."""
+        """`top` of the pods are listed by themselves."""
         self._fs = cgroups
         self._proc = proc
         self._top = top
-        self._root = root
         self._known = known
         self._clock = clock
         self._read_at = -math.inf
@@ -221,9 +219,8 @@ class Usage:
             self._turn = self._clock()
             total = self._node(found)
             self._slices(found)
-            root = self._root()
-            if root is not None:
-                await self._pods(found, root, total)
+            if self._known.root is not None:
+                await self._pods(found, self._known.root.path, total)
             for metric in READINGS:
                 metric.hold(found.values.get(metric, {}))
             self._read_at = self._clock()
@@ -255,7 +252,7 @@ class Usage:
         return total
 
     def _slices(self, found: _Found) -> None:
-        root = (self._root() or "").partition("/")[0]
+        root = "" if self._known.root is None else self._known.root.path.partition("/")[0]
         names = (name for name in self._fs.dirs("") if name.endswith(".slice") and name != root)
         used = [(self._bytes(name, cgroupfs.SWAP_CURRENT), name) for name in names]
         for size, name in heapq.nlargest(_SLICES, [(size, name) for size, name in used if size is not None]):
@@ -269,7 +266,7 @@ class Usage:
     async def _pods(self, found: _Found, root: str, total: int | None) -> None:
         above: dict[str, int] = {}
         users, given = [], 0
-        for pod in self._known():
+        for pod in list(self._known.pods.values()):
             used, limit = self._bytes(pod.path, cgroupfs.SWAP_CURRENT), self._bytes(pod.path, cgroupfs.SWAP_MAX)
             if used is not None and limit is not None:
                 users.append(_Pod(used, pod.uid, pod))
@@ -292,7 +289,7 @@ class Usage:
 
     def _exposed(self, found: _Found) -> None:
         """List the pods that took most above their limit, then those above it for longest."""
-        exposed = (pod for pod in self._known() if pod.tally.count)
+        exposed = (pod for pod in self._known.pods.values() if pod.tally.count)
         for pod in heapq.nlargest(self._top, exposed, key=lambda each: (each.tally.grown, each.tally.milliseconds)):
             found.put(exposure.POD_EXPOSURES, pod.tally.count, pod.uid)
             found.put(exposure.POD_EXPOSED, pod.tally.milliseconds / 1000, pod.uid)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import pathlib
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from swapwarden.agent.host import systemd_dropins
 from swapwarden.agent.inventory import board
@@ -36,46 +36,47 @@ class DropInSync(Generic[Wanted]):
         directory: pathlib.Path | None,
         bring: Callable[[pathlib.Path, Wanted], None],
         reports: board.Board,
+        name: str,
     ) -> None:
-        """`directory` None: the folders are not mounted, and nothing is done.
-
-        `reports` hears when `failed` or `left` changes.
-        """
+        """`directory` None: the folders are not mounted, and nothing is done. `name` is the board's for the status."""
         self._directory = directory
         self._bring: Callable[[pathlib.Path, Wanted], None] = bring
         self._board = reports
+        self._name = name
         self._wanted: Wanted | None = None
         self._due = asyncio.Event()
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
-        self.failed = ""
-        """Why the files are not as wanted; empty where they are, or were not looked at yet."""
-        self.left = False
-        """Whether there may be files that should not be."""
-        self.held: frozenset[str] = frozenset()
-        """The slices that may have a file: those where one was seen, and while files are written those that get one."""
+        self._report(mounted=directory is not None)
 
     @property
-    def mounted(self) -> bool:
-        """Whether this agent installs the files, and no one else has to."""
-        return self._directory is not None
+    def status(self) -> board.DropInStatus:
+        """How the files stand."""
+        return self._board.drop_ins[self._name]
+
+    def _report(self, **changes: Any) -> None:
+        before = self.status
+        self._board.drop_ins[self._name] = before._replace(**changes)
+        if self.status != before:
+            self._board.touch()
 
     def look(self) -> None:
         """See which slices have a file already: to be called before anything depends on it."""
-        self.held = frozenset() if self._directory is None else systemd_dropins.installed(self._directory)
+        if self._directory is not None:
+            self._report(held=systemd_dropins.installed(self._directory))
 
     def want(self, wanted: Wanted | None) -> None:
         """Files by what `bring` takes; empty: none. None: not known yet, so all stays as it is."""
         if self._directory is None or wanted is None or wanted == self._wanted:
             return
         self._wanted = wanted
-        self.left = not wanted
+        self._report(left=not wanted)
         # What failed was something else: nobody who waits for this one waits for that.
         self._backoff.reset()
         self._due.set()
 
     def check(self) -> None:
         """Look whether the files are as wanted still; after a failure that comes by itself."""
-        if self._wanted is not None and not self.failed:
+        if self._wanted is not None and not self.status.failed:
             self._due.set()
 
     async def run(self) -> None:
@@ -85,25 +86,20 @@ class DropInSync(Generic[Wanted]):
             self._due.clear()
             if self._directory is None or self._wanted is None:
                 continue
-            wanted, before = self._wanted, (self.failed, self.left)
+            wanted = self._wanted
             # systemd may read a file before it is known here that it was written.
-            self.held |= frozenset([wanted] if isinstance(wanted, str) else wanted)
+            self._report(held=self.status.held | frozenset([wanted] if isinstance(wanted, str) else wanted))
             try:
-                self.held = await asyncio.to_thread(self._brought, self._directory, wanted)
+                held = await asyncio.to_thread(self._brought, self._directory, wanted)
             except OSError as error:
                 wait = self._failed(error)
-                self._board.touch()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await self._due.wait()
                 self._due.set()
                 continue
             self._backoff.reset()
-            self.failed = ""
-            if wanted == self._wanted:
-                self.left = False
-            if (self.failed, self.left) != before:
-                self._board.touch()
+            self._report(held=held, failed="", left=self.status.left and wanted != self._wanted)
 
     def _brought(self, directory: pathlib.Path, wanted: Wanted) -> frozenset[str]:
         self._bring(directory, wanted)
@@ -113,7 +109,7 @@ class DropInSync(Generic[Wanted]):
         FAILURES.inc()
         reason = str(error)
         wait = self._backoff.next()
-        if reason != self.failed:
+        if reason != self.status.failed:
             log.error("systemd's drop-in files are not as wanted; trying again in %.0f s: %s", wait, reason)
-        self.failed = reason
+        self._report(failed=reason)
         return wait

@@ -97,7 +97,7 @@ class Sysctls:
         roots: Mapping[Folder, pathlib.Path],
         reports: board.Board,
     ) -> None:
-        """`roots`: the folders that the agent has access to. `reports` hears when `shortfalls` changes."""
+        """`roots`: the folders that the agent has access to. `reports` has the status."""
         self._records = book
         self._settings = settings.Settings(book)
         self._roots = roots
@@ -106,37 +106,33 @@ class Sysctls:
         self._due = asyncio.Event()
         self._aside = worker.Worker("kernel-settings")
         self._backoff = backoff.Backoff(*RETRY_SECONDS)
-        self.shortfalls: tuple[problems.SettingProblem, ...] = ()
 
     @property
-    def to_restore(self) -> int:
-        """Settings that still hold a value of the agent's and must not."""
-        return 0 if self._state is None else len(self._recorded() - _in_force(self._state).keys())
+    def status(self) -> board.SettingStatus:
+        """How the settings stand."""
+        return self._board.sysctls
 
-    @property
-    def concerned(self) -> bool:
-        """Whether there is anything to report."""
-        asked = self._state is not None and (self._state.kernel or self._state.refused)
-        return bool(asked or self.shortfalls)
+    def _report(self, state: spec.NodeSpec, found: tuple[problems.SettingProblem, ...]) -> None:
+        concerned = bool(state.kernel or state.refused or found)
+        self._board.sysctls = board.SettingStatus(concerned, found, len(self._recorded() - _in_force(state).keys()))
+        self._board.touch()
 
     def set_desired(self, state: spec.NodeSpec) -> None:
-        """Take a new state. `run` applies it, and until then `shortfalls` reports the settings as pending."""
+        """Take a new state. `run` applies it, and until then the settings are reported as pending."""
         before, self._state = self._state, state
         if before is not None and _asked(before) == _asked(state):
             return
         pending = sorted(self._recorded() | state.kernel.keys() | state.refused.keys())
-        self.shortfalls = tuple(
-            problems.SettingProblem(name, names.Problem.PENDING, "the agent is about to write it") for name in pending
-        )
         if pending:
             # The failures so far were about other values: the new ones are tried at once.
             self._backoff.reset()
             self._due.set()
-        self._board.touch()
+        pends = "the agent is about to write it"
+        self._report(state, tuple(problems.SettingProblem(name, names.Problem.PENDING, pends) for name in pending))
 
     def check(self) -> None:
         """Have `run` compare all settings soon, if there is a state."""
-        if self._state is not None and (self._state.kernel or self.shortfalls):
+        if self._state is not None and (self._state.kernel or self.status.problems):
             self._due.set()
 
     async def run(self) -> None:
@@ -167,11 +163,10 @@ class Sysctls:
             raise
         if self._state is None or _asked(self._state) != _asked(state):
             return None  # `set_desired` has already set what to report until the next pass
-        before, self.shortfalls = self.shortfalls, found
         for short in found:
-            if short not in before:
+            if short not in self.status.problems:
                 log.warning("a setting of the node is not as its profile asks: %s: %s", short.name, short.message)
-        self._board.touch()
+        self._report(state, found)
         if any(short.reason is names.Problem.WRITE_FAILED for short in found):
             return self._backoff.next()
         self._backoff.reset()

@@ -9,7 +9,7 @@ from swapwarden.agent.desired import problems
 from swapwarden.agent.drift import systemd_zero
 from swapwarden.agent.host import systemd_dropins
 from swapwarden.agent.node import diagnostics
-from swapwarden.agent.report.status import Snapshot, Verdict
+from swapwarden.agent.report.status import Recent, Snapshot, Verdict
 from swapwarden.api import names, state
 from swapwarden.api.conditions import REWRITTEN, AppliedReason, ConditionType
 from swapwarden.api.violations import ViolationReason
@@ -44,12 +44,12 @@ _NAMED: Final = 8
 def _compatible(snapshot: Snapshot, facts: state.Facts) -> Verdict:
     if facts.cgroup_version != 2:
         return Verdict("False", "NoCgroupV2", "swap limits need cgroup v2 at the agent's --cgroup-root")
-    if snapshot.problem is not None and snapshot.problem.reason == "NoSwapController":
-        return Verdict("False", snapshot.problem.reason, str(snapshot.problem))
-    if snapshot.root is None:
-        reason = "Searching" if snapshot.problem is None else snapshot.problem.reason
-        return Verdict("Unknown", reason, str(snapshot.problem or "looking for the cgroups of pods"))
-    return Verdict("True", ConditionType.COMPATIBLE, f"pods are below /{snapshot.root}")
+    if snapshot.tree.problem is not None and snapshot.tree.problem.reason == "NoSwapController":
+        return Verdict("False", snapshot.tree.problem.reason, str(snapshot.tree.problem))
+    if snapshot.tree.root is None:
+        reason = "Searching" if snapshot.tree.problem is None else snapshot.tree.problem.reason
+        return Verdict("Unknown", reason, str(snapshot.tree.problem or "looking for the cgroups of pods"))
+    return Verdict("True", ConditionType.COMPATIBLE, f"pods are below /{snapshot.tree.root}")
 
 
 def _applied(snapshot: Snapshot, compatible: Verdict) -> Verdict:  # noqa: PLR0911 a table, one line per row
@@ -59,7 +59,7 @@ def _applied(snapshot: Snapshot, compatible: Verdict) -> Verdict:  # noqa: PLR09
             AppliedReason.INCOMPATIBLE if compatible.status == "False" else AppliedReason.NO_POD_TREE,
             compatible.message,
         )
-    if not snapshot.stated:
+    if snapshot.spec is None:
         return Verdict("Unknown", ViolationReason.AWAITING_STATE, "no state has arrived yet")
     failing = _failing(snapshot)
     # Where nothing is to be written, a cgroup that its owner keeps the agent out of is in nobody's way: what a value of
@@ -112,18 +112,18 @@ def _degraded(snapshot: Snapshot) -> Verdict:
     return Verdict("False", "AsExpected", "")
 
 
-def _drift(snapshot: Snapshot) -> Verdict:
-    if snapshot.contested:
+def _drift(recent: Recent) -> Verdict:
+    if recent.contested:
         reason: str = ViolationReason.YIELDED
-        message = f"{snapshot.contested} cgroups are left to another writer, who keeps lowering them"
-    elif snapshot.drifting or snapshot.others:
+        message = f"{recent.contested} cgroups are left to another writer, who keeps lowering them"
+    elif recent.drifting or recent.others:
         # What systemd writes passes; who else writes does not go away by itself.
-        reason = "OtherWriter" if snapshot.others else REWRITTEN
-        drifting = f"{snapshot.drifting} running pods were above their value lately; repaired"
-        message = drifting if snapshot.drifting else "values were written over lately; repaired"
+        reason = "OtherWriter" if recent.others else REWRITTEN
+        drifting = f"{recent.drifting} running pods were above their value lately; repaired"
+        message = drifting if recent.drifting else "values were written over lately; repaired"
     else:
         return Verdict("False", "Quiet", "")
-    return Verdict("True", reason, f"{message}; {snapshot.others}" if snapshot.others else message)
+    return Verdict("True", reason, f"{message}; {recent.others}" if recent.others else message)
 
 
 def _settings(shortfalls: Sequence[problems.SettingProblem]) -> Verdict:
@@ -148,13 +148,14 @@ def verdicts(
 ) -> Mapping[str, Verdict]:
     """What the conditions say of `snapshot`, by their types; `found` are conditions only while they are true."""
     compatible = _compatible(snapshot, facts)
+    unmet = None if snapshot.spec is None else snapshot.spec.unmet
     said: dict[str, Verdict] = {
         ConditionType.COMPATIBLE: compatible,
         ConditionType.APPLIED: _applied(snapshot, compatible),
         ConditionType.DEGRADED: _degraded(snapshot),
-        ConditionType.DRIFT: _drift(snapshot),
+        ConditionType.DRIFT: _drift(snapshot.recent),
         **({} if snapshot.guarantee is None else {ConditionType.STRICT: snapshot.guarantee}),
-        **({} if snapshot.unmet is None else {ConditionType.REQUIREMENTS_MET: _requirements(snapshot.unmet)}),
+        **({} if unmet is None else {ConditionType.REQUIREMENTS_MET: _requirements(unmet)}),
     }
     if snapshot.settings is not None:
         said[ConditionType.NODE_SETTINGS] = _settings(snapshot.settings)

@@ -43,54 +43,65 @@ class Verdict(NamedTuple):
     message: str
 
 
-class Snapshot(NamedTuple):
-    """How things stand on the node."""
+class Recent(NamedTuple):
+    """What happened in the last minutes."""
+
+    drifting: int = 0
+    """Pods that another writer raised above their value."""
+    contested: int = 0
+    """Cgroups that are left to another writer, who lowers them; not those that a container may have made itself."""
+    others: str = ""
+    """What is known of other writers, systemd left out; empty where there is none."""
+    lost: int = 0
+    """How often the kernel dropped events, after each of which all was compared."""
+    untold: frozenset[str] = frozenset()
+    """UIDs of pods that took swap while exposed which no status has told of."""
+
+
+class Tree(NamedTuple):
+    """Where the pods are."""
 
     root: str | None
     """The cgroup above all pods; None where there is none."""
-    problem: layout.TreeError | None
+    problem: layout.TreeError | None = None
     """Why there is none."""
-    degraded: str
-    """Why not everything can be watched; empty where everything is."""
-    refused: str
-    """Why the newest state was not taken; empty where it was."""
-    mode: names.Mode
+
+
+class Snapshot(NamedTuple):
+    """How things stand on the node."""
+
+    spec: spec.NodeSpec | None
+    """The state in force."""
     generation: int
-    profile: state.ProfileRef | None
-    """Of the state in force."""
-    stated: bool
-    """Whether any state is in force."""
+    """Of the state whose values were applied last."""
+    tree: Tree
     violations: Sequence[state.Violation]
-    to_restore: int
+    degraded: str = ""
+    """Why not everything can be watched; empty where everything is."""
+    refused: str = ""
+    """Why the newest state was not taken; empty where it was."""
+    to_restore: int = 0
     """Files that still hold a value of ours and should not."""
-    drifting: int
-    """Pods that another writer raised above their value lately."""
-    contested: int = 0
-    """Cgroups that are left to another writer, who lowers them; not those that a container may have made itself."""
     unseen: int = 0
     """Files that were not seen to hold what they are to, for no failure."""
-    untold: frozenset[str] = frozenset()
-    """UIDs of pods that took swap while exposed which no status has told of."""
-    lost: int = 0
-    """How often the kernel dropped events of late, after each of which all was compared."""
-    kubelet_swap: int | None = None
-    """Swap in bytes that the kubelet counted, where that is not what there is; None elsewhere."""
-    others: str = ""
-    """What is known of other writers of late, systemd left out; empty where there is none."""
+    recent: Recent = Recent()
     cost: state.Cost | None = None
     """What a proposal would take from pods that use it now; None where there is none."""
     settings: Sequence[problems.SettingProblem] | None = None
     """Settings of the node that are not as its profile asks; None where there are none to be set or put back."""
     guarantee: Verdict | None = None
     """What is to be said of guarantee Strict; None where that is nothing."""
-    unmet: Mapping[str, str] | None = None
-    """What the profile requires and the node does not have, as the state says; None where nothing is required."""
+
+    @property
+    def mode(self) -> names.Mode:
+        """Of the state in force."""
+        return resolve.mode_of(self.spec)
 
     @property
     def passing(self) -> bool:
         """Whether something of it is only about the last minutes: nothing tells when these are over."""
         exposed = any(violation.reason == ViolationReason.EXPOSED for violation in self.violations)
-        return bool(exposed or self.drifting or self.others or self.lost)
+        return bool(exposed or self.recent.drifting or self.recent.others or self.recent.lost)
 
 
 def collect(
@@ -124,27 +135,18 @@ def collect(
             found.append(violations.of_silence(pod))
     found += [violations.of_failure(each) for each in progress.failures]
     return Snapshot(
-        root=None if known.root is None else known.root.path,
-        problem=progress.problem,
+        spec=current,
+        generation=0 if current is None else current.generation,
+        tree=Tree(None if known.root is None else known.root.path, progress.problem),
+        violations=violations.once(each for each in found if each is not None),
         degraded=progress.degraded,
         refused=refused,
-        mode=resolve.mode_of(current),
-        generation=0 if current is None else current.generation,
-        profile=None if current is None or not current.profile[0] else state.ProfileRef(*current.profile),
-        stated=current is not None,
-        violations=violations.once(each for each in found if each is not None),
         to_restore=to_restore + progress.to_restore,
-        contested=contested,
         unseen=unseen,
-        drifting=drifting,
-        untold=frozenset(unreported),
-        lost=progress.lost,
-        kubelet_swap=None if current is None else current.kubelet_swap,
-        settings=progress.settings,
-        others=progress.others,
+        recent=Recent(drifting, contested, progress.others, progress.lost, frozenset(unreported)),
         cost=_cost(known, current, cgroups),
+        settings=progress.settings,
         guarantee=guarantee,
-        unmet=None if current is None else current.unmet,
     )
 
 
@@ -216,10 +218,11 @@ def build(
         )
         for kind, verdict in verdicts.items()
     ]
-    ranked = sorted(snapshot.violations, key=lambda each: _rank(each, snapshot.untold))
+    profile = ("", 0) if snapshot.spec is None else snapshot.spec.profile
+    ranked = sorted(snapshot.violations, key=lambda each: _rank(each, snapshot.recent.untold))
     return state.StateStatus(
         observed_generation=snapshot.generation,
-        profile=snapshot.profile,
+        profile=state.ProfileRef(*profile) if profile[0] else None,
         facts=facts,
         conditions=conditions,
         violations=ranked[: state.MAX_VIOLATIONS],

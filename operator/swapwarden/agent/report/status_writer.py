@@ -6,8 +6,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -55,68 +55,81 @@ _decode = msgspec.json.Decoder(_Answer).decode
 _FIELDS: Final = tuple(field.encode_name for field in msgspec.structs.fields(state.StateStatus))
 
 
-class StatusWriter:
-    """Owns the status. `build` gives it as it should be, from the conditions of the one before."""
+class Source(Protocol):
+    """What the status is made of (report.Report)."""
 
-    def __init__(
-        self,
-        api: client.Client,
-        node: str,
-        reports: board.Board,
-        build: Callable[[list[Mapping[str, Any]]], dict[str, Any]],
-        stands: Callable[[Mapping[str, Any]], None] = lambda _: None,
-    ) -> None:
-        """`reports` says when the status may have become another; `stands` gets what was built once it is stored."""
+    def build(self, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the status as it should be; `previous` are the conditions of the one before."""
+
+    def acknowledge(self, written: Mapping[str, Any]) -> None:
+        """The API server has this status."""
+
+
+class _Object:
+    """What the API server has. A list, or an object made anew, begins another one."""
+
+    __slots__ = ("certain", "shown", "stored", "written")
+
+    def __init__(self, status: dict[str, Any] | None) -> None:
+        self.written = status
+        """As it was found, or written last; None: there is no object."""
+        self.stored = status
+        """As that came back: a server that does not know a field leaves it out."""
+        self.certain = True
+        """Whether it has what was written last: not after a failure, which may be that of the answer."""
+        self.shown: dict[str, Any] | None = None
+        """What a watch showed last, where that is another."""
+
+
+class StatusWriter:
+    """Owns the status."""
+
+    def __init__(self, api: client.Client, node: str, reports: board.Board, source: Source) -> None:
+        """`reports` says when the status may have become another."""
         self._api = api
         self._path = f"{state_watch.COLLECTION}/{node}/status"
-        self._build = build
-        self._stands = stands
-        self._written: dict[str, Any] | None = None
-        self._certain = True
-        """Whether the API server has what was written last: not after a failure, which may be that of the answer."""
-        self._findings = 0
         self._board = reports
+        self._source = source
         self._revision = -1
         """The board's, of the last look at what to write."""
+        self._object = _Object(None)
         self._looked = self._wrote = float("-inf")
         self._passed: float | None = None
         """When the generation became another than what is written, and nothing else that matters did."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._stored: dict[str, Any] | None = None
-        """As what was written last came back: a server that does not know a field leaves it out."""
-        self._foreign: dict[str, Any] | None = None
-        """What a watch showed last, where that is another."""
-        self._foreign_timer: asyncio.TimerHandle | None = None
+        self._due: asyncio.TimerHandle | None = None
+        self._checks: asyncio.TimerHandle | None = None
+        """When it is looked at whether what a watch showed is another writer's."""
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
 
-    def found(self, written: dict[str, Any] | None) -> None:
+    def found(self, status: dict[str, Any] | None) -> None:
         """What the API server has now; None where there is no object."""
-        self._written = self._stored = written
-        self._certain = True
-        self._foreign = None
-        self._findings += 1
+        self._object = _Object(status)
         self._board.touch()
 
     def seen(self, shown: dict[str, Any]) -> None:
         """A watch shows this status: the agent's own, of now or of before, or what another writer made of it."""
-        if self._written is None:
+        known = self._object
+        if known.written is None:
             self.found(shown)
-        elif self._certain and shown == self._stored:
-            self._foreign = None
+        elif known.certain and shown == known.stored:
+            known.shown = None
         else:
             # While a write is on its way, what was there before it may be what another writer went back to.
-            self._foreign = shown
-            if self._foreign_timer is None:
-                self._foreign_timer = asyncio.get_running_loop().call_later(FOREIGN_SECONDS, self._settle_foreign)
+            known.shown = shown
+            if self._checks is None:
+                self._check_later()
 
-    def _settle_foreign(self) -> None:
-        self._foreign_timer = None
-        if self._foreign is None or self._foreign == self._stored:
+    def _check_later(self) -> None:
+        self._checks = asyncio.get_running_loop().call_later(FOREIGN_SECONDS, self._check)
+
+    def _check(self) -> None:
+        self._checks, known = None, self._object
+        if known.shown is None or known.shown == known.stored:
             return
-        if not self._certain or time.monotonic() - self._wrote < FOREIGN_SECONDS:
-            self._foreign_timer = asyncio.get_running_loop().call_later(FOREIGN_SECONDS, self._settle_foreign)
-            return
-        self._overwritten(self._foreign)
+        if not known.certain or time.monotonic() - self._wrote < FOREIGN_SECONDS:
+            self._check_later()
+        else:
+            self._overwritten(known.shown)
 
     async def run(self) -> None:
         """Never returns."""
@@ -129,36 +142,36 @@ class StatusWriter:
             self._revision = revision  # not where that failed: who runs this again looks again
             if wanted is None:
                 continue
-            findings = self._findings
+            before = self._object
             try:
                 await self._write(wanted)
             except errors.KubeError as error:
-                await self._failed(error, overtaken=findings != self._findings)
+                await self._failed(error, overtaken=before is not self._object)
             else:
-                self._wrote_all(wanted, overtaken=findings != self._findings)
+                self._wrote_all(wanted, overtaken=before is not self._object)
 
     def _next(self) -> dict[str, Any] | None:
         """The status to write now; None where there is nothing to write, or not yet."""
-        if self._written is None:
+        known = self._object
+        if known.written is None:
             return None
-        wanted = self._build(self._written.get("conditions", []))
-        if not self._certain:
+        wanted = self._source.build(known.written.get("conditions", []))
+        if not known.certain:
             return wanted
-        if wanted == self._written:
+        if wanted == known.written:
             self._passed = None
-            self._stands(wanted)
+            self._source.acknowledge(wanted)
             return None
-        wait = self._due(wanted) - time.monotonic()
+        wait = self._due_at(wanted, known.written) - time.monotonic()
         if wait <= 0:
             return wanted
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(wait, self._board.touch)
+        if self._due is not None:
+            self._due.cancel()
+        self._due = asyncio.get_running_loop().call_later(wait, self._board.touch)
         return None
 
-    def _due(self, wanted: Mapping[str, Any]) -> float:
+    def _due_at(self, wanted: Mapping[str, Any], before: Mapping[str, Any]) -> float:
         """When to write a status that is another than the one written."""
-        before = self._written or {}
         if status.essence(wanted) != status.essence(before):
             return -math.inf
         if wanted.get("observedGeneration", 0) == before.get("observedGeneration", 0):
@@ -168,24 +181,26 @@ class StatusWriter:
         return self._passed + GENERATION_SECONDS
 
     async def _write(self, wanted: dict[str, Any]) -> None:
-        before = self._written if self._certain else dict.fromkeys(_FIELDS)
-        kept = self._stored if self._certain else None
-        patch = merge.merge_patch(before or {}, wanted)
+        known = self._object
+        certain, kept = known.certain, known.stored or {}
+        before = known.written or {} if certain else dict.fromkeys(_FIELDS)
+        patch = merge.merge_patch(before, wanted)
         self._wrote = time.monotonic()
         self._passed = None
-        self._certain = False
+        known.certain = False
         answer = await self._api.merge_patch(
             self._path,
             msgspec.json.encode({"status": patch}),
             params={"fieldManager": FIELD_MANAGER},
         )
         try:
-            self._stored = _decode(answer).status
+            stored = _decode(answer).status
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             # It was written all the same. What a watch shows of it may then cost one write more.
-            self._stored = wanted
-        if any(self._stored.get(field) != value for field, value in (kept or {}).items() if field not in patch):
-            self._overwritten(self._stored)
+            stored = wanted
+        self._object.stored = stored
+        if certain and any(stored.get(field) != value for field, value in kept.items() if field not in patch):
+            self._overwritten(stored)
 
     def _overwritten(self, found: dict[str, Any]) -> None:
         """Another writer left this."""
@@ -197,19 +212,20 @@ class StatusWriter:
         """`overtaken`: the object was read anew during the write, and may be another than the one written to."""
         self._backoff.reset()
         PATCHES.inc("ok")
-        # The watch may be faster than the answer to the write that it tells of.
-        if overtaken and self._written != wanted:
-            self._certain = False
+        known = self._object
+        # The watch may be faster than the answer to the write that it shows.
+        if overtaken and known.written != wanted:
+            known.certain = False
             self._board.touch()
         else:
-            self._written, self._certain = wanted, True
-            self._stands(wanted)
+            known.written, known.certain = wanted, True
+            self._source.acknowledge(wanted)
 
     async def _failed(self, error: Exception, *, overtaken: bool) -> None:
         state_watch.ERRORS.inc("status")
         PATCHES.inc("failed")
         if isinstance(error, errors.ApiError) and error.status == 404 and not overtaken:
-            self._written = None
+            self._object.written = None
             return
         wait = self._backoff.after(error)
         log.warning("cannot write the status of this node's state; trying again in %.1f s: %s", wait, error)

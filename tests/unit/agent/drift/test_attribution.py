@@ -256,7 +256,7 @@ async def test_wasp_agent_is_named_where_it_writes_the_number_that_systemd_holds
         await until(lambda times=times: counted() == {Cause.UNIT_VALUE: times})  # type: ignore[misc] # mypy sees no type for the default
         assert swap_max(app) == "4096"
         plain.later += 20
-    assert "wasp-agent" in snapshot(agent).others
+    assert "wasp-agent" in snapshot(agent).recent.others
 
 
 async def test_what_was_written_over_while_no_agent_ran(plain: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -312,7 +312,7 @@ async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node, fu
         write(each, "max")
     await until(lambda: all(causes(plain, each) for each in (pod, other)))
     uid = plain.known(pod).uid
-    assert snapshot(agent).untold == {uid}
+    assert snapshot(agent).recent.untold == {uid}
     assert (swap_max(pod) != "0") == full
     plain.later += exposure.RECENT_SECONDS
     (violation,) = exposed(agent)
@@ -320,9 +320,9 @@ async def test_what_was_taken_is_told_until_a_status_has_said_so(plain: Node, fu
     told = [{"pod": uid, "swapBytes": MIB, "causes": ["UnitValue"], "since": violation.since}]
     for incomplete in ([], [{**told[0], "causes": []}], [{**told[0], "swapBytes": MIB - 1}]):
         violations.acknowledge(agent.known, incomplete)
-        assert snapshot(agent).untold == {uid}
+        assert snapshot(agent).recent.untold == {uid}
     violations.acknowledge(agent.known, told)
-    assert snapshot(agent).untold == set()
+    assert snapshot(agent).recent.untold == set()
     assert exposed(agent) == []
 
 
@@ -339,11 +339,11 @@ async def test_what_was_taken_is_told_by_its_own_cause(plain: Node) -> None:
     await until(lambda: plain.known(pod).tally.grown == MIB)
     (before,) = exposed(agent)
     assert (before.exposures, before.causes, before.swap_bytes) == (2, [Cause.UNIT_VALUE], 0)
-    assert snapshot(agent).untold == set()
+    assert snapshot(agent).recent.untold == set()
     await until(lambda: Cause.OTHER_WRITER in causes(plain, pod))
     (after,) = exposed(agent)
     assert after.swap_bytes == MIB
-    assert snapshot(agent).untold == {after.pod}
+    assert snapshot(agent).recent.untold == {after.pod}
 
 
 @pytest.mark.parametrize("first", ["pod", "container"])

@@ -139,6 +139,6 @@ async def test_who_it_is_is_told(plain: Node) -> None:
     pod = await started(plain)
     agent = plain.enforcer
     assert agent is not None
-    assert snapshot(agent).others == ""
+    assert snapshot(agent).recent.others == ""
     write(pod, "4096")
-    await until(lambda: snapshot(agent).others == "another writer gives a number of bytes to pods")
+    await until(lambda: snapshot(agent).recent.others == "another writer gives a number of bytes to pods")

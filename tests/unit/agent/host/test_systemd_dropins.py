@@ -110,7 +110,7 @@ def test_a_folder_that_is_not_mounted_is_named_with_the_remedy(units: pathlib.Pa
 class Kept:
     def __init__(self, units: pathlib.Path | None) -> None:
         self.board = board.Board()
-        self.keeper = dropin_sync.DropInSync(units, systemd_dropins.bring, self.board)
+        self.keeper = dropin_sync.DropInSync(units, systemd_dropins.bring, self.board, board.PODS)
         self.task = asyncio.create_task(self.keeper.run())
 
 
@@ -130,8 +130,8 @@ async def test_files_come_and_go_as_wanted(units: pathlib.Path, kept: Kept) -> N
     kept.keeper.check()
     await until(files[0].exists)
     kept.keeper.want("")
-    assert kept.keeper.left
-    await until(lambda: not kept.keeper.left)
+    assert kept.keeper.status.left
+    await until(lambda: not kept.keeper.status.left)
     assert not any(file.exists() for file in files)
     assert kept.board.revision
 
@@ -149,11 +149,11 @@ async def test_a_failure_is_told_and_tried_again(
     monkeypatch.setattr(kept.keeper._backoff, "next", lambda: 0.001)
     before = dropin_sync.FAILURES.value()
     kept.keeper.want("kubepods")
-    await until(lambda: "is not mounted" in kept.keeper.failed)
+    await until(lambda: "is not mounted" in kept.keeper.status.failed)
     assert dropin_sync.FAILURES.value() > before
     assert kept.board.revision
     files = mounted(units)
-    await until(lambda: not kept.keeper.failed and all(file.exists() for file in files))
+    await until(lambda: not kept.keeper.status.failed and all(file.exists() for file in files))
 
 
 async def test_another_wish_does_not_wait_for_the_next_try_of_the_last(
@@ -164,9 +164,9 @@ async def test_another_wish_does_not_wait_for_the_next_try_of_the_last(
     file, _ = mounted(units)
     file.write_bytes(systemd_dropins.CONTENT)
     kept.keeper.want("kubelet-kubepods")
-    await until(lambda: "is not mounted" in kept.keeper.failed)
+    await until(lambda: "is not mounted" in kept.keeper.status.failed)
     kept.keeper.want("")
-    await until(lambda: not kept.keeper.left and not kept.keeper.failed)
+    await until(lambda: not kept.keeper.status.left and not kept.keeper.status.failed)
     assert not file.exists()
     assert kept.keeper._backoff.failures == 0
 
@@ -174,16 +174,16 @@ async def test_another_wish_does_not_wait_for_the_next_try_of_the_last(
 async def test_a_look_does_not_cut_the_back_off_short(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept.keeper._backoff, "next", lambda: 1e9)
     kept.keeper.want("kubepods")
-    await until(lambda: kept.keeper.failed != "")
+    await until(lambda: kept.keeper.status.failed != "")
     kept.keeper.check()
     assert not kept.keeper._due.is_set()
 
 
 async def test_without_a_mount_there_is_nothing_to_do() -> None:
-    keeper = dropin_sync.DropInSync(None, systemd_dropins.bring, board.Board())
+    keeper = dropin_sync.DropInSync(None, systemd_dropins.bring, board.Board(), board.PODS)
     keeper.want("")
-    assert not keeper.left
-    assert not keeper.mounted
+    assert not keeper.status.left
+    assert not keeper.status.mounted
 
 
 def of_slices(units: pathlib.Path, *names: str) -> list[pathlib.Path]:
@@ -253,19 +253,19 @@ def test_slices_with_pods_and_services_have_none(root: str, slices: tuple[str, .
 
 async def test_a_slice_has_its_file_while_it_is_named(units: pathlib.Path) -> None:
     system, user = of_slices(units, "system.slice", "user.slice")
-    keeper = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, board.Board())
+    keeper = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, board.Board(), board.SLICES)
     task = asyncio.create_task(keeper.run())
     keeper.want(("system.slice", "user.slice", "other.slice"))
     await until(lambda: system.exists() and user.exists())
-    await until(lambda: keeper.held == {"system.slice", "user.slice"})
-    again = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, board.Board())
+    await until(lambda: keeper.status.held == {"system.slice", "user.slice"})
+    again = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, board.Board(), board.SLICES)
     again.look()
-    assert again.held == keeper.held, "the next agent knows before it writes any"
+    assert again.status.held == keeper.status.held, "the next agent knows before it writes any"
     keeper.want(("user.slice",))
     await until(lambda: not system.exists())
-    await until(lambda: keeper.held == {"user.slice"})
+    await until(lambda: keeper.status.held == {"user.slice"})
     keeper.want(())
-    await until(lambda: not keeper.left)
+    await until(lambda: not keeper.status.left)
     assert not user.exists()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -284,12 +284,12 @@ async def test_a_slice_counts_as_held_before_its_file_is_known_to_be_there(
         loop.call_soon_threadsafe(written.set)
         disk.wait()
 
-    keeper = dropin_sync.DropInSync(units, slow, board.Board())
+    keeper = dropin_sync.DropInSync(units, slow, board.Board(), board.SLICES)
     task = asyncio.create_task(keeper.run())
     keeper.want(("system.slice",))
     await written.wait()
     assert file.exists()
-    assert keeper.held == {"system.slice"}
+    assert keeper.status.held == {"system.slice"}
     disk.set()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

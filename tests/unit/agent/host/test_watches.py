@@ -117,7 +117,7 @@ async def test_events_that_the_kernel_drops_are_made_up_for(plain: Node) -> None
     first, second = plain.tree.pod(1), plain.tree.pod(2)
     await until(lambda: [swap_max(pod) for pod in (first, second)] == ["0", "0"])
     overflows = reconciler.OVERFLOWS.value()
-    assert snapshot(agent).lost == 0
+    assert snapshot(agent).recent.lost == 0
     for times in (1, 2):
         for _ in range(QUEUE // 2 + 1):  # of two files in turn: events that are alike and follow each other become one
             for pod in (first, second):
@@ -125,10 +125,10 @@ async def test_events_that_the_kernel_drops_are_made_up_for(plain: Node) -> None
         third = plain.tree.pod(2 + times)
         await until(lambda times=times: reconciler.OVERFLOWS.value() == overflows + times)  # type: ignore[misc] # as above
         await until(lambda pod=third: [swap_max(each) for each in (first, second, pod)] == ["0", "0", "0"])  # type: ignore[misc] # as above
-        assert snapshot(agent).lost == times
+        assert snapshot(agent).recent.lost == times
     assert snapshot(agent).degraded == ""
     plain.later += reconciler.LOST_SECONDS
-    assert snapshot(agent).lost == 0
+    assert snapshot(agent).recent.lost == 0
 
 
 async def test_a_tree_that_cannot_be_read_for_a_while_is_neither_gone_nor_forgotten(

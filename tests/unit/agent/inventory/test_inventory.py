@@ -170,7 +170,7 @@ async def test_watches_are_ended_by_hand(plain: Node) -> None:
 async def test_the_tree_may_come_later_and_may_go(plain: Node) -> None:
     plain.tree.remove(plain.tree.kubepods)
     agent = plain.start()
-    problem = snapshot(agent).problem
+    problem = snapshot(agent).tree.problem
     assert problem is not None
     assert problem.reason == "NoPodTree"
     plain.tree.group(plain.tree.kubepods)
@@ -185,7 +185,7 @@ async def test_pods_of_a_tree_that_was_ambiguous_at_first_were_there_before(plai
     pod = plain.tree.pod(1)
     other = plain.tree.group(plain.tree.root / "other" / "kubepods")
     agent = plain.start()
-    problem = snapshot(agent).problem
+    problem = snapshot(agent).tree.problem
     assert problem is not None
     assert problem.reason == "AmbiguousTree"
     plain.tree.remove(other)

@@ -50,8 +50,7 @@ class Reader:
             node.cgroups,
             node.tree.proc,
             top=top,
-            root=lambda: agent.root,
-            known=lambda: agent.known,
+            known=agent.inventory,
             clock=self.clock,
         )
 

@@ -86,15 +86,15 @@ async def apply(agent: sysctls.Sysctls, order: spec.NodeSpec) -> None:
 
 
 def shorts(agent: sysctls.Sysctls) -> dict[str, str]:
-    return {short.name: short.reason for short in agent.shortfalls}
+    return {short.name: short.reason for short in agent.status.problems}
 
 
 async def test_settings_get_what_the_state_says_and_others_stay(host: Node) -> None:
     agent = host.start()
-    assert not agent.concerned
+    assert not agent.status.concerned
     await apply(agent, asking())
     assert host.values == {**BEFORE, **ASKED}
-    assert (agent.shortfalls, agent.to_restore, agent.concerned) == ((), 0, True)
+    assert (agent.status.problems, agent.status.to_restore, agent.status.concerned) == ((), 0, True)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ async def test_what_is_no_longer_to_be_is_put_back(host: Node, order: spec.NodeS
         agent = host.start()
     await apply(agent, order)
     assert host.values == BEFORE
-    assert agent.to_restore == 0
+    assert agent.status.to_restore == 0
     assert recorded(host.run) == []
 
 
@@ -152,7 +152,7 @@ async def test_another_writers_last_value_is_left_as_it_is(host: Node) -> None:
     host["vm.swappiness"] = "33"
     await apply(agent, asking(mode=names.Mode.RESTORE))
     assert host.values == {**BEFORE, "vm.swappiness": "33"}
-    assert agent.to_restore == 0
+    assert agent.status.to_restore == 0
 
 
 async def test_before_a_state_arrives_nothing_is_put_back(host: Node) -> None:
@@ -167,7 +167,7 @@ async def test_what_the_agent_was_not_given_is_named_with_the_remedy(host: Node)
     agent = host.start()
     await apply(agent, asking())
     assert shorts(agent) == {"vm.swappiness": "NoAccess", "vm.page-cluster": "NoAccess"}
-    assert "set agent.kernel.vm to true in the chart (--vm-root)" in agent.shortfalls[0].message
+    assert "set agent.kernel.vm to true in the chart (--vm-root)" in agent.status.problems[0].message
     assert (root / "swappiness").read_text() == "60\n"
     assert host["zswap.enabled"] == "Y"
 
@@ -177,11 +177,11 @@ async def test_what_was_taken_from_the_agent_is_still_to_be_put_back(host: Node)
     root = host.roots.pop(sysctls.VM)
     agent = host.start()
     await apply(agent, asking(mode=names.Mode.RESTORE))
-    assert (shorts(agent), agent.to_restore) == ({"vm.swappiness": "NoAccess"}, 1)
+    assert (shorts(agent), agent.status.to_restore) == ({"vm.swappiness": "NoAccess"}, 1)
     host.roots[sysctls.VM] = root
     agent = host.start()
     await apply(agent, asking(mode=names.Mode.RESTORE))
-    assert (agent.to_restore, host.values) == (0, BEFORE)
+    assert (agent.status.to_restore, host.values) == (0, BEFORE)
 
 
 async def test_what_the_kernel_does_not_have_is_named(host: Node) -> None:
@@ -189,7 +189,7 @@ async def test_what_the_kernel_does_not_have_is_named(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking())
     assert shorts(agent) == {"zswap.compressor": "NotSupported"}
-    assert "/sys/module/zswap/parameters/compressor" in agent.shortfalls[0].message
+    assert "/sys/module/zswap/parameters/compressor" in agent.status.problems[0].message
 
 
 @pytest.mark.parametrize(
@@ -206,20 +206,20 @@ async def test_nothing_is_written_but_what_is_known(setting: tuple[str, str], ho
 async def test_what_the_node_must_not_have_is_told(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking({})._replace(refused={"vm.min_free_kbytes": "too much"}))
-    assert agent.shortfalls == (("vm.min_free_kbytes", names.Problem.REFUSED, "too much"),)
+    assert agent.status.problems == (("vm.min_free_kbytes", names.Problem.REFUSED, "too much"),)
 
 
 async def test_audit_says_what_would_be_written(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking({"vm.swappiness": "10", "vm.page-cluster": "3"}, mode=names.Mode.AUDIT))
-    assert agent.shortfalls == (("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),)
+    assert agent.status.problems == (("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),)
 
 
 async def test_audit_compares_with_what_it_restored(host: Node) -> None:
     agent = host.start()
     await apply(agent, asking({"vm.swappiness": "10"}))
     await apply(agent, asking({"vm.swappiness": "10"}, mode=names.Mode.AUDIT))
-    assert agent.shortfalls == (("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),)
+    assert agent.status.problems == (("vm.swappiness", names.Problem.AUDIT, "10 would be written over 60"),)
 
 
 async def test_a_setting_that_is_asked_for_again_is_no_repair(host: Node) -> None:
@@ -242,8 +242,8 @@ async def test_a_refused_write_is_tried_again(host: Node, monkeypatch: pytest.Mo
         refusing.setattr("swapwarden.agent.host.files.write_setting", refuse)
         agent.set_desired(asking({"zswap.compressor": "zstd"}))
         await until(lambda: shorts(agent) == {"zswap.compressor": "WriteFailed"})
-        assert "refuses zstd (Invalid argument); load its module" in agent.shortfalls[0].message
-    await until(lambda: host["zswap.compressor"] == "zstd" and not agent.shortfalls)
+        assert "refuses zstd (Invalid argument); load its module" in agent.status.problems[0].message
+    await until(lambda: host["zswap.compressor"] == "zstd" and not agent.status.problems)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -278,7 +278,7 @@ async def test_a_kernel_that_waits_for_a_module_holds_up_nothing_else(host: Node
     await until(slow.begun.is_set)  # the event loop turns all the while
     assert shorts(agent) == {"zswap.compressor": "Pending"}, "nobody is told that it is done"
     slow.free.set()
-    await until(lambda: not agent.shortfalls)
+    await until(lambda: not agent.status.problems)
     assert host["zswap.compressor"] == "zstd"
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -293,11 +293,11 @@ async def test_a_kernel_that_hangs_is_told_and_nothing_more_is_asked_of_it(
     running = asyncio.create_task(agent.run())
     agent.set_desired(asking({"zswap.compressor": "zstd"}))
     await until(lambda: slow.begun.is_set() and shorts(agent) == {"zswap.compressor": "WriteFailed"})
-    assert "look for a modprobe that hangs" in agent.shortfalls[0].message
+    assert "look for a modprobe that hangs" in agent.status.problems[0].message
     assert sum(thread.name == "kernel-settings" for thread in threading.enumerate()) == 1
     slow.free.set()
     monkeypatch.setattr(sysctls, "WRITE_SECONDS", 10)
-    await until(lambda: not agent.shortfalls)
+    await until(lambda: not agent.status.problems)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -309,9 +309,9 @@ async def test_what_is_put_back_while_the_kernel_is_busy_is_still_to_be_put_back
     agent.set_desired(asking({"vm.swappiness": "10"}))
     await until(slow.begun.is_set)
     agent.set_desired(asking({"vm.swappiness": "10"}, mode=names.Mode.RESTORE))
-    assert agent.to_restore == 1
+    assert agent.status.to_restore == 1
     slow.free.set()
-    await until(lambda: agent.to_restore == 0)
+    await until(lambda: agent.status.to_restore == 0)
     assert host.values == BEFORE
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -337,7 +337,7 @@ async def test_a_state_that_comes_before_the_first_write_is_followed_at_once(
     agent.set_desired(asking({"vm.page-cluster": "0"}))
     written = settings.WRITES.value("vm.swappiness", "ok")
     free.set()
-    await until(lambda: host["vm.page-cluster"] == "0" and not agent.shortfalls)
+    await until(lambda: host["vm.page-cluster"] == "0" and not agent.status.problems)
     assert settings.WRITES.value("vm.swappiness", "ok") == written
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -348,7 +348,7 @@ async def test_a_state_that_asks_for_the_same_settings_costs_nothing(host: Node)
     await apply(agent, asking(generation=1))
     told = host.board.revision
     agent.set_desired(asking(generation=2))
-    assert (agent._due.is_set(), agent.shortfalls, host.board.revision) == (False, (), told)
+    assert (agent._due.is_set(), agent.status.problems, host.board.revision) == (False, (), told)
     agent.check()
     assert agent._due.is_set()
 
@@ -357,7 +357,7 @@ async def test_a_value_that_the_kernel_makes_another_is_told(host: Node, monkeyp
     monkeypatch.setattr("swapwarden.agent.host.files.os.write", lambda _fd, data: len(data))
     agent = host.start()
     await apply(agent, asking({"vm.swappiness": "10"}))
-    assert agent.shortfalls[0].message == "holds 60 after 10 was written"
+    assert agent.status.problems[0].message == "holds 60 after 10 was written"
 
 
 async def test_nothing_is_written_whose_original_cannot_be_kept(host: Node) -> None:

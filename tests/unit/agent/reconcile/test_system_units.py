@@ -140,11 +140,11 @@ async def test_a_value_that_systemd_holds_for_a_unit_is_no_other_writers(
     await until(lambda: units.values[0] == "0")
     find_causes(agent)
     assert attribution.REWRITES.value("system", "UnitValue") == before + 1
-    assert snapshot(agent).others == ""
+    assert snapshot(agent).recent.others == ""
     write(units.system, "4096")
     await until(lambda: units.values[0] == "0")
     find_causes(agent)
-    assert snapshot(agent).others == "another writer gives a number of bytes to slices and services of the node"
+    assert snapshot(agent).recent.others == "another writer gives a number of bytes to slices and services of the node"
 
 
 async def test_a_service_that_starts_again_has_a_new_cgroup(units: Units) -> None:

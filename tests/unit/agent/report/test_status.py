@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from swapwarden.agent.desired import problems
+from swapwarden.agent.desired import problems, spec
 from swapwarden.agent.inventory import layout
 from swapwarden.agent.node import diagnostics
 from swapwarden.agent.report import conditions, status
@@ -14,23 +14,28 @@ from swapwarden.api.conditions import ConditionType
 from testbed.base import paths
 
 FACTS = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
-GOOD = status.Snapshot(
-    root="kubepods.slice",
-    problem=None,
-    degraded="",
-    refused="",
-    mode=names.Mode.ENFORCE,
-    generation=4,
-    profile=state.ProfileRef("p", 2),
-    stated=True,
-    violations=[],
-    to_restore=0,
-    drifting=0,
-)
+SPEC = spec.NodeSpec("u", 4, names.Mode.ENFORCE, names.UnknownPod.DENY, None, {}, profile=("p", 2))
+GOOD = status.Snapshot(SPEC, 4, status.Tree("kubepods.slice"), violations=[])
 DRAINING = state.Violation("p", "Draining", wanted="0", found="4096", swap_bytes=4096)
 FAILED = state.Violation("p", "WriteFailed", wanted="0", found="max", message="denied")
 YIELDED = state.Violation("p", "Yielded", wanted="4096", found="0")
 EXPOSED = state.Violation("p", "Exposed", exposures=3, exposed_milliseconds=5)
+
+
+def with_mode(mode: names.Mode) -> status.Snapshot:
+    return GOOD._replace(spec=SPEC._replace(mode=mode))
+
+
+def lately(**recent: Any) -> status.Snapshot:
+    return GOOD._replace(recent=status.Recent(**recent))
+
+
+def requiring(unmet: dict[str, str]) -> status.Snapshot:
+    return GOOD._replace(spec=SPEC._replace(unmet=unmet))
+
+
+def without_tree(problem: layout.TreeError) -> status.Snapshot:
+    return GOOD._replace(tree=status.Tree(None, problem))
 
 
 def build(
@@ -57,13 +62,15 @@ def test_what_no_status_has_told_of_has_a_place_for_once() -> None:
     draining = [state.Violation(f"d{number}", "Draining") for number in range(state.MAX_VIOLATIONS)]
 
     def listed(*untold: str) -> list[str]:
-        snapshot = GOOD._replace(violations=[*more, *draining], untold=frozenset(untold))
+        snapshot = lately(untold=frozenset(untold))._replace(violations=[*more, *draining])
         return [each.pod for each in build(snapshot, FACTS, [], "t").violations]
 
     assert {each[0] for each in listed()} == {"d"}
     assert listed("p40", "p60")[:2] == ["p40", "p60"]
     unexplained = [*more[:-1], msgspec.structs.replace(more[-1], causes=[])]
-    snapshot = GOOD._replace(violations=[*unexplained, *draining], untold=frozenset({more[-1].pod}))
+    snapshot = GOOD._replace(
+        violations=[*unexplained, *draining], recent=status.Recent(untold=frozenset({more[-1].pod}))
+    )
     assert build(snapshot, FACTS, [], "t").violations[0].pod == "d0", "nobody tells of it before its cause"
 
 
@@ -77,28 +84,29 @@ def test_all_is_well() -> None:
 
 
 def test_applied() -> None:
-    def applied(**changes: Any) -> tuple[str, str]:
-        return verdicts(GOOD._replace(**changes))["Applied"]
+    def applied(snapshot: status.Snapshot = GOOD, **changes: Any) -> tuple[str, str]:
+        return verdicts(snapshot._replace(**changes))["Applied"]
 
-    assert applied(stated=False) == ("Unknown", "AwaitingState")
+    restore = with_mode(names.Mode.RESTORE)
+    assert applied(spec=None) == ("Unknown", "AwaitingState")
     assert applied(violations=[DRAINING]) == ("False", "Draining")
     assert applied(violations=[DRAINING, FAILED]) == ("False", "WriteFailed")
     assert applied(violations=[YIELDED]) == ("False", "Yielded")
     assert applied(violations=[EXPOSED]) == ("True", "AsSpecified")
-    assert applied(mode=names.Mode.RESTORE, to_restore=1) == ("False", "Restoring")
-    assert applied(mode=names.Mode.RESTORE) == ("True", "Restored")
-    assert applied(mode=names.Mode.RESTORE, violations=[FAILED]) == ("False", "WriteFailed")
-    assert applied(mode=names.Mode.AUDIT) == ("True", "Audit")
-    assert applied(root=None, problem=layout.TreeError("NoPodTree", "none")) == ("False", "NoPodTree")
+    assert applied(restore, to_restore=1) == ("False", "Restoring")
+    assert applied(restore) == ("True", "Restored")
+    assert applied(restore, violations=[FAILED]) == ("False", "WriteFailed")
+    assert applied(with_mode(names.Mode.AUDIT)) == ("True", "Audit")
+    assert applied(without_tree(layout.TreeError("NoPodTree", "none"))) == ("False", "NoPodTree")
 
 
 def test_compatible() -> None:
     old = state.Facts(cgroup_version=1, swap_controller=False, swap_bytes=0, memory_bytes=1)
     assert verdicts(GOOD, old)["Compatible"] == ("False", "NoCgroupV2")
     assert verdicts(GOOD, old)["Applied"] == ("False", "Incompatible")
-    bare = GOOD._replace(root=None, problem=layout.TreeError("NoSwapController", "none"))
+    bare = without_tree(layout.TreeError("NoSwapController", "none"))
     assert verdicts(bare)["Compatible"] == ("False", "NoSwapController")
-    lost = GOOD._replace(root=None, problem=layout.TreeError("AmbiguousTree", "two"))
+    lost = without_tree(layout.TreeError("AmbiguousTree", "two"))
     assert verdicts(lost)["Compatible"] == ("Unknown", "AmbiguousTree")
 
 
@@ -106,10 +114,10 @@ def test_degraded_and_drift() -> None:
     assert verdicts(GOOD._replace(refused="bad"))["Degraded"] == ("True", "StateRefused")
     assert verdicts(GOOD._replace(degraded="no watches"))["Degraded"] == ("True", "Polling")
     assert verdicts(GOOD._replace(violations=[FAILED]))["Degraded"] == ("True", "WriteFailed")
-    assert verdicts(GOOD._replace(drifting=2))["Drift"] == ("True", "Rewritten")
-    assert verdicts(GOOD._replace(others="somebody"))["Drift"] == ("True", "OtherWriter")
-    assert verdicts(GOOD._replace(drifting=2, contested=1, violations=[YIELDED]))["Drift"] == ("True", "Yielded")
-    told = build(GOOD._replace(drifting=2, others="somebody writes 0"), FACTS, [], "t").conditions[3]
+    assert verdicts(lately(drifting=2))["Drift"] == ("True", "Rewritten")
+    assert verdicts(lately(others="somebody"))["Drift"] == ("True", "OtherWriter")
+    assert verdicts(lately(drifting=2, contested=1)._replace(violations=[YIELDED]))["Drift"] == ("True", "Yielded")
+    told = build(lately(drifting=2, others="somebody writes 0"), FACTS, [], "t").conditions[3]
     assert told.reason == "OtherWriter"
     assert told.message == "2 running pods were above their value lately; repaired; somebody writes 0"
 
@@ -127,14 +135,15 @@ def test_the_runbook_of_the_alert_has_each_reason() -> None:
 def test_what_ends_by_itself_has_to_be_looked_at() -> None:
     assert not GOOD.passing
     assert not GOOD._replace(violations=[DRAINING, YIELDED]).passing, "their end is noticed"
-    for changes in ({"violations": [EXPOSED]}, {"drifting": 1}, {"others": "somebody"}, {"lost": 1}):
-        assert GOOD._replace(**changes).passing
+    assert GOOD._replace(violations=[EXPOSED]).passing
+    for recent in ({"drifting": 1}, {"others": "somebody"}, {"lost": 1}):
+        assert lately(**recent).passing
 
 
 def test_what_the_profile_requires() -> None:
     assert "RequirementsMet" not in verdicts(GOOD)
-    assert verdicts(GOOD._replace(unmet={}))["RequirementsMet"] == ("True", "AllMet")
-    lacking = GOOD._replace(unmet={"encrypted": "found; remedy", "backing": "hdd"})
+    assert verdicts(requiring({}))["RequirementsMet"] == ("True", "AllMet")
+    lacking = requiring({"encrypted": "found; remedy", "backing": "hdd"})
     assert verdicts(lacking)["RequirementsMet"] == ("False", "RequirementUnmet")
     condition = build(lacking, FACTS, [], "t").conditions[-1]
     assert condition.message == "encrypted: found; remedy; backing: hdd"
@@ -162,7 +171,7 @@ def test_violations_are_cut_and_the_worst_come_first() -> None:
 
 def test_counters_alone_are_not_the_essence() -> None:
     def built(*violations: state.Violation, drifting: int = 1) -> dict[str, Any]:
-        snapshot = GOOD._replace(violations=violations, drifting=drifting)
+        snapshot = lately(drifting=drifting)._replace(violations=violations)
         return status.essence(status.as_json(build(snapshot, FACTS, [], "t")))
 
     more = state.Violation("p", "Exposed", exposures=9, exposed_milliseconds=50, found="max")

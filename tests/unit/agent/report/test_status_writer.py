@@ -53,15 +53,19 @@ class Running:
         self.api = Api()
         self.wanted: Json = {"observedGeneration": 1}
         self.looks = 0
+        self.broken = False
         self.stood: list[Mapping[str, Any]] = []
         self.board = board.Board()
-        self.reporter = status_writer.StatusWriter(
-            cast("client.Client", self.api), "n1", self.board, self.build, self.stood.append
-        )
+        self.reporter = status_writer.StatusWriter(cast("client.Client", self.api), "n1", self.board, self)
 
-    def build(self, _previous: list[Mapping[str, Any]]) -> Json:
+    def build(self, previous: list[Mapping[str, Any]]) -> Json:  # noqa: ARG002 the signature
         self.looks += 1
+        if self.broken:
+            raise LookupError("a mistake")
         return dict(self.wanted)
+
+    def acknowledge(self, written: Mapping[str, Any]) -> None:
+        self.stood.append(written)
 
     def want(self, **status: Any) -> None:
         self.wanted = status
@@ -244,15 +248,11 @@ async def test_a_look_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch)
     """By who starts the reporter again after a fault, with nobody's word that there is something to tell."""
     monkeypatch.setattr(status_writer, "PATCH_SECONDS", 0.0)
     made = Running()
-
-    def broken(_previous: list[Mapping[str, Any]]) -> Json:
-        raise LookupError("a mistake")
-
-    monkeypatch.setattr(made.reporter, "_build", broken)
+    made.broken = True
     made.reporter.found({"observedGeneration": 0})
     with pytest.raises(LookupError):
         await made.reporter.run()
-    monkeypatch.setattr(made.reporter, "_build", made.build)
+    made.broken = False
     again = asyncio.create_task(made.reporter.run())
     await made.written()
     again.cancel()
@@ -319,7 +319,7 @@ async def test_the_agents_own_writes_are_nobody_elses_however_late_a_watch_shows
     await running.written()
     running.reporter.seen(first)
     running.reporter.seen(dict(running.wanted))
-    await until(lambda: running.reporter._foreign_timer is None)
+    await until(lambda: running.reporter._checks is None)
     assert (status_writer.OVERWRITTEN.value(), len(running.api.patches)) == (before, 2)
 
 
@@ -340,7 +340,7 @@ async def test_a_field_that_the_api_server_does_not_know_is_no_other_writer(
     running.want(observedGeneration=1, proposal={"pods": 1})
     await until(lambda: running.api.status == {"observedGeneration": 1})
     running.reporter.seen(dict(running.api.status))
-    await until(lambda: running.reporter._foreign_timer is None)
+    await until(lambda: running.reporter._checks is None)
     assert (status_writer.OVERWRITTEN.value(), len(running.api.patches)) == (before, 1)
 
 
@@ -356,5 +356,5 @@ async def test_an_answer_that_says_nothing_of_the_object_is_a_write_all_the_same
 
     monkeypatch.setattr(running.api, "merge_patch", mute)
     running.reporter.found({})
-    await until(lambda: running.reporter._certain and running.api.status == running.wanted)
+    await until(lambda: bool(running.stood) and running.api.status == running.wanted)
     assert len(running.api.patches) == 1

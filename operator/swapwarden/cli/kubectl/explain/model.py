@@ -14,6 +14,7 @@ from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import admission, kernelview, numbers, remedies, rules
+from swapwarden.cli.kubectl.explain.advice import Advice
 from swapwarden.cli.kubectl.explain.numbers import Number
 from swapwarden.cli.kubectl.explain.planned import PlannedPod
 from swapwarden.cli.kubectl.output.sizes import exact, with_bytes
@@ -143,7 +144,7 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     used_bytes: int | None = None
     used_containers: dict[str, int] = {}
     secrets: str = ""
-    changes: list[remedies.Advice] = []
+    changes: list[Advice] = []
     unseen: list[str] = []
 
 

@@ -70,11 +70,6 @@ class PlannedPod(msgspec.Struct, frozen=True):
         workload = workloads.guess(self.pod)
         return f"the pod template of {workload}" if workload else "the pod, made anew"
 
-    @property
-    def edit(self) -> str:
-        """The command that changes the profile."""
-        return f"kubectl edit nodeswapprofile {self.profile.name}"
-
 
 def own_limit(one: pods.ContainerRow) -> int | None:
     """A container's own limit in bytes: of its annotation and what it asks of the resource the smaller."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import model
+from swapwarden.cli.kubectl.explain.advice import Advice, AdviceKind
+from swapwarden.cli.kubectl.output.sizes import exact
 from swapwarden.policy import plan, quantity
 from swapwarden.policy.observed import nodes, pods
 from swapwarden.policy.profile import compiled
@@ -91,157 +92,137 @@ class Case:
     def with_profile(self, **fields: Any) -> Case:
         return dataclasses.replace(self, profile=msgspec.structs.replace(self.profile, **fields))
 
-    def with_override(self, place: int, **fields: Any) -> Case:
-        entries = list(self.profile.overrides)
-        entries[place] = msgspec.structs.replace(entries[place], **fields)
+    def with_override(self, name: str, **fields: Any) -> Case:
+        entries = [
+            msgspec.structs.replace(one, **fields) if one.name == name else one for one in self.profile.overrides
+        ]
         return self.with_profile(overrides=tuple(entries))
 
 
-def limit_of_pod(case: Case, _: re.Match[str]) -> list[Case]:
-    def change(made: Case) -> None:
-        made.pod["spec"]["resources"]["limits"]["memory"] = str(PLENTY)
-
-    return [case.with_pod(change)]
+Followed = Callable[[Case, Advice], list[Case]]
 
 
-def limit_above(case: Case, found: re.Match[str]) -> list[Case]:
-    request, limit = case.memory(found["name"])
-    assert request == limit, "only where they are equal it matters for swap"
-    every = [case.with_memory(found["name"], "limits", PLENTY)]
-    return [*every, case.with_memory(found["name"], "requests", request // 2)] if found["or"] else every
+def in_pod(change: Callable[[Json], None]) -> Followed:
+    return lambda case, _: [case.with_pod(lambda made: change(made.pod["spec"]))]
 
 
-def request_above(case: Case, found: re.Match[str]) -> list[Case]:
-    request, limit = case.memory(found["name"])
-    top = min(case.facts.memory_bytes, limit - 1 if limit else PLENTY)
+def limit_above(case: Case, advice: Advice) -> list[Case]:
+    assert case.memory(advice.target) == (advice.above, advice.above), "only where they are equal it matters for swap"
+    return [case.with_memory(advice.target, "limits", PLENTY)]
+
+
+def limit_above_or_request_below(case: Case, advice: Advice) -> list[Case]:
+    return [*limit_above(case, advice), case.with_memory(advice.target, "requests", (advice.above or 0) // 2)]
+
+
+def request_within(case: Case, advice: Advice) -> list[Case]:
+    request, limit = case.memory(advice.target)
+    assert request == (advice.above or 0) or advice.below in {request, None}
+    if advice.above is None and advice.below is not None:
+        assert 1 < advice.below <= limit, "there is such a value"
+        return [case.with_memory(advice.target, "requests", advice.below // 2)]
+    top = min(case.facts.memory_bytes, (advice.below or PLENTY) - 1)
     assert top > request, "there is such a value"
-    return [case.with_memory(found["name"], "requests", top)]
+    return [case.with_memory(advice.target, "requests", top)]
 
 
-def request_below(case: Case, found: re.Match[str]) -> list[Case]:
-    request, limit = case.memory(found["name"])
-    assert limit > 1, "there is such a value"
-    return [case.with_memory(found["name"], "requests", min(limit, request or limit) // 2)]
+def request_within_node(case: Case, advice: Advice) -> list[Case]:
+    assert max(case.memory(advice.target)) > case.facts.memory_bytes, "else it bounds nothing"
+    return [case.with_memory(advice.target, "requests", advice.below or 0)]
 
 
-def any_request(case: Case, found: re.Match[str]) -> list[Case]:
-    request, limit = case.memory(found["name"])
-    assert (request, limit) == (0, 0)
-    return [case.with_memory(found["name"], "requests", case.facts.memory_bytes)]
-
-
-def request_within_node(case: Case, found: re.Match[str]) -> list[Case]:
-    assert max(case.memory(found["name"])) > case.facts.memory_bytes, "else it bounds nothing"
-    return [case.with_memory(found["name"], "requests", case.facts.memory_bytes)]
-
-
-def corrected(case: Case, found: re.Match[str]) -> list[Case]:
-    for key in found["keys"].split(", "):
+def corrected(case: Case, advice: Advice) -> list[Case]:
+    for key in advice.target.split(", "):
         assert key in case.pod["metadata"]["annotations"]
         case = case.with_annotation(key, "NoPreference" if key == POLICY else None)
     return [case]
 
 
-def resource_above(case: Case, found: re.Match[str]) -> list[Case]:
+def limit_is_above(case: Case, advice: Advice) -> list[Case]:
+    assert quantity.capped(case.pod["metadata"]["annotations"][advice.target]) == advice.above
+    return [case.with_annotation(advice.target, str(PLENTY))]
+
+
+def resource_above(case: Case, advice: Advice) -> list[Case]:
     def change(made: Case) -> None:
         for one in made.containers():
-            if one["name"] == found["name"]:
+            if one["name"] == advice.target:
                 one["resources"]["limits"][RESOURCE] = str(PLENTY)
 
     return [case.with_pod(change)]
 
 
-def below(case: Case, found: re.Match[str]) -> list[Case]:
-    return [case.with_annotation(found["key"], str(min(case.swap(), case.facts.swap_bytes) // 2))]
+def raised_bound(case: Case, advice: Advice) -> list[Case]:
+    field = {"maxPerPod": "max_per_pod", "maxPerContainer": "max_per_container"}[advice.target]
+    assert getattr(case.profile, field) == advice.above
+    return [case.with_profile(**{field: PLENTY})]
 
 
-def another_priority(case: Case, _: re.Match[str]) -> list[Case]:
-    def change(made: Case) -> None:
-        made.pod["spec"]["priority"] = 1000
-
-    return [case.with_pod(change)]
+def with_policy(case: Case, advice: Advice) -> list[Case]:
+    return [case.with_annotation(POLICY, advice.target).with_annotation(names.POLICY_SOURCE_ANNOTATION, None)]
 
 
-def raised_bound(field: str, value: int = PLENTY) -> Callable[[Case, re.Match[str]], list[Case]]:
-    def apply(case: Case, _: re.Match[str]) -> list[Case]:
-        assert getattr(case.profile, field) is not None
-        return [case.with_profile(**{field: value})]
-
-    return apply
-
-
-def with_policy(case: Case, found: re.Match[str]) -> list[Case]:
-    return [case.with_annotation(POLICY, found["policy"]).with_annotation(names.POLICY_SOURCE_ANNOTATION, None)]
-
-
-def on_facts(**fields: Any) -> Callable[[Case, re.Match[str]], list[Case]]:
+def on_facts(**fields: Any) -> Followed:
     return lambda case, _: [dataclasses.replace(case, facts=msgspec.structs.replace(case.facts, **fields))]
 
 
-NAME = "(?P<name>[a-z-]+)"
-WORDS: dict[str, Callable[[Case, re.Match[str]], list[Case]]] = {
-    "the policy (?P<policy>NoPreference|Disabled), for pods that are made from then on": with_policy,
-    r"write the annotation \S+: (?P<policy>NoPreference|Disabled) into the pod's file on its node": with_policy,
-    "take the default of the namespace away": lambda case, _: [case.with_annotation(POLICY, None)],
-    "correct (?P<keys>.*) in .*": corrected,
-    rf"annotation (?P<key>{LIMIT}): 512Mi in .*": lambda case, found: [case.with_annotation(found["key"], "512Mi")],
-    rf"annotation (?P<key>{LIMIT}) below \S+, in .*": below,
-    rf"annotation (?P<key>{LIMIT}|{PREFIX}[a-z]+) above \S+, in .*": lambda case, found: [
-        case.with_annotation(found["key"], str(PLENTY))
-    ],
-    rf"a limit of {RESOURCE} of {NAME} above \S+, in .*": resource_above,
-    r"a memory limit of the whole pod above its request .*": limit_of_pod,
-    rf"a memory limit of {NAME} above its request \(\S+\)(?P<or>, or a smaller request)?.*, in .*": limit_above,
-    rf"a memory request of {NAME} above \S+( and below its limit \(\S+\))?.*, in .*": request_above,
-    rf"a memory request of {NAME} below its limit \(\S+\).*, in .*": request_below,
-    rf"a memory request of {NAME} of at most the node's memory .*, in .*": request_within_node,
-    rf"a memory request of {NAME}(, which makes the pod Burstable)?, in .*": any_request,
-    r"a priority class below 2000000000.*": another_priority,
-    r"behavior (?P<behavior>\w+) of batch-nodes": lambda case, found: [
-        case.with_profile(behavior=Behavior(found["behavior"]))
-    ],
-    "a NodeSwapProfile that selects the node, with behavior LimitedSwap": lambda case, _: [
-        dataclasses.replace(case, profile=profile())
-    ],
-    "take what is not met out of swap.requirements of batch-nodes": lambda case, _: [case.with_profile(require=None)],
-    r"policy NoPreference in overrides\[o(?P<place>\d)\] of batch-nodes": lambda case, found: [
-        case.with_override(int(found["place"]), policy=names.Policy.NO_PREFERENCE)
-    ],
-    r"a swap.limit above \S+ in overrides\[o(?P<place>\d)\] of batch-nodes": lambda case, found: [
-        case.with_override(int(found["place"]), swap_limit=PLENTY)
-    ],
-    r"a maxPerPod above \S+ in batch-nodes": raised_bound("max_per_pod"),
-    r"a maxPerContainer above \S+ in batch-nodes": raised_bound("max_per_container"),
-    r"an overcommitPercent above \d+ in batch-nodes": raised_bound("overcommit_percent", 10_000),
-    r"less swap.reserved than \S+ in batch-nodes": lambda case, _: [case.with_profile(reserved=None)],
-    r"a node with more swap than \S+": on_facts(swap_bytes=2**40),
-    "turn on swap on the node, which has none": on_facts(swap_bytes=2**40),
-    "run it on a node with cgroup v2 and its swap controller": on_facts(cgroup_version=2),
-    "/dev/nvme1n1: not known to be encrypted; .*": on_facts(devices=[msgspec.structs.replace(DISK, encrypted=True)]),
-    "no swap is on; .*": on_facts(swap_bytes=2**40, devices=[msgspec.structs.replace(DISK, encrypted=True)]),
+def in_override(**fields: Any) -> Followed:
+    return lambda case, advice: [case.with_override(advice.target, **fields)]
+
+
+FOLLOWED: dict[AdviceKind, Followed] = {
+    AdviceKind.POLICY: with_policy,
+    AdviceKind.POLICY_IN_FILE: with_policy,
+    AdviceKind.NAMESPACE_DEFAULT: lambda case, _: [case.with_annotation(POLICY, None)],
+    AdviceKind.MISTAKES: corrected,
+    AdviceKind.FIRST_LIMIT: lambda case, advice: [case.with_annotation(advice.target, "512Mi")],
+    AdviceKind.LOWER_LIMIT: lambda case, advice: [case.with_annotation(advice.target, str((advice.below or 0) // 2))],
+    AdviceKind.LIMIT: limit_is_above,
+    AdviceKind.SWAP_RESOURCE: resource_above,
+    AdviceKind.POD_MEMORY_LIMIT: in_pod(lambda spec: spec["resources"]["limits"].update(memory=str(PLENTY))),
+    AdviceKind.MEMORY_LIMIT: limit_above,
+    AdviceKind.MEMORY_LIMIT_OR_REQUEST: limit_above_or_request_below,
+    AdviceKind.MEMORY_REQUEST: request_within,
+    AdviceKind.MEMORY_REQUEST_IN_NODE: request_within_node,
+    AdviceKind.PRIORITY: in_pod(lambda spec: spec.update(priority=1000)),
+    AdviceKind.BEHAVIOR: lambda case, advice: [case.with_profile(behavior=Behavior(advice.target))],
+    AdviceKind.NEW_PROFILE: lambda case, _: [dataclasses.replace(case, profile=profile())],
+    AdviceKind.REQUIREMENTS: lambda case, _: [case.with_profile(require=None)],
+    AdviceKind.OVERRIDE_POLICY: in_override(policy=names.Policy.NO_PREFERENCE),
+    AdviceKind.OVERRIDE_LIMIT: in_override(swap_limit=PLENTY),
+    AdviceKind.BOUND: raised_bound,
+    AdviceKind.OVERCOMMIT: lambda case, _: [case.with_profile(overcommit_percent=10_000)],
+    AdviceKind.RESERVED: lambda case, _: [case.with_profile(reserved=None)],
+    AdviceKind.NODE_SWAP: on_facts(swap_bytes=2**40),
+    AdviceKind.SWAP_ON: on_facts(swap_bytes=2**40),
+    AdviceKind.CGROUP: on_facts(cgroup_version=2),
+    # The cases require nothing but encryption.
+    AdviceKind.REQUIREMENT: on_facts(swap_bytes=2**40, devices=[msgspec.structs.replace(DISK, encrypted=True)]),
 }
+STATED = {AdviceKind.LIMIT, AdviceKind.OVERCOMMIT, AdviceKind.REQUIREMENT}
+"""Their words repeat what somebody wrote."""
 
 
-def followed(case: Case, how: str) -> list[Case]:
-    """The case after what HOW says was done, in each way that it leaves open."""
-    for words, apply in WORDS.items():
-        if found := re.fullmatch(words, how):
-            return apply(case, found)
-    raise AssertionError(f"nobody could follow this: {how}")
+def followed(case: Case, advice: Advice) -> list[Case]:
+    """The case after the advice was followed, in each way that it leaves open."""
+    if advice.kind not in STATED:
+        assert advice.target in advice.how
+        assert all(exact(bound) in advice.how for bound in (advice.above, advice.below) if bound is not None)
+    return FOLLOWED[advice.kind](case, advice)
 
 
 def check(case: Case) -> list[str]:
     """Follow each remedy; the outcomes that were promised."""
     before, now = case.decision(), case.swap()
-    chains: dict[str, list[str]] = {}
+    chains: dict[str, list[Advice]] = {}
     outcomes = []
     for change in case.told().changes:
         outcome, _, place = change.outcome.partition(", ")
         outcomes.append(outcome)
         if place:
-            chains.setdefault(outcome, []).append(change.how)
+            chains.setdefault(outcome, []).append(change)
             continue
-        for after in followed(case, change.how):
+        for after in followed(case, change):
             new = after.decision()
             match outcome:
                 case "swap" | "more":
@@ -257,9 +238,9 @@ def check(case: Case) -> list[str]:
                     assert new.reason is not before.reason, change
     for outcome, steps in chains.items():
         after = case
-        for how in steps:
+        for step in steps:
             assert after.swap() <= now, f"{steps}: not all of them are needed"
-            after = followed(after, how)[0]
+            after = followed(after, step)[0]
         assert after.swap() > now, f"{outcome}: {steps}"
     return outcomes
 
@@ -367,6 +348,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+@settings(max_examples=400)  # of each kind some
 @given(cases())
 def test_each_remedy_does_what_it_says(case: Case) -> None:
     check(case)
@@ -389,11 +371,17 @@ def container(name: str, request: str, limit: str, **more: str) -> Json:
     return {"name": name, "resources": {"requests": {"memory": request}, "limits": {"memory": limit, **more}}}
 
 
-def test_request_that_equals_its_limit_is_lowered_or_the_limit_raised() -> None:
-    case = Case(made(container("app", "1Gi", "2Gi"), container("proxy", "32Mi", "32Mi")), profile(), FACTS)
-    told = [change.how for change in case.told().changes if change.outcome == "more"]
-    assert told[0].startswith("a memory limit of proxy above its request (32Mi), or a smaller request, in ")
-    assert len(followed(case, told[0])) == 2
+@pytest.mark.parametrize(
+    ("amount", "kind"),
+    [
+        ("32Mi", AdviceKind.MEMORY_LIMIT_OR_REQUEST),
+        ("12000", AdviceKind.MEMORY_LIMIT),  # of half of it the share is less than a page
+    ],
+)
+def test_request_that_equals_its_limit_is_lowered_or_the_limit_raised(amount: str, kind: AdviceKind) -> None:
+    case = Case(made(container("app", "1Gi", "2Gi"), container("proxy", amount, amount)), profile(), FACTS)
+    told = [change for change in case.told().changes if change.outcome == "more"]
+    assert (told[0].kind, told[0].target, told[0].above) == (kind, "proxy", quantity.capped(amount))
     assert "more" in check(case)
 
 
@@ -421,10 +409,16 @@ def test_several_steps_are_named_where_one_is_not_enough(case: Case, steps: int)
 def test_static_pod_is_not_told_to_change_its_priority_class() -> None:
     mirror = {"kubernetes.io/config.mirror": "hash"}
     case = Case(made(container("app", "1Gi", "2Gi"), annotations=mirror), profile(), FACTS)
-    assert not [change for change in case.told().changes if "priority" in change.how]
+    assert not [change for change in case.told().changes if change.kind is AdviceKind.PRIORITY]
     assert "swap" in check(case)
 
 
 def test_nothing_is_promised_on_a_node_without_the_swap_controller() -> None:
     case = Case(made(container("app", "1Gi", "2Gi")), profile(), state.Facts(1, False, GI, GI))
-    assert [change.outcome for change in case.told().changes] == ["limits that hold"]
+    assert [(change.kind, change.outcome) for change in case.told().changes] == [
+        (AdviceKind.CGROUP, "limits that hold")
+    ]
+
+
+def test_every_kind_of_advice_can_be_followed() -> None:
+    assert FOLLOWED.keys() == set(AdviceKind)

@@ -1,0 +1,261 @@
+"""Wires the agent's parts together: each has its own job, and decides for itself."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import pathlib
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final
+
+import swapwarden
+from swapwarden.agent.desired import spec, state_cache, state_watch
+from swapwarden.agent.host import cgroupfs, faults, files, priority_events, systemd_dropins
+from swapwarden.agent.inventory import board
+from swapwarden.agent.ledger import heartbeat, ledger
+from swapwarden.agent.node import node_watch, preflight, swap_metrics
+from swapwarden.agent.reconcile import dropin_sync, reconciler, sysctls
+from swapwarden.agent.report import report, status_writer
+from swapwarden.api import names
+from swapwarden.kube import client, config
+
+log = logging.getLogger(__name__)
+
+FAULT_SECONDS: Final = 5.0
+"""Before a part of the agent that failed unexpectedly starts anew."""
+STUCK_RESYNCS: Final = 3
+"""Full comparisons in a row that may fail to happen before the process counts as stuck."""
+
+
+class StartError(Exception):
+    """The agent cannot start; says why and what to do."""
+
+
+@contextlib.contextmanager
+def blamed(flag: str, value: str) -> Iterator[None]:
+    """Turn an OSError into a StartError that names the flag."""
+    try:
+        yield
+    except OSError as error:
+        raise StartError(f"{flag} {value} cannot be used: {error}") from error
+
+
+def _path(text: str) -> pathlib.Path | None:
+    return pathlib.Path(text) if text else None
+
+
+class Agent:
+    """The agent of one node, the only one that runs there."""
+
+    def __init__(self, arguments: argparse.Namespace, stack: contextlib.ExitStack) -> None:
+        """Open the node's files, which `stack` closes. StartError names the flag."""
+        self._arguments = arguments
+        self._page = os.sysconf("SC_PAGE_SIZE")
+        proc, run_dir, state_dir = map(pathlib.Path, (arguments.proc_root, arguments.run_dir, arguments.state_dir))
+        with blamed("--run-dir", f"{run_dir}, the agent's files on the node,"):
+            try:
+                self._ledger = ledger.Ledger(run_dir)
+            except ledger.LedgerError as error:
+                raise StartError(str(error)) from None
+            stack.callback(self._ledger.close)
+            alive = heartbeat.Heartbeat(run_dir / "alive")
+            stack.callback(alive.close)
+        with blamed("--cgroup-root", arguments.cgroup_root):
+            cgroups = cgroupfs.Cgroups(arguments.cgroup_root, self._page)
+        stack.callback(cgroups.close)
+        self._board = board.Board()
+        pods, slices = _path(arguments.drop_in_dir), _path(arguments.slice_drop_in_dir)
+        self._drop_ins = (
+            dropin_sync.DropInSync(pods, systemd_dropins.bring, self._board, board.PODS),
+            dropin_sync.DropInSync(slices, systemd_dropins.bring_slices, self._board, board.SLICES),
+        )
+        self._drop_ins[1].look()
+        roots = {sysctls.VM: arguments.vm_root, sysctls.ZSWAP: arguments.zswap_root}
+        self._sysctls = sysctls.Sysctls(
+            self._ledger.settings, {place: pathlib.Path(root) for place, root in roots.items() if root}, self._board
+        )
+        self._reconciler = reconciler.Enforcer(
+            cgroups,
+            self._ledger,
+            proc=proc,
+            own_uid=os.environ.get("POD_UID", ""),
+            anchor=arguments.cgroup_anchor.strip("/"),
+            away=alive.last_seen,
+            changed=self._board.touch,
+            held_at_zero=lambda unit: unit in self._board.drop_ins[board.SLICES].held,
+        )
+        stack.callback(self._reconciler.close)
+        known = self._reconciler.inventory
+        sources = node_watch.Sources(
+            proc, pathlib.Path(arguments.sys_root), preflight.configuration_files(arguments), state_dir
+        )
+        self._node = node_watch.NodeWatch(sources, cgroups, known, self._ledger.limits, self._board)
+        stack.enter_context(priority_events.watch(proc / "swaps", self._node.check))
+        self._report = report.Report(self._reconciler, self._node, self._board, cgroups, self._ledger.limits)
+        self._usage = swap_metrics.Usage(cgroups, proc, top=arguments.metrics_top_pods, known=known)
+        boot = files.text(proc / "sys/kernel/random/boot_id") or ""
+        self._cache = state_cache.StateCache(run_dir, state_dir, arguments.node_name, boot)
+        self._pulse = heartbeat.Pulse(alive, self._live)
+        stack.callback(self._leave, alive)
+
+    @property
+    def _enforces(self) -> bool:
+        return self._node.facts.cgroup_version == 2
+
+    async def start(self) -> None:
+        """Put the last state in force: the API server may be long in coming."""
+        if not self._enforces:
+            log.error("%s is no cgroup v2 file system: nothing will be written", self._arguments.cgroup_root)
+            return
+        cached = await self._cached()
+        self._reconciler.start(cached)
+        if cached is not None:
+            self._sysctls.set_desired(cached)
+
+    async def _cached(self) -> spec.NodeSpec | None:
+        found = await self._cache.load(self._page)
+        if found is None:
+            return None
+        if self._cache.is_of_this_boot(found) and self._ledger.is_new:
+            run_dir = self._arguments.run_dir
+            log.warning("the ledger of this boot is gone: was --run-dir cleared?", extra={"dir": run_dir})
+            self._ledger.mark_incomplete()
+        log.info("the cached state is in force", extra={"generation": found.state.metadata.generation})
+        state_watch.GENERATION.set(found.state.metadata.generation)
+        return spec.parse(found.state, self._page)
+
+    async def run(self, api_config: config.Config) -> None:
+        """Reconcile and report until cancelled."""
+        self._node.check()
+        node = self._arguments.node_name
+        async with client.Client(api_config, user_agent=f"swapwarden-agent/{swapwarden.__version__}") as api:
+            writer = status_writer.StatusWriter(api, node, self._board, self._report)
+            follow = functools.partial(self._follow, state_watch.StateWatch(api, node), writer)
+            write = functools.partial(self._write, writer)
+            jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [follow, write, self._heed, self._keep_synced]
+            jobs += [self._cache.run, self._pulse.run, self._node.run, self._sysctls.run]
+            jobs += [each.run for each in self._drop_ins]
+            async with asyncio.TaskGroup() as group:
+                for job in jobs:
+                    group.create_task(_unending(job))
+
+    async def _follow(self, states: state_watch.StateWatch, writer: status_writer.StatusWriter) -> None:
+        async with contextlib.aclosing(states.events()) as events:
+            async for event in events:
+                match event:
+                    case state_watch.Fetched(status, state):
+                        writer.found(status)
+                        self._accept(state)
+                    case state_watch.Changed(status, state):
+                        writer.seen(status)
+                        self._accept(state)
+                    case state_watch.Refused(why):
+                        self._refuse(why)
+                    case state_watch.Contact():
+                        self._pulse.awake()
+
+    def _accept(self, wire: spec.WireState | None) -> None:
+        if wire is None:
+            return
+        try:
+            desired = spec.parse(wire, self._page)
+        except ValueError as error:
+            self._refuse(f"the state of generation {wire.metadata.generation} has a bad value: {error}")
+            log.error("%s; the last state stays in force", self._board.refused)  # noqa: TRY400 the message has it all
+            return
+        self._refuse("")
+        self._cache.keep(wire)
+        if self._enforces:
+            self._reconciler.apply(desired)
+            self._sysctls.set_desired(desired)
+            state_watch.GENERATION.set(desired.generation)
+            state_watch.ACCEPTED.set(time.time())
+
+    def _refuse(self, why: str) -> None:
+        if why != self._board.refused:
+            self._board.refused = why
+            self._board.touch()
+
+    async def _write(self, writer: status_writer.StatusWriter) -> None:
+        """Not before the node was looked at: what is known of it would be removed for a moment."""
+        await self._node.looked.wait()
+        await writer.run()
+
+    async def _heed(self) -> None:
+        """Have the parts follow from what others recorded; the status writer does so by itself."""
+        pods, slices = self._drop_ins
+        revision = -1
+        while True:
+            revision = await self._board.after(revision)
+            pods.want(self._reconciler.drop_in_prefix)
+            slices.want(self._reconciler.drop_in_slices)
+            self._node.check_tree()
+            self._reconciler.swap_on(self._node.disks)
+
+    async def _keep_synced(self) -> None:
+        while True:
+            await asyncio.sleep(self._arguments.resync_interval)
+            if self._enforces:
+                self._reconciler.resync()
+                self._sysctls.check()
+                for each in self._drop_ins:
+                    each.check()
+            self._cache.retry()
+            self._node.check_all()
+
+    def _live(self) -> None:
+        if self._enforces:
+            self._reconciler.catch_up()
+        if time.monotonic() >= self._report.passes_at:
+            self._board.touch()
+
+    def _leave(self, alive: heartbeat.Heartbeat) -> None:
+        """Remove the agent's own files once all is restored: the product is about to be removed.
+
+        Without them the next agent is as one that starts for the first time: it leaves pods alone until a state says
+        otherwise.
+        """
+        snapshot = self._report.snapshot()
+        if snapshot.mode is names.Mode.RESTORE and snapshot.tree.root is not None and not snapshot.to_restore:
+            try:
+                alive.remove()
+                self._ledger.remove()
+                self._cache.remove()
+            except OSError as error:
+                log.warning("files of this agent are left: %s", error)
+
+    # What the kubelet and Prometheus ask
+
+    def unready(self) -> str | None:
+        """Return why not every file that can hold what is desired does; None if all do, or nothing is desired."""
+        if not self._enforces or self._reconciler.root is not None:
+            return None
+        return str(self._reconciler.problem)
+
+    def stuck(self) -> str | None:
+        """Return why this is not alive. An answer shows that the event loop turns."""
+        idle = time.monotonic() - self._reconciler.last_resync
+        if self._enforces and idle > STUCK_RESYNCS * self._arguments.resync_interval:
+            return f"the last full comparison was {idle:.0f} s ago"
+        return None
+
+    async def refresh(self) -> None:
+        """Bring the metrics up to date."""
+        self._report.publish()
+        await self._usage.refresh()
+
+
+async def _unending(job: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a job that never ends. A mistake in one of them must not stop the others, repairs least of all."""
+    while True:
+        try:
+            await job()
+        except Exception:
+            faults.FAULTS.inc()
+            log.exception("unexpected error; going on in %s s", FAULT_SECONDS)
+        await asyncio.sleep(FAULT_SECONDS)

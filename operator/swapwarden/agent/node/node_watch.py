@@ -1,0 +1,154 @@
+"""Keeps what is known of the node up to date, for its status and for what depends on its disks."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import pathlib
+from typing import Final, NamedTuple
+
+import msgspec
+
+from swapwarden.agent.host import cgroupfs, worker
+from swapwarden.agent.inventory import board, inventory
+from swapwarden.agent.ledger import ledger
+from swapwarden.agent.node import kubelet_config, node_info, swap_devices
+from swapwarden.api import state
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+FACTS_FAILURES = metrics.counter(
+    "swapwarden_agent_facts_failures_total",
+    "Looks at the node (its swap devices, the kubelet's configuration and the like) that did not end in time; those"
+    " before stay.",
+)
+
+FACTS_SECONDS: Final = 30.0
+"""How long a look at the node may take: some of the files are on disks, which may be busy with swapping."""
+
+
+class Sources(NamedTuple):
+    """Where the node's files are."""
+
+    proc: pathlib.Path
+    sys: pathlib.Path
+    kubelet: kubelet_config.Files
+    state_dir: pathlib.Path
+    """A folder on a file system of the node."""
+
+
+class _Tree(NamedTuple):
+    """What the tree of pods shows of the node."""
+
+    root: str | None
+    """The cgroup above all pods."""
+    runs: bool
+    """Whether a container was there: its name shows the runtime."""
+
+
+class _Seen(NamedTuple):
+    """What takes longer to read, or is on disks, and for which tree and devices it was read."""
+
+    tree: _Tree
+    devices: list[state.SwapDevice]
+    look: node_info.NodeLook
+    disks: swap_devices.Disks
+
+
+class NodeWatch:
+    """Not thread-safe: only the event loop may use it."""
+
+    def __init__(
+        self,
+        sources: Sources,
+        cgroups: cgroupfs.Cgroups,
+        known: inventory.Inventory,
+        limits: ledger.LimitRecords,
+        reports: board.Board,
+    ) -> None:
+        """Read the facts, which are the kernel's; `run` reads the rest."""
+        self._sources = sources
+        self._fs = cgroups
+        self._known = known
+        self._limits = limits
+        self._board = reports
+        self._worker = worker.Worker("node-facts")
+        self._due = asyncio.Event()
+        self._last: _Seen | None = None
+        """None: it is time to look again at all."""
+        self.looked = asyncio.Event()
+        """Set once all was looked at, or it took too long."""
+        self.facts = self._read_facts(None)
+        self.look = node_info.NodeLook()
+        self.disks = swap_devices.Disks()
+
+    def check(self) -> None:
+        """Have `run` look whether the swap devices changed."""
+        self._due.set()
+
+    def check_all(self) -> None:
+        """Have `run` look at everything."""
+        self._last = None
+        self._due.set()
+
+    def check_tree(self) -> None:
+        """Have `run` look again if the tree of pods shows more than before."""
+        if self._last is not None and self._last.tree != self._tree():
+            self._due.set()
+
+    async def run(self) -> None:
+        """Look whenever it is due; never returns."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                written = frozenset(record.key.path for record in self._limits if record.wrote)
+                look = functools.partial(self._look, self._tree(), written)
+                self._take(*await self._worker.do(look, FACTS_SECONDS))
+            except TimeoutError:
+                FACTS_FAILURES.inc()
+                log.warning(
+                    "a look at the node takes more than %.0f s, as with a disk that hangs; what was seen before stays,"
+                    " next try with the next full comparison",
+                    FACTS_SECONDS,
+                )
+            finally:
+                # Whatever became of it: a status without facts says more than none.
+                self.looked.set()
+
+    def reported(self) -> state.Facts:
+        """Return the facts as the node's status has them."""
+        root = self._tree().root
+        if root is not None and not self.facts.swap_controller:
+            # A file of the kernel's, for which nobody waits.
+            has = node_info.has_swap_controller(self._fs, root)
+            self.facts = msgspec.structs.replace(self.facts, swap_controller=has)
+        return node_info.reported(self.facts, self.look, root)
+
+    def _tree(self) -> _Tree:
+        root = None if self._known.root is None else self._known.root.path
+        ran = self._last is not None and self._last.tree == _Tree(root, runs=True)
+        return _Tree(root, runs=ran or any(pod.containers for pod in self._known.pods.values()))
+
+    def _read_facts(self, root: str | None) -> state.Facts:
+        proc, sys, _, folder = self._sources
+        return node_info.read_facts(proc, sys / "block", self._fs, root, (str(folder.absolute()),))
+
+    def _look(self, tree: _Tree, written: frozenset[str]) -> tuple[state.Facts, _Seen | None]:
+        """See what the node has, also on its disks: in a thread. `written`: cgroups that the agent wrote to."""
+        found, last = self._read_facts(tree.root), self._last
+        if last is not None and (last.tree, last.devices) == (tree, found.devices):
+            return found, None
+        proc, sys, kubelet, _ = self._sources
+        look = node_info.look(proc, sys, self._fs, tree.root, kubelet, ours=written)
+        return found, _Seen(tree, found.devices, look, swap_devices.find(sys / "block", found.devices))
+
+    def _take(self, facts: state.Facts, seen: _Seen | None) -> None:
+        self.facts = facts
+        if seen is not None:
+            if seen.look.unreadable not in {"", self.look.unreadable}:
+                log.warning("the kubelet's configuration is not known: %s", seen.look.unreadable)
+            self._last, self.look, self.disks = seen, seen.look, seen.disks
+        self._board.touch()

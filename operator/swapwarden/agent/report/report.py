@@ -1,0 +1,104 @@
+"""What the agent reports: a status, and the same as metrics, from what its parts recorded."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from swapwarden.agent.desired import problems
+from swapwarden.agent.drift import systemd_zero
+from swapwarden.agent.host import cgroupfs
+from swapwarden.agent.inventory import board, inventory, records
+from swapwarden.agent.ledger import ledger
+from swapwarden.agent.node import diagnostics, node_watch
+from swapwarden.agent.report import conditions, status, violations
+from swapwarden.api import names, times
+
+PASSING_SECONDS: Final = 120.0
+"""Between looks whether what a status reports of the last minutes is over."""
+
+
+class Reconciled(Protocol):
+    """What a reconciler recorded."""
+
+    @property
+    def inventory(self) -> inventory.Inventory:
+        """The cgroups there are."""
+
+    @property
+    def progress(self) -> records.Progress:
+        """How reconciling stands, beside the records of pods and files."""
+
+    @property
+    def evidence(self) -> systemd_zero.View:
+        """What was seen of systemd's part in guarantee Strict."""
+
+
+class Report:
+    """Not thread-safe: only the event loop may use it."""
+
+    def __init__(
+        self,
+        reconciled: Reconciled,
+        node: node_watch.NodeWatch,
+        reports: board.Board,
+        cgroups: cgroupfs.Cgroups,
+        limits: ledger.LimitRecords,
+    ) -> None:
+        self._reconciled = reconciled
+        self._node = node
+        self._board = reports
+        self._fs = cgroups
+        self._limits = limits
+        self._series = conditions.Series()
+        self.passes_at = math.inf
+        """Monotonic seconds from which on something that the status reports may be over: nothing else tells of that."""
+
+    def snapshot(self) -> status.Snapshot:
+        """Return how things stand on the node."""
+        progress, sysctls = self._reconciled.progress, self._board.sysctls
+        pods, slices = self._board.drop_ins[board.PODS], self._board.drop_ins[board.SLICES]
+        settings = progress.settings
+        if sysctls.concerned:
+            settings = (*(settings or ()), *sysctls.problems)
+        if slices.failed:
+            message = f"systemd's drop-in files are not as they should be: {slices.failed}"
+            problem = problems.SettingProblem("system.slices", names.Problem.WRITE_FAILED, message)
+            settings = (*(settings or ()), problem)
+        to_restore = progress.to_restore + sysctls.to_restore + pods.left + slices.left
+        return status.collect(
+            self._reconciled.inventory,
+            progress._replace(settings=settings, to_restore=to_restore),
+            cgroups=self._fs,
+            limits=self._limits,
+            now=time.monotonic(),
+            guarantee=conditions.strict(self._reconciled.evidence, mounted=pods.mounted, failed=pods.failed),
+            refused=self._board.refused,
+        )
+
+    def build(self, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the status as it should be; `previous` are the conditions of the one before."""
+        snapshot = self.snapshot()
+        self.passes_at = time.monotonic() + PASSING_SECONDS if snapshot.passing else math.inf
+        facts = self._node.reported()
+        now = times.rfc3339(time.time())
+        return status.as_json(status.build(snapshot, facts, self._verdicts(snapshot), previous, now))
+
+    def acknowledge(self, written: Mapping[str, Any]) -> None:
+        """The API server has this status."""
+        if violations.acknowledge(self._reconciled.inventory.pods.values(), written.get("violations", [])):
+            self._board.touch()
+
+    def publish(self) -> None:
+        """Set the metrics, also while there is no object with a status."""
+        status.publish(self._reconciled.inventory, self._reconciled.progress)
+        systemd_zero.publish(self._reconciled.evidence)
+        self._series.publish(self._verdicts(self.snapshot()))
+
+    def _verdicts(self, snapshot: status.Snapshot) -> Mapping[str, status.Verdict]:
+        facts = self._node.facts
+        counted = None if snapshot.spec is None else snapshot.spec.kubelet_swap
+        found = diagnostics.conditions(facts, self._node.look, counted, snapshot.recent.lost)
+        return conditions.verdicts(snapshot, facts, found)

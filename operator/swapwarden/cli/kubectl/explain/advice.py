@@ -1,0 +1,258 @@
+"""What `kubectl swap explain` can advise: each kind with its words, its command and its effect on the plan. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from swapwarden.api import names
+from swapwarden.cli.kubectl.cluster import workloads
+from swapwarden.cli.kubectl.explain.planned import PlannedPod
+from swapwarden.cli.kubectl.output.sizes import exact
+from swapwarden.policy.observed import pods
+from swapwarden.policy.swap import limits, qos
+
+MOST_OVERCOMMIT: Final = 10_000
+"""What a profile can say."""
+EXAMPLE: Final = "512Mi"
+EXAMPLE_BYTES: Final = 512 << 20
+
+
+class AdviceKind(enum.StrEnum):
+    """What is to be changed."""
+
+    POLICY = "Policy"
+    POLICY_IN_FILE = "PolicyInFile"
+    NAMESPACE_DEFAULT = "NamespaceDefault"
+    MISTAKES = "Mistakes"
+    FIRST_LIMIT = "FirstLimit"
+    LIMIT = "Limit"
+    LOWER_LIMIT = "LowerLimit"
+    SWAP_RESOURCE = "SwapResource"
+    PRIORITY = "Priority"
+    POD_MEMORY_LIMIT = "PodMemoryLimit"
+    MEMORY_LIMIT = "MemoryLimit"
+    MEMORY_LIMIT_OR_REQUEST = "MemoryLimitOrRequest"
+    MEMORY_REQUEST = "MemoryRequest"
+    MEMORY_REQUEST_IN_NODE = "MemoryRequestInNode"
+    NEW_PROFILE = "NewProfile"
+    BEHAVIOR = "Behavior"
+    OVERRIDE_POLICY = "OverridePolicy"
+    OVERRIDE_LIMIT = "OverrideLimit"
+    REQUIREMENTS = "Requirements"
+    BOUND = "Bound"
+    OVERCOMMIT = "Overcommit"
+    RESERVED = "Reserved"
+    REQUIREMENT = "Requirement"
+    NODE_SWAP = "NodeSwap"
+    SWAP_ON = "SwapOn"
+    CGROUP = "Cgroup"
+
+
+class Advice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One thing to change for another outcome; any value between `above` and `below` will do."""
+
+    outcome: str = ""
+    how: str
+    command: str = ""
+    kind: AdviceKind
+    target: str = ""
+    """The container, annotation, field, policy, behavior or override."""
+    above: int | None = None
+    """In bytes; of OVERCOMMIT in percents."""
+    below: int | None = None
+
+
+_IN_POD: Final = ", in {where}"
+_WORDS: Final[dict[AdviceKind, str]] = {
+    AdviceKind.POLICY: "the policy {target}, for pods that are made from then on",
+    AdviceKind.POLICY_IN_FILE: (
+        f"write the annotation {names.POLICY_ANNOTATION}: {{target}} into the pod's file on its node"
+    ),
+    AdviceKind.NAMESPACE_DEFAULT: "take the default of the namespace away",
+    AdviceKind.MISTAKES: "correct {target} in {where}",
+    AdviceKind.FIRST_LIMIT: f"annotation {{target}}: {EXAMPLE} in {{where}}",
+    AdviceKind.LIMIT: "annotation {target} above {text}" + _IN_POD,
+    AdviceKind.LOWER_LIMIT: "annotation {target} below {below}" + _IN_POD,
+    AdviceKind.SWAP_RESOURCE: f"a limit of {names.SWAP_RESOURCE} of {{target}} above {{above}}" + _IN_POD,
+    AdviceKind.PRIORITY: "a priority class below 2000000000, as LimitedSwap gives critical pods none",
+    AdviceKind.POD_MEMORY_LIMIT: "a memory limit of the whole pod above its request ({above}), which makes it Burstable"
+    + _IN_POD,
+    AdviceKind.MEMORY_LIMIT: "a memory limit of {target} above its request ({above}){burstable}" + _IN_POD,
+    AdviceKind.MEMORY_LIMIT_OR_REQUEST: (
+        "a memory limit of {target} above its request ({above}), or a smaller request{burstable}" + _IN_POD
+    ),
+    AdviceKind.MEMORY_REQUEST: "a memory request of {target}{bounds}{burstable}" + _IN_POD,
+    AdviceKind.MEMORY_REQUEST_IN_NODE: (
+        "a memory request of {target} of at most the node's memory ({below}){burstable}" + _IN_POD
+    ),
+    AdviceKind.NEW_PROFILE: "a NodeSwapProfile that selects the node, with behavior LimitedSwap",
+    AdviceKind.BEHAVIOR: "behavior {target} of {profile}",
+    AdviceKind.OVERRIDE_POLICY: "policy NoPreference in overrides[{target}] of {profile}",
+    AdviceKind.OVERRIDE_LIMIT: "a swap.limit above {above} in overrides[{target}] of {profile}",
+    AdviceKind.REQUIREMENTS: "take what is not met out of swap.requirements of {profile}",
+    AdviceKind.BOUND: "a {target} above {above} in {profile}",
+    AdviceKind.OVERCOMMIT: "an overcommitPercent above {text} in {profile}",
+    AdviceKind.RESERVED: "less swap.reserved than {text} in {profile}",
+    AdviceKind.REQUIREMENT: "{text}",
+    AdviceKind.NODE_SWAP: "a node with more swap than {above}",
+    AdviceKind.SWAP_ON: "turn on swap on the node, which has none",
+    AdviceKind.CGROUP: "run it on a node with cgroup v2 and its swap controller",
+}
+_COMMANDS: Final[dict[AdviceKind, str]] = {
+    AdviceKind.POLICY: "kubectl swap policy -n {namespace} pod/{name} {target}",
+    AdviceKind.NAMESPACE_DEFAULT: "kubectl swap policy namespace/{namespace} --remove",
+    AdviceKind.CGROUP: "kubectl swap nodes",
+}
+"""Of a change to the profile, kubectl edit."""
+_EDIT: Final = "kubectl edit nodeswapprofile {profile}"
+
+
+def policy(pod: workloads.DetailedPod, value: names.Policy, outcome: str = "") -> Advice:
+    """Another policy of the pod, whatever its node."""
+    return _worded(
+        AdviceKind.POLICY_IN_FILE if pod.is_mirror else AdviceKind.POLICY, pod, outcome=outcome, target=value.value
+    )
+
+
+def advise(planned: PlannedPod, kind: AdviceKind, text: str = "", **fields: Any) -> Advice:
+    """Something to change about a pod as it is planned; `text` is a value as somebody wrote it."""
+    by_class = planned.trace.decision.reason is names.Reason.QOS_NOT_ELIGIBLE
+    burstable = ", which makes the pod Burstable" if by_class else ""
+    words = {"where": planned.where, "profile": planned.profile.name, "text": text, "burstable": burstable}
+    return _worded(kind, planned.pod, words, **fields)
+
+
+def _worded(kind: AdviceKind, pod: workloads.DetailedPod, words: dict[str, str] | None = None, **fields: Any) -> Advice:
+    advice = Advice(how="", kind=kind, **fields)
+    above = "" if advice.above is None else exact(advice.above)
+    below = "" if advice.below is None else exact(advice.below)
+    bounds = [f" above {above}"] if above else []
+    bounds += [f" below its limit ({below})"] if below else []
+    known = {"namespace": pod.metadata.namespace, "name": pod.metadata.name, "target": advice.target, **(words or {})}
+    known |= {"above": above, "below": below, "bounds": " and".join(bounds)}
+    command = _COMMANDS.get(kind, _EDIT if "{profile}" in _WORDS[kind] else "")
+    return msgspec.structs.replace(advice, how=_WORDS[kind].format_map(known), command=command.format_map(known))
+
+
+# What it changes
+
+
+def tried(planned: PlannedPod, advice: Advice) -> PlannedPod:
+    """The pod as it is planned once the advice was followed, with a value within its bounds."""
+    return _CHANGES[advice.kind](planned, advice)
+
+
+def bytes_of(planned: PlannedPod) -> int:
+    """What the pod may use; "max" is more than any number, and what cannot be limited is more still."""
+    swap_max = planned.trace.decision.swap_max
+    return 2**65 if swap_max is None else limits.in_bytes(swap_max)
+
+
+def _larger(advice: Advice) -> int:
+    return max(1 << 30, 2 * (advice.above or 0))
+
+
+def _policy(it: PlannedPod, advice: Advice) -> PlannedPod:
+    return _annotated(it, {names.POLICY_ANNOTATION: advice.target, names.POLICY_SOURCE_ANNOTATION: None})
+
+
+def _annotated(it: PlannedPod, written: dict[str, str | None]) -> PlannedPod:
+    """The pod made anew with these annotations; None: without it."""
+    every: dict[str, str | None] = {**it.pod.metadata.annotations, **written}
+    kept = {key: value for key, value in every.items() if value is not None}
+    metadata = msgspec.structs.replace(it.pod.metadata, annotations=kept)
+    return it.recreated(msgspec.structs.replace(it.pod, metadata=metadata))
+
+
+def _respecified(it: PlannedPod, **fields: object) -> PlannedPod:
+    return it.recreated(msgspec.structs.replace(it.pod, spec=msgspec.structs.replace(it.pod.spec, **fields)))
+
+
+def _overridden(it: PlannedPod, advice: Advice, **fields: object) -> PlannedPod:
+    entries = [
+        msgspec.structs.replace(one, **fields) if one.name == advice.target else one for one in it.profile.overrides
+    ]
+    return it.with_profile(overrides=tuple(entries))
+
+
+def _whole_limit(it: PlannedPod, advice: Advice) -> PlannedPod:
+    whole = it.pod.spec.resources or qos.Resources()
+    return _respecified(it, resources=_resources(whole, _larger(advice), advice.above))
+
+
+def _container(it: PlannedPod, advice: Advice, change: Callable[[qos.Resources], qos.Resources]) -> PlannedPod:
+    """The pod made anew with other resources of a container."""
+
+    def changed(every: list[pods.WireContainer]) -> list[pods.WireContainer]:
+        return [
+            msgspec.structs.replace(one, resources=change(one.resources)) if one.name == advice.target else one
+            for one in every
+        ]
+
+    spec = it.pod.spec
+    return _respecified(it, containers=changed(spec.containers), init_containers=changed(spec.init_containers))
+
+
+def _resources(found: qos.Resources, limit: int | None = None, request: int | None = None) -> qos.Resources:
+    """With another memory limit or request."""
+    limits = found.limits if limit is None else msgspec.structs.replace(found.limits, memory=str(limit))
+    requests = found.requests if request is None else msgspec.structs.replace(found.requests, memory=str(request))
+    return msgspec.structs.replace(found, limits=limits, requests=requests)
+
+
+def _memory_limit(it: PlannedPod, advice: Advice) -> PlannedPod:
+    # The request stays, also where the API server made it from the limit.
+    return _container(it, advice, lambda found: _resources(found, _larger(advice), advice.above))
+
+
+def _memory_request(it: PlannedPod, advice: Advice) -> PlannedPod:
+    memory, above, below = it.facts.memory_bytes, advice.above, advice.below
+    request = memory // 8 if below is None else below // 2
+    if above is not None:
+        request = min(memory, _larger(advice), memory if below is None else below - 1)
+    return _container(it, advice, lambda found: _resources(found, request=request))
+
+
+def _swap_resource(it: PlannedPod, advice: Advice) -> PlannedPod:
+    def change(found: qos.Resources) -> qos.Resources:
+        return msgspec.structs.replace(found, limits=msgspec.structs.replace(found.limits, swap=str(_larger(advice))))
+
+    return _container(it, advice, change)
+
+
+def _more_swap(it: PlannedPod, _: Advice) -> PlannedPod:
+    return it.on(msgspec.structs.replace(it.facts, swap_bytes=max(2**40, 16 * it.facts.swap_bytes)))
+
+
+_FIELDS: Final = {"maxPerPod": "max_per_pod", "maxPerContainer": "max_per_container"}
+_CHANGES: Final[dict[AdviceKind, Callable[[PlannedPod, Advice], PlannedPod]]] = {
+    AdviceKind.POLICY: _policy,
+    AdviceKind.POLICY_IN_FILE: _policy,
+    AdviceKind.MISTAKES: lambda it, advice: _annotated(it, dict.fromkeys(advice.target.split(", "))),
+    AdviceKind.FIRST_LIMIT: lambda it, advice: _annotated(it, {advice.target: EXAMPLE}),
+    AdviceKind.LIMIT: lambda it, advice: _annotated(it, {advice.target: str(_larger(advice))}),
+    AdviceKind.LOWER_LIMIT: lambda it, advice: _annotated(it, {advice.target: str((advice.below or 0) // 2)}),
+    AdviceKind.SWAP_RESOURCE: _swap_resource,
+    AdviceKind.PRIORITY: lambda it, _: _respecified(it, priority=0, priority_class_name=""),
+    AdviceKind.POD_MEMORY_LIMIT: _whole_limit,
+    AdviceKind.MEMORY_LIMIT: _memory_limit,
+    AdviceKind.MEMORY_LIMIT_OR_REQUEST: _memory_limit,
+    AdviceKind.MEMORY_REQUEST: _memory_request,
+    AdviceKind.MEMORY_REQUEST_IN_NODE: lambda it, advice: _container(
+        it, advice, lambda found: _resources(found, request=advice.below)
+    ),
+    AdviceKind.BEHAVIOR: lambda it, advice: it.with_profile(behavior=names.Behavior(advice.target)),
+    AdviceKind.OVERRIDE_POLICY: lambda it, advice: _overridden(it, advice, policy=names.Policy.NO_PREFERENCE),
+    AdviceKind.OVERRIDE_LIMIT: lambda it, advice: _overridden(it, advice, swap_limit=_larger(advice)),
+    AdviceKind.REQUIREMENTS: lambda it, _: it.with_profile(require=None),
+    AdviceKind.BOUND: lambda it, advice: it.with_profile(**{_FIELDS[advice.target]: _larger(advice)}),
+    AdviceKind.OVERCOMMIT: lambda it, _: it.with_profile(overcommit_percent=MOST_OVERCOMMIT),
+    AdviceKind.RESERVED: lambda it, _: it.with_profile(reserved=None),
+    AdviceKind.NODE_SWAP: _more_swap,
+    AdviceKind.SWAP_ON: _more_swap,
+}
+"""Of the kinds that lead towards more or less swap."""
