@@ -1,7 +1,7 @@
-"""The annotations of a pod that are read, and which values each accepts: one table for all who check them.
+"""The annotations of a pod that are read, and the values that each accepts: one table for all checks.
 
-The webhook checks by it. The policies inside the API server say the same in CEL, which is written by hand in the chart
-(deploy/helm/swapwarden/templates/admission); its lists and its pattern of quantities come from here.
+The webhook uses it directly. The policies inside the API server check the same in CEL, written by hand in the chart
+(deploy/helm/swapwarden/templates/admission); its lists and its pattern of quantities are made from this table.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ SOURCE_NAMESPACE: Final = "namespace"
 """Value of the source annotation: the policy is the namespace's default."""
 
 DOMAIN: Final = f"{names.GROUP}/"
-"""How our keys begin; those of subdomains have it after a dot. Nobody else may use it."""
+"""The beginning of our keys; subdomains have it after a dot. It is reserved."""
 
 PREFERENCE_WEIGHT: Final = 50
-"""Of the preferred scheduling term, half of the largest: people's own preferences can count for more, or for less."""
+"""Of the preferred scheduling term, half of the largest: users' own preferences can weigh more or less."""
 
 PREFERRED_LABEL: Final = {names.Policy.PREFERRED: "In", names.Policy.AVOID: "NotIn"}
-"""How a policy that has a preferred term looks at the label of nodes with swap (an operator of node affinity)."""
+"""By policy with a preferred term: the operator of node affinity for the label of nodes with swap."""
 
 TOLERATING: Final = (names.Policy.REQUIRED, names.Policy.PREFERRED)
-"""Policies that bring along a toleration of the taint of nodes with swap."""
+"""Policies that add a toleration of the taint of nodes with swap."""
 
 PLACING: Final = (names.Policy.REQUIRED, *PREFERRED_LABEL)
-"""Policies that mean something to the scheduler."""
+"""Policies with a meaning for the scheduler."""
 
-# What a contradiction is called, after the value that is part of it; and what is said of what has no effect.
+# Messages about contradictions, after the value that is part of it; and about annotations without effect.
 DISABLED_HAS_NONE: Final = f"a pod with the policy {names.Policy.DISABLED} has no swap; remove the limit, or the policy"
 MORE_THAN_POD: Final = "more than the pod's own limit"
 NO_CONTAINER: Final = "the pod has no container of that name"
@@ -59,24 +59,24 @@ MAX_NAME: Final = 253
 
 _MAX_VALUE: Final = 80
 _SUGGESTED_LENGTH: Final = 64
-"""Longer texts are no slip of the pen, and comparing them costs time."""
+"""Longer texts are not typing errors, and comparing them costs time."""
 
 _SUGGESTED_FROM: Final = 64
-"""Nor are texts compared with more words than that."""
+"""Texts are not compared with more words than this."""
 
 _COMPARISONS: Final = 20_000
-"""Pairs of characters that a Suggester compares. A mistake in an ordinary pod takes some hundred; with texts that are
-made for it, all of them take 2 ms."""
+"""Pairs of characters that a Suggester compares. An ordinary mistake takes some hundred; all of them
+take 2 ms."""
 
 _UNITS: Final = {unit.lower(): unit for unit in ("k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")}
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What an annotation may hold."""
+    """The values that an annotation accepts."""
 
     key: str
     accepted: tuple[str, ...] = ()
-    """The values; none of them means a quantity, as in api.quantity."""
+    """The values; without any, a quantity, as in api.quantity."""
     per_container: bool = False
     """The key is a prefix; the name of a container follows."""
 
@@ -93,7 +93,7 @@ _BY_PREFIX: Final = tuple(rule for rule in RULES if rule.per_container)
 
 
 def rule_of(key: str) -> Rule | None:
-    """The rule for an annotation; None where it is none of ours, or a slip of the pen."""
+    """Return the rule for an annotation; None for a foreign or misspelt key."""
     found = _BY_KEY.get(key)
     if found is None:
         found = next((rule for rule in _BY_PREFIX if key.startswith(rule.key)), None)
@@ -101,41 +101,41 @@ def rule_of(key: str) -> Rule | None:
 
 
 def is_of_domain(key: str) -> bool:
-    """Whether a key is one that only we may use, whether it exists or not."""
+    """Return whether a key is reserved, whether it exists or not."""
     return key.startswith(DOMAIN) or f".{DOMAIN}" in key
 
 
 def accepts(rule: Rule, value: str) -> bool:
-    """Whether the annotation may hold this value."""
+    """Return whether the annotation may hold this value."""
     return value in rule.accepted if rule.accepted else quantity.is_quantity(value)
 
 
 def shown(text: str, limit: int = _MAX_VALUE) -> str:
-    """Somebody's text for a message or a log: at most `limit` characters of it, and none that is not printable."""
+    """Return a user's text for a message or a log: at most `limit` characters of it, and only printable ones."""
     cut = text if len(text) <= limit else f"{text[:limit]}..."
     return cut if cut.isprintable() else quoted(cut, len(cut))[1:-1]
 
 
 def quoted(text: str, limit: int = _MAX_VALUE) -> str:
-    """The same in quotes, as JSON writes it."""
+    """Return the same in quotes, as JSON writes it."""
     cut = text if len(text) <= limit else f"{text[:limit]}..."
     # DEL is the one character of ASCII that JSON leaves as it is.
     return json.dumps(cut, ensure_ascii=not cut.isprintable()).replace("\x7f", "\\u007f")
 
 
 class Suggester:
-    """Finds what somebody may have meant, as long as that costs little: then it has no more suggestions."""
+    """Suggest the word that a user may have meant, within a budget: when it is spent, there are no more suggestions."""
 
     def __init__(self) -> None:
-        """One for all that is said about one object."""
+        """Use one for all messages about one object."""
         self.left = _COMPARISONS
 
     def resembling(self, text: str, known: Collection[str]) -> str | None:
-        """Which of the words that are known somebody may have meant by `text`, which is none of them."""
+        """Return the known word that a user may have meant by the unknown `text`."""
         text = text.strip()
         if len(text) > _SUGGESTED_LENGTH or len(known) > _SUGGESTED_FROM:
             return None
-        # Each word counts, as even to find that two cannot resemble each other takes a look at all of both.
+        # Each word counts: even to find that two cannot resemble each other takes a look at all of both.
         cost = (len(text) + 1) * sum(len(word) + 1 for word in known)
         if cost > self.left:
             self.left = 0
@@ -146,7 +146,7 @@ class Suggester:
         return by_folded[found[0]] if found else None
 
     def resembling_key(self, key: str) -> str | None:
-        """Which of our keys somebody may have meant by another one of our domain."""
+        """Return the key of ours that a user may have meant by an unknown key of our domain."""
         domain, _, name = key.partition("/")
         prefixes = [rule.key.rstrip("/") for rule in _BY_PREFIX]
         known = [names.GROUP, *prefixes]
@@ -158,12 +158,12 @@ class Suggester:
 
 
 def resembling(text: str, known: Collection[str]) -> str | None:
-    """`Suggester.resembling` of a text by itself."""
+    """Return `Suggester.resembling` of a text on its own."""
     return Suggester().resembling(text, known)
 
 
 def resembling_quantity(text: str) -> str | None:
-    """Which quantity somebody may have meant by `text`: 1 GB is 1G, 512mi is 512Mi."""
+    """Return the quantity that a user may have meant by `text`: 1 GB is 1G, 512mi is 512Mi."""
     found = re.fullmatch(r"([0-9.]{1,32})([a-z]{1,2}?)b?", text.replace(" ", "").lower(), re.ASCII)
     if not found:
         return None

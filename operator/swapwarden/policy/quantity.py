@@ -11,7 +11,7 @@ from typing import Final
 from swapwarden.api.quantity import MAX_LENGTH, SYNTAX
 
 LARGEST: Final = 2**63 - 1
-"""The largest quantity: the API server caps there, too."""
+"""The largest quantity: the API server also caps there."""
 
 _SYNTAX: Final = re.compile(SYNTAX, re.ASCII)
 _NANO: Final = fractions.Fraction(1, 10**9)
@@ -24,7 +24,7 @@ class QuantityError(ValueError):
 
 
 def _rounded_up(text: str, unit: fractions.Fraction = fractions.Fraction(1)) -> int:
-    """How many of `unit` the text says, rounded up and not bounded."""
+    """Return how many of `unit` the text means, rounded up and not bounded."""
     if unit == 1 and text.isascii() and text.isdecimal() and len(text) <= MAX_LENGTH:
         return int(text)
     match = _SYNTAX.fullmatch(text) if len(text) <= MAX_LENGTH else None
@@ -44,25 +44,25 @@ def _rounded_up(text: str, unit: fractions.Fraction = fractions.Fraction(1)) -> 
 
 
 def is_quantity(text: str) -> bool:
-    """Whether the text is a quantity, however large."""
+    """Return whether the text is a quantity, however large."""
     return len(text) <= MAX_LENGTH and _SYNTAX.fullmatch(text) is not None
 
 
 @functools.lru_cache(maxsize=4096)
 def capped(text: str) -> int:
-    """Bytes, rounded up, at most LARGEST: as the API server stores what is too large. QuantityError for no quantity."""
+    """Return bytes, rounded up, capped at LARGEST, as the API server stores them. QuantityError for no quantity."""
     return min(_rounded_up(text), LARGEST)
 
 
 def nano(text: str) -> int:
-    """Billionths, rounded up and not bounded: as exact as quantities are kept. QuantityError for no quantity."""
+    """Return billionths, rounded up and not bounded: quantities are no more exact. QuantityError for no quantity."""
     return _rounded_up(text, _NANO)
 
 
 def percent_or_bytes(text: str, total: int) -> int:
-    """Bytes of `text`: whole percents of `total` bytes, floored (10%), or a quantity, capped at LARGEST.
+    """Return the bytes of `text`: whole percents of `total` bytes, floored (10%), or a quantity, capped at LARGEST.
 
-    QuantityError where it is neither.
+    QuantityError if it is neither.
     """
     if not text.endswith("%"):
         return capped(text)

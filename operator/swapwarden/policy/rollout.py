@@ -1,6 +1,6 @@
-"""How a changed profile reaches its nodes: a few at a time, and no further where it does harm.
+"""Roll out a changed profile to its nodes: a few at a time, and no further if it does harm.
 
-The next wave follows from what the nodes' states say alone, so that a new leader goes on where the one before stopped.
+The next wave follows from the nodes' states alone, so that a new leader continues where the previous one stopped.
 """
 
 from __future__ import annotations
@@ -11,51 +11,51 @@ from typing import Final
 import msgspec
 
 NO_ANSWER: Final = "NoAnswer"
-"""Stands for an agent that did not answer among what was wrong before."""
+"""Among earlier problems, stands for an agent that did not answer."""
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A node that a profile governs, or is to govern when its turn comes."""
+    """A node that a profile governs, or will govern after its turn."""
 
     node: str
     updated: bool
-    """Whether its plan is made from the newest generation, or its turn has come."""
+    """Whether its plan is made from the newest generation."""
     silent: bool = False
-    """Whether no agent has ever answered there: a plan does nothing on such a node, and it is updated at once."""
+    """Whether no agent has ever answered there: a plan has no effect on such a node, and it is updated at once."""
     answered: bool = True
-    """Whether its agent has taken up what its state says."""
+    """Whether its agent has applied the spec of its state."""
     degraded: str = ""
-    """The reason for which its agent says that it is degraded; empty where it is not."""
+    """The reason of the agent's condition Degraded; empty if it is not degraded."""
     before: tuple[str, ...] = ()
-    """What was wrong on an updated node before its turn: reasons as in `degraded`, and NO_ANSWER."""
+    """The problems of an updated node before its turn: reasons as in `degraded`, and NO_ANSWER."""
     overdue: bool = False
-    """Whether its agent has not answered for so long that nobody waits for it, or asks it, any more."""
+    """Whether its agent has been silent for so long that the rollout no longer waits for it, or asks it."""
     asked: bool = True
-    """Whether it is known what the newest generation would take from pods there that use swap now."""
+    """Whether the agent has reported what the newest generation would take from pods that use swap now."""
     pods: int = 0
-    """So many pods."""
+    """The number of these pods."""
     bytes: int = 0
-    """So much swap that they use."""
+    """The swap that they use, in bytes."""
 
     def is_worse(self) -> bool:
-        """Whether something is wrong that was not before the newest generation came."""
+        """Return whether it has a problem that it did not have before the newest generation."""
         return self.updated and bool(self.degraded) and self.degraded not in self.before
 
     def is_under_way(self) -> bool:
-        """Whether it is between two plans. One that did not answer before, either, is so for a time only.
+        """Return whether it is between two plans. A node that did not answer before counts for a limited time.
 
-        One that has yet to take up an earlier generation is under way, too.
+        A node that has yet to apply an earlier generation also counts.
         """
         given_up = self.overdue and (not self.updated or NO_ANSWER in self.before)
         return not self.silent and not self.answered and not given_up
 
     def answers(self) -> bool:
-        """Whether its agent has taken up what it was told, and has said what it was asked."""
+        """Return whether its agent has applied its spec and answered its preview."""
         return self.answered and self.asked
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What a change takes, or would take, from pods that use swap now, on nodes whose turn has not come."""
+    """The effect of a change on pods that use swap now, on nodes whose turn has not come."""
 
     nodes: int = 0
     pods: int = 0
@@ -63,29 +63,29 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Where a rollout stands. Nodes are named in the order of their names."""
+    """The progress of a rollout. Nodes are sorted by name."""
 
     updated: int
     pending: int
     """Nodes whose turn has not come."""
     next: tuple[str, ...] = ()
-    """Nodes whose turn comes now."""
+    """Nodes whose turn is now."""
     waiting: tuple[str, ...] = ()
-    """Nodes whose turn has come and whose agents have not answered yet."""
+    """Nodes whose turn has come, and whose agents have not answered yet."""
     unheard: tuple[str, ...] = ()
-    """Nodes whose turn has not come, and whose agents have yet to answer something."""
+    """Nodes whose turn has not come, and whose agents have yet to answer."""
     stopped_by: tuple[str, ...] = ()
-    """Nodes that do worse than before with the newest generation; while there is one, no other node gets it."""
+    """Nodes that do worse than before with the newest generation; each of them stops the rollout."""
     held: tuple[str, ...] = ()
-    """Nodes whose turn does not come because pods there would lose swap that they use."""
+    """Nodes whose turn is delayed because pods there would lose swap that they use."""
     asking: tuple[str, ...] = ()
-    """Nodes that have yet to say what the change would take from their pods: their turn does not come before."""
+    """Nodes that have yet to report the effect of the change on their pods: their turn waits for it."""
     taken: Taken = Taken()
     paused: bool = False
 
 
 def limit(max_unavailable: str, members: int) -> int:
-    """How many nodes may be under way at once, at least 1. `max_unavailable` is a number of nodes or percents of them.
+    """Return how many nodes may change at once, at least 1. `max_unavailable` is a number of nodes or percents of them.
 
     Percents are rounded down, as for Deployments (k/k: pkg/controller/deployment/util/deployment_util.go).
     """
@@ -97,10 +97,10 @@ def limit(max_unavailable: str, members: int) -> int:
 def progress(members: Iterable[Member], max_unavailable: str, *, hold: bool = False, paused: bool = False) -> Progress:
     """Judge a rollout over all MEMBERS of a profile.
 
-    Never more nodes than `max_unavailable` says are under way at once. Nodes that do well come first, then degraded
-    ones, then those whose agents do not answer: these prove least. A node that does worse than before its turn stops
-    it. Where all nodes may be under way at once, there are no waves, and no node stops another. With `hold`, a node
-    keeps what it has while pods there would lose swap that they use, or may. With `paused`, no node's turn comes.
+    At most `max_unavailable` nodes change at once. Healthy nodes are first, then degraded ones, then those whose agents
+    do not answer: these prove least. A node that does worse than before its turn stops the rollout. If all nodes may
+    change at once, there are no waves, and no node stops another. With `hold`, a node keeps its limits while pods there
+    would lose swap that they use, or may. With `paused`, no node gets a turn.
     """
     ordered = sorted(members, key=lambda member: member.node)
     live = sum(not member.silent for member in ordered)
@@ -136,7 +136,7 @@ def progress(members: Iterable[Member], max_unavailable: str, *, hold: bool = Fa
 
 
 def _first(free: Sequence[Member], *, last: bool) -> list[Member]:
-    """Those that do best of all that may be next; only such as do well where others may still turn out to."""
+    """Return the best of the candidates; only healthy ones while others may still recover."""
     well = [member for member in free if member.answers() and not member.degraded]
     if well or not last:
         return well

@@ -1,1 +1,1 @@
-"""What a node gets: labels, taint, extended resource, kernel settings."""
+"""Settings of a node: labels, taint, extended resource, kernel settings."""

@@ -1,4 +1,4 @@
-"""Settings of a node's kernel: from a profile to what the files are to hold, within what a node can live with."""
+"""Settings of a node's kernel: turn a profile into the content of the files, within safe bounds for the node."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from swapwarden.policy.observed import nodes
 
 MIN_FREE: Final = "vm.min_free_kbytes"
 MIN_FREE_PERCENT: Final = 5
-"""Of a node's memory, the most that may be kept free of everything.
+"""The largest share of a node's memory that may be kept free.
 
-The kernel itself chooses 4 * sqrt(memory in KiB) and at most 256 MiB (calculate_min_free_kbytes, mm/page_alloc.c), and
-warns that a value that is too high makes a machine run out of memory at once (Documentation/admin-guide/sysctl/vm.rst).
-It starts to reclaim at a quarter more.
+The kernel itself chooses 4 * sqrt(memory in KiB), at most 256 MiB (calculate_min_free_kbytes, mm/page_alloc.c), and
+warns that a machine with too high a value runs out of memory at once (Documentation/admin-guide/sysctl/vm.rst). It
+starts to reclaim at a quarter more.
 """
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a node is to have of the settings of its profile, by name."""
+    """The settings of its profile that a node should have, by name."""
 
     values: dict[str, str]
     refused: dict[str, str]
-    """With the reason, and the remedy."""
+    """With the reason and the remedy."""
 
 
 def settings(model: api.spec.Kernel) -> tuple[tuple[str, str], ...]:
-    """What a profile asks for, by the names that states use (those of sysctl), as the kernel's files take it."""
+    """Return a profile's settings, by the names in states (those of sysctl), as the kernel's files accept them."""
     zswap = model.zswap or api.spec.Zswap()
     asked = {
         "vm.swappiness": model.swappiness,
@@ -44,7 +44,7 @@ def settings(model: api.spec.Kernel) -> tuple[tuple[str, str], ...]:
 
 
 def plan(asked: Iterable[tuple[str, str]], facts: nodes.NodeFacts) -> Plan:
-    """Keep from a node what would make it unusable."""
+    """Refuse settings that would make a node unusable."""
     found = Plan({}, {})
     for name, value in asked:
         refusal = _refusal(int(value), facts.memory_bytes) if name == MIN_FREE else ""
@@ -57,7 +57,7 @@ def plan(asked: Iterable[tuple[str, str]], facts: nodes.NodeFacts) -> Plan:
 
 def _refusal(kib: int, memory: int) -> str:
     if not memory:
-        return f"{kib} KiB: the node does not say yet how much memory it has, of which this may be {MIN_FREE_PERCENT} %"
+        return f"{kib} KiB: the node has not reported its memory yet; the limit is {MIN_FREE_PERCENT} % of it"
     most = memory * MIN_FREE_PERCENT // 100 // 1024
     if kib <= most:
         return ""

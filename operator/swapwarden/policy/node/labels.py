@@ -10,18 +10,18 @@ from swapwarden.policy.observed import nodes
 from swapwarden.policy.profile import compiled, requirements
 
 _RESTRICTED: Final = "node-restriction.kubernetes.io"
-"""Kubelets may not write labels of this domain and those below it (k/k: plugin/pkg/admission/noderestriction)."""
+"""Kubelets may not write labels of this domain and its subdomains (k/k: plugin/pkg/admission/noderestriction)."""
 
 Labels = dict[str, str | None]
-"""By key; None for a label that should not be there. One that is not named is to stay as it is."""
+"""By key; None for a label that should not exist. A key that is absent here keeps its label."""
 
 
 def desired(profile: compiled.Profile, facts: nodes.NodeFacts, *, vouched: bool | None) -> Labels:
-    """All labels of a node that are Swapwarden's. `vouched`: see is_vouched.
+    """Return all labels of a node that are Swapwarden's. `vouched`: see is_vouched.
 
-    NFD's key says that swap is on; the own key says that pods can get some. When to take a label away is not decided
-    here: a kubelet that restarts fails running pods whose node selector no longer matches. For the same reason labels
-    are not named that only an agent's report can say, where there is none: its state may have been deleted.
+    NFD's key means that swap is on; our own key means that pods can get some. This function does not decide when to
+    remove a label: a kubelet that restarts fails running pods whose node selector no longer matches. For the same
+    reason, labels that need an agent's report are left out if none exists: its state may have been deleted.
     """
     on = facts.swap_bytes > 0
     encrypted = _is_encrypted(facts.devices) if on else None
@@ -48,35 +48,35 @@ def desired(profile: compiled.Profile, facts: nodes.NodeFacts, *, vouched: bool 
 
 
 def gives_swap(profile: compiled.Profile, facts: nodes.NodeFacts) -> bool:
-    """Whether pods on the node can get swap."""
+    """Return whether pods on the node can get swap."""
     if not facts.swap_bytes or not facts.compatible or profile.behavior is names.Behavior.NO_SWAP:
         return False
     return requirements.first_unmet(profile, facts) is None
 
 
 def is_unknown(profile: compiled.Profile, facts: nodes.NodeFacts) -> bool:
-    """Whether only an agent's report, which is not there, can say that pods on the node get swap."""
+    """Return whether only a missing report of an agent can show that pods on the node get swap."""
     if facts.reported or profile.behavior is names.Behavior.NO_SWAP:
         return False
     return not gives_swap(profile, facts)
 
 
 def is_vouched(required: Mapping[str, str], node: nodes.NodeRow) -> bool | None:
-    """Whether an administrator vouches for the node, by labels that are all REQUIRED; None where for no node."""
+    """Return whether an administrator vouches for the node, by labels that are all REQUIRED; None if nobody vouches."""
     return required.items() <= node.labels.items() if required else None
 
 
 def is_restricted(key: str) -> bool:
-    """Whether a kubelet cannot write a label of this key, nor this controller does."""
+    """Return whether neither a kubelet nor this controller writes labels of this key."""
     domain, _, name = key.rpartition("/")
     ours = key == names.VOUCHED_LABEL
     return bool(name) and (domain == _RESTRICTED or domain.endswith(f".{_RESTRICTED}")) and not ours
 
 
 def by_hand(wanted: Labels, node: nodes.NodeRow, *, features: bool) -> Labels:
-    """What is to be written to the Node itself; labels that Node Feature Discovery keeps are left to it.
+    """Return the labels to write to the Node itself; Node Feature Discovery keeps its own.
 
-    `features`: public labels go to a NodeFeature; then those on the Node that are still nobody's are only taken away.
+    `features`: public labels are written to a NodeFeature; on the Node, unowned ones are then only removed.
     """
     left = {key: value for key, value in wanted.items() if key not in node.nfd}
     if not features:
@@ -85,19 +85,19 @@ def by_hand(wanted: Labels, node: nodes.NodeRow, *, features: bool) -> Labels:
 
 
 def by_feature(wanted: Labels) -> Labels:
-    """What is to be written to the node's NodeFeature."""
+    """Return the labels to write to the node's NodeFeature."""
     return {key: wanted[key] for key in names.PUBLIC_LABELS if key in wanted}
 
 
 def _behavior(profile: compiled.Profile, facts: nodes.NodeFacts) -> str:
-    """What is in force: the kubelet's own where nothing is written, NoSwap where something required is missing."""
+    """Return the behavior in force: the kubelet's own if nothing is written, NoSwap if a requirement is not met."""
     if not facts.compatible or profile.mode is not names.Mode.ENFORCE:
         return names.Behavior.KUBELET
     return profile.behavior if requirements.first_unmet(profile, facts) is None else names.Behavior.NO_SWAP
 
 
 def _backing(devices: Iterable[state.SwapDevice]) -> str | None:
-    """All kinds of backing, in order of the alphabet; those that a newer agent knows count as unknown."""
+    """Return all kinds of backing in alphabetical order; a newer agent's kinds count as unknown."""
     known = frozenset[str](names.Backing)
     kinds = {device.backing if device.backing in known else names.Backing.UNKNOWN for device in devices}
     return "_".join(sorted(kinds)) or None

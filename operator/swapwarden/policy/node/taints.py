@@ -1,7 +1,7 @@
-"""The taint that keeps pods without need for swap off nodes that have it, and the startup taint: how they are changed.
+"""Changes of the taint that keeps pods without need for swap off nodes with swap, and of the startup taint.
 
-Other taints are never touched, whoever writes them at the same moment: each change is a JSON patch (RFC 6902) that
-tests what it found before it changes it, and is refused with status 422 where that is no longer so.
+Other taints are never touched, even if other writers change them at the same moment: each change is a JSON patch (RFC
+6902) that first tests the values it was made for. If they differ, the API server refuses it with status 422.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Patch = list[dict[str, Any]]
 def desired(
     profile: compiled.Profile, facts: nodes.NodeFacts, node: nodes.NodeRow, *, applied: bool
 ) -> names.TaintEffect | None:
-    """The effect of the taint that the node should carry; None for no taint.
+    """Return the effect of the taint that the node should carry; None for no taint.
 
-    It comes when the node has applied its profile, and then stays while plans change, and while what an agent reported
-    of the node is not known any more.
+    The taint appears once the node has applied its profile. It remains while plans change, and while the agent's last
+    report is unknown.
     """
     gives = labels.gives_swap(profile, facts) or labels.is_unknown(profile, facts)
     if profile.mode is not names.Mode.ENFORCE or not gives:
@@ -31,7 +31,7 @@ def desired(
 
 
 def change(node: nodes.NodeRow, effect: names.TaintEffect | None) -> Patch | None:
-    """What gives the node the taint with this effect, or takes it away (None); None where it is so already."""
+    """Return the patch that adds the taint with this effect, or removes it (None); None if nothing changes."""
     place = node.place(names.SWAP_TAINT)
     if place is None:
         return None if effect is None else [_same(node), *_added(node, effect)]
@@ -44,7 +44,7 @@ def change(node: nodes.NodeRow, effect: names.TaintEffect | None) -> Patch | Non
 
 
 def remove(node: nodes.NodeRow, key: str) -> Patch | None:
-    """What takes a taint of this key from where it stands; None where there is none."""
+    """Return the patch that removes a taint of this key; None if there is none."""
     place = node.place(key)
     if place is None:
         return None
@@ -56,7 +56,7 @@ def _added(node: nodes.NodeRow, effect: names.TaintEffect) -> Patch:
     taint = {"key": names.SWAP_TAINT, "value": "true", "effect": effect.value}
     if node.taints:
         return [{"op": "add", "path": "/spec/taints/-", "value": taint}]
-    # Null is what a test finds where there is nothing.
+    # A test finds null where nothing exists.
     return [_test("/spec/taints", None), {"op": "add", "path": "/spec/taints", "value": [taint]}]
 
 

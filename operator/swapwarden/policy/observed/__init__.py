@@ -1,1 +1,1 @@
-"""What policy reads of Pods, Nodes and Namespaces: rows with what counts."""
+"""Pods, Nodes and Namespaces as policy reads them: rows with the fields that count."""

@@ -1,4 +1,4 @@
-"""Namespaces: the part of the object that is read, and what is kept of it."""
+"""Namespaces: the fields that are read, and the row that is kept."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Labels = Mapping[str, Mapping[str, str]]
 """Labels of Namespaces, by their names."""
 
 UNDEFAULTED: Final = frozenset({"kube-system", "swapwarden-system"})
-"""The webhook is not asked about pods of these, so that they start without it: no namespace default reaches them."""
+"""The API server does not call the webhook for pods of these, so that they start without it: they get no default."""
 
 
 class WireMeta(msgspec.Struct, frozen=True):
-    """Metadata of a Namespace, as far as it is read."""
+    """Metadata of a Namespace: the fields that are read."""
 
     name: str
     labels: dict[str, str] = {}
 
 
 class WireNamespace(msgspec.Struct, frozen=True):
-    """A Namespace as it comes from the API server or from a file."""
+    """A Namespace as received from the API server or read from a file."""
 
     metadata: WireMeta
 
 
 def project(wire: WireNamespace) -> dict[str, str]:
-    """Reduce a Namespace to its labels; the one that the API server sets is there, whatever a file says."""
+    """Reduce a Namespace to its labels; the label that the API server sets is always included."""
     return {**wire.metadata.labels, names.NAME_LABEL: wire.metadata.name}

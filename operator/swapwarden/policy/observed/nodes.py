@@ -1,4 +1,4 @@
-"""What is known of a node: the part of the Node object that is read, and the facts that decisions are made from."""
+"""Nodes: the fields that are read, and the facts that decisions use."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from swapwarden.api import names, state
 from swapwarden.policy import quantity
 
 TELLS_SWAP: Final = (1, 33)
-"""From this version on kubelets report swap in nodeInfo.swap (k/k: pkg/kubelet/nodestatus/setters.go)."""
+"""From this version on, kubelets report swap in nodeInfo.swap (k/k: pkg/kubelet/nodestatus/setters.go)."""
 
 
 class WireSwap(msgspec.Struct, frozen=True):
-    """status.nodeInfo.swap of a Node; without swap there is none."""
+    """status.nodeInfo.swap of a Node; absent without swap."""
 
     capacity: int = 0
 
 
 class WireNodeInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """status.nodeInfo of a Node, as far as it is read."""
+    """status.nodeInfo of a Node: the fields that are read."""
 
     swap: WireSwap = WireSwap()
     kubelet_version: str = ""
 
 
 class WireCapacity(msgspec.Struct, frozen=True):
-    """status.capacity of a Node, as far as it is read."""
+    """status.capacity of a Node: the fields that are read."""
 
     memory: str | int | float = 0
     swap: str | int | float | None = msgspec.field(default=None, name=names.SWAP_RESOURCE)
 
 
 class WireNodeStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """Status of a Node, as far as it is read."""
+    """Status of a Node: the fields that are read."""
 
     node_info: WireNodeInfo = WireNodeInfo()
     capacity: WireCapacity = WireCapacity()
 
 
 class WireNodeMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """Metadata of a Node, as far as it is read."""
+    """Metadata of a Node: the fields that are read."""
 
     name: str
     uid: str = ""
@@ -53,20 +53,20 @@ class WireNodeMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WireTaint(msgspec.Struct, frozen=True):
-    """A taint of a Node, as far as it is read."""
+    """A taint of a Node: the fields that are read."""
 
     key: str = ""
     effect: str = ""
 
 
 class WireNodeSpec(msgspec.Struct, frozen=True):
-    """Spec of a Node, as far as it is read."""
+    """Spec of a Node: the fields that are read."""
 
     taints: list[WireTaint] = []
 
 
 class WireNode(msgspec.Struct, frozen=True):
-    """A Node as it comes from the API server or from a file."""
+    """A Node as received from the API server or read from a file."""
 
     metadata: WireNodeMeta
     spec: WireNodeSpec = WireNodeSpec()
@@ -74,7 +74,7 @@ class WireNode(msgspec.Struct, frozen=True):
 
 
 class NodeRow(msgspec.Struct, frozen=True):
-    """A Node in the form in which it is kept. Capacities in bytes, 0 where the Node says nothing."""
+    """A row of a Node. Capacities in bytes, 0 if the Node has none."""
 
     name: str
     uid: str
@@ -82,20 +82,20 @@ class NodeRow(msgspec.Struct, frozen=True):
     swap_bytes: int
     memory_bytes: int
     nfd: frozenset[str] = frozenset()
-    """Those of the labels that are published which Node Feature Discovery has set here, and keeps as its own."""
+    """Those of the published labels that Node Feature Discovery has set here, and owns."""
     taints: tuple[WireTaint, ...] = ()
     tells_swap: bool = False
-    """Whether its kubelet is one that says how much swap it found when it started."""
+    """Whether its kubelet reports how much swap it found when it started."""
     swap_resource: int | None = None
-    """What the node offers of the extended resource, in bytes; None where it has none of it."""
+    """The node's offer of the extended resource, in bytes; None if it has none."""
 
     def place(self, key: str) -> int | None:
-        """Where a taint stands among the node's; None where it has none of that key."""
+        """Return the index of a taint; None if the node has none of that key."""
         return next((number for number, taint in enumerate(self.taints) if taint.key == key), None)
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
-    """What decisions about a node's pods are made from; sizes in bytes."""
+    """The facts for decisions about a node's pods; sizes in bytes."""
 
     compatible: bool
     """Whether pods' cgroups have memory.swap.max: cgroup v2 with the swap controller."""
@@ -103,19 +103,19 @@ class NodeFacts(msgspec.Struct, frozen=True):
     memory_bytes: int
     page_size: int = 4096
     devices: tuple[state.SwapDevice, ...] = ()
-    """What the swap is on; empty where that is not known."""
+    """The devices of the swap; empty if unknown."""
     kubelet_swap_bytes: int | None = None
-    """What the kubelet found when it started, where it is not what the agent sees now; None elsewhere."""
+    """The swap that the kubelet found when it started, if it differs from what the agent observes now; else None."""
     kernel: str = ""
-    """Its release; empty where that is not known."""
+    """The kernel's release; empty if unknown."""
     tmpfs_noswap: bool = False
     """Whether the kubelet is known to keep tmpfs volumes out of swap."""
     reported: bool = True
-    """Whether an agent found this. What the Node alone does not say is not known, rather than missing."""
+    """Whether an agent found this. Facts that the Node alone does not hold are unknown, rather than missing."""
 
 
 def project(wire: WireNode) -> NodeRow:
-    """Reduce a Node to its row. QuantityError where a capacity is no quantity."""
+    """Reduce a Node to its row. QuantityError if a capacity is no quantity."""
     offered = wire.status.capacity.swap
     return NodeRow(
         name=wire.metadata.name,
@@ -137,7 +137,7 @@ def project(wire: WireNode) -> NodeRow:
 
 
 def _tells_swap(info: WireNodeInfo) -> bool:
-    """Kubelets leave nodeInfo.swap out where they found none, and those before TELLS_SWAP always do."""
+    """Return whether the kubelet reports swap. All omit it if there is none; those before TELLS_SWAP always do."""
     version = re.match(r"v?([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", info.kubelet_version, re.ASCII)
     return info.swap.capacity > 0 or (version is not None and (int(version[1]), int(version[2])) >= TELLS_SWAP)
 
@@ -151,13 +151,13 @@ def quantities(wire: WireNode) -> Iterator[tuple[str, str]]:
 
 
 def _labels(features: str) -> Iterator[str]:
-    """The labels that Node Feature Discovery lists; those of its own domain stand there without it."""
+    """Yield the labels that Node Feature Discovery lists; it lists those of its own domain without the domain."""
     for feature in features.split(","):
         yield feature if "/" in feature else f"{names.NFD_DOMAIN}/{feature}"
 
 
 def facts(node: NodeRow, found: state.Facts | None = None) -> NodeFacts:
-    """What the agent found, where it reported already; else what the Node says, taken for compatible."""
+    """Return the agent's facts if it has reported; else the Node's, with the node assumed to be compatible."""
     if found is None:
         return NodeFacts(compatible=True, swap_bytes=node.swap_bytes, memory_bytes=node.memory_bytes, reported=False)
     return NodeFacts(

@@ -1,4 +1,4 @@
-"""Pods: the part of the object that is read, and the compact row that is kept of each of 150,000 pods."""
+"""Pods: the fields that are read, and the compact row that is kept of each of 150,000 pods."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from swapwarden.policy import pod_annotations, quantity
 from swapwarden.policy.swap import phases, qos
 
 CRITICAL_PRIORITY = 2_000_000_000
-"""From this priority on the kubelet takes a pod for critical (k/k: pkg/kubelet/types/pod_update.go)."""
+"""From this priority on, the kubelet considers a pod critical (k/k: pkg/kubelet/types/pod_update.go)."""
 
 CRITICAL_CLASSES = frozenset({"system-node-critical", "system-cluster-critical"})
 
 _POD_KEY = re.compile(state.POD_KEY)
 _MAX_WRITTEN = MAX_LENGTH + 1
-"""Characters of a text that are kept: what is longer is no policy and no quantity, and stays none when it is cut."""
+"""Characters of a text that are kept: a longer one is neither a policy nor a quantity, even when it is cut."""
 
 _MAX_SHARED = 1024
 """Characters of labels that are remembered beyond their pod: nearly all pods have fewer, and some have a million."""
 
 _CONTAINER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
-"""Runtimes give 64 hexadecimal digits. Anything else must at least not grow when it is written as JSON."""
+"""Runtimes use 64 hexadecimal digits. Any other id must at least not grow in JSON."""
 
 
 class WireContainer(msgspec.Struct, frozen=True, rename="camel"):
-    """A container of a pod's spec, as far as it is read."""
+    """A container of a pod's spec: the fields that are read."""
 
     name: str
     resources: qos.Resources = qos.Resources()
@@ -41,27 +41,27 @@ class WireContainer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WireRunning(msgspec.Struct, frozen=True):
-    """state.running of a container's status: that it is there is all that counts."""
+    """state.running of a container's status: only its presence counts."""
 
 
 class WireContainerState(msgspec.Struct, frozen=True):
-    """State of a container, as far as it is read."""
+    """State of a container: the fields that are read."""
 
     running: WireRunning | None = None
 
 
 class WireContainerStatus(msgspec.Struct, frozen=True):
-    """Status of a container, as far as it is read."""
+    """Status of a container: the fields that are read."""
 
     name: str
     container_id: str = msgspec.field(default="", name="containerID")
     state: WireContainerState = WireContainerState()
     resources: qos.Resources | None = None
-    """Those in force, all of them, where the kubelet says (k/k: pkg/kubelet/kubelet_pods.go)."""
+    """All resources in force, if the kubelet reports them (k/k: pkg/kubelet/kubelet_pods.go)."""
 
 
 class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Spec of a pod, as far as it is read."""
+    """Spec of a pod: the fields that are read."""
 
     containers: list[WireContainer]
     init_containers: list[WireContainer] = []
@@ -73,7 +73,7 @@ class WirePodSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WirePodCondition(msgspec.Struct, frozen=True):
-    """A condition of a pod, as far as it is read."""
+    """A condition of a pod: the fields that are read."""
 
     type: str
     status: str
@@ -81,7 +81,7 @@ class WirePodCondition(msgspec.Struct, frozen=True):
 
 
 class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """Status of a pod, as far as it is read."""
+    """Status of a pod: the fields that are read."""
 
     phase: str = ""
     start_time: str = ""
@@ -93,7 +93,7 @@ class WirePodStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WireOwner(msgspec.Struct, frozen=True, rename="camel"):
-    """A reference to the owner of a pod, as far as it is read."""
+    """A reference to the owner of a pod: the fields that are read."""
 
     api_version: str = ""
     kind: str = ""
@@ -103,7 +103,7 @@ class WireOwner(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WirePodMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """Metadata of a pod, as far as it is read."""
+    """Metadata of a pod: the fields that are read."""
 
     name: str
     namespace: str = ""
@@ -117,7 +117,7 @@ class WirePodMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WirePod(msgspec.Struct, frozen=True):
-    """A pod as it comes from the API server or from a file."""
+    """A pod as received from the API server or read from a file."""
 
     metadata: WirePodMeta
     spec: WirePodSpec
@@ -125,7 +125,7 @@ class WirePod(msgspec.Struct, frozen=True):
 
 
 class ContainerRow(msgspec.Struct, frozen=True, gc=False):
-    """A container in the form in which it is kept. Memory in bytes, 0 where unset."""
+    """A row of a container. Memory in bytes, 0 if unset."""
 
     name: str
     kind: phases.Kind
@@ -134,32 +134,32 @@ class ContainerRow(msgspec.Struct, frozen=True, gc=False):
     swap_limit: str | None = None
     """The container's swap-limit annotation, as written, or its beginning; ephemeral containers have none."""
     swap_resource: int | None = None
-    """What the container asks of the extended resource, in bytes; None where nothing."""
+    """The container's request of the extended resource, in bytes; None if it has none."""
     id: str = ""
     """The runtime's id, without its prefix (containerd://); empty unless the container runs."""
 
 
 class Enforced(NamedTuple):
-    """A pod's condition SWAP_POLICY_ENFORCED, as far as it is kept."""
+    """A pod's condition SWAP_POLICY_ENFORCED: the fields that are kept."""
 
     status: str
     reason: str
 
 
 class Mirror(NamedTuple):
-    """What a pod claims by which the mirror of a static pod is known. Anyone who can create pods can claim it."""
+    """A pod's claims to be the mirror of a static pod. Everyone who can create pods can make them."""
 
     key: str
-    """The UID that the static pod's cgroup carries."""
+    """The UID in the name of the static pod's cgroup."""
     node_uid: str
     """UID of the Node that owns the mirror."""
 
 
 class PodRow(msgspec.Struct, frozen=True, gc=False):
-    """A pod in the form in which it is kept."""
+    """A row of a pod."""
 
     key: str
-    """The UID that the pod's cgroup carries; namespace/name for a pod from a file, which has none."""
+    """The UID in the name of the pod's cgroup; namespace/name for a pod from a file, which has none."""
     uid: str
     namespace: str
     name: str
@@ -169,29 +169,29 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
     critical: bool
     qos: qos.Class
     policy: str | None
-    """The policy annotation, as written, or the beginning of one that is too long to be any."""
+    """The policy annotation, as written, or the beginning of one that is too long to be valid."""
     swap_limit: str | None
-    """The swap-limit annotation in the same way."""
+    """The swap-limit annotation, kept the same way."""
     created: str
     started: str
-    """When the kubelet took the pod on (RFC 3339, UTC, seconds); empty before."""
+    """When the kubelet accepted the pod (RFC 3339, UTC, seconds); empty before."""
     containers: tuple[ContainerRow, ...]
     """In the order init, app, ephemeral, each as in the spec."""
     agent: bool = False
-    """Whether it is labelled as an agent of Swapwarden, and Ready. Anyone can label pods: the namespace counts, too."""
+    """Whether it is Ready and has the labels of Swapwarden's agent. Anyone can label pods: check the namespace also."""
     defaulted: bool = False
-    """Whether the policy is the default of its namespace, and not the pod's own."""
+    """Whether the policy is the default of its namespace rather than the pod's own."""
     labels: str = ""
     """As parse_labels() reads them."""
     enforced: Enforced | None = None
-    """None where it has no such condition."""
+    """None without such a condition."""
     mirror: Mirror | None = None
-    """None for all but mirrors of static pods, and what pretends to be one."""
+    """None except for mirrors of static pods, and pods that pretend to be one."""
 
     def on(self, node_uid: str) -> PodRow:
         """Return the row as it counts on the Node with this UID.
 
-        A mirror that another Node owns, or none, does not say which cgroup is its own.
+        A mirror that another Node owns, or none, does not identify its cgroup.
         """
         if self.mirror is None:
             return self
@@ -199,14 +199,14 @@ class PodRow(msgspec.Struct, frozen=True, gc=False):
         return self if key == self.key else msgspec.structs.replace(self, key=key)
 
     def limited(self) -> bool:
-        """Whether the pod, or a container of it, states a swap limit."""
+        """Return whether the pod, or a container of it, has a swap limit."""
         return self.swap_limit is not None or any(
             one.swap_limit is not None or one.swap_resource is not None for one in self.containers
         )
 
 
 def project(wire: WirePod) -> PodRow:
-    """Reduce a pod to its row. QuantityError where a resource is no quantity (the API server lets none pass)."""
+    """Reduce a pod to its row. QuantityError if a resource is no quantity (the API server accepts none)."""
     meta, spec, status = wire.metadata, wire.spec, wire.status
     annotations = meta.annotations
     policy = _written(annotations, names.POLICY_ANNOTATION)
@@ -245,7 +245,7 @@ def project(wire: WirePod) -> PodRow:
 
 
 def only_started(old: PodRow, new: PodRow) -> bool:
-    """Whether nothing but what a pod's start brings (and its containers' end) has made one row the other."""
+    """Return whether only a pod's start (and the end of containers) turned one row into the other."""
     return _not_started(old) == _not_started(new)
 
 
@@ -255,13 +255,13 @@ def _not_started(row: PodRow) -> PodRow:
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """Labels as a row keeps them: key=value, joined by commas, neither of which a label can have in it."""
+    """Labels in the form of rows: key=value, joined by commas; neither can contain a comma."""
     return dict(each.split("=", 1) for each in text.split(",")) if text else {}
 
 
 @functools.lru_cache(maxsize=256)
 def _enforced(status: str, reason: str) -> Enforced:
-    """One object for all pods of which the same is said."""
+    """Return one object for all pods with equal values."""
     return Enforced(status, reason)
 
 
@@ -277,12 +277,12 @@ def _labels(labels: dict[str, str]) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _shared(text: str) -> str:
-    """One object for equal texts: the pods of a workload have the same labels, and come one after the other."""
+    """Return one object for equal texts: a workload's pods have the same labels and arrive one after the other."""
     return text
 
 
 def quantities(wire: WirePod) -> Iterator[tuple[str, str]]:
-    """All resource quantities that a pod states, with their paths, to check those of a pod from a file."""
+    """Yield all resource quantities of a pod, with their paths, to check those of a pod from a file."""
     spec, status = wire.spec, wire.status
     if spec.resources is not None:
         yield from spec.resources.quantities("spec.resources")
@@ -299,11 +299,11 @@ def quantities(wire: WirePod) -> Iterator[tuple[str, str]]:
 
 
 def _mirror(wire: WirePod) -> Mirror | None:
-    """What the pod claims as the mirror of a static pod; None where it claims nothing that can count.
+    """Return the pod's claims to be the mirror of a static pod; None if it has none that can count.
 
-    The cgroup of a static pod carries the hash of its file; its mirror, which is what the API server has, has another
-    UID. Kubelets make mirrors that their own Node owns (k/k: pkg/kubelet/pod/mirror_client.go). No other pod's
-    annotations count: the kubelet overwrites them for itself, whatever their author wrote.
+    The cgroup of a static pod carries the hash of its file; its mirror, the object at the API server, has another UID.
+    Kubelets make mirrors that their own Node owns (k/k: pkg/kubelet/pod/mirror_client.go). No other pod's annotations
+    count: the kubelet overwrites them for itself, whatever their author wrote.
     """
     meta = wire.metadata
     key = meta.annotations.get(names.CONFIG_HASH_ANNOTATION, "")
@@ -316,9 +316,9 @@ def _mirror(wire: WirePod) -> Mirror | None:
 
 
 def _is_left_behind(wire: WirePod) -> bool:
-    """Whether the pod is a forged mirror that its kubelet deleted, and a finalizer keeps.
+    """Return whether the pod is a forged mirror that its kubelet deleted and a finalizer keeps.
 
-    A kubelet reports on the mirrors of pods that it runs, and deletes all others.
+    A kubelet reports on the mirrors of its pods, and deletes all others.
     """
     meta = wire.metadata
     forged = names.CONFIG_MIRROR_ANNOTATION in meta.annotations and not wire.status.start_time
@@ -367,7 +367,7 @@ def _rows(
         in_force = status.resources if status is not None else None
         request, limit = _memory(container.resources if in_force is None else in_force)
         running = status is not None and status.state.running is not None
-        # It cannot be changed on a pod, so that what the spec says is in force.
+        # The field is immutable, so the spec is in force.
         asked = container.resources.limits.swap
         yield ContainerRow(
             name=sys.intern(container.name),
@@ -381,15 +381,15 @@ def _rows(
 
 
 def _container_id(text: str) -> str:
-    """The runtime's id, without its prefix; empty for what cannot be one."""
+    """Return the runtime's id, without its prefix; empty for an invalid one."""
     found = text.partition("://")[2]
     return found if _CONTAINER_ID.fullmatch(found) else ""
 
 
 def _memory(resources: qos.Resources) -> tuple[int, int]:
-    """Memory request and limit in bytes, 0 where unset."""
+    """Return the memory request and limit in bytes, 0 if unset."""
     limit = resources.limits.memory or 0
     request = resources.requests.memory
-    if request is None:  # a file, which lacks what the API server fills in
+    if request is None:  # A file lacks the API server's defaults.
         request = limit
     return quantity.capped(str(request)), quantity.capped(str(limit))

@@ -1,4 +1,4 @@
-"""Profiles in the form in which decisions use them, and which of them governs a node."""
+"""Profiles in the form in which decisions use them, and the choice of the one that governs a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Requirement(msgspec.Struct, frozen=True):
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether it holds, as in metav1.LabelSelector: NotIn holds where there is no such label."""
+        """Return whether it holds, as in metav1.LabelSelector: NotIn also holds without such a label."""
         match self.operator:
             case "In":
                 return labels.get(self.key) in self.values
@@ -38,7 +38,7 @@ Selector = tuple[Requirement, ...]
 
 
 def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Whether an object with these labels is meant."""
+    """Return whether it selects an object with these labels."""
     return all(requirement.matches(labels) for requirement in selector)
 
 
@@ -55,12 +55,12 @@ class Override(msgspec.Struct, frozen=True):
 
 
 class Require(msgspec.Struct, frozen=True):
-    """What a node must have before its pods get swap."""
+    """Conditions on a node before its pods get swap."""
 
     encrypted: bool = False
     tmpfs_noswap: bool = False
     backing: tuple[str, ...] = ()
-    """Kinds of devices, one of which each must be; empty: any."""
+    """Kinds of devices of which each must be one; empty: any."""
     dedicated_device: bool = False
 
 
@@ -72,7 +72,7 @@ class Profile(msgspec.Struct, frozen=True):
     generation: int = 0
     uid: str = ""
     created: str = ""
-    """metadata.creationTimestamp, RFC 3339 in UTC; empty where the object comes from a file."""
+    """metadata.creationTimestamp, RFC 3339 in UTC; empty for an object from a file."""
     priority: int = 0
     mode: names.Mode = names.Mode.ENFORCE
     guarantee: names.Guarantee = names.Guarantee.STANDARD
@@ -83,38 +83,38 @@ class Profile(msgspec.Struct, frozen=True):
     max_per_container: int | None = None
     max_per_pod: int | None = None
     overcommit_percent: int | None = None
-    """Of what pods may have in all: what their limits may add up to. None: anything."""
+    """The bound on the sum of the pods' limits, as a share of their swap. None: no bound."""
 
     taint_effect: names.TaintEffect | None = None
     max_unavailable: str = "25%"
-    """Of its nodes, how many may be under way to another generation at once: a number, or percents."""
+    """How many of its nodes may change to another generation at once: a number, or percents."""
     hold: bool = False
-    """Whether nodes keep what they have while a change would take swap from pods that use it."""
+    """Whether nodes keep their limits while a change would take swap from pods that use it."""
     paused: bool = False
     """Whether no further node gets the newest generation."""
     overrides: tuple[Override, ...] = ()
     extended_resource: bool = False
     kernel: tuple[tuple[str, str], ...] = ()
-    """Settings of the kernel, by name, as their files take them."""
+    """Settings of the kernel, by name, in the form of their files."""
     units: tuple[str, ...] = ()
-    """Slices and services of the nodes that it says something of."""
+    """The slices and services of nodes that the profile sets."""
     units_without_swap: bool = False
     io_latency_microseconds: int | None = None
-    """What an I/O of these units may take on disks with swap."""
+    """The I/O latency target of these units on disks with swap."""
     io_weight: int | None = None
-    """Of these units on such disks."""
+    """The I/O weight of these units on such disks."""
     require: Require | None = None
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels is meant."""
+        """Return whether it selects a node with these labels."""
         return selects(self.selector, labels)
 
     def needs_namespaces(self) -> bool:
-        """Whether pods cannot be planned without the labels of their namespaces."""
+        """Return whether pods cannot be planned without the labels of their namespaces."""
         return any(override.namespaces for override in self.overrides)
 
     def overrides_in(self, namespace: Mapping[str, str] | None) -> tuple[Override, ...] | None:
-        """Those that can select pods of a namespace with these labels; None where it is not known."""
+        """Return those that can select pods of a namespace with these labels; None if the labels are unknown."""
         if namespace is None:
             return None
         return tuple(override for override in self.overrides if selects(override.namespaces, namespace))
@@ -127,7 +127,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 BUILT_IN: Final = Profile(name=names.BUILT_IN_PROFILE)
-"""Governs nodes that no profile selects: what the kubelet gives stays, and policy Disabled works."""
+"""Governs nodes that no profile selects: the kubelet's limits stay, and policy Disabled works."""
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -135,14 +135,14 @@ class Selection(msgspec.Struct, frozen=True):
 
     profile: Profile
     conflicts: tuple[str, ...] = ()
-    """Names of other profiles with the same priority that select the node, too."""
+    """Names of other profiles with the same priority that also select the node."""
 
 
 _BEFORE_PLAN: Final = {"NoSwap": names.UnknownPod.DENY, "Unmanaged": names.UnknownPod.ALLOW}
 
 
 def compile_profile(model: api.NodeSwapProfile) -> Profile:
-    """Take a checked NodeSwapProfile to the form in which it is used."""
+    """Compile a checked NodeSwapProfile."""
     spec, bounds = model.spec, model.spec.swap.workload_controlled
     return Profile(
         name=model.metadata.name,
@@ -166,7 +166,7 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         overrides=tuple(_override(entry) for entry in spec.overrides),
         extended_resource=spec.scheduling.extended_resource == "Enabled",
         kernel=kernel_settings.settings(spec.kernel),
-        # Once each: a name in both lists cannot be, one twice in a list can.
+        # Once each: the schema forbids a name in both lists, but not twice in one list.
         units=tuple(dict.fromkeys((*spec.system.slices, *spec.system.services))),
         units_without_swap=spec.system.disable_swap,
         io_latency_microseconds=_microseconds(spec.system.io_latency_target),
@@ -176,7 +176,7 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
 
 
 def _microseconds(latency: str | None) -> int | None:
-    """Of a time as values.LATENCY_PATTERN has it."""
+    """Return the microseconds of a time in the form of values.LATENCY_PATTERN."""
     if latency is None:
         return None
     return int(latency[:-2]) * 1000 if latency.endswith("ms") else int(latency[:-1]) * 1_000_000
@@ -220,12 +220,12 @@ def _bound(text: str | None) -> int | None:
 
 
 def _rank(profile: Profile) -> tuple[int, bool, str, str]:
-    """What governs sorts first: the highest priority, then the oldest (from a file: the newest), then by name."""
+    """Sort the governing profile first: by highest priority, then age (oldest; from a file: newest), then name."""
     return -profile.priority, not profile.created, profile.created, profile.name
 
 
 def select(profiles: Iterable[Profile], labels: Mapping[str, str]) -> Selection:
-    """Find the profile that governs a node with these labels; BUILT_IN where none selects it."""
+    """Return the profile that governs a node with these labels; BUILT_IN if none selects it."""
     candidates = sorted((profile for profile in profiles if profile.selects(labels)), key=_rank)
     if not candidates:
         return Selection(BUILT_IN)

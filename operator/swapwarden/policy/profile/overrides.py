@@ -1,4 +1,4 @@
-"""Which of a profile's overrides a pod is subject to: a word for pods that nobody can annotate."""
+"""Choose the override of a profile that applies to a pod: for pods that nobody can annotate."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from swapwarden.policy.swap import limits
 
 
 class UnknownNamespaceError(Exception):
-    """What a pod is subject to depends on labels of its namespace, which is not known."""
+    """The choice depends on labels of the pod's namespace, which are unknown."""
 
 
 def find(profile: compiled.Profile, row: pods.PodRow, known: namespaces.Labels) -> int | None:
-    """Place in the profile's list of the first override that selects the pod; None where none can mean anything to it.
+    """Return the index of the first override that selects the pod; None if none can change anything for it.
 
-    That is so, too, where the pod itself refuses swap: nothing is stricter. UnknownNamespaceError where the labels of
-    the pod's namespace would decide.
+    A pod that refuses swap itself also gets None: nothing is stricter. UnknownNamespaceError if the labels of the pod's
+    namespace would decide.
     """
     if not profile.overrides or (limits.forbids_swap(row.policy) and not row.defaulted):
         return None

@@ -1,7 +1,7 @@
-"""What a profile requires of a node before its pods get swap, and what of it the node does not have.
+"""A profile's requirements on a node before its pods get swap: find those that the node does not meet.
 
-What is not known counts as missing, so that swap which is turned on is not used before an agent has looked at it; a
-node without swap therefore lacks all that is required of swap devices.
+Unknown facts count as missing, so that new swap stays unused until an agent has examined it; a node without swap
+therefore lacks all requirements on swap devices.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from swapwarden.policy.observed import nodes
 from swapwarden.policy.profile import compiled
 
 NAMED: Final = 3
-"""How many devices a text names; of the rest it says how many there are."""
+"""How many devices a text names; it counts the others."""
 _MAX_NAME: Final = 64
 
 
 def first_unmet(profile: compiled.Profile, facts: nodes.NodeFacts) -> names.Requirement | None:
-    """The first requirement, in the order of names.Requirement, that a node does not meet; None where it meets all."""
+    """Return the first unmet requirement, in the order of names.Requirement; None if the node meets all."""
     return next(_unmet(profile.require, facts), None) if profile.require is not None else None
 
 
 def unmet(profile: compiled.Profile, facts: nodes.NodeFacts) -> dict[str, str] | None:
-    """All that a node does not meet, with what was found instead, and the remedy; None where nothing is required."""
+    """Return all unmet requirements, with the observed facts and the remedy; None if nothing is required."""
     if profile.require is None:
         return None
     return {
@@ -63,7 +63,7 @@ def _tmpfs_noswap(_: compiled.Require, facts: nodes.NodeFacts) -> str:
 def _backing(require: compiled.Require, facts: nodes.NodeFacts) -> str:
     bad = [f"{_name(each)} is {each.backing}" for each in facts.devices if each.backing not in require.backing]
     return _no_devices(facts) or (
-        f"{_list(bad)}; move the swap to {' or '.join(require.backing)}, or list in allowedBacking what is there"
+        f"{_list(bad)}; move the swap to {' or '.join(require.backing)}, or add its kind to allowedBacking"
     )
 
 
@@ -87,7 +87,7 @@ _TOLD: Final[dict[names.Requirement, Callable[[compiled.Require, nodes.NodeFacts
 
 def _no_devices(facts: nodes.NodeFacts) -> str:
     if not facts.swap_bytes:
-        return "no swap is on; what is turned on is not used before it was looked at"
+        return "no swap is on; new swap is not used until the agent has examined it"
     return "" if facts.devices else "not known what the swap is on; see whether the node's agent runs"
 
 

@@ -1,1 +1,1 @@
-"""How much swap a pod and its containers get."""
+"""The swap limits of a pod and its containers."""

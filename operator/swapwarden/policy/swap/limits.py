@@ -1,6 +1,6 @@
-"""Which swap limit a pod and its containers get, and why: the table in docs/semantics.md.
+"""Decide the swap limits of a pod and its containers, with the reason: the table in docs/semantics.md.
 
-Numbers are bytes. What is written to memory.swap.max is floored to the page, as the kernel does on a write.
+Numbers are bytes. Values for memory.swap.max are floored to the page, as the kernel does on a write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ABOUT_PLACEMENT: Final = frozenset(names.Policy) - {names.Policy.DISABLED}
 
 
 class ContainerDecision(msgspec.Struct, frozen=True):
-    """What one container gets."""
+    """The limit of one container."""
 
     name: str
     id: str
@@ -34,11 +34,11 @@ class ContainerDecision(msgspec.Struct, frozen=True):
     cap: bool = False
     """Only ever lower the file to swap_max: the kubelet may have given less."""
     write: bool = False
-    """Whether the container's file must hold it; where not, the pod's value alone gives it."""
+    """Whether to write the container's file; otherwise, the pod's value alone has this effect."""
 
 
 class PodDecision(msgspec.Struct, frozen=True):
-    """What one pod gets; containers in the order of the row."""
+    """The limits of one pod; containers in the order of the row."""
 
     swap_max: str | None
     """Value for the pod's cgroup. None: nothing is written."""
@@ -47,15 +47,15 @@ class PodDecision(msgspec.Struct, frozen=True):
 
 
 class _Limits(msgspec.Struct, frozen=True):
-    """The pod's own limits in bytes, as it states them; None where there is none."""
+    """The pod's own limits in bytes; None if there is none."""
 
     pod: int | None
     containers: tuple[int | None, ...]
     reason: names.Reason = Reason.WORKLOAD_LIMIT
-    """Of what is given as these limits say."""
+    """The reason of a pod that gets these limits."""
 
     def are_none(self) -> bool:
-        """Whether nothing is limited."""
+        """Return whether nothing is limited."""
         return self.pod is None and all(limit is None for limit in self.containers)
 
 
@@ -65,11 +65,11 @@ class Step(msgspec.Struct, frozen=True):
     reason: names.Reason
     matched: bool
     decision: PodDecision | None = None
-    """What the pod has after it; None where the rule does not match, and where the next step says what comes of it."""
+    """The pod's limit after it; None if the rule does not match, or if the next step has the result."""
 
 
 class _Case(msgspec.Struct, frozen=True):
-    """What rules look at."""
+    """The input of the rules."""
 
     profile: compiled.Profile
     node: nodes.NodeFacts
@@ -78,7 +78,7 @@ class _Case(msgspec.Struct, frozen=True):
     policy: str | None
     """The pod's, unless the override lifts it."""
     limits: _Limits | None
-    """The pod's, or those that the override names in their place; None where one is not understood."""
+    """The pod's, or those of the override in their place; None if one is invalid."""
 
 
 class _Rule(msgspec.Struct, frozen=True):
@@ -90,53 +90,52 @@ class _Rule(msgspec.Struct, frozen=True):
 
 
 def floor_to_page(value: int, page_size: int) -> int:
-    """Bytes as the kernel keeps them after a write of `value` (mm/page_counter.c: page_counter_memparse)."""
+    """Return the bytes that the kernel keeps after a write of `value` (mm/page_counter.c: page_counter_memparse)."""
     return value // page_size * page_size
 
 
 def container_swap(request: int, limit: int, memory: int, swap: int) -> int:
-    """Swap limit of a Burstable pod's container under LimitedSwap, before the kernel's page floor; all in bytes.
+    """Return the limit of a Burstable pod's container under LimitedSwap, before the kernel's page floor; all in bytes.
 
-    `request` and `limit` are its memory request and limit (0: unset), `memory` and `swap` what the node has for pods.
-    From k/k: pkg/kubelet/kuberuntime/kuberuntime_container_linux.go, calcSwapForBurstablePods: division first, in
-    float64, then truncation. What is an error there (a request above the node's memory, no memory) is 0 here, as it is
-    there in effect.
+    `request` and `limit` are its memory request and limit (0: unset), `memory` and `swap` the node's for pods. From
+    k/k: pkg/kubelet/kuberuntime/kuberuntime_container_linux.go, calcSwapForBurstablePods: division first, in float64,
+    then truncation. Its errors (a request above the node's memory, no memory) give 0 here, with the same effect.
     """
     if request == limit or not 0 < request <= memory:
         return 0
-    # float64 cannot tell sizes above 2**53 apart: without the minimum the product may end above what there is.
+    # float64 does not distinguish sizes above 2**53: without the minimum, the product may exceed the total.
     return min(swap, int(float(request) / float(memory) * float(swap)))
 
 
 def available(profile: compiled.Profile, node: nodes.NodeFacts) -> int:
-    """Swap that pods may have in all: the node's, less the profile's reserve; bytes, not floored."""
+    """Return the swap for all pods: the node's, less the profile's reserve; bytes, not floored."""
     return node.swap_bytes - profile.reserved_bytes(node.swap_bytes)
 
 
 def forbids_swap(policy: str | None) -> bool:
-    """Whether a pod with this annotation gets no swap on any node: Disabled, or not understood."""
+    """Return whether a pod with this annotation gets no swap on any node: Disabled, or invalid."""
     return policy is not None and policy not in _ABOUT_PLACEMENT
 
 
 def decide(
     profile: compiled.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: compiled.Override | None = None
 ) -> PodDecision:
-    """Decide on one pod. The first row of the table that matches wins.
+    """Decide on one pod. The first matching row of the table wins.
 
-    `override` is the one of the profile that the pod is subject to. It is heard where it is stricter than the pod's own
-    annotations, or where there are none.
+    `override` is the profile's for this pod. It applies if it is stricter than the pod's own annotations, or if there
+    are none.
     """
     case = _case(profile, node, pod, override)
     for rule in _RULES[profile.behavior]:
         if rule.matches(case):
             return _bounded_by_override(case, rule.give(case))
-    raise AssertionError(profile.behavior)  # the last rule of each behavior matches always
+    raise AssertionError(profile.behavior)  # The last rule of each behavior always matches.
 
 
 def trace(
     profile: compiled.Profile, node: nodes.NodeFacts, pod: pods.PodRow, override: compiled.Override | None = None
 ) -> Iterator[Step]:
-    """How decide() comes to its decision, which the last step has: the same rules, for people to follow."""
+    """Return the steps of decide(), of which the last has the decision: the same rules, for users to follow."""
     case = _case(profile, node, pod, override)
     for rule in _RULES[profile.behavior]:
         if not rule.matches(case):
@@ -158,7 +157,7 @@ def _case(
     limits = _limits(pod)
     if override is None:
         return _Case(profile, node, pod, None, pod.policy, limits)
-    # A namespace's default is not the pod's own word: an override that names a policy lifts it.
+    # A namespace's default is not the pod's own choice: an override that names a policy lifts it.
     lifted = override.policy is not None and pod.defaulted and pod.policy == names.Policy.DISABLED
     if (
         profile.behavior is names.Behavior.WORKLOAD_CONTROLLED
@@ -171,7 +170,7 @@ def _case(
 
 
 def _bounded_by_override(case: _Case, decision: PodDecision) -> PodDecision:
-    """The decision, with the limit of the override as the most that the pod may have."""
+    """Return the decision, with the limit of the override as the pod's maximum."""
     if case.override is None or case.override.swap_limit is None:
         return decision
     top = min(case.override.swap_limit, case.node.swap_bytes)
@@ -179,7 +178,7 @@ def _bounded_by_override(case: _Case, decision: PodDecision) -> PodDecision:
 
 
 def _limits(pod: pods.PodRow) -> _Limits | None:
-    """Limits from the pod's annotations and resources; None where one is not understood."""
+    """Return limits from the pod's annotations and resources; None if one is invalid."""
     try:
         return _Limits(_parse(pod.swap_limit), tuple(_limit(container) for container in pod.containers))
     except quantity.QuantityError:
@@ -187,7 +186,7 @@ def _limits(pod: pods.PodRow) -> _Limits | None:
 
 
 def _limit(container: pods.ContainerRow) -> int | None:
-    """The container's own: of an annotation and a resource the smaller."""
+    """Return the container's own limit: the smaller of an annotation and a resource."""
     written = _parse(container.swap_limit)
     return container.swap_resource if written is None else _least(written, container.swap_resource)
 
@@ -197,7 +196,7 @@ def _parse(text: str | None) -> int | None:
 
 
 def cut(decision: PodDecision, top: int, page_size: int, reason: names.Reason) -> PodDecision:
-    """The decision on a pod that may have `top` bytes at most: the same, or less with this reason."""
+    """Return the decision on a pod with at most `top` bytes: the same, or less with this reason."""
     if decision.swap_max is None or in_bytes(decision.swap_max) <= top:
         return decision
     given = floor_to_page(top, page_size)
@@ -214,18 +213,18 @@ def cut(decision: PodDecision, top: int, page_size: int, reason: names.Reason) -
 
 
 def in_bytes(swap_max: str) -> int:
-    """What a value of memory.swap.max allows; "max" is more than any number."""
+    """Return the number that a value of memory.swap.max allows; "max" is larger than any number."""
     return 2**64 if swap_max == names.MAX_SWAP else int(swap_max)
 
 
 def _same(pod: pods.PodRow, swap_max: str | None, reason: names.Reason) -> PodDecision:
-    """The pod's value is all there is to say; the containers below it get no value of their own."""
+    """Decide by the pod's value alone; the containers below it get no value of their own."""
     containers = tuple(ContainerDecision(one.name, one.id, swap_max, reason) for one in pod.containers)
     return PodDecision(swap_max, reason, containers)
 
 
 def _refuse(reason: names.Reason, matches: Callable[[_Case], bool]) -> _Rule:
-    """A rule by which a pod gets no swap."""
+    """Return a rule by which a pod gets no swap."""
     return _Rule(reason, matches, lambda case: _same(case.pod, "0", reason))
 
 
@@ -250,7 +249,7 @@ def _has_no_limit(case: _Case) -> bool:
 
 
 def _understood(case: _Case) -> _Limits:
-    """The limits, after the rule that refuses those that are not understood."""
+    """Return the limits, after the rule that refuses invalid ones."""
     assert case.limits is not None  # noqa: S101 for mypy: that rule comes first
     return case.limits
 
@@ -306,7 +305,7 @@ def _workload_controlled(case: _Case) -> PodDecision:
     reason = _workload_reason(pod_asked, pod_given, limits.reason)
     if pod_given == 0:
         return _same(pod, "0", reason)
-    # What a container without a limit of its own gets: all of the pod's limit, if the pod has one and the bound allows.
+    # A container without a limit of its own gets all of the pod's limit, if the pod has one and the bound allows.
     rest = ("0", Reason.NO_LIMIT)
     if limits.pod is not None:
         top = floor_to_page(bound, page)

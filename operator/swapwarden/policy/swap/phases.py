@@ -1,4 +1,4 @@
-"""What a pod needs at its peak, over the phases of its start (k/k: component-helpers/resource/helpers.go)."""
+"""A pod's peak demand, over the phases of its start (k/k: component-helpers/resource/helpers.go)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class Kind(enum.StrEnum):
-    """What a container is to its pod; a sidecar is an init container with restartPolicy Always."""
+    """The role of a container in its pod; a sidecar is an init container with restartPolicy Always."""
 
     APP = "App"
     INIT = "Init"
@@ -16,7 +16,7 @@ class Kind(enum.StrEnum):
 
 
 def peak(amounts: Iterable[tuple[Kind, int]]) -> int:
-    """Largest sum of amounts that are in use at one time; in the order of the spec, init containers first.
+    """Return the largest sum of amounts in use at one time; in the order of the spec, init containers first.
 
     An init container runs together with the sidecars before it; app containers run together with all sidecars.
     Ephemeral containers have no resources and are not counted.

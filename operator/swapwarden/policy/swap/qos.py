@@ -26,7 +26,7 @@ class Class(enum.StrEnum):
 
 
 class ResourceList(msgspec.Struct, frozen=True):
-    """Amounts of the two resources that decide on the QoS class, and of swap, which does not."""
+    """Amounts of the two resources that decide the QoS class, and of swap, which does not."""
 
     cpu: Written | None = None
     memory: Written | None = None
@@ -34,13 +34,13 @@ class ResourceList(msgspec.Struct, frozen=True):
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """Resources of a container or of a whole pod, as far as they are read."""
+    """Resources of a container or of a whole pod: the fields that are read."""
 
     requests: ResourceList = ResourceList()
     limits: ResourceList = ResourceList()
 
     def quantities(self, path: str) -> Iterator[tuple[str, str]]:
-        """What is stated, with its path below `path`."""
+        """Yield the amounts that are set, with their paths below `path`."""
         for part, amounts in (("requests", self.requests), ("limits", self.limits)):
             for name in _NAMES:
                 value = getattr(amounts, name)
@@ -51,16 +51,16 @@ class Resources(msgspec.Struct, frozen=True):
 
 
 _Amounts = dict[str, int]
-"""By resource, in billionths, which is as exact as the API server is."""
+"""Return amounts by resource, in billionths, which is as exact as the API server is."""
 
 
 def compute(pod: Resources | None, containers: Sequence[tuple[phases.Kind, Resources]]) -> Class:
-    """QoS class of a pod with these resources; `containers` are init and app containers, in this order.
+    """Return the QoS class of a pod with these resources; `containers` are init and app containers, in this order.
 
-    Resources of the whole pod decide where there are any (KEP-2837). QuantityError where one is no quantity.
+    Resources of the whole pod decide if it has any (KEP-2837). QuantityError if one is no quantity.
     """
     limits = [(kind, _stated(resources.limits)) for kind, resources in containers]
-    # The API server fills in a request where there is only a limit.
+    # The API server fills in a missing request from the limit.
     requests = [
         (kind, {**limit, **_stated(one.requests)}) for (kind, limit), (_, one) in zip(limits, containers, strict=True)
     ]
@@ -68,7 +68,7 @@ def compute(pod: Resources | None, containers: Sequence[tuple[phases.Kind, Resou
         limited = all(len(_above_zero(limit)) == len(_NAMES) for _, limit in limits)
         return _classify(_sum(requests), _sum(limits), limited=limited)
     of_pod = _stated(pod.limits)
-    # For the whole pod, it takes the request first from what the containers request.
+    # For the whole pod, it fills in the request first from the containers' requests.
     filled = {**of_pod, **_peaks(requests)} if of_pod else {}
     of_pod = _above_zero(of_pod)
     return _classify(_above_zero({**filled, **_stated(pod.requests)}), of_pod, limited=len(of_pod) == len(_NAMES))

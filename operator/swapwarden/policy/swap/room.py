@@ -1,9 +1,9 @@
-"""Which pods have room in a node's plan, where they are too many or too large for one object.
+"""Choose the pods that have room in a node's plan, if they are too many or too large for one object.
 
-The API server keeps pods that no kubelet ever runs, and anyone who can create pods can create thousands of them for one
-node. So pods that the kubelet has taken on come first: their number is bounded by what it runs, and nobody but the
-kubelet writes status.startTime. Among these, and among the others, room is shared by namespace: the one that has least
-is served next, so that a namespace which needs less than its share gets all of it, whatever others ask for.
+The API server keeps pods that no kubelet ever runs, and everyone who can create pods can create thousands of them for
+one node. So pods that the kubelet has accepted come first: their number is bounded, and only the kubelet writes
+status.startTime. Among these, and among the others, namespaces share the room: the one with least is served next, so
+that a namespace that needs less than its share gets all of it, whatever others request.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def share(
 ) -> tuple[list[pods.PodRow], list[pods.PodRow]]:
     """Split pods into those that have room and those that do not, each in the order in which they are served.
 
-    `cost` is what a pod takes of `room`. One that is too large for what is left does not end its namespace's turn.
-    Of one namespace, pods that must not swap come first, then those that the kubelet took on first, then older ones.
+    `cost` is a pod's share of `room`. A pod that is too large for the rest does not end its namespace's turn. Within
+    one namespace, pods that must not swap come first, then earlier accepted ones, then older ones.
     """
     kept: list[pods.PodRow] = []
     left: list[pods.PodRow] = []

@@ -59,7 +59,7 @@ def test_what_would_make_the_node_unusable_is_kept_from_it() -> None:
 def test_nothing_is_planned_for_a_node_that_does_not_say_how_much_memory_it_has() -> None:
     found = kernel_settings.plan([(kernel_settings.MIN_FREE, "131072")], facts(memory_bytes=0))
     assert found.values == {}
-    assert "does not say yet how much memory" in found.refused[kernel_settings.MIN_FREE]
+    assert "has not reported its memory" in found.refused[kernel_settings.MIN_FREE]
 
 
 def test_a_plan_has_the_settings_and_a_plan_to_restore_has_none() -> None:
