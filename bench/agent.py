@@ -75,7 +75,7 @@ async def reconcile(count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         cgroups = cgroupfs.Cgroups(str(ROOT), os.sysconf("SC_PAGE_SIZE"))
         pods = {uid: spec.PodSpec(LIMIT, {}) for uid in uids(count)}
-        state = spec.NodeSpec("", 1, names.Mode.ENFORCE, names.UnknownPod.DENY, None, pods)
+        state = spec.NodeSpec("", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, pods)
         agent = reconciler.Enforcer(
             cgroups,
             ledger.Ledger(Path(folder)),

@@ -44,7 +44,7 @@ class ApiServer:
         self._written = self._version
         pods = {uid: {"swapMax": str(limit), "reason": "LimitedSwap"} for uid in self._pods}
         metadata = {"name": NODE, "uid": "u", "resourceVersion": str(self._version), "generation": self._generation}
-        item = {"metadata": metadata, "spec": {"profile": {"name": "p"}, "guarantee": guarantee, "pods": pods}}
+        item = {"metadata": metadata, "spec": {"profileRef": {"name": "p"}, "guarantee": guarantee, "pods": pods}}
         # Ready before anything is measured: the real one is not on the node.
         self._item = json.dumps(item).encode()
         self._event = b'{"type": "MODIFIED", "object": ' + self._item + b"}\n"

@@ -28,7 +28,7 @@ FACTS: Final = state.Facts(
     swap_controller=True,
     swap_bytes=8 << 30,
     memory_bytes=64 << 30,
-    kernel="6.1.0-31-amd64",
+    kernel_release="6.1.0-31-amd64",
     devices=[state.SwapDevice(name="/dev/nvme0n1p3", type="partition", size_bytes=8 << 30, priority=-2)],
 )
 CONNECTS_AT_ONCE: Final = 32
@@ -44,7 +44,7 @@ class _Seen(msgspec.Struct, frozen=True):
 def _seen(wire: state.NodeSwapState) -> _Seen:
     if wire.spec is None:
         raise ValueError(f"the state of {wire.metadata.name} has no spec")
-    return _Seen(wire.metadata.generation, wire.spec.profile)
+    return _Seen(wire.metadata.generation, wire.spec.profile_ref)
 
 
 class Agents:
@@ -139,7 +139,9 @@ async def _release(own: informer.Informer[state.NodeSwapState, _Seen], waiting: 
 
 def _status(seen: _Seen) -> dict[str, Any]:
     profile = seen.profile.name, seen.profile.generation
-    desired = spec.NodeSpec("", seen.generation, names.Mode.ENFORCE, names.UnknownPod.DENY, None, {}, profile=profile)
+    desired = spec.NodeSpec(
+        "", seen.generation, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, {}, profile=profile
+    )
     snapshot = status.Snapshot(desired, seen.generation, status.Tree("kubepods.slice"), violations=())
     verdicts = conditions.verdicts(snapshot, FACTS)
     found: dict[str, Any] = msgspec.to_builtins(status.build(snapshot, FACTS, verdicts, (), load.BEGUN))

@@ -176,7 +176,7 @@ def state_crd() -> Schema:
         description="What the controller wants of one node's swap, and what its agent reports. Not for people to edit.",
         properties={"spec": spec, "status": status},
         columns=[
-            _column("Profile", ".spec.profile.name", "The profile in force."),
+            _column("Profile", ".spec.profileRef.name", "The profile in force."),
             _column("Mode", ".spec.mode", "Absent means Enforce."),
             _column("Swap", ".status.facts.swapBytes", "Total swap in bytes.", kind="integer"),
             _column("Applied", _condition(ConditionType.APPLIED), "Whether the kernel holds what the spec says."),

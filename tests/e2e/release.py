@@ -218,7 +218,7 @@ class Release:
     def _await_profile(self, name: str, generation: int) -> None:
         deadline = time.monotonic() + 120.0
         while True:
-            found: Mapping[str, Any] = self.state()["spec"]["profile"]
+            found: Mapping[str, Any] = self.state()["spec"]["profileRef"]
             if found["name"] == name and found.get("generation", 0) == generation:
                 return
             if time.monotonic() > deadline:

@@ -30,7 +30,7 @@ def test_everything_is_ready(cluster: Provider, swapwarden: Release, eventually:
     eventually(lambda: swapwarden.condition("Compatible") == "True/Compatible", "the agent found what it needs")
     eventually(lambda: swapwarden.condition("Applied") == "True/AsSpecified", "the first plan is in force")
     state = swapwarden.state()
-    assert state["spec"]["profile"]["name"] == "(built-in)"
+    assert state["spec"]["profileRef"]["name"] == "(built-in)"
     assert state["metadata"]["ownerReferences"][0]["name"] == cluster.node_name
     assert swapwarden.condition("Degraded") == "False/AsExpected"
     lease = cluster.get(f"/apis/coordination.k8s.io/v1/namespaces/{release.NAMESPACE}/leases/swapwarden-controller")

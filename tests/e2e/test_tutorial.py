@@ -23,7 +23,7 @@ def page(cluster: Provider, swapwarden: Release, eventually: Wait) -> Iterator[l
         pytest.skip(f"{PAGE} shows a node of its own, with swap of a known size, and its one profile is for all nodes")
     yield commands.run_by(ME, PAGE)
     cluster.shell(f"kubectl delete --ignore-not-found {EXAMPLES}")
-    eventually(lambda: swapwarden.state()["spec"]["profile"]["name"] == "(built-in)", "no profile is left")
+    eventually(lambda: swapwarden.state()["spec"]["profileRef"]["name"] == "(built-in)", "no profile is left")
 
 
 def only_looks(command: str) -> bool:

@@ -31,7 +31,7 @@ def profile(name: str = "", **spec: Any) -> dict[str, Any]:
 
 
 def planned(name: str = "", **spec: Any) -> dict[str, Any]:
-    return manifest(names.STATE_KIND, name or fresh(), spec={"profile": {"name": "p"}, **spec})
+    return manifest(names.STATE_KIND, name or fresh(), spec={"profileRef": {"name": "p"}, **spec})
 
 
 def fresh() -> str:
@@ -109,7 +109,7 @@ def test_a_state_is_stored_as_written(crds: ControlPlane, create: Create) -> Non
         kubepods={"swapMax": "8192"},
         mode="Audit",
         guarantee="Strict",
-        onUnknownPod="Allow",
+        beforePlan="Unmanaged",
         unmet={},
     )
     assert crds.get(f"{STATES}/{create(written)}")["spec"] == written["spec"]
@@ -139,7 +139,7 @@ KERNEL_VALUE = "should match '^(max|0|[1-9][0-9]{0,18})$'"
 SUPPORTED = "supported values: "
 LONGER = "Too long: may not be "
 BAD_STATES: list[tuple[dict[str, Any], str, str]] = [
-    ({"profile": None}, "spec.profile", "null"),
+    ({"profileRef": None}, "spec.profileRef", "null"),
     ({"systems": {}}, "spec.systems", "unknown field"),
     ({"system": {"swapMax": "0"}}, "spec.system.units", "Required value"),
     (
@@ -148,7 +148,7 @@ BAD_STATES: list[tuple[dict[str, Any], str, str]] = [
         "greater than or equal to 1000",
     ),
     ({"system": {"units": ["a.slice"], "ioWeight": 0}}, "spec.system.ioWeight", "greater than or equal to 1"),
-    ({"kernel": {"vm.swappiness": "a b"}}, "spec.kernel.vm.swappiness", "should match"),
+    ({"kernelSettings": {"vm.swappiness": "a b"}}, "spec.kernelSettings.vm.swappiness", "should match"),
     ({"mode": "Off"}, "spec.mode", f'{SUPPORTED}"Audit", "Enforce", "Restore"'),
     ({"epoch": -1}, "spec.epoch", "greater than or equal to 0"),
     ({"kubepods": {"swapMax": "10%"}}, "spec.kubepods.swapMax", KERNEL_VALUE),
@@ -297,7 +297,7 @@ def test_spec_and_status_are_written_apart(
 @pytest.mark.parametrize("kind", ["nodeswapprofiles", "nodeswapstates"])
 def test_kubectl_explains_each_field(kind: str, crds: ControlPlane) -> None:
     said = crds.kubectl("explain", "--recursive", f"{kind}.spec").stdout
-    assert ("reserved" if kind == names.PROFILE_PLURAL else "onUnknownPod") in said
+    assert ("reserved" if kind == names.PROFILE_PLURAL else "beforePlan") in said
     said = crds.kubectl("explain", f"{kind}.spec.mode").stdout
     assert "Enforce: write and repair." in said
 

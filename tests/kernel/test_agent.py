@@ -170,7 +170,7 @@ class Node:
 
     def put(self, spec: dict[str, Any]) -> int:
         """Write the spec, as the controller does; gives its generation."""
-        body = {"profile": {"name": "(built-in)"}, **spec}
+        body = {"profileRef": {"name": "(built-in)"}, **spec}
         status, made = self.cluster.request("PATCH", f"{STATES}/{self.name}", {"spec": body})
         if status == 404:
             kind = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapState"}
@@ -808,7 +808,7 @@ def test_the_kernel_tells_of_swapoff_and_swapon(one: Node) -> None:
         return {each["name"]: each.get("backing", "") for each in one.status["facts"].get("devices", [])}
 
     (disk,) = devices()
-    assert devices() == {disk: "virtual"}
+    assert devices() == {disk: "Virtual"}
 
     def switch(to: str) -> None:
         one.vm.run([sys.executable, "-c", SWITCH, to, disk], timeout=PATIENCE)
@@ -862,6 +862,6 @@ def test_pods_that_go_while_they_are_written_leave_nothing_behind(one: Node) -> 
     argv = [sys.executable, "-c", CHURN, str(pod.path), pod.container.name, "200"]
     one.vm.run(argv, timeout=300)
     until(lambda: marks() == before, "as many watches as before")
-    one.applied(one.put({"pods": {}, "onUnknownPod": "Allow"}))
+    one.applied(one.put({"pods": {}, "beforePlan": "Unmanaged"}))
     assert not one.status.get("violations")
     assert "error" not in {json.loads(line)["level"] for line in agent.output().splitlines()}

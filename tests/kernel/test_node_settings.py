@@ -33,7 +33,7 @@ def test_the_kernels_own_files_take_settings_and_have_them_back(node: Node) -> N
 
     before = held()
     assert before != WANTED
-    generation = node.put({"pods": {}, "kernel": {f"vm.{name}": value for name, value in WANTED.items()}})
+    generation = node.put({"pods": {}, "kernelSettings": {f"vm.{name}": value for name, value in WANTED.items()}})
     agent = node.start("kubeconfig", f"--vm-root={VM}", "--resync-interval=1")
     node.applied(generation)
     until(lambda: held() == WANTED, "they are written")
@@ -42,7 +42,7 @@ def test_the_kernels_own_files_take_settings_and_have_them_back(node: Node) -> N
     # Killed, its successor knows what was there.
     agent.stop()
     node.start("kubeconfig", f"--vm-root={VM}")
-    node.applied(node.put({"mode": "Restore", "kernel": None}), "Restored")
+    node.applied(node.put({"mode": "Restore", "kernelSettings": None}), "Restored")
     assert held() == {**before, "swappiness": "99"}
     node.vm.write(VM / "swappiness", before["swappiness"])
 

@@ -43,7 +43,7 @@ UNMET_LABEL: Final = "node.swapwarden.dev/swap-unmet"
 """The first requirement of its profile that a node with swap does not meet; absent where it meets all."""
 PUBLIC_LABELS: Final = (NFD_SWAP_LABEL, SWAP_LABEL, BEHAVIOR_LABEL, BACKING_LABEL, ENCRYPTED_LABEL, UNMET_LABEL)
 """Labels that Node Feature Discovery would set, too, if it is asked."""
-VOUCHED_LABEL: Final = "swapwarden.node-restriction.kubernetes.io/encrypted-swap"
+VOUCHED_LABEL: Final = "swapwarden.dev.node-restriction.kubernetes.io/encrypted-swap"
 """Under a prefix that kubelets may not write, and Node Feature Discovery does not."""
 NODE_LABELS: Final = (*PUBLIC_LABELS, VOUCHED_LABEL)
 """All labels of nodes that are Swapwarden's to set."""
@@ -101,11 +101,11 @@ class Guarantee(enum.StrEnum):
     """systemd: by drop-in files, it makes Burstable and BestEffort pods at 0, and takes them back to it."""
 
 
-class UnknownPod(enum.StrEnum):
-    """What a pod cgroup gets that appears before its state does."""
+class BeforePlan(enum.StrEnum):
+    """What a pod gets until the plan of its node names it."""
 
-    DENY = "Deny"
-    ALLOW = "Allow"
+    NO_SWAP = "NoSwap"
+    UNMANAGED = "Unmanaged"
 
 
 class Behavior(enum.StrEnum):
@@ -145,18 +145,18 @@ UNWATCHED: Final = frozenset({Cause.AGENT_DOWN, Cause.STATE_LATE})
 class Backing(enum.StrEnum):
     """What is under a swap device, as far as the kernel tells."""
 
-    NVME = "nvme"
-    SSD = "ssd"
-    HDD = "hdd"
-    VIRTUAL = "virtual"
+    NVME = "NVMe"
+    SSD = "SSD"
+    HDD = "HDD"
+    VIRTUAL = "Virtual"
     """A hypervisor's disk: what is under that cannot be seen."""
-    NETWORK = "network"
-    ZRAM = "zram"
-    LOOP = "loop"
-    FILE = "file"
-    MIXED = "mixed"
+    NETWORK = "Network"
+    ZRAM = "Zram"
+    LOOP = "Loop"
+    FILE = "File"
+    MIXED = "Mixed"
     """Several of these under one device."""
-    UNKNOWN = "unknown"
+    UNKNOWN = "Unknown"
 
 
 class Requirement(enum.StrEnum):

@@ -36,7 +36,7 @@ MAX_UNITS = 32
 MAX_PODS = 2048
 MAX_CONTAINERS = 128
 MAX_PODS_BYTES = 768 * 1024
-"""Bytes of JSON that pods may take, with their part of a proposal. The whole object, with what a profile and an agent
+"""Bytes of JSON that pods may take, with their part of a preview. The whole object, with what a profile and an agent
 add at most, must stay well below what etcd takes (1.5 MiB) and what an API server sends it (2 MiB)."""
 MAX_VIOLATIONS = 32
 MAX_REASON = 64
@@ -118,20 +118,20 @@ class SystemState(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     ] = None
 
 
-class Proposal(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What a profile would give pods whose turn on this node has not come. Nothing of it is enforced."""
+class Preview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What a profile will give pods once it is in force on this node. None of it is enforced."""
 
-    profile: Annotated[ProfileRef, msgspec.Meta(description="The profile that is to be in force next.")]
+    profile_ref: Annotated[ProfileRef, msgspec.Meta(description="The profile that is to be in force next.")]
     pods: Annotated[
         dict[str, SwapMax],
-        msgspec.Meta(max_length=MAX_PODS, description="Pods that would get less than now, by UID as in pods."),
+        msgspec.Meta(max_length=MAX_PODS, description="Pods that will get less than now, by UID as in pods."),
     ] = {}
 
 
 class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Written by the leading controller only."""
 
-    profile: Annotated[ProfileRef, msgspec.Meta(description="The profile in force.")]
+    profile_ref: Annotated[ProfileRef, msgspec.Meta(description="The profile in force.")]
     mode: Annotated[
         names.Mode,
         msgspec.Meta(description="Enforce: write and repair. Audit: report only. Restore: put back what was there."),
@@ -143,12 +143,12 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             " is reported. Standard: those that the agent installed are removed."
         ),
     ] = names.Guarantee.STANDARD
-    on_unknown_pod: Annotated[
-        names.UnknownPod,
+    before_plan: Annotated[
+        names.BeforePlan,
         msgspec.Meta(
-            description="Deny: a pod cgroup that appears gets 0 until it stands in pods. Allow: it is left alone."
+            description="For pods that are not in pods yet. NoSwap: their cgroups get 0. Unmanaged: nothing is written."
         ),
-    ] = names.UnknownPod.DENY
+    ] = names.BeforePlan.NO_SWAP
     epoch: Annotated[
         int,
         msgspec.Meta(ge=0, description="The writer's leadership term. A write with a smaller one is refused."),
@@ -175,7 +175,7 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
         SystemState | None,
         msgspec.Meta(description="Limits of the node's own units. Absent: not written, or put back."),
     ] = None
-    kernel: Annotated[
+    kernel_settings: Annotated[
         dict[str, Setting],
         msgspec.Meta(
             max_length=MAX_SETTINGS,
@@ -196,9 +196,9 @@ class StateSpec(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
             " instead, and the remedy. Empty where all is met, absent where nothing is required.",
         ),
     ] = None
-    proposal: Annotated[
-        Proposal | None,
-        msgspec.Meta(description="What is to come, for the agent to say how much swap in use it would take."),
+    preview: Annotated[
+        Preview | None,
+        msgspec.Meta(description="The profile to come. The agent reports in status.previewCost what it will take."),
     ] = None
     degraded_before: Annotated[
         list[Annotated[str, msgspec.Meta(max_length=MAX_REASON)]],
@@ -229,8 +229,8 @@ class SwapDevice(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
         msgspec.Meta(
             max_length=32,
             description=(
-                "What is under it: nvme, ssd, hdd, virtual (a hypervisor's disk), network, zram, loop, file, "
-                "mixed (several of these) or unknown."
+                "What is under it: NVMe, SSD, HDD, Virtual (a hypervisor's disk), Network, Zram, Loop, File, "
+                "Mixed (several of these) or Unknown."
             ),
         ),
     ] = names.Backing.UNKNOWN
@@ -292,7 +292,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     swap_bytes: Annotated[int, msgspec.Meta(ge=0, description="Total swap in bytes (SwapTotal of /proc/meminfo).")]
     memory_bytes: Annotated[int, msgspec.Meta(ge=0, description="Total memory in bytes (MemTotal of /proc/meminfo).")]
     page_size: Annotated[int, msgspec.Meta(ge=1, description="The kernel's page size in bytes.")] = 4096
-    kernel: Annotated[str, msgspec.Meta(max_length=128, description="Kernel release.")] = ""
+    kernel_release: Annotated[str, msgspec.Meta(max_length=128, description="Kernel release (uname -r).")] = ""
     tmpfs_noswap: Annotated[
         bool,
         msgspec.Meta(
@@ -311,9 +311,9 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
         Zswap | None,
         msgspec.Meta(description="How zswap is set. Absent where the kernel has none, or it is not known."),
     ] = None
-    memory_pressure: Annotated[bool, msgspec.Meta(description="Whether the kernel tells of memory pressure (PSI).")] = (
-        False
-    )
+    psi_available: Annotated[
+        bool, msgspec.Meta(description="Whether the kernel reports memory pressure (PSI, /proc/pressure).")
+    ] = False
     runtime: Annotated[
         str,
         msgspec.Meta(
@@ -393,10 +393,10 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
     message: Annotated[str, msgspec.Meta(max_length=512, description="A sentence for people.")] = ""
 
 
-class Cost(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What a proposal would take from pods that use it now."""
+class PreviewCost(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """How much swap that pods use now a preview will take from them."""
 
-    profile: Annotated[ProfileRef, msgspec.Meta(description="The profile of the proposal.")]
+    profile_ref: Annotated[ProfileRef, msgspec.Meta(description="The profile of the preview.")]
     pods: Annotated[int, msgspec.Meta(ge=0, description="Pods with more swap in use than they would get.")] = 0
     bytes: Annotated[int, msgspec.Meta(ge=0, description="Swap that they use above that, in bytes.")] = 0
 
@@ -407,7 +407,7 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     observed_generation: Annotated[
         int, msgspec.Meta(ge=0, description="metadata.generation of the spec that the agent acted on last.")
     ] = 0
-    profile: Annotated[
+    profile_ref: Annotated[
         ProfileRef | None, msgspec.Meta(description="The profile of the plan that the agent acted on last.")
     ] = None
     facts: Annotated[Facts | None, msgspec.Meta(description="What the agent found on the node.")] = None
@@ -425,8 +425,8 @@ class StateStatus(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     violations_omitted: Annotated[
         int, msgspec.Meta(ge=0, description="How many more deviations there are than violations has room for.")
     ] = 0
-    proposal: Annotated[
-        Cost | None, msgspec.Meta(description="What spec.proposal would take from pods that use it now.")
+    preview_cost: Annotated[
+        PreviewCost | None, msgspec.Meta(description="How much swap in use spec.preview will take from pods.")
     ] = None
 
 

@@ -96,11 +96,15 @@ def _state(node: str, explanation: plan.Explanation) -> Json:
     header = explanation.header
     written = msgspec.to_builtins(header)  # without what holds its default; a report says it all the same
     spec = {
-        "profile": written["profile"],
+        "profileRef": written["profileRef"],
         "mode": header.mode.value,
         "guarantee": header.guarantee.value,
-        "onUnknownPod": header.on_unknown_pod.value,
-        **{part: written[part] for part in ("kubepods", "system", "kernel", "refused", "unmet") if part in written},
+        "beforePlan": header.before_plan.value,
+        **{
+            part: written[part]
+            for part in ("kubepods", "system", "kernelSettings", "refused", "unmet")
+            if part in written
+        },
         **({} if explanation.extended_resource is None else {"extendedResource": str(explanation.extended_resource)}),
         "pods": {one.row.key: _decision(one) for one in explanation.pods},
     }
@@ -126,7 +130,7 @@ def _printable(value: str) -> str:
 
 def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
     header = explanation.header
-    profile = header.profile.name
+    profile = header.profile_ref.name
     governed = f"profile {profile}" if header.mode == names.Mode.ENFORCE else f"profile {profile} ({header.mode})"
     kubepods = header.kubepods.swap_max if header.kubepods else _NOTHING
     yield node, "(all pods)", _NOTHING, _NOTHING, governed, kubepods
@@ -134,7 +138,7 @@ def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
         yield node, f"({names.SWAP_RESOURCE})", _NOTHING, _NOTHING, governed, str(explanation.extended_resource)
     for unit, value in plan.of_units(header):
         yield node, f"({unit})", _NOTHING, _NOTHING, governed, value
-    for setting, value in header.kernel.items():
+    for setting, value in header.kernel_settings.items():
         yield node, f"({setting})", _NOTHING, _NOTHING, governed, value
     for setting, why in header.refused.items():
         yield node, f"({setting})", _NOTHING, _NOTHING, why, _NOTHING

@@ -54,7 +54,7 @@ def judge(pod: pods.PodRow, row: states.StateRow, told: states.SpecView, pending
         return Verdict("False", entry.reason, f"node {node} cannot limit the swap of pods (it needs cgroup v2)")
     if told.mode == names.Mode.AUDIT:
         return Verdict(
-            "False", ViolationReason.AUDIT, pod_violations.message(ViolationReason.AUDIT, node, told.profile.name)
+            "False", ViolationReason.AUDIT, pod_violations.message(ViolationReason.AUDIT, node, told.profile_ref.name)
         )
     if told.mode == names.Mode.RESTORE:
         return Verdict("False", "Restore", f"node {node} puts back what was there before Swapwarden")
@@ -62,7 +62,7 @@ def judge(pod: pods.PodRow, row: states.StateRow, told: states.SpecView, pending
         return Verdict("Unknown", "AwaitingAgent", f"the agent of node {node} has not told that the limit is in force")
     reason = pod_violations.worst(row, pod.key)
     if reason:
-        return Verdict("False", reason, pod_violations.message(reason, node, told.profile.name))
+        return Verdict("False", reason, pod_violations.message(reason, node, told.profile_ref.name))
     if row.unlisted:
         return Verdict("Unknown", "NotListed", f"so much is wrong on node {node} that its agent cannot list it all")
     # Not the number: it may be another one with each pod that comes to the node, and be worth no write.

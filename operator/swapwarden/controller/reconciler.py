@@ -96,7 +96,7 @@ class Reconciler:
             self._waits.observed(name, self._inventory.state_of(name))
             if written is not row:
                 self._warn(name, row, spec)
-        for notice in self._left_out.notices(name, spec.profile.name, omitted):
+        for notice in self._left_out.notices(name, spec.profile_ref.name, omitted):
             self._recorder.post(notice)
         fresh = written is row
         for step in self._steps:

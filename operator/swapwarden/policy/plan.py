@@ -94,7 +94,7 @@ def plan_all(
     """Plan one node as plan_node does, and name the pods that are left out.
 
     At most MAX_PODS pods are planned, of each MAX_CONTAINERS containers, and at most MAX_PODS_BYTES of JSON, which
-    includes what a proposal can have of them: a larger object would be refused as a whole. A kubelet runs far fewer.
+    includes what a preview can have of them: a larger object would be refused as a whole. A kubelet runs far fewer.
     """
     owners = _owners(rows)
     left: list[pods.PodRow] = []
@@ -109,7 +109,7 @@ def plan_all(
     return NodePlan(msgspec.structs.replace(_header(profile, facts), pods=planned), tuple(left))
 
 
-def proposal(now: state.StateSpec, coming: state.StateSpec) -> state.Proposal:
+def preview(now: state.StateSpec, coming: state.StateSpec) -> state.Preview:
     """What `coming` gives those pods of `now`, which is in force, that get less by it. In Audit nothing is taken."""
     less = {}
     if coming.mode is names.Mode.ENFORCE:
@@ -117,7 +117,7 @@ def proposal(now: state.StateSpec, coming: state.StateSpec) -> state.Proposal:
             before, pod = planned if now.mode is names.Mode.ENFORCE else None, coming.pods.get(key)
             if pod is not None and pod.swap_max is not None and _number(pod) < _number(before):
                 less[key] = pod.swap_max
-    return state.Proposal(coming.profile, less)
+    return state.Preview(coming.profile_ref, less)
 
 
 def _number(pod: state.PodState | None) -> float:
@@ -128,7 +128,7 @@ def _number(pod: state.PodState | None) -> float:
 
 def restore_node(profile: compiled.Profile) -> state.StateSpec:
     """Plan a node that is to put back what was there: nothing is planned for any pod. The epoch is left at 0."""
-    return state.StateSpec(profile=reference(profile), mode=names.Mode.RESTORE, on_unknown_pod=profile.on_unknown_pod)
+    return state.StateSpec(profile_ref=reference(profile), mode=names.Mode.RESTORE, before_plan=profile.before_plan)
 
 
 def explain_node(
@@ -209,14 +209,14 @@ def _header(profile: compiled.Profile, facts: nodes.NodeFacts) -> state.StateSpe
     settings = kernel_settings.plan(profile.kernel, facts)
     unmet = requirements.unmet(profile, facts)
     return state.StateSpec(
-        profile=reference(profile),
+        profile_ref=reference(profile),
         mode=profile.mode,
         guarantee=profile.guarantee,
         # Where no pod may have swap there is nothing to wait for.
-        on_unknown_pod=names.UnknownPod.DENY if unmet else profile.on_unknown_pod,
+        before_plan=names.BeforePlan.NO_SWAP if unmet else profile.before_plan,
         kubepods=kubepods,
         system=_system(profile),
-        kernel=settings.values,
+        kernel_settings=settings.values,
         refused=settings.refused,
         kubelet_swap_bytes=facts.kubelet_swap_bytes,
         unmet=unmet,
@@ -296,7 +296,7 @@ def _shared(decided: Iterable[ExplainedPod], left: int, page: int) -> Iterator[E
 
 
 def cost(key: str, entry: state.PodState) -> int:
-    """Return the bytes of JSON that a pod takes in a plan, and at most in the proposal beside it."""
+    """Return the bytes of JSON that a pod takes in a plan, and at most in the preview beside it."""
     return _size([entry]) + 2 * len(msgspec.json.encode(key)) + _MAX_VALUE
 
 

@@ -114,7 +114,7 @@ class FakeApi:
                 }
             meta = self._object["metadata"]
             meta["generation"] = meta["generation"] + 1 if generation is None else generation
-            self._object["spec"] = {"profile": {"name": "p"}, **spec}
+            self._object["spec"] = {"profileRef": {"name": "p"}, **spec}
             self._tell(kind)
             made: int = meta["generation"]
             return made

@@ -44,7 +44,7 @@ class Node:
 
     def put(self, pods: dict[int, Any], **spec: Any) -> int:
         entries = {uid(number): {"reason": "KubeletDecides", **entry} for number, entry in pods.items()}
-        body = {"profile": {"name": "(built-in)"}, "pods": entries, **spec}
+        body = {"profileRef": {"name": "(built-in)"}, "pods": entries, **spec}
         status, made = self.cluster.request("PATCH", f"{STATES}/{self.name}", {"spec": body})
         if status == 404:
             kind = {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapState"}
@@ -124,7 +124,7 @@ def test_it_tells_what_is_wrong_with_the_kubelet_while_it_is(node: Node) -> None
         conditions = node.object.get("status", {}).get("conditions", [])
         return {each["type"] for each in conditions if each["type"] in DIAGNOSTICS}
 
-    node.put({}, kubeletSwapBytes=0, onUnknownPod="Allow")
+    node.put({}, kubeletSwapBytes=0, beforePlan="Unmanaged")
     options = (f"--kubelet-config={config}", f"--kubelet-config-dir={drop_in.parent}", "--resync-interval=1")
     with node.agent(*options) as agent:
         until(lambda: found() == {"KubeletSetsNoLimits", "KubeletRestartNeeded", "SecretsOnDisk"}, "what is wrong")

@@ -27,7 +27,7 @@ class Agent:
             reason = "Restored" if self.modes[-1] == "Restore" else "AsSpecified"
             applied: dict[str, Any] = {"type": "Applied", "status": "True", "reason": reason}
             applied |= {"lastTransitionTime": "2026-01-01T00:00:00Z", **self._applied_otherwise}
-            status = {"observedGeneration": generation, "profile": {"generation": 0, **found["spec"]["profile"]}}
+            status = {"observedGeneration": generation, "profileRef": {"generation": 0, **found["spec"]["profileRef"]}}
             status |= {"facts": FACTS, "conditions": [applied]}
             self._cluster.cp.request("PATCH", f"{STATES}/{self._node}/status", {"status": status})
 

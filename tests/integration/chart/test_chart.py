@@ -480,7 +480,7 @@ def test_who_sets_labels_needs_rights_for_it_and_no_others(tmp_path: Path) -> No
     [
         {"labelPublisher": "Both"},
         {"vouchedNodes": {"pool": "batch"}},
-        {"vouchedNodes": {"swapwarden.node-restriction.kubernetes.io/encrypted-swap": "true"}},
+        {"vouchedNodes": {"swapwarden.dev.node-restriction.kubernetes.io/encrypted-swap": "true"}},
         {"vouchedNodes": {"node-restriction.kubernetes.io/a": "b c"}},
     ],
 )

@@ -177,7 +177,7 @@ def healthy(profile: str, swap: int, *devices: dict[str, Any], **conditions: tup
     }
     return {
         "observedGeneration": 1,
-        "profile": {"name": profile, "generation": 1},
+        "profileRef": {"name": profile, "generation": 1},
         "facts": {
             "cgroupVersion": 2,
             "swapController": True,

@@ -11,9 +11,9 @@ def add_node(
     """A node with swap, whose agent follows the built-in profile and knows the kubelet's configuration."""
     cluster.node(short, labels, swap=swap)
     status = healthy("(built-in)", swap)
-    status["profile"]["generation"] = 0
+    status["profileRef"]["generation"] = 0
     status["facts"]["kubelet"] = {"swapBehavior": behavior}
-    cluster.state(short, {"profile": {"name": "(built-in)"}, "epoch": 1}, status)
+    cluster.state(short, {"profileRef": {"name": "(built-in)"}, "epoch": 1}, status)
     return cluster.name(short)
 
 

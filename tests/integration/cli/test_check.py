@@ -39,8 +39,8 @@ def test_nodes_and_their_pods(cluster: Cluster) -> None:
     cluster.node("ill", swap=GIB)
     said = "swap is on, and failSwapOn is true; set failSwapOn: false"
     status = healthy("(built-in)", GIB, KubeletWillNotStart=("True", "FailSwapOn", said))
-    status["profile"]["generation"] = 0
-    cluster.state("ill", {"profile": {"name": "(built-in)"}, "epoch": 1}, status)
+    status["profileRef"]["generation"] = 0
+    cluster.state("ill", {"profileRef": {"name": "(built-in)"}, "epoch": 1}, status)
     add_pod(cluster, "quiet", well, annotations={POLICY: "Disabled"})
     add_pod(cluster, "lost", cluster.name("lone"), annotations={POLICY: "Disabled"})
     add_pod(cluster, "typo", well, annotations={"swapwarden.dev/swap-polcy": "Disabled"})
@@ -60,7 +60,7 @@ def test_nodes_and_their_pods(cluster: Cluster) -> None:
 
 def test_an_agent_that_lags_behind(cluster: Cluster) -> None:
     name = add_node(cluster, "late")
-    cluster.patch(f"{API}/nodeswapstates/{name}", {"spec": {"onUnknownPod": "Allow"}})
+    cluster.patch(f"{API}/nodeswapstates/{name}", {"spec": {"beforePlan": "Unmanaged"}})
     assert found(cluster.admin, cluster) == {("Error", "AgentBehind", "AgentBehind", f"node/{name}")}
     cluster.patch(f"{API}/nodeswapstates/{name}/status", {"status": {"observedGeneration": 2}})
     assert found(cluster.admin, cluster) == set()

@@ -46,7 +46,7 @@ def planned(cluster: Cluster) -> Cluster:
     limit = {"swapMax": str(384 << 20), "reason": "LimitedSwap"}
     cluster.state(
         "batch",
-        {"profile": {"name": profile, "generation": 1}, "pods": {uid: limit}},
+        {"profileRef": {"name": profile, "generation": 1}, "pods": {uid: limit}},
         healthy(profile, 4 * GIB),
     )
     return cluster

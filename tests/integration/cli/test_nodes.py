@@ -16,7 +16,7 @@ DISK = {
     "type": "partition",
     "sizeBytes": 4 * GIB,
     "priority": -2,
-    "backing": "nvme",
+    "backing": "NVMe",
     "encrypted": True,
 }
 LABELS = {"node.swapwarden.dev/swap-behavior": "LimitedSwap"}
@@ -26,7 +26,7 @@ LABELS = {"node.swapwarden.dev/swap-behavior": "LimitedSwap"}
 def two(cluster: Cluster) -> Cluster:
     """A node on which all is well, and one that the controller has not planned."""
     cluster.node("batch", LABELS, swap=4 * GIB)
-    cluster.state("batch", {"profile": {"name": "batch", "generation": 1}}, healthy("batch", 4 * GIB, DISK))
+    cluster.state("batch", {"profileRef": {"name": "batch", "generation": 1}}, healthy("batch", 4 * GIB, DISK))
     cluster.node("new", swap=GIB)
     return cluster
 

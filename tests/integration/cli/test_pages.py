@@ -16,7 +16,7 @@ from tests.integration.conftest import CRDS
 MIB = 1 << 20
 PAGE = "docs/kubectl-swap.md"
 ME = "tests/integration/cli/test_pages.py"
-DISK = {"name": "/dev/nvme0n1p3", "type": "partition", "sizeBytes": 4 * GIB, "backing": "nvme", "encrypted": True}
+DISK = {"name": "/dev/nvme0n1p3", "type": "partition", "sizeBytes": 4 * GIB, "backing": "NVMe", "encrypted": True}
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,16 @@ def fill(shop: Cluster) -> None:
         ("batch-2", 200 * MIB, GIB, {}),
     ):
         shop.node(node, labels, swap=4 * GIB)
-        shop.state(node, {"profile": {"name": "batch", "generation": 1}}, healthy("batch", 4 * GIB, DISK, **conditions))
+        shop.state(
+            node, {"profileRef": {"name": "batch", "generation": 1}}, healthy("batch", 4 * GIB, DISK, **conditions)
+        )
         queue = shop.pod(f"queue-{node[-1]}", node, "worker", "proxy")
         web = shop.pod(f"web-{node[-1]}", node, annotations={"swapwarden.dev/swap-policy": "Disabled"})
         pods: dict[str, tuple[int, int | str]] = {queue: (used, limit), web: (0, 0), shop.agent(node): (0, "+Inf")}
         containers = {(queue, "worker"): (used, limit), (queue, "proxy"): (0, limit)}
         total = {"total": 4 * GIB, "usage": used + 100 * MIB, "reserved": GIB, "accessible": 3 * GIB, "unassigned": GIB}
         shop.front.metrics[f"agent-{node}"] = metrics(total, pods, containers)
-    built_in = {"profile": {"name": "(built-in)"}}
+    built_in = {"profileRef": {"name": "(built-in)"}}
     for node in ("web-1", "web-2"):
         shop.node(node)
         shop.state(node, built_in, healthy("", 0) | built_in)

@@ -87,8 +87,8 @@ def test_a_profile_as_it_is_changes_nothing(cluster: Cluster, file: Path) -> Non
     made = profile(cluster, swap=CONTROLLED)
     cluster.control_plane.create(f"{API}/nodeswapprofiles", made)
     reference = {"name": f"p-{cluster.id}", "generation": 1}
-    cluster.patch(f"{API}/nodeswapstates/{node}", {"spec": {"profile": reference}})
-    cluster.patch(f"{API}/nodeswapstates/{node}/status", {"status": {"profile": reference}})
+    cluster.patch(f"{API}/nodeswapstates/{node}", {"spec": {"profileRef": reference}})
+    cluster.patch(f"{API}/nodeswapstates/{node}/status", {"status": {"profileRef": reference}})
     done = cluster.admin("simulate", "-f", str(file), "--node", node, "-o", "json", "--all")
     assert done.returncode == 0, done.stderr
     (one,) = json.loads(done.stdout)["pods"]

@@ -31,7 +31,7 @@ def shop(cluster: Cluster) -> Cluster:
     cluster.state(
         "two",
         {
-            "profile": {"name": "p", "generation": 1},
+            "profileRef": {"name": "p", "generation": 1},
             "pods": {db: {"reason": "PolicyDisabled", "swapMax": "0"}},
         },
         healthy("p", 2 * GIB),

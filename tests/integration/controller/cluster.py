@@ -86,7 +86,7 @@ class Cluster:
         condition = {"type": "Applied", "status": applied, "reason": "AsSpecified", "observedGeneration": generation}
         status = {
             "observedGeneration": generation,
-            "profile": {"generation": 0, **found["spec"]["profile"]},
+            "profileRef": {"generation": 0, **found["spec"]["profileRef"]},
             "facts": {**FACTS, **facts},
             "conditions": [condition, *others],
         }

@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 NFD, SWAP = "feature.node.kubernetes.io/memory-swap", "node.swapwarden.dev/swap"
 BEHAVIOR, BACKING, ENCRYPTED = f"{SWAP}-behavior", f"{SWAP}-backing", f"{SWAP}-encrypted"
-TRUSTED = "swapwarden.node-restriction.kubernetes.io/encrypted-swap"
+TRUSTED = "swapwarden.dev.node-restriction.kubernetes.io/encrypted-swap"
 VOUCHED = "node-restriction.kubernetes.io/swap"
 OWNS = "nfd.node.kubernetes.io/feature-labels"
 BASE = {NFD: "true", SWAP: "true", BEHAVIOR: "Kubelet"}
@@ -21,9 +21,9 @@ def device(name: str, backing: str, *, encrypted: bool = False) -> Json:
 
 
 NVME, CLEAR, ZRAM = (
-    device("/dev/dm-0", "nvme", encrypted=True),
-    device("/dev/sdb1", "hdd"),
-    device("/dev/zram0", "zram"),
+    device("/dev/dm-0", "NVMe", encrypted=True),
+    device("/dev/sdb1", "HDD"),
+    device("/dev/zram0", "Zram"),
 )
 
 

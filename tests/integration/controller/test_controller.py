@@ -28,7 +28,7 @@ def test_a_disabled_pod_and_its_neighbour_are_planned(cluster: Cluster, eventual
     eventually(lambda: cluster.swap_max("n1", disabled) == "0", "the plan")
     eventually(lambda: cluster.swap_max("n1", free) == "max", "the neighbour's plan")
     state = cluster.state("n1")
-    assert state["spec"]["profile"] == {"name": "(built-in)"}
+    assert state["spec"]["profileRef"] == {"name": "(built-in)"}
     assert state["spec"]["epoch"] >= 1
     [owner] = state["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
@@ -88,13 +88,13 @@ def test_a_profile_is_followed_and_reports(cluster: Cluster, eventually: Eventua
     assert counts == {"matched": 1, "updated": 1, "applied": 1}
     assert (status["observedGeneration"], status["appliedGeneration"]) == (1, 1)
     cluster.cp.request("PATCH", f"{PROFILES}/p2", {"spec": {"swap": {"behavior": "NoSwap"}}})
-    eventually(lambda: "proposal" in cluster.spec("n2"), "the agent is asked what the change takes")
+    eventually(lambda: "preview" in cluster.spec("n2"), "the agent is asked what the change takes")
     cluster.report("n2")
     eventually(lambda: cluster.swap_max("n2", pod) == "0", "the change is followed")
     eventually(lambda: cluster.conditions("p2").get("Ready") == ("False", "Applying"), "and must be applied again")
     cluster.cp.request("DELETE", f"{PROFILES}/p2")
     eventually(lambda: cluster.swap_max("n2", pod) == "max", "the built-in profile governs again")
-    assert cluster.spec("n2")["profile"] == {"name": "(built-in)"}
+    assert cluster.spec("n2")["profileRef"] == {"name": "(built-in)"}
     assert "kubepods" not in cluster.spec("n2")
 
 
@@ -107,9 +107,9 @@ def test_a_conflict_is_told_by_both(cluster: Cluster, eventually: Eventually) ->
     cluster.profile("a-younger", {"group": "n3"}, swap={"behavior": "NoSwap"})
     for name in ("z-older", "a-younger"):
         eventually(lambda name=name: cluster.conditions(name).get("Conflicted") == ("True", "SamePriority"), name)  # type: ignore[misc]  # mypy cannot type a default of a lambda
-    eventually(lambda: cluster.spec("n3").get("profile", {}).get("name") == "z-older", "the older one governs")
+    eventually(lambda: cluster.spec("n3").get("profileRef", {}).get("name") == "z-older", "the older one governs")
     cluster.cp.request("PATCH", f"{PROFILES}/a-younger", {"spec": {"priority": 200}})
-    eventually(lambda: cluster.spec("n3").get("profile", {}).get("name") == "a-younger", "priority decides")
+    eventually(lambda: cluster.spec("n3").get("profileRef", {}).get("name") == "a-younger", "priority decides")
     eventually(lambda: cluster.conditions("z-older").get("Conflicted") == ("False", "NoConflict"), "no conflict")
 
 

@@ -88,7 +88,7 @@ def test_it_comes_with_the_applied_profile_follows_it_and_goes_with_it(
     allowed.node("one")
     put_capacity(allowed, "one", **OTHERS)
     profile(allowed, "offering")
-    eventually(lambda: allowed.spec("one").get("profile", {}).get("name") == "offering", "the plan")
+    eventually(lambda: allowed.spec("one").get("profileRef", {}).get("name") == "offering", "the plan")
     assert capacity(allowed, "one") == OTHERS, "no agent has applied it yet"
     with Agent(allowed, "one"):
         eventually(lambda: offered(allowed, "one") == str(2**29), "half of the node's swap")

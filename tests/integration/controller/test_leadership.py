@@ -160,7 +160,7 @@ def test_the_api_server_refuses_a_stale_leaders_write(cluster: Cluster, eventual
         epoch = running.leads()["epoch"]
         eventually(lambda: cluster.spec("n9"), "the plan")
         token = cluster.cp.token("swapwarden-system", "swapwarden-controller")
-        late = {"spec": {"epoch": epoch - 1, "onUnknownPod": "Allow"}}
+        late = {"spec": {"epoch": epoch - 1, "beforePlan": "Unmanaged"}}
         status, answer = cluster.cp.request("PATCH", f"{STATES}/n9", late, token=token)
         assert status == 422
         assert "a newer controller leads" in answer["message"]

@@ -25,7 +25,7 @@ def test_prometheus_takes_it_while_pods_come_and_go(cluster: Cluster, eventually
         cluster.profile("metrics", {"pool": "metrics"}, swap={"behavior": "NoSwap"})
         eventually(
             lambda: all(
-                cluster.spec(name).get("profile", {}).get("name") == "metrics" for name in ("m-applied", "m-pending")
+                cluster.spec(name).get("profileRef", {}).get("name") == "metrics" for name in ("m-applied", "m-pending")
             ),
             "plans",
         )

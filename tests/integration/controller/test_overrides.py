@@ -156,7 +156,7 @@ def test_namespaces_are_followed_only_while_an_override_selects_by_them(
     made = pod(cluster, namespace, "app")
     by_pod = {"name": "other", "podSelector": {"matchLabels": {"app": "other"}}, "swap": {"policy": "Disabled"}}
     cluster.profile("p1", {"group": "n1"}, overrides=[by_pod])
-    eventually(lambda: cluster.spec("n1").get("profile", {}).get("name") == "p1", "the profile")
+    eventually(lambda: cluster.spec("n1").get("profileRef", {}).get("name") == "p1", "the profile")
     assert given(cluster, made) == ("max", "KubeletDecides")
     assert controller.metric("swapwarden_informer_lists_total", resource="namespaces") == 0
     before = watches(cluster)
@@ -177,7 +177,7 @@ def test_namespaces_are_followed_only_while_an_override_selects_by_them(
 def test_a_namespace_made_for_its_first_pod_is_known_to_it(cluster: Cluster, eventually: Eventually) -> None:
     cluster.node("n1")
     cluster.profile("p1", {"group": "n1"}, overrides=[DISABLED_BY_TEAM])
-    eventually(lambda: cluster.spec("n1").get("profile", {}).get("name") == "p1", "the profile")
+    eventually(lambda: cluster.spec("n1").get("profileRef", {}).get("name") == "p1", "the profile")
     for _ in range(5):
         name = f"ns-{uuid.uuid4().hex[:8]}"
         cluster.cp.create_namespace(name, {"team": "quiet"})

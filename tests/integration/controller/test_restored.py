@@ -12,7 +12,7 @@ Eventually = Callable[[Callable[[], object], str], None]
 
 def answer(cluster: Cluster, node: str, eventually: Eventually) -> None:
     """Be the agent that is asked what a change takes."""
-    eventually(lambda: "proposal" in cluster.spec(node), "the question what the change takes")
+    eventually(lambda: "preview" in cluster.spec(node), "the question what the change takes")
     cluster.report(node)
 
 
@@ -45,7 +45,7 @@ def test_controllers_that_are_restarted_plan_what_is_there_again(cluster: Cluste
         eventually(lambda: cluster.swap_max("r-1", free) == "max", "the restored profile is followed")
         spec = cluster.spec("r-1")
         assert spec["pods"].keys() == {early["metadata"]["uid"], free["metadata"]["uid"]}
-        assert spec["profile"] == {"name": "restored", "generation": 1}
+        assert spec["profileRef"] == {"name": "restored", "generation": 1}
         # And on from there.
         next_one = cluster.pod("r-1", "late", {"swapwarden.dev/swap-policy": "Disabled"})
         assert next_one["metadata"]["uid"] != late["metadata"]["uid"]

@@ -53,20 +53,20 @@ class Agents:
 
     def _answer(self, name: str) -> None:
         found = self._cluster.state(name)
-        if not found or (name in self.slow and found["spec"]["profile"].get("generation", 0) > 1):
+        if not found or (name in self.slow and found["spec"]["profileRef"].get("generation", 0) > 1):
             return
         generation, degraded = found["metadata"]["generation"], name in self.broken | self.polling
         applied = {"type": "Applied", "status": "True", "reason": "AsSpecified"}
         reason = "WriteFailed" if name in self.broken else "Polling"
         bad = {"type": "Degraded", "status": str(degraded), "reason": reason, "message": "no"}
         wanted = {"observedGeneration": generation, "facts": FACTS, "conditions": [applied, bad]}
-        wanted["profile"] = {"generation": 0, **found["spec"]["profile"]}
-        if "proposal" in found["spec"]:
+        wanted["profileRef"] = {"generation": 0, **found["spec"]["profileRef"]}
+        if "preview" in found["spec"]:
             used = self.using.get(name, 0)
             cost = {"pods": int(used > 0), "bytes": used}
-            wanted["proposal"] = {"profile": found["spec"]["proposal"]["profile"], **cost}
+            wanted["previewCost"] = {"profileRef": found["spec"]["preview"]["profileRef"], **cost}
         if found.get("status") != wanted:
-            self._cluster.cp.request("PATCH", f"{STATES}/{name}/status", {"status": {"proposal": None, **wanted}})
+            self._cluster.cp.request("PATCH", f"{STATES}/{name}/status", {"status": {"previewCost": None, **wanted}})
 
 
 @pytest.fixture
@@ -94,13 +94,13 @@ def change(cluster: Cluster, **spec: Any) -> int:
 def on(cluster: Cluster, generation: int) -> list[str]:
     """The nodes whose states name this generation of the profile."""
     wanted = {"name": "waves", "generation": generation}
-    return [name for name in NODES if cluster.spec(name).get("profile") == wanted]
+    return [name for name in NODES if cluster.spec(name).get("profileRef") == wanted]
 
 
 def answered(cluster: Cluster, generation: int) -> list[str]:
     """Those of them whose agents have acted on it."""
     wanted = {"name": "waves", "generation": generation}
-    return [name for name in on(cluster, generation) if cluster.state(name)["status"].get("profile") == wanted]
+    return [name for name in on(cluster, generation) if cluster.state(name)["status"].get("profileRef") == wanted]
 
 
 def uid_of(cluster: Cluster, name: str) -> str:
@@ -204,7 +204,8 @@ def test_a_profile_deleted_in_the_middle_governs_nobody(
     eventually(lambda: on(cluster, second) == NODES[:2], "the first wave")
     assert cluster.cp.request("DELETE", f"{PROFILES}/waves")[0] == 200
     eventually(
-        lambda: {cluster.spec(name)["profile"]["name"] for name in NODES} == {"(built-in)"}, "all nodes are left alone"
+        lambda: {cluster.spec(name)["profileRef"]["name"] for name in NODES} == {"(built-in)"},
+        "all nodes are left alone",
     )
 
 
@@ -235,7 +236,7 @@ def test_what_a_change_takes_is_told_before_and_held_if_asked(
     assert NODES[3] not in on(cluster, second)
     third = change(cluster, rollout={"onSwapInUse": "Proceed"})
     eventually(lambda: on(cluster, third) == NODES, "all nodes, where that is what people want")
-    eventually(lambda: "proposal" not in cluster.spec(NODES[3]), "nobody is asked any more")
+    eventually(lambda: "preview" not in cluster.spec(NODES[3]), "nobody is asked any more")
     eventually(
         lambda: cluster.cp.get(f"{PROFILES}/waves")["status"]["pendingReclaim"]["pods"] == 0, "nothing left to take"
     )
@@ -437,7 +438,10 @@ def refused(cluster: Cluster) -> Iterator[Callable[[], None]]:
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [{**rule, "resources": ["nodeswapstates"]}]},
         "validations": [
-            {"expression": f"object.metadata.name != '{NODES[0]}' || object.spec.profile.?generation.orValue(0) != 2"}
+            {
+                "expression": f"object.metadata.name != '{NODES[0]}'"
+                " || object.spec.profileRef.?generation.orValue(0) != 2"
+            }
         ],
     }
     cluster.cp.create(POLICIES, {"metadata": {"name": "refused"}, "spec": policy})
@@ -456,7 +460,7 @@ def test_a_turn_that_came_in_an_earlier_term_is_forgotten(
     cluster: Cluster, controller: Controller, agents: Agents, eventually: Eventually, refused: Callable[[], None]
 ) -> None:
     begin(cluster, eventually)
-    probe = {"spec": {"profile": {"name": "waves", "generation": 2}, "epoch": 1000}}
+    probe = {"spec": {"profileRef": {"name": "waves", "generation": 2}, "epoch": 1000}}
     path = f"{STATES}/{NODES[0]}?dryRun=All"
     eventually(lambda: cluster.cp.request("PATCH", path, probe)[0] == 422, "the policy is in force")
     agents.slow.update(NODES)

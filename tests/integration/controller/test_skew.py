@@ -52,7 +52,7 @@ def other_version(request: pytest.FixtureRequest, cluster: Cluster, eventually: 
     cluster.cp.apply(manifests.written([crd]))
 
     def in_force() -> bool:
-        body = {"metadata": {"name": "probe"}, "spec": {"profile": {"name": "p"}, "kubepods": {"swapMax": "0"}}}
+        body = {"metadata": {"name": "probe"}, "spec": {"profileRef": {"name": "p"}, "kubepods": {"swapMax": "0"}}}
         path = "/apis/swapwarden.dev/v1alpha1/nodeswapstates?dryRun=All"
         made = cluster.cp.create(path, {"apiVersion": "swapwarden.dev/v1alpha1", "kind": "NodeSwapState", **body})
         return ("novel" in made["spec"]) if request.param is newer else ("kubepods" not in made["spec"])
@@ -68,7 +68,7 @@ def test_it_plans_and_does_not_write_for_ever(other_version: str, cluster: Clust
     with Controller(cluster.cp, FAST) as controller:
         disabled = cluster.pod("one", "first", {"swapwarden.dev/swap-policy": "Disabled"})
         eventually(lambda: cluster.swap_max("one", disabled) == "0", "a plan")
-        assert ("novel" if other_version == "newer" else "profile") in cluster.spec("one")
+        assert ("novel" if other_version == "newer" else "profileRef") in cluster.spec("one")
         cluster.report("one")
         before = controller.metric("swapwarden_controller_writes_total", object="state")
         pods = [cluster.pod("one", f"pod-{number}", {"swapwarden.dev/swap-policy": "Disabled"}) for number in range(5)]
@@ -107,7 +107,7 @@ def test_what_an_older_definition_refuses_of_one_pod_keeps_no_other_from_its_pla
 
 
 def _takes(cluster: Cluster, reason: str) -> bool:
-    spec = {"profile": {"name": "p"}, "pods": {"0" * 32: {"reason": reason}}}
+    spec = {"profileRef": {"name": "p"}, "pods": {"0" * 32: {"reason": reason}}}
     body = {
         "apiVersion": "swapwarden.dev/v1alpha1",
         "kind": "NodeSwapState",

@@ -71,7 +71,7 @@ def test_each_kind_of_node_is_counted_and_named(
     eventually(lambda: counts(cluster, "status") == {"matched": 4, "withoutAgent": 4}, "no agent is there")
     for name in ("s-applied", "s-old", "s-pending"):
         agent(name, ready=True)
-    eventually(lambda: all(cluster.spec(name).get("profile", {}).get("name") == "status" for name in nodes), "plans")
+    eventually(lambda: all(cluster.spec(name).get("profileRef", {}).get("name") == "status" for name in nodes), "plans")
     cluster.report("s-applied", condition("Degraded", "True", "Polling"))
     cluster.report("s-old", condition("Compatible", "False", "NoCgroupV2"), applied="False", cgroupVersion=1)
     expected = {"matched": 4, "applied": 1, "pending": 1, "incompatible": 1, "withoutAgent": 1, "degraded": 1}
@@ -98,7 +98,7 @@ def test_a_generation_that_all_nodes_applied_is_told_once(
         return cluster.cp.get(f"{PROFILES}/told").get("status", {}).get("appliedGeneration")
 
     def planned(node: str, generation: int) -> bool:
-        found: dict[str, Any] = cluster.spec(node).get("profile", {})
+        found: dict[str, Any] = cluster.spec(node).get("profileRef", {})
         return found == {"name": "told", "generation": generation}
 
     cluster.node("t-1", {"pool": "told"})
@@ -116,7 +116,7 @@ def test_a_generation_that_all_nodes_applied_is_told_once(
     eventually(lambda: cluster.conditions("told").get("Ready") == ("True", "Applied"), "it has caught up")
     cluster.cp.request("PATCH", f"{PROFILES}/told", {"spec": {"swap": {"behavior": "LimitedSwap"}}})
     for name in ("t-1", "t-2"):
-        eventually(lambda name=name: "proposal" in cluster.spec(name), "the question what it takes")  # type: ignore[misc]  # bound on purpose
+        eventually(lambda name=name: "preview" in cluster.spec(name), "the question what it takes")  # type: ignore[misc]  # bound on purpose
         cluster.report(name)
     for name in ("t-1", "t-2"):
         eventually(lambda name=name: planned(name, 2), "the new plan")  # type: ignore[misc]  # bound on purpose

@@ -55,7 +55,7 @@ def test_it_comes_with_the_profile_that_is_applied_and_goes_with_it(
     cluster.profile(
         "tainted", {"group": "one"}, swap={"behavior": "LimitedSwap"}, scheduling={"taintEffect": "NoSchedule"}
     )
-    eventually(lambda: cluster.spec("one").get("profile", {}).get("name") == "tainted", "the plan")
+    eventually(lambda: cluster.spec("one").get("profileRef", {}).get("name") == "tainted", "the plan")
     assert taints(cluster, "one") == others, "no agent has applied it yet"
     with Agent(cluster, "one"):
         eventually(lambda: taints(cluster, "one") == [*others, own()], "the taint")

@@ -166,7 +166,7 @@ def test_controllers_go_on_planning(cluster: Cluster, pythons_of_both: list[Path
 def _follows(cluster: Cluster, node: str, generation: int) -> bool:
     """Whether the node's state is made from this generation; what is in its managedFields is too deep for json."""
     text = cluster.cp.requests.send("GET", f"{STATES}/{node}")[1]
-    return b'"profile":{"generation":%d,"name":"hostile"}' % generation in text
+    return b'"profileRef":{"generation":%d,"name":"hostile"}' % generation in text
 
 
 def _change_profile(cluster: Cluster, behavior: str) -> None:

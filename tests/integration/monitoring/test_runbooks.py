@@ -59,13 +59,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cont
             "metadata": {"name": NODE},
             "spec": {
                 "epoch": 1,
-                "profile": {"name": "batch"},
+                "profileRef": {"name": "batch"},
                 "kubepods": {"swapMax": "1073741824"},
                 "pods": {uid: {"swapMax": "0", "reason": "PolicyDisabled"}},
             },
         }
         cp.request("POST", STATES, state)
-        device = {"name": "/dev/sdb", "type": "partition", "sizeBytes": 1 << 30, "priority": -2, "backing": "ssd"}
+        device = {"name": "/dev/sdb", "type": "partition", "sizeBytes": 1 << 30, "priority": -2, "backing": "SSD"}
         facts = {"cgroupVersion": 2, "swapController": True, "swapBytes": 1 << 30, "memoryBytes": 1 << 32}
         status: Json = {
             "facts": {**facts, "devices": [device]},
@@ -107,4 +107,4 @@ def test_they_show_what_the_runbooks_say_they_show(environment: tuple[ControlPla
         "pods.swapwarden.dev Fail swapwarden-system/" in run("docs/runbooks/SwapwardenWebhookDown.md", environment)[0]
     )
     assert "default" in run("docs/runbooks/SwapwardenPodsNotPlanned.md", environment)[0]
-    assert "ssd" in run("docs/runbooks/SwapwardenSwapStallsSystem.md", environment)[0]
+    assert "SSD" in run("docs/runbooks/SwapwardenSwapStallsSystem.md", environment)[0]

@@ -70,7 +70,7 @@ def made_node(control_plane: ControlPlane) -> Iterator[str]:
         "apiVersion": "swapwarden.dev/v1alpha1",
         "kind": "NodeSwapState",
         "metadata": {"name": name},
-        "spec": {"profile": {"name": "(built-in)"}, "epoch": 1},
+        "spec": {"profileRef": {"name": "(built-in)"}, "epoch": 1},
     }
     control_plane.create(STATES, body)
     spec = {
@@ -251,7 +251,7 @@ def test_the_policy_holds_whatever_rights_the_account_is_given(
         ("PATCH", f"{STATES}/{node}", {"spec": {"mode": "Audit"}}),
         ("PATCH", f"{STATES}/{other_node}/status", status_of(13)),
         ("DELETE", f"{STATES}/{node}", None),
-        ("POST", STATES, {**state, "spec": {"profile": {"name": "x"}}}),
+        ("POST", STATES, {**state, "spec": {"profileRef": {"name": "x"}}}),
         ("PATCH", profile, {"spec": {"mode": "Audit"}}),
         ("DELETE", profile, None),
     ):
@@ -293,7 +293,7 @@ def test_the_controller_does_its_work(controller: Part, installed: ControlPlane,
         "apiVersion": "swapwarden.dev/v1alpha1",
         "kind": "NodeSwapState",
         "metadata": {"name": name},
-        "spec": {"profile": {"name": "(built-in)"}},
+        "spec": {"profileRef": {"name": "(built-in)"}},
     }
     assert controller.ask("POST", STATES, state)[0] == 201
     assert controller.ask("PATCH", f"{STATES}/{name}", {"spec": {"epoch": 2}})[0] == 200
@@ -306,7 +306,7 @@ def test_the_controller_does_its_work(controller: Part, installed: ControlPlane,
         "node.swapwarden.dev/swap-backing": "nvme_zram",
         "node.swapwarden.dev/swap-encrypted": "true",
         "feature.node.kubernetes.io/memory-swap": "true",
-        "swapwarden.node-restriction.kubernetes.io/encrypted-swap": "true",
+        "swapwarden.dev.node-restriction.kubernetes.io/encrypted-swap": "true",
     }
     status, answer = controller.ask("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}})
     assert status == 200, answer

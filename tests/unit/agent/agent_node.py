@@ -28,7 +28,7 @@ def state(
     entries: dict[int, int | None] | None = None,
     *,
     mode: names.Mode = names.Mode.ENFORCE,
-    unknown: names.UnknownPod = names.UnknownPod.DENY,
+    unknown: names.BeforePlan = names.BeforePlan.NO_SWAP,
     kubepods: int | None = None,
     containers: dict[int, dict[str, spec.ContainerSpec]] | None = None,
     each: int | None = None,

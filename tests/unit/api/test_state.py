@@ -10,7 +10,7 @@ def test_an_entry_holds_no_defaults() -> None:
 
 def test_a_state_survives_the_wire() -> None:
     spec = state.StateSpec(
-        profile=state.ProfileRef(name="batch", generation=3),
+        profile_ref=state.ProfileRef(name="batch", generation=3),
         epoch=7,
         kubepods=state.KubepodsState(swap_max="4096"),
         pods={
@@ -31,5 +31,5 @@ def test_values_that_the_kernel_would_not_take_are_refused(value: str) -> None:
 
 
 def test_fields_of_a_newer_version_are_passed_over() -> None:
-    text = b'{"profile":{"name":"a"},"guarantee":"Strict"}'
-    assert msgspec.json.decode(text, type=state.StateSpec).profile.name == "a"
+    text = b'{"profileRef":{"name":"a"},"guarantee":"Strict"}'
+    assert msgspec.json.decode(text, type=state.StateSpec).profile_ref.name == "a"

@@ -81,10 +81,10 @@ LIST = {
             "kind": "NodeSwapState",
             "metadata": {"name": "node-a"},
             "spec": {
-                "profile": {"name": "(built-in)"},
+                "profileRef": {"name": "(built-in)"},
                 "mode": "Enforce",
                 "guarantee": "Standard",
-                "onUnknownPod": "Deny",
+                "beforePlan": "NoSwap",
                 "pods": {},
             },
         },
@@ -93,10 +93,10 @@ LIST = {
             "kind": "NodeSwapState",
             "metadata": {"name": "node-b"},
             "spec": {
-                "profile": {"name": "batch", "generation": 3},
+                "profileRef": {"name": "batch", "generation": 3},
                 "mode": "Enforce",
                 "guarantee": "Standard",
-                "onUnknownPod": "Deny",
+                "beforePlan": "NoSwap",
                 "kubepods": {"swapMax": "2147483648"},
                 "pods": {
                     "uid-web": {
@@ -160,7 +160,13 @@ def test_a_node_that_lacks_what_its_profile_requires(
 ) -> None:
     swap = {"behavior": "Kubelet", "requirements": ["Encrypted", "TmpfsNoSwap"]}
     requiring = document("NodeSwapProfile", "safe", spec={"nodeSelector": {}, "swap": swap})
-    facts = {"cgroupVersion": 2, "swapController": True, "swapBytes": 2**30, "memoryBytes": 2**30, "kernel": "6.1.0"}
+    facts = {
+        "cgroupVersion": 2,
+        "swapController": True,
+        "swapBytes": 2**30,
+        "memoryBytes": 2**30,
+        "kernelRelease": "6.1.0",
+    }
     device = {"name": "/dev/sda2", "type": "partition", "sizeBytes": 2**30, "backing": "ssd"}
 
     def planned(**found: Any) -> tuple[dict[str, Any], str]:
@@ -784,5 +790,5 @@ def test_settings_of_the_node_are_shown_with_what_is_refused(
         "ioLatencyMicroseconds": 25000,
         "ioWeight": 800,
     }
-    assert state["spec"]["kernel"] == {"vm.swappiness": "10"}
+    assert state["spec"]["kernelSettings"] == {"vm.swappiness": "10"}
     assert list(state["spec"]["refused"]) == ["vm.min_free_kbytes"]

@@ -46,15 +46,15 @@ def state_row(
 
     Where its agent is behind, the last plan that it saw was one of another profile, if nothing else is said.
     """
-    spec = spec or state.StateSpec(profile=state.ProfileRef(name=names.BUILT_IN_PROFILE))
+    spec = spec or state.StateSpec(profile_ref=state.ProfileRef(name=names.BUILT_IN_PROFILE))
     observed = fields.get("observed", 0)
-    acted = spec.profile if observed >= fields.get("generation", 1) else state.ProfileRef("earlier")
+    acted = spec.profile_ref if observed >= fields.get("generation", 1) else state.ProfileRef("earlier")
     defaults: dict[str, Any] = {
         "uid": f"uid-of-state-{name}",
         "owner": f"uid-of-{name}",
         "generation": 1,
         "epoch": spec.epoch,
-        "profile": spec.profile,
+        "profile": spec.profile_ref,
         "spec": msgspec.json.encode(spec),
         "before": tuple(spec.degraded_before),
         "observed": observed,

@@ -278,7 +278,7 @@ def test_a_container_with_a_limit_of_its_own_gets_it_when_it_starts(seen: Seen) 
 
 def test_the_plan_follows_profile_facts_and_pods(seen: Seen) -> None:
     seen.pod_changed("default/pod", None, pod(container(request=2**30)))
-    assert seen.plan("node-1").profile.name == names.BUILT_IN_PROFILE
+    assert seen.plan("node-1").profile_ref.name == names.BUILT_IN_PROFILE
     seen.profiles_changed({"p": profile(behavior=names.Behavior.LIMITED_SWAP)})
     assert set(seen.take()) == {("node-1", LATER), ("node-2", LATER)}
     assert seen.plan("node-1").pods["uid-1"].swap_max == str(2**27)
@@ -313,7 +313,7 @@ def test_the_answer_to_a_write_counts_until_the_watch_has_caught_up(seen: Seen) 
     assert seen.take() == [], "what was written over is no news"
     seen.state_changed("node-1", state_row(version=4), written)
     assert seen.take() == [], "nor is the echo"
-    theirs = state_row(version=6, spec=state.StateSpec(profile=state.ProfileRef("x"), epoch=9))
+    theirs = state_row(version=6, spec=state.StateSpec(profile_ref=state.ProfileRef("x"), epoch=9))
     seen.state_changed("node-1", written, theirs)
     assert seen.inventory.state_of("node-1") == theirs
     assert seen.take() == [("node-1", LATER)]
@@ -403,19 +403,19 @@ def heard(
     observed: int = 1,
     degraded: str = "",
     proposed: compiled.Profile | None = None,
-    cost: state.Cost | None = None,
+    cost: state.PreviewCost | None = None,
 ) -> None:
     """The state of a node names a profile, and its agent has answered."""
-    spec = state.StateSpec(profile=state.ProfileRef(named.name, named.generation))
+    spec = state.StateSpec(profile_ref=state.ProfileRef(named.name, named.generation))
     old = seen.inventory.state_of(name)
-    knew = old is not None and old.acted == spec.profile
+    knew = old is not None and old.acted == spec.profile_ref
     row = state_row(
         name,
         version=1 + (old.version if old else 0),
         spec=spec,
         generation=generation,
         observed=observed,
-        **({"acted": spec.profile} if knew and observed else {}),
+        **({"acted": spec.profile_ref} if knew and observed else {}),
         applied=not degraded,
         degraded=degraded,
         proposed=plan.reference(proposed) if proposed else None,
@@ -426,7 +426,7 @@ def heard(
 
 def answered(seen: Seen, name: str, pods: int = 0) -> None:
     """The agent of a node that follows LIMITED says what NONE would take."""
-    cost = state.Cost(plan.reference(NONE), pods, 2**20 * pods)
+    cost = state.PreviewCost(plan.reference(NONE), pods, 2**20 * pods)
     heard(seen, name, LIMITED, proposed=NONE, cost=cost)
 
 
@@ -446,7 +446,7 @@ HISTORY = {state.ProfileRef("p", 1): LIMITED}
 
 
 def follows(seen: Seen) -> dict[str, int]:
-    return {name: seen.plan(name).profile.generation for name in seen.nodes}
+    return {name: seen.plan(name).profile_ref.generation for name in seen.nodes}
 
 
 @pytest.fixture
@@ -489,19 +489,19 @@ def test_a_node_that_does_worse_keeps_others_from_it(waves: Seen) -> None:
 def test_a_profile_that_goes_in_the_middle_leaves_all_nodes_at_once(waves: Seen) -> None:
     heard(waves, "node-1", NONE, generation=2, observed=2)
     waves.profiles_changed({})
-    assert {waves.plan(name).profile.name for name in waves.nodes} == {names.BUILT_IN_PROFILE}
+    assert {waves.plan(name).profile_ref.name for name in waves.nodes} == {names.BUILT_IN_PROFILE}
 
 
 def test_agents_that_are_behind_with_pods_are_waited_for_by_a_new_leader_too(seen: Seen) -> None:
     """What a process that has just come sees in a rollout while pods come and go."""
     for name in ("node-3", "node-4"):
         seen.node_changed(name, None, node(name))
-    spec = {named: state.StateSpec(profile=plan.reference(named)) for named in (LIMITED, NONE)}
+    spec = {named: state.StateSpec(profile_ref=plan.reference(named)) for named in (LIMITED, NONE)}
     for number, name in enumerate(seen.nodes):
         named = LIMITED if number else NONE
-        cost = None if number == 0 else state.Cost(plan.reference(NONE))
+        cost = None if number == 0 else state.PreviewCost(plan.reference(NONE))
         asked = None if number == 0 else plan.reference(NONE)
-        row = state_row(name, spec=spec[named], generation=9, observed=8, acted=spec[named].profile, applied=True)
+        row = state_row(name, spec=spec[named], generation=9, observed=8, acted=spec[named].profile_ref, applied=True)
         seen.state_changed(name, None, msgspec.structs.replace(row, proposed=asked, cost=cost))
     seen.profiles_changed({"p": NONE}, HISTORY)
     assert rollouts(seen)["p"].next == ("node-2",)
@@ -515,9 +515,9 @@ def test_a_node_that_comes_back_waits_for_another_turn(waves: Seen) -> None:
     assert follows(waves) == {"node-1": 2, "node-2": 2}
     for name in waves.nodes:
         heard(waves, name, compiled.BUILT_IN, generation=3, observed=3)
-    assert {waves.plan(name).profile.name for name in waves.nodes} == {names.BUILT_IN_PROFILE}
+    assert {waves.plan(name).profile_ref.name for name in waves.nodes} == {names.BUILT_IN_PROFILE}
     for name in waves.nodes:
-        cost = state.Cost(plan.reference(NONE))
+        cost = state.PreviewCost(plan.reference(NONE))
         heard(waves, name, compiled.BUILT_IN, generation=4, observed=4, proposed=NONE, cost=cost)
     advance(waves)
     assert follows(waves) == {"node-1": 2, "node-2": compiled.BUILT_IN.generation}
@@ -535,9 +535,9 @@ def test_another_profile_takes_nodes_over_in_waves(waves: Seen) -> None:
     other = profile("q", priority=200, max_unavailable="1")
     waves.profiles_changed({"p": NONE, "q": other}, HISTORY)
     for name in waves.nodes:
-        heard(waves, name, LIMITED, proposed=other, cost=state.Cost(plan.reference(other)))
+        heard(waves, name, LIMITED, proposed=other, cost=state.PreviewCost(plan.reference(other)))
     advance(waves)
-    assert {name: waves.plan(name).profile.name for name in waves.nodes} == {
+    assert {name: waves.plan(name).profile_ref.name for name in waves.nodes} == {
         "node-1": "q",
         "node-2": "p",
     }
@@ -550,8 +550,8 @@ def test_nothing_moves_before_it_is_known_what_it_takes(seen: Seen) -> None:
     for name in seen.nodes:
         heard(seen, name, LIMITED)
     seen.profiles_changed({"p": NONE}, HISTORY)
-    assert seen.plan("node-1").proposal == state.Proposal(plan.reference(NONE), {"uid-1": "0"})
-    assert seen.plan("node-2").proposal == state.Proposal(plan.reference(NONE), {})
+    assert seen.plan("node-1").preview == state.Preview(plan.reference(NONE), {"uid-1": "0"})
+    assert seen.plan("node-2").preview == state.Preview(plan.reference(NONE), {})
     advance(seen)
     assert follows(seen) == {"node-1": 1, "node-2": 1}
     assert rollouts(seen)["p"].asking == ("node-1", "node-2")
@@ -560,7 +560,7 @@ def test_nothing_moves_before_it_is_known_what_it_takes(seen: Seen) -> None:
     assert (found.asking, found.next, found.taken) == (("node-2",), ("node-1",), rollout.Taken(1, 3, 3 * 2**20))
     advance(seen)
     assert follows(seen) == {"node-1": 2, "node-2": 1}
-    assert seen.plan("node-1").proposal is None
+    assert seen.plan("node-1").preview is None
 
 
 def test_what_is_in_use_is_held_if_asked(seen: Seen) -> None:
@@ -620,7 +620,7 @@ def test_a_turn_is_for_the_profile_as_it_was_judged(seen: Seen) -> None:
     seen.profiles_changed({"p": third}, history)
     seen.admit(NONE, judged)
     assert follows(seen) == {"node-1": 1, "node-2": 1}, "nobody asked what that one takes"
-    heard(seen, "node-1", LIMITED, proposed=third, cost=state.Cost(plan.reference(third)))
+    heard(seen, "node-1", LIMITED, proposed=third, cost=state.PreviewCost(plan.reference(third)))
     assert rollouts(seen)["p"].next == ("node-1",)
     seen.admit(NONE, judged)
     assert follows(seen) == {"node-1": 1, "node-2": 1}, "nobody has said what that one takes"
@@ -673,7 +673,7 @@ def deleted(seen: Seen, *names: str) -> None:
 def made_anew(seen: Seen, name: str) -> states.StateRow:
     """As the controller does where there is no state."""
     spec = seen.plan(name)
-    proposed = spec.proposal.profile if spec.proposal else None
+    proposed = spec.preview.profile_ref if spec.preview else None
     row = state_row(name, version=100, uid="made anew", spec=spec, proposed=proposed)
     seen.wrote(row)
     return row
@@ -736,7 +736,7 @@ def test_what_was_wrong_before_stands_in_the_state_and_stops_nobody(seen: Seen) 
         heard(seen, name, LIMITED, degraded="Polling: no watch")
     assert plans(seen, "node-1") == []
     seen.profiles_changed({"p": NONE}, HISTORY)
-    cost = state.Cost(plan.reference(NONE))
+    cost = state.PreviewCost(plan.reference(NONE))
     for name in seen.nodes:
         heard(seen, name, LIMITED, degraded="Polling: no watch", proposed=NONE, cost=cost)
     advance(seen)
@@ -778,7 +778,7 @@ def governed(seen: Seen) -> dict[str, fleet.Governed]:
 
 
 def test_a_node_has_applied_a_profile_once_its_agent_saw_a_plan_that_names_it(seen: Seen) -> None:
-    spec = state.StateSpec(profile=state.ProfileRef("p", 1))
+    spec = state.StateSpec(profile_ref=state.ProfileRef("p", 1))
     seen.profiles_changed({"p": profile()})
     seen.state_changed("node-1", None, state_row(version=1, generation=4, observed=4, applied=True))
     assert not governed(seen)["node-1"].applied, "that plan was made from another profile"
@@ -786,7 +786,7 @@ def test_a_node_has_applied_a_profile_once_its_agent_saw_a_plan_that_names_it(se
     assert not governed(seen)["node-1"].applied, "the agent has not seen it"
     seen.state_changed("node-1", None, state_row(version=3, spec=spec, generation=5, observed=5, applied=True))
     assert governed(seen)["node-1"].applied
-    behind = state_row(version=4, spec=spec, generation=6, observed=5, acted=spec.profile, applied=True)
+    behind = state_row(version=4, spec=spec, generation=6, observed=5, acted=spec.profile_ref, applied=True)
     seen.wrote(behind)
     assert governed(seen)["node-1"].applied, "a pod more is no reason to say that the profile is not applied"
     assert not governed(seen)["node-2"].applied
@@ -797,7 +797,7 @@ def test_nodes_without_a_profile_are_nobodys(seen: Seen) -> None:
 
 
 def test_why_a_node_has_not_applied_its_profile(seen: Seen) -> None:
-    spec = state.StateSpec(profile=state.ProfileRef("p", 1))
+    spec = state.StateSpec(profile_ref=state.ProfileRef("p", 1))
     seen.profiles_changed({"p": profile()})
 
     def pending(**fields: Any) -> str:
@@ -849,7 +849,7 @@ def test_an_agent_in_a_pod_is_there_while_a_pod_of_it_is_ready() -> None:
 
 def test_what_an_agent_found_on_an_earlier_node_of_the_name_counts_for_nothing(seen: Seen) -> None:
     found = state.Facts(cgroup_version=1, swap_controller=False, swap_bytes=2**40, memory_bytes=2**33)
-    spec = state.StateSpec(profile=state.ProfileRef("p", 1))
+    spec = state.StateSpec(profile_ref=state.ProfileRef("p", 1))
     row = state_row(spec=spec, observed=1, applied=True, settled=True, facts=found, degraded="Polling: no")
     seen.profiles_changed({"p": profile()})
     seen.state_changed("node-1", None, row)

@@ -143,7 +143,7 @@ class Histories(stateful.RuleBasedStateMachine):
     @stateful.rule(name=NODES)
     def state_is_altered(self, name: str) -> None:
         if row := self.states.get(name):
-            spec = msgspec.json.encode(state.StateSpec(profile=row.profile, on_unknown_pod=names.UnknownPod.ALLOW))
+            spec = msgspec.json.encode(state.StateSpec(profile_ref=row.profile, before_plan=names.BeforePlan.UNMANAGED))
             self.store(msgspec.structs.replace(row, version=self.next(), generation=row.generation + 1, spec=spec))
 
     # What the controller does

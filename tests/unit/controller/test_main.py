@@ -371,7 +371,7 @@ async def test_namespaces_count_also_where_only_a_state_that_came_late_asks_for_
     earlier = profile(overrides=(compiled.Override(namespaces=TEAM, policy=names.Policy.DISABLED),))
     bench.known.profiles_changed({"p": profile(generation=2)}, {plan.reference(earlier): earlier})
     await until(lambda: bench.lease.candidate)
-    bench.state_comes(state_row(spec=state.StateSpec(profile=plan.reference(earlier)), observed=1))
+    bench.state_comes(state_row(spec=state.StateSpec(profile_ref=plan.reference(earlier)), observed=1))
     await until(lambda: bench.controller.readiness.unready() == "waiting for namespaces")
 
 
@@ -623,7 +623,7 @@ async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(
     bench.synced()
     bench.pod_comes("web")
     plan = {"uid-web": state.PodState(names.Reason.POLICY_DISABLED, "0")}
-    spec = state.StateSpec(profile=state.ProfileRef(names.BUILT_IN_PROFILE), pods=plan)
+    spec = state.StateSpec(profile_ref=state.ProfileRef(names.BUILT_IN_PROFILE), pods=plan)
     taken = states.WireViolation("uid-web", "Exposed", swap_bytes=4096, causes=("Reload",), since="boot")
     bench.server.answer(accepted(4))
     bench.node_comes()

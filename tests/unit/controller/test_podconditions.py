@@ -36,7 +36,7 @@ def told(*violations: dict[str, Any], omitted: int = 0, observed: int = OBSERVED
     """The state of node n in generation 3, which its agent has observed."""
     body = {
         "metadata": {"name": "n", "uid": "u", "resourceVersion": "1", "generation": OBSERVED},
-        "spec": {"profile": {"name": "p"}, "pods": PLANNED, **spec},
+        "spec": {"profileRef": {"name": "p"}, "pods": PLANNED, **spec},
         "status": {"observedGeneration": observed, "violations": violations, "violationsOmitted": omitted},
     }
     return states.decode(msgspec.json.encode(body))

@@ -105,7 +105,11 @@ class Bench:
         """The state as the plan is now, with an epoch; the watch has told of it."""
         spec = self.known.plan("node-1")
         spec = state.StateSpec(
-            profile=spec.profile, mode=spec.mode, kubepods=spec.kubepods, pods=spec.pods, epoch=fields.pop("epoch", 3)
+            profile_ref=spec.profile_ref,
+            mode=spec.mode,
+            kubepods=spec.kubepods,
+            pods=spec.pods,
+            epoch=fields.pop("epoch", 3),
         )
         row = state_row(version=version, spec=spec, **fields)
         self.known.state_changed("node-1", self.known.inventory.state_of("node-1"), row)
@@ -426,7 +430,7 @@ async def test_a_value_that_changes_does_so_at_once(bench: Bench) -> None:
 
 
 async def test_the_trusted_label_takes_an_administrators_word_and_the_agents(bench: Bench) -> None:
-    device = state.SwapDevice("/dev/dm-0", "partition", 2**30, backing="nvme", encrypted=True)
+    device = state.SwapDevice("/dev/dm-0", "partition", 2**30, backing="NVMe", encrypted=True)
     facts = state.Facts(2, swap_controller=True, swap_bytes=2**30, memory_bytes=2**33, devices=[device])
     bench.planned(facts=facts)
     bench.server.answer(reply({}))
@@ -827,7 +831,7 @@ async def test_what_an_older_definition_takes_is_written_and_the_rest_is_tried_a
     bench.known.profiles_changed({"p": profile(guarantee=names.Guarantee.STRICT)})
 
     def written(version: int, **fields: Any) -> bytes:
-        spec = state.StateSpec(profile=state.ProfileRef("p", 1), epoch=TERM, **fields)
+        spec = state.StateSpec(profile_ref=state.ProfileRef("p", 1), epoch=TERM, **fields)
         return answer(version, spec=spec, epoch=TERM)
 
     async def reconcile(*answers: bytes) -> list[str]:
@@ -887,7 +891,7 @@ async def test_a_pod_that_an_older_definition_refuses_keeps_no_other_from_its_pl
 
     assert await reconcile(refusal) == set(keys.values())
     stored = state.StateSpec(
-        profile=state.ProfileRef(names.BUILT_IN_PROFILE),
+        profile_ref=state.ProfileRef(names.BUILT_IN_PROFILE),
         epoch=TERM,
         pods={keys["b"]: bench.known.plan("node-1").pods[keys["b"]]},
     )

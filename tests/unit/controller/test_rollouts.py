@@ -330,7 +330,9 @@ def stands(bench: Bench, body: dict[str, Any], **fields: Any) -> None:
     """The node follows a profile, and its agent has answered."""
     ref = state.ProfileRef("p", body["metadata"]["generation"])
     old = bench.known.inventory.state_of("node-1")
-    row = state_row(version=1 + (old.version if old else 0), spec=state.StateSpec(profile=ref), observed=1, **fields)
+    row = state_row(
+        version=1 + (old.version if old else 0), spec=state.StateSpec(profile_ref=ref), observed=1, **fields
+    )
     bench.known.state_changed("node-1", old, row)
 
 
@@ -339,8 +341,8 @@ async def test_a_profile_that_changes_while_its_status_is_written_takes_no_turn_
     bench.offer(first)
     stands(bench, first)
     bench.offer(second)
-    asked = state.Cost(state.ProfileRef("p", 2))
-    stands(bench, first, proposed=asked.profile, cost=asked)
+    asked = state.PreviewCost(state.ProfileRef("p", 2))
+    stands(bench, first, proposed=asked.profile_ref, cost=asked)
     written = asyncio.Event()
     answer = {**second, "metadata": {**second["metadata"], "resourceVersion": "5"}, "status": {"conditions": []}}
     bench.server.answer(written, reply(answer))
@@ -348,10 +350,10 @@ async def test_a_profile_that_changes_while_its_status_is_written_takes_no_turn_
     async with bench.running():
         await bench.server.seen(1)
         bench.offer(third)
-        stands(bench, first, proposed=asked.profile, cost=asked)
+        stands(bench, first, proposed=asked.profile_ref, cost=asked)
         written.set()
         await bench.server.seen(2)
-        assert bench.known.plan("node-1").profile.generation == 1, "nobody asked what generation 3 takes"
+        assert bench.known.plan("node-1").profile_ref.generation == 1, "nobody asked what generation 3 takes"
         assert status_of(bench.server.requests[1])["observedGeneration"] == 3
 
 
@@ -377,7 +379,7 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     for number in range(1, 4):
         name = f"node-{number}"
         bench.known.node_changed(name, None, node(name))
-        spec = state.StateSpec(profile=state.ProfileRef("p", 1))
+        spec = state.StateSpec(profile_ref=state.ProfileRef("p", 1))
         bench.known.state_changed(name, None, state_row(name, spec=spec, observed=1))
     bench.offer(second)
 

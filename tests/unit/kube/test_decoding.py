@@ -163,10 +163,10 @@ KEYS = st.sampled_from(
             "uid",
             "generation",
             "epoch",
-            "profile",
+            "profileRef",
             "pods",
             "taints",
-            "proposal",
+            "preview",
             "containerStatuses",
         ),
     ]

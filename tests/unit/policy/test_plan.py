@@ -28,7 +28,7 @@ def test_a_whole_plan() -> None:
             generation=3,
             mode=names.Mode.AUDIT,
             guarantee=names.Guarantee.STRICT,
-            on_unknown_pod=names.UnknownPod.ALLOW,
+            before_plan=names.BeforePlan.UNMANAGED,
             reserved="2Gi",
         ),
         facts(),
@@ -41,10 +41,10 @@ def test_a_whole_plan() -> None:
         ],
     )
     assert planned == state.StateSpec(
-        profile=state.ProfileRef(name="test", generation=3),
+        profile_ref=state.ProfileRef(name="test", generation=3),
         mode=names.Mode.AUDIT,
         guarantee=names.Guarantee.STRICT,
-        on_unknown_pod=names.UnknownPod.ALLOW,
+        before_plan=names.BeforePlan.UNMANAGED,
         kubepods=state.KubepodsState(swap_max=str(2 * GI)),
         pods={
             "a": state.PodState(
@@ -97,11 +97,11 @@ def test_what_a_change_would_take() -> None:
     )
     limit = limited.pods["a"].swap_max
     assert limit is not None
-    assert plan.proposal(kubelet, limited) == state.Proposal(limited.profile, {"a": limit})
-    assert plan.proposal(limited, kubelet).pods == {}
-    assert plan.proposal(limited, limited).pods == {}
-    assert plan.proposal(limited, audit).pods == {}
-    assert plan.proposal(audit, limited).pods == {"a": limit, "b": "0"}
+    assert plan.preview(kubelet, limited) == state.Preview(limited.profile_ref, {"a": limit})
+    assert plan.preview(limited, kubelet).pods == {}
+    assert plan.preview(limited, limited).pods == {}
+    assert plan.preview(limited, audit).pods == {}
+    assert plan.preview(audit, limited).pods == {"a": limit, "b": "0"}
 
 
 def test_whoever_names_another_pods_cgroup_changes_nothing() -> None:
@@ -208,7 +208,7 @@ def test_a_plan_and_its_proposal_never_outgrow_their_bytes(rows: list[pods.PodRo
     needed = sum(sizes(rows).values())
     with mock.patch.object(state, "MAX_PODS_BYTES", SMALL):
         made = plan.plan_all(profile(LIMITED), facts(), rows)
-        proposal = plan.proposal(made.spec, plan.plan_node(profile(names.Behavior.NO_SWAP), facts(), rows))
+        proposal = plan.preview(made.spec, plan.plan_node(profile(names.Behavior.NO_SWAP), facts(), rows))
     assert len(msgspec.json.encode(made.spec.pods) + msgspec.json.encode(proposal.pods)) <= SMALL
     assert {row.key for row in made.left_out} == {row.key for row in rows} - set(made.spec.pods)
     assert bool(made.left_out) == (needed > SMALL)
@@ -364,9 +364,9 @@ POD_STATES = st.builds(
 )
 SPECS = st.builds(
     state.StateSpec,
-    profile=st.builds(state.ProfileRef, name=st.sampled_from("pq"), generation=st.integers(0, 2)),
+    profile_ref=st.builds(state.ProfileRef, name=st.sampled_from("pq"), generation=st.integers(0, 2)),
     mode=st.sampled_from(names.Mode),
-    on_unknown_pod=st.sampled_from(names.UnknownPod),
+    before_plan=st.sampled_from(names.BeforePlan),
     epoch=st.integers(0, 2),
     kubepods=st.none() | st.builds(state.KubepodsState, swap_max=st.sampled_from(["0", "4096"])),
     pods=st.dictionaries(st.sampled_from("abc"), POD_STATES, max_size=3),

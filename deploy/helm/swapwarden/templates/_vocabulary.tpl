@@ -15,7 +15,7 @@
 '^((\\d+[.]?\\d*|[.]\\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\\d{1,3})?)$'
 {{- end -}}
 {{- define "swapwarden.cel.nodeLabels" -}}
-['feature.node.kubernetes.io/memory-swap', 'node.swapwarden.dev/swap', 'node.swapwarden.dev/swap-behavior', 'node.swapwarden.dev/swap-backing', 'node.swapwarden.dev/swap-encrypted', 'node.swapwarden.dev/swap-unmet', 'swapwarden.node-restriction.kubernetes.io/encrypted-swap']
+['feature.node.kubernetes.io/memory-swap', 'node.swapwarden.dev/swap', 'node.swapwarden.dev/swap-behavior', 'node.swapwarden.dev/swap-backing', 'node.swapwarden.dev/swap-encrypted', 'node.swapwarden.dev/swap-unmet', 'swapwarden.dev.node-restriction.kubernetes.io/encrypted-swap']
 {{- end -}}
 {{- define "swapwarden.cel.publicLabels" -}}
 ['feature.node.kubernetes.io/memory-swap', 'node.swapwarden.dev/swap', 'node.swapwarden.dev/swap-behavior', 'node.swapwarden.dev/swap-backing', 'node.swapwarden.dev/swap-encrypted', 'node.swapwarden.dev/swap-unmet']

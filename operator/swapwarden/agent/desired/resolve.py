@@ -63,7 +63,7 @@ def of_pod(
         return last
     if origin is Origin.PREEXISTING:
         return Handling.UNMANAGED
-    allow = state is not None and state.on_unknown_pod is names.UnknownPod.ALLOW
+    allow = state is not None and state.before_plan is names.BeforePlan.UNMANAGED
     if allow:
         return Handling.RESTORE
     return Handling.UNMANAGED if denied is None else denied

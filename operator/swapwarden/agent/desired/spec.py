@@ -39,10 +39,10 @@ class WireProfileRef(msgspec.Struct, frozen=True, rename="camel"):
     generation: int = 0
 
 
-class WireProposal(msgspec.Struct, frozen=True, rename="camel"):
-    """As swapwarden.api.state.Proposal."""
+class WirePreview(msgspec.Struct, frozen=True, rename="camel"):
+    """As swapwarden.api.state.Preview."""
 
-    profile: WireProfileRef
+    profile_ref: WireProfileRef
     pods: dict[str, str] = {}
 
 
@@ -58,16 +58,16 @@ class WireSystem(msgspec.Struct, frozen=True, rename="camel"):
 class WireSpec(msgspec.Struct, frozen=True, rename="camel"):
     """As swapwarden.api.state.StateSpec."""
 
-    profile: WireProfileRef = WireProfileRef("")
+    profile_ref: WireProfileRef = WireProfileRef("")
     mode: names.Mode = names.Mode.ENFORCE
     guarantee: names.Guarantee = names.Guarantee.STANDARD
-    on_unknown_pod: names.UnknownPod = names.UnknownPod.DENY
+    before_plan: names.BeforePlan = names.BeforePlan.NO_SWAP
     kubepods: WireKubepods | None = None
     pods: dict[str, WirePod] = {}
     unmet: dict[str, str] | None = None
-    proposal: WireProposal | None = None
+    preview: WirePreview | None = None
     system: WireSystem | None = None
-    kernel: dict[str, str] = {}
+    kernel_settings: dict[str, str] = {}
     refused: dict[str, str] = {}
     kubelet_swap_bytes: int | None = None
 
@@ -104,7 +104,7 @@ class PodSpec(NamedTuple):
     each: ContainerSpec | None = None
 
 
-class Proposal(NamedTuple):
+class Preview(NamedTuple):
     """What pods are to get next, in bytes by UID, and the profile that would give it."""
 
     profile: str
@@ -131,10 +131,10 @@ class NodeSpec(NamedTuple):
     uid: str
     generation: int
     mode: names.Mode
-    on_unknown_pod: names.UnknownPod
+    before_plan: names.BeforePlan
     kubepods: int | None
     pods: Mapping[str, PodSpec]
-    proposal: Proposal | None = None
+    preview: Preview | None = None
     profile: tuple[str, int] = ("", 0)
     """Name and generation."""
     system: System | None = None
@@ -160,9 +160,9 @@ def _pod(wire: WirePod, page: int) -> PodSpec:
     )
 
 
-def _proposal(wire: WireProposal, page: int) -> Proposal:
+def _preview(wire: WirePreview, page: int) -> Preview:
     limit = {uid: values.parse(text, page) for uid, text in wire.pods.items()}
-    return Proposal(wire.profile.name, wire.profile.generation, limit)
+    return Preview(wire.profile_ref.name, wire.profile_ref.generation, limit)
 
 
 def _system(wire: WireSystem, page: int) -> System:
@@ -177,13 +177,13 @@ def parse(wire: WireState, page: int) -> NodeSpec:
         uid=wire.metadata.uid,
         generation=wire.metadata.generation,
         mode=spec.mode,
-        on_unknown_pod=spec.on_unknown_pod,
+        before_plan=spec.before_plan,
         kubepods=None if spec.kubepods is None else values.parse(spec.kubepods.swap_max, page),
         pods={uid: _pod(pod, page) for uid, pod in spec.pods.items()},
-        proposal=None if spec.proposal is None else _proposal(spec.proposal, page),
-        profile=(spec.profile.name, spec.profile.generation),
+        preview=None if spec.preview is None else _preview(spec.preview, page),
+        profile=(spec.profile_ref.name, spec.profile_ref.generation),
         system=None if spec.system is None else _system(spec.system, page),
-        kernel=spec.kernel,
+        kernel=spec.kernel_settings,
         refused=spec.refused,
         kubelet_swap=spec.kubelet_swap_bytes,
         guarantee=spec.guarantee,

@@ -134,7 +134,7 @@ def reported(found: state.Facts, seen: NodeLook, root: str | None) -> state.Fact
         found,
         controllers=[name[:32] for name in (seen.controllers or "").split()[:16]],
         zswap=seen.zswap,
-        memory_pressure=seen.pressure is True,
+        psi_available=seen.pressure is True,
         runtime=seen.runtime,
         kubelet=kubelet_facts(seen, root),
     )
@@ -376,7 +376,7 @@ def read_facts(
         swap_bytes=sizes.get("SwapTotal", 0),
         memory_bytes=sizes.get("MemTotal", 0),
         page_size=cgroups.page,
-        kernel=release[:128],
+        kernel_release=release[:128],
         tmpfs_noswap=noswap(release) if seen is None else seen,
         devices=devices(files.text(proc / "swaps") or "", block, mounts.node_disks(mounted, block, folders)),
     )

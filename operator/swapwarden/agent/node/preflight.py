@@ -195,10 +195,10 @@ def _cgroup_rows(node: Node) -> Iterator[Row]:
 
 def _memory_rows(node: Node) -> Iterator[Row]:
     found = node.facts
-    yield Row("kernel", found.kernel or _UNKNOWN, "/proc/sys/kernel/osrelease")
+    yield Row("kernel", found.kernel_release or _UNKNOWN, "/proc/sys/kernel/osrelease")
     yield Row(
         "tmpfs noswap",
-        _yes(found.tmpfs_noswap if found.kernel else None),
+        _yes(found.tmpfs_noswap if found.kernel_release else None),
         "tmpfs volumes in mountinfo, else kernel 6.4 and newer",
     )
     yield Row("page size", str(found.page_size), "sysconf")

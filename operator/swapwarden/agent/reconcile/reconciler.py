@@ -254,7 +254,7 @@ class Enforcer:
         begun = self._clock()
         old, self._state = self._state, new
         self._guarded(lambda: self._evidence.follow(new, self.root, self.inventory.pods.values()))
-        everything = old is None or (old.mode, old.on_unknown_pod) != (new.mode, new.on_unknown_pod)
+        everything = old is None or (old.mode, old.before_plan) != (new.mode, new.before_plan)
         above = everything or old is None or old.kubepods != new.kubepods
         with self._settler.lowering_first():
             if above:

@@ -85,8 +85,8 @@ class Snapshot(NamedTuple):
     unseen: int = 0
     """Files that were not seen to hold what they are to, for no failure."""
     recent: Recent = Recent()
-    cost: state.Cost | None = None
-    """What a proposal would take from pods that use it now; None where there is none."""
+    cost: state.PreviewCost | None = None
+    """What a preview would take from pods that use it now; None where there is none."""
     settings: Sequence[problems.SettingProblem] | None = None
     """Settings of the node that are not as its profile asks; None where there are none to be set or put back."""
     guarantee: Verdict | None = None
@@ -154,18 +154,20 @@ def _awaits_entry(current: spec.NodeSpec | None, pod: records.Pod) -> bool:
     return resolve.awaits_entry(current, pod.uid, origin=pod.origin, last=pod.last)
 
 
-def _cost(known: inventory.Inventory, current: spec.NodeSpec | None, cgroups: cgroupfs.Cgroups) -> state.Cost | None:
+def _cost(
+    known: inventory.Inventory, current: spec.NodeSpec | None, cgroups: cgroupfs.Cgroups
+) -> state.PreviewCost | None:
     """Return what a proposal would take from pods that use it now; None where there is none."""
-    if current is None or current.proposal is None:
+    if current is None or current.preview is None:
         return None
-    proposal = current.proposal
+    preview = current.preview
     over = []
     for pod in known.pods.values():
-        if pod.uid in proposal.pods:
+        if pod.uid in preview.pods:
             with contextlib.suppress(cgroupfs.CgroupError):  # where it matters, its file's own failure says why
-                over.append(cgroups.read(cgroupfs.join(pod.path, cgroupfs.SWAP_CURRENT)) - proposal.pods[pod.uid])
+                over.append(cgroups.read(cgroupfs.join(pod.path, cgroupfs.SWAP_CURRENT)) - preview.pods[pod.uid])
     taken = [each for each in over if each > 0]
-    return state.Cost(state.ProfileRef(proposal.profile, proposal.generation), len(taken), sum(taken))
+    return state.PreviewCost(state.ProfileRef(preview.profile, preview.generation), len(taken), sum(taken))
 
 
 def publish(known: inventory.Inventory, progress: records.Progress) -> None:
@@ -222,12 +224,12 @@ def build(
     ranked = sorted(snapshot.violations, key=lambda each: _rank(each, snapshot.recent.untold))
     return state.StateStatus(
         observed_generation=snapshot.generation,
-        profile=state.ProfileRef(*profile) if profile[0] else None,
+        profile_ref=state.ProfileRef(*profile) if profile[0] else None,
         facts=facts,
         conditions=conditions,
         violations=ranked[: state.MAX_VIOLATIONS],
         violations_omitted=max(0, len(ranked) - state.MAX_VIOLATIONS),
-        proposal=snapshot.cost,
+        preview_cost=snapshot.cost,
     )
 
 
@@ -249,6 +251,6 @@ def essence(status: Mapping[str, Any]) -> dict[str, Any]:
         )
         for violation in status.get("violations", [])
     )
-    cost = {key: value for key, value in status.get("proposal", {}).items() if key != "bytes"}
-    lean = {"conditions": conditions, "violations": listed, "violationsOmitted": 0, "proposal": cost}
+    cost = {key: value for key, value in status.get("previewCost", {}).items() if key != "bytes"}
+    lean = {"conditions": conditions, "violations": listed, "violationsOmitted": 0, "previewCost": cost}
     return {**status, **lean, "observedGeneration": 0}

@@ -34,10 +34,10 @@ class WireStatus(msgspec.Struct, frozen=True, rename="camel"):
     """Status of a NodeSwapState, as far as it is read."""
 
     observed_generation: int = 0
-    profile: state.ProfileRef | None = None
+    profile_ref: state.ProfileRef | None = None
     facts: state.Facts | None = None
     conditions: list[state.Condition] = []
-    proposal: state.Cost | None = None
+    preview_cost: state.PreviewCost | None = None
     violations: list[WireViolation] = []
     violations_omitted: int = 0
 
@@ -74,7 +74,7 @@ class StateRow(msgspec.Struct, frozen=True):
     """What the agent says is wrong; empty where nothing is."""
     proposed: state.ProfileRef | None = None
     """The profile whose turn has not come, and of which the agent is asked what it would take."""
-    cost: state.Cost | None = None
+    cost: state.PreviewCost | None = None
     """The agent's answer to that, or to an earlier question."""
     before: tuple[str, ...] = ()
     """What was wrong on the node before its profile came to it, as in rollout.Member."""
@@ -96,14 +96,14 @@ class StateRow(msgspec.Struct, frozen=True):
     """Conditions by which something is wrong on the node."""
 
 
-class _ProposalHead(msgspec.Struct):
-    profile: state.ProfileRef
+class _PreviewHead(msgspec.Struct, rename="camel"):
+    profile_ref: state.ProfileRef
 
 
 class _Head(msgspec.Struct, rename="camel"):
     epoch: int = 0
-    profile: state.ProfileRef = state.ProfileRef(name="")
-    proposal: _ProposalHead | None = None
+    profile_ref: state.ProfileRef = state.ProfileRef(name="")
+    preview: _PreviewHead | None = None
     degraded_before: tuple[str, ...] = ()
 
 
@@ -114,16 +114,16 @@ class PodInSpec(msgspec.Struct, frozen=True, rename="camel"):
     swap_max: str = ""
 
 
-class SpecView(msgspec.Struct, frozen=True):
+class SpecView(msgspec.Struct, frozen=True, rename="camel"):
     """A state's spec as far as pods are told of it, also where another version wrote it."""
 
-    profile: state.ProfileRef = state.ProfileRef(name="")
+    profile_ref: state.ProfileRef = state.ProfileRef(name="")
     mode: str = ""
     pods: dict[str, PodInSpec] = {}
 
 
-class _WireSpecView(msgspec.Struct, frozen=True):
-    profile: state.ProfileRef = state.ProfileRef(name="")
+class _WireSpecView(msgspec.Struct, frozen=True, rename="camel"):
+    profile_ref: state.ProfileRef = state.ProfileRef(name="")
     mode: str = ""
     pods: dict[str, dict[str, msgspec.Raw]] = {}
 
@@ -200,14 +200,14 @@ def project(wire: WireState) -> StateRow:
         owner=next((owner.uid for owner in meta.owner_references if owner.kind == "Node"), ""),
         generation=meta.generation,
         epoch=head.epoch,
-        profile=head.profile,
+        profile=head.profile_ref,
         spec=spec,
         observed=status.observed_generation,
-        acted=status.profile,
+        acted=status.profile_ref,
         facts=status.facts,
-        proposed=head.proposal.profile if head.proposal else None,
+        proposed=head.preview.profile_ref if head.preview else None,
         before=head.degraded_before,
-        cost=status.proposal,
+        cost=status.preview_cost,
         applied=applied is not None and applied.status == "True",
         settled=applied is not None and (applied.status == "True" or applied.reason in SETTLED),
         unapplied=_told(applied, "False", "Unknown"),
@@ -257,7 +257,7 @@ def spec_view(row: StateRow) -> SpecView:
     except msgspec.ValidationError:
         wire = _WIRE_SPEC_VIEWS.decode(row.spec)
         return SpecView(
-            wire.profile,
+            wire.profile_ref,
             wire.mode,
             {key: PodInSpec(_text(pod.get("reason")), _text(pod.get("swapMax"))) for key, pod in wire.pods.items()},
         )

@@ -38,10 +38,10 @@ def about(rows: Iterable[pods.PodRow], spec: state.StateSpec) -> Iterator[Notice
             continue
         if audit and planned.reason not in _IN_ANY_MODE:
             if planned.reason is names.Reason.POLICY_DISABLED or row.limited():
-                text = pod_violations.message(ViolationReason.AUDIT, row.node, spec.profile.name)
+                text = pod_violations.message(ViolationReason.AUDIT, row.node, spec.profile_ref.name)
                 yield Notice(regarding.pod(row), "Warning", names.Mode.AUDIT, text)
             continue
-        message = _message(row, planned.reason, spec.profile.name, limited=row.limited(), audit=audit)
+        message = _message(row, planned.reason, spec.profile_ref.name, limited=row.limited(), audit=audit)
         if message:
             yield Notice(regarding.pod(row), "Warning", planned.reason, message)
 

@@ -16,7 +16,7 @@ def has_answered(row: StateRow, wanted: state.ProfileRef) -> bool:
     """Whether a node's agent has said what this profile would take from its pods, or cannot say it."""
     # An agent of an older version takes the state, and does not answer what it does not know.
     mute = row.cost is None and row.observed >= row.generation
-    return row.proposed == wanted and (mute or (row.cost is not None and row.cost.profile == wanted))
+    return row.proposed == wanted and (mute or (row.cost is not None and row.cost.profile_ref == wanted))
 
 
 def before(row: StateRow, wanted: state.ProfileRef) -> tuple[str, ...]:

@@ -20,13 +20,13 @@ def state(view: NodeView) -> NodePlan:
     made = plan.plan_all(view.profile, view.facts, view.pods, view.namespaces)
     row = view.standing
     if view.profile != compiled.BUILT_IN and row is not None and row.observed:
-        before = list(answers.before(row, made.spec.profile))
+        before = list(answers.before(row, made.spec.profile_ref))
         if before:
             made = made._replace(spec=msgspec.structs.replace(made.spec, degraded_before=before))
-    if made.spec.profile == plan.reference(view.target):
+    if made.spec.profile_ref == plan.reference(view.target):
         return made
     coming = plan.plan_node(view.target, view.facts, view.pods, view.namespaces)
-    return made._replace(spec=msgspec.structs.replace(made.spec, proposal=plan.proposal(made.spec, coming)))
+    return made._replace(spec=msgspec.structs.replace(made.spec, preview=plan.preview(made.spec, coming)))
 
 
 def taint(view: NodeView) -> names.TaintEffect | None:

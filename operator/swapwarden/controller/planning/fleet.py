@@ -58,7 +58,7 @@ def _member(planner: Planner, name: str, wanted: state.ProfileRef, overdue: Over
     if row is None or row.observed == 0:
         return rollout.Member(name, updated=True, silent=True)
     named, turned = row.profile == wanted, planner.is_admitted(name)
-    cost = row.cost if row.cost is not None and row.cost.profile == wanted else None
+    cost = row.cost if row.cost is not None and row.cost.profile_ref == wanted else None
     return rollout.Member(
         name,
         updated=named or turned,

@@ -100,7 +100,7 @@ def _backing(devices: Iterable[state.SwapDevice]) -> str | None:
     """Return all kinds of backing in alphabetical order; a newer agent's kinds count as unknown."""
     known = frozenset[str](names.Backing)
     kinds = {device.backing if device.backing in known else names.Backing.UNKNOWN for device in devices}
-    return "_".join(sorted(kinds)) or None
+    return "_".join(sorted(kind.lower() for kind in kinds)) or None
 
 
 def _is_encrypted(devices: tuple[state.SwapDevice, ...]) -> bool | None:

@@ -106,8 +106,8 @@ class NodeFacts(msgspec.Struct, frozen=True):
     """The devices of the swap; empty if unknown."""
     kubelet_swap_bytes: int | None = None
     """The swap that the kubelet found when it started, if it differs from what the agent observes now; else None."""
-    kernel: str = ""
-    """The kernel's release; empty if unknown."""
+    kernel_release: str = ""
+    """Empty if unknown."""
     tmpfs_noswap: bool = False
     """Whether the kubelet is known to keep tmpfs volumes out of swap."""
     reported: bool = True
@@ -167,6 +167,6 @@ def facts(node: NodeRow, found: state.Facts | None = None) -> NodeFacts:
         page_size=found.page_size,
         devices=tuple(found.devices),
         kubelet_swap_bytes=node.swap_bytes if node.tells_swap and node.swap_bytes != found.swap_bytes else None,
-        kernel=found.kernel,
+        kernel_release=found.kernel_release,
         tmpfs_noswap=found.tmpfs_noswap,
     )

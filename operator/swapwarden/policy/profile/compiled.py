@@ -76,7 +76,7 @@ class Profile(msgspec.Struct, frozen=True):
     priority: int = 0
     mode: names.Mode = names.Mode.ENFORCE
     guarantee: names.Guarantee = names.Guarantee.STANDARD
-    on_unknown_pod: names.UnknownPod = names.UnknownPod.DENY
+    before_plan: names.BeforePlan = names.BeforePlan.NO_SWAP
     behavior: names.Behavior = names.Behavior.KUBELET
     reserved: str | None = None
     """A quantity or percents, as written: percents need a node to become bytes."""
@@ -138,9 +138,6 @@ class Selection(msgspec.Struct, frozen=True):
     """Names of other profiles with the same priority that also select the node."""
 
 
-_BEFORE_PLAN: Final = {"NoSwap": names.UnknownPod.DENY, "Unmanaged": names.UnknownPod.ALLOW}
-
-
 def compile_profile(model: api.NodeSwapProfile) -> Profile:
     """Compile a checked NodeSwapProfile."""
     spec, bounds = model.spec, model.spec.swap.workload_controlled
@@ -153,7 +150,7 @@ def compile_profile(model: api.NodeSwapProfile) -> Profile:
         priority=spec.priority,
         mode=names.Mode(spec.mode),
         guarantee=names.Guarantee(spec.guarantee),
-        on_unknown_pod=_BEFORE_PLAN[spec.swap.before_plan],
+        before_plan=names.BeforePlan(spec.swap.before_plan),
         behavior=spec.swap.behavior,
         reserved=spec.swap.reserved,
         max_per_container=_bound(bounds.max_per_container if bounds else None),
@@ -200,7 +197,7 @@ def _require(swap: api.spec.Swap) -> Require | None:
     return Require(
         encrypted="Encrypted" in asked,
         tmpfs_noswap="TmpfsNoSwap" in asked,
-        backing=tuple(backing.lower() for backing in swap.allowed_backing or ()),
+        backing=tuple(swap.allowed_backing or ()),
         dedicated_device="DedicatedDevice" in asked,
     )
 

@@ -53,7 +53,7 @@ def _encrypted(_: compiled.Require, facts: nodes.NodeFacts) -> str:
 
 
 def _tmpfs_noswap(_: compiled.Require, facts: nodes.NodeFacts) -> str:
-    kernel = f"kernel {facts.kernel}" if facts.kernel else "a kernel that is not known"
+    kernel = f"kernel {facts.kernel_release}" if facts.kernel_release else "a kernel that is not known"
     return (
         f"on {kernel} tmpfs volumes, Secrets among them, are not known to be mounted with noswap; use Linux 6.4 or"
         " newer, with a kubelet that is not in a user namespace"

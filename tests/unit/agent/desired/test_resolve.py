@@ -11,18 +11,18 @@ bytes_ = st.integers(0, 1 << 30).map(lambda number: number // PAGE * PAGE)
 limit_ = st.one_of(bytes_, st.just(values.NO_LIMIT))
 
 
-def state(mode: names.Mode, unknown: names.UnknownPod) -> spec.NodeSpec:
+def state(mode: names.Mode, unknown: names.BeforePlan) -> spec.NodeSpec:
     return spec.NodeSpec("u", 1, mode, unknown, None, {})
 
 
 pod_ = st.one_of(st.none(), st.builds(spec.PodSpec, st.one_of(st.none(), limit_), st.just({})))
 origin_ = st.sampled_from(resolve.Origin)
-unknown_ = st.sampled_from(names.UnknownPod)
+unknown_ = st.sampled_from(names.BeforePlan)
 
 
 @given(pod_, origin_, st.one_of(st.none(), limit_), unknown_)
 def test_only_enforce_writes(
-    pod: spec.PodSpec | None, origin: resolve.Origin, last: int | None, unknown: names.UnknownPod
+    pod: spec.PodSpec | None, origin: resolve.Origin, last: int | None, unknown: names.BeforePlan
 ) -> None:
     for mode in (names.Mode.AUDIT, names.Mode.RESTORE):
         target = resolve.of_pod(state(mode, unknown), pod, mode=mode, origin=origin, last=last)
@@ -35,7 +35,7 @@ def test_pod_target_in_enforce() -> None:
         *,
         origin: resolve.Origin = resolve.Origin.APPEARED,
         last: int | None = None,
-        unknown: names.UnknownPod | None = names.UnknownPod.DENY,
+        unknown: names.BeforePlan | None = names.BeforePlan.NO_SWAP,
     ) -> resolve.DesiredValue:
         current = None if unknown is None else state(names.Mode.ENFORCE, unknown)
         return resolve.of_pod(current, pod, mode=names.Mode.ENFORCE, origin=origin, last=last)
@@ -45,7 +45,7 @@ def test_pod_target_in_enforce() -> None:
     assert target(last=7 * PAGE) == 7 * PAGE
     assert target(unknown=None) == 0
     assert target() == 0
-    assert target(unknown=names.UnknownPod.ALLOW) is resolve.Handling.RESTORE
+    assert target(unknown=names.BeforePlan.UNMANAGED) is resolve.Handling.RESTORE
     assert target(origin=resolve.Origin.PREEXISTING) is resolve.Handling.UNMANAGED
     assert target(origin=resolve.Origin.PREEXISTING, unknown=None) is resolve.Handling.UNMANAGED
 
@@ -59,7 +59,7 @@ def test_what_audit_would_write() -> None:
 
 
 def test_the_root_is_left_alone_until_a_state_arrives_and_put_back_when_one_has_no_value_for_it() -> None:
-    some = state(names.Mode.ENFORCE, names.UnknownPod.DENY)._replace(kubepods=7 * PAGE)
+    some = state(names.Mode.ENFORCE, names.BeforePlan.NO_SWAP)._replace(kubepods=7 * PAGE)
     assert resolve.of_root(None, mode=resolve.mode_of(None)) is resolve.Handling.UNMANAGED
     assert resolve.of_root(some, mode=names.Mode.ENFORCE) == 7 * PAGE
     assert resolve.of_root(some, mode=names.Mode.RESTORE) is resolve.Handling.RESTORE

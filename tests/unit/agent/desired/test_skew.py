@@ -11,8 +11,8 @@ from swapwarden.api import names
 
 SPEC: dict[str, Any] = {
     "epoch": 7,
-    "profile": {"name": "p", "generation": 3},
-    "onUnknownPod": "Allow",
+    "profileRef": {"name": "p", "generation": 3},
+    "beforePlan": "Unmanaged",
     "kubepods": {"swapMax": "8192"},
     "pods": {
         "x": {
@@ -38,8 +38,8 @@ def test_fields_and_reasons_of_a_newer_controller_are_passed_over() -> None:
 
 
 def test_what_an_older_controller_does_not_say_has_its_default() -> None:
-    found = taken({"profile": {"name": "p"}, "pods": {"x": {"reason": "LimitedSwap"}}})
-    assert (found.mode, found.on_unknown_pod, found.kubepods) == (names.Mode.ENFORCE, names.UnknownPod.DENY, None)
+    found = taken({"profileRef": {"name": "p"}, "pods": {"x": {"reason": "LimitedSwap"}}})
+    assert (found.mode, found.before_plan, found.kubepods) == (names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None)
     assert found.guarantee is names.Guarantee.STANDARD
     assert found.pods == {"x": spec.PodSpec(None, {})}
 
@@ -52,7 +52,7 @@ def test_units_may_be_named_for_one_thing_or_another() -> None:
     assert units(ioLatencyMicroseconds=25_000, ioWeight=800) == spec.System(None, ("a.slice",), 25_000, 800)
 
 
-@pytest.mark.parametrize("field", ["mode", "guarantee", "onUnknownPod"])
+@pytest.mark.parametrize("field", ["mode", "guarantee", "beforePlan"])
 def test_an_order_that_is_not_known_is_not_guessed_at(field: str) -> None:
     # The one before stays in force, and the agent says why (state_watch.StateWatch).
     with pytest.raises(msgspec.ValidationError, match="FromTheFuture"):

@@ -509,7 +509,7 @@ async def test_who_may_have_as_much_was_not_exposed_before_it_was_seen(plain: No
     for pod in (free, strict):
         plain.tree.container(pod, f"app of {pod.name}")
     await until(lambda: len(agent.known) == 2 and swap_max(strict) == str(MIB))
-    agent.apply(state({1: values.NO_LIMIT, 2: MIB}, unknown=names.UnknownPod.ALLOW, generation=2))
+    agent.apply(state({1: values.NO_LIMIT, 2: MIB}, unknown=names.BeforePlan.UNMANAGED, generation=2))
     unknown = plain.tree.pod(3)
     plain.tree.container(unknown, "app")
     await until(lambda: len(agent.known) == 3)

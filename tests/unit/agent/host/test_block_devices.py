@@ -52,17 +52,17 @@ def sys(tmp_path: pathlib.Path) -> Sys:
 @pytest.mark.parametrize(
     ("disk", "rotational", "backing"),
     [
-        ("nvme0n1", "0", "nvme"),
-        ("sda", "0", "ssd"),
-        ("sda", "1", "hdd"),
-        ("mmcblk0", "0", "ssd"),
-        ("vda", "1", "virtual"),
-        ("xvdb", "0", "virtual"),
-        ("nbd3", "0", "network"),
-        ("rbd0", "0", "network"),
-        ("loop7", "0", "loop"),
-        ("cciss!c0d0", "1", "hdd"),
-        ("sda", "what", "unknown"),
+        ("nvme0n1", "0", "NVMe"),
+        ("sda", "0", "SSD"),
+        ("sda", "1", "HDD"),
+        ("mmcblk0", "0", "SSD"),
+        ("vda", "1", "Virtual"),
+        ("xvdb", "0", "Virtual"),
+        ("nbd3", "0", "Network"),
+        ("rbd0", "0", "Network"),
+        ("loop7", "0", "Loop"),
+        ("cciss!c0d0", "1", "HDD"),
+        ("sda", "what", "Unknown"),
     ],
 )
 def test_a_whole_disk_is_told_by_its_name_else_by_what_the_kernel_says(
@@ -75,9 +75,9 @@ def test_a_whole_disk_is_told_by_its_name_else_by_what_the_kernel_says(
 def test_a_partition_is_what_its_disk_is(sys: Sys) -> None:
     sys.disk("sdb", "sdb1", "sdb2", rotational="1")
     sys.disk("nvme1n1", "nvme1n1p2")
-    assert sys.look("/dev/sdb2") == ("hdd", False)
-    assert sys.look("/dev/nvme1n1p2") == ("nvme", False)
-    assert sys.look("/dev/sdb2 (deleted)") == ("hdd", False)
+    assert sys.look("/dev/sdb2") == ("HDD", False)
+    assert sys.look("/dev/nvme1n1p2") == ("NVMe", False)
+    assert sys.look("/dev/sdb2 (deleted)") == ("HDD", False)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_partition_is_what_its_disk_is(sys: Sys) -> None:
 def test_what_goes_through_dm_crypt_is_encrypted(sys: Sys, uuid: str, encrypted: bool) -> None:
     sys.disk("nvme0n1", "nvme0n1p3")
     sys.mapped("dm-0", "nvme0n1p3", uuid=uuid)
-    assert sys.look("/dev/dm-0") == ("nvme", encrypted)
+    assert sys.look("/dev/dm-0") == ("NVMe", encrypted)
 
 
 def test_encryption_may_be_anywhere_on_the_way(sys: Sys) -> None:
@@ -105,11 +105,11 @@ def test_encryption_may_be_anywhere_on_the_way(sys: Sys) -> None:
     sys.mapped("dm-1", "dm-0", uuid="LVM-1", mapping="vg-swap")
     sys.mapped("dm-2", "sda2", uuid="LVM-2", mapping="vg-plain")
     sys.mapped("dm-3", "dm-2", uuid=LUKS)
-    assert sys.look("/dev/dm-1") == ("ssd", True)
-    assert sys.look("/dev/mapper/vg-swap") == ("ssd", True)
-    assert sys.look("/dev/mapper/vg-plain") == ("ssd", False)
-    assert sys.look("/dev/mapper/other") == ("unknown", False)
-    assert sys.look("/dev/dm-3") == ("ssd", True)
+    assert sys.look("/dev/dm-1") == ("SSD", True)
+    assert sys.look("/dev/mapper/vg-swap") == ("SSD", True)
+    assert sys.look("/dev/mapper/vg-plain") == ("SSD", False)
+    assert sys.look("/dev/mapper/other") == ("Unknown", False)
+    assert sys.look("/dev/dm-3") == ("SSD", True)
 
 
 def test_one_way_in_the_clear_is_enough_to_be_in_the_clear(sys: Sys) -> None:
@@ -118,11 +118,11 @@ def test_one_way_in_the_clear_is_enough_to_be_in_the_clear(sys: Sys) -> None:
     sys.mapped("dm-0", "sda1", uuid=LUKS)
     sys.disk("md0")
     sys.under("md0", "dm-0", "nvme0n1")
-    assert sys.look("/dev/md0") == ("mixed", False)
+    assert sys.look("/dev/md0") == ("Mixed", False)
     sys.mapped("dm-1", "nvme0n1", uuid=LUKS)
     sys.disk("md1")
     sys.under("md1", "dm-0", "dm-1")
-    assert sys.look("/dev/md1") == ("mixed", True)
+    assert sys.look("/dev/md1") == ("Mixed", True)
 
 
 @pytest.mark.parametrize(
@@ -133,24 +133,24 @@ def test_zram_is_memory_unless_it_writes_back(sys: Sys, backing_dev: str | None,
     sys.disk("sda", "sda1")
     sys.mapped("dm-0", "sda1", uuid=LUKS)
     sys.disk("zram0", **({} if backing_dev is None else {"backing_dev": backing_dev}))
-    assert sys.look("/dev/zram0") == ("zram", encrypted)
+    assert sys.look("/dev/zram0") == ("Zram", encrypted)
 
 
 def test_a_mapping_of_nothing_is_no_disk(sys: Sys) -> None:
     sys.mapped("dm-0")
-    assert sys.look("/dev/dm-0") == ("unknown", False)
+    assert sys.look("/dev/dm-0") == ("Unknown", False)
 
 
 def test_stacks_that_never_end_do(sys: Sys) -> None:
     sys.mapped("dm-0", "dm-1")
     sys.mapped("dm-1", "dm-0")
-    assert sys.look("/dev/dm-0") == ("unknown", False)
+    assert sys.look("/dev/dm-0") == ("Unknown", False)
 
 
 @pytest.mark.parametrize("path", ["", "/dev/", "/dev/..", "/dev/.", "/swapfile", "relative", f"/dev/{'x' * 300}"])
 def test_what_is_no_device_is_unknown(sys: Sys, path: str) -> None:
     sys.disk("sda")
-    assert sys.look(path) == ("unknown", False)
+    assert sys.look(path) == ("Unknown", False)
 
 
 def test_without_sys_all_is_unknown(tmp_path: pathlib.Path) -> None:
@@ -203,12 +203,12 @@ def test_a_machine_with_an_nvme_disk_with_partitions(machine: Machine) -> None:
     (disk / "device/transport").write_text("pcie\n")
     machine.partition(disk, "nvme0n1p2", "259:2")
     machine.partition(disk, "nvme0n1p3", "259:3")
-    assert machine.found("/dev/nvme0n1p3") == ("nvme", False, {"nvme0n1"})
+    assert machine.found("/dev/nvme0n1p3") == ("NVMe", False, {"nvme0n1"})
     assert machine.numbered("259:2") == {"nvme0n1"}
     assert machine.numbered("259:9") is None
 
 
-@pytest.mark.parametrize(("transport", "backing"), [("pcie", "nvme"), ("tcp", "network"), ("rdma", "network")])
+@pytest.mark.parametrize(("transport", "backing"), [("pcie", "NVMe"), ("tcp", "Network"), ("rdma", "Network")])
 def test_nvme_with_several_paths_is_what_its_controllers_are(machine: Machine, transport: str, backing: str) -> None:
     disk = machine.disk("virtual/nvme-subsystem/nvme-subsys0/nvme0n1", "259:0")
     (disk / "device/nvme0").mkdir(parents=True)
@@ -223,8 +223,8 @@ def test_a_machine_with_dm_crypt_over_lvm_over_a_rotating_disk(machine: Machine)
     machine.disk("virtual/block/dm-0", "253:0", "sda3", dm__uuid="LVM-Yz", dm__name="vg-root")
     machine.disk("virtual/block/dm-1", "253:1", "sda3", **lvm)
     machine.disk("virtual/block/dm-2", "253:2", "dm-1", dm__uuid="CRYPT-PLAIN-cryptswap", dm__name="cryptswap")
-    assert machine.found("/dev/dm-2") == machine.found("/dev/mapper/cryptswap") == ("hdd", True, {"sda"})
-    assert machine.found("/dev/dm-1") == ("hdd", False, {"sda"})
+    assert machine.found("/dev/dm-2") == machine.found("/dev/mapper/cryptswap") == ("HDD", True, {"sda"})
+    assert machine.found("/dev/dm-1") == ("HDD", False, {"sda"})
     assert machine.numbered("253:0") == {"sda"}, "the root file system is on the same disk"
 
 
@@ -234,21 +234,21 @@ def test_a_machine_with_zram_and_what_it_writes_back_to(machine: Machine) -> Non
     machine.partition(sdb, "sdb1", "8:17")
     machine.disk("virtual/block/zram1", "252:1", backing_dev="/dev/sdb1")
     machine.disk("virtual/block/zram2", "252:2", backing_dev="/var/file")
-    assert machine.found("/dev/zram0") == ("zram", True, frozenset())
-    assert machine.found("/dev/zram1") == ("zram", False, {"sdb"})
-    assert machine.found("/dev/zram2") == ("zram", False, None)
+    assert machine.found("/dev/zram0") == ("Zram", True, frozenset())
+    assert machine.found("/dev/zram1") == ("Zram", False, {"sdb"})
+    assert machine.found("/dev/zram2") == ("Zram", False, None)
 
 
 @pytest.mark.parametrize(
     ("path", "backing"),
     [
-        ("platform/host6/session1/target6:0:0/6:0:0:1/block/sdc", "network"),
-        ("pci0000:00/0000:03:00.0/host1/rport-1:0-3/target1:0:0/1:0:0:0/block/sdc", "network"),
-        ("pci0000:00/0000:00:05.0/virtio2/host2/target2:0:1/2:0:1:0/block/sdc", "virtual"),
-        ("pci0000:00/0000:02:00.0/host0/port-0:0/end_device-0:0/target0:0:0/0:0:0:0/block/sdc", "hdd"),
-        ("pci0000:00/0000:00:06.0/virtio3/block/vdb", "virtual"),
-        ("virtual/block/nbd0", "network"),
-        ("rbd/0/block/rbd0", "network"),
+        ("platform/host6/session1/target6:0:0/6:0:0:1/block/sdc", "Network"),
+        ("pci0000:00/0000:03:00.0/host1/rport-1:0-3/target1:0:0/1:0:0:0/block/sdc", "Network"),
+        ("pci0000:00/0000:00:05.0/virtio2/host2/target2:0:1/2:0:1:0/block/sdc", "Virtual"),
+        ("pci0000:00/0000:02:00.0/host0/port-0:0/end_device-0:0/target0:0:0/0:0:0:0/block/sdc", "HDD"),
+        ("pci0000:00/0000:00:06.0/virtio3/block/vdb", "Virtual"),
+        ("virtual/block/nbd0", "Network"),
+        ("rbd/0/block/rbd0", "Network"),
     ],
 )
 def test_disks_that_are_attached_in_other_ways(machine: Machine, path: str, backing: str) -> None:
@@ -263,7 +263,7 @@ def test_a_machine_with_a_mirror_of_two_disks(machine: Machine) -> None:
         machine.partition(disk, f"sd{letter}2", f"{number}2")
     machine.disk("virtual/block/md0", "9:0", "sda1", "sdb1")
     machine.disk("virtual/block/md1", "9:1", "sda2", "gone")
-    assert machine.found("/dev/md0") == ("ssd", False, {"sda", "sdb"})
+    assert machine.found("/dev/md0") == ("SSD", False, {"sda", "sdb"})
     assert machine.found("/dev/md1")[2] is None
 
 

@@ -164,7 +164,7 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
         cid: spec.ContainerSpec((number + 1) * 16 * MIB, cap=False) for number, cid in enumerate(layout.containers)
     }
     entries = {uid: spec.PodSpec(limit, inner) for uid, limit in limits.items()}
-    state = spec.NodeSpec("u", 1, names.Mode.ENFORCE, names.UnknownPod.DENY, 64 * MIB, entries)
+    state = spec.NodeSpec("u", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, 64 * MIB, entries)
     if late:
         agent = plain.start(state)
         build(plain, layout)
@@ -183,7 +183,7 @@ async def test_a_layout_is_found_whole_and_nothing_else_is_touched(plain: Node, 
 
 async def test_what_is_left_of_a_deleted_pod_gets_0_and_nobody_is_told(plain: Node) -> None:
     """The kubelet may leave a pod's cgroup behind; with no container in it, there is nothing that could swap."""
-    plain.start().apply(spec.NodeSpec("u", 1, names.Mode.ENFORCE, names.UnknownPod.DENY, None, {}))
+    plain.start().apply(spec.NodeSpec("u", 1, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, {}))
     left, runs = await plain.run(1), await plain.run(2, "app")
     assert plain.enforcer is not None
     await until(lambda: [swap_max(pod) for pod in (left, runs)] == ["0", "0"])

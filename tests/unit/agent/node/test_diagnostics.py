@@ -14,7 +14,7 @@ FACTS = state.Facts(
     swap_controller=True,
     swap_bytes=1 << 30,
     memory_bytes=4 << 30,
-    kernel="6.12.0",
+    kernel_release="6.12.0",
     tmpfs_noswap=True,
     devices=[DISK],
 )

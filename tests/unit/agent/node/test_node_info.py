@@ -142,7 +142,7 @@ def test_what_a_nodes_state_tells(node: HostTree, cgroups: cgroupfs.Cgroups) -> 
     node.burstable(1)
     bare = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1, memory_bytes=1)
     told = node_info.reported(bare, seen(node, cgroups), "kubepods.slice")
-    assert (told.controllers, told.memory_pressure, told.runtime) == (
+    assert (told.controllers, told.psi_available, told.runtime) == (
         ["cpu", "io", "memory", "pids"],
         True,
         "containerd",
@@ -203,7 +203,7 @@ def test_devices(tmp_path: pathlib.Path) -> None:
     first, second = node_info.devices(SWAPS, tmp_path)
     assert (first.name, first.type, first.size_bytes, first.priority) == ("/dev/vda", "partition", 524284 * 1024, -2)
     assert (second.name, second.type, second.priority) == ("/var/my swap\\file", "file", 10)
-    assert (first.backing, second.backing, second.encrypted) == ("unknown", "file", False)
+    assert (first.backing, second.backing, second.encrypted) == ("Unknown", "File", False)
     assert node_info.devices("", tmp_path) == []
 
 
@@ -213,9 +213,9 @@ def test_what_is_under_them(tmp_path: pathlib.Path) -> None:
     lines = f"{SWAPS}/dev/zram0 partition 1024 0 100\n"
     found = {each.name: (each.backing, each.encrypted) for each in node_info.devices(lines, tmp_path)}
     assert found == {
-        "/dev/vda": ("virtual", False),
-        "/var/my swap\\file": ("file", False),
-        "/dev/zram0": ("zram", True),
+        "/dev/vda": ("Virtual", False),
+        "/var/my swap\\file": ("File", False),
+        "/dev/zram0": ("Zram", True),
     }
 
 
@@ -263,7 +263,7 @@ def test_all_facts(tmp_path: pathlib.Path) -> None:
     read = node_info.read_facts(tree.proc, tmp_path, cgroups, "kubepods.slice")
     assert (read.cgroup_version, read.swap_controller) == (2, True)
     assert (read.swap_bytes, read.memory_bytes, read.page_size) == (1 << 30, 4 << 30, PAGE)
-    assert (read.kernel, read.tmpfs_noswap, len(read.devices)) == ("6.1.0-25-amd64", False, 1)
+    assert (read.kernel_release, read.tmpfs_noswap, len(read.devices)) == ("6.1.0-25-amd64", False, 1)
     assert node_info.available(tree.proc) == 3 << 30
     token = "9 1 0:9 / /run/secrets/kubernetes.io/serviceaccount ro - tmpfs tmpfs rw,noswap\n"
     (tree.proc / "self").mkdir()

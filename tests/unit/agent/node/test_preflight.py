@@ -50,7 +50,7 @@ def test_all_facts(node: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
         "page size": "4096",
         "memory": "4096 MiB",
         "swap": "1024 MiB",
-        "swap on /dev/vda": "1024 MiB, partition, priority -2, virtual, not encrypted, disk shared: unknown",
+        "swap on /dev/vda": "1024 MiB, partition, priority -2, Virtual, not encrypted, disk shared: unknown",
         "zswap": "on, zstd, 20%",
         "vm.swappiness": "60",
         "vm.min_free_kbytes": "45056",

@@ -506,7 +506,7 @@ async def test_an_exposure_that_cannot_be_ended_at_once_counts_from_its_beginnin
     if not late:
         agent.apply(state({1: 0}))
     else:
-        agent.apply(state(unknown=names.UnknownPod.ALLOW))
+        agent.apply(state(unknown=names.BeforePlan.UNMANAGED))
     pod = await plain.run(1, "app")
     real = plain.cgroups.write
 

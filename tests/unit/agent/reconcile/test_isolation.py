@@ -520,7 +520,7 @@ async def test_an_exposure_whose_first_event_was_lost_counts_from_when_the_file_
                 write(pod, "max")
                 agent.catch_up()
         elif how == "apply":
-            agent.apply(state({1: MIB}, unknown=list(names.UnknownPod)[lost % 2 - 1], generation=2 + lost))
+            agent.apply(state({1: MIB}, unknown=list(names.BeforePlan)[lost % 2 - 1], generation=2 + lost))
         else:
             look_again(agent, file)
         assert swap_max(pod) == str(MIB)

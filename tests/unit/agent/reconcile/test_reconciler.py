@@ -34,10 +34,10 @@ async def test_an_unknown_pod_gets_0_until_its_state_arrives(node: Node) -> None
 
 async def test_allow_leaves_an_unknown_pod_alone(plain: Node) -> None:
     agent = plain.start()
-    agent.apply(state(unknown=names.UnknownPod.ALLOW))
+    agent.apply(state(unknown=names.BeforePlan.UNMANAGED))
     unknown = plain.tree.pod(1)
     known = plain.tree.pod(2)
-    agent.apply(state({2: 0}, unknown=names.UnknownPod.ALLOW))
+    agent.apply(state({2: 0}, unknown=names.BeforePlan.UNMANAGED))
     await until(lambda: swap_max(known) == "0")
     assert swap_max(unknown) == "max"
 
@@ -46,7 +46,7 @@ async def test_a_change_from_deny_to_allow_puts_back_what_deny_wrote(plain: Node
     agent = plain.start()
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
-    agent.apply(state(unknown=names.UnknownPod.ALLOW))
+    agent.apply(state(unknown=names.BeforePlan.UNMANAGED))
     assert swap_max(pod) == "max"
 
 
@@ -55,7 +55,7 @@ async def test_a_change_between_deny_and_allow_reaches_pods_that_wait(plain: Nod
     agent.apply(state())
     pod = plain.tree.pod(1)
     await until(lambda: swap_max(pod) == "0")
-    agent.apply(state(unknown=names.UnknownPod.ALLOW))
+    agent.apply(state(unknown=names.BeforePlan.UNMANAGED))
     assert swap_max(pod) == "max"
     agent.apply(state())
     assert swap_max(pod) == "0"
@@ -281,9 +281,9 @@ async def test_what_a_proposal_would_take_is_told_and_not_done(plain: Node) -> N
     await until(lambda: [swap_max(pod) for pod in uses.values()] == ["max", "max", "0"])
     for number, used in ((1, 5 * MIB), (2, MIB), (3, 0)):
         write(uses[number], str(used), "memory.swap.current")
-    proposal = spec.Proposal("p", 7, {uid(1): 2 * MIB, uid(2): 2 * MIB, uid(9): 0})
-    agent.apply(state({1: values.NO_LIMIT, 2: values.NO_LIMIT, 3: 0})._replace(proposal=proposal))
-    assert snapshot(agent).cost == api.Cost(api.ProfileRef("p", 7), pods=1, bytes=3 * MIB)
+    preview = spec.Preview("p", 7, {uid(1): 2 * MIB, uid(2): 2 * MIB, uid(9): 0})
+    agent.apply(state({1: values.NO_LIMIT, 2: values.NO_LIMIT, 3: 0})._replace(preview=preview))
+    assert snapshot(agent).cost == api.PreviewCost(api.ProfileRef("p", 7), pods=1, bytes=3 * MIB)
     assert swap_max(uses[1]) == "max"
     agent.apply(state({1: values.NO_LIMIT}))
     assert snapshot(agent).cost is None

@@ -14,7 +14,7 @@ from swapwarden.api.conditions import ConditionType
 from testbed.base import paths
 
 FACTS = state.Facts(cgroup_version=2, swap_controller=True, swap_bytes=1 << 30, memory_bytes=1 << 32)
-SPEC = spec.NodeSpec("u", 4, names.Mode.ENFORCE, names.UnknownPod.DENY, None, {}, profile=("p", 2))
+SPEC = spec.NodeSpec("u", 4, names.Mode.ENFORCE, names.BeforePlan.NO_SWAP, None, {}, profile=("p", 2))
 GOOD = status.Snapshot(SPEC, 4, status.Tree("kubepods.slice"), violations=[])
 DRAINING = state.Violation("p", "Draining", wanted="0", found="4096", swap_bytes=4096)
 FAILED = state.Violation("p", "WriteFailed", wanted="0", found="max", message="denied")
@@ -143,10 +143,10 @@ def test_what_ends_by_itself_has_to_be_looked_at() -> None:
 def test_what_the_profile_requires() -> None:
     assert "RequirementsMet" not in verdicts(GOOD)
     assert verdicts(requiring({}))["RequirementsMet"] == ("True", "AllMet")
-    lacking = requiring({"encrypted": "found; remedy", "backing": "hdd"})
+    lacking = requiring({"encrypted": "found; remedy", "backing": "HDD"})
     assert verdicts(lacking)["RequirementsMet"] == ("False", "RequirementUnmet")
     condition = build(lacking, FACTS, [], "t").conditions[-1]
-    assert condition.message == "encrypted: found; remedy; backing: hdd"
+    assert condition.message == "encrypted: found; remedy; backing: HDD"
     assert verdicts(lacking)["Degraded"] == ("False", "AsExpected"), "the agent has no problem"
 
 
@@ -184,12 +184,12 @@ def test_counters_alone_are_not_the_essence() -> None:
     assert built(EXPOSED) != built(DRAINING)
 
 
-def test_what_a_proposal_takes_is_a_counter_but_for_the_pods() -> None:
+def test_what_a_preview_takes_is_a_counter_but_for_the_pods() -> None:
     def told(pods: int, size: int) -> dict[str, Any]:
-        cost = state.Cost(state.ProfileRef("p", 2), pods, size)
+        cost = state.PreviewCost(state.ProfileRef("p", 2), pods, size)
         return status.as_json(build(GOOD._replace(cost=cost), FACTS, [], "2026-01-01T00:00:00Z"))
 
-    assert told(2, 10)["proposal"] == {"profile": {"name": "p", "generation": 2}, "pods": 2, "bytes": 10}
+    assert told(2, 10)["previewCost"] == {"profileRef": {"name": "p", "generation": 2}, "pods": 2, "bytes": 10}
     assert status.essence(told(2, 10)) == status.essence(told(2, 20))
     assert status.essence(told(2, 10)) != status.essence(told(0, 0))
 

@@ -147,7 +147,7 @@ async def test_generations_that_are_only_about_pods_share_a_write(
 
 
 @pytest.mark.parametrize(
-    "news", [{"profile": {"name": "p", "generation": 2}}, {"violations": [{"pod": "x", "reason": "WriteFailed"}]}]
+    "news", [{"profileRef": {"name": "p", "generation": 2}}, {"violations": [{"pod": "x", "reason": "WriteFailed"}]}]
 )
 async def test_a_generation_that_somebody_waits_for_is_told_at_once(
     running: Running, monkeypatch: pytest.MonkeyPatch, news: Json
@@ -332,12 +332,12 @@ async def test_a_field_that_the_api_server_does_not_know_is_no_other_writer(
 
     async def prune(*arguments: Any, **more: Any) -> bytes:
         await real(*arguments, **more)
-        running.api.status.pop("proposal", None)
+        running.api.status.pop("previewCost", None)
         return json.dumps({"status": running.api.status}).encode()
 
     monkeypatch.setattr(running.api, "merge_patch", prune)
     running.reporter.found({})
-    running.want(observedGeneration=1, proposal={"pods": 1})
+    running.want(observedGeneration=1, previewCost={"pods": 1})
     await until(lambda: running.api.status == {"observedGeneration": 1})
     running.reporter.seen(dict(running.api.status))
     await until(lambda: running.reporter._checks is None)

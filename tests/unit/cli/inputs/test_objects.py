@@ -246,7 +246,7 @@ def test_facts_of_a_state() -> None:
         "apiVersion": "swapwarden.dev/v1alpha1",
         "kind": "NodeSwapState",
         "metadata": {"name": "n"},
-        "spec": {"profile": {"name": "p"}, "pods": {"x": {"reason": "OfANewerVersion"}}},
+        "spec": {"profileRef": {"name": "p"}, "pods": {"x": {"reason": "OfANewerVersion"}}},
         "status": {"facts": facts, "conditions": []},
     }
     read, log = collect(document, {**document, "metadata": {"name": "m"}, "status": {}})

@@ -15,8 +15,8 @@ from swapwarden.policy.profile import compiled
 GI = 2**30
 MI = 2**20
 NODE = nodes.NodeRow("batch-1", "uid-node", {"pool": "batch"}, 4 * GI, 8 * GI)
-DISK = state.SwapDevice("/dev/nvme1n1", "partition", 4 * GI, backing="nvme")
-FACTS = state.Facts(2, True, 4 * GI, 8 * GI, devices=[DISK], kernel="6.1.0")
+DISK = state.SwapDevice("/dev/nvme1n1", "partition", 4 * GI, backing="NVMe")
+FACTS = state.Facts(2, True, 4 * GI, 8 * GI, devices=[DISK], kernel_release="6.1.0")
 POOL = (compiled.Requirement("pool", "In", frozenset({"batch"})),)
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "report-6d5f8b7c9", "controller": True}
 
@@ -74,7 +74,7 @@ def reported(
     )
     made: dict[str, Any] = {
         "observed_generation": 12,
-        "profile": spec.profile,
+        "profile_ref": spec.profile_ref,
         "facts": FACTS,
         "conditions": list({one.type: one for one in found}.values()),
         "violations": list(violations),

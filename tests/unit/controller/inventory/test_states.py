@@ -19,12 +19,12 @@ BODY: dict[str, Any] = {
     },
     "spec": {
         "epoch": 2,
-        "profile": {"name": "p", "generation": 3},
+        "profileRef": {"name": "p", "generation": 3},
         "pods": {"x": {"reason": "PolicyDisabled", "swapMax": "0"}},
     },
     "status": {
         "observedGeneration": 4,
-        "profile": {"name": "p", "generation": 2},
+        "profileRef": {"name": "p", "generation": 2},
         "facts": {"cgroupVersion": 2, "swapController": True, "swapBytes": 1, "memoryBytes": 2},
         "conditions": [
             {"type": "Applied", "status": "True", "reason": "AsSpecified"},
@@ -79,7 +79,7 @@ def test_why_a_state_is_not_applied(
 
 
 def test_a_spec_of_another_version_stays_comparable() -> None:
-    spec = {"epoch": 2, "profile": {"name": "p"}, "pods": {"x": {"reason": "FromTheFuture"}}}
+    spec = {"epoch": 2, "profileRef": {"name": "p"}, "pods": {"x": {"reason": "FromTheFuture"}}}
     assert states.spec(states.decode(msgspec.json.encode({**BODY, "spec": spec}))) == spec
 
 
@@ -97,11 +97,11 @@ def test_what_another_version_says_of_pods_is_read_as_far_as_it_is_known(
     pod: dict[str, Any], wanted: states.PodInSpec
 ) -> None:
     known = {"reason": "LimitedSwap", "swapMax": "4096"}
-    spec = {"profile": {"name": "p"}, "mode": "Audit", "pods": {"x": pod, "y": known}}
+    spec = {"profileRef": {"name": "p"}, "mode": "Audit", "pods": {"x": pod, "y": known}}
     row = states.decode(msgspec.json.encode({**BODY, "spec": spec}))
     said = states.spec_view(row)
     assert said.pods == {"x": wanted, "y": states.PodInSpec("LimitedSwap", "4096")}
-    assert (said.profile.name, said.mode) == ("p", "Audit")
+    assert (said.profile_ref.name, said.mode) == ("p", "Audit")
     assert states.reasons(row)["y"] == "LimitedSwap"
 
 
@@ -123,7 +123,7 @@ def test_a_status_of_an_older_agent_may_lack_what_came_later() -> None:
 
 NVME = {"name": "/dev/a", "type": "partition", "sizeBytes": 1, "encrypted": True}
 STATUS: dict[str, Any] = {**BODY["status"], "conditions": BODY["status"]["conditions"][:1]}
-FACTS = {**STATUS["facts"], "kernel": "6.12", "devices": [NVME]}
+FACTS = {**STATUS["facts"], "kernelRelease": "6.12", "devices": [NVME]}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ FACTS = {**STATUS["facts"], "kernel": "6.12", "devices": [NVME]}
         {"facts": {**FACTS, "zswap": "on"}},
         {"violations": [{"pod": ["x"], "reason": "Draining"}]},
         {"violations": "none"},
-        {"proposal": {"profile": 3}},
+        {"previewCost": {"profileRef": 3}},
         {"violationsOmitted": "many"},
     ],
 )
@@ -164,7 +164,7 @@ def test_a_device_that_is_not_understood_leaves_none_known() -> None:
     facts = {**FACTS, "devices": [NVME, {**NVME, "encrypted": "by halves"}]}
     row = states.decode(msgspec.json.encode({**BODY, "status": {**STATUS, "facts": facts}}))
     assert row.facts is not None
-    assert (row.facts.devices, row.facts.kernel) == ([], "6.12")
+    assert (row.facts.devices, row.facts.kernel_release) == ([], "6.12")
 
 
 @pytest.mark.parametrize(

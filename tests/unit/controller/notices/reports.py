@@ -14,7 +14,7 @@ def told(*violations: tuple[str, str], omitted: int = 0, mode: str = "Enforce", 
     """A state whose agent reports these violations, of pod and reason, and conditions, with status and reason."""
     body = {
         "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
-        "spec": {"profile": {"name": "p"}, "mode": mode},
+        "spec": {"profileRef": {"name": "p"}, "mode": mode},
         "status": {
             "violations": [{"pod": key, "reason": reason} for key, reason in violations],
             "violationsOmitted": omitted,

@@ -32,7 +32,7 @@ def told(since: str = "boot", **swapped: int) -> states.StateRow:
     ]
     body = {
         "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
-        "spec": {"profile": {"name": "p"}, "pods": PODS},
+        "spec": {"profileRef": {"name": "p"}, "pods": PODS},
         "status": {"violations": violations},
     }
     return states.decode(msgspec.json.encode(body))
@@ -65,7 +65,7 @@ def test_it_is_told_how_the_limit_stands() -> None:
         ]
         body = {
             "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
-            "spec": {"profile": {"name": "p"}, "pods": PODS},
+            "spec": {"profileRef": {"name": "p"}, "pods": PODS},
             "status": {"violations": violations},
         }
         tell = Teller()
@@ -143,7 +143,7 @@ def test_a_pod_that_is_not_known_yet_is_told_of_when_it_is() -> None:
 def test_what_took_no_swap_or_has_no_cause_yet_is_no_news() -> None:
     body: dict[str, Any] = {
         "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},
-        "spec": {"profile": {"name": "p"}, "pods": PODS},
+        "spec": {"profileRef": {"name": "p"}, "pods": PODS},
         "status": {
             "violations": [
                 {"pod": "x", "reason": "Exposed", "causes": ["Reload"]},
@@ -158,7 +158,7 @@ def test_what_took_no_swap_or_has_no_cause_yet_is_no_news() -> None:
 def holding(*violations: dict[str, Any], node: str = "n") -> states.StateRow:
     body = {
         "metadata": {"name": node, "uid": "u", "resourceVersion": "1"},
-        "spec": {"profile": {"name": "p"}, "pods": PODS},
+        "spec": {"profileRef": {"name": "p"}, "pods": PODS},
         "status": {"violations": [{"reason": "Draining", "wanted": "0", **each} for each in violations]},
     }
     return states.decode(msgspec.json.encode(body))

@@ -65,6 +65,6 @@ def test_nothing_is_planned_for_a_node_that_does_not_say_how_much_memory_it_has(
 def test_a_plan_has_the_settings_and_a_plan_to_restore_has_none() -> None:
     made = compiled(names.Behavior.KUBELET, kernel=(("vm.swappiness", "60"), (kernel_settings.MIN_FREE, "999999999")))
     planned = plan.plan_node(made, facts(), [])
-    assert planned.kernel == {"vm.swappiness": "60"}
+    assert planned.kernel_settings == {"vm.swappiness": "60"}
     assert planned.refused.keys() == {kernel_settings.MIN_FREE}
-    assert plan.restore_node(made).kernel == {}
+    assert plan.restore_node(made).kernel_settings == {}

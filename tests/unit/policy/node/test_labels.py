@@ -20,7 +20,7 @@ VALID = re.compile(r"([A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?)?")
 KUBELET = rows.profile(names.Behavior.KUBELET)
 
 
-def device(backing: str = "nvme", *, encrypted: bool = False, name: str = "/dev/x") -> state.SwapDevice:
+def device(backing: str = "NVMe", *, encrypted: bool = False, name: str = "/dev/x") -> state.SwapDevice:
     return state.SwapDevice(name, "partition", 4096, backing=backing, encrypted=encrypted)
 
 
@@ -85,11 +85,11 @@ def test_what_only_an_agent_can_say_is_left_as_it_is_where_none_has_reported() -
     ("devices", "backing"),
     [
         ([], None),
-        ([device("nvme"), device("nvme")], "nvme"),
-        ([device("zram"), device("nvme")], "nvme_zram"),
-        ([device("mixed"), device("hdd")], "hdd_mixed"),
+        ([device("NVMe"), device("NVMe")], "nvme"),
+        ([device("Zram"), device("NVMe")], "nvme_zram"),
+        ([device("Mixed"), device("HDD")], "hdd_mixed"),
         ([device("of a newer agent")], "unknown"),
-        ([device(each) for each in names.Backing], "_".join(sorted(names.Backing))),
+        ([device(each) for each in names.Backing], "_".join(sorted(each.lower() for each in names.Backing))),
     ],
 )
 def test_what_the_swap_is_on(devices: list[state.SwapDevice], backing: str | None) -> None:

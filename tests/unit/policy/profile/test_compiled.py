@@ -50,13 +50,13 @@ def test_all_fields() -> None:
         priority=7,
         mode=names.Mode.AUDIT,
         guarantee=names.Guarantee.STRICT,
-        on_unknown_pod=names.UnknownPod.ALLOW,
+        before_plan=names.BeforePlan.UNMANAGED,
         behavior=names.Behavior.WORKLOAD_CONTROLLED,
         reserved="10%",
         max_per_container=1024,
         max_per_pod=2**63 - 1,
         extended_resource=True,
-        require=compiled.Require(encrypted=True, tmpfs_noswap=True, backing=("nvme", "zram")),
+        require=compiled.Require(encrypted=True, tmpfs_noswap=True, backing=("NVMe", "Zram")),
     )
 
 
@@ -65,7 +65,7 @@ def test_all_fields() -> None:
     [
         ({}, None),
         ({"requirements": ["DedicatedDevice"]}, compiled.Require(dedicated_device=True)),
-        ({"allowedBacking": ["HDD"]}, compiled.Require(backing=("hdd",))),
+        ({"allowedBacking": ["HDD"]}, compiled.Require(backing=("HDD",))),
     ],
 )
 def test_what_is_required_of_a_node(swap: dict[str, Any], wanted: compiled.Require | None) -> None:

@@ -14,18 +14,18 @@ from swapwarden.policy.swap import limits
 
 from tests.unit.policy.rows import GI, container, facts, pod, profile
 
-ALL = compiled.Require(encrypted=True, tmpfs_noswap=True, backing=("nvme", "zram"), dedicated_device=True)
+ALL = compiled.Require(encrypted=True, tmpfs_noswap=True, backing=("NVMe", "Zram"), dedicated_device=True)
 NAMES = ["encrypted", "tmpfsNoswap", "backing", "dedicatedDevice"]
 
 
 def device(name: str = "/dev/nvme1n1", **fields: Any) -> state.SwapDevice:
     """One that meets ALL."""
-    good: dict[str, Any] = {"backing": "nvme", "encrypted": True, "dedicated": True}
+    good: dict[str, Any] = {"backing": "NVMe", "encrypted": True, "dedicated": True}
     return state.SwapDevice(name, "partition", 4096, **{**good, **fields})
 
 
 def node(*devices: state.SwapDevice, **fields: Any) -> nodes.NodeFacts:
-    return facts(**{"devices": devices, "kernel": "6.8.0", "tmpfs_noswap": True, **fields})
+    return facts(**{"devices": devices, "kernel_release": "6.8.0", "tmpfs_noswap": True, **fields})
 
 
 def requiring(require: compiled.Require | None = ALL, **fields: Any) -> compiled.Profile:
@@ -40,7 +40,7 @@ def unmet(found: nodes.NodeFacts, require: compiled.Require = ALL) -> dict[str, 
 
 
 def test_a_node_that_has_everything() -> None:
-    assert unmet(node(device(), device("/dev/zram0", backing="zram"))) == {}
+    assert unmet(node(device(), device("/dev/zram0", backing="Zram"))) == {}
 
 
 def test_nothing_is_required() -> None:
@@ -55,9 +55,9 @@ def test_nothing_is_required() -> None:
     ("fields", "name", "found", "remedy"),
     [
         ({"encrypted": False}, "encrypted", "/dev/sda2: not known to be encrypted", "dm-crypt"),
-        ({"backing": "hdd"}, "backing", "/dev/sda2 is hdd", "nvme or zram"),
-        ({"backing": "unknown"}, "backing", "/dev/sda2 is unknown", "nvme or zram"),
-        ({"backing": "of a newer agent"}, "backing", "/dev/sda2 is of a newer agent", "nvme or zram"),
+        ({"backing": "HDD"}, "backing", "/dev/sda2 is HDD", "NVMe or Zram"),
+        ({"backing": "Unknown"}, "backing", "/dev/sda2 is Unknown", "NVMe or Zram"),
+        ({"backing": "of a newer agent"}, "backing", "/dev/sda2 is of a newer agent", "NVMe or Zram"),
         ({"dedicated": False}, "dedicatedDevice", "/dev/sda2: on a disk with the node's file systems", "of its own"),
         ({"dedicated": None}, "dedicatedDevice", "/dev/sda2: not known which disks are under it", "of its own"),
     ],
@@ -70,7 +70,7 @@ def test_one_device_that_lacks_something_is_enough(fields: dict[str, Any], name:
 
 
 def test_tmpfs() -> None:
-    found = node(device(), tmpfs_noswap=False, kernel="6.1.0-25-amd64")
+    found = node(device(), tmpfs_noswap=False, kernel_release="6.1.0-25-amd64")
     assert list(unmet(found)) == ["tmpfsNoswap"]
     assert "on kernel 6.1.0-25-amd64 tmpfs volumes" in unmet(found)["tmpfsNoswap"]
     assert "use Linux 6.4 or newer" in unmet(found)["tmpfsNoswap"]
@@ -106,7 +106,7 @@ def test_swap_that_is_not_on_yet_is_not_trusted_beforehand() -> None:
     st.text(max_size=128),
 )
 def test_what_is_told_has_room_in_the_state(devices: list[state.SwapDevice], kernel: str) -> None:
-    told = unmet(node(*devices, kernel=kernel, tmpfs_noswap=False))
+    told = unmet(node(*devices, kernel_release=kernel, tmpfs_noswap=False))
     assert all(0 < len(text) <= state.MAX_FOUND for text in told.values())
 
 
@@ -139,9 +139,9 @@ class TestUnmet:
         assert limits.decide(requiring(), found, pod(container())).swap_max is None
 
     def test_a_pod_that_is_not_known_yet_has_none_either(self) -> None:
-        allowing = requiring(on_unknown_pod=names.UnknownPod.ALLOW)
-        assert plan.plan_node(allowing, self.FACTS, []).on_unknown_pod is names.UnknownPod.DENY
-        assert plan.plan_node(allowing, node(device()), []).on_unknown_pod is names.UnknownPod.ALLOW
+        allowing = requiring(before_plan=names.BeforePlan.UNMANAGED)
+        assert plan.plan_node(allowing, self.FACTS, []).before_plan is names.BeforePlan.NO_SWAP
+        assert plan.plan_node(allowing, node(device()), []).before_plan is names.BeforePlan.UNMANAGED
 
     def test_placement_does_not_count_on_the_node(self) -> None:
         row = nodes.NodeRow(name="n", uid="u", labels={}, swap_bytes=1, memory_bytes=1)

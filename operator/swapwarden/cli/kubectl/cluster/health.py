@@ -104,7 +104,7 @@ def judge(  # noqa: PLR0911 a table, one line per row
         return HealthVerdict(NodeHealth.INCOMPATIBLE, compatible.message)
     if degraded.status == "True":
         return HealthVerdict(NodeHealth.DEGRADED, degraded.message)
-    if status.profile != spec.profile:
+    if status.profile_ref != spec.profile_ref:
         return HealthVerdict(NodeHealth.PENDING, "its agent has not seen the newest plan yet")
     if applied.status != "True":
         found = _UNAPPLIED.get(applied.reason, NodeHealth.NOT_UNDERSTOOD)

@@ -209,8 +209,10 @@ def _plan(seen: Observed, node: nodes.NodeRow, row: pods.PodRow) -> PlannedPod:
     facts = nodes.facts(node, reported)
     profile, chosen = selection.profile, _chosen(selection, known, node)
     spec = seen.state.spec if seen.state else None
-    if spec is not None and spec.profile != plan.reference(profile):
-        older = compiled.BUILT_IN if spec.profile.name == names.BUILT_IN_PROFILE else seen.history.get(spec.profile)
+    if spec is not None and spec.profile_ref != plan.reference(profile):
+        older = (
+            compiled.BUILT_IN if spec.profile_ref.name == names.BUILT_IN_PROFILE else seen.history.get(spec.profile_ref)
+        )
         if older is not None:
             newest = f"{profile.name} generation {profile.generation}"
             profile, chosen = older, f"in force now; {newest} is next, when the rollout comes to the node"
@@ -291,7 +293,7 @@ def _difference(seen: Observed, row: pods.PodRow, planned: PlannedPod | None, wa
     if spec.mode is names.Mode.RESTORE:
         return "the state orders to put back what was there before Swapwarden"
     if wanted is None:
-        denied = spec.on_unknown_pod is names.UnknownPod.DENY
+        denied = spec.before_plan is names.BeforePlan.NO_SWAP
         return f"the state does not name the pod yet: until then {'it has no swap' if denied else 'it is left alone'}"
     if planned is not None and wanted.swap_max != planned.trace.decision.swap_max:
         return (

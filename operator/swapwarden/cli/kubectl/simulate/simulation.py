@@ -294,11 +294,11 @@ def _settings(old: plan.Explanation, new: plan.Explanation) -> dict[str, tuple[s
 def _flat(explained: plan.Explanation) -> dict[str, str]:
     """A node's own plan, one text for each thing, by the names that profiles have for them."""
     header = explained.header
-    found = {"mode": str(header.mode), "guarantee": str(header.guarantee), "onUnknownPod": str(header.on_unknown_pod)}
+    found = {"mode": str(header.mode), "guarantee": str(header.guarantee), "beforePlan": str(header.before_plan)}
     if header.kubepods is not None:
         found["kubepods"] = header.kubepods.swap_max
     found |= dict(plan.of_units(header))
-    found |= header.kernel
+    found |= header.kernel_settings
     found |= {f"refused: {key}": why for key, why in header.refused.items()}
     found |= {f"unmet: {key}": why for key, why in (header.unmet or {}).items()}
     if explained.extended_resource is not None:

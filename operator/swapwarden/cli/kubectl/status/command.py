@@ -81,7 +81,7 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         name=name,
         health=verdict.health,
         why=verdict.why,
-        profile=spec.profile.name if spec else None,
+        profile=spec.profile_ref.name if spec else None,
         behavior=_behavior(node, spec, known.behaviors),
         mode=spec.mode if spec else None,
         guarantee=spec.guarantee if spec else None,
@@ -90,7 +90,7 @@ def row(node: nodes.WireNode, known: Known) -> NodeReport:
         backing=_backing(node, swap, devices),
         encrypted=_encrypted(node, swap, devices),
         devices=devices,
-        kernel=status.facts.kernel if status.facts else "",
+        kernel=status.facts.kernel_release if status.facts else "",
     )
 
 
@@ -106,15 +106,15 @@ def _behavior(node: nodes.WireNode, spec: state.StateSpec | None, behaviors: Map
     label = node.metadata.labels.get(names.BEHAVIOR_LABEL)
     if label or spec is None:
         return label
-    if spec.profile.name == names.BUILT_IN_PROFILE:
+    if spec.profile_ref.name == names.BUILT_IN_PROFILE:
         return names.Behavior.KUBELET
-    return behaviors.get(spec.profile.name)
+    return behaviors.get(spec.profile_ref.name)
 
 
 def _backing(node: nodes.WireNode, swap: int | None, devices: Sequence[state.SwapDevice]) -> str | None:
     if swap == 0:
         return ""
-    found = {device.backing for device in devices}
+    found = {device.backing.lower() for device in devices}  # as in the label
     label = node.metadata.labels.get(names.BACKING_LABEL)
     return ",".join(sorted(found)) or (label.replace("_", ",") if label else None)
 

@@ -27,7 +27,7 @@ def told(read: snapshot.ClusterSnapshot, behind: tuple[str, ...] = ()) -> set[tu
 
 
 def following(profile: str, **fields: Any) -> Any:
-    return seen(spec=state.StateSpec(profile=state.ProfileRef(profile, 1)), **fields)
+    return seen(spec=state.StateSpec(profile_ref=state.ProfileRef(profile, 1)), **fields)
 
 
 def severities(read: snapshot.ClusterSnapshot) -> list[Severity]:
@@ -198,7 +198,7 @@ def test_what_controllers_warn_of_has_a_remedy_each() -> None:
     limited = pod(container(), policy="NoPreference", swap_limit="1Gi")
     for reason in names.Reason:
         planned = state.PodState(reason=reason, swap_max="0")
-        spec = state.StateSpec(profile=state.ProfileRef("p"), pods={"uid-1": planned})
+        spec = state.StateSpec(profile_ref=state.ProfileRef("p"), pods={"uid-1": planned})
         assert (reason in covered) == bool(list(pod_plan.about([limited], spec))), reason
     assert names.Mode.AUDIT in covered
 

@@ -18,7 +18,7 @@ def status(*conditions: tuple[str, str, str], profile: state.ProfileRef = PROFIL
     }
     found = healthy | {kind: (value, reason) for kind, value, reason in conditions}
     told = [state.Condition(kind, value, reason, f"{kind} says") for kind, (value, reason) in found.items()]
-    return state.StateStatus(observed_generation=5, profile=profile, conditions=told)
+    return state.StateStatus(observed_generation=5, profile_ref=profile, conditions=told)
 
 
 def spec(mode: names.Mode = names.Mode.ENFORCE) -> state.StateSpec:

@@ -85,7 +85,7 @@ def test_what_keeps_it_from_being_told() -> None:
         LimitStatus.NOT_WRITTEN,
         "why",
     )
-    assert held(spec=state.StateSpec(SPEC.profile))[0] is LimitStatus.AWAITING_STATE
+    assert held(spec=state.StateSpec(SPEC.profile_ref))[0] is LimitStatus.AWAITING_STATE
     behind = "the agent has told of generation 11 of the state, there is a newer one; it may be seconds late"
     assert held(observed_generation=11) == (LimitStatus.BEHIND, behind)
     omitted = "2 deviations of the node are not listed, and may be this pod's"

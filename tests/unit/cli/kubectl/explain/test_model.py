@@ -54,7 +54,7 @@ def test_a_share_of_the_nodes_swap() -> None:
     assert told.policy == model.PodPolicy(
         None, model.PolicySource.NOTHING, "none: the pod gets what its node's profile gives"
     )
-    assert told.node_text == "batch-1: 8Gi memory, 4Gi swap on /dev/nvme1n1 (nvme)"
+    assert told.node_text == "batch-1: 8Gi memory, 4Gi swap on /dev/nvme1n1 (NVMe)"
     assert told.profile is not None
     assert told.profile.text == "the only one that selects the node"
     assert [(rule.reason.value, rule.matched) for rule in told.rules][-2:] == [
@@ -398,10 +398,13 @@ class TestWhatIsNotThere:
 
     @pytest.mark.parametrize(
         ("unknown", "text"),
-        [(names.UnknownPod.DENY, "until then it has no swap"), (names.UnknownPod.ALLOW, "until then it is left alone")],
+        [
+            (names.BeforePlan.NO_SWAP, "until then it has no swap"),
+            (names.BeforePlan.UNMANAGED, "until then it is left alone"),
+        ],
     )
-    def test_a_state_that_does_not_name_the_pod(self, unknown: names.UnknownPod, text: str) -> None:
-        spec = state.StateSpec(state.ProfileRef("batch-nodes", 3), on_unknown_pod=unknown)
+    def test_a_state_that_does_not_name_the_pod(self, unknown: names.BeforePlan, text: str) -> None:
+        spec = state.StateSpec(state.ProfileRef("batch-nodes", 3), before_plan=unknown)
         told = explain(pod(*REPORT), profile(), state=reported(spec))
         assert told.wanted_text == f"the state does not name the pod yet: {text}"
         assert told.kernel is not None

@@ -34,7 +34,7 @@ batch/report-6d5f8b7c9-x2x4q: up to 384Mi of swap  (LimitedSwap)
 
 POLICY     none: the pod gets what its node's profile gives
 QOS        Burstable
-NODE       batch-1: 8Gi memory, 4Gi swap on /dev/nvme1n1 (nvme)
+NODE       batch-1: 8Gi memory, 4Gi swap on /dev/nvme1n1 (NVMe)
 PROFILE    batch-nodes generation 3, LimitedSwap: priority 100, before all (50)
 KERNEL     the kernel holds it, for 1h50m at least
 IN USE     12Mi (app 12Mi)
@@ -90,7 +90,7 @@ batch/report-6d5f8b7c9-x2x4q: no swap  (PolicyDisabled)
 
 POLICY     Disabled, an annotation of the pod
 QOS        Burstable
-NODE       batch-1: 8Gi memory, 4Gi swap on /dev/nvme1n1 (nvme)
+NODE       batch-1: 8Gi memory, 4Gi swap on /dev/nvme1n1 (NVMe)
 PROFILE    batch-nodes generation 3, LimitedSwap: the only one that selects the node
 KERNEL     the kernel holds it, for 1h50m at least
 IN USE     <unknown>

@@ -74,7 +74,7 @@ def test_a_pod_that_refuses_swap_stays_as_it_is() -> None:
 
 def test_in_audit_the_kubelet_decides_on() -> None:
     existing = profile_object("limited", swap={"behavior": "LimitedSwap"})
-    state_spec = state.StateSpec(profile=state.ProfileRef("limited", 1))
+    state_spec = state.StateSpec(profile_ref=state.ProfileRef("limited", 1))
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
     audit = msgspec.structs.replace(LIMITED, mode=names.Mode.AUDIT)
     found = simulation.simulate(read, put(audit))
@@ -93,7 +93,7 @@ def test_pods_above_their_new_limit() -> None:
 
 def test_a_profile_of_the_same_name_is_another_version_and_keeps_its_age() -> None:
     existing = profile_object("limited", generation=4, swap={"behavior": "LimitedSwap"})
-    state_spec = state.StateSpec(profile=state.ProfileRef("limited", 4))
+    state_spec = state.StateSpec(profile_ref=state.ProfileRef("limited", 4))
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
     assert simulation.simulate(read, put(LIMITED)).nodes[0].after.generation == 4
     changed = simulation.simulate(read, put(msgspec.structs.replace(LIMITED, reserved="50%"))).nodes[0].after
@@ -102,7 +102,7 @@ def test_a_profile_of_the_same_name_is_another_version_and_keeps_its_age() -> No
 
 def test_the_removal_of_a_profile() -> None:
     existing = profile_object("limited", swap={"behavior": "LimitedSwap"})
-    state_spec = state.StateSpec(profile=state.ProfileRef("limited", 1))
+    state_spec = state.StateSpec(profile_ref=state.ProfileRef("limited", 1))
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
     found = simulation.simulate(read, planning.ProfileChange(delete=("limited",)))
     assert directions(found) == {"web": Direction.LOSES}
@@ -119,7 +119,7 @@ def test_a_rollout_that_is_under_way_is_counted_in() -> None:
         "observedGeneration": 2,
         "revisions": [{"generation": 1, "spec": msgspec.json.encode(old).decode()}],
     }
-    state_spec = state.StateSpec(profile=state.ProfileRef("limited", 1))
+    state_spec = state.StateSpec(profile_ref=state.ProfileRef("limited", 1))
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
     found = simulation.simulate(read, planning.ProfileChange())
     assert directions(found) == {"web": Direction.LOSES}
@@ -160,7 +160,7 @@ def test_a_degraded_node_comes_last() -> None:
 
 def test_a_degraded_node_that_has_the_profile_already_stops_it() -> None:
     existing = profile_object("limited", swap={"behavior": "LimitedSwap"})
-    has = state.StateSpec(profile=state.ProfileRef("limited", 1))
+    has = state.StateSpec(profile_ref=state.ProfileRef("limited", 1))
     found = [seen("node-1", spec=has, degraded="StateRefused: no"), seen("node-2")]
     read = view([node("node-1"), node("node-2")], [], found, [existing])
     (one,) = simulation.simulate(read, planning.ProfileChange()).rollouts
@@ -232,7 +232,7 @@ def test_without_a_change_nothing_changes(pods: list[Any], specs: list[dict[str,
     unsettled = view([node()], named, [seen(facts=facts(behavior=behavior))], objects)
     valid = unsettled.known_profiles().valid
     governing = compiled.select(valid.values(), {}).profile
-    follows = state.StateSpec(profile=state.ProfileRef(governing.name, governing.generation))
+    follows = state.StateSpec(profile_ref=state.ProfileRef(governing.name, governing.generation))
     read = view([node()], named, [seen(spec=follows, facts=facts(behavior=behavior))], objects)
     found = simulation.simulate(read, planning.ProfileChange(put=tuple(valid.values())))
     assert {one.direction for one in found.pods} <= {Direction.SAME}

@@ -32,7 +32,7 @@ def reported(profile: str, swap: int, *devices: state.SwapDevice, **status: Any)
     facts = state.Facts(2, swap_controller=True, swap_bytes=swap, memory_bytes=8 * GIB, devices=list(devices))
     return state.NodeSwapState(
         spec=state.StateSpec(reference),
-        status=state.StateStatus(profile=reference, facts=facts, conditions=status.get("conditions", conditions)),
+        status=state.StateStatus(profile_ref=reference, facts=facts, conditions=status.get("conditions", conditions)),
     )
 
 
@@ -48,7 +48,7 @@ KNOWN = nodes.Known(
             "batch",
             4 * GIB,
             DISK,
-            state.SwapDevice("/swapfile", "file", GIB, backing="file"),
+            state.SwapDevice("/swapfile", "file", GIB, backing="File"),
             conditions=[state.Condition("Degraded", "True", "WriteFailed", "2 cgroups cannot be written")],
         ),
         "web-1": reported("web", 0),

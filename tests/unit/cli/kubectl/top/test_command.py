@@ -14,7 +14,7 @@ from swapwarden.cli.kubectl.cluster import session
 from swapwarden.cli.kubectl.top import command as top
 from swapwarden.cli.kubectl.top import reading
 
-SPEC = state.StateSpec(profile=state.ProfileRef("p", 1))
+SPEC = state.StateSpec(profile_ref=state.ProfileRef("p", 1))
 
 
 class States:
