@@ -8,12 +8,12 @@ from swapwarden.kube import errors
 
 
 def between(least: float, most: float) -> float:
-    """Return a random number between the two. The module random would take 0.2 MB in each agent."""
+    """Return a random number between the two. The module `random` would cost each agent 0.2 MB."""
     return least + (most - least) * int.from_bytes(os.urandom(4)) / (1 << 32)
 
 
 class Backoff:
-    """Waits of one loop: random between 0 and a bound, which doubles with each failure in a row."""
+    """Waits of one loop: random, from 0 to a bound that doubles with each failure in a row."""
 
     def __init__(self, first: float, longest: float) -> None:
         """`first` and `longest` bound in seconds."""
@@ -23,16 +23,16 @@ class Backoff:
         """Failures in a row."""
 
     def next(self) -> float:
-        """Count a failure; return the seconds to wait before the next try."""
+        """Count a failure; return the seconds to wait before the next attempt."""
         bound = min(self._longest, self._first * 2.0 ** min(self.failures, 16))
         self.failures += 1
         return between(0, bound)
 
     def after(self, error: Exception) -> float:
-        """Count a failure; return the seconds to wait, which are no fewer than the API server asks for."""
+        """Count a failure; return the seconds to wait, at least as many as the API server asks for."""
         asked = error.retry_after if isinstance(error, errors.KubeError) else 0.0
         return max(self.next(), asked)
 
     def reset(self) -> None:
-        """Start over: a try succeeded."""
+        """Start over after a success."""
         self.failures = 0

@@ -1,4 +1,4 @@
-"""What also writes to the API server. Only what writes imports this module."""
+"""A client that also writes to the API server. Only parts that write import this module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 
 
 class Client(reads.Reader):
-    """An API server as seen by one identity, for writes also."""
+    """An API server as seen by one identity, for reads and writes."""
 
     async def post(
         self,
@@ -23,7 +23,7 @@ class Client(reads.Reader):
         params: Mapping[str, str] | None = None,
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
     ) -> bytes:
-        """POST a JSON body; gives the body of the answer."""
+        """POST a JSON body; return the body of the answer."""
         return await self.request("POST", path, params=params, body=body, timeout=timeout)
 
     async def put(
@@ -34,11 +34,11 @@ class Client(reads.Reader):
         params: Mapping[str, str] | None = None,
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
     ) -> bytes:
-        """PUT a JSON body; gives the body of the answer."""
+        """PUT a JSON body; return the body of the answer."""
         return await self.request("PUT", path, params=params, body=body, timeout=timeout)
 
     async def delete(self, path: str, *, params: Mapping[str, str] | None = None, body: bytes | None = None) -> bytes:
-        """DELETE; gives the body of the answer."""
+        """DELETE; return the body of the answer."""
         return await self.request("DELETE", path, params=params, body=body)
 
     async def merge_patch(
@@ -49,7 +49,7 @@ class Client(reads.Reader):
         params: Mapping[str, str] | None = None,
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the whole request, connection included
     ) -> bytes:
-        """PATCH with a JSON merge patch (RFC 7386); gives the body of the answer."""
+        """PATCH with a JSON merge patch (RFC 7386); return the body of the answer."""
         return await self.request("PATCH", path, params=params, body=body, content_type=MERGE_PATCH, timeout=timeout)
 
     async def request(

@@ -1,7 +1,7 @@
-"""Where the API server is, and how to prove who we are.
+"""Find the API server and the credentials for it.
 
-TLS is always verified, and plain http is allowed for loopback only. People who choose otherwise do so in kubectl swap,
-which builds its own Config; no part of the operator reads these choices.
+TLS is always verified, and plain http is allowed for loopback only. Users of kubectl swap can choose otherwise: it
+builds its own Config. No part of the operator reads these choices.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from swapwarden.kube.errors import ConfigError
 SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 TOKEN_CHECK_SECONDS = 1.0
-"""The longest time between two reads of the token file. The kubelet writes a new token minutes before the old one
-expires."""
+"""The longest time between two reads of the token file. The kubelet renews it minutes before it expires."""
 
 
 class TokenFile:
@@ -80,21 +79,21 @@ class Config:
     """Base URL."""
     namespace: str = "default"
     ca_data: str | None = dataclasses.field(default=None, repr=False)
-    """CA certificates in PEM form. Without them the system's own are trusted."""
+    """CA certificates in PEM form. Without them, the system's own are trusted."""
     cert_data: bytes | None = dataclasses.field(default=None, repr=False)
-    """Our certificate in PEM form."""
+    """The client certificate in PEM form."""
     key_data: bytes | None = dataclasses.field(default=None, repr=False)
-    """Its key, without a passphrase, in PEM form."""
+    """Its key in PEM form, without a passphrase."""
     tls_server_name: str | None = None
     static_token: str | None = dataclasses.field(default=None, repr=False)
     token_file: TokenFile | None = None
-    """Goes before `static_token`."""
+    """Takes precedence over `static_token`."""
     insecure: bool = False
-    """Whether the server's certificate is not verified. Only a person can choose that."""
+    """Whether to skip the verification of the server. Only a user of kubectl swap can choose that."""
     proxy: str = dataclasses.field(default="", repr=False)
     """URL of the HTTP proxy to go through; it may hold credentials."""
     impersonation: tuple[tuple[str, str], ...] = ()
-    """Headers that name the user to impersonate, ready to be sent."""
+    """Headers that name the user to impersonate, ready to send."""
 
     def __post_init__(self) -> None:
         """Refuse an unsafe or unusable configuration."""
@@ -119,7 +118,7 @@ class Config:
         return self.token_file.token() if self.token_file else self.static_token
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Return a context that verifies the server and presents our certificate; None for plain http on loopback."""
+        """Return a context to verify the server and present the client certificate; None for plain http on loopback."""
         if self.server.startswith("http:"):
             return None
         try:
@@ -132,15 +131,15 @@ class Config:
         except (OSError, ValueError) as error:
             raise ConfigError(f"the certificates for {self.server} cannot be used: {error}") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # Python 3.13 began to ask for extensions that the authorities of many clusters lack.
+        # Since Python 3.13, ssl requires extensions that the authorities of many clusters lack.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return context
 
 
 def _load_pair(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
-    # The ssl module takes certificates from files only.
+    # The ssl module reads certificates from files only.
     with _unnamed_file(cert + b"\n" + key) as name:
-        # Without a password a key that needs one would ask the terminal for it.
+        # Without a password here, OpenSSL would ask the terminal for one where the key is encrypted.
         context.load_cert_chain(name, password="")
 
 
@@ -164,9 +163,9 @@ def _unnamed_file(content: bytes) -> Iterator[str]:
 
 
 def load(kubeconfig: str | None = None, context: str | None = None) -> Config:
-    """Find the configuration: `kubeconfig`, else the pod's service account, else $KUBECONFIG, else ~/.kube/config.
+    """Return the configuration: `kubeconfig`, else the pod's service account, else $KUBECONFIG, else ~/.kube/config.
 
-    ConfigError where there is none, or where it asks for something that is not supported.
+    ConfigError if none exists, or if it asks for something unsupported.
     """
     if not kubeconfig and is_in_pod():
         return in_cluster(SERVICE_ACCOUNT)
@@ -197,7 +196,7 @@ def in_cluster(folder: pathlib.Path = SERVICE_ACCOUNT) -> Config:
 
 
 def content(path: pathlib.Path) -> bytes:
-    """Read a file that the configuration names; ConfigError where that fails."""
+    """Read a file that the configuration names; ConfigError on failure."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -205,7 +204,7 @@ def content(path: pathlib.Path) -> bytes:
 
 
 def pem(data: bytes, origin: pathlib.Path) -> str:
-    """Return CA certificates as text; ConfigError without any, since ssl would then trust the system's own."""
+    """Return CA certificates as text; ConfigError if there are none, because ssl would then trust the system's own."""
     text = data.decode("ascii", "ignore")
     if "-----BEGIN " not in text:
         raise ConfigError(f"{origin}: the certificate authority is not in PEM form")

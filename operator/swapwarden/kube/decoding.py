@@ -1,12 +1,11 @@
-"""Decodes what the API server sends, whoever wrote it.
+"""Decode the API server's answers, whoever wrote the objects in them.
 
-msgspec and json recurse, also over fields that they skip, and give up at a depth that the API server still stores:
-about 990 levels with Python 3.11, 9,990 with 3.13, against 10,000 (sigs.k8s.io/json, maxNestingDepth). Whoever may
-write an object can bring any JSON into its `metadata.managedFields`, which nobody here reads. What is too deep is
-therefore decoded without managedFields; what is too deep even then is taken apart with a scanner that does not
-recurse, so that one object hides no other one.
-
-Everything here raises msgspec.DecodeError (ValidationError included), and nothing else, whatever the input.
+msgspec and json recurse, also over fields that they skip, and fail at a depth that the API server still stores: about
+990 levels with Python 3.11, 9,990 with 3.13, against 10,000 (sigs.k8s.io/json, maxNestingDepth). Every user who may
+write an object can put any JSON into its `metadata.managedFields`, which no part reads. An object that is too deep is
+therefore decoded without managedFields. If it is still too deep, a scanner that does not recurse takes it apart, so
+that one object hides no other one.
+Whatever the input, everything here raises msgspec.DecodeError (ValidationError included) and nothing else.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ LONGEST_SHOWN: Final = 317
 _SCANNED: Final = re.compile(
     rb"""[^"\[\]{}]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"\[\]{}]*+)*+(?:([\[{]++)|([\]}]++))""", re.DOTALL
 )
-"""Anything but brackets, strings whole, up to one or more brackets of a kind. Possessive: in linear time."""
+"""Anything but brackets, whole strings, up to one or more brackets of a kind. Possessive: in linear time."""
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _SCALAR: Final = re.compile(rb"[^\s,\[\]{}:\"]++")
 _BLANK: Final = re.compile(rb"[ \t\r\n]*+")
 _MANAGED_FIELDS: Final = re.compile(rb'(?<!\\)"managedFields"[ \t\r\n]*+:[ \t\r\n]*+(?=\[)')
-"""The key. Within a string its first quote would stand behind a backslash."""
+"""The key. Within a string, a backslash would stand before its first quote."""
 
 
 class ListMetadata(msgspec.Struct, frozen=True, rename={"resource_version": "resourceVersion", "next": "continue"}):
@@ -38,18 +37,18 @@ class ListMetadata(msgspec.Struct, frozen=True, rename={"resource_version": "res
 
     resource_version: str = ""
     next: str = ""
-    """The token for the next page; empty where this is the last."""
+    """The token for the next page; empty on the last page."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One page of a list, with its objects as they came."""
+    """One page of a list, with its objects undecoded."""
 
     items: Sequence[msgspec.Raw] | None
     metadata: ListMetadata = ListMetadata()
 
 
 class Identity(msgspec.Struct, frozen=True, rename="camel"):
-    """What tells an object from others; a field is empty where it is missing."""
+    """The identity of an object; a field is empty if it is missing."""
 
     name: str = ""
     namespace: str = ""
@@ -61,13 +60,13 @@ class _Identified(msgspec.Struct, frozen=True):
 
 
 class Decoder(Generic[T]):
-    """Decodes JSON to one type; without managedFields what cannot be decoded with them."""
+    """Decode JSON to one type, without managedFields if decoding fails with them."""
 
     def __init__(self, kind: type[T]) -> None:
         self._decode = msgspec.json.Decoder(kind).decode
 
     def decode(self, body: bytes | msgspec.Raw) -> T:
-        """Decode BODY. msgspec.ValidationError where it is of another type, DecodeError where it is no usable JSON."""
+        """Decode BODY. msgspec.ValidationError if it is of another type, DecodeError if it is no usable JSON."""
         try:
             return self._decode(body)
         except msgspec.ValidationError:
@@ -91,12 +90,12 @@ _IDENTIFIED: Final = Decoder(_Identified)
 
 
 def decode(body: bytes | msgspec.Raw, kind: type[T]) -> T:
-    """Decode BODY once; for what is decoded often there is Decoder."""
+    """Decode BODY once. Use Decoder for a type that is decoded often."""
     return Decoder(kind).decode(body)
 
 
 def page(body: bytes) -> Page:
-    """Take one page of a list apart without a look at its objects."""
+    """Take one page of a list apart without decoding its objects."""
     try:
         return _PAGES.decode(body)
     except msgspec.ValidationError:
@@ -110,7 +109,7 @@ def page(body: bytes) -> Page:
 
 
 def identity(body: bytes | msgspec.Raw) -> Identity:
-    """Find an object's name, namespace and version, whatever else is in it."""
+    """Return an object's name, namespace and version, whatever else it holds."""
     try:
         return _IDENTIFIED.decode(body).metadata
     except msgspec.DecodeError:
@@ -120,7 +119,7 @@ def identity(body: bytes | msgspec.Raw) -> Identity:
 
 
 def version(body: bytes | msgspec.Raw) -> str:
-    """Find an object's resourceVersion."""
+    """Return an object's resourceVersion."""
     found = identity(body).resource_version
     if not found:
         raise msgspec.DecodeError("it has no resourceVersion")
@@ -134,7 +133,7 @@ def shown(name: str) -> str:
 
 
 def without_managed_fields(body: bytes) -> bytes | None:
-    """Empty all arrays of the name managedFields; None where there is none."""
+    """Empty all arrays of the name managedFields; None if there are none."""
     kept: list[bytes] = []
     end = 0
     while found := _MANAGED_FIELDS.search(body, end):
@@ -144,7 +143,7 @@ def without_managed_fields(body: bytes) -> bytes | None:
 
 
 def members(body: bytes) -> dict[str, bytes]:
-    """Split a JSON object into the texts of its members, without recursion. Of equal keys the last counts."""
+    """Split a JSON object into the texts of its members, without recursion. Of equal keys, the last counts."""
     return {_TEXTS.decode(key): body[begin:end] for key, begin, end in _parts(body, b"{", b"}")}
 
 
@@ -154,7 +153,7 @@ def elements(body: bytes) -> list[bytes]:
 
 
 def _parts(body: bytes, opening: bytes, closing: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """What stands between two brackets: the key (empty in an array), and where its value begins and ends."""
+    """Yield the spans between two brackets: the key (empty in an array), and the start and end of its value."""
     at = _blank(body, 0)
     if body[at : at + 1] != opening:
         raise msgspec.DecodeError(f"JSON does not begin with {opening.decode()}")
@@ -181,7 +180,7 @@ def _parts(body: bytes, opening: bytes, closing: bytes) -> Iterator[tuple[bytes,
 
 
 def _end(body: bytes, begin: int) -> int:
-    """Where the JSON value ends that begins there."""
+    """Return the end of the JSON value that begins there."""
     first = body[begin : begin + 1]
     if first not in {b"[", b"{"}:
         found = (_STRING if first == b'"' else _SCALAR).match(body, begin)
@@ -189,7 +188,7 @@ def _end(body: bytes, begin: int) -> int:
             raise _malformed(begin)
         return found.end()
     at, depth = begin, 0
-    # One step for each run of brackets, all else is skipped by the pattern. That they match, the decoder sees.
+    # One step for each run of brackets; the pattern skips the rest. The decoder checks that they match.
     while brackets := _SCANNED.match(body, at):
         at = brackets.end()
         opened, closed = brackets.span(1), brackets.span(2)
@@ -203,7 +202,7 @@ def _end(body: bytes, begin: int) -> int:
 
 
 def _blank(body: bytes, at: int) -> int:
-    """Where the next character is that is no blank."""
+    """Return the position of the next character that is not blank."""
     found = _BLANK.match(body, at)
     return found.end() if found else at
 
@@ -213,7 +212,7 @@ def _malformed(at: int) -> msgspec.DecodeError:
 
 
 def _undecodable(error: Exception) -> msgspec.DecodeError:
-    """What msgspec raised, as its own kind of error."""
+    """Turn a msgspec error into the matching error of this module."""
     if isinstance(error, msgspec.DecodeError):
         return error
     if isinstance(error, RecursionError):

@@ -1,4 +1,4 @@
-"""Errors of requests to the API server, under one base class: a loop catches all of them at once."""
+"""Errors of requests to the API server, under one base class, so that one clause can catch them all."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from swapwarden.kube import decoding
 
 MAX_MESSAGE_CHARACTERS: Final = 16 * 1024
 MAX_RETRY_AFTER_SECONDS: Final = 60.0
-"""The longest wait that a server can ask for: with a longer one, nothing would show why all requests stopped."""
+"""The longest wait that a server can ask for: after a longer one, nothing would show why all requests stopped."""
 
 
 class KubeError(Exception):
     """A request failed, or could not be made."""
 
     retry_after: float = 0.0
-    """Seconds that the server asks to wait, at most MAX_RETRY_AFTER_SECONDS; 0 where it asks for nothing."""
+    """Seconds that the server asks to wait, at most MAX_RETRY_AFTER_SECONDS; 0 if it asks for none."""
 
 
 class ConfigError(KubeError):
-    """The configuration cannot be used; the message names what is wrong and what to do."""
+    """The configuration cannot be used; the message names the fault and the remedy."""
 
 
 class Unreachable(KubeError):  # noqa: N818 the name states the problem
@@ -32,7 +32,7 @@ class Unreachable(KubeError):  # noqa: N818 the name states the problem
 
 
 class TooLarge(Unreachable):
-    """The answer is larger than an answer may be."""
+    """The answer exceeds the size limit."""
 
 
 class ApiError(KubeError):
@@ -43,13 +43,13 @@ class ApiError(KubeError):
         self.status = status
         """HTTP status code."""
         self.reason = reason
-        """Machine-readable reason of the Status object, such as NotFound or Expired; empty where there is none."""
+        """Machine-readable reason of the Status object, such as NotFound or Expired; empty if there is none."""
         self.message = message
         self.retry_after = retry_after
 
 
 class _Status(msgspec.Struct):
-    """metav1.Status, as far as it is read here."""
+    """metav1.Status, with the fields that are used here."""
 
     code: int = 500
     reason: str = ""
@@ -60,7 +60,7 @@ _STATUSES: Final = decoding.Decoder(_Status)
 
 
 def status_of(body: bytes | msgspec.Raw) -> _Status:
-    """Decode a metav1.Status; msgspec.DecodeError where BODY is none."""
+    """Decode a metav1.Status; msgspec.DecodeError if BODY is none."""
     return _STATUSES.decode(body)
 
 
@@ -78,7 +78,7 @@ def api_error(status: int, body: bytes, headers: Mapping[str, str] | None = None
 
 
 def seconds_of(date: str) -> float:
-    """Return the seconds since 1970 of an HTTP date (RFC 9110, section 5.6.7); ValueError where it is none."""
+    """Return the seconds since 1970 of an HTTP date (RFC 9110, section 5.6.7); ValueError if it is none."""
     import email.utils  # noqa: PLC0415 0.7 MB, for what API servers do not send, but servers before them may
 
     return email.utils.parsedate_to_datetime(date).timestamp()

@@ -1,9 +1,9 @@
-"""Tells people what happened to their objects, by core/v1 Events.
+"""Report to users what happened to their objects, by core/v1 Events.
 
-Events are a courtesy: nobody waits for one, and where there are too many, or the API server takes none, some are lost,
-and counted. What happens again raises the count of the Event that is there, as in client-go's tools/record. Namespaces
-take turns, each cluster-scoped object counts as one, and no object has more than a few events in a short time: one
-tenant's warnings crowd out nobody else's. Urgent events have a queue of their own and three of four turns.
+Events are a courtesy: no code waits for one. If there are too many, or the API server accepts none, some are lost and
+counted. A repetition raises the count of the existing Event, as in client-go's tools/record. Namespaces take turns,
+each cluster-scoped object counts as one, and no object has more than a few events in a short time, so that one tenant's
+warnings crowd out no other's. Urgent events have their own queue and three of four turns.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 
 EVENTS = metrics.counter(
     "swapwarden_events_total",
-    "Events: created, repeated (count raised), failed (not taken by the API server), dropped (too many at once).",
+    "Events: created, repeated (count raised), failed (refused by the API server), dropped (too many at once).",
     labels=("result",),
     known=[("created",), ("repeated",), ("failed",), ("dropped",)],
 )
 WAITING = metrics.gauge(
     "swapwarden_events_waiting",
-    "Events that wait to be sent to the API server. Of more than 1,000 urgent ones, and of more than 1,000 others,"
+    "Events waiting to be sent to the API server. Of more than 1,000 urgent ones, and of more than 1,000 others,"
     " those of the namespace with most of them are dropped.",
 )
 
@@ -46,19 +46,19 @@ MAX_NAME: Final = 253
 MAX_WAITING: Final = 1000
 MAX_REMEMBERED: Final = 1000
 REPEAT_SECONDS: Final = 600.0
-"""What happens again after longer than this is news."""
+"""A repetition after more seconds than this is a new Event."""
 BURST: Final = 100
 PER_SECOND: Final = 5.0
 OBJECT_BURST: Final = 25
 OBJECT_PER_SECOND: Final = 1 / 300
-"""For each object, but for urgent events; as client-go (tools/record/events_cache.go)."""
+"""Limits for each object, except for urgent events; as client-go (tools/record/events_cache.go)."""
 MAX_OBJECTS: Final = 4096
 OF_OTHERS: Final = 4
-"""One of so many turns is for events that are not urgent."""
+"""One of this many turns is for events that are not urgent."""
 TRIES: Final = 5
 BACKOFF_SECONDS: Final = (1.0, 30.0)
 PASSING: Final = {401, 408, 429}
-"""Refusals, beside 500 and more, after which another try may succeed."""
+"""Refusals, beside 500 and above, after which a retry may succeed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,29 +80,28 @@ class Notice(NamedTuple):
     regarding: Regarding
     type: EventType
     reason: str
-    """A word for machines."""
+    """A word for programs."""
     message: str
-    """A sentence for people, cut at MAX_MESSAGE_BYTES."""
+    """A sentence for users, cut at MAX_MESSAGE_BYTES."""
     key: str = ""
-    """The API server gets the first of all with one key, also from other instances; it forgets Events after an hour."""
+    """The API server accepts one Event per key, also from several instances; it forgets Events after an hour."""
     urgent: bool = False
-    """Of urgent ones about one object and for one reason only the last is sent: its message must say all that those
-    before it did."""
+    """Of urgent events with one object and reason only the last is sent: its message must include all others."""
 
 
 class _Happening(NamedTuple):
-    """What makes two events the same."""
+    """Return the identity of an event: equal ones are counted together."""
 
     regarding: Regarding
     type: EventType
     reason: str
     message: str
-    """Empty for one that is urgent, of which only the last message is sent."""
+    """Empty for an urgent event, of which only the last message is sent."""
 
 
 @dataclasses.dataclass
 class _Waiting:
-    """An event in a queue, with the number of times that it happened meanwhile."""
+    """An event in a queue, with its number of repetitions so far."""
 
     name: str
     message: str
@@ -114,7 +113,7 @@ class _Waiting:
 
 @dataclasses.dataclass(frozen=True)
 class _Sent:
-    """An Event that the API server has."""
+    """An Event that exists at the API server."""
 
     name: str
     count: int
@@ -122,7 +121,7 @@ class _Sent:
 
 
 def bounded(message: str) -> str:
-    """The message in at most MAX_MESSAGE_BYTES of UTF-8, with an ellipsis where it was cut."""
+    """Return the message in at most MAX_MESSAGE_BYTES of UTF-8, with an ellipsis if it was cut."""
     encoded = message.encode("utf-8", "replace")
     if len(encoded) > MAX_MESSAGE_BYTES:
         encoded = encoded[: MAX_MESSAGE_BYTES - 3].decode("utf-8", "ignore").encode() + b"..."
@@ -130,9 +129,9 @@ def bounded(message: str) -> str:
 
 
 def event_name(regarding: str, key: str = "") -> str:
-    """A name for an Event about the object of this name: `<object>.<16 hexadecimal digits>`.
+    """Return a name for an Event about the object of this name: `<object>.<16 hexadecimal digits>`.
 
-    Without `key` it is a new one each time.
+    Without `key`, each call returns a new name.
     """
     suffix = f".{hashlib.sha256(key.encode()).hexdigest()[:16] if key else secrets.token_hex(8)}"
     # A part between dots neither begins nor ends with a dash.
@@ -140,7 +139,7 @@ def event_name(regarding: str, key: str = "") -> str:
 
 
 class _Queues:
-    """Events that wait: urgent ones, which have three of four turns, and others."""
+    """Waiting events: urgent ones, which have three of four turns, and others."""
 
     def __init__(self) -> None:
         self.urgent = fairqueue.FairQueue[_Happening, _Waiting](MAX_WAITING)
@@ -151,14 +150,14 @@ class _Queues:
         return len(self.urgent) + len(self.others)
 
     def pop(self) -> tuple[_Happening, _Waiting]:
-        """Take the next one out; there is one."""
+        """Remove and return the next one; the queue must not be empty."""
         self._turn = (self._turn + 1) % OF_OTHERS
         first, second = (self.urgent, self.others) if self._turn else (self.others, self.urgent)
         return (first or second).pop()
 
 
 class Recorder:
-    """Takes events from the code that runs in one event loop, and sends them from there."""
+    """Accept events from code in one event loop, and send them from there."""
 
     def __init__(
         self,
@@ -169,7 +168,7 @@ class Recorder:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`component` and `instance` say who reports; `now` and `sleep` count in seconds."""
+        """`component` and `instance` name the reporter; `now` and `sleep` count in seconds."""
         self._api = api
         self._source = {
             "source": {"component": component},
@@ -206,7 +205,7 @@ class Recorder:
         if not (allowed and queue.put(owner, happening, made)):
             EVENTS.inc("dropped")
             if not self._dropping:
-                log.warning("too many events at once, about one object or in all: some are dropped")
+                log.warning("too many events, about one object or in total: some are dropped")
             self._dropping = True
         if queue:
             WAITING.set(len(self.queues))
@@ -220,7 +219,7 @@ class Recorder:
                 self._dropping = False
             await self._wanted.wait()
             await self._sleep(self._bucket.acquire(self._now()))
-            # Only now: what happened again during the wait is part of it.
+            # Take the event after the wait, so that repetitions during the wait are included.
             happening, waiting = self.queues.pop()
             WAITING.set(len(self.queues))
             await self._send(happening._replace(message=waiting.message), waiting)
@@ -264,7 +263,7 @@ class Recorder:
         try:
             await self._api.post(_collection(happening.regarding), msgspec.json.encode(self._body(happening, waiting)))
         except errors.ApiError as error:
-            # An earlier try got through, but not its answer; else only one with the same key makes this name.
+            # An earlier attempt succeeded without an answer; otherwise, only an event with the same key has this name.
             if error.reason != "AlreadyExists":
                 raise
         self._remember(happening, waiting.name, waiting.count)
@@ -304,7 +303,7 @@ class Recorder:
         EVENTS.inc("failed")
         status = getattr(error, "status", 0)
         remedy = "; grant create and patch on events to this instance's service account" if status == 403 else ""
-        # The same failure of every event is logged once.
+        # The same failure of all events is logged once.
         log.log(
             logging.DEBUG if status == self._said else logging.WARNING,
             "the event %s about %s %s is lost: %s%s",
@@ -318,12 +317,12 @@ class Recorder:
 
 
 def _passes(error: Exception) -> bool:
-    """Return whether another try may succeed."""
+    """Return whether a retry may succeed."""
     return not isinstance(error, errors.ApiError) or error.status >= 500 or error.status in PASSING
 
 
 def _namespace(regarding: Regarding) -> str:
-    """Where an Event lives. That of an object in no namespace must be in this one (k/k: apis/core/validation)."""
+    """Return an Event's namespace. For a cluster-scoped object it must be this one (k/k: apis/core/validation)."""
     return regarding.namespace or "default"
 
 

@@ -15,21 +15,21 @@ class FairQueue(Generic[K, V]):
     def __init__(self, size: int) -> None:
         self._size = size
         self._count = 0
-        # Whose turn is next comes first.
+        # The next owner to be served is first.
         self._owners: collections.OrderedDict[str, dict[K, V]] = collections.OrderedDict()
 
     def __len__(self) -> int:
         return self._count
 
     def get(self, owner: str, key: K) -> V | None:
-        """Return what waits there; None where nothing does."""
+        """Return the waiting entry; None if there is none."""
         return self._owners.get(owner, {}).get(key)
 
     def put(self, owner: str, key: K, value: V) -> bool:
-        """Add an entry that is not there yet; whether none was lost for it, be it this one.
+        """Add an entry whose key does not wait yet; return whether no entry was lost for it, itself included.
 
-        In a full queue the newest entry of the owner with most of them makes room. An owner with its fair share or
-        more, and one that could only take the place of another's only entry, gets none.
+        In a full queue, the newest entry of the owner with most of them makes room. An entry is refused if its owner
+        has its fair share or more, or if it could only replace another owner's only entry.
         """
         room = self._count < self._size
         if not room:
@@ -46,7 +46,7 @@ class FairQueue(Generic[K, V]):
         return room
 
     def pop(self) -> tuple[K, V]:
-        """Take the oldest entry of the owner whose turn it is. KeyError where there is none."""
+        """Remove and return the oldest entry of the owner whose turn it is. KeyError if the queue is empty."""
         owner, entries = self._owners.popitem(last=False)
         key = next(iter(entries))
         value = entries.pop(key)

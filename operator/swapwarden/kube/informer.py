@@ -1,8 +1,8 @@
-"""Keeps a row of every object of one collection, and reports each change.
+"""Keep a row of every object of one collection, and report each change.
 
-A row is what the caller projects an object to while it is decoded: 150,000 pods as the API sends them would take more
-than a gigabyte. The collection is listed in pages and then watched; where the watch cannot be resumed it is listed
-again, and what changed in between, deletions included, is found by comparison. Half a list is never shown.
+The caller projects an object to a row while it is decoded: 150,000 pods as the API sends them would take more than a
+gigabyte. The collection is listed in pages and then watched. If the watch cannot be resumed, the collection is listed
+again, and comparison finds all changes in between, deletions included. Half a list is never shown.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from swapwarden.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
-OBJECTS = metrics.gauge("swapwarden_informer_objects", "Objects of a resource that are known.", labels=("resource",))
+OBJECTS = metrics.gauge("swapwarden_informer_objects", "Known objects of a resource.", labels=("resource",))
 SYNCED = metrics.gauge(
-    "swapwarden_informer_synced", "1 once all objects of a resource were listed.", labels=("resource",)
+    "swapwarden_informer_synced", "1 once all objects of a resource have been listed.", labels=("resource",)
 )
 LISTS = metrics.counter(
     "swapwarden_informer_lists_total",
-    "Lists of a resource that were begun, by reason: start, expired (the watch was too far behind), error, unwatched"
+    "Lists of a resource, by reason: start, expired (the watch was too far behind), error, unwatched"
     " (there are objects that the API server cannot watch).",
     labels=("resource", "reason"),
 )
@@ -37,13 +37,13 @@ EVENTS = metrics.counter(
 )
 ERRORS = metrics.counter(
     "swapwarden_informer_errors_total",
-    "What went wrong with a resource: request (list or watch), object (not understood), handler (failed on a change),"
+    "Errors of a resource: request (list or watch), object (invalid), handler (failed on a change),"
     " internal (a fault of this program).",
     labels=("resource", "kind"),
 )
 LEFT_OUT = metrics.gauge(
     "swapwarden_informer_objects_left_out",
-    "Objects of a resource that are not understood as they are now: what was known of them before goes on to count.",
+    "Objects of a resource whose current version is invalid: their last valid version stays in effect.",
     labels=("resource",),
 )
 LAST_EVENT = metrics.gauge(
@@ -56,23 +56,22 @@ LAST_EVENT = metrics.gauge(
 
 BACKOFF_SECONDS: Final = (0.5, 30.0)
 QUICK_SECONDS: Final = 1.0
-"""A watch that ends sooner than this counts as failed."""
+"""A watch that ends sooner counts as failed."""
 RESUMES: Final = 2
-"""After so many errors in a row instead of events the collection is listed anew: it may be the version that cannot be
-gone on from."""
+"""After this many errors in a row without an event, list the collection again: the version may be the cause."""
 LATER: Final = {401, 403, 429, 503}
 """Statuses that do not depend on the version. A list would only add to the load of a busy server."""
 
 
 class Metadata(Protocol):
-    """What a wire type's `metadata` must have; `namespace` is optional."""
+    """The fields that a wire type's `metadata` must have; `namespace` is optional."""
 
     @property
     def name(self) -> str: ...
 
 
 class Wire(Protocol):
-    """What a wire type, a msgspec struct, must have."""
+    """The fields that a wire type, a msgspec struct, must have."""
 
     @property
     def metadata(self) -> Metadata: ...
@@ -102,8 +101,8 @@ class _Collection:
     async def list(self, take: Callable[[bytes], decoding.ListMetadata]) -> paging.Listed:
         """Read all pages.
 
-        No resourceVersion is asked for, so the answer is the newest there is: with "0" the server's cache may answer
-        with the past (a deleted pod would be planned), and ignores the limit.
+        The request names no resourceVersion, so the answer is the newest. With "0", the server's cache may answer with
+        the past (a deleted pod would be planned), and ignores the limit.
         """
         return await paging.read(self._api.get, self._path, take, self._params, self._page_size)
 
@@ -114,7 +113,7 @@ class _Collection:
 
 
 class _Projector(Generic[W, R]):
-    """Makes rows of objects. An invalid object keeps the row of its last valid version."""
+    """Project objects to rows. An invalid object keeps the row of its last valid version."""
 
     def __init__(self, name: str, wire: type[W], project: Callable[[W], R], known: Mapping[str, R]) -> None:
         self._name = name
@@ -158,7 +157,7 @@ class _Projector(Generic[W, R]):
             ERRORS.inc(self._name, "object")
             if key not in self.left_out:
                 log.error(  # noqa: TRY400 the text says all
-                    "%s of %s cannot be understood; what was known of it stays: %s",
+                    "%s of %s is invalid; its last valid version stays in effect: %s",
                     decoding.shown(key),
                     self._name,
                     error,
@@ -167,7 +166,7 @@ class _Projector(Generic[W, R]):
         return _key(wire.metadata), wire
 
     def row(self, key: str, wire: W | None) -> tuple[bool, R | None]:
-        """Return whether an object is valid, and its row; the row of its last valid version where it is not."""
+        """Return whether an object is valid, and its row; for an invalid object, the row of its last valid version."""
         if wire is None:
             return False, self._known.get(key)
         try:
@@ -176,7 +175,7 @@ class _Projector(Generic[W, R]):
             ERRORS.inc(self._name, "object")
             if key not in self.left_out:
                 log.exception(
-                    "%s of %s cannot be understood; what was known of it stays", decoding.shown(key), self._name
+                    "%s of %s is invalid; its last valid version stays in effect", decoding.shown(key), self._name
                 )
             return False, self._known.get(key)
 
@@ -187,11 +186,10 @@ class _Projector(Generic[W, R]):
 
 
 class Informer(Generic[W, R]):
-    """Rows of one collection; key `namespace/name`, or `name` where there is no namespace.
+    """Rows of one collection; key `namespace/name`, or `name` without a namespace.
 
-    `on_change(key, old, new)` is called in the event loop, once for each object at first, then whenever a row becomes
-    another one; `old` or `new` is None where the object was not there before, or is gone. It must be quick: while it
-    runs, nothing else is read.
+    `on_change(key, old, new)` is called in the event loop, once for each object at first, then for each changed row.
+    `old` is None for a new object, `new` for a deleted one. The call must be quick: nothing else is read while it runs.
     """
 
     def __init__(
@@ -220,7 +218,7 @@ class Informer(Generic[W, R]):
         """Waits after failures of the list and the watch."""
         self.rows: Mapping[str, R] = types.MappingProxyType(self._rows)
         self.synced = asyncio.Event()
-        """Set once the whole collection was listed; stays set."""
+        """Set once the whole collection has been listed; remains set."""
         self.heard = time.monotonic()
         """When the API server last reported on the collection, on the clock of time.monotonic()."""
         SYNCED.set(0, name)
@@ -246,7 +244,9 @@ class Informer(Generic[W, R]):
                     reason, self._version = "unwatched", ""
             except watch.Expired as error:
                 reason, self._version, wait = "expired", "", self.backoff.next()
-                log.info("what is known of %s is too old to go on from (%s); listing them again", self.name, error)
+                log.info(
+                    "the known version of %s is too old to continue from (%s); listing them again", self.name, error
+                )
             except (errors.KubeError, msgspec.DecodeError) as error:
                 wait = self._failed("request", error)
                 log.warning("cannot follow %s: %s; trying again in %.1f s", self.name, _with_remedy(error), wait)
@@ -264,7 +264,7 @@ class Informer(Generic[W, R]):
         return self.backoff.after(error)
 
     async def _list(self, reason: str) -> None:
-        """Read the whole collection, then compare it with what is known."""
+        """Read the whole collection, then compare it with the rows."""
         LISTS.inc(self.name, reason)
         found: dict[str, R] = {}
         left_out = set[str]()
@@ -274,8 +274,8 @@ class Informer(Generic[W, R]):
         self._version, self._errors = listed.resource_version, 0
         if listed.alone - self._collection.alone:
             log.warning(
-                "the API server can neither list nor watch %s of %s, so deeply are they nested; they are read by"
-                " themselves, about once a minute",
+                "the API server can neither list nor watch %s of %s: they are nested too deeply; they are read one by"
+                " one, about once a minute",
                 ", ".join(map(decoding.shown, sorted(listed.alone)[:5])),
                 self.name,
                 extra={"count": len(listed.alone)},
@@ -308,7 +308,7 @@ class Informer(Generic[W, R]):
         if seconds < QUICK_SECONDS:
             raise watch.Broken(f"the watch ended after {seconds:.1f} s")
         self.heard = time.monotonic()
-        LAST_EVENT.set(time.time(), self.name)  # the server has reported all changes until then
+        LAST_EVENT.set(time.time(), self.name)  # The server has reported all changes until then.
         self.backoff.reset()
 
     def _take(self, event: watch.Event[tuple[str, W | None]]) -> None:

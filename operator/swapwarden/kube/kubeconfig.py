@@ -1,4 +1,4 @@
-"""Reads kubeconfig files: v1.Config of client-go."""
+"""Read kubeconfig files: v1.Config of client-go."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MissingError(ConfigError):
 
 
 class Cluster(msgspec.Struct, rename="kebab"):
-    """Where an API server is."""
+    """The address of an API server."""
 
     server: str
     certificate_authority: str | None = None
@@ -59,7 +59,7 @@ class Context(msgspec.Struct):
 
 
 class Chosen(NamedTuple):
-    """One context with its entries, and the files that these stand in."""
+    """One context with its entries, and the files that hold them."""
 
     context: str
     namespace: str
@@ -70,9 +70,9 @@ class Chosen(NamedTuple):
 
 
 class Kubeconfig:
-    """Kubeconfig files. An entry is decoded when it is asked for.
+    """Kubeconfig files. An entry is decoded on demand.
 
-    The first file that has an entry of a name has the whole of it; the first with a current-context names it.
+    The first file that has an entry of a name defines all of it; the first file with a current-context defines that.
     """
 
     def __init__(self, paths: Sequence[pathlib.Path]) -> None:
@@ -80,7 +80,7 @@ class Kubeconfig:
         self._name = str(paths[0]) if len(paths) == 1 else f"none of {', '.join(map(str, paths))}"
 
     def _entry(self, section: str, name: str, kind: type[T]) -> tuple[pathlib.Path, T]:
-        """The entry of that name in `clusters`, `contexts` or `users`, and the file that it is in."""
+        """Return the entry of that name in `clusters`, `contexts` or `users`, and its file."""
         for path, parsed in self._files:
             entries = parsed.get(section)
             for entry in entries if isinstance(entries, list) else []:
@@ -120,9 +120,9 @@ class Kubeconfig:
 
 
 def files(kubeconfig: str | None) -> list[pathlib.Path]:
-    """Return the kubeconfig files to read, one at least; MissingError where none exists.
+    """Return the kubeconfig files to read, at least one; MissingError if none exists.
 
-    Of those that $KUBECONFIG names the ones that exist, of which it wants one.
+    Of the files that $KUBECONFIG names, one must exist; missing ones are left out.
     """
     if kubeconfig:
         return [pathlib.Path(kubeconfig)]
@@ -139,7 +139,7 @@ def files(kubeconfig: str | None) -> list[pathlib.Path]:
 def _parse(path: pathlib.Path) -> dict[str, Any]:
     yaml = importlib.import_module("yaml")
     try:
-        # The one in C, where there is one: files with the certificates of many clusters are large.
+        # The loader in C, if available: files with the certificates of many clusters are large.
         parsed = yaml.load(config.content(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
@@ -151,8 +151,8 @@ def _parse(path: pathlib.Path) -> dict[str, Any]:
 def load(kubeconfig: str | None, context: str | None) -> config.Config:
     """Read one context, by default the current one, of `kubeconfig`, $KUBECONFIG or ~/.kube/config for the operator.
 
-    ConfigError where there is none, or where it asks for what only people may choose for themselves: a server that is
-    not verified, a proxy, a program for credentials, impersonation.
+    ConfigError if there is none, or if it needs a choice that is reserved for users of kubectl swap: a server without
+    verification, a proxy, a program for credentials, impersonation.
     """
     try:
         found = Kubeconfig(files(kubeconfig)).choose(context)
@@ -215,5 +215,5 @@ def build(
 
 
 def _data(origin: pathlib.Path, inline: bytes | None, file: str | None) -> bytes | None:
-    """What an entry gives as data, or else as the path of a file, which is relative to the kubeconfig `origin`."""
+    """Return an entry's data, else the content of its file, whose path is relative to the kubeconfig `origin`."""
     return inline or (config.content(origin.parent / file) if file else None)

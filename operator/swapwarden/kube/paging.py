@@ -1,4 +1,4 @@
-"""Reads collections page by page, in pages that fit into one answer and that the API server can write."""
+"""Read collections page by page, in pages that fit into one answer and that the API server can write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE_SIZE: Final = 500
 """Objects in one page: kubectl's own number."""
 
 TABLE: Final = "application/json;as=Table;g=meta.k8s.io;v=v1"
-"""Has each object's metadata, and no spec or status (meta/v1: Table, includeObject)."""
+"""Has each object's metadata, without spec and status (meta/v1: Table, includeObject)."""
 _TOO_DEEP: Final = "exceeded max depth"
 
 
@@ -54,13 +54,12 @@ async def read(
 ) -> Listed:
     """Read the whole collection at `path`.
 
-    `get` asks for one page, with PARAMS and those that choose the page, and `take` takes in each answer. Where an
-    answer is too large (errors.TooLarge) the same page is asked for with half as many objects, down to one; after small
-    ones with more again. The same happens where the server cannot write a page: before Kubernetes 1.33 (KEP-5116),
-    custom resources as deep as can be stored are too deep for a list. Such an object is then asked for by itself.
-
-    Whatever else `get` and `take` raise ends it: 410 where the list takes longer than the server keeps old versions (5
-    minutes by default).
+    `get` requests one page, with PARAMS and those that select the page, and `take` accepts each answer. If an answer is
+    too large (errors.TooLarge), the same page is requested with half as many objects, down to one; after small answers
+    with more again. The same happens if the server cannot write a page: before Kubernetes 1.33 (KEP-5116), the deepest
+    custom resources that can be stored are too deep for a list. Such an object is then requested on its own.
+    Any other error of `get` or `take` ends the reading: 410 if the list takes longer than the server keeps old versions
+    (5 minutes by default).
     """
     query, limit = dict(params), size
     alone = set[str]()
@@ -111,7 +110,7 @@ async def _by_itself(get: Get, path: str, page: Mapping[str, str], alone: set[st
         try:
             items.append(await get(_path(path, one), params={}, accept=transport.JSON))
         except errors.ApiError as error:
-            if error.status != 404:  # it went in between
+            if error.status != 404:  # It was deleted in between.
                 raise
     return b'{"items":[%s],"metadata":%s}' % (b",".join(items), msgspec.json.encode(table.metadata))
 

@@ -1,4 +1,4 @@
-"""How much may be asked of the API server in a time: token buckets. No clock and no I/O of their own."""
+"""Limit requests to the API server: token buckets, without a clock or I/O of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Bucket:
-    """Lets `burst` through at once, and then `per_second`. What is taken beyond that is a debt, waited for later."""
+    """Allow `burst` at once, then `per_second`. Taking more leaves a debt, which the next callers wait for."""
 
     def __init__(self, burst: float, per_second: float, now: float) -> None:
         self._burst = burst
@@ -19,40 +19,40 @@ class Bucket:
         self._at = now
 
     def delay(self, now: float, tokens: float = 0.0) -> float:
-        """Return the seconds until so many tokens are there; 0 where they are."""
+        """Return the seconds until so many tokens are available; 0 if they are."""
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second)
         self._at = now
         return max(0.0, (tokens - self._tokens) / self._per_second)
 
     def acquire(self, now: float) -> float:
-        """Take a token; return the seconds to wait until it is there."""
+        """Take a token; return the seconds to wait until it is available."""
         self.delay(now)
         self._tokens -= 1.0
         return self.delay(now)
 
     def try_acquire(self, now: float) -> bool:
-        """Take a token if there is one; whether there was."""
+        """Take a token if one is available; return whether it was."""
         if self.delay(now, 1.0):
             return False
         self._tokens -= 1.0
         return True
 
     def pause(self, now: float, seconds: float) -> None:
-        """Have no token for so long."""
+        """Have no token for this many seconds."""
         self.delay(now)
         self._tokens = min(self._tokens, -seconds * self._per_second)
 
 
 class Buckets(Generic[K]):
-    """A bucket for each key; of more than `most`, the one that was asked for longest ago is forgotten."""
+    """A bucket for each key; of more than `most`, the least recently used one is forgotten."""
 
     def __init__(self, burst: float, per_second: float, most: int) -> None:
         self._burst, self._per_second, self._most = burst, per_second, most
-        # The one that was asked for longest ago comes first.
+        # The least recently used key is first.
         self._buckets: collections.OrderedDict[K, Bucket] = collections.OrderedDict()
 
     def try_acquire(self, key: K, now: float) -> bool:
-        """Take a token of the key's if there is one; whether there was."""
+        """Take a token of the key's bucket if one is available; return whether it was."""
         bucket = self._buckets.pop(key, None) or Bucket(self._burst, self._per_second, now)
         self._buckets[key] = bucket
         if len(self._buckets) > self._most:
@@ -61,12 +61,10 @@ class Buckets(Generic[K]):
 
 
 class Throttle:
-    """The writes of one process: holds one second's worth, so that a burst of changes is not kept waiting.
+    """The writes of one process. It holds one second's worth, so that a burst of changes does not wait.
 
-    A write is counted when it is made: a look that leads to none costs nothing. So as many as write at the same time
-    may exceed the rate, which is waited for later.
-
-    `now` is a monotonic clock in seconds.
+    A write is counted when it is made: a look without a write costs nothing. Concurrent writers may therefore exceed
+    the rate; later writes wait for the excess. `now` is a monotonic clock in seconds.
     """
 
     def __init__(self, rate: float, now: Callable[[], float]) -> None:
@@ -80,11 +78,11 @@ class Throttle:
         self._bucket.acquire(self._now())
 
     def pause(self, seconds: float) -> None:
-        """Let nobody write for so long: the API server asks for it."""
+        """Allow no write for this many seconds: the API server asks for it."""
         self._bucket.pause(self._now(), seconds)
 
     def delay(self, *, reserve: float = 0.0) -> float:
-        """Return the seconds until a write may be made; 0 where it may be now.
+        """Return the seconds until the next write is allowed; 0 for now.
 
         `reserve` is the share of a second's writes that is left to others; with one write a second, none can be.
         """

@@ -1,4 +1,4 @@
-"""What only reads from the API server."""
+"""A client that only reads from the API server."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ class Reader:
         params: Mapping[str, str] | None = None,
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 bounds the wait for the answer's head
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """GET an answer that comes in pieces; see Transport.pieces."""
+        """GET an answer that arrives in pieces; see Transport.pieces."""
         async with self.transport.pieces(Call("GET", path, params), timeout) as pieces:
             yield pieces

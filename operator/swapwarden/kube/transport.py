@@ -23,15 +23,15 @@ from swapwarden.telemetry import metrics
 CONNECT_SECONDS = 5.0
 REQUEST_SECONDS = 30.0
 IDLE_SECONDS = 60.0
-"""How long an unused connection is kept: less than the 90 s after which servers begin to drop them."""
+"""How long to keep an unused connection: less than the 90 s after which servers begin to drop them."""
 
 RESET = struct.pack("ii", 1, 0)
-"""struct linger that has close() discard what was not sent, and reset the connection."""
+"""struct linger with which close() discards unsent data and resets the connection."""
 
 MAX_CONNECTIONS = 16
 MAX_HEADER_BYTES = 64 * 1024
 MAX_BODY_BYTES = 16 * 1024 * 1024
-"""More than any one object takes. etcd stores at most 1.5 MiB unless told otherwise (--max-request-bytes), and its
+"""More than any one object takes. etcd stores at most 1.5 MiB by default (--max-request-bytes), and its
 client, which API servers use as it is, sends at most 2 MiB (etcd: client/v3/options.go). As JSON a byte of text takes
 up to 6, since Go writes `<` as \\u003c (encoding/json), and whole objects of small fields up to 7 times what they take
 in protobuf. Of lists fewer objects are asked for where they do not fit (swapwarden.kube.paging)."""
@@ -41,12 +41,12 @@ READ_BYTES = 64 * 1024
 JSON = "application/json"
 
 _KEEPALIVE = {
-    # The idle time has another name on macOS, where people run kubectl swap.
+    # The idle time has another name on macOS, a platform of kubectl swap.
     ("TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"): 15,
     "TCP_KEEPINTVL": 5,
     "TCP_KEEPCNT": 3,
 }
-"""Options by their names in `socket`, which not every system has; seconds, and how often."""
+"""Options by their names in `socket`, which not every system has; seconds, and a number of probes."""
 
 REQUESTS = metrics.counter(
     "swapwarden_api_requests_total",
@@ -56,11 +56,11 @@ REQUESTS = metrics.counter(
 
 
 class _Stale(Exception):  # noqa: N818 never leaves this module
-    """A kept connection turned out to be closed before any byte of the answer came."""
+    """A kept connection was closed before any byte of the answer arrived."""
 
 
 class _Answer:
-    """Collects what the parser finds."""
+    """Collect the parser's results."""
 
     def __init__(self) -> None:
         self.headers: dict[str, str] = {}
@@ -94,7 +94,7 @@ class _Answer:
 
 
 class _Reader(asyncio.StreamReader):
-    """Counts the bytes that were received and not read yet."""
+    """Count the bytes that were received and not read yet."""
 
     unread = 0
 
@@ -130,7 +130,7 @@ class _Connection:
     def rest(self) -> bool:
         """End an exchange; return whether another one may follow."""
         self._idle_since = time.monotonic()
-        # RFC 9112, section 9.3. (The parser can tell only until its answer is complete.)
+        # RFC 9112, section 9.3. (The parser knows only until the answer is complete.)
         return (
             self._answer.done
             and self._parser.get_http_version() == "1.1"
@@ -148,8 +148,8 @@ class _Connection:
         )
 
     def close(self) -> None:
-        # Without waiting: a peer that hangs may never take unsent data. And by a reset: otherwise the kernel sends an
-        # abandoned request once an interrupted network recovers (tcp(7), tcp_orphan_retries).
+        # Do not wait: a peer that hangs may never accept unsent data. Reset the connection: otherwise the kernel sends
+        # an abandoned request once an interrupted network recovers (tcp(7), tcp_orphan_retries).
         raw: Any = self._writer.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError):
@@ -161,7 +161,7 @@ class _Connection:
             await self._writer.wait_closed()
 
     async def send(self, request: bytes) -> None:
-        """Send a request and read the answer's head. Closes the connection where that fails."""
+        """Send a request and read the answer's head. Close the connection on failure."""
         try:
             await self._send(request)
         except BaseException:
@@ -185,7 +185,7 @@ class _Connection:
                 raise _Stale from error
             raise errors.Unreachable(f"the connection broke: {error or type(error).__name__}") from error
         if self.status < 200:
-            raise errors.Unreachable(f"the answer is an interim one ({self.status}), which nobody asked for")
+            raise errors.Unreachable(f"the answer is an interim one ({self.status}), which was not requested")
 
     async def _feed(self) -> int:
         data = await self._reader.read(READ_BYTES)
@@ -198,7 +198,7 @@ class _Connection:
         return len(data)
 
     async def body(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body as it arrives; EOFError where it is cut off."""
+        """Yield the body as it arrives; EOFError if it is cut off."""
         while True:
             if self._answer.chunks:
                 yield self._answer.take()
@@ -238,7 +238,7 @@ class Call(NamedTuple):
 
 
 class Transport:
-    """An API server as seen by one identity: sends requests, and reads their answers."""
+    """Send requests to an API server as one identity, and read the answers."""
 
     def __init__(self, cfg: config.Config, user_agent: str, max_connections: int) -> None:
         self._config = cfg
@@ -263,9 +263,9 @@ class Transport:
             await connection.closed()
 
     def server_time(self) -> float | None:
-        """Seconds since 1970 by the API server's own clock, to the second, from the date of its last answer.
+        """Return the seconds since 1970 by the API server's own clock, from the date of its last answer.
 
-        None where there was no answer yet, or one without a date.
+        None before the first answer with a date.
         """
         stamp, came = self._dated
         with contextlib.suppress(ValueError, OverflowError):
@@ -275,8 +275,8 @@ class Transport:
     async def answer(self, call: Call, timeout: float) -> bytes:  # noqa: ASYNC109 bounds the whole request, connection included
         """Send one request and read the whole answer within `timeout` seconds.
 
-        ApiError where the server answers with 400 or more; Unreachable where no whole answer comes, TooLarge where it
-        is larger than MAX_BODY_BYTES. A write may be done nevertheless: a retry can meet AlreadyExists, Conflict or
+        ApiError if the server answers with 400 or more; Unreachable if no whole answer arrives, TooLarge if it is
+        larger than MAX_BODY_BYTES. A failed write may have been executed: a retry can meet AlreadyExists, Conflict or
         NotFound.
         """
         try:
@@ -299,9 +299,9 @@ class Transport:
         call: Call,
         timeout: float,  # noqa: ASYNC109 bounds the wait for the answer's head
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Send one request; gives an iterator over the answer, which raises EOFError where it is cut off.
+        """Send one request; return an iterator over the answer, which raises EOFError if it is cut off.
 
-        The answer's head must come within `timeout` seconds; the caller bounds the wait for pieces.
+        The answer's head must arrive within `timeout` seconds; the caller bounds the wait for pieces.
         """
         async with contextlib.AsyncExitStack() as stack:
             try:
@@ -324,10 +324,10 @@ class Transport:
 
     @contextlib.asynccontextmanager
     async def _exchange(self, call: Call) -> AsyncIterator[_Connection]:
-        """Send one request; gives the connection, which has the answer's head and from which its body is to be read."""
+        """Send one request; return the connection, with the answer's head read and its body unread."""
         connection = await self._send(call)
         if connection.status == 401 and self._config.token_file:
-            # The token may have been replaced since its file was last read.
+            # The token file may have been replaced since it was last read.
             connection.close()
             self._config.token_file.forget()
             connection = await self._send(call)
@@ -345,8 +345,8 @@ class Transport:
         self._drop_unusable()
         if self._idle:
             kept = self._idle.pop()
-            # The server may close it as we begin to use it. In principle it may have done what it was asked to first;
-            # see request().
+            # The server may close it as this request begins to use it. In principle it may have executed the request
+            # first; see request().
             with contextlib.suppress(_Stale):
                 await kept.send(request)
                 return kept
@@ -379,7 +379,7 @@ class Transport:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + (call.body or b"")
 
     async def _tunnel(self) -> socket.socket:
-        # Loaded only where there is a proxy.
+        # Loaded only for a proxy.
         tunnel = importlib.import_module("swapwarden.kube.tunnel")
         raw: socket.socket = await tunnel.connect(self._config.proxy, self._host, self._port)
         return raw

@@ -1,4 +1,4 @@
-"""Connections through an HTTP proxy (CONNECT, RFC 9110 section 9.3.6), for people behind one: no pod needs them."""
+"""Connect through an HTTP proxy (CONNECT, RFC 9110 section 9.3.6), for users behind one: no pod needs it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _STATUS_WORDS: Final = 2
 
 
 class ProxyError(OSError):
-    """The proxy refused; the text names it, without credentials, and quotes its answer."""
+    """The proxy refused; the text names it without credentials and quotes its answer."""
 
 
 async def connect(proxy: str, host: str, port: int) -> socket.socket:
-    """Open a connection to a server through PROXY, a URL. OSError, or ProxyError, where it cannot be had."""
+    """Open a connection to a server through PROXY, a URL. OSError or ProxyError on failure."""
     url = urllib.parse.urlsplit(proxy)
     try:
         raw = await _dial(url.hostname or "", url.port or 80)
@@ -34,7 +34,7 @@ async def connect(proxy: str, host: str, port: int) -> socket.socket:
 
 
 async def _ask(raw: socket.socket, proxy: str, target: str) -> None:
-    """Have the proxy pass on all that follows. ProxyError where it does not."""
+    """Make the proxy pass on all following bytes. ProxyError if it refuses."""
     url, loop = urllib.parse.urlsplit(proxy), asyncio.get_running_loop()
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     if url.username is not None:
@@ -74,16 +74,16 @@ async def _dial(host: str, port: int) -> socket.socket:
 
 
 def shown(proxy: str) -> str:
-    """A proxy's URL without its credentials."""
+    """Return a proxy's URL without its credentials."""
     url = urllib.parse.urlsplit(proxy)
     return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
 
 
 def from_environment(server: str, environment: Mapping[str, str]) -> str:
-    """The proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY give for a server's URL, or none: "".
+    """Return the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY give for a server's URL; "" for none.
 
-    As kubectl reads them (golang.org/x/net/http/httpproxy): small letters count where the large ones are not set, and
-    nothing on loopback goes through a proxy.
+    As in kubectl (golang.org/x/net/http/httpproxy), lower case names count if upper case ones are not set, and loopback
+    never uses a proxy.
     """
 
     def value(name: str) -> str:
@@ -136,7 +136,7 @@ def _is_exempt(host: str, port: int, listed: str) -> bool:
 
 
 def _split_port(text: str) -> tuple[str, str]:
-    """Name and port, empty where there is none: a.example:6443, [::1]:6443, ::1."""
+    """Return name and port, empty if absent: a.example:6443, [::1]:6443, ::1."""
     if text.startswith("["):
         name, _, port = text[1:].partition("]")
         return name, port.removeprefix(":")

@@ -1,4 +1,4 @@
-"""One watch of a collection: events, as the API server sends them, until it ends the answer."""
+"""One watch of a collection: yield events as the API server sends them, until it ends the answer."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ T = TypeVar("T")
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 WATCH_SECONDS = (53, 59)
-"""How long one watch lasts, drawn at random so that many watchers do not come back at once. In one of a minute or less
-there is one bookmark, two seconds before its end; in longer ones there is also one each minute.
+"""How long one watch lasts, drawn at random so that many watchers do not return at once. A watch of a minute or less
+has one bookmark, two seconds before its end; longer ones also have one each minute.
 
-Every server ends a watch when its time is over, so one that is silent for longer is dead, although its connection
-may survive in a proxy. Bookmarks do not help: without a change since a watch began, none is sent (k/k:
-cacheWatcher.process in apiserver's storage/cacher, the same from 1.30 to 1.37)."""
+Every server ends a watch when its time is over. A watch that is silent for longer is therefore dead, although its
+connection may survive in a proxy. Bookmarks do not help: without a change since a watch began, none is sent (k/k:
+cacheWatcher.process in apiserver's storage/cacher, the same from 1.30 to 1.37).
+"""
 
 SILENCE_SECONDS = 15.0
-"""How much longer than it should last a watch may stay silent before it counts as dead."""
+"""How long a watch may stay silent beyond its planned end before it counts as dead."""
 
 MAX_LINE_BYTES = transport.MAX_BODY_BYTES
 
@@ -41,7 +42,7 @@ class Event(msgspec.Struct, Generic[T], frozen=True):
 
     type: EventType
     object: T | None
-    """None for a BOOKMARK, which carries a version and nothing else."""
+    """None for a BOOKMARK, which carries only a version."""
     resource_version: str
 
 
@@ -64,9 +65,10 @@ async def watch(
 ) -> AsyncGenerator[Event[T], None]:
     """Yield the events after `resource_version`, which is that of a list or of an event.
 
-    Ends when the server ends the watch, or the connection breaks between two events. Raises Expired (410),
-    errors.ApiError (other ERROR events and refusals), Broken (it was silent for too long, broke within an event, or
-    sent what is none), errors.Unreachable (no connection), and what `decode` raises, which gets the object's JSON.
+    Ends when the server ends the watch, or when the connection breaks between two events. Raises Expired (410),
+    errors.ApiError (other ERROR events and refusals), Broken (the watch was silent for too long, broke within an event,
+    or sent an invalid one), errors.Unreachable (no connection), and the errors of `decode`, which gets the object's
+    JSON.
     """
     seconds = round(backoff.between(*WATCH_SECONDS))
     query = {
@@ -84,7 +86,7 @@ async def watch(
                     async with asyncio.timeout(seconds + silence):
                         piece = await anext(pieces)
                 except (StopAsyncIteration, EOFError) as error:
-                    # The server repeats an unfinished line after the last version that was seen.
+                    # The server repeats an unfinished line after the last version that arrived.
                     if lines.unfinished:
                         raise Broken("the watch ended within an event") from error
                     return
@@ -127,7 +129,7 @@ def _split(line: bytes) -> tuple[str, bytes | msgspec.Raw]:
 
 
 class _Lines:
-    """Cuts pieces into lines."""
+    """Cut pieces into lines."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -135,7 +137,7 @@ class _Lines:
 
     @property
     def unfinished(self) -> bool:
-        """Whether something came after the last line's end."""
+        """Return whether any byte followed the last line's end."""
         return self._size > 0
 
     def cut(self, piece: bytes) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Publishes which version of which part this process is."""
+"""Publish the version and the part of this process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import swapwarden
 from swapwarden.telemetry import metrics
 
 INFO = metrics.reading(
-    "gauge", "swapwarden_build_info", "1, with the version of the part that runs here.", labels=("version", "component")
+    "gauge", "swapwarden_build_info", "1, with the version of the running part.", labels=("version", "component")
 )
 
 
 def publish(component: Literal["agent", "controller", "webhook"]) -> None:
-    """This process is that part."""
+    """Set the part of this process."""
     INFO.hold({(swapwarden.__version__, component): 1})

@@ -14,7 +14,7 @@ from swapwarden.telemetry import metrics
 
 
 class LeanCollector(registry.Collector):
-    """Gives a registry of prometheus_client what a lean registry holds."""
+    """Give a registry of prometheus_client the content of a lean registry."""
 
     def __init__(self, source: metrics.Registry) -> None:
         self._source = source

@@ -1,8 +1,8 @@
 """Accept TCP connections so that silent or slow ones cannot keep others out.
 
-A connection that has sent nothing costs a file descriptor and little else. There are never more than a fixed number of
-them: for one more, the oldest of the address that has most gives way. So a client that speaks at once, as kubelets,
-Prometheus and API servers do, always gets in, whatever others hold open.
+A connection that has sent nothing costs a file descriptor and little else. Their number is bounded: for one more, the
+oldest of the address with most of them gives way. A client that speaks at once, as kubelets, Prometheus and API servers
+do, therefore always gets in, whatever others hold open.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Final, Generic, Protocol, TypeVar
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
-"""Connections that the kernel completes ahead of `accept` (it takes at most net.core.somaxconn)."""
+"""Connections that the kernel completes ahead of `accept` (it allows at most net.core.somaxconn)."""
 
 AT_ONCE: Final = 32
-"""Connections accepted in one turn of the event loop: bytes that are there already are read between two turns."""
+"""Connections accepted in one turn of the event loop: arrived bytes are read between two turns."""
 
 RETRY_SECONDS: Final = 0.25
-"""Pause where the process or the system has no descriptor or memory left."""
+"""Pause if the process or the system has no descriptor or memory left."""
 
 
 class Member(Protocol):
@@ -50,18 +50,18 @@ class Crowd(Generic[AnyMember]):
         self._count = 0
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of members."""
         return self._count
 
     def add(self, member: AnyMember) -> bool:
-        """Take one more, as the youngest; return whether another one was dropped for it."""
+        """Add one more, as the youngest; return whether another one was dropped for it."""
         dropped = self._count >= self._limit and self.drop_one()
         self._by_peer.setdefault(member.peer, {})[member] = None
         self._count += 1
         return dropped
 
     def discard(self, member: AnyMember) -> None:
-        """Take one out, if it is in."""
+        """Remove a member, if it is one."""
         members = self._by_peer.get(member.peer)
         if members is None or member not in members:
             return
@@ -71,23 +71,23 @@ class Crowd(Generic[AnyMember]):
             del self._by_peer[member.peer]
 
     def peers(self) -> tuple[str, ...]:
-        """The addresses, those first of which none was taken for longest."""
+        """Return the addresses, least recently used ones first."""
         return tuple(self._by_peer)
 
     def count_of(self, peer: str) -> int:
-        """How many an address has."""
+        """Return the number of members of an address."""
         return len(self._by_peer.get(peer, ()))
 
     def oldest_of(self, peer: str) -> AnyMember | None:
-        """The first to come of an address."""
+        """Return the first member of an address."""
         return next(iter(self._by_peer.get(peer, ())), None)
 
     def first_to_go(self) -> AnyMember | None:
-        """The oldest of the address that has most; among equals, of the address that was there first."""
+        """Return the oldest member of the address with most; among equals, of the address that came first."""
         return self.oldest_of(max(self._by_peer, key=self.count_of)) if self._by_peer else None
 
     def drop_one(self) -> bool:
-        """Drop the first to go; return whether there was one."""
+        """Drop the next member to give way; return whether there was one."""
         member = self.first_to_go()
         if member is None:
             return False
@@ -96,7 +96,7 @@ class Crowd(Generic[AnyMember]):
         return True
 
     def take(self, peer: str) -> AnyMember | None:
-        """Take out the oldest of an address, which is the last of all addresses from then on."""
+        """Remove the oldest member of an address, which is the last of all addresses from then on."""
         member = self.oldest_of(peer)
         if member is not None:
             self.discard(member)
@@ -105,13 +105,13 @@ class Crowd(Generic[AnyMember]):
         return member
 
     def drop_all(self) -> None:
-        """Drop every one."""
+        """Drop every member."""
         while self.drop_one():
             pass
 
 
 class Newcomer:
-    """A connection that has not sent enough to do anything for it."""
+    """A connection that has not sent enough to be served."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Newcomer:
         self._loop.add_reader(connection, readable, self)
 
     def leave(self) -> socket.socket:
-        """End the waiting; the connection is the caller's."""
+        """End the waiting; the caller owns the connection."""
         self._timer.cancel()
         self._crowd.discard(self)
         self._loop.remove_reader(self.socket)
@@ -152,8 +152,8 @@ class Listener:
     ) -> None:
         """Call `accepted` with each new connection, which does not block, and its peer's address.
 
-        An empty host means all addresses, IPv6 and IPv4. Where the process has no descriptor left for one, `make_room`
-        is to close some connection. OSError where the address cannot be bound.
+        An empty host means all addresses, IPv6 and IPv4. If the process has no descriptor left for a connection,
+        `make_room` must close one. OSError if the address cannot be bound.
         """
         both = not host and socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
@@ -166,7 +166,7 @@ class Listener:
         self._listen()
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more connections."""
         if self._retry is not None:
             self._retry.cancel()
         self._loop.remove_reader(self._socket)
@@ -191,5 +191,5 @@ class Listener:
             connection.settimeout(0)
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # What IPv4 clients are called on a socket for both (RFC 4291, section 2.5.5.2): they are no others there.
+            # The form of IPv4 clients on a socket for both (RFC 4291, section 2.5.5.2): they are the same addresses.
             self._accepted(connection, str(address[0]).removeprefix("::ffff:"))

@@ -1,8 +1,8 @@
 """Structured logs: one line per event, as JSON for machines or as text for people.
 
-Modules log with the standard library (`log = logging.getLogger(__name__)`); fields go into `extra` and come out as keys
-of the JSON object, or as key=value at the end of a text line. What others wrote can make a line no longer than some
-dozens of KiB, and no second line.
+Modules log with the standard library (`log = logging.getLogger(__name__)`). Fields in `extra` become keys of the JSON
+object, or key=value at the end of a text line. Foreign text can make a line no longer than some dozens of KiB, and can
+start no second line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_FIELD: Final = 4096
 """Characters of a message, or of a field."""
 
 MAX_EXCEPTION: Final = 16_384
-"""Characters of a traceback: its end, which says what happened."""
+"""Characters of a traceback: its end, which has the error."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -33,7 +33,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _bounded(value: object) -> object:
-    """The value, or the beginning of its text where that is long."""
+    """Return the value, or the beginning of its text if that is long."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     text = value if isinstance(value, str) else str(value)
@@ -51,7 +51,7 @@ def _time(record: logging.LogRecord) -> str:
 def _encode(entry: dict[str, object]) -> bytes:
     try:
         return msgspec.json.encode(entry, enc_hook=str)
-    except ValueError:  # names of files may be no UTF-8
+    except ValueError:  # Names of files may be invalid UTF-8.
         return msgspec.json.encode({key: _readable(str(value)) for key, value in entry.items()})
 
 
@@ -60,14 +60,14 @@ def _readable(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text on one line: characters that are not printable as Python escapes them."""
+    """Return the text on one line, with unprintable characters escaped as in Python."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
 def _value(value: object) -> str:
-    """A field's value; in quotes where it could be taken for more than one field."""
+    """Return a field's value, in quotes if it could be taken for more than one field."""
     text = str(value)
     if text.isprintable() and text and not any(special in text for special in ' "='):
         return text
@@ -77,7 +77,7 @@ def _value(value: object) -> str:
 
 class _Formatter(logging.Formatter):
     def formatException(self, ei: Any) -> str:  # noqa: N802 the standard library calls it so
-        """Format a traceback: its end, where it is long."""
+        """Format a traceback: its end, if it is long."""
         text = super().formatException(ei)
         return text if len(text) <= MAX_EXCEPTION else f"({len(text) - MAX_EXCEPTION} more) ...{text[-MAX_EXCEPTION:]}"
 
@@ -120,7 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def configure(level: str = "info", format: str = "json") -> None:  # noqa: A002 the flag is called so
-    """Send the logs of this process to stderr; replaces what was configured before."""
+    """Send the logs of this process to stderr; replaces any earlier configuration."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

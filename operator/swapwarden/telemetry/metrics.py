@@ -1,10 +1,9 @@
 """Counters, gauges and histograms, small enough for the agent.
 
-The agent may not afford prometheus_client (14 MB of memory on every node), and all parts share modules with it, so
-every metric of Swapwarden is one of these. The controller and the webhook, which can afford it, publish them through
+The agent cannot afford prometheus_client (14 MB of memory on every node), and all parts share modules with it, so every
+metric of Swapwarden is one of these. The controller and the webhook can afford it, and publish them through
 prometheus_client (swapwarden.telemetry.exposition), together with its process metrics.
-
-Metrics are made at import time, by the module that counts. They are safe to change from several threads.
+Metrics are made at import time, by the module that counts. Any thread may change them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Sample(NamedTuple):
 
 
 class Metric:
-    """What counters, gauges and histograms share: a name, label names, one value per combination of label values."""
+    """The common part of counters, gauges and histograms: a name, label names, one value per set of label values."""
 
     kind: Kind
 
@@ -49,18 +48,18 @@ class Metric:
         return tuple(zip(self.label_names, values, strict=True))
 
     def samples(self) -> Iterator[Sample]:
-        """Yield what the metric holds now."""
+        """Yield the current samples of the metric."""
         raise NotImplementedError
 
 
 class _Scalar(Metric):
     def __init__(self, name: str, help_text: str, labels: Sequence[str]) -> None:
         super().__init__(name, help_text, labels)
-        # A metric without labels is there from the start: rate() needs the zero before the first event.
+        # A metric without labels exists from the start: rate() needs the zero before the first event.
         self._values: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
 
     def value(self, *labels: str) -> float:
-        """The value now; 0 where it was never set."""
+        """Return the value; 0 if it was never set."""
         return self._values.get(labels, 0.0)
 
     def samples(self) -> Iterator[Sample]:
@@ -76,7 +75,7 @@ class Counter(_Scalar):
     kind: Kind = "counter"
 
     def begin(self, known: Iterable[tuple[str, ...]]) -> None:
-        """Have these label values at 0 from now on: of what begins with its first event, rate() does not see that."""
+        """Publish these label values as 0 from now on: rate() misses an event that begins a series."""
         for labels in known:
             self._check(labels)
             with self._lock:
@@ -91,7 +90,7 @@ class Counter(_Scalar):
             self._values[labels] = self._values.get(labels, 0.0) + by
 
     def remove(self, *labels: str) -> None:
-        """Forget these label values: what they were about is gone."""
+        """Remove these label values: their subject no longer exists."""
         with self._lock:
             self._values.pop(labels, None)
 
@@ -108,7 +107,7 @@ class Gauge(_Scalar):
             self._values[labels] = value
 
     def remove(self, *labels: str) -> None:
-        """Forget these label values: what they were about is gone."""
+        """Remove these label values: their subject no longer exists."""
         with self._lock:
             self._values.pop(labels, None)
 
@@ -128,7 +127,7 @@ class Histogram(Metric):
         self._sums: dict[tuple[str, ...], float] = {} if labels else {(): 0.0}
 
     def begin(self, known: Iterable[tuple[str, ...]]) -> None:
-        """Have these label values from now on, without an observation, as a counter does."""
+        """Publish these label values from now on, without an observation, as a counter does."""
         for labels in known:
             self._check(labels)
             with self._lock:
@@ -144,7 +143,7 @@ class Histogram(Metric):
             self._sums[labels] = self._sums.get(labels, 0.0) + value
 
     def count(self, *labels: str) -> int:
-        """How many observations there were."""
+        """Return the number of observations."""
         return sum(self._counts.get(labels, ()))
 
     def samples(self) -> Iterator[Sample]:
@@ -161,9 +160,9 @@ class Histogram(Metric):
 
 
 class Reading(Metric):
-    """A counter or gauge that something else keeps, the kernel for one: its values are taken over as a whole.
+    """A counter or gauge with an external source, such as the kernel: its values are replaced as a whole.
 
-    Nothing is there before they are read, nor for what they are no longer about.
+    It has no value before the first read, nor for subjects that no longer exist.
     """
 
     def __init__(self, kind: Kind, name: str, help_text: str, labels: Sequence[str]) -> None:
@@ -172,7 +171,7 @@ class Reading(Metric):
         self._values: Mapping[tuple[str, ...], float] = {}
 
     def hold(self, values: Mapping[tuple[str, ...], float]) -> None:
-        """These are all values now, by label values; the caller does not change them any more."""
+        """Replace all values, by label values; the caller must not change the mapping afterwards."""
         for labels in values:
             self._check(labels)
         self._values = values
@@ -192,7 +191,7 @@ class Registry:
         return iter(list(self._metrics.values()))
 
     def add(self, metric: M) -> M:
-        """Register a metric; a second one of the same name is a mistake."""
+        """Register a metric; a second one of the same name is an error."""
         if metric.name in self._metrics:
             raise ValueError(f"metric {metric.name} is registered twice")
         self._metrics[metric.name] = metric
@@ -231,7 +230,7 @@ REGISTRY = Registry()
 
 
 def counter(name: str, help_text: str, labels: Sequence[str] = (), known: Iterable[tuple[str, ...]] = ()) -> Counter:
-    """Make a counter in the registry of this process; label values that are KNOWN are there from the start, at 0."""
+    """Make a counter in the registry of this process; KNOWN label values start at 0."""
     made = REGISTRY.add(Counter(name, help_text, labels))
     made.begin(known)
     return made
@@ -251,7 +250,7 @@ def histogram(
 ) -> Histogram:
     """Make a histogram in the registry of this process; `buckets` are upper bounds, in the unit of the name.
 
-    Label values that are KNOWN are there from the start.
+    KNOWN label values exist from the start.
     """
     made = REGISTRY.add(Histogram(name, help_text, labels, buckets))
     made.begin(known)
@@ -259,5 +258,5 @@ def histogram(
 
 
 def reading(kind: Literal["counter", "gauge"], name: str, help_text: str, labels: Sequence[str] = ()) -> Reading:
-    """Make a metric in the registry of this process whose values are read from elsewhere."""
+    """Make a metric in the registry of this process whose values are read from an external source."""
     return REGISTRY.add(Reading(kind, name, help_text, labels))

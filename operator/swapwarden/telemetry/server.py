@@ -1,8 +1,8 @@
 """A small HTTP server for /healthz, /readyz and /metrics, the same in each process.
 
 It answers GET and HEAD with short texts to a kubelet and to Prometheus, within fixed bounds on time, size and
-connections: a probe gets its answer whatever other clients hold open. It is not for anything else, which is why it
-needs no web framework (the agent could not afford one).
+connections: a probe gets its answer whatever other clients hold open. It serves nothing else, and so needs no web
+framework (the agent could not afford one).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from swapwarden.telemetry import listener, metrics
 log = logging.getLogger(__name__)
 
 Check = Callable[[], str | None]
-"""Tells what is wrong; None where nothing is."""
+"""Returns the fault, or None."""
 
 HEAD_TIMEOUT: Final = 1.0
 """Seconds for a request's head, which all clients send at once."""
 
 ANSWER_TIMEOUT: Final = 5.0
-"""Seconds for a client to take an answer."""
+"""Seconds for a client to read an answer."""
 
 MAX_HEAD_BYTES: Final = 8192
 MAX_UNREAD_BYTES: Final = 64 * 1024
@@ -34,13 +34,13 @@ MAX_WAITING: Final = 256
 """Connections whose head has not arrived. For one more, another one is dropped (see `listener`)."""
 
 MAX_METRICS: Final = 64
-"""Readers of metrics at a time, who share one text. Probes do not count: their answers are ready at once."""
+"""Readers of metrics at a time, who share one text. Probes do not count: they are answered at once."""
 
 METRICS_SHARE: Final = 0.25
-"""Share of the time in which metrics are put together, however often somebody asks."""
+"""Share of the time spent on rendering metrics, however often clients ask."""
 
 LONGEST_PAUSE: Final = 1.0
-"""Seconds from one time that metrics are put together to the next, where somebody waits."""
+"""Seconds between two renderings of the metrics while clients wait."""
 
 TEXT = "text/plain; charset=utf-8"
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -66,11 +66,11 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 async def _nothing() -> None:
-    """What is published is up to date already."""
+    """Does nothing: the published values are up to date."""
 
 
 class _Answers:
-    """What is answered to which path."""
+    """The answers by path."""
 
     def __init__(
         self, alive: Check, ready: Check, refresh: Callable[[], Awaitable[None]], render: Callable[[], str]
@@ -78,30 +78,30 @@ class _Answers:
         self._checks = {"/healthz": alive, "/livez": alive, "/readyz": ready}
         self._refresh, self._render = refresh, render
         self._coming: asyncio.Task[tuple[bytes, bytes]] | None = None
-        """The next time that metrics are put together, before it begins."""
+        """The next rendering of the metrics, before it begins."""
         self._one_at_a_time = asyncio.Lock()
         self._not_before = 0.0
 
     def of(self, path: str, *, body: bool) -> bytes:
-        """Answer what needs no waiting: probes, and paths that do not exist."""
+        """Answer requests that need no waiting: probes, and unknown paths."""
         check = self._checks.get(path)
         if check is None:
             return _response(404, TEXT, "not found: try /healthz, /readyz or /metrics\n", body=body)
         try:
             problem = check()
-        except Exception:  # a broken check must show in the probe, not take the server down
+        except Exception:  # A broken check must show in the probe, and not stop the server.
             log.exception("health request failed", extra={"path": path})
             return _response(500, TEXT, _BROKEN, body=body)
         status, text = (200, "ok\n") if problem is None else (503, f"{problem}\n")
         return _response(status, TEXT, text, body=body)
 
     async def metrics(self, *, body: bool) -> bytes:
-        """Put the metrics together after this was called, once for all that wait for it, who share the same bytes."""
+        """Render the metrics after this call, once for all waiting clients, who share the same bytes."""
         if self._coming is None:
             self._coming = asyncio.ensure_future(self._put_together())
         try:
             head, whole = await asyncio.shield(self._coming)
-        except Exception:  # as above
+        except Exception:  # As above.
             log.exception("metrics request failed")
             return _response(500, TEXT, _BROKEN, body=body)
         return whole if body else head
@@ -109,7 +109,7 @@ class _Answers:
     async def _put_together(self) -> tuple[bytes, bytes]:
         async with self._one_at_a_time:
             await asyncio.sleep(max(0.0, self._not_before - time.perf_counter()))
-            self._coming = None  # who asks from now on wants what is read from now on
+            self._coming = None  # Clients that ask from now on get values that are read from now on.
             begun = time.perf_counter()
             try:
                 await self._refresh()
@@ -157,7 +157,7 @@ class _Reader:
 
 
 class _Server:
-    """Reads heads, and answers."""
+    """Read heads, and answer."""
 
     def __init__(self, answers: _Answers) -> None:
         self._answers = answers
@@ -212,9 +212,9 @@ class _Server:
 
 
 def _say(client: listener.Newcomer, answer: bytes) -> None:
-    """Send a short answer, which fits into the buffer of a connection on which nothing was sent; then close."""
+    """Send a short answer, which fits into the buffer of a connection without sent bytes; then close."""
     connection = client.leave()
-    # What is left unread when a connection is closed has the kernel take back what was sent.
+    # If unread bytes remain when a connection is closed, the kernel takes back sent ones.
     with connection, contextlib.suppress(OSError):
         connection.send(answer)
         connection.shutdown(socket.SHUT_WR)
@@ -240,11 +240,11 @@ async def serve(
     refresh: Callable[[], Awaitable[None]] = _nothing,
     render: Callable[[], str] = metrics.REGISTRY.render,
 ) -> AsyncIterator[int]:
-    """Serve in the running event loop while the context lasts; gives the bound port (`port` 0 picks a free one).
+    """Serve in the running event loop while the context lasts; return the bound port (`port` 0 picks a free one).
 
-    `/healthz` answers 503 with the reason where `alive` gives one, `/readyz` the same with `ready`; `/metrics` is what
-    `render` gives, after `refresh` has read what is read only when somebody asks.
-    OSError where the address cannot be bound.
+    `/healthz` answers 503 with the reason if `alive` returns one, `/readyz` the same with `ready`. `/metrics` is the
+    text of `render`, after `refresh` has read the values that are read on demand. OSError if the address cannot be
+    bound.
     """
     server = _Server(_Answers(alive, ready, refresh, render))
     listening = listener.Listener(host, port, server.accepted, server.make_room)

@@ -16,28 +16,28 @@ _Queue = collections.deque[asyncio.Future[None]]
 
 
 class Busy(Exception):  # noqa: N818 it names what it is about
-    """Too many wait already."""
+    """Too many callers wait already."""
 
 
 class Turns:
     """One at a time, by peer and then by key in rotation, and all together for no more than a share of the time."""
 
     def __init__(self, share: float, *, waiting: int, waiting_per_key: int) -> None:
-        """`share` is above 0 and at most 1. At most `waiting` wait, and of one key of a peer fewer."""
+        """`share` is above 0 and at most 1. At most `waiting` callers wait, and fewer of one key of a peer."""
         self._pause_factor = 1 / share - 1
         self._waiting, self._waiting_per_key = waiting, waiting_per_key
         self._queues: dict[str, dict[str, _Queue]] = {}
         self._taken = False
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of waiting callers."""
         return sum(map(_length, self._queues.values()))
 
     @contextlib.asynccontextmanager
     async def take(self, peer: str, key: str) -> AsyncIterator[None]:
         """Wait for a turn; it ends with the block.
 
-        Raises Busy where too many wait: the last of the longest queue of the peer with most is turned away.
+        Raises Busy if too many wait: the last of the longest queue of the peer with most is turned away.
         """
         if self._taken:
             await self._wait(peer, key)
@@ -99,7 +99,7 @@ class Turns:
                 queues[key] = queue  # behind the others
             if queues:
                 self._queues[peer] = queues
-            if not turn.done():  # its waiter may have been cancelled a moment ago
+            if not turn.done():  # Its waiter may have been cancelled a moment ago.
                 turn.set_result(None)
                 return
         self._taken = False

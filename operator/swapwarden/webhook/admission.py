@@ -1,7 +1,7 @@
-"""What the webhook answers about a new pod: a refusal with all that is wrong, or what is added to it.
+"""Answer for a new pod: a refusal with all errors, or the fields to add.
 
-Pure functions from a request to a response. They hold whatever the registration lets through: they do not rely on its
-matchConditions. That annotations stay as they are after creation is a matter of policies inside the API server.
+Pure functions from a request to a response. They hold whatever the registration selects: they do not rely on its
+matchConditions. Policies inside the API server keep annotations unchanged after creation.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from swapwarden.policy import pod_annotations
 from swapwarden.webhook import review, scheduling, validation
 
 MAX_CAUSES = 20
-"""In an answer."""
+"""Errors in an answer."""
 MAX_WARNINGS = 20
 """The API server passes on 4 KiB of them (k/k: staging/src/k8s.io/apiserver/pkg/endpoints/filters/warning.go)."""
 _UNPROCESSABLE = 422
 
 
 def admit(request: review.Request, default: names.Policy | None = None) -> review.Response:
-    """Refuse a new pod whose annotations contradict what is known or themselves, all errors at once; else complete it.
+    """Refuse a new pod with invalid or contradictory annotations, with all errors at once; else complete it.
 
-    It gets the namespace's DEFAULT where it has no policy of its own, and what its policy means for the scheduler, as a
-    JSON patch. Mirror pods are left alone: they are those of a file on a node, and a refusal would only hide them.
+    A pod without a policy gets the namespace's DEFAULT. The policy's terms for the scheduler are added as a JSON patch.
+    Mirror pods are left alone: they exist as files on a node, and a refusal would only hide them.
     """
     pod = request.object
     if request.operation != "CREATE" or pod is None or pod.is_mirror:
@@ -39,7 +39,7 @@ def admit(request: review.Request, default: names.Policy | None = None) -> revie
         }
     whole = _annotated(pod, added) if added else pod
     causes = list(itertools.islice(validation.errors(whole), MAX_CAUSES + 1))
-    # Beside errors, too: a misspelt key may be the worse mistake. The API server passes them on with a refusal
+    # Also beside errors: a misspelt key may be the worse mistake. The API server passes warnings on with a refusal
     # (k8s.io/apiserver: pkg/admission/plugin/webhook/mutating/dispatcher.go).
     warnings = list(itertools.islice(validation.warnings(whole), MAX_WARNINGS))
     if causes:

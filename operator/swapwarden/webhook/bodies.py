@@ -1,8 +1,8 @@
-"""Request bodies in memory: where they are too many, those give way that hold up others.
+"""Request bodies in memory: if there are too many, those that hold up others give way.
 
-Clients do not authenticate: they may claim any namespace, and share an address with the API server where a node stands
-between. So what stalls gives way first, whoever sent it; then what is of the address, and of its namespace, that has
-most.
+Clients do not authenticate. They may claim any namespace, and share an address with the API server if a node stands
+between. So stalled bodies give way first, whoever sent them; then bodies of the address, and of its namespace, with
+most of them.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from typing import Final
 from swapwarden.webhook import review
 
 MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
-"""All bodies in memory at one time, as far as they have arrived: who announces much holds up nobody."""
+"""The limit of all bodies in memory, as far as they have arrived: an announced length holds up nobody."""
 
 SMALL_BODY_BYTES: Final = 64 * 1024
-"""Bodies up to this size are taken in any case: nearly every pod's is smaller."""
+"""Bodies up to this size are always accepted: nearly every pod's is smaller."""
 
 STALLED_AFTER: Final = 1.0
-"""Seconds after which a body that has not arrived whole gives way before all that are younger."""
+"""Seconds after which an unfinished body gives way before all younger ones."""
 
 
 class GaveWay(Exception):  # noqa: N818 it names what it is about
-    """The body was dropped, to make room for others."""
+    """The body was dropped to make room for others."""
 
 
 class Body:
-    """What has arrived of a request."""
+    """The part of a request that has arrived."""
 
     def __init__(self, bodies: Bodies, peer: str, limit: asyncio.Timeout) -> None:
         self.data = bytearray()
         self.peer = peer
         self.namespace = ""
-        """What it claims to be about, once it is large."""
+        """The namespace that it claims, once it is large."""
         self.unfinished_since: float | None = asyncio.get_running_loop().time()
         self._bodies = bodies
         self._limit = limit
         self._gave_way = False
 
     def add(self, chunk: bytes) -> None:
-        """Append what has arrived; raises GaveWay where this body is one of too many."""
+        """Append arrived bytes; raise GaveWay if this body is one of too many."""
         self.check()
         was_large = self.is_large
         self.data += chunk
@@ -53,30 +53,30 @@ class Body:
         self.check()
 
     def arrived(self) -> None:
-        """Note that it is whole: it has no time limit from now on."""
+        """Mark the body as whole: it has no time limit from now on."""
         self._limit.reschedule(None)
         self.unfinished_since = None
 
     def check(self) -> None:
-        """Raise GaveWay where it has given way."""
+        """Raise GaveWay if the body has given way."""
         if self._gave_way:
             raise GaveWay
 
     @property
     def is_large(self) -> bool:
-        """Whether it may have to give way."""
+        """Whether the body may have to give way."""
         return len(self.data) > SMALL_BODY_BYTES
 
     def give_way(self) -> None:
-        """Free what has arrived, and wake who waits for the rest or for its turn."""
+        """Free the arrived bytes, and wake the waiter for the rest or for its turn."""
         self._gave_way = True
         self.data.clear()
-        with contextlib.suppress(RuntimeError):  # its time is over already, so its waiter wakes in any case
+        with contextlib.suppress(RuntimeError):  # Its time is over already, so its waiter wakes anyway.
             self._limit.reschedule(asyncio.get_running_loop().time())
 
 
 class Bodies:
-    """All that are in memory, in order of arrival of their heads."""
+    """All bodies in memory, in order of arrival of their heads."""
 
     def __init__(self) -> None:
         self._all: dict[Body, None] = {}
@@ -86,7 +86,7 @@ class Bodies:
     async def receive(self, peer: str, seconds: float) -> AsyncIterator[Body]:
         """Hold a body for as long as the block lasts.
 
-        TimeoutError where it has not `arrived` within so many seconds; GaveWay, at any await, where it gives way.
+        TimeoutError if it has not `arrived` within so many seconds; GaveWay, at any await, if it gives way.
         """
         body: Body | None = None
         try:
@@ -104,7 +104,7 @@ class Bodies:
                 del self._all[body]
 
     def grew(self, count: int) -> None:
-        """Count what has arrived; have bodies give way until the rest is not too much."""
+        """Count arrived bytes; make bodies give way until the rest is within the limit."""
         self._bytes += count
         while self._bytes > MAX_BUFFERED_BYTES and (body := self._first_to_go()) is not None:
             self._bytes -= len(body.data)

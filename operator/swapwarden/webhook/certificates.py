@@ -1,8 +1,8 @@
 """The webhook's certificate: read from two files, and again whenever they change.
 
-Rotation must never cost a connection. So a pair is loaded into a TLS context of its own, and takes over, for handshakes
-from then on, only when it has loaded as a whole. Loading into the context in use would drop its private key as soon as
-a certificate does not match, which is what a rotation caught half-way looks like.
+Rotation must never cost a connection. A new pair is therefore loaded into its own TLS context, and serves new
+handshakes only after it has loaded completely. Loading into the context in use would drop its private key as soon as a
+certificate does not match, and a half-finished rotation looks exactly like that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXPIRY = metrics.gauge(
 )
 RELOADS = metrics.counter(
     "swapwarden_webhook_certificate_reloads_total",
-    "Reads of a changed certificate: ok, or failed (the one before stays in use; it is tried again).",
+    "Reads of a changed certificate: ok, or failed (the previous one stays in use; the read is repeated).",
     labels=("result",),
     known=[("ok",), ("failed",)],
 )
@@ -43,23 +43,23 @@ class Certificates:
     """A certificate and its key, and the TLS context that offers them."""
 
     def __init__(self, certificate: pathlib.Path, key: pathlib.Path) -> None:
-        """Read the files; CertificateError where they are no usable pair."""
+        """Read the files; CertificateError if they are no usable pair."""
         self._certificate, self._key = certificate, key
         self._stamp = self._stamp_now()
         self._current = self._load()
         self._complaint = ""
         self.context = self._load()
         self.context.sni_callback = self._choose
-        """For the listening socket: gives each handshake the pair in force at that moment."""
+        """For the listening socket: offers each handshake the pair that is current at that moment."""
 
     def _choose(
         self, connection: ssl.SSLSocket | ssl.SSLObject, _server_name: str | None, _context: ssl.SSLContext
     ) -> None:
-        # OpenSSL asks this in every handshake, also of clients that name no server.
+        # OpenSSL calls this in every handshake, also of clients that name no server.
         connection.context = self._current
 
     def check(self) -> bool:
-        """Take over a changed pair; whether that happened. One that cannot be used is reported, and changes nothing."""
+        """Take over a changed pair; return whether there was one. An unusable pair is reported and changes nothing."""
         try:
             stamp = self._stamp_now()
             if stamp == self._stamp and not self._complaint:
@@ -67,9 +67,9 @@ class Certificates:
             self._current = self._load()
         except CertificateError as error:
             RELOADS.inc("failed")
-            # Once per problem: it is looked at every few seconds for as long as it lasts.
+            # Log once per problem: the files are checked every few seconds for as long as it lasts.
             if str(error) != self._complaint:
-                log.error("the new certificate cannot be used, the one before it stays in use: %s", error)  # noqa: TRY400 the text says all
+                log.error("the new certificate cannot be used; the previous one stays in use: %s", error)  # noqa: TRY400 the text says all
             self._complaint = str(error)
             return False
         self._stamp, self._complaint = stamp, ""
@@ -78,15 +78,15 @@ class Certificates:
         return True
 
     async def watch(self, interval: float) -> None:
-        """Check every `interval` seconds, for ever."""
+        """Check every `interval` seconds, forever."""
         while True:
             await asyncio.sleep(interval)
             try:
                 await asyncio.to_thread(self.check)
             except Exception:
-                # Else the certificate in use would expire, and nobody would have been told why.
+                # Else the certificate in use would expire without a warning.
                 RELOADS.inc("failed")
-                log.exception("cannot look at the certificate; trying again in %.1f s", interval)
+                log.exception("cannot check the certificate; retrying in %.1f s", interval)
 
     def _stamp_now(self) -> _Stamp:
         try:
@@ -104,7 +104,7 @@ class Certificates:
             context.load_cert_chain(self._certificate, self._key, password="")
             self.expires = not_after(self._certificate.read_text(encoding="ascii"))
         except OSError as error:
-            # ssl.SSLError is an OSError; it says which check failed, not in which file.
+            # ssl.SSLError is an OSError; it names the failed check, not the file.
             reason = getattr(error, "reason", None) or error.strerror or str(error)
             raise CertificateError(
                 f"{self._certificate} and {self._key} are not a certificate and its private key, both PEM: {reason}"
@@ -116,9 +116,9 @@ class Certificates:
 
 
 def not_after(pem: str) -> datetime.datetime:
-    """Return when the first certificate of a PEM text expires; ValueError where it has none.
+    """Return when the first certificate of a PEM text expires; ValueError if it has none.
 
-    The ssl module shows that only of the verified certificate of a peer.
+    The ssl module returns that only for the verified certificate of a peer.
     """
     try:
         return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc

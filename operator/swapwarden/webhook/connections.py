@@ -1,8 +1,8 @@
-"""Connections to the webhook's port: counted from TCP on, with bounds in each state that one can be in.
+"""Connections to the webhook's port: counted from TCP on, with bounds for each state of a connection.
 
-The API server speaks at once: its TLS handshake, its request, the request's body. Others may connect, too. What they
-leave unfinished must neither fill the memory nor keep the API server out. So where there are too many, those that
-have waited longest for their client give way, of the address that has most of them.
+The API server speaks at once: its TLS handshake, its request, the request's body. Other clients may also connect. Their
+unfinished business must neither fill the memory nor keep the API server out. If there are too many connections, the
+longest waiting ones of the address with most of them give way.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from swapwarden.telemetry import listener, metrics
 log = logging.getLogger(__name__)
 
 MAX_SILENT: Final = 512
-"""TCP connections that have not sent what a handshake begins with, and as many whose handshake waits for others'."""
+"""TCP connections that have not sent the beginning of a handshake, and as many whose handshake waits for others."""
 
 MAX_HANDSHAKES: Final = 256
 """TLS handshakes at a time: each takes some 50 kB."""
 
 MAX_CONNECTIONS: Final = 512
-"""After the handshake."""
+"""Connections after the handshake."""
 
 MAX_FILES: Final = 4096
-"""Files that the process should be able to have open: all of the above, and some."""
+"""Files that the process should be able to open: all of the above, and some."""
 
 READ_TIMEOUT: Final = 10.0
 """Seconds for a connection's first byte, for a TLS handshake, for a request's head, and for its body."""
 
 MAX_HANDSHAKES_OF_PEER: Final = 128
-"""Of one address."""
+"""Handshakes of one address."""
 
 STALLED_AFTER: Final = 1.0
 """Seconds after which a handshake gives way to one that waits for its place. A busy node is slow, not stalled."""
 
 IDLE_TIMEOUT: Final = 120.0
-"""Seconds. Longer than the 90 after which the API server closes idle connections: it should be the one that does."""
+"""Seconds. Longer than the 90 after which the API server closes idle connections: it should close first."""
 
 DROPPED = metrics.counter(
     "swapwarden_webhook_dropped_connections_total",
@@ -64,7 +64,7 @@ BAD_REQUESTS = metrics.counter(
 _RECORD_HEADER_BYTES: Final = 5
 _HANDSHAKE_RECORD: Final = 0x16
 _MAX_RECORD_BYTES: Final = 2**14
-"""How TLS begins: a byte for the type, two for a version, two for the length of the rest (RFC 8446, section 5.1)."""
+"""The start of TLS: a byte for the type, two for a version, two for the length of the rest (RFC 8446, section 5.1)."""
 
 
 class Established:
@@ -72,29 +72,29 @@ class Established:
 
     def __init__(self) -> None:
         self.unfinished: listener.Crowd[Connection] = listener.Crowd(MAX_CONNECTIONS)
-        """Those whose next request has not arrived whole; none has begun where nothing was ever asked."""
+        """Connections whose next request has not arrived whole, or has not begun if it is the first."""
         self.idle: listener.Crowd[Connection] = listener.Crowd(MAX_CONNECTIONS)
-        """Those that were answered, and ask nothing at the moment."""
+        """Connections that were answered and have no request at the moment."""
         self.working = 0
-        """How many have a request that is being answered."""
+        """The number of connections whose request is being answered."""
         self._open: dict[Connection, asyncio.Transport] = {}
         self.none_left = asyncio.Event()
         """Set while no connection is open."""
         self.none_left.set()
 
     def opened(self, connection: Connection, transport: asyncio.Transport) -> None:
-        """Remember one for the end."""
+        """Remember a connection for the shutdown."""
         self._open[connection] = transport
         self.none_left.clear()
 
     def lost(self, connection: Connection) -> None:
-        """Forget one that is closed."""
+        """Forget a closed connection."""
         self._open.pop(connection, None)
         if not self._open:
             self.none_left.set()
 
     async def close(self) -> None:
-        """Close all connections, those too that wait for their client to take leave."""
+        """Close all connections, also those that wait for their client to say goodbye."""
         for transport in list(self._open.values()):
             transport.abort()
         with contextlib.suppress(TimeoutError):
@@ -102,7 +102,7 @@ class Established:
                 await self.none_left.wait()
 
     def make_room(self) -> bool:
-        """Whether there is room for one more, or one was dropped for it."""
+        """Return whether there is room for one more, if necessary by dropping another."""
         if len(self.unfinished) + len(self.idle) + self.working < MAX_CONNECTIONS:
             return True
         for state, crowd in (("request", self.unfinished), ("idle", self.idle)):
@@ -162,11 +162,11 @@ class Connection(web.RequestHandler):
             transport.abort()
 
     def head_arrived(self) -> None:
-        """The body has a time limit of its own."""
+        """Wait for the body, which has its own time limit."""
         self._stop_timer()
 
     def request_arrived(self) -> None:
-        """All of it: from now on it is up to us."""
+        """The body is complete: the rest depends on this process."""
         if self._crowd is not None:
             self._enter(None)
             self._working = True
@@ -203,7 +203,7 @@ class Connection(web.RequestHandler):
 
 
 class _Handshake:
-    """A TLS handshake that is going on."""
+    """A TLS handshake in progress."""
 
     def __init__(self, door: Door, connection: socket.socket, peer: str) -> None:
         self.begun = asyncio.get_running_loop().time()
@@ -227,7 +227,7 @@ class _Handshake:
 
     def drop(self) -> None:
         self.task.cancel()
-        if not self._passed_on:  # it never will be
+        if not self._passed_on:  # It never will.
             self._socket.close()
 
 
@@ -242,16 +242,16 @@ class _Waiting:
 
 
 def _wake_after(connection: socket.socket, count: int) -> None:
-    """Have the event loop be told of a connection when it has so many bytes, or has ended (socket(7), SO_RCVLOWAT)."""
+    """Make the event loop report a connection once it has so many bytes, or has ended (socket(7), SO_RCVLOWAT)."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
 
 class Door:
-    """Takes connections from TCP through their handshake."""
+    """Take connections from TCP through their handshake."""
 
     def __init__(self, context: ssl.SSLContext, connect: Callable[[str], Connection]) -> None:
-        """`connect` makes the protocol of a connection whose handshake begins, from the address of its peer."""
+        """`connect` makes the protocol of a connection whose handshake begins, from its peer's address."""
         self.context, self.connect = context, connect
         self._silent: listener.Crowd[listener.Newcomer] = listener.Crowd(MAX_SILENT)
         self._waiting: listener.Crowd[_Waiting] = listener.Crowd(MAX_SILENT)
@@ -267,19 +267,19 @@ class Door:
             DROPPED.inc("silent")
 
     def make_room(self) -> None:
-        """Drop one that has not come through."""
+        """Drop a connection that has not completed its handshake."""
         if self._silent.drop_one():
             DROPPED.inc("silent")
 
     async def close(self) -> None:
-        """Drop all that have not come through."""
+        """Drop all connections that have not completed their handshake."""
         self._silent.drop_all()
         self._waiting.drop_all()
         self._handshakes.drop_all()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _readable(self, client: listener.Newcomer) -> None:
-        """Begin the handshake when all of the client's first record is there; until then it costs nothing to wait."""
+        """Begin the handshake once the client's first record is complete; until then, waiting costs nothing."""
         try:
             header = client.socket.recv(_RECORD_HEADER_BYTES, socket.MSG_PEEK)
             length = int.from_bytes(header[3:], "big")
@@ -288,7 +288,7 @@ class Door:
                 return
             wanted = _RECORD_HEADER_BYTES + length
             if len(client.socket.recv(wanted, socket.MSG_PEEK)) < wanted:
-                if client.received:  # it was waited for already: the client has closed
+                if client.received:  # It was waited for already: the client has closed.
                     client.drop()
                 client.received += header
                 _wake_after(client.socket, wanted)
@@ -304,7 +304,7 @@ class Door:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Begin as many of the handshakes that wait as there is room for, of all addresses in turn."""
+        """Begin as many of the waiting handshakes as there is room for, of all addresses in turn."""
         now = asyncio.get_running_loop().time()
         while self._begin_one(now):
             pass

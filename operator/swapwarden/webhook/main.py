@@ -20,8 +20,8 @@ from swapwarden.webhook import certificates, connections, server
 log = logging.getLogger(__name__)
 
 LINGER: Final = 2.0
-"""So many times the delay of the shutdown more, where clients keep connections open: HTTP/1.1 has no way to tell one
-that asks nothing, and what it sends in the moment in which its connection is closed is lost."""
+"""Factor of the shutdown delay to wait in addition while clients keep connections open: HTTP/1.1 cannot announce the
+end of an idle connection, and a request sent at that moment is lost."""
 MAX_LINGER_SECONDS: Final = 10.0
 
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_interval,
         default=10.0,
         metavar="SECONDS",
-        help="how often to look whether the two files have changed (default: %(default)s)",
+        help="how often to check the two files for changes (default: %(default)s)",
     )
     parser.add_argument(
         "--metrics-address",
@@ -50,14 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=3.0,
         metavar="SECONDS",
-        help="how long to go on serving after SIGTERM, while clients find other replicas; twice as long once more where"
-        " they keep connections open (default: %(default)s)",
+        help="how long to continue serving after SIGTERM, while clients find other replicas; up to three times as long"
+        " if they keep connections open (default: %(default)s)",
     )
     logs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT; the exit status."""
+    """Serve until SIGTERM or SIGINT; return the exit status."""
     logs.configure(args.log_level, args.log_format)
     try:
         pair = certificates.Certificates(args.tls_cert, args.tls_key)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _allow_open_files(count: int) -> None:
-    """Raise the soft limit, which container runtimes may leave at 1024, as far as the hard one allows."""
+    """Raise the soft limit, which container runtimes may leave at 1024, up to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     wanted = count if hard == unlimited else min(count, hard)

@@ -1,6 +1,6 @@
-"""AdmissionReview v1 as it goes over the wire, as far as it is used.
+"""AdmissionReview v1 on the wire, with the fields in use.
 
-Only the fields that a decision needs are decoded: a review carries whole pods, and most of them is of no interest here.
+Only the fields that a decision needs are decoded: a review carries whole pods, and most fields have no meaning here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KIND = "AdmissionReview"
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """An owner reference: who made the pod."""
+    """An owner reference: the creator of the pod."""
 
     kind: str = ""
     controller: bool | None = None
@@ -43,7 +43,7 @@ class Container(msgspec.Struct, frozen=True):
 
 
 class Toleration(msgspec.Struct, frozen=True):
-    """A taint that the pod puts up with."""
+    """A taint that the pod tolerates."""
 
     key: str = ""
     operator: str = ""
@@ -103,27 +103,27 @@ class Pod(msgspec.Struct, frozen=True):
 
     @property
     def annotations(self) -> dict[str, str]:
-        """metadata.annotations, empty where there are none."""
+        """Return metadata.annotations, empty if there are none."""
         return self.metadata.annotations or {}
 
     @property
     def is_mirror(self) -> bool:
-        """Whether it only shows a pod that its kubelet has from a file, and that runs whatever is said here."""
+        """Return whether it only mirrors a pod that its kubelet has from a file, and that runs whatever the answer."""
         return names.CONFIG_MIRROR_ANNOTATION in self.annotations
 
     @property
     def is_of_daemon_set(self) -> bool:
-        """Whether a DaemonSet made it, for one node."""
+        """Return whether a DaemonSet made it, for one node."""
         return any(owner.kind == "DaemonSet" and owner.controller for owner in self.metadata.owner_references or ())
 
     @property
     def containers(self) -> list[str]:
-        """Names of the init containers, then of the others."""
+        """Return the names of the init containers, then of the others."""
         return [container.name for container in (*(self.spec.init_containers or ()), *(self.spec.containers or ()))]
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """What the request is about, as the registration's rules say it."""
+    """The resource of the request, as in the registration's rules."""
 
     group: str = ""
     version: str = ""
@@ -150,7 +150,7 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """metav1.StatusCause: one thing that is wrong, and where."""
+    """metav1.StatusCause: one error and its field."""
 
     reason: str
     message: str
@@ -166,7 +166,7 @@ class Details(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """metav1.Status: why a request is refused."""
+    """metav1.Status: the reason of a refusal."""
 
     message: str
     reason: str
@@ -184,7 +184,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The answer. `patch` holds the encoded JSON patch; on the wire it becomes base64, as the API wants it."""
+    """The answer. `patch` holds the encoded JSON patch; on the wire it becomes base64, as the API requires."""
 
     uid: str
     allowed: bool
@@ -201,14 +201,14 @@ class _Answer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReviewError(ValueError):
-    """The body is no AdmissionReview that can be answered; the text says why."""
+    """The body is no AdmissionReview that can be answered; the text has the reason."""
 
 
 MAX_VALUES: Final = 200_000
-"""Fields, or objects in lists, of a review: what a million of them becomes in memory is many times its text."""
+"""Limit of fields, or objects in lists, of a review: a million of them take many times their text in memory."""
 
 MAX_QUOTES: Final = 4 * MAX_VALUES
-"""Quotes that begin or end strings, keys included."""
+"""Limit of quotes that begin or end strings, keys included."""
 
 _UNCOUNTED_BYTES: Final = 64 * 1024
 _NAMESPACE: Final = re.compile(rb'"namespace": ?"([-a-z0-9]{1,63})"')
@@ -219,16 +219,16 @@ _encoder = msgspec.json.Encoder()
 
 
 def namespace_in(body: bytes | bytearray) -> str:
-    """The namespace that an encoded review is about, read at little cost; empty where it is not at its usual place.
+    """Return the namespace of an encoded review, read at little cost; empty if it is not at its usual place.
 
-    Go writes it ahead of the object. No string holds such bytes: quotes in it are escaped.
+    Go writes it ahead of the object. No string holds such bytes: quotes in strings are escaped.
     """
     found = _NAMESPACE.search(body, 0, _NAMESPACE_WITHIN)
     return found[1].decode("ascii") if found else ""
 
 
 def decode(body: bytes | bytearray) -> Request:
-    """The request in an encoded AdmissionReview; ReviewError where there is none for a pod."""
+    """Return the request in an encoded AdmissionReview; ReviewError if there is none for a pod."""
     if len(body) > _UNCOUNTED_BYTES:
         _refuse_many(body)
     try:
@@ -258,7 +258,7 @@ def decode(body: bytes | bytearray) -> Request:
 
 
 def _refuse_many(body: bytes | bytearray) -> None:
-    """Raise ReviewError where more may come of a body than there is memory for. All that is decoded has these forms."""
+    """Raise ReviewError if a body may decode to more than the memory limit. All decoded values have these forms."""
     fields = body.count(b'":') + sum(body.count(blank + b":") for blank in (b" ", b"\t", b"\r", b"\n"))
     if max(body.count(b"{"), fields) > MAX_VALUES:
         raise ReviewError(f"the object is too large: it has more than {MAX_VALUES} fields")
@@ -273,16 +273,16 @@ def _name(request: Request) -> str:
 
 
 def encode(response: Response) -> bytes:
-    """The AdmissionReview that carries the response."""
+    """Return the AdmissionReview that carries the response."""
     return _encoder.encode(_Answer(response))
 
 
 def encode_patch(operations: Iterable[Operation]) -> bytes:
-    """A JSON patch, encoded."""
+    """Return an encoded JSON patch."""
     return _encoder.encode(list(operations))
 
 
 @functools.lru_cache(maxsize=64)
 def pointer(*keys: str) -> str:
-    """The JSON pointer (RFC 6901) to a value: `/metadata/annotations/swapwarden.dev~1swap-policy`."""
+    """Return the JSON pointer (RFC 6901) to a value: `/metadata/annotations/swapwarden.dev~1swap-policy`."""
     return "".join("/" + key.replace("~", "~0").replace("/", "~1") for key in keys)

@@ -1,7 +1,7 @@
-"""How a pod's policy reaches the scheduler: what is added to a new pod to bring it to a node with swap, or keep it off.
+"""Pass a pod's policy to the scheduler: fields added to a new pod bring it to a node with swap, or keep it off.
 
-The label that is asked for is there where pods can get swap (docs/controller.md). Nothing is added twice: what is found
-in the pod is left as it is, so that the API server may ask again after others have changed the pod.
+The required label exists on nodes where pods can get swap (docs/controller.md). Nothing is added twice: existing fields
+are left alone, so that the API server may call again after other webhooks have changed the pod.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ def term(policy: names.Policy) -> dict[str, Any]:
 
 
 def contradicts(pod: review.Pod) -> str | None:
-    """The value that the pod's own node selector asks of the label, where that can never be what Required asks."""
+    """Return the value that the pod's own node selector asks of the label, if Required can never ask the same."""
     found = (pod.spec.node_selector or {}).get(names.SWAP_LABEL, _TRUE)
     return None if found == _TRUE else found
 
 
 def operations(pod: review.Pod, policy: str) -> Iterator[review.Operation]:
-    """Yield what is added to a new pod with this policy. Nothing where its node is chosen already."""
+    """Yield the patch for a new pod with this policy. Nothing if its node is chosen already."""
     if pod.spec.node_name or pod.is_of_daemon_set:
         return
     spec = pod.spec
     if policy == names.Policy.REQUIRED:
-        # spec.nodeSelector counts beside all else. An expression in affinity would not: terms are alternatives, and one
-        # that is empty matches nothing until something is added to it.
+        # spec.nodeSelector counts beside all else. An expression in affinity would not: terms are alternatives, and an
+        # empty one matches nothing until something is added to it.
         if spec.node_selector is None:
             yield _add({names.SWAP_LABEL: _TRUE}, "nodeSelector")
         elif names.SWAP_LABEL not in spec.node_selector:
@@ -67,7 +67,7 @@ def _preference(affinity: review.Affinity | None, wanted: dict[str, Any]) -> Ite
 
 
 def _tolerates(tolerations: list[review.Toleration]) -> bool:
-    """Whether the pod puts up with our taint, whatever its value and effect (core/v1 Toleration)."""
+    """Return whether the pod tolerates our taint, whatever its value and effect (core/v1 Toleration)."""
     return any(one.operator == "Exists" and one.key in {"", names.SWAP_TAINT} and not one.effect for one in tolerations)
 
 

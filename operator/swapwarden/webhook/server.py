@@ -25,11 +25,11 @@ MAX_BODY_BYTES: Final = 13 * 1024 * 1024
 """Any pod that can be stored, with a MiB to spare for the rest of the review.
 
 An API server sends etcd no more than 2 MiB (etcd: client/v3/options.go, defaultClientMaxCallSendMsgSize), of which etcd
-takes 1.5 MiB by default. In JSON, as Go's encoder writes it, one stored byte becomes six at most: `<` is `\\u003c`.
+accepts 1.5 MiB by default. In JSON, as Go's encoder writes it, one stored byte becomes six at most: `<` is `\u003c`.
 """
 
 LARGE_SHARE: Final = 0.25
-"""Share of the time that reviews above `bodies.SMALL_BODY_BYTES` may take altogether, one at a time.
+"""Share of the time that reviews above `bodies.SMALL_BODY_BYTES` may take in total, one at a time.
 
 Peers take turns, and the namespaces of each; smaller ones are answered at once.
 """
@@ -38,11 +38,11 @@ MAX_LARGE_WAITING: Final = 16
 MAX_LARGE_WAITING_OF_NAMESPACE: Final = 3
 
 SHUTDOWN_TIMEOUT: Final = 10.0
-"""Seconds that requests in progress get to finish."""
+"""Seconds that requests in progress have to finish."""
 
 REQUESTS = metrics.counter(
     "swapwarden_webhook_requests_total",
-    "Admission requests that were answered, by path (own: pods with keys of Swapwarden's; default: pods that get their"
+    "Answered admission requests, by path (own: pods with Swapwarden's keys; default: pods that get their"
     " namespace's), operation, and verdict (allowed, patched, refused).",
     labels=("path", "operation", "verdict"),
     known=itertools.product(("own", "default"), ("CREATE", "UPDATE"), ("allowed", "patched", "refused")),
@@ -64,7 +64,7 @@ ROUTES: Final[dict[str, tuple[str, Callable[[review.Request], review.Response]]]
         for policy in names.Policy
     },
 }
-"""What each path of the registration leads to: pods with annotations of their own, and those that get a default."""
+"""Paths of the registration: pods with annotations of their own, and pods that get a default."""
 
 
 class _BadRequest(Exception):  # noqa: N818 it names what it is about
@@ -75,12 +75,12 @@ class _BadRequest(Exception):  # noqa: N818 it names what it is about
 
 
 def _too_busy(what: str) -> _BadRequest:
-    # With this header, an API server asks again by itself, until its own timeout (k/k: client-go, rest/with_retry.go).
-    return _BadRequest(503, f"too many {what} at a time: try again", **{"Retry-After": "1"})
+    # With this header, an API server retries by itself, until its own timeout (k/k: client-go, rest/with_retry.go).
+    return _BadRequest(503, f"too many {what} at a time: retry", **{"Retry-After": "1"})
 
 
 class _Handler:
-    """Answers requests; knows how many, and what of them is in memory at the moment."""
+    """Answer requests; know their number, and their bytes in memory."""
 
     def __init__(self) -> None:
         self.draining = False
@@ -103,7 +103,7 @@ class _Handler:
         except _BadRequest as error:
             connections.BAD_REQUESTS.inc(str(error.code))
             log.warning("bad request", extra={"code": error.code, "peer": _peer(request), "reason": str(error)})
-            # What is left of the body is not worth reading.
+            # The rest of the body is not worth reading.
             answer = web.Response(status=error.code, text=f"{error}\n", headers=error.headers)
             answer.force_close()
         except Exception:
@@ -147,7 +147,7 @@ class _Handler:
         if not body.is_large:
             return decide()
         async with self._large.take(body.peer, body.namespace):
-            body.check()  # it may have given way in the moment in which its turn came
+            body.check()  # It may have given way at the moment of its turn.
             return decide()
 
 
@@ -197,7 +197,7 @@ def _account(path: str, asked: review.Request, response: review.Response) -> Non
 
 
 class Serving:
-    """A server that runs."""
+    """A running server."""
 
     def __init__(self, port: int, handler: _Handler, established: connections.Established) -> None:
         self.port = port
@@ -205,11 +205,11 @@ class Serving:
         self._established = established
 
     def drain(self) -> None:
-        """Answer as before, but end each connection with its next answer: the client comes back elsewhere."""
+        """Answer as before, but end each connection with its next answer: the client connects elsewhere."""
         self._handler.draining = True
 
     async def left(self, seconds: float) -> None:
-        """Wait until no connection is open, at most so long: when one is closed, a client may be about to use it."""
+        """Wait until no connection is open, at most so long: a client may be about to use one that is closed here."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._established.none_left.wait()
@@ -219,8 +219,8 @@ class Serving:
 async def serve(host: str, port: int, pair: certificates.Certificates) -> AsyncIterator[Serving]:
     """Serve admission requests in the running event loop while the context lasts.
 
-    On the way out no new connection is taken, requests in progress get `SHUTDOWN_TIMEOUT` to arrive and be answered,
-    and idle connections are closed. OSError where the address cannot be bound.
+    On exit no new connection is accepted, requests in progress get `SHUTDOWN_TIMEOUT` to arrive and be answered, and
+    idle connections are closed. OSError if the address cannot be bound.
     """
     handler = _Handler()
     server = web.Server(handler, request_factory=_request)
@@ -232,7 +232,7 @@ async def serve(host: str, port: int, pair: certificates.Certificates) -> AsyncI
     finally:
         listening.close()
         handler.draining = True
-        # aiohttp's own shutdown drops what still arrives, so it must not begin before all has.
+        # aiohttp's own shutdown drops requests that still arrive, so it must begin after all have arrived.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_TIMEOUT):
                 await handler.idle.wait()

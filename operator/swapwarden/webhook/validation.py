@@ -1,4 +1,4 @@
-"""What is wrong with a new pod's annotations, and what in them has no effect. Pure functions of the pod."""
+"""Find errors in a new pod's annotations, and annotations without effect. Pure functions of the pod."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swapwarden.policy import pod_annotations, quantity
 from swapwarden.webhook import review, scheduling
 
 MAX_OWN: Final = 256
-"""Annotations with a meaning that a pod may have: more than anybody has containers, and read in a moment."""
+"""Limit of our annotations on a pod: more than anybody has containers, and quick to read."""
 
 _MAX_LISTED: Final = 20
 _MAX_KEY: Final = 128
@@ -29,7 +29,7 @@ quoted: Final = pod_annotations.quoted
 
 
 def errors(pod: review.Pod) -> Iterator[review.Cause]:
-    """Yield all that is wrong, by key: values that are not understood, then what contradicts itself."""
+    """Yield all errors, by key: invalid values, then contradictions."""
     own = _own(pod)
     if len(own) > MAX_OWN:
         told = f"Too many: {len(own)} with keys of {names.GROUP}: must have at most {MAX_OWN} items"
@@ -45,14 +45,14 @@ def errors(pod: review.Pod) -> Iterator[review.Cause]:
 
 
 def wrong_values(pod: review.Pod) -> Iterator[review.Cause]:
-    """Yield values that are not understood: what the policies inside the API server refuse, too."""
+    """Yield invalid values: the policies inside the API server refuse the same."""
     suggester = pod_annotations.Suggester()
     for key, value, rule in _own(pod):
         yield from _value(key, value, rule, suggester)
 
 
 def _own(pod: review.Pod) -> _Own:
-    """The annotations that mean something, by key."""
+    """Return the annotations that have a meaning, by key."""
     found = (
         (key, value, pod_annotations.rule_of(key))
         for key, value in pod.annotations.items()
@@ -62,7 +62,7 @@ def _own(pod: review.Pod) -> _Own:
 
 
 def warnings(pod: review.Pod) -> Iterator[str]:
-    """Yield what has no effect although somebody wrote it."""
+    """Yield a warning for each annotation or label without effect."""
     suggester = pod_annotations.Suggester()
     for key in sorted(key for key in pod.annotations if pod_annotations.is_of_domain(key)):
         if pod_annotations.rule_of(key) is None:
@@ -84,7 +84,7 @@ def warnings(pod: review.Pod) -> Iterator[str]:
 def _contradictions(pod: review.Pod, own: _Own) -> Iterator[review.Cause]:
     policy = pod.annotations.get(names.POLICY_ANNOTATION)
     limits = dict(_limits(own))
-    # What comes from a namespace's default is nobody's contradiction: the limit has no effect there, with a warning.
+    # A namespace's default contradicts nobody: the limit has no effect there, with a warning.
     if policy == names.Policy.DISABLED and not _is_by_default(pod):
         for key, value in limits.items():
             if value:
@@ -104,7 +104,7 @@ def _contradictions(pod: review.Pod, own: _Own) -> Iterator[review.Cause]:
 
 
 def _limits(own: _Own) -> Iterator[tuple[str, int]]:
-    """The pod's limits that are quantities, in billionths of bytes, by key: exact, as the API server compares them."""
+    """Yield the pod's limits that are quantities, in billionths of bytes, by key: exact, as for the API server."""
     for key, value, rule in own:
         if not rule.accepted and quantity.is_quantity(value):
             yield key, quantity.nano(value)

@@ -429,7 +429,7 @@ async def test_an_object_that_cannot_be_understood(
     ]
     assert running.rows == values(c="2")
     assert running.count(informer.ERRORS, "object") == (7 if kind == "decode" else 5)
-    assert f"n/b of {running.informer.name} cannot be understood" in caplog.text
+    assert f"n/b of {running.informer.name} is invalid" in caplog.text
 
 
 async def test_an_object_without_a_name_is_no_object(server: Scripted, running: Running) -> None:
@@ -525,7 +525,7 @@ async def test_an_object_that_is_too_deep_is_left_out_alone(
     end.set()
     await until(lambda: running.rows == values(a="4", c="2") and not running.count(informer.LEFT_OUT))
     for name in ("a", "b"):
-        assert caplog.text.count(f"n/{name} of {running.informer.name} cannot be understood") == 1
+        assert caplog.text.count(f"n/{name} of {running.informer.name} is invalid") == 1
     assert running.count(informer.ERRORS, "request") == 0
 
 

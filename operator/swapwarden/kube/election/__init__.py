@@ -1,1 +1,1 @@
-"""Leader election: of several instances at most one leads, the holder of a Lease."""
+"""Leader election: at most one of several instances leads, the holder of a Lease."""

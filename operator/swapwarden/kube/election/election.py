@@ -1,9 +1,9 @@
 """The decisions of a leader election over a coordination.k8s.io/v1 Lease: no clock, no API server.
 
-The Lease is read and written as client-go's tools/leaderelection does, so that it looks as people expect. Where the two
+The Lease is read and written as client-go's tools/leaderelection does, so that it looks familiar. Where the two
 differ, this one is more careful:
 
-- A leader counts its time on CLOCK_BOOTTIME, which runs on while the machine sleeps, and from before it sent the
+- A leader counts its time on CLOCK_BOOTTIME, which continues while the machine sleeps, and from before it sent the
   renewal; client-go counts from after the answer.
 - A Lease in our name that this process did not write belongs to another holder until it expires: to a container before
   a restart, or to another instance that was given the same name.
@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 MARGIN: Final = 0.05
-"""Share of the renew deadline by which a leader stops before its time is over, so that it has reported it by then."""
+"""The share of the renew deadline at which a leader stops, so that it has reported its end by the deadline."""
 JITTER: Final = (0.8, 1.2)
 """Random factors for the retry period of instances that do not lead."""
 
@@ -34,7 +34,7 @@ _NEVER: Final = float("-inf")
 
 
 class Spec(msgspec.Struct, frozen=True, rename="camel"):
-    """A Lease's spec. Times are texts: they are compared with nothing but themselves."""
+    """A Lease's spec. Times are texts: they are only compared with themselves."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -44,7 +44,7 @@ class Spec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A Lease as the API server gave it."""
+    """A Lease as the API server returned it."""
 
     metadata: dict[str, Any]
     spec: Spec = Spec()
@@ -52,17 +52,17 @@ class Lease(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """All in seconds; ValueError where they do not fit together."""
+    """All in seconds; ValueError if they do not fit together."""
 
     lease_duration: float
-    """How long others wait for a holder that is silent."""
+    """How long other instances wait for a silent holder."""
     renew_deadline: float
-    """How long a holder leads without a renewal. What it has sent until then has the rest of the duration to arrive."""
+    """How long a holder leads without a renewal. Its last requests have the rest of the duration to arrive."""
     retry_period: float
-    """Between two renewals, and between two looks at another's Lease."""
+    """The time between two renewals, and between two looks at another instance's Lease."""
 
     def __post_init__(self) -> None:
-        """Refuse what would let two lead, or one lose its Lease at the first hitch."""
+        """Refuse values by which two instances could lead, or a leader lose its Lease at the first hitch."""
         if not 0 < self.retry_period < self.renew_deadline < self.lease_duration:
             raise ValueError(
                 "of a Lease, the retry period must be above 0 and below the renew deadline, and that below the lease"
@@ -96,7 +96,7 @@ class Write:
 
     term: LeaseTerm
     over: Lease | None
-    """The Lease that must still be there; None where there must be none."""
+    """The Lease that must still exist; None if there must be none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,26 +107,26 @@ class Stop:
 
 
 class Observation:
-    """What an instance knows of the Lease from its last look."""
+    """An instance's knowledge of the Lease, from its last look."""
 
     def __init__(self, duration: float) -> None:
-        """`duration` in seconds, for a Lease that names none."""
+        """`duration` in seconds, for a Lease without one."""
         self._default = duration
         self.lease: Lease | None = None
-        """As it was last seen, also after its deletion."""
+        """The last Lease that this instance observed, even if it was deleted since."""
         self.exists = False
         self.changed_at = _NEVER
         self.deletion_grace_until = _NEVER
-        """After a deletion: until then, another instance may hold a Lease that was never seen."""
+        """After a deletion: until then, another instance may hold a Lease that this one never observed."""
 
     @property
     def holder(self) -> str:
-        """The holder of the Lease when it was last seen; empty for none."""
+        """The holder in the last observed Lease; empty for none."""
         return (self.lease.spec.holder_identity or "") if self.lease else ""
 
     @property
     def transitions(self) -> int:
-        """The Lease's transitions when it was last seen."""
+        """The transitions in the last observed Lease."""
         return (self.lease.spec.lease_transitions or 0) if self.lease else 0
 
     @property
@@ -135,7 +135,7 @@ class Observation:
         return (self.lease.spec.lease_duration_seconds if self.lease else 0) or self._default
 
     def update(self, lease: Lease | None, now: float) -> None:
-        """Take in the Lease as it is; None where there is none."""
+        """Record the Lease as it is; None if there is none."""
         before = self.lease if self.exists else None
         if before and (lease is None or lease.metadata.get("uid") != before.metadata.get("uid")):
             self.deletion_grace_until = now + max(self.duration, self._default)
@@ -149,21 +149,21 @@ class Observation:
 class Election:
     """Decides what one instance does next.
 
-    All times are seconds on one clock of this machine that never stops or goes back.
+    All times are seconds on one clock of this machine that never stops or jumps back.
     """
 
     def __init__(self, identity: str, timing: Timing, jitter: Callable[[], float]) -> None:
-        """`jitter` gives the factors that keep instances from coming all at the same moment."""
+        """`jitter` gives the factors that keep instances from acting at the same moment."""
         self._identity = identity
         self.timing: Final = timing
         self._jitter = jitter
         self.leading = False
         self.candidate = True
-        """Whether it takes a free Lease. An instance that only watches waits for the holder as well."""
+        """Whether this instance takes a free Lease. An instance that only watches waits for the holder as well."""
         self.valid_until = _NEVER
         """This instance leads before this time."""
         self._term: LeaseTerm | None = None
-        # The term that a write in flight may begin or prolong; None after this instance stepped down.
+        # The term that a write in flight may begin or prolong; None once this instance has stepped down.
         self._open: LeaseTerm | None = None
         self.observed: Final = Observation(timing.lease_duration)
         self._fresh = False
@@ -173,7 +173,7 @@ class Election:
 
     @property
     def tried(self) -> bool:
-        """Whether this process ever tried to take the Lease."""
+        """Whether this process has ever tried to take the Lease."""
         return self._term is not None
 
     @property
@@ -182,7 +182,7 @@ class Election:
         return self.valid_until - MARGIN * self.timing.renew_deadline
 
     def is_mine(self, lease: Lease) -> bool:
-        """Return whether this process wrote it."""
+        """Return whether this process wrote the Lease."""
         return (
             self._term is not None
             and lease.spec.holder_identity == self._identity
@@ -199,7 +199,7 @@ class Election:
         return max(grace, seen.changed_at + seen.duration)
 
     def step(self, now: float, stamp: str) -> Step:
-        """Return what to do now. `stamp` is the wall clock's time, for people to read."""
+        """Return what to do now. `stamp` is the wall clock's time, for human readers."""
         if self.leading and (reason := self._lost(now)):
             return Stop(reason)
         if now < self._due:
@@ -238,12 +238,12 @@ class Election:
         return self.timing.retry_period * self._jitter()
 
     def observe(self, lease: Lease | None, now: float) -> None:
-        """Take in the Lease as it is; None where there is none. `now` is after the answer came."""
+        """Record the Lease as it is; None if there is none. `now` is the time after the answer."""
         self.observed.update(lease, now)
         self._fresh = True
 
     def renewed(self, write: Write, lease: Lease, sent: float, now: float) -> bool:
-        """Take in the Lease that a request wrote, sent after `sent`; return whether this instance begins to lead."""
+        """Record the Lease written by a request sent after `sent`; return whether this instance begins to lead."""
         self.observe(lease, now)
         if write.term is not self._open:
             self._fresh = False
@@ -258,8 +258,8 @@ class Election:
         return began
 
     def stand(self, now: float, *, candidate: bool) -> None:
-        """Compete for a free Lease from now on, or leave it to others."""
-        # Other waits stay: after a failure, or after stepping down.
+        """Compete for a free Lease from now on, or leave it to other instances."""
+        # Other waits remain: after a failure, or after stepping down.
         if candidate and self._due == self._watching:
             self._due = now
         self.candidate = candidate
@@ -271,7 +271,7 @@ class Election:
         self._due = max(self._due, now + wait)
 
     def count_from(self, transitions: int) -> None:
-        """While this instance leads: raise the Lease's transitions to at least this number at the next renewal."""
+        """While this instance leads, raise the Lease's transitions to at least this number at the next renewal."""
         if self.leading and self._term is not None and self._term.transitions < transitions:
             self._term = dataclasses.replace(self._term, transitions=transitions)
 
@@ -288,7 +288,7 @@ class Election:
         return self.timing.lease_duration + self.timing.retry_period
 
     def timeout(self, now: float) -> float:
-        """Return the seconds that a request may take: a second try must be possible before the deadline."""
+        """Return the longest time in seconds for a request: a second attempt must be possible before the deadline."""
         half = self.timing.renew_deadline / 2
         return min(half, self.deadline - now) if self.leading else half
 

@@ -1,4 +1,4 @@
-"""One instance of a leader election: a thread of its own that reads and writes the Lease as the election decides."""
+"""One instance of a leader election: a thread of its own reads and writes the Lease as the election decides."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ log = logging.getLogger(__name__)
 
 RENEWALS = metrics.counter(
     "swapwarden_lease_renewals_total",
-    "Tries to take or renew the Lease: ok, conflict (another one changed it first), failed.",
+    "Attempts to take or renew the Lease: ok, conflict (another instance changed it first), failed.",
     labels=("result",),
     known=[("ok",), ("conflict",), ("failed",)],
 )
-TRANSITIONS = metrics.gauge("swapwarden_lease_transitions", "How often the Lease went from one holder to another.")
+TRANSITIONS = metrics.gauge("swapwarden_lease_transitions", "Changes of the Lease from one holder to another.")
 
 RELEASE_SECONDS: Final = 5.0
 STOP_SECONDS: Final = 10.0
 
 
 class Tenure:
-    """The time from taking the Lease until losing it. For any thread."""
+    """The time from taking the Lease until losing it. Any thread may use it."""
 
     def __init__(self, transitions: int) -> None:
         self.transitions = transitions
@@ -43,11 +43,11 @@ class Tenure:
         self._ended = False
 
     def left(self) -> float:
-        """Return the seconds for which this instance leads without a renewal; 0 for good once the Lease is lost."""
+        """Return the seconds for which this instance leads without a renewal; always 0 once the Lease is lost."""
         return 0.0 if self._ended else max(0.0, self._until - boottime())
 
     def extend(self, until: float) -> None:
-        """Lead until then: the Lease was renewed."""
+        """Extend the leadership until then: the Lease was renewed."""
         self._until = until
 
     def end(self) -> None:
@@ -83,7 +83,7 @@ class _LeaseObject:
         return decoding.decode(answer, election.Lease)
 
     async def put(self, over: election.Lease | None, spec: election.Spec, timeout: float) -> election.Lease:  # noqa: ASYNC109 handed on
-        # With the uid a PUT does not make a Lease anew that was deleted; of a Lease the API server would.
+        # With the uid, a PUT does not recreate a deleted Lease; the API server would for Leases.
         metadata = over.metadata if over else {"namespace": self.namespace, "name": self.name}
         body = msgspec.json.encode(
             {
@@ -101,7 +101,7 @@ class _LeaseObject:
 
 
 class Elector:
-    """Competes for a Lease in a thread of its own: what keeps the caller's event loop busy costs it no renewal."""
+    """Compete for a Lease in a thread of its own: a busy event loop of the caller costs no renewal."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class Elector:
     ) -> None:
         """Both callbacks run in the elector's thread; `on_stopped` also gets the reason.
 
-        `on_started` is called once more for the same leadership where count_from() has raised its transitions. The two
-        take turns, and must not block. Durations are in seconds; see Timing. ConfigError where `cfg` cannot be used.
+        `on_started` is called again for the same leadership when count_from() has raised its transitions. They take
+        turns and must not block. Durations are in seconds; see Timing. ConfigError if `cfg` cannot be used.
         """
         timing = election.Timing(lease_duration, renew_deadline, retry_period)
         self._election = election.Election(identity, timing, lambda: backoff.between(*election.JITTER))
@@ -137,9 +137,9 @@ class Elector:
         self._said = ""
 
     def start(self, *, candidate: bool = True) -> None:
-        """Begin to watch the Lease, and to compete for it where it is a `candidate`. Once only."""
+        """Begin to watch the Lease, and compete for it as a `candidate`. Call this once."""
         if self._thread is not None:
-            raise RuntimeError("an elector is started once only")
+            raise RuntimeError("start() was called twice")
         self._election.candidate = candidate
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, args=(self._loop,), name="lease", daemon=False)
@@ -148,7 +148,7 @@ class Elector:
     def stop(self, *, release: bool = True) -> None:
         """Stop leading, release the Lease if `release` is set, and end the thread.
 
-        Takes a round trip or two, or up to STOP_SECONDS where the API server does not answer. Not for callbacks.
+        Takes a round trip or two, or up to STOP_SECONDS if the API server does not answer. Callbacks must not call it.
         """
         if self._loop is None or self._thread is None:
             return
@@ -171,7 +171,7 @@ class Elector:
                 self._loop.call_soon_threadsafe(functools.partial(self._stand, candidate=candidate))
 
     def step_down(self, reason: str, leadership: Tenure | None = None) -> None:
-        """Stop leading at once: the caller knows that another instance leads, or should. For any thread.
+        """Stop leading now: the caller knows that another instance leads, or should. For any thread.
 
         Has no effect if `leadership` is not the current one; None stands for the current one. The Lease is not
         released; this instance competes for it again once it has expired.
@@ -186,8 +186,8 @@ class Elector:
     def count_from(self, transitions: int) -> None:
         """Raise the Lease's transitions to at least this number: after a deletion it counts from 0 again.
 
-        `on_started` is called again when it does, within a retry period as a rule. For any thread; no effect where this
-        instance does not lead any more. At most MAX_TRANSITIONS.
+        `on_started` is then called again, usually within a retry period. For any thread; no effect if this instance no
+        longer leads. At most MAX_TRANSITIONS.
         """
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody leads here
@@ -195,7 +195,7 @@ class Elector:
 
     @property
     def holder(self) -> str:
-        """The holder of the Lease when it was last seen; empty for none. For any thread."""
+        """Return the holder in the last observed Lease; empty for none. For any thread."""
         return self._election.observed.holder
 
     def alive(self) -> bool:
@@ -282,7 +282,7 @@ class Elector:
         conflict = isinstance(error, errors.ApiError) and error.status == 409
         RENEWALS.inc("conflict" if conflict else "failed")
         wait = self._backoff.after(error)
-        # A leader that waits for longer has one try less before its deadline.
+        # A leader that waits longer loses an attempt before its deadline.
         self._election.failed(
             boottime(), min(wait, self._election.timing.retry_period) if self._election.leading else wait
         )
@@ -309,11 +309,11 @@ class Elector:
             return
         led.end()
         self._election.stepped_down(boottime(), cooldown)
-        log.info("this instance gives up to lead: %s", reason)
+        log.info("this instance stops leading: %s", reason)
         self._on_stopped(led, reason)
 
     async def _give_back(self) -> None:
-        """Release the Lease if it is ours. A failed request may have been done, so read the Lease first."""
+        """Release the Lease if this instance holds it. A failed request may have been executed, so read it first."""
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
                 while (lease := await self._lease.get(RELEASE_SECONDS)) and self._election.is_mine(lease):
@@ -327,4 +327,4 @@ class Elector:
                         log.info("the Lease is released")
                         return
         except (errors.KubeError, msgspec.DecodeError, TimeoutError) as error:
-            log.warning("the Lease could not be released; others wait until it expires: %s", error)
+            log.warning("the Lease could not be released; other instances wait until it expires: %s", error)

@@ -300,7 +300,7 @@ def test_a_release_that_is_refused_is_told(fake: FakeApi, start: Start, caplog: 
     fake.trouble = lambda method: refusal if method == "PUT" else None
     one.elector.stop()
     assert not one.elector.alive()
-    told = "the Lease could not be released; others wait until it expires: etcd is down (500 InternalError)"
+    told = "the Lease could not be released; other instances wait until it expires: etcd is down (500 InternalError)"
     assert told in [record.getMessage() for record in caplog.records]
 
 
@@ -314,7 +314,7 @@ def test_a_release_takes_no_longer_than_it_may(
     one.elector.stop()
     assert not one.elector.alive()
     assert one.next().what == "stopped"
-    assert "the Lease could not be released; others wait until it expires" in caplog.text
+    assert "the Lease could not be released; other instances wait until it expires" in caplog.text
 
 
 def test_a_thread_that_does_not_end_is_told_of(
@@ -345,7 +345,7 @@ def test_the_order_of_start_and_stop(fake: FakeApi) -> None:
     one.elector.stop()
     assert fake.requests == []
     one.elector.start()
-    with pytest.raises(RuntimeError, match="once only"):
+    with pytest.raises(RuntimeError, match="twice"):
         one.elector.start()
     assert one.next().what == "started"
     one.elector.stop()
