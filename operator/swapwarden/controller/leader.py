@@ -14,6 +14,7 @@ from swapwarden.controller import (
     label_publisher,
     plan_latency,
     podconditions,
+    profile_revisions,
     profile_statuses,
     reconciler,
     rollouts,
@@ -24,6 +25,7 @@ from swapwarden.controller.certificates import manager
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import exposures, node_conditions, pod_violations
+from swapwarden.controller.planning import fleet
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.watches import node_features, restore_request
 from swapwarden.controller.writers.fenced import Fenced
@@ -43,6 +45,8 @@ FAILURES = metrics.counter(
 PART: Final = "reconciler"
 WORKERS: Final = 8
 BACKOFF_SECONDS: Final = (0.2, 60.0)
+PAST_SECONDS: Final = 30.0
+"""How long a leader tries to read what profiles said before; then another instance may."""
 
 StepDown = Callable[[Term, str], None]
 
@@ -97,8 +101,20 @@ class Leader:
         statuses = profile_statuses.ProfileStatuses(
             shared.profiles, writes, shared.recorder, extended_resource=arguments.extended_resource
         )
-        self._rollouts = rollouts.Rollouts(shared.known, shared.profiles, statuses, apply=self.apply)
-        self._parts: dict[str, supervise.Job] = {PART: self._reconcile, rollouts.PART: self._rollouts.run}
+        self._revisions = profile_revisions.ProfileRevisions(
+            shared.api,
+            arguments.namespace,
+            shared.profiles,
+            writes,
+            named=lambda: fleet.generations(shared.known.planner),
+            on_change=self._profiles_changed,
+        )
+        self._rollouts = rollouts.Rollouts(shared.known, shared.profiles, statuses, self._revisions, apply=self.apply)
+        self._parts: dict[str, supervise.Job] = {
+            PART: self._reconcile,
+            rollouts.PART: self._rollouts.run,
+            profile_revisions.PART: self._revisions.run,
+        }
         self._conditions: podconditions.PodConditions | None = None
         if arguments.pod_conditions:
             self._conditions = podconditions.PodConditions(shared.known.inventory, writes)
@@ -112,7 +128,36 @@ class Leader:
                 term=term,
             ).run
 
-    def begin(self) -> None:
+    async def run(self) -> None:
+        """Until cancelled."""
+        if await self._know_the_past():
+            self._begin()
+            await self.term.run(self._parts)
+
+    async def _know_the_past(self) -> bool:
+        """Read what profiles said before: others may have led until now. Whether that was possible in time.
+
+        Without it, nodes whose turn has not come would follow the newest generation.
+        """
+        loop, waits = asyncio.get_running_loop(), backoff.Backoff(*BACKOFF_SECONDS)
+        deadline = loop.time() + PAST_SECONDS
+        while True:
+            try:
+                await self._revisions.read()
+            except Exception as error:  # noqa: BLE001 whatever it is, one who leads and plans nothing is the worst
+                if loop.time() > deadline:
+                    self._step_down(self.term, f"the revisions of profiles cannot be read: {error}")
+                    return False
+                log.warning("cannot read the revisions of profiles: %s", error)
+                await asyncio.sleep(waits.after(error))
+            else:
+                return True
+
+    def _profiles_changed(self) -> None:
+        profiles = self._shared.profiles
+        self.apply(self._shared.known.profiles_changed(profiles.valid(), profiles.history()))
+
+    def _begin(self) -> None:
         """Take up all nodes."""
         inventory = self._shared.known.inventory
         self._shared.known.forget_admitted()
@@ -126,10 +171,6 @@ class Leader:
         self.restore_requested()
         if self._conditions is not None:
             self._conditions.nudge(*inventory.nodes)
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        await self.term.run(self._parts)
 
     def end(self) -> None:
         """Let no write begin any more, and forget all."""

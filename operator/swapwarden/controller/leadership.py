@@ -146,7 +146,6 @@ class Leadership:
         self.leader = self._leads(term, self.step_down)
         LEADER.set(1)
         EPOCH.set(term.epoch)
-        self.leader.begin()
         task = asyncio.create_task(_run(self.leader, tuple(self._tasks)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

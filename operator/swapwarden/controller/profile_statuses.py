@@ -12,7 +12,7 @@ from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
 from swapwarden.controller.writers import profile_status
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
-from swapwarden.kube import decoding, errors, events
+from swapwarden.kube import decoding, events
 
 
 class ProfileStatuses:
@@ -26,8 +26,6 @@ class ProfileStatuses:
         self._writes = writes
         self._recorder = recorder
         self._extended_resource = extended_resource
-        # By name: uid and generation of the profile whose revisions the API server refused.
-        self._cramped: dict[str, tuple[str, int]] = {}
 
     def may_write(self) -> bool:
         """Whether a write may begin."""
@@ -41,7 +39,6 @@ class ProfileStatuses:
         entry = self._store.entries.get(name)
         if entry is None or (entry.uid, entry.generation) != (judged.uid, judged.generation):
             return False  # it is gone, or about to be looked at again
-        version = entry.uid, entry.generation
         status = profilestatus.build(
             entry,
             judged.governed,
@@ -49,20 +46,12 @@ class ProfileStatuses:
             judged.moving,
             times.rfc3339(time.time()),
             extended_resource=self._extended_resource,
-            cramped=self._cramped.get(name) == version,
         )
         patch = merge.merge_patch(entry.status, status)
         if not patch:
             return self.may_write()
         await self._writes.ready()
-        try:
-            answer = await unless_superseded(profile_status.write(self._writes, entry, patch))
-        except errors.ApiError as error:
-            if "revisions" in patch and profile_status.is_too_large(error):
-                # What is refused with them may be taken without; if it is not, nothing is lost.
-                there = {each: found for each, found in self._cramped.items() if each in self._store.entries}
-                self._cramped = {**there, name: version}
-            raise
+        answer = await unless_superseded(profile_status.write(self._writes, entry, patch))
         if answer is None:
             return False
         # Now that the status says it: what it said before was reported before, whoever led then.

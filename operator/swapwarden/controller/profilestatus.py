@@ -7,10 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from swapwarden.api import profile as api
 from swapwarden.api.conditions import ConditionType
 from swapwarden.controller.inventory import profiles as profile_store
-from swapwarden.controller.inventory import revisions
 from swapwarden.controller.planning import fleet
 from swapwarden.policy import rollout
 from swapwarden.policy.profile import compiled
@@ -27,14 +25,6 @@ NO_EXTENDED_RESOURCE: Final = (
     " in the chart)"
 )
 
-NOT_KEPT: Final = (
-    "the profile is too large for its status to keep what it says in generation {}: a controller that starts while"
-    " nodes follow that one has them follow the newest at once, or none if it cannot use the newest; make the profile"
-    " smaller (fewer or shorter overrides, annotations)"
-)
-ROOM_FOR_MORE: Final = 4096
-"""Bytes that a status may take beyond its revisions and what was counted: what it says of those that are not kept."""
-
 
 class Contest(NamedTuple):
     """A node that another profile of the same priority selects, too."""
@@ -49,8 +39,6 @@ class Moving(NamedTuple):
     progress: rollout.Progress
     stalled: bool
     """Whether all nodes that it waits for have been silent for long."""
-    named: Mapping[int, int]
-    """How many states of nodes name each generation."""
 
 
 class Judged(NamedTuple):
@@ -82,37 +70,25 @@ def build(
     now: str,
     *,
     extended_resource: bool,
-    cramped: bool = False,
 ) -> dict[str, Any]:
     """The status as JSON. `governed` are the nodes under the profile; `now` is RFC 3339, for conditions that change.
 
-    `extended_resource`: profiles that ask for it have it. `cramped`: there is no room for revisions.
+    `extended_resource`: profiles that ask for it have it.
     """
     nodes = sorted(governed, key=lambda node: node.node)
     tally = _tally(nodes)
     degraded = [_described(node.node, node.degraded) for node in nodes if node.degraded]
     unmet = [_described(node.node, node.unmet) for node in nodes if node.unmet]
-    ready, progressing, conflicted = _ready(entry, tally), _progressing(entry, moving), _conflicted(contested)
+    ready = _ready(entry, tally)
     before = {condition.get("type"): condition for condition in entry.status.get("conditions", ())}
-
-    def conditions(omitted: Sequence[int] = ()) -> list[dict[str, Any]]:
-        lacks = _lacks(entry, omitted, extended_resource=extended_resource)
-        return [
-            {
-                **condition,
-                "lastTransitionTime": _since(condition, before.get(condition["type"]), now),
-                "observedGeneration": entry.generation,
-            }
-            for condition in (
-                _condition(ConditionType.READY, *ready),
-                _condition(ConditionType.PROGRESSING, *progressing),
-                _condition(ConditionType.CONFLICTED, *conflicted),
-                _condition(ConditionType.DEGRADED, *_degraded(degraded, lacks)),
-                *_required(entry, unmet),
-            )
-        ]
-
-    status = {
+    conditions = (
+        _condition(ConditionType.READY, *ready),
+        _condition(ConditionType.PROGRESSING, *_progressing(entry, moving)),
+        _condition(ConditionType.CONFLICTED, *_conflicted(contested)),
+        _condition(ConditionType.DEGRADED, *_degraded(entry, degraded, extended_resource=extended_resource)),
+        *_required(entry, unmet),
+    )
+    return {
         "observedGeneration": entry.generation,
         "appliedGeneration": entry.generation if ready[1] == "Applied" else entry.status.get("appliedGeneration", 0),
         "nodes": {
@@ -126,30 +102,15 @@ def build(
             "requirementsUnmet": len(unmet),
         },
         "pendingReclaim": msgspec.to_builtins(moving.progress.taken),
-        "conditions": conditions(),
+        "conditions": [
+            {
+                **condition,
+                "lastTransitionTime": _since(condition, before.get(condition["type"]), now),
+                "observedGeneration": entry.generation,
+            }
+            for condition in conditions
+        ],
     }
-    kept = _keep(entry, moving.named, 0 if cramped else entry.room - revisions.stored_bytes(status) - ROOM_FOR_MORE)
-    if kept.omitted:
-        status["conditions"] = conditions(kept.omitted)
-    return {**status, "revisions": list(kept.written)}
-
-
-def _keep(entry: profile_store.Entry, named: Mapping[int, int], room: int) -> revisions.Kept:
-    """What the status is to keep of the profile's past, in `room` bytes.
-
-    The newest generation comes after older ones: the object has it, too.
-    """
-    known = {each.generation: each.spec for each in entry.revisions}
-    in_force = entry.profile.generation if entry.profile else 0
-    needed = sorted(
-        (number for number in known if number == in_force or named.get(number)),
-        key=lambda number: (number == entry.generation, number != in_force, -named.get(number, 0), -number),
-    )[: api.status.MAX_REVISIONS]
-    last = max((number for number in known if number < in_force), default=0)
-    spare = [last] if last and last not in needed and len(needed) < api.status.MAX_REVISIONS else []
-    return revisions.keep(
-        [(number, known[number]) for number in needed], [(number, known[number]) for number in spare], room
-    )
 
 
 def counted(nodes: Iterable[fleet.Governed]) -> dict[tuple[str, ...], float]:
@@ -253,23 +214,11 @@ def _conflicted(contested: Iterable[Contest]) -> tuple[str, str, str]:
     return "True", "SamePriority", f"same priority as {_list(rivals)} on {_list(nodes)}: the oldest profile governs"
 
 
-def _lacks(entry: profile_store.Entry, omitted: Sequence[int], *, extended_resource: bool) -> dict[str, str]:
-    """What this controller does not do for the profile, by reason."""
-    found = {}
+def _degraded(entry: profile_store.Entry, degraded: Sequence[str], *, extended_resource: bool) -> tuple[str, str, str]:
+    more = [_list(degraded)] if degraded else []
     if entry.profile is not None and entry.profile.extended_resource and not extended_resource:
-        found["NoExtendedResource"] = NO_EXTENDED_RESOURCE
-    if omitted:
-        found["RevisionsNotKept"] = NOT_KEPT.format(", ".join(map(str, omitted)))
-    return found
-
-
-def _degraded(degraded: Sequence[str], lacks: Mapping[str, str]) -> tuple[str, str, str]:
-    if lacks:
-        more = [_list(degraded)] if degraded else []
-        return "True", next(iter(lacks)), "; ".join([*lacks.values(), *more])
-    if not degraded:
-        return "False", "AsExpected", ""
-    return "True", "NodesDegraded", _list(degraded)
+        return "True", "NoExtendedResource", "; ".join([NO_EXTENDED_RESOURCE, *more])
+    return ("True", "NodesDegraded", more[0]) if more else ("False", "AsExpected", "")
 
 
 def _required(entry: profile_store.Entry, unmet: Sequence[str]) -> Iterator[dict[str, Any]]:

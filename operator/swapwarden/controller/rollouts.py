@@ -6,7 +6,7 @@ import asyncio
 import collections
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from swapwarden.controller import cluster, profilestatus, supervise, workqueue
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.planning import fleet
+from swapwarden.controller.profile_revisions import ProfileRevisions
 from swapwarden.controller.profile_statuses import ProfileStatuses
 from swapwarden.controller.profilestatus import Judged
 from swapwarden.controller.term import TermOver
@@ -53,6 +54,40 @@ class Wait(NamedTuple):
     """Whether the node's turn has come."""
 
 
+class Waits:
+    """For which agents rollouts wait, and since when."""
+
+    def __init__(self, patience: float) -> None:
+        """`patience` is in seconds."""
+        self._patience = patience
+        self.since: dict[Wait, float] = {}
+        """In the event loop's time."""
+
+    def overdue(self, now: float, current: Container[tuple[str, int]]) -> set[tuple[str, bool]]:
+        """Nodes that were waited for too long, for a generation that is `current` (uid and generation)."""
+        return {
+            (wait.node, wait.moved)
+            for wait, since in self.since.items()
+            if since + self._patience <= now and (wait.uid, wait.generation) in current
+        }
+
+    def note(self, now: float, judged: Iterable[Judged], barred: Container[str]) -> None:
+        """Note for whom rollouts wait. Those are forgotten that none waits for, but of profiles that are `barred`."""
+        before = self.since
+        self.since = {wait: since for wait, since in before.items() if wait.uid in barred}
+        for each in judged:
+            profile, progress = each.profile, each.moving.progress
+            if profile is not None:
+                waited = [(node, True) for node in progress.waiting] + [(node, False) for node in progress.unheard]
+                for node, moved in waited:
+                    wait = Wait(node, profile.uid, profile.generation, moved)
+                    self.since[wait] = before.get(wait, now)
+
+    def ends(self) -> list[float]:
+        """When somebody will have been waited for too long."""
+        return [since + self._patience for since in self.since.values()]
+
+
 class Rollouts:
     """The rollouts of all profiles for one term."""
 
@@ -61,6 +96,7 @@ class Rollouts:
         known: cluster.Cluster,
         store: profile_store.ProfileStore,
         statuses: ProfileStatuses,
+        kept: ProfileRevisions,
         *,
         apply: Callable[[cluster.Changes], None],
         gather: float = GATHER_SECONDS,
@@ -70,14 +106,13 @@ class Rollouts:
         self._known = known
         self._store = store
         self._statuses = statuses
+        self._kept = kept
         self._apply = apply
         self._gather = gather
-        self._patience = patience
+        self.waits = Waits(patience)
         self._changed = asyncio.Event()
         self._queue = workqueue.WorkQueue("profiles")
         self._judged: dict[str, Judged] = {}
-        # Since when, in the event loop's time, rollouts wait for agents.
-        self._waits: dict[Wait, float] = {}
         # Of profiles whose status could not be written, by name.
         self._backoffs: dict[str, backoff.Backoff] = {}
         # By uid and generation of profiles that could not be judged: until when they are left alone, in the same time.
@@ -166,12 +201,7 @@ class Rollouts:
         now = asyncio.get_running_loop().time()
         entries = self._store.entries
         current = {(entry.profile.uid, entry.profile.generation) for entry in entries.values() if entry.profile}
-        overdue = {
-            (wait.node, wait.moved)
-            for wait, since in self._waits.items()
-            if since + self._patience <= now and (wait.uid, wait.generation) in current
-        }
-        generations = fleet.generations(self._known.planner)
+        overdue = self.waits.overdue(now, current)
         versions = {(entry.uid, entry.generation) for entry in entries.values()}
         self._barred = {version: until for version, until in self._barred.items() if version in versions}
         self._judged = {}
@@ -185,7 +215,7 @@ class Rollouts:
                     if entry.profile is not None and members[name]
                     else rollout.Progress(updated=0, pending=0)
                 )
-                moving = _moving(progress, overdue, generations.get(name, {}))
+                moving = _moving(progress, overdue)
             except Exception:
                 # What cannot be judged of one profile must not keep the others from their rollouts.
                 supervise.FAULTS.inc(PART)
@@ -198,23 +228,11 @@ class Rollouts:
                 entry.uid, entry.generation, entry.profile, governed, contested[name], moving, overdue
             )
         NODES.hold(profilestatus.counted(node for judged in self._judged.values() for node in judged.governed))
-        self._wait(now)
-
-    def _wait(self, now: float) -> None:
-        """Note for whom rollouts wait; those that they wait for no more are forgotten."""
-        before, barred = self._waits, {uid for uid, _ in self._barred}
-        self._waits = {wait: since for wait, since in before.items() if wait.uid in barred}
-        for judged in self._judged.values():
-            profile, progress = judged.profile, judged.moving.progress
-            if profile is not None:
-                waited = [(node, True) for node in progress.waiting] + [(node, False) for node in progress.unheard]
-                for node, moved in waited:
-                    wait = Wait(node, profile.uid, profile.generation, moved)
-                    self._waits[wait] = before.get(wait, now)
+        self.waits.note(now, self._judged.values(), {uid for uid, _ in self._barred})
 
     def _next_look(self, now: float) -> float | None:
         """When to look again although nothing changes; None: never."""
-        ends = [*self._barred.values(), *(since + self._patience for since in self._waits.values())]
+        ends = [*self._barred.values(), *self.waits.ends()]
         return min((end for end in ends if end > now), default=None)
 
     async def _bring(self, name: str, judged: Judged) -> None:
@@ -225,11 +243,13 @@ class Rollouts:
             # The API server's answer may say more than the watch has so far.
             self._apply(self._known.profiles_changed(self._store.valid(), self._store.history()))
             self.nudge()
-        # After the status: it says what the next wave takes before it is taken.
+        # After the status: it says what the next wave takes before it is taken. And after the past is kept, in which
+        # the others stay.
         if stands and judged.profile is not None:
+            await self._kept.ensure(name)
             self._apply(self._known.admit(judged.profile, judged.moving.progress.next, judged.overdue))
 
 
-def _moving(progress: rollout.Progress, overdue: fleet.Overdue, named: Mapping[int, int]) -> profilestatus.Moving:
+def _moving(progress: rollout.Progress, overdue: fleet.Overdue) -> profilestatus.Moving:
     stalled = bool(progress.waiting) and all((node, True) in overdue for node in progress.waiting)
-    return profilestatus.Moving(progress, stalled, named)
+    return profilestatus.Moving(progress, stalled)

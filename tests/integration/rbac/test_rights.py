@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from swapwarden.controller.inventory import revisions
 
 from testbed.controlplane.servers import ControlPlane
 from testbed.product import manifests
@@ -18,6 +19,7 @@ Eventually = Callable[[Callable[[], object], str], None]
 NAMESPACE = "swapwarden-system"
 STATES = "/apis/swapwarden.dev/v1alpha1/nodeswapstates"
 PROFILES = "/apis/swapwarden.dev/v1alpha1/nodeswapprofiles"
+REVISIONS = revisions.collection(NAMESPACE)
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
@@ -281,7 +283,33 @@ def test_the_controller_has_these_rights_and_no_other(controller: Part) -> None:
         ("leases", "swapwarden-controller", ("get", "update")),
         ("secrets", "swapwarden-webhook-tls", ("get", "update")),
         ("configmaps", "swapwarden-uninstall", ("get",)),
+        ("controllerrevisions", "", ("create", "delete", "list")),
     }
+
+
+def test_the_controller_keeps_revisions_of_profiles_and_touches_no_others(
+    controller: Part, installed: ControlPlane, profile: str
+) -> None:
+    uid = installed.get(profile)["metadata"]["uid"]
+    made = revisions.to_object(profile.rpartition("/")[2], uid, 1, {"nodeSelector": {}})
+    status, answer = controller.ask("POST", REVISIONS, made)
+    assert status == 201, answer
+    assert answer["data"] == made["data"]
+    path = f"{REVISIONS}/{made['metadata']['name']}"
+    assert controller.ask("DELETE", path)[0] == 200
+    daemon_set = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": str(uuid.uuid4())}
+    name = f"agent-{uuid.uuid4().hex[:8]}"
+    for owners in ([], [daemon_set], [daemon_set, *made["metadata"]["ownerReferences"]]):
+        other = {**made, "metadata": {"name": name, "ownerReferences": owners}}
+        status, answer = controller.ask("POST", REVISIONS, other)
+        assert (status, refusal(answer)) == (
+            403,
+            "the controller may only create and delete revisions of NodeSwapProfiles",
+        )
+    installed.create(REVISIONS, {**made, "metadata": {"name": name, "ownerReferences": [daemon_set]}})
+    status, answer = controller.ask("DELETE", f"{REVISIONS}/{name}")
+    assert (status, refusal(answer)) == (403, "the controller may only create and delete revisions of NodeSwapProfiles")
+    installed.request("DELETE", f"{REVISIONS}/{name}")
 
 
 def test_the_controller_does_its_work(controller: Part, installed: ControlPlane, profile: str, node: str) -> None:

@@ -23,6 +23,7 @@ from swapwarden.controller import (
     main,
     plan_latency,
     podconditions,
+    profile_revisions,
     reconciler,
     rollouts,
     supervise,
@@ -32,8 +33,9 @@ from swapwarden.controller import (
 from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import exposures
 from swapwarden.controller.term import Deposed
+from swapwarden.controller.writers import revisions as revision_writer
 from swapwarden.controller.writers import states as state_writer
-from swapwarden.kube import client, config
+from swapwarden.kube import client, config, errors
 from swapwarden.kube.election import election, elector
 from swapwarden.policy import plan
 from swapwarden.policy.profile import compiled
@@ -242,6 +244,16 @@ async def bench(api: client.Client, server: Scripted, monkeypatch: pytest.Monkey
     monkeypatch.setattr(leader, "BACKOFF_SECONDS", (0.0, 0.0))
     for gauge in (leadership.LEADER, leadership.EPOCH):
         gauge.set(0)
+
+    # What these tests write, and the order of it, is about nodes.
+    async def nothing_kept(_: object) -> list[Any]:
+        return []
+
+    async def keeps(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(profile_revisions.ProfileRevisions, "read", nothing_kept)
+    monkeypatch.setattr(revision_writer, "create", keeps)
     cfg = config.Config(server=server.url)
     found = Bench(app.App(cfg, api, parse("--identity=me", "--lease-duration=15", "--pod-conditions")), server)
     competing = asyncio.create_task(found.controller.leadership.compete(found.controller._look))
@@ -613,9 +625,10 @@ async def test_one_that_stands_by_writes_nothing_and_takes_up_all_nodes_when_it_
 
 
 async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(bench: Bench) -> None:
+    waiting = bench.controller._recorder.queues.urgent
+
     def told() -> list[tuple[str, str]]:
         """Which also takes it."""
-        waiting = bench.controller._recorder.queues.urgent
         return [
             (happening.regarding.name, each.name) for happening, each in (waiting.pop() for _ in range(len(waiting)))
         ]
@@ -631,10 +644,12 @@ async def test_who_takes_over_tells_of_swap_that_pods_took_against_their_policy(
     assert told() == [], "the one that leads does"
     bench.elected()
     bench.state_comes(state_row(version=3, spec=spec, exposed_pods=(taken,)))
+    await until(lambda: len(waiting))
     ((pod_name, event),) = told()
     assert pod_name == "web"
     bench.deposed()
     bench.elected()
+    await until(lambda: len(waiting))
     assert told() == [("web", event)], "by the same name, which the API server takes once"
 
 
@@ -650,6 +665,7 @@ async def test_an_order_to_restore_is_told_by_who_leads_then_and_by_who_leads_af
     await order.look()
     assert told() == [], "the one that leads does"
     bench.elected()
+    await quiet(bench)
     assert told() == ["Restoring"]
     bench.server.answer(reply({"metadata": {"uid": "u", "resourceVersion": "2"}, "data": {"restore": "false"}}))
     await order.look()
@@ -657,6 +673,37 @@ async def test_an_order_to_restore_is_told_by_who_leads_then_and_by_who_leads_af
     bench.server.answer(reply({"metadata": {"uid": "u", "resourceVersion": "3"}, "data": {"restore": "true"}}))
     await order.look()
     assert told() == ["Restoring"]
+
+
+async def test_one_that_cannot_read_what_profiles_said_before_plans_nothing_and_leads_no_longer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = []
+
+    async def refused(_: object) -> list[Any]:
+        refusals.append(1)
+        raise errors.ApiError(403, "Forbidden", "not you")
+
+    async def nothing_kept(_: object) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(profile_revisions.ProfileRevisions, "read", refused)
+    bench.synced()
+    bench.elected()
+    bench.node_comes()
+    await until(lambda: len(refusals) > 2)
+    assert bench.server.requests == []
+    monkeypatch.setattr(leader, "PAST_SECONDS", -1.0)
+    bench.deposed()
+    bench.elected()
+    await until(lambda: bench.lease.reasons)
+    assert "not you" in bench.lease.reasons[0]
+    bench.deposed()
+    monkeypatch.setattr(profile_revisions.ProfileRevisions, "read", nothing_kept)
+    bench.server.answer(accepted(1))
+    bench.elected()
+    [made] = await bench.writes(1)
+    assert made.method == "POST"
 
 
 async def test_a_state_of_a_later_term_ends_this_one(bench: Bench) -> None:

@@ -2,12 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from swapwarden.api import profile as api
 from swapwarden.controller import profilestatus
 from swapwarden.controller.inventory import profiles as profile_store
-from swapwarden.controller.inventory import revisions
 from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
 from swapwarden.controller.planning import fleet
@@ -45,7 +43,7 @@ def build(
     extended_resource: bool = False,
 ) -> dict[str, Any]:
     """The status; if not told otherwise, where no rollout is under way."""
-    done = profilestatus.Moving(rollout.Progress(updated=len(governed), pending=0), stalled=False, named={})
+    done = profilestatus.Moving(rollout.Progress(updated=len(governed), pending=0), stalled=False)
     return profilestatus.build(which, governed, contested, moving or done, now, extended_resource=extended_resource)
 
 
@@ -230,63 +228,14 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
     ],
 )
 def test_how_far_a_rollout_is(progress: rollout.Progress, stalled: bool, expected: tuple[str, str], says: str) -> None:
-    moving = profilestatus.Moving(progress, stalled=stalled, named={})
+    moving = profilestatus.Moving(progress, stalled=stalled)
     status = build(entry(), [], [], NOW, moving=moving)
     assert conditions(status)["Progressing"] == expected
     assert says in message(status, "Progressing")
 
 
-def test_generations_that_nodes_follow_are_kept() -> None:
-    kept = [profile_store.Revision(number, f"spec-{number}", profile(generation=number)) for number in (4, 3, 2, 1)]
-    moving = profilestatus.Moving(rollout.Progress(1, 1), stalled=False, named={1: 5, 3: 2})
-    found = entry(profile=profile(generation=4), revisions=tuple(kept))
-    status = build(found, [], [], NOW, moving=moving)
-    assert [each["generation"] for each in status["revisions"]] == [4, 3, 1]
-    assert status["revisions"][1] == {"generation": 3, "spec": "spec-3"}
-
-
-def revision(number: int, size: int = 10) -> profile_store.Revision:
-    return profile_store.Revision(number, "x" * size, profile(generation=number))
-
-
-def kept(found: profile_store.Entry, named: dict[int, int], *, cramped: bool = False) -> dict[int, bool]:
-    """The generations that the status names, and whether it says what they were."""
-    moving = profilestatus.Moving(rollout.Progress(1, 1), stalled=False, named=named)
-    status = profilestatus.build(found, [], [], moving, NOW, extended_resource=False, cramped=cramped)
-    size = revisions.stored_bytes({**status, "conditions": []})
-    assert size < max(found.room, 1000)
-    api.status.ProfileStatus.model_validate(status)
-    omitted = [each["generation"] for each in status["revisions"] if not each["spec"]]
-    degraded = next(one for one in status["conditions"] if one["type"] == "Degraded")
-    assert (degraded["reason"] == "RevisionsNotKept") == bool(omitted)
-    assert all(str(number) in degraded["message"] for number in omitted)
-    return {each["generation"]: bool(each["spec"]) for each in status["revisions"]}
-
-
-def test_the_generation_before_is_kept_for_a_controller_that_does_not_know_the_newest() -> None:
-    found = entry(generation=4, profile=profile(generation=4), revisions=tuple(map(revision, (4, 3, 2, 1))))
-    assert kept(found, {4: 9}) == {4: True, 3: True}
-    invalid = entry(generation=5, profile=profile(generation=3), error="no", revisions=tuple(map(revision, (3, 2, 1))))
-    assert kept(invalid, {1: 9}) == {3: True, 2: True, 1: True}
-
-
-def test_of_too_many_generations_those_of_most_nodes_are_kept() -> None:
-    found = entry(generation=9, profile=profile(generation=9), revisions=tuple(map(revision, range(9, 0, -1))))
-    assert kept(found, {1: 50, 3: 1, 4: 2, 5: 7, 6: 1, 7: 9}).keys() == {7, 6, 5, 4, 1}
-
-
-def test_what_there_is_no_room_for_is_named_and_older_ones_come_before_the_newest() -> None:
-    past = (revision(4, 6000), revision(3, 6000), revision(2, 6000))
-    found = entry(generation=4, profile=profile(generation=4), revisions=past, room=15_000)
-    assert kept(found, {4: 1, 2: 1}) == {4: False, 2: True}
-    assert kept(found, {4: 1}) == {4: True}, "what is kept for good measure is not complained of"
-    assert kept(found, {4: 1, 2: 1}, cramped=True) == {4: False, 2: False}
-    invalid = msgspec.structs.replace(found, generation=5, error="no")
-    assert kept(invalid, {2: 7}) == {4: True, 2: False}, "what is in force comes first"
-
-
 def test_what_the_change_takes_is_told() -> None:
-    moving = profilestatus.Moving(rollout.Progress(1, 3, taken=rollout.Taken(2, 5, 2**30)), stalled=False, named={})
+    moving = profilestatus.Moving(rollout.Progress(1, 3, taken=rollout.Taken(2, 5, 2**30)), stalled=False)
     status = build(entry(), [], [], NOW, moving=moving)
     api.status.ProfileStatus.model_validate(status)
     assert status["pendingReclaim"] == {"nodes": 2, "pods": 5, "bytes": 2**30}

@@ -16,7 +16,7 @@ from swapwarden.controller.planning import fleet
 from swapwarden.controller.planning.view import Planner
 from swapwarden.controller.term import Term
 from swapwarden.controller.writers.fenced import Fenced
-from swapwarden.kube import backoff, client, events, ratelimit
+from swapwarden.kube import backoff, client, errors, events, ratelimit
 from swapwarden.policy import rollout
 from swapwarden.policy.profile import compiled
 
@@ -34,6 +34,17 @@ class Told:
         assert notice.message
         assert (notice.regarding.kind, notice.regarding.namespace) == ("NodeSwapProfile", "")
         self.reasons.append((notice.regarding.uid, notice.type, notice.reason))
+
+
+class Kept:
+    """In place of the revisions of profiles: keeps all, but for those that a test says."""
+
+    def __init__(self) -> None:
+        self.refused: set[str] = set()
+
+    async def ensure(self, name: str) -> None:
+        if name in self.refused:
+            raise errors.Unreachable("not now")
 
 
 class Bench:
@@ -59,8 +70,15 @@ class Bench:
             self.told,  # type: ignore[arg-type]  # a recorder is more than is needed here
             extended_resource=False,
         )
+        self.kept = Kept()
         self.rollouts = rollouts.Rollouts(
-            self.known.cluster, self.store, statuses, apply=self.known.apply, gather=0.0, patience=patience
+            self.known.cluster,
+            self.store,
+            statuses,
+            self.kept,  # type: ignore[arg-type]  # all that is used of it
+            apply=self.known.apply,
+            gather=0.0,
+            patience=patience,
         )
 
     def offer(self, body: dict[str, Any]) -> None:
@@ -259,29 +277,6 @@ async def test_an_error_in_a_look_at_all_profiles_loses_no_look(bench: Bench, mo
         await bench.server.seen(1)
 
 
-@pytest.mark.parametrize(
-    ("status", "reason", "message"),
-    [
-        (422, "Invalid", "status.revisions[0].spec: Too long: may not be more than 65536 bytes"),
-        (413, "RequestEntityTooLarge", "limit is 3145728"),
-        (500, "", "etcdserver: request is too large"),
-    ],
-)
-async def test_a_status_that_is_too_large_is_written_without_revisions(
-    bench: Bench, waits: list[tuple[str, float]], status: int, reason: str, message: str
-) -> None:
-    bench.offer(profile_object(version=3))
-    bench.server.answer(failure(status, reason, message))
-    async with bench.running():
-        await bench.server.seen(2)
-        first, second = map(status_of, bench.server.requests)
-        assert first["revisions"][0]["spec"]
-        assert second["revisions"] == [{"generation": 1, "spec": ""}]
-        [degraded] = [one for one in second["conditions"] if one["type"] == "Degraded"]
-        assert (degraded["status"], degraded["reason"]) == ("True", "RevisionsNotKept")
-    assert waits
-
-
 @pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (409, "Conflict")])
 async def test_a_profile_that_is_gone_or_another_one_is_left_to_the_watch(
     bench: Bench, status: int, reason: str
@@ -324,6 +319,27 @@ async def test_nobodys_turn_comes_where_the_status_was_not_written(
         bench.accepts(profile_object("p"), version=5)
         bench.rollouts.nudge()
         await until(lambda: advanced == ["p"])
+
+
+async def test_nobodys_turn_comes_before_what_the_others_follow_is_kept(
+    bench: Bench, waits: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advanced: list[str] = []
+
+    def admit(judged: compiled.Profile, *_: object) -> cluster.Changes:
+        advanced.append(judged.name)
+        return cluster.Changes()
+
+    monkeypatch.setattr(bench.known.cluster, "admit", admit)
+    bench.kept.refused = {"p"}
+    for version in range(5, 15):
+        bench.accepts(profile_object("p"), version=version)
+    bench.offer(profile_object(version=3))
+    async with bench.running():
+        await until(lambda: len(waits) > 2)
+        assert advanced == []
+        bench.kept.refused = set()
+        await until(lambda: "p" in advanced)
 
 
 def stands(bench: Bench, body: dict[str, Any], **fields: Any) -> None:
@@ -388,16 +404,16 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
         return bench.rollouts._judged["p"].moving.progress
 
     def time_passes() -> None:
-        bench.rollouts._waits = dict.fromkeys(bench.rollouts._waits, -1e9)
+        bench.rollouts.waits.since = dict.fromkeys(bench.rollouts.waits.since, -1e9)
 
     assert (judged().asking, judged().next) == (("node-1", "node-2", "node-3"), ())
-    assert {wait.moved for wait in bench.rollouts._waits} == {False}
+    assert {wait.moved for wait in bench.rollouts.waits.since} == {False}
     time_passes()
     found = bench.rollouts._judged["p"]
     assert judged().next == ("node-1",), "nobody answers, and so one of them comes"
     bench.known.admit(second_of(bench), judged().next, bench.rollouts._judged["p"].overdue)
     assert judged().next == (), "it is waited for, although it was not any more when it was asked"
-    assert [wait.node for wait in bench.rollouts._waits if wait.moved] == ["node-1"]
+    assert [wait.node for wait in bench.rollouts.waits.since if wait.moved] == ["node-1"]
     assert not found.moving.stalled
     time_passes()
     assert judged().next == ("node-2",)
@@ -410,7 +426,7 @@ async def test_an_agent_is_waited_for_and_asked_for_a_time_each(bench: Bench) ->
     bench.store.remove("p", "uid-of-p")
     bench.changed()
     bench.rollouts._judge()
-    assert bench.rollouts._waits == {}
+    assert bench.rollouts.waits.since == {}
     assert bench.known.planner.admitted == {}
 
 

@@ -8,11 +8,6 @@ import pydantic
 
 from swapwarden.api import rules
 
-MAX_REVISIONS = 5
-MAX_REVISION_LENGTH = 1_500_000
-"""Characters: as many as any profile can need. What bounds them together is the size of the whole object."""
-
-
 # As metav1.Condition (k/k: staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/types.go).
 _TYPE = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
@@ -71,19 +66,6 @@ class PendingReclaim(rules.Model):
     bytes: int = pydantic.Field(default=0, ge=0, description="Bytes.")
 
 
-class Revision(rules.Model):
-    """What the profile said in a generation that nodes still follow, or may have to go on with."""
-
-    generation: int = pydantic.Field(ge=0, description="metadata.generation.")
-    spec: str = pydantic.Field(
-        max_length=MAX_REVISION_LENGTH,
-        description=(
-            "The spec as JSON; one of more than 16 KiB is compressed (zlib, base64). Empty where the profile leaves no"
-            " room for it: see the condition Degraded."
-        ),
-    )
-
-
 class ProfileStatus(rules.Model):
     """What the controller reports about a profile."""
 
@@ -95,13 +77,6 @@ class ProfileStatus(rules.Model):
     )
     pending_reclaim: PendingReclaim = pydantic.Field(
         default=PendingReclaim(), description="What the newest generation is yet to take from pods that use it now."
-    )
-    revisions: Annotated[list[Revision], pydantic.Field(max_length=MAX_REVISIONS)] = pydantic.Field(
-        default=[],
-        description=(
-            "The generation in force, those in use on nodes, so that nodes whose turn has not come go on with theirs,"
-            " and the one before, for a controller that does not understand the newest."
-        ),
     )
     nodes: NodeCounts = pydantic.Field(
         default=NodeCounts(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -28,20 +28,18 @@ VALID = metrics.gauge(
 )
 
 MAX_TOMBSTONES: Final = 1024
-MAX_REMEMBERED: Final = 2 * api.status.MAX_REVISIONS
-"""Generations of a profile: those that its status keeps, and some that it may come to keep."""
-
-
-MAX_STATUS: Final = revisions.MAX_OBJECT
+MAX_REMEMBERED: Final = 10
+"""Generations of a profile that were seen and are not stored: of an instance that does not lead, nobody needs them."""
 
 
 class Revision(msgspec.Struct, frozen=True):
     """A profile as it was in one generation."""
 
     generation: int
-    spec: str
-    """As the status keeps it."""
+    spec: Mapping[str, Any]
     profile: compiled.Profile
+    stored: bool = False
+    """Whether a ControllerRevision keeps it."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -59,8 +57,19 @@ class Entry(msgspec.Struct, frozen=True):
     status: Mapping[str, Any]
     revisions: tuple[Revision, ...] = ()
     """What it said in valid generations, this one included; the newest first."""
-    room: int = MAX_STATUS
-    """Bytes that the object leaves for its status."""
+    created: str = ""
+    """metadata.creationTimestamp."""
+
+    def needed(self, named: Container[int]) -> tuple[Revision, ...]:
+        """What must not be forgotten: what is in force, what states of nodes name (`named`), and the one before.
+
+        The one before is for a controller that does not understand what is in force.
+        """
+        in_force = self.profile.generation if self.profile else 0
+        before = max((each.generation for each in self.revisions if each.generation < in_force), default=0)
+        return tuple(
+            each for each in self.revisions if each.generation in {in_force, before} or each.generation in named
+        )
 
 
 class Replaced(NamedTuple):
@@ -104,7 +113,7 @@ class ProfileStore:
             return False
         compiled, error = _compile(body)
         same = known if known is not None and known.uid == meta.uid else None
-        past = _revisions(body, compiled, same)
+        past = _revisions(meta.generation, body["spec"], compiled, same)
         if compiled is None and past:
             compiled = past[0].profile
         if error and not self._quiet and (known is None or known.generation != meta.generation):
@@ -119,10 +128,55 @@ class ProfileStore:
             error=error,
             status=body.get("status") or {},
             revisions=past,
-            room=_room(body),
+            created=meta.creation_timestamp,
         )
         VALID.set(0 if error else 1, meta.name)
         return True
+
+    def set_stored(self, found: Iterable[revisions.Stored]) -> bool:
+        """Someone listed all ControllerRevisions; whether they say more than was known."""
+        stored: dict[str, dict[int, revisions.Stored]] = collections.defaultdict(dict)
+        for each in found:
+            stored[each.profile_uid][each.generation] = each
+        changed = False
+        for entry in list(self.entries.values()):
+            past = stored.get(entry.uid, {})
+            known = {
+                each.generation: msgspec.structs.replace(each, stored=_keeps(past.get(each.generation), each))
+                for each in entry.revisions
+            }
+            # Of an object that was put back from a copy, generations begin anew.
+            missed = [each for each in past.values() if each.generation < entry.generation]
+            for each in missed:
+                if each.generation not in known and (old := _recompiled(entry, each)) is not None:
+                    known[each.generation] = old
+                    changed = True
+            self._remember(entry, known.values())
+        return changed
+
+    def set_kept(self, name: str, uid: str, generation: int) -> None:
+        """A ControllerRevision keeps this generation from now on."""
+        entry = self.entries.get(name)
+        if entry is not None and entry.uid == uid:
+            self._remember(
+                entry,
+                [
+                    msgspec.structs.replace(each, stored=each.stored or each.generation == generation)
+                    for each in entry.revisions
+                ],
+            )
+
+    def forget(self, name: str, needed: Collection[Revision]) -> None:
+        """Nobody needs what a profile said in any other generation."""
+        entry = self.entries[name]
+        if len(needed) < len(entry.revisions):
+            self._remember(entry, needed)
+
+    def _remember(self, entry: Entry, found: Iterable[Revision]) -> None:
+        past = tuple(sorted(found, key=lambda each: -each.generation))
+        # One that cannot be used leaves the last one in force that can.
+        in_force = past[0].profile if entry.error and past else entry.profile
+        self.entries[entry.name] = msgspec.structs.replace(entry, revisions=past, profile=in_force)
 
     def remove(self, name: str, uid: str) -> bool:
         """Someone saw that this object is gone; whether it was known."""
@@ -156,44 +210,38 @@ class ProfileStore:
         return Replaced(changed, failed)
 
 
-def _room(body: Mapping[str, Any]) -> int:
-    """The bytes that a profile leaves for its status."""
-    plain = {**body, "status": {}}
+def _revisions(
+    newest: int, spec: Mapping[str, Any], compiled: compiled.Profile | None, known: Entry | None
+) -> tuple[Revision, ...]:
+    """This generation, and those that are known already: all that are stored, and the newest of those that are not."""
+    found = {each.generation: each for each in (known.revisions if known else ())}
+    if compiled is not None and newest not in found:
+        found[newest] = Revision(newest, spec, compiled)
+    ranked = sorted(found.values(), key=lambda each: -each.generation)
+    seen = [each for each in ranked if not each.stored][:MAX_REMEMBERED]
+    return tuple(each for each in ranked if each.stored or each in seen)
+
+
+def _keeps(stored: revisions.Stored | None, known: Revision) -> bool:
     try:
-        size = revisions.stored_bytes(plain)
-    except RecursionError:
-        # They may be nested just as deeply as can be decoded, and no more. A status that is too large is written again
-        # with less in it.
-        size = revisions.stored_bytes({**plain, "metadata": {**body["metadata"], "managedFields": []}})
-    return revisions.MAX_OBJECT - size
+        return stored is not None and stored.spec == known.spec
+    except RecursionError:  # it is nested as deeply as can be decoded, as no profile is
+        return False
 
 
-def _revisions(body: Mapping[str, Any], compiled: compiled.Profile | None, known: Entry | None) -> tuple[Revision, ...]:
-    """This generation, those that the status keeps, and those that were seen before it could."""
-    newest, status = body["metadata"]["generation"], body.get("status") or {}
-    told = revisions.told(status)
-    seen = {revision.generation: revision for revision in (known.revisions if known else ())}
-    up_to_date = status.get("observedGeneration") == newest
-    found = {number: each for number, each in seen.items() if number in told or not up_to_date}
-    for number in told.keys() - found.keys():
-        # Of an object that was put back from a copy, generations begin anew.
-        if number < newest and (old := _kept(body, number, told[number])) is not None:
-            found[number] = old
-    if compiled is not None:
-        found[newest] = seen.get(newest) or Revision(newest, revisions.packed(body["spec"]), compiled)
-    # However many come in a moment: what nodes follow must not go for the sake of what none ever did.
-    ranked = sorted(found, key=lambda number: (number not in told and number != newest, -number))
-    return tuple(found[number] for number in sorted(ranked[:MAX_REMEMBERED], reverse=True))
-
-
-def _kept(body: Mapping[str, Any], generation: int, text: object) -> Revision | None:
-    """What a status keeps of a generation; None where another version wrote it, or there was no room for it."""
-    try:
-        spec = revisions.unpacked(text)
-    except ValueError:
+def _recompiled(entry: Entry, stored: revisions.Stored) -> Revision | None:
+    """What a profile said in an earlier generation; None where another version wrote it."""
+    if stored.spec is None:
         return None
-    old, _ = _compile({**body, "metadata": {**body["metadata"], "generation": generation}, "spec": spec})
-    return None if old is None else Revision(generation, str(text), old)
+    metadata = {
+        "name": entry.name,
+        "uid": entry.uid,
+        "generation": stored.generation,
+        "creationTimestamp": entry.created,
+    }
+    body = {"apiVersion": names.API_VERSION, "kind": names.PROFILE_KIND, "metadata": metadata, "spec": stored.spec}
+    old, _ = _compile(body)
+    return None if old is None else Revision(stored.generation, stored.spec, old, stored=True)
 
 
 def _compile(body: Mapping[str, Any]) -> tuple[compiled.Profile | None, str]:

@@ -1,94 +1,89 @@
-"""How a profile's earlier specs are kept in its status: as JSON, or compressed where that is long. No I/O.
-
-All of an object is one value in etcd, so there is room for them only as far as the profile itself leaves it.
-"""
+"""Earlier generations of profiles, as apps/v1 ControllerRevisions keep them. No I/O."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-MAX_PLAIN: Final = 16384
-"""Characters that people can read; what is longer is compressed (zlib, base64)."""
-MAX_SPEC: Final = 3 * 2**20
-"""Bytes of a spec as JSON: as much as an API server takes (k/k: staging/src/k8s.io/apiserver/pkg/server/config.go,
-MaxRequestBodyBytes)."""
-MAX_OBJECT: Final = 1_470_000
-"""Bytes of a profile with its status: less than etcd takes in one request (1.5 MiB, --max-request-bytes), with room for
-its key, and for the record of who wrote the status."""
+from swapwarden.api import names
+
+OWNER_LABEL: Final = f"{names.GROUP}/profile-uid"
+SELECTOR: Final = {"labelSelector": OWNER_LABEL}
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """Revisions as a status has them."""
+class Stored(msgspec.Struct, frozen=True):
+    """A ControllerRevision of a profile."""
 
-    written: tuple[dict[str, Any], ...]
-    """The newest first; where there is no room for what one says, it is empty."""
-    omitted: tuple[int, ...]
-    """Generations that are needed, and that there is no room for."""
-
-
-def packed(spec: object) -> str:
-    """A spec as a status keeps it."""
-    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
-    return text if len(text) <= MAX_PLAIN else base64.b64encode(zlib.compress(text.encode())).decode()
+    name: str
+    uid: str
+    profile_uid: str
+    generation: int
+    spec: Mapping[str, Any] | None
+    """None where another version of Swapwarden wrote it."""
 
 
-def unpacked(text: object) -> Any:
-    """A spec from a status. ValueError where it is none that packed() made: it may be anybody's."""
-    if not isinstance(text, str):
-        raise ValueError("not text")  # noqa: TRY004 it is all the same to who reads it
-    try:
-        if not text.startswith("{"):
-            reader = zlib.decompressobj()
-            text = reader.decompress(base64.b64decode(text, validate=True), MAX_SPEC).decode()
-            if not reader.eof:
-                raise ValueError("cut off, or longer than any spec")
-        return json.loads(text)
-    except (binascii.Error, zlib.error, RecursionError) as error:
-        raise ValueError(str(error)) from error
+class _Owner(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str
+    kind: str
+    uid: str
 
 
-def stored_bytes(found: object) -> int:
-    """How many bytes the API server stores for it, at most: Go's JSON writes <, > and & as six characters."""
-    text = json.dumps(found, separators=(",", ":"))
-    return len(text) + 5 * sum(map(text.count, "<>&"))
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    uid: str
+    owner_references: tuple[_Owner, ...] = ()
 
 
-def keep(wanted: Iterable[tuple[int, str]], spare: Iterable[tuple[int, str]], room: int) -> Kept:
-    """Keep as many as there is room for, in bytes. Those `wanted` come first, in this order, then those to `spare`.
-
-    Each is a generation and what packed() made of it. What is wanted is always named; what is spare is left out.
-    """
-    written: list[dict[str, Any]] = []
-    omitted: list[int] = []
-    for needed, found in ((True, wanted), (False, spare)):
-        for generation, text in found:
-            entry = {"generation": generation, "spec": text}
-            size = stored_bytes(entry) + 1
-            if size > room:
-                if not needed:
-                    continue
-                omitted.append(generation)
-                entry = {"generation": generation, "spec": ""}
-                size = stored_bytes(entry) + 1
-            room -= size
-            written.append(entry)
-    written.sort(key=lambda entry: -int(entry["generation"]))
-    return Kept(tuple(written), tuple(sorted(omitted)))
+class _Data(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str = ""
+    spec: Any = None
 
 
-def told(status: Mapping[str, Any]) -> dict[int, object]:
-    """What a status keeps, by generation; what is no revision is passed over: another version may have written it."""
-    found = status.get("revisions")
-    entries = found if isinstance(found, list) else []
+class WireRevision(msgspec.Struct, frozen=True):
+    """A ControllerRevision, as far as it is read."""
+
+    metadata: _Metadata
+    revision: int = 0
+    data: Any = None
+
+
+def collection(namespace: str) -> str:
+    """The path of ControllerRevisions."""
+    return f"/apis/apps/v1/namespaces/{namespace}/controllerrevisions"
+
+
+def object_name(profile_uid: str, generation: int) -> str:
+    """The name of the revision that keeps a generation: never too long, whatever the profile is called."""
+    return f"nsp-{profile_uid}-{generation}"
+
+
+def to_object(name: str, uid: str, generation: int, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The ControllerRevision of a generation of the profile with this name and UID."""
+    owner = {"apiVersion": names.API_VERSION, "kind": names.PROFILE_KIND, "name": name, "uid": uid, "controller": True}
     return {
-        entry["generation"]: entry.get("spec")
-        for entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get("generation"), int)
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": object_name(uid, generation),
+            "labels": {"app.kubernetes.io/managed-by": "swapwarden-controller", OWNER_LABEL: uid},
+            "ownerReferences": [owner],
+        },
+        "revision": generation,
+        # Without `kind`: it is data, and no object for the API server to decode.
+        "data": {"apiVersion": names.API_VERSION, "spec": spec},
     }
+
+
+def project(wire: WireRevision) -> Stored | None:
+    """Read a ControllerRevision; None where it is no profile's. It may be anybody's: nothing of it is certain."""
+    owner = next((each for each in wire.metadata.owner_references if each.kind == names.PROFILE_KIND), None)
+    if owner is None or wire.metadata.name != object_name(owner.uid, wire.revision):
+        return None
+    try:
+        data = msgspec.convert(wire.data, _Data)
+    except msgspec.ValidationError:
+        data = _Data()
+    known = data.api_version == names.API_VERSION and isinstance(data.spec, dict)
+    return Stored(wire.metadata.name, wire.metadata.uid, owner.uid, wire.revision, data.spec if known else None)

@@ -16,8 +16,8 @@ from swapwarden.telemetry import metrics
 
 WRITES = metrics.counter(
     "swapwarden_controller_writes_total",
-    "Writes to the API server by object (state, labels, feature, taint, resource, profile, pod_condition) and result"
-    " (ok, unreachable, HTTP status, or over: the leader's time ended before the answer came).",
+    "Writes to the API server by object (state, labels, feature, taint, resource, profile, revision, pod_condition)"
+    " and result (ok, unreachable, HTTP status, or over: the leader's time ended before the answer came).",
     labels=("object", "result"),
 )
 WRITE_SECONDS = metrics.histogram(
@@ -42,6 +42,10 @@ class Writes:
     async def create(self, kind: str, path: str, body: object, **params: str) -> bytes:
         """POST an object to its collection; the answer."""
         return await self._send(kind, "POST", path, body, content_type=transport.JSON, params=params)
+
+    async def delete(self, kind: str, path: str, uid: str) -> bytes:
+        """DELETE the object with this UID; status 409 where it is another one."""
+        return await self._send(kind, "DELETE", path, {"preconditions": {"uid": uid}}, content_type=transport.JSON)
 
     async def merge_patch(self, kind: str, path: str, body: object, **params: str) -> bytes:
         """Send a JSON merge patch (RFC 7386)."""

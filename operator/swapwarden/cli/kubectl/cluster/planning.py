@@ -14,7 +14,7 @@ import msgspec
 from swapwarden.api import state
 from swapwarden.controller import cluster
 from swapwarden.controller.inventory import profiles as profile_store
-from swapwarden.controller.inventory import states
+from swapwarden.controller.inventory import revisions, states
 from swapwarden.controller.notices import pod_plan
 from swapwarden.controller.planning import answers
 from swapwarden.policy.observed import namespaces, nodes, pods
@@ -22,6 +22,9 @@ from swapwarden.policy.profile import compiled
 
 StateRow = states.StateRow
 WireState = states.WireState
+WireRevision = revisions.WireRevision
+PAST: Final = "/apis/apps/v1/controllerrevisions"
+PAST_SELECTOR: Final = revisions.OWNER_LABEL
 project_state: Final = states.project
 ProfileEntry = profile_store.Entry
 pod_notices: Final = pod_plan.about
@@ -42,11 +45,12 @@ class KnownProfiles:
     """All of them by name, those that are not valid included."""
 
 
-def known_profiles(bodies: Iterable[Mapping[str, Any]]) -> KnownProfiles:
-    """Compile profiles as they were read."""
+def known_profiles(bodies: Iterable[Mapping[str, Any]], past: Iterable[WireRevision] = ()) -> KnownProfiles:
+    """Compile profiles as they were read; `past` are ControllerRevisions."""
     store = profile_store.ProfileStore(quiet=True)
     for body in bodies:
         store.offer(body)
+    store.set_stored(filter(None, map(revisions.project, past)))
     return KnownProfiles(store.valid(), store.history(), store.entries)
 
 

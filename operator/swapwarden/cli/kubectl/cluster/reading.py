@@ -54,7 +54,7 @@ async def _namespaces(asked: session.Session, view: snapshot.ClusterSnapshot) ->
 
 
 async def _profiles(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
-    view.profiles = await profiles(asked)
+    view.profiles, view.past = await asyncio.gather(profiles(asked), past(asked))
 
 
 class _ProfileMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -79,6 +79,14 @@ async def profiles(asked: session.Session) -> list[dict[str, Any]]:
 
     await asked.each(session.PROFILES, dict[str, Any], take)
     return found
+
+
+async def past(asked: session.Session) -> list[planning.WireRevision]:
+    """What profiles said before. Nothing where that may not be read: then nodes under way count as done."""
+    try:
+        return await asked.collect(planning.PAST, planning.WireRevision, selector=planning.PAST_SELECTOR)
+    except session.ForbiddenError:
+        return []
 
 
 async def _states(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:

@@ -65,6 +65,8 @@ class ClusterSnapshot:
     namespaces: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     """Their labels."""
     profiles: list[Json] = dataclasses.field(default_factory=list)
+    past: list[planning.WireRevision] = dataclasses.field(default_factory=list)
+    """What profiles said before."""
     states: dict[str, planning.StateRow] = dataclasses.field(default_factory=dict)
     reports: dict[str, AgentReport] = dataclasses.field(default_factory=dict)
     """What agents say of their nodes."""
@@ -116,7 +118,7 @@ class ClusterSnapshot:
 
     def known_profiles(self) -> planning.KnownProfiles:
         """The profiles as the controller understands them."""
-        return planning.known_profiles(self.profiles)
+        return planning.known_profiles(self.profiles, self.past)
 
     def planned(self, found: Mapping[str, _Profile], history: planning.History) -> dict[str, planning.NodeView]:
         """Each node as the controller would see it if these were its profiles."""

@@ -38,15 +38,16 @@ async def read(asked: session.Session, pod: workloads.DetailedPod) -> model.Obse
         return await _seen(hidden, "namespaces", asked.get(path, namespaces.WireNamespace))
 
     early = admission.default_matters(pod)
-    node, bodies, found, space = await asyncio.gather(
+    node, bodies, before, found, space = await asyncio.gather(
         _seen(unseen, "nodes", asked.get(f"{session.NODES}/{on}", nodes.WireNode) if on else _nothing()),
         _seen(unseen, names.PROFILE_PLURAL, reading.profiles(asked)),
+        reading.past(asked),
         _seen(
             unseen, names.STATE_PLURAL, asked.get(f"{session.STATES}/{on}", state.NodeSwapState) if on else _nothing()
         ),
         read_namespace() if early else _nothing(),
     )
-    known = planning.known_profiles(bodies or ())
+    known = planning.known_profiles(bodies or (), before)
     valid = known.valid
     if any(profile.needs_namespaces() for profile in valid.values()):
         space = space if early else await read_namespace()

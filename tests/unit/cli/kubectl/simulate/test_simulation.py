@@ -10,6 +10,7 @@ from swapwarden.api import names, state
 from swapwarden.cli.kubectl.cluster import planning, snapshot
 from swapwarden.cli.kubectl.simulate import simulation
 from swapwarden.cli.kubectl.simulate.simulation import Direction
+from swapwarden.controller.inventory import revisions
 from swapwarden.policy.profile import compiled
 
 from tests.unit.cli.kubectl.views import GI, facts, seen, view
@@ -115,12 +116,11 @@ def test_the_removal_of_a_profile() -> None:
 def test_a_rollout_that_is_under_way_is_counted_in() -> None:
     existing = profile_object("limited", generation=2, swap={"behavior": "NoSwap"})
     old = {"nodeSelector": {}, "swap": {"behavior": "LimitedSwap"}}
-    existing["status"] = {
-        "observedGeneration": 2,
-        "revisions": [{"generation": 1, "spec": msgspec.json.encode(old).decode()}],
-    }
     state_spec = state.StateSpec(profile_ref=state.ProfileRef("limited", 1))
     read = view([node()], [web()], [seen(spec=state_spec)], [existing])
+    past = revisions.to_object("limited", existing["metadata"]["uid"], 1, old)
+    past["metadata"]["uid"] = "of-the-revision"
+    read.past = [msgspec.convert(past, planning.WireRevision)]
     found = simulation.simulate(read, planning.ProfileChange())
     assert directions(found) == {"web": Direction.LOSES}
     assert found.notes[0].startswith("1 node does not follow the newest version of the profile yet")

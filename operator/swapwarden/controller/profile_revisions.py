@@ -1,0 +1,121 @@
+"""Keeps the generations of profiles that nodes follow, over restarts of the controller, for one term."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from swapwarden.controller.inventory import profiles as profile_store
+from swapwarden.controller.inventory import revisions
+from swapwarden.controller.term import TermOver
+from swapwarden.controller.writers import revisions as writer
+from swapwarden.controller.writers.fenced import Fenced
+from swapwarden.kube import decoding, errors, paging, reads
+
+log = logging.getLogger(__name__)
+
+PART: Final = "revisions"
+LOOK_SECONDS: Final = 60.0
+DELETED_AT_ONCE: Final = 10
+
+_DECODER: Final = decoding.Decoder(revisions.WireRevision)
+
+
+class NotKept(errors.KubeError):
+    """A generation is not kept yet."""
+
+
+class ProfileRevisions:
+    """The ControllerRevisions of all profiles."""
+
+    def __init__(
+        self,
+        api: reads.Reader,
+        namespace: str,
+        store: profile_store.ProfileStore,
+        writes: Fenced,
+        *,
+        named: Callable[[], Mapping[str, Collection[int]]],
+        on_change: Callable[[], None],
+    ) -> None:
+        """`named` returns the generations that states of nodes name, by profile.
+
+        `on_change` is called when the store knows more than before.
+        """
+        self._api = api
+        self._namespace = namespace
+        self._store = store
+        self._writes = writes
+        self._named = named
+        self._on_change = on_change
+
+    async def ensure(self, name: str) -> None:
+        """Have all that is needed of a profile's past kept. errors.KubeError where it is not; TermOver."""
+        entry = self._store.entries[name]
+        for each in entry.needed(self._named().get(name, ())):
+            if each.stored:
+                continue
+            if not await writer.create(self._writes, self._namespace, name, entry.uid, each):
+                await self._replace(name, entry.uid, each)
+            self._store.set_kept(name, entry.uid, each.generation)
+
+    async def _replace(self, name: str, uid: str, wanted: profile_store.Revision) -> None:
+        """The name is taken: by the same, of which no list said yet, or by what nobody can use."""
+        taken = revisions.object_name(uid, wanted.generation)
+        for each in await self._list():
+            if each.name == taken and each.spec != wanted.spec:
+                log.error("ControllerRevision %s does not say what profile %s said; it is made anew", taken, name)
+                await writer.delete(self._writes, self._namespace, each)
+                break
+        else:
+            return
+        if not await writer.create(self._writes, self._namespace, name, uid, wanted):
+            raise NotKept(f"ControllerRevision {taken} is somebody else's")
+
+    async def read(self) -> list[revisions.Stored]:
+        """Take in all that is kept. errors.KubeError, msgspec.DecodeError."""
+        found = await self._list()
+        if self._store.set_stored(found):
+            self._on_change()
+        return found
+
+    async def run(self) -> None:
+        """Look again and again, and delete what nobody needs any more. Never returns."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self._collect(await self.read())
+            except (errors.KubeError, msgspec.DecodeError, TermOver) as error:
+                log.warning("cannot look at the revisions of profiles: %s", error)
+
+    async def _collect(self, found: Sequence[revisions.Stored]) -> None:
+        named, kept = self._named(), {}
+        for name, entry in list(self._store.entries.items()):
+            needed = entry.needed(named.get(name, ()))
+            self._store.forget(name, needed)
+            # One that this version does not understand may be needed by another one's.
+            kept[entry.uid] = {entry.generation, *(each.generation for each in needed), *named.get(name, ())}
+        unneeded = [each for each in found if each.generation not in kept.get(each.profile_uid, {each.generation})]
+        for each in unneeded[:DELETED_AT_ONCE]:
+            await writer.delete(self._writes, self._namespace, each)
+
+    async def _list(self) -> list[revisions.Stored]:
+        found: list[revisions.Stored] = []
+
+        def take(body: bytes) -> decoding.ListMetadata:
+            page = decoding.page(body)
+            for item in page.items or ():
+                try:
+                    one = revisions.project(_DECODER.decode(item))
+                except msgspec.DecodeError as error:
+                    log.warning("ControllerRevision %s is left out: %s", decoding.identity(item).name, error)
+                else:
+                    found.extend([one] if one is not None else [])
+            return page.metadata
+
+        await paging.read(self._api.get, revisions.collection(self._namespace), take, revisions.SELECTOR)
+        return found
