@@ -36,7 +36,11 @@ def _expanded(entry: object) -> object:
     made: list[object] = []
     for each in entry:
         if isinstance(each, str) and "*" in each:
-            made += sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").glob(each))
+            pages = (ROOT / "docs").glob(each)
+            made += [
+                str(page.relative_to(ROOT / "docs"))
+                for page in sorted(pages, key=lambda one: (one.stem != "index", one))
+            ]
         else:
             made.append(_expanded(each))
     return made
