@@ -6,7 +6,7 @@ Names of objects are asked of the API server, for a moment only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import click
@@ -24,6 +24,8 @@ MOST: Final = 500
 _DEFAULT: Final = 0
 """Complete names of files where nothing was found."""
 _NO_FILES: Final = 4
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def answer(root: click.Command, words: Sequence[str]) -> str:
@@ -52,21 +54,6 @@ class _Named(msgspec.Struct, frozen=True):
     metadata: _Meta = _Meta()
 
 
-def nodes(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Names of nodes."""
-    return _names(ctx, "nodes", incomplete, namespaced=False)
-
-
-def pods(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Names of pods in the namespace that the command is about."""
-    return _names(ctx, "pods", incomplete, namespaced=True)
-
-
-def namespaces(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Names of namespaces."""
-    return _names(ctx, "namespaces", incomplete, namespaced=False)
-
-
 def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of contexts in the kubeconfig."""
     try:
@@ -76,22 +63,32 @@ def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[st
     return sorted(name for name in found if name.startswith(incomplete))
 
 
-def _names(ctx: click.Context, plural: str, incomplete: str, *, namespaced: bool) -> list[str]:
+def _names(plural: str, *, namespaced: bool = False) -> Complete:
     """At most MOST names that begin with what is there; none where they cannot be had in time."""
-    given = ctx.params
-    target = session.Target(
-        given.get("kubeconfig"), given.get("context"), WAIT_SECONDS, given.get("namespace"), interactive=False
-    )
 
-    async def work(asked: session.Session) -> list[str]:
-        path = asked.namespaced("api/v1", plural, None if namespaced else "")
-        async with asyncio.timeout(WAIT_SECONDS):
-            found = await asked.collect(path, _Named, limit=MOST)
-        return [each.metadata.name for each in found]
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        given = ctx.params
+        target = session.Target(
+            given.get("kubeconfig"), given.get("context"), WAIT_SECONDS, given.get("namespace"), interactive=False
+        )
 
-    try:
-        names = session.run(target, work)
-    except (session.CommandError, TimeoutError):
-        return []
-    taken = set(given.get("names") or ())
-    return sorted(name for name in names if name.startswith(incomplete) and name not in taken)
+        async def work(asked: session.Session) -> list[str]:
+            path = asked.namespaced("api/v1", plural, None if namespaced else "")
+            async with asyncio.timeout(WAIT_SECONDS):
+                found = await asked.collect(path, _Named, limit=MOST)
+            return [each.metadata.name for each in found]
+
+        try:
+            names = session.run(target, work)
+        except (session.CommandError, TimeoutError):
+            return []
+        taken = set(given.get("names") or ())
+        return sorted(name for name in names if name.startswith(incomplete) and name not in taken)
+
+    return complete
+
+
+nodes: Final = _names("nodes")
+pods: Final = _names("pods", namespaced=True)
+"""Of the namespace that the command is about."""
+namespaces: Final = _names("namespaces")

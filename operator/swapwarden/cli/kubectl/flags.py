@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable
@@ -18,6 +19,7 @@ Command = Callable[..., Any]
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 FOREVER: Final = 24 * 3600.0
 """A day: who says that there is no limit does not wait longer."""
+_WISHES: Final = dataclasses.fields(connection.Wishes)
 _NUMBER: Final = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _PART: Final = re.compile(f"({_NUMBER})(ms|s|m|h|)", re.ASCII)
 _DURATION: Final = re.compile(f"{_NUMBER}|(?:{_NUMBER}(?:ms|s|m|h))+", re.ASCII)
@@ -77,8 +79,8 @@ def cluster(function: Command) -> Command:
         help="Group to impersonate, with --as. Repeatable.",
     )
     @click.option("--as-uid", "impersonate_uid", default="", metavar="UID", hidden=True)
-    @click.option("--cluster", "cluster_name", default="", metavar="NAME", hidden=True)
-    @click.option("--user", "user_name", default="", metavar="NAME", hidden=True)
+    @click.option("--cluster", default="", metavar="NAME", hidden=True)
+    @click.option("--user", default="", metavar="NAME", hidden=True)
     @click.option("-s", "--server", default="", metavar="URL", hidden=True)
     @click.option("--token", default="", metavar="TOKEN", hidden=True)
     @click.option("--insecure-skip-tls-verify", "insecure", is_flag=True, hidden=True)
@@ -88,28 +90,11 @@ def cluster(function: Command) -> Command:
         kubeconfig: str | None,
         context: str | None,
         request_timeout: float,
-        impersonate: str,
-        impersonate_groups: tuple[str, ...],
-        impersonate_uid: str,
-        cluster_name: str,
-        user_name: str,
-        server: str,
-        token: str,
-        insecure: bool,
         namespace: str | None = None,
         all_namespaces: bool = False,
         **others: Any,
     ) -> Any:
-        wishes = connection.Wishes(
-            cluster=cluster_name,
-            user=user_name,
-            server=server,
-            token=token,
-            insecure=insecure,
-            impersonate=impersonate,
-            impersonate_groups=impersonate_groups,
-            impersonate_uid=impersonate_uid,
-        )
+        wishes = connection.Wishes(**{field.name: others.pop(field.name) for field in _WISHES})
         target = session.Target(kubeconfig, context, request_timeout, namespace, all_namespaces, wishes)
         return function(target=target, **others)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -126,8 +127,14 @@ def _node_columns(rows: Sequence[usage.NodeUse]) -> list[tables.Column[usage.Nod
     ]
 
 
-def _sorts(name: Callable[[Row], Any], **measures: Callable[[Row], usage.Limit]) -> Sorts[Row]:
+def _sorts(name: Callable[[Row], Any], use: Callable[[Row], Use], **more: Callable[[Row], usage.Limit]) -> Sorts[Row]:
     """The orders of rows: by a measure, the most first and what is not known last, or by name."""
+    measures: dict[str, Callable[[Row], usage.Limit]] = {
+        "usage": lambda row: use(row).swap_bytes,
+        **more,
+        "cpu": lambda row: use(row).cpu_millicores,
+        "memory": lambda row: use(row).memory_bytes,
+    }
 
     def by(measure: Callable[[Row], usage.Limit]) -> Callable[[Row], Any]:
         return lambda row: (_most_first(measure(row)), name(row))
@@ -140,25 +147,13 @@ def _most_first(value: usage.Limit) -> float:
 
 
 POD_SORTS: Final[Sorts[_Listed]] = _sorts(
-    lambda row: row.name,
-    usage=lambda row: row.use.swap_bytes,
-    limit=lambda row: row.use.limit_bytes,
-    cpu=lambda row: row.use.cpu_millicores,
-    memory=lambda row: row.use.memory_bytes,
+    lambda row: row.name, lambda row: row.use, limit=lambda row: row.use.limit_bytes
 )
 NAMESPACE_SORTS: Final[Sorts[usage.NamespaceUse]] = _sorts(
-    lambda row: row.name,
-    usage=lambda row: row.swap_bytes,
-    limit=lambda row: row.limit_bytes,
-    cpu=lambda row: row.cpu_millicores,
-    memory=lambda row: row.memory_bytes,
+    lambda row: row.name, lambda row: row, limit=lambda row: row.limit_bytes
 )
 NODE_SORTS: Final[Sorts[usage.NodeUse]] = _sorts(
-    lambda row: row.name,
-    usage=lambda row: row.swap_bytes,
-    total=lambda row: row.total_bytes,
-    cpu=lambda row: row.cpu_millicores,
-    memory=lambda row: row.memory_bytes,
+    lambda row: row.name, lambda row: row, total=lambda row: row.total_bytes
 )
 
 
@@ -178,59 +173,6 @@ def _plain(row: _Listed) -> Any:
 # The commands
 
 
-def follow(
-    target: session.Target,
-    read: Callable[[session.Session], Awaitable[Sequence[Row]]],
-    show: Callable[[Sequence[Row]], None],
-    interval: float | None,
-) -> None:
-    """Read and show once, or every `interval` seconds; an API server that is away for a while is noted then."""
-
-    async def work(asked: session.Session) -> None:
-        show(await read(asked))
-        away = False
-        while interval is not None:
-            await asyncio.sleep(interval)
-            try:
-                # With what was on the terminal goes what was noted before.
-                with asked.repeat_notes() if sys.stdout.isatty() else contextlib.nullcontext():
-                    rows = await read(asked)
-                    click.clear()
-                    show(rows)
-            except session.ApiUnreachableError as error:
-                if not away:
-                    asked.note(error.message, again=True)
-                away = True
-            else:
-                away = False
-
-    session.run(target, work)
-
-
-def _common(sorts: Mapping[str, Any]) -> Callable[[flags.Command], flags.Command]:
-    """The flags of all three commands; -w and --interval are given to the command as `interval`."""
-
-    def decorate(function: flags.Command) -> flags.Command:
-        @click.option("--sort-by", type=click.Choice(list(sorts)), default="usage", help="Default: usage, most first.")
-        @click.option("-w", "--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
-        @click.option(
-            "--interval",
-            type=flags.Seconds(),
-            default=INTERVAL_SECONDS,
-            metavar="TIME",
-            help="Of -w; agents look once a second at most. Default: 5s.",
-        )
-        @flags.printing
-        @flags.cluster
-        @functools.wraps(function)
-        def wrapped(*, watch: bool, interval: float, **others: Any) -> Any:
-            return function(interval=interval if watch else None, **others)
-
-        return wrapped
-
-    return decorate
-
-
 EXAMPLES: Final = """\b
 Examples:
   kubectl swap top pods -A                  who uses most swap, in all namespaces
@@ -248,87 +190,130 @@ def command() -> None:
     """
 
 
-def _refuse_both(chosen: Sequence[str], selector: str) -> None:
-    if chosen and selector:
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What the flags of all three commands say."""
+
+    names: tuple[str, ...]
+    selector: str
+    sort_by: str
+    interval: float | None
+    """None without -w."""
+    form: tables.Form
+    target: session.Target
+
+
+def _kind(word: str, sorts: Mapping[str, Any], complete: Any, summary: str) -> Callable[[Callable[..., None]], Any]:
+    """A command with the flags of all three, given to it as one."""
+
+    def decorate(function: Callable[..., None]) -> Any:
+        @command.command(word, short_help=summary)
+        @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete)
+        @flags.selector
+        @click.option("--sort-by", type=click.Choice(list(sorts)), default="usage", help="Default: usage, most first.")
+        @click.option("-w", "--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+        @click.option(
+            "--interval",
+            type=flags.Seconds(),
+            default=INTERVAL_SECONDS,
+            metavar="TIME",
+            help="Of -w; agents look once a second at most. Default: 5s.",
+        )
+        @flags.printing
+        @flags.cluster
+        @functools.wraps(function)
+        def wrapped(
+            *,
+            names: tuple[str, ...],
+            selector: str,
+            sort_by: str,
+            watch: bool,
+            interval: float,
+            form: tables.Form,
+            target: session.Target,
+            **others: Any,
+        ) -> None:
+            function(Given(names, selector, sort_by, interval if watch else None, form, target), **others)
+
+        return wrapped
+
+    return decorate
+
+
+def follow(
+    given: Given, read: Callable[[session.Session], Awaitable[Sequence[Row]]], show: Callable[[Sequence[Row]], None]
+) -> None:
+    """Read and show once, or at each interval; an API server that is away for a while is noted then."""
+
+    async def work(asked: session.Session) -> None:
+        show(await read(asked))
+        away = False
+        while given.interval is not None:
+            await asyncio.sleep(given.interval)
+            try:
+                # With what was on the terminal goes what was noted before.
+                with asked.repeat_notes() if sys.stdout.isatty() else contextlib.nullcontext():
+                    rows = await read(asked)
+                    click.clear()
+                    show(rows)
+            except session.ApiUnreachableError as error:
+                if not away:
+                    asked.note(error.message, again=True)
+                away = True
+            else:
+                away = False
+
+    session.run(given.target, work)
+
+
+def _refuse_both(given: Given) -> None:
+    if given.names and given.selector:
         raise click.UsageError("give names or a selector, not both")
 
 
-@command.command("pods")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.pods)
+@_kind("pods", POD_SORTS, completion.pods, "Show the swap that running pods use, and may use.")
 @click.option("--containers", is_flag=True, help="Each container by itself.")
-@flags.selector
 @flags.namespace
-@_common(POD_SORTS)
-def pods_command(
-    *,
-    names: tuple[str, ...],
-    containers: bool,
-    selector: str,
-    sort_by: str,
-    interval: float | None,
-    form: tables.Form,
-    target: session.Target,
-) -> None:
+def pods_command(given: Given, *, containers: bool) -> None:
     """Show the swap that running pods use, and may use."""
-    _refuse_both(names, selector)
-    if names and target.all_namespaces:
+    _refuse_both(given)
+    target = given.target
+    if given.names and target.all_namespaces:
         raise click.UsageError("a pod of this name may be in several namespaces: give -n instead of -A")
 
     def show(uses: Sequence[usage.PodUse]) -> None:
-        rows = sorted(_listed(uses, containers=containers), key=POD_SORTS[sort_by])
+        rows = sorted(_listed(uses, containers=containers), key=POD_SORTS[given.sort_by])
         if not rows:
             click.echo("No running pods found.", err=True)
         columns = _pod_columns(rows, containers=containers, all_namespaces=target.all_namespaces)
-        tables.show(form, rows, columns, name=lambda row: f"pod/{row.pod.name}", plain=_plain)
+        tables.show(given.form, rows, columns, name=lambda row: f"pod/{row.pod.name}", plain=_plain)
 
-    follow(target, lambda asked: reading.pods_of(asked, names, selector, (asked.namespace,)), show, interval)
+    follow(given, lambda asked: reading.pods_of(asked, given.names, given.selector, (asked.namespace,)), show)
 
 
-@command.command("namespaces", short_help="Show the swap that the pods of namespaces use in all.")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.namespaces)
-@flags.selector
-@_common(NAMESPACE_SORTS)
-def namespaces_command(
-    *,
-    names: tuple[str, ...],
-    selector: str,
-    sort_by: str,
-    interval: float | None,
-    form: tables.Form,
-    target: session.Target,
-) -> None:
+@_kind("namespaces", NAMESPACE_SORTS, completion.namespaces, "Show the swap that the pods of namespaces use in all.")
+def namespaces_command(given: Given) -> None:
     """Show the swap that the running pods of each namespace use, and may use, in all; -l selects pods."""
 
     def show(uses: Sequence[usage.NamespaceUse]) -> None:
-        rows = sorted(uses, key=NAMESPACE_SORTS[sort_by])
-        missing = sorted({*names} - {row.name for row in rows})
+        rows = sorted(uses, key=NAMESPACE_SORTS[given.sort_by])
+        missing = sorted({*given.names} - {row.name for row in rows})
         if missing or not rows:
             click.echo(f"No running pods found{' in ' if missing else ''}{', '.join(missing)}.", err=True)
-        tables.show(form, rows, _namespace_columns(rows), name=lambda row: f"namespace/{row.name}")
+        tables.show(given.form, rows, _namespace_columns(rows), name=lambda row: f"namespace/{row.name}")
 
-    follow(target, lambda asked: reading.namespaces_of(asked, names, selector), show, interval)
+    follow(given, lambda asked: reading.namespaces_of(asked, given.names, given.selector), show)
 
 
-@command.command("nodes", short_help="Show the swap that is used on nodes.")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.nodes)
-@flags.selector
-@_common(NODE_SORTS)
-def nodes_command(
-    *,
-    names: tuple[str, ...],
-    selector: str,
-    sort_by: str,
-    interval: float | None,
-    form: tables.Form,
-    target: session.Target,
-) -> None:
+@_kind("nodes", NODE_SORTS, completion.nodes, "Show the swap that is used on nodes.")
+def nodes_command(given: Given) -> None:
     """Show the swap that is used on nodes, and what of it pods may have."""
-    _refuse_both(names, selector)
+    _refuse_both(given)
 
     def show(uses: Sequence[usage.NodeUse]) -> None:
-        rows = sorted(uses, key=NODE_SORTS[sort_by])
+        rows = sorted(uses, key=NODE_SORTS[given.sort_by])
         if not rows:
             click.echo("No nodes found.", err=True)
-        tables.show(form, rows, _node_columns(rows), name=lambda row: f"node/{row.name}")
+        tables.show(given.form, rows, _node_columns(rows), name=lambda row: f"node/{row.name}")
 
-    follow(target, lambda asked: reading.nodes_of(asked, names, selector), show, interval)
+    follow(given, lambda asked: reading.nodes_of(asked, given.names, given.selector), show)

@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 from swapwarden.api import state
 from swapwarden.cli.kubectl.cluster import session
+from swapwarden.cli.kubectl.output import tables
 from swapwarden.cli.kubectl.top import command as top
 from swapwarden.cli.kubectl.top import reading
 
@@ -81,7 +82,7 @@ class Shown:
             sys.stderr.write(f"{rows[0]}\n")
 
         with pytest.raises(KeyboardInterrupt):
-            top.follow(self._target, self._look, show, 0.001)
+            top.follow(top.Given((), "", "usage", 0.001, tables.Form(), self._target), self._look, show)
 
 
 def test_each_outage_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
