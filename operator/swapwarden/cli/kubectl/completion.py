@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import click
-import msgspec
 from click import shell_completion
 
-from swapwarden.cli.kubectl.cluster import connection, session
+from swapwarden.cli.kubectl.cluster import connection, session, wire
 from swapwarden.kube import errors
 
 WAIT_SECONDS: Final = 2.0
@@ -46,14 +45,6 @@ def _line(item: shell_completion.CompletionItem[str]) -> str:
     return f"{item.value}\t{summary}" if summary else item.value
 
 
-class _Meta(msgspec.Struct, frozen=True):
-    name: str = ""
-
-
-class _Named(msgspec.Struct, frozen=True):
-    metadata: _Meta = _Meta()
-
-
 def contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of contexts in the kubeconfig."""
     try:
@@ -75,7 +66,7 @@ def _names(plural: str, *, namespaced: bool = False) -> Complete:
         async def work(asked: session.Session) -> list[str]:
             path = asked.namespaced("api/v1", plural, None if namespaced else "")
             async with asyncio.timeout(WAIT_SECONDS):
-                found = await asked.collect(path, _Named, limit=MOST)
+                found = await asked.collect(path, wire.Named, limit=MOST)
             return [each.metadata.name for each in found]
 
         try:

@@ -15,6 +15,7 @@ import msgspec
 from swapwarden.api import names
 from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem, some
 from swapwarden.cli.kubectl.cluster import snapshot
+from swapwarden.cli.kubectl.cluster.wire import Named
 from swapwarden.cli.kubectl.output import tables
 
 Json = dict[str, Any]
@@ -30,18 +31,6 @@ SOON: Final = datetime.timedelta(days=14)
 """A certificate is renewed when a third of its 90 days is left; with so little left that did not work."""
 _LATE: Final = 3
 """Lease durations without a renewal after which nobody leads."""
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    name: str
-    namespace: str = ""
-    labels: dict[str, str] = {}
-
-
-class Named(msgspec.Struct, frozen=True):
-    """An object of which only the metadata are read."""
-
-    metadata: _Meta
 
 
 class _Schema(msgspec.Struct, frozen=True, rename={"root": "openAPIV3Schema"}):
@@ -82,7 +71,7 @@ class _Entry(msgspec.Struct, frozen=True, rename="camel"):
 class Webhook(Named, frozen=True):
     """A MutatingWebhookConfiguration, as far as it is read."""
 
-    webhooks: list[_Entry] = []
+    webhooks: tuple[_Entry, ...] = ()
 
 
 class _BindingSpec(msgspec.Struct, frozen=True, rename="camel"):

@@ -17,7 +17,7 @@ from swapwarden.cli import documents
 from swapwarden.cli.inputs import objects
 from swapwarden.cli.kubectl.check import catalogue, definitions, dryrun, installation, manifests, problems
 from swapwarden.cli.kubectl.check.catalogue import ClusterProblem, Severity
-from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot
+from swapwarden.cli.kubectl.cluster import agents, reading, session, snapshot, wire
 from swapwarden.cli.kubectl.output import tables
 
 FOUND: Final = 1
@@ -142,8 +142,8 @@ async def _installed(asked: session.Session, unread: dict[str, str]) -> installa
         *await asyncio.gather(
             read("customresourcedefinitions", _crds(asked)),
             listed("mutatingwebhookconfigurations", installation.Webhook),
-            listed("mutatingadmissionpolicies", installation.Named),
-            listed("validatingadmissionpolicies", installation.Named),
+            listed("mutatingadmissionpolicies", wire.Named),
+            listed("validatingadmissionpolicies", wire.Named),
             listed("validatingadmissionpolicybindings", installation.Binding),
             read("leases", _leases(asked)),
         )

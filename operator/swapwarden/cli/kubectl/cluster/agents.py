@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl.cluster import samples, session
+from swapwarden.cli.kubectl.cluster import samples, session, wire
 
 NAMESPACE: Final = "swapwarden-system"
 """Where a release is as a rule; who may not see pods of all namespaces may see those there."""
@@ -43,16 +43,9 @@ class _Status(msgspec.Struct, frozen=True):
     conditions: list[_Condition] = []
 
 
-class _Meta(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    namespace: str = ""
-    deletion_timestamp: str | None = None
-
-
-class WireAgent(msgspec.Struct, frozen=True):
+class WireAgent(wire.Named, frozen=True):
     """A pod with the labels of an agent, as far as it is read."""
 
-    metadata: _Meta
     spec: _Spec = _Spec()
     status: _Status = _Status()
 

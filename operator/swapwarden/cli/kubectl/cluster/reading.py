@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Coroutine, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from swapwarden.cli.kubectl.cluster import agents, planning, samples, session, snapshot
+from swapwarden.cli.kubectl.cluster import agents, planning, samples, session, snapshot, wire
 from swapwarden.policy.observed import namespaces, nodes
 
 USAGE: Final = "swapwarden_pod_swap_usage_bytes"
@@ -23,11 +23,11 @@ async def read(asked: session.Session, only: Collection[str] = ()) -> snapshot.C
     Who may not read the pods of all namespaces gets those of the session's.
     """
     view = snapshot.ClusterSnapshot()
-    jobs = {
-        "nodes": _nodes(asked, view),
-        "namespaces": _namespaces(asked, view),
+    jobs: dict[str, Coroutine[Any, Any, None]] = {
+        "nodes": asked.each(session.NODES, nodes.WireNode, view.add_node),
+        "namespaces": asked.each(session.NAMESPACES, namespaces.WireNamespace, view.add_namespace),
         "nodeswapprofiles": _profiles(asked, view),
-        "nodeswapstates": _states(asked, view),
+        "nodeswapstates": asked.each(session.STATES, planning.WireState, view.add_state),
         "pods": _pods(asked, view),
     }
     for plural in jobs.keys() - set(only) if only else ():
@@ -43,14 +43,6 @@ async def _guarded(view: snapshot.ClusterSnapshot, plural: str, job: Awaitable[N
         view.unread[plural] = error.message
     except session.NotInstalledError:
         view.installed = False
-
-
-async def _nodes(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
-    await asked.each(session.NODES, nodes.WireNode, view.add_node)
-
-
-async def _namespaces(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
-    await asked.each(session.NAMESPACES, namespaces.WireNamespace, view.add_namespace)
 
 
 async def _profiles(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
@@ -89,10 +81,6 @@ async def past(asked: session.Session) -> list[planning.WireRevision]:
         return []
 
 
-async def _states(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
-    await asked.each(session.STATES, planning.WireState, view.add_state)
-
-
 async def _pods(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
     try:
         await asked.each(session.PODS, msgspec.Raw, view.add_pod)
@@ -103,19 +91,11 @@ async def _pods(asked: session.Session, view: snapshot.ClusterSnapshot) -> None:
         view.pods_of = asked.namespace
 
 
-class _Meta(msgspec.Struct, frozen=True):
-    name: str
-    namespace: str = ""
-
-
-class _Named(msgspec.Struct, frozen=True):
-    metadata: _Meta
-
-
 async def labelled(asked: session.Session, view: snapshot.ClusterSnapshot, selector: str) -> set[tuple[str, str]]:
     """Namespace and name of the pods that a label selector matches, among those that were read."""
     path = asked.namespaced("api/v1", "pods", view.pods_of)
-    return {(one.metadata.namespace, one.metadata.name) for one in await asked.collect(path, _Named, selector=selector)}
+    found = await asked.collect(path, wire.Named, selector=selector)
+    return {(one.metadata.namespace, one.metadata.name) for one in found}
 
 
 async def used(asked: session.Session, on: Collection[str]) -> dict[str, int] | None:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from swapwarden.api import names, state
-from swapwarden.cli.kubectl.cluster import samples
+from swapwarden.cli.kubectl.cluster import samples, wire
 from swapwarden.policy import quantity
 from swapwarden.policy.observed import pods
 
@@ -95,27 +95,20 @@ class _Usage(msgspec.Struct, frozen=True):
     memory: str = ""
 
 
-class _Meta(msgspec.Struct, frozen=True):
-    name: str
-    namespace: str = ""
-
-
 class _MeasuredContainer(msgspec.Struct, frozen=True):
     name: str
     usage: _Usage = _Usage()
 
 
-class WirePodMetrics(msgspec.Struct, frozen=True):
+class WirePodMetrics(wire.Named, frozen=True):
     """PodMetrics of metrics.k8s.io, as far as it is read; swap is in it where the metrics server tells it."""
 
-    metadata: _Meta
-    containers: list[_MeasuredContainer] = []
+    containers: tuple[_MeasuredContainer, ...] = ()
 
 
-class WireNodeMetrics(msgspec.Struct, frozen=True):
+class WireNodeMetrics(wire.Named, frozen=True):
     """NodeMetrics of metrics.k8s.io, as far as it is read."""
 
-    metadata: _Meta
     usage: _Usage = _Usage()
 
 

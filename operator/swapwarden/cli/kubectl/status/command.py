@@ -11,7 +11,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.cli.kubectl import completion, flags
-from swapwarden.cli.kubectl.cluster import agents, health, samples, session, usage
+from swapwarden.cli.kubectl.cluster import agents, health, samples, session, usage, wire
 from swapwarden.cli.kubectl.cluster.health import NodeHealth
 from swapwarden.cli.kubectl.output import sizes, tables
 from swapwarden.policy.observed import nodes
@@ -44,14 +44,9 @@ class _Spec(msgspec.Struct, frozen=True):
     swap: _Swap = _Swap()
 
 
-class _Meta(msgspec.Struct, frozen=True):
-    name: str
-
-
-class WireProfile(msgspec.Struct, frozen=True):
+class WireProfile(wire.Named, frozen=True):
     """A NodeSwapProfile, as far as it is read."""
 
-    metadata: _Meta
     spec: _Spec = _Spec()
 
 
