@@ -14,7 +14,7 @@ import rich.table
 import rich.text
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl.explain import kernelview, model, numbers
+from swapwarden.cli.kubectl.explain import kernelview, model
 from swapwarden.cli.kubectl.output import sizes, tables
 
 MAX_WIDTH: Final = 120
@@ -22,7 +22,7 @@ MAX_WIDTH: Final = 120
 _LABEL: Final = 9
 _PIPE: Final = 2**16
 
-_Line = tuple[str, rich.console.RenderableType]
+_Line = tuple[rich.text.Text, ...]
 
 _HELD: Final = {
     kernelview.LimitStatus.HELD: "green",
@@ -86,15 +86,20 @@ def draw(console: rich.console.Console, told: model.PodExplanation, now: datetim
     """Print the screen."""
     console.print(_headline(told))
     console.print()
-    console.print(_grid(_facts(told, now), label=True))
-    if told.rules:
-        _section(console, "RULES", "the first that matches decides", _rules(told, signs))
-    if told.behaviors:
-        _section(console, "BY BEHAVIOR", "of the profile that governs its node", _behaviors(told))
-    if told.numbers:
-        _section(console, "NUMBERS", "", _numbers(told.numbers, signs))
-    if told.changes:
-        _section(console, "TO CHANGE IT", "", _changes(told, signs))
+    console.print(_grid(_facts(told, now), width=_LABEL))
+    for title, about, lines, fold in (
+        ("RULES", "the first that matches decides", _rules(told, signs), 2),
+        ("BY BEHAVIOR", "of the profile that governs its node", _behaviors(told), 1),
+        ("NUMBERS", "", _numbers(told, signs), 1),
+        ("TO CHANGE IT", "", _changes(told, signs), 1),
+    ):
+        body = _grid(lines, fold)
+        if body.row_count:
+            console.print()
+            console.print(
+                rich.text.Text.assemble(_styled(title, "bold"), _styled(f"  {about}" if about else "", "dim"))
+            )
+            console.print(rich.padding.Padding(body, (0, 0, 0, 2), expand=False))
     if told.unseen:
         console.print()
         console.print(_styled(f"Not seen, for lack of rights: {', '.join(told.unseen)}", "dim"))
@@ -105,102 +110,92 @@ def _styled(content: str, style: str = "") -> rich.text.Text:
 
 
 def _headline(told: model.PodExplanation) -> rich.text.Text:
-    reason = told.wanted.reason if told.wanted else told.planned.reason if told.planned else None
-    line = _styled(f"{told.namespace}/{told.name}", "bold")
-    line.append_text(_styled(": "))
-    line.append_text(_styled(told.summary, "bold cyan"))
-    if reason is not None:
-        line.append_text(_styled(f"  ({reason})"))
-    return line
+    decided = told.wanted or told.planned
+    reason = decided.reason if decided else None
+    return rich.text.Text.assemble(
+        _styled(f"{told.namespace}/{told.name}", "bold"),
+        ": ",
+        _styled(told.summary, "bold cyan"),
+        "" if reason is None else f"  ({reason})",
+    )
 
 
-def _grid(lines: Iterable[_Line], *, label: bool = False) -> rich.table.Table:
+def _grid(lines: Iterable[_Line], fold: int = 1, width: int | None = None) -> rich.table.Table:
+    """Columns of which one is wrapped; the first is `width` wide at least."""
     grid = rich.table.Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True, min_width=_LABEL if label else None)
-    grid.add_column(overflow="fold")
-    for name, content in lines:
-        grid.add_row(_styled(name, "bold"), content)
+    for line in lines:
+        for place in range(len(line) - len(grid.columns)):
+            if place == fold:
+                grid.add_column(overflow="fold")
+            else:
+                grid.add_column(no_wrap=True, min_width=None if place else width)
+        grid.add_row(*line)
     return grid
 
 
-def _section(console: rich.console.Console, title: str, about: str, body: rich.table.Table) -> None:
-    line = _styled(title, "bold")
-    if about:
-        line.append_text(_styled(f"  {about}", "dim"))
-    console.print()
-    console.print(line)
-    console.print(rich.padding.Padding(body, (0, 0, 0, 2), expand=False))
+def _label(name: str) -> rich.text.Text:
+    return _styled(name, "bold")
 
 
 def _facts(told: model.PodExplanation, now: datetime.datetime) -> Iterator[_Line]:
-    yield "POLICY", _styled(told.policy.text, "" if told.policy.valid else "red")
+    yield _label("POLICY"), _styled(told.policy.text, "" if told.policy.valid else "red")
     if told.admission:
-        yield "ADMISSION", _styled(told.admission, "yellow")
-    yield "QOS", _styled(told.qos)
-    yield "NODE", _styled(told.node_text)
+        yield _label("ADMISSION"), _styled(told.admission, "yellow")
+    yield _label("QOS"), _styled(told.qos)
+    yield _label("NODE"), _styled(told.node_text)
     if told.profile is not None:
         generation = f" generation {told.profile.generation}" if told.profile.generation else ""
-        yield "PROFILE", _styled(f"{told.profile.name}{generation}, {told.profile.behavior}: {told.profile.text}")
+        yield (
+            _label("PROFILE"),
+            _styled(f"{told.profile.name}{generation}, {told.profile.behavior}: {told.profile.text}"),
+        )
         if told.profile.override_text:
-            yield "OVERRIDE", _styled(told.profile.override_text)
+            yield _label("OVERRIDE"), _styled(told.profile.override_text)
     if told.wanted_text:
-        yield "WANTED", _styled(told.wanted_text, "yellow")
+        yield _label("WANTED"), _styled(told.wanted_text, "yellow")
     if told.kernel is not None:
-        yield "KERNEL", _kernel(told.kernel, now)
+        yield _label("KERNEL"), _kernel(told.kernel, now)
         used = sizes.rounded(told.used_bytes)
         each = ", ".join(f"{name} {sizes.rounded(number)}" for name, number in told.used_containers.items())
-        yield "IN USE", _styled(f"{used} ({each})" if each else used)
+        yield _label("IN USE"), _styled(f"{used} ({each})" if each else used)
         if told.kernel.exposed_text:
-            yield "EXPOSED", _styled(told.kernel.exposed_text, "yellow")
+            yield _label("EXPOSED"), _styled(told.kernel.exposed_text, "yellow")
         if told.kernel.drift:
-            yield "DRIFT", _styled(f"on the node: {told.kernel.drift}", "yellow")
+            yield _label("DRIFT"), _styled(f"on the node: {told.kernel.drift}", "yellow")
     if told.enforced is not None:
-        yield "ENFORCED", _enforced(told.enforced)
+        yield _label("ENFORCED"), _enforced(told.enforced)
     if told.secrets:
-        yield "SECRETS", _styled(told.secrets, "yellow" if told.secrets.startswith("can ") else "")
+        yield _label("SECRETS"), _styled(told.secrets, "yellow" if told.secrets.startswith("can ") else "")
 
 
 def _kernel(kernel: kernelview.KernelState, now: datetime.datetime) -> rich.text.Text:
-    line = _styled(kernel.text, _HELD.get(kernel.status, ""))
     old = sizes.age(kernel.since, now) if kernel.since else ""
-    if old:
-        line.append_text(_styled(f", for {old} at least"))
-    return line
+    held = _styled(kernel.text, _HELD.get(kernel.status, ""))
+    return rich.text.Text.assemble(held, f", for {old} at least" if old else "")
 
 
 def _enforced(told: model.PodConditionReport) -> rich.text.Text:
     style = {"True": "green", "False": "bold red"}.get(told.status, "yellow")
-    line = _styled(told.status, style)
-    line.append_text(_styled(f", {told.reason}: {told.message}"))
-    return line
+    return rich.text.Text.assemble(_styled(told.status, style), _styled(f", {told.reason}: {told.message}"))
 
 
-def _rules(told: model.PodExplanation, signs: Marks) -> rich.table.Table:
-    grid = rich.table.Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+def _rules(told: model.PodExplanation, signs: Marks) -> Iterator[_Line]:
     for rule in told.rules:
         style = "bold green" if rule.matched else "dim"
         mark = signs.matched if rule.matched else signs.passed
         why = _styled(rule.why, "" if rule.matched else "dim")
-        grid.add_row(_styled(mark, style), _styled(rule.reason, style), why)
-    return grid
+        yield _styled(mark, style), _styled(rule.reason, style), why
 
 
-def _behaviors(told: model.PodExplanation) -> rich.table.Table:
-    return _grid((one.of, _styled(one.formula)) for one in told.behaviors)
+def _behaviors(told: model.PodExplanation) -> Iterator[_Line]:
+    for one in told.behaviors:
+        yield _label(one.of), _styled(one.formula)
 
 
-def _numbers(lines: Iterable[numbers.Number], signs: Marks) -> rich.table.Table:
-    grid = rich.table.Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_column(no_wrap=True)
-    for line in lines:
+def _numbers(told: model.PodExplanation, signs: Marks) -> Iterator[_Line]:
+    for line in told.numbers:
         formula = line.formula.replace(" x ", f" {signs.times} ")
-        grid.add_row(_styled(line.of, "bold"), _styled(formula), _styled(f"= {_value(line.result)}", "cyan"))
-    return grid
+        yield _label(line.of), _styled(formula), _styled(f"= {_value(line.result)}", "cyan")
 
 
 def _value(swap_max: str) -> str:
@@ -210,14 +205,8 @@ def _value(swap_max: str) -> str:
     return whole if whole == swap_max else f"{whole} ({swap_max})"
 
 
-def _changes(told: model.PodExplanation, signs: Marks) -> rich.table.Table:
-    grid = rich.table.Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+def _changes(told: model.PodExplanation, signs: Marks) -> Iterator[_Line]:
     for change in told.changes:
+        command = _styled(f"{signs.command} {change.command}", "green") if change.command else None
         how = _styled(change.how)
-        if change.command:
-            how.append("\n")
-            how.append_text(_styled(f"{signs.command} {change.command}", "green"))
-        grid.add_row(_styled(change.outcome, "bold"), how)
-    return grid
+        yield _label(change.outcome), rich.text.Text("\n").join([how, command]) if command else how
