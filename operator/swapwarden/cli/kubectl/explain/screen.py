@@ -96,9 +96,7 @@ def draw(console: rich.console.Console, told: model.PodExplanation, now: datetim
         body = _grid(lines, fold)
         if body.row_count:
             console.print()
-            console.print(
-                rich.text.Text.assemble(_styled(title, "bold"), _styled(f"  {about}" if about else "", "dim"))
-            )
+            console.print(_bold(title, _styled(f"  {about}" if about else "", "dim")))
             console.print(rich.padding.Padding(body, (0, 0, 0, 2), expand=False))
     if told.unseen:
         console.print()
@@ -109,15 +107,20 @@ def _styled(content: str, style: str = "") -> rich.text.Text:
     return rich.text.Text(tables.clean(content), style=style)
 
 
+def _label(name: str) -> rich.text.Text:
+    return _styled(name, "bold")
+
+
+def _bold(*parts: str | rich.text.Text) -> rich.text.Text:
+    clean = (tables.clean(part) if isinstance(part, str) else part for part in parts)
+    return rich.text.Text.assemble(*clean, style="bold")
+
+
 def _headline(told: model.PodExplanation) -> rich.text.Text:
     decided = told.wanted or told.planned
     reason = decided.reason if decided else None
-    return rich.text.Text.assemble(
-        _styled(f"{told.namespace}/{told.name}", "bold"),
-        ": ",
-        _styled(told.summary, "bold cyan"),
-        "" if reason is None else f"  ({reason})",
-    )
+    why = "" if reason is None else f"  ({reason})"
+    return _bold(f"{told.namespace}/{told.name}: ", _styled(told.summary, "bold cyan"), why)
 
 
 def _grid(lines: Iterable[_Line], fold: int = 1, width: int | None = None) -> rich.table.Table:
@@ -131,10 +134,6 @@ def _grid(lines: Iterable[_Line], fold: int = 1, width: int | None = None) -> ri
                 grid.add_column(no_wrap=True, min_width=None if place else width)
         grid.add_row(*line)
     return grid
-
-
-def _label(name: str) -> rich.text.Text:
-    return _styled(name, "bold")
 
 
 def _facts(told: model.PodExplanation, now: datetime.datetime) -> Iterator[_Line]:
@@ -170,13 +169,12 @@ def _facts(told: model.PodExplanation, now: datetime.datetime) -> Iterator[_Line
 
 def _kernel(kernel: kernelview.KernelState, now: datetime.datetime) -> rich.text.Text:
     old = sizes.age(kernel.since, now) if kernel.since else ""
-    held = _styled(kernel.text, _HELD.get(kernel.status, ""))
-    return rich.text.Text.assemble(held, f", for {old} at least" if old else "")
+    return _styled(kernel.text + (f", for {old} at least" if old else ""), _HELD.get(kernel.status, ""))
 
 
 def _enforced(told: model.PodConditionReport) -> rich.text.Text:
     style = {"True": "green", "False": "bold red"}.get(told.status, "yellow")
-    return rich.text.Text.assemble(_styled(told.status, style), _styled(f", {told.reason}: {told.message}"))
+    return _styled(f"{told.status}, {told.reason}: {told.message}", style)
 
 
 def _rules(told: model.PodExplanation, signs: Marks) -> Iterator[_Line]:
