@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -215,9 +215,3 @@ def worst_first(found: Iterable[ClusterProblem]) -> list[ClusterProblem]:
             one.message,
         ),
     )
-
-
-def some(found: Collection[str], most: int = 5) -> str:
-    """The first of them, and how many more there are."""
-    rest = len(found) - most
-    return ", ".join(sorted(found)[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem, some
+from swapwarden.cli.kubectl.check.catalogue import Check, ClusterProblem, Severity, problem
 from swapwarden.cli.kubectl.cluster import snapshot
 from swapwarden.cli.kubectl.cluster.wire import Named
 from swapwarden.cli.kubectl.output import tables
@@ -145,9 +145,13 @@ def _kinds(own: Iterable[Definition], crds: Iterable[Definition]) -> Iterator[Cl
             continue
         known, there = set(_fields(_schema(ours))), set(_fields(_schema(theirs)))
         if lacking := sorted(known - there):
-            yield problem(Check.OTHER_VERSION, here, f"does not have {some(lacking)}, which this kubectl swap knows")
+            yield problem(
+                Check.OTHER_VERSION, here, f"does not have {tables.first_few(lacking)}, which this kubectl swap knows"
+            )
         if unknown := sorted(there - known):
-            yield problem(Check.OTHER_VERSION, here, f"has {some(unknown)}, which this kubectl swap does not know")
+            yield problem(
+                Check.OTHER_VERSION, here, f"has {tables.first_few(unknown)}, which this kubectl swap does not know"
+            )
 
 
 def _schema(definition: Definition) -> Json:
@@ -218,7 +222,7 @@ def _webhooks(
             yield problem(
                 Check.FAILURE_POLICY,
                 here,
-                f"failurePolicy is Ignore for {some(lenient)}: while the webhook does not answer, pods start without"
+                f"failurePolicy is Ignore for {tables.first_few(sorted(lenient))}: while the webhook does not answer, pods start without"
                 " their namespace's default, and are not placed",
             )
         if any(each.client_config.service for each in entries) and _sees_pods(view):

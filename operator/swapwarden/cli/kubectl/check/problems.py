@@ -124,7 +124,7 @@ def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.NodeVi
         yield problem(
             Check.PROFILE_CONFLICT,
             f"nodeswapprofile/{winner}",
-            f"has the same priority as {', '.join(others)} on {catalogue.some(nodes)}, and governs as the older one",
+            f"has the same priority as {', '.join(others)} on {tables.first_few(nodes)}, and governs as the older one",
         )
 
 

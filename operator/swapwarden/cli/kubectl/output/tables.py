@@ -70,8 +70,7 @@ def show(
     elif form.output in {"json", "yaml"}:
         out.write(serialized(form.output, {"items": [plain(row) for row in rows]}))
     else:
-        chosen = [column for column in columns if form.output == "wide" or not column.wide]
-        out.write(table(form, rows, chosen, coloured=form.is_coloured(out)))
+        out.write(table(form, rows, columns, out))
     out.flush()
 
 
@@ -84,8 +83,9 @@ def serialized(form: str, document: Any) -> str:
     return text
 
 
-def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]], *, coloured: bool) -> str:
+def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]], stream: TextIO | None = None) -> str:
     """The table as text: columns as wide as they must be, nothing cut off or wrapped, however narrow the terminal."""
+    columns = [column for column in columns if form.output == "wide" or not column.wide]
     lines = [[_cell(column.cell(row)) for column in columns] for row in rows]
     if not lines:
         return ""  # as kubectl: headers of nothing would be taken for something
@@ -93,7 +93,7 @@ def table(form: Form, rows: Iterable[Row], columns: Sequence[Column[Row]], *, co
         lines.insert(0, [Cell(column.header, "bold") for column in columns])
     # Not rich's own table: it takes milliseconds for each line, and there may be thousands.
     measure = importlib.import_module("rich.cells").cell_len
-    paint = _painter(coloured=coloured)
+    paint = _painter(coloured=form.is_coloured(stream or sys.stdout))
     widths = [max(measure(cell.text) for cell in column) for column in zip(*lines, strict=True)]
     gap, shown = " " * _GAP, []
     for line in lines:
@@ -143,3 +143,9 @@ def share(part: int | None, whole: int | None) -> str:
     if part is None or whole is None:
         return UNKNOWN
     return f"{part * 100 // whole}%" if whole else NONE
+
+
+def first_few(found: Sequence[str], most: int = 5) -> str:
+    """The first of them, and how many more there are."""
+    rest = len(found) - most
+    return ", ".join(found[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -10,7 +10,7 @@ import pytest
 from swapwarden.api import names
 from swapwarden.cli.kubectl.cluster import planning
 from swapwarden.cli.kubectl.output import tables
-from swapwarden.cli.kubectl.simulate import report, simulation
+from swapwarden.cli.kubectl.simulate import report, screen, simulation
 from swapwarden.policy.profile import compiled
 
 from tests.unit.cli.kubectl.views import GI, facts, seen, view
@@ -39,7 +39,7 @@ def result(**change: Any) -> simulation.Simulation:
 def shown(
     found: simulation.Simulation, capsys: pytest.CaptureFixture[str], form: str = "", *, known: bool = True
 ) -> str:
-    report.show(tables.Form(form), found, report.summary(found, known=known))
+    screen.show(tables.Form(form), found, screen.summary(found, known=known))
     return capsys.readouterr().out
 
 
@@ -98,7 +98,7 @@ def test_what_agents_did_not_tell_is_said(capsys: pytest.CaptureFixture[str]) ->
 def test_long_rollouts_are_told_in_short() -> None:
     waves = tuple(simulation.Wave(tuple(f"n-{wave}-{each}" for each in range(7))) for wave in range(5))
     one = simulation.SimulatedRollout("p", 7, waves, ("lone",), ("held",), ("bad",), ("late",))
-    assert list(report.waves(one)) == [
+    assert list(screen.waves(one)) == [
         "1 node without an agent at once, which does nothing there: lone",
         "35 nodes in 5 waves, at most 7 at a time",
         *(f"wave {n + 1}: n-{n}-0, n-{n}-1, n-{n}-2, n-{n}-3, n-{n}-4 and 2 more" for n in range(3)),
