@@ -101,48 +101,42 @@ def cluster(function: Command) -> Command:
     return wrapped
 
 
-def _after_equals(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """A short flag's value also as in -n=shop, which kubectl takes."""
-    return value if value is None else value.removeprefix("=")
+own_namespace: Final = click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    shell_complete=completion.namespaces,
+    # A short flag's value also as in -n=shop, which kubectl takes.
+    callback=lambda _ctx, _param, value: value if value is None else value.removeprefix("="),
+    help="Namespace instead of the context's.",
+)
+"""-n, which becomes part of `target`: put it above cluster()."""
 
 
 def namespace(function: Command) -> Command:
     """-n and -A, which become part of `target`: put it above cluster()."""
-    alone = click.option(
-        "-n",
-        "--namespace",
-        metavar="NAME",
-        shell_complete=completion.namespaces,
-        callback=_after_equals,
-        help="Namespace instead of the context's.",
-    )
-    every = click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
-    return alone(every(function))
+    return own_namespace(click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")(function))
 
 
-def selector(function: Command) -> Command:
-    """-l, given to the command as `selector`."""
-    return click.option(
-        "-l", "--selector", default="", metavar="SELECTOR", help="Only objects with these labels: pool=batch,tier!=web."
-    )(function)
+selector: Final = click.option(
+    "-l", "--selector", default="", metavar="SELECTOR", help="Only objects with these labels: pool=batch,tier!=web."
+)
+color: Final = click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    help="auto: on a terminal, unless NO_COLOR is set. Default: auto.",
+)
 
 
 def printing(function: Command) -> Command:
     """-o, --no-headers and --color, given to the command as `form`."""
 
     @click.option(
-        "-o",
-        "--output",
-        type=click.Choice(list(tables.FORMATS)),
-        help="More columns, or another form than a table.",
+        "-o", "--output", type=click.Choice(list(tables.FORMATS)), help="More columns, or another form than a table."
     )
     @click.option("--no-headers", is_flag=True, help="Leave the line of headers out.")
-    @click.option(
-        "--color",
-        type=click.Choice(["auto", "always", "never"]),
-        default="auto",
-        help="auto: on a terminal, unless NO_COLOR is set. Default: auto.",
-    )
+    @color
     @functools.wraps(function)
     def wrapped(*, output: str | None, no_headers: bool, color: str, **others: Any) -> Any:
         return function(form=tables.Form(output or "", headers=not no_headers, color=color), **others)

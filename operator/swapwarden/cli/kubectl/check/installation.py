@@ -222,10 +222,10 @@ def _webhooks(
             yield problem(
                 Check.FAILURE_POLICY,
                 here,
-                f"failurePolicy is Ignore for {tables.first_few(sorted(lenient))}: while the webhook does not answer, pods start without"
-                " their namespace's default, and are not placed",
+                f"failurePolicy is Ignore for {tables.first_few(lenient)}: while the webhook does not answer, pods"
+                " start without their namespace's default, and are not placed",
             )
-        if any(each.client_config.service for each in entries) and _sees_pods(view):
+        if any(each.client_config.service for each in entries) and not view.pods_of and "pods" not in view.unread:
             parts = [part for part in view.parts if part.component == "webhook"]
             if not any(part.ready for part in parts):
                 yield problem(
@@ -234,10 +234,6 @@ def _webhooks(
                     f"none of {tables.count(len(parts), 'pod')} of the webhook is Ready: new pods with a policy are"
                     " refused, or not completed",
                 )
-
-
-def _sees_pods(view: snapshot.ClusterSnapshot) -> bool:
-    return "pods" not in view.unread and not view.pods_of
 
 
 def is_ours(name: str) -> bool:

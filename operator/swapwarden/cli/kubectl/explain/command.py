@@ -35,22 +35,11 @@ async def _pod(asked: session.Session, name: str) -> workloads.DetailedPod:
 
 @click.command("explain", epilog=EXAMPLES)
 @click.argument("pod", shell_complete=completion.pods)
-@click.option(
-    "-n",
-    "--namespace",
-    metavar="NAME",
-    help="Namespace instead of the context's.",
-    shell_complete=completion.namespaces,
-)
+@flags.own_namespace
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="In which form. Default: text."
 )
-@click.option(
-    "--color",
-    type=click.Choice(["auto", "always", "never"]),
-    default="auto",
-    help="auto: on a terminal, unless NO_COLOR is set. Default: auto.",
-)
+@flags.color
 @flags.cluster
 def command(*, pod: str, output: str, color: str, target: session.Target) -> None:
     """Say why a pod has its swap limit, or has none, and whether the kernel holds it."""

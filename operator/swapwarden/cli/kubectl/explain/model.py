@@ -12,7 +12,7 @@ import msgspec
 
 from swapwarden.api import names, state
 from swapwarden.api.conditions import ConditionType
-from swapwarden.cli.kubectl.cluster import workloads
+from swapwarden.cli.kubectl.cluster import usage, workloads
 from swapwarden.cli.kubectl.explain import admission, kernelview, numbers, remedies, rules
 from swapwarden.cli.kubectl.explain.advice import Advice
 from swapwarden.cli.kubectl.explain.numbers import Number
@@ -29,15 +29,6 @@ _Profile = compiled.Profile
 _ProfileRef = state.ProfileRef
 _State = state.NodeSwapState
 _PodRow = pods.PodRow
-
-
-class ReportedUsage(msgspec.Struct, frozen=True):
-    """What an agent's metrics say of a pod, in bytes."""
-
-    pod: int | None = None
-    """None: not among those that use most."""
-    containers: Mapping[str, int] = {}
-    """By name, of those that run."""
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -58,7 +49,7 @@ class Observed(msgspec.Struct, frozen=True):
     """The other pods of the node; None where they may not be seen, or were not asked for."""
     has_agent: bool | None = None
     """Whether a Ready agent is on the node; None where that is not known."""
-    used: ReportedUsage | None = None
+    used: usage.PodUse | None = None
     """None where nobody could be asked."""
     unseen: tuple[str, ...] = ()
     """Kinds of what the user may not see, by plural."""
@@ -109,14 +100,6 @@ class PlannedLimits(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     containers: dict[str, str | None] = {}
 
 
-class PodConditionReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What the pod's condition SwapPolicyEnforced says, for those who may not see the node's state."""
-
-    status: str
-    reason: str
-    message: str
-
-
 class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """All that is said of one pod."""
 
@@ -140,7 +123,8 @@ class PodExplanation(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     """What the rules give now."""
     wanted_text: str = ""
     kernel: kernelview.KernelState | None = None
-    enforced: PodConditionReport | None = None
+    enforced: workloads.DetailedPodCondition | None = None
+    """For those who may not see the node's state, the pod's condition SwapPolicyEnforced."""
     used_bytes: int | None = None
     used_containers: dict[str, int] = {}
     secrets: str = ""
@@ -162,6 +146,7 @@ def explain(seen: Observed) -> PodExplanation:
     wanted = _wanted(seen, row)
     stands = row.node and not row.terminal and names.STATE_PLURAL not in seen.unseen
     kernel = kernelview.observe(seen.state, row, has_agent=seen.has_agent) if stands else None
+    used = seen.used or usage.PodUse(row.namespace, row.name, row.node)
     return PodExplanation(
         namespace=row.namespace,
         name=row.name,
@@ -172,16 +157,18 @@ def explain(seen: Observed) -> PodExplanation:
         admission=admission.missing(pod, _labels(seen)),
         node_text=_node_text(seen, row),
         profile=_governing(row, planned) if planned else None,
-        rules=_rules(planned) if planned else [],
+        rules=[TriedRule(step.reason, step.matched, rules.why(step, planned)) for step in planned.trace.steps]
+        if planned
+        else [],
         numbers=list(numbers.lines(row, planned)) if planned else [],
         behaviors=[] if planned or row.terminal else list(numbers.by_behavior(row)),
         wanted=wanted,
         planned=_given(planned.trace.decision) if planned else None,
         wanted_text=waiting or _difference(seen, row, planned, wanted),
         kernel=kernel,
-        enforced=_enforced(pod) if names.STATE_PLURAL in seen.unseen and not row.terminal else None,
-        used_bytes=seen.used.pod if seen.used else None,
-        used_containers=dict(seen.used.containers) if seen.used else {},
+        enforced=pod.enforced if names.STATE_PLURAL in seen.unseen and not row.terminal else None,
+        used_bytes=used.swap_bytes,
+        used_containers={one.name: one.swap_bytes for one in used.containers if one.swap_bytes is not None},
         secrets=_secrets(seen),
         changes=[] if row.terminal else list(remedies.changes(pod, row, planned)),
         unseen=list(seen.unseen),
@@ -344,15 +331,6 @@ def _node_text(seen: Observed, row: pods.PodRow) -> str:
     on = f" on {', '.join(devices)}" if devices else ""
     said = "" if found else "; by the Node's own word, as no agent has reported"
     return f"{row.node}: {exact(facts.memory_bytes)} memory, {swap_text}{on}{said}"
-
-
-def _rules(planned: PlannedPod) -> list[TriedRule]:
-    return [TriedRule(step.reason, step.matched, rules.why(step, planned)) for step in planned.trace.steps]
-
-
-def _enforced(pod: workloads.DetailedPod) -> PodConditionReport | None:
-    found = pod.enforced
-    return None if found is None else PodConditionReport(found.status, found.reason, found.message)
 
 
 def _secrets(seen: Observed) -> str:

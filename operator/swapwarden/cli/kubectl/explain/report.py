@@ -92,7 +92,7 @@ async def _seen(unseen: list[str], what: str, asked: Awaitable[T]) -> T | None:
     return None
 
 
-async def _agent(asked: session.Session, pod: workloads.DetailedPod) -> tuple[bool | None, model.ReportedUsage | None]:
+async def _agent(asked: session.Session, pod: workloads.DetailedPod) -> tuple[bool | None, usage.PodUse | None]:
     """Whether the pod's node has a Ready agent, and what that says of the pod; None for what is not known."""
     running, why = await agents.find(asked)
     if running is None:
@@ -105,8 +105,7 @@ async def _agent(asked: session.Session, pod: workloads.DetailedPod) -> tuple[bo
     if why:
         asked.note(why)
     (used,) = usage.of_pods([pods.project(pod)], scraped, {}, {})
-    each = {one.name: one.swap_bytes for one in used.containers if one.swap_bytes is not None}
-    return True, model.ReportedUsage(used.swap_bytes, each)
+    return True, used
 
 
 async def run(asked: session.Session, pod: workloads.DetailedPod, output: str, form: tables.Form) -> None:

@@ -14,6 +14,7 @@ import rich.table
 import rich.text
 
 from swapwarden.api import names
+from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.explain import kernelview, model
 from swapwarden.cli.kubectl.output import sizes, tables
 
@@ -172,7 +173,7 @@ def _kernel(kernel: kernelview.KernelState, now: datetime.datetime) -> rich.text
     return _styled(kernel.text + (f", for {old} at least" if old else ""), _HELD.get(kernel.status, ""))
 
 
-def _enforced(told: model.PodConditionReport) -> rich.text.Text:
+def _enforced(told: workloads.DetailedPodCondition) -> rich.text.Text:
     style = {"True": "green", "False": "bold red"}.get(told.status, "yellow")
     return _styled(f"{told.status}, {told.reason}: {told.message}", style)
 

@@ -34,10 +34,8 @@ class _Change:
     def __init__(self, target: session.Target, value: str | None, *, apply: bool) -> None:
         self.value = value
         self.apply = apply
-        self.options = [
-            *([f"--kubeconfig={target.kubeconfig}"] if target.kubeconfig else []),
-            *([f"--context={target.context}"] if target.context else []),
-        ]
+        self.options = [f"--kubeconfig={target.kubeconfig}"] if target.kubeconfig else []
+        self.options += [f"--context={target.context}"] if target.context else []
 
     @property
     def words(self) -> str:
@@ -92,28 +90,32 @@ async def _pod(asked: session.Session, name: str, change: _Change) -> None:
         )
     owner = workloads.controller(pod.metadata.owner_references)
     if owner is None:
-        _alone(asked, pod, change, patches.anew(pod, change.value, change.options))
-        return
-    kind = workloads.kind_of_owner(owner)
-    if kind is None:
-        _unknown(asked, owner, change, patches.of_unknown(owner, change.value, asked.namespace, change.options))
-        return
-    await _workload(asked, kind, owner.name, change, workloads.guess(pod))
+        told = f"nobody manages pod/{name}, and the policy of a pod is immutable: it has to be made anew"
+        _by_hand(
+            asked,
+            change,
+            f"{told}, which ends it. Without --apply, the commands are printed",
+            f"{told}. These commands end it and make it again:",
+            patches.anew(pod, change.value, change.options),
+        )
+    elif (kind := workloads.kind_of_owner(owner)) is None:
+        told = f"the pod is made by {owner.kind} {owner.name} ({owner.api_version}), a kind that is not known here"
+        _by_hand(
+            asked,
+            change,
+            f"{told}: see where its pods' annotations are set, and set {change.words}",
+            f"{told}. Where its pod template is at spec.template, as is usual, this changes it:",
+            patches.of_unknown(owner, change.value, asked.namespace, change.options),
+        )
+    else:
+        await _workload(asked, kind, owner.name, change, workloads.guess(pod))
 
 
-def _alone(asked: session.Session, pod: workloads.DetailedPod, change: _Change, command: str) -> None:
-    told = f"nobody manages pod/{pod.metadata.name}, and the policy of a pod is immutable: it has to be made anew"
+def _by_hand(asked: session.Session, change: _Change, refusal: str, note: str, command: str) -> None:
+    """What only the user can do: it is printed, and not applied."""
     if change.apply:
-        raise session.CommandError(f"{told}, which ends it. Without --apply, the commands are printed")
-    asked.note(f"{told}. These commands end it and make it again:")
-    click.echo(command)
-
-
-def _unknown(asked: session.Session, owner: workloads.Owner, change: _Change, command: str) -> None:
-    told = f"the pod is made by {owner.kind} {owner.name} ({owner.api_version}), a kind that is not known here"
-    if change.apply:
-        raise session.CommandError(f"{told}: see where its pods' annotations are set, and set {change.words}")
-    asked.note(f"{told}. Where its pod template is at spec.template, as is usual, this changes it:")
+        raise session.CommandError(refusal)
+    asked.note(note)
     click.echo(command)
 
 
@@ -133,8 +135,10 @@ async def _workload(
             patches.patch_command(word, name, asked.namespace, patches.patch(guess, change.value), change.options)
         )
         return
-    _check(asked, kind, found, change)
     name = found.metadata.name
+    if wrong := patches.problems(kind, found, change.value):
+        refusal = f"pods of {kind.word}/{name} would be refused in its namespace {asked.namespace}:"
+        raise session.CommandError("\n  ".join((refusal, *wrong)))
     if patches.current(kind, found) == change.value:
         click.echo(f"{kind.word}/{name} unchanged: {_says(change.value, 'policy')}")
         return
@@ -168,27 +172,12 @@ async def _top(
     raise session.CommandError(f"{kind.word}/{name} has more than {_MAX_OWNERS} owners above it")
 
 
-def _check(asked: session.Session, kind: workloads.WorkloadKind, found: patches.Workload, change: _Change) -> None:
-    """Failure where admission would refuse the pods with this policy."""
-    wrong = patches.problems(kind, found, change.value)
-    if wrong:
-        name = f"{kind.word}/{found.metadata.name}"
-        where = f"its namespace {asked.namespace}"
-        raise session.CommandError(f"pods of {name} would be refused in {where}:\n  " + "\n  ".join(wrong))
-
-
 @click.command("policy", epilog=EXAMPLES)
 @click.argument("target_name", metavar="POD|KIND/NAME", shell_complete=completion.pods)
 @click.argument("value", required=False)
 @click.option("--apply", is_flag=True, help="Apply the change instead of printing the command that does.")
 @click.option("--remove", is_flag=True, help="Take the policy, or a namespace's default, away; in place of VALUE.")
-@click.option(
-    "-n",
-    "--namespace",
-    metavar="NAME",
-    help="Namespace instead of the context's.",
-    shell_complete=completion.namespaces,
-)
+@flags.own_namespace
 @flags.cluster
 def command(*, target_name: str, value: str | None, apply: bool, remove: bool, target: session.Target) -> None:
     """Give the pods of a workload another policy, or a namespace another default.

@@ -141,10 +141,6 @@ def _share(shown: NodeReport) -> tables.Cell:
     return tables.Cell(text, "yellow" if full else "")
 
 
-def _backing_text(shown: NodeReport) -> str:
-    return _or(shown.backing, tables.NONE if shown.backing == "" else tables.UNKNOWN)
-
-
 def _encrypted_text(shown: NodeReport) -> str:
     if shown.swap_bytes == 0:
         return tables.NONE
@@ -160,7 +156,9 @@ COLUMNS: Final[tuple[tables.Column[NodeReport], ...]] = (
     tables.Column("SWAP", lambda shown: sizes.rounded(shown.swap_bytes), right=True),
     tables.Column("USED", lambda shown: sizes.rounded(shown.used_bytes), right=True),
     tables.Column("USED%", _share, right=True),
-    tables.Column("BACKING", _backing_text),
+    tables.Column(
+        "BACKING", lambda shown: tables.UNKNOWN if shown.backing is None else _or(shown.backing, tables.NONE)
+    ),
     tables.Column("ENCRYPTED", _encrypted_text),
     tables.Column("MODE", lambda shown: _or(shown.mode), wide=True),
     tables.Column("KERNEL", lambda shown: _or(shown.kernel), wide=True),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from swapwarden.api import names, state
+from swapwarden.cli.kubectl.cluster import usage
 from swapwarden.cli.kubectl.explain import model, screen
 from swapwarden.cli.kubectl.explain.kernelview import LimitStatus
 from swapwarden.policy import plan
@@ -49,7 +50,11 @@ def numbers(told: model.PodExplanation) -> list[tuple[str, str, str]]:
 
 
 def test_a_share_of_the_nodes_swap() -> None:
-    told = explain(pod(*REPORT), profile(reserved="25%"), used=model.ReportedUsage(12 * MI, {"app": 12 * MI}))
+    told = explain(
+        pod(*REPORT),
+        profile(reserved="25%"),
+        used=usage.PodUse("batch", "report", "batch-1", None, 12 * MI, None, [usage.ContainerUse("app", 12 * MI)]),
+    )
     assert told.summary == "up to 384Mi of swap"
     assert told.policy == model.PodPolicy(
         None, model.PolicySource.NOTHING, "none: the pod gets what its node's profile gives"
@@ -374,7 +379,7 @@ class TestWhatIsNotThere:
             annotations={POLICY: "Disabled"}, status={"conditions": [{"type": "Ready", "status": "True"}, condition]}
         )
         told = model.explain(model.Observed(refusing, unseen=("nodes", "nodeswapstates")))
-        assert told.enforced == model.PodConditionReport("True", condition["reason"], condition["message"])
+        assert msgspec.to_builtins(told.enforced) == condition
         lines = screen.text(told, datetime.datetime.now(datetime.UTC)).splitlines()
         assert "ENFORCED   True, PolicyDisabled: the kernel holds what is planned for this pod on node batch-1" in lines
         assert explain(refusing).enforced is None

@@ -7,6 +7,7 @@ import pathlib
 
 import pytest
 from swapwarden.api import names, state
+from swapwarden.cli.kubectl.cluster import usage
 from swapwarden.cli.kubectl.explain import model, screen
 
 from tests.unit.cli.kubectl.explained import MI, container, planned, pod, profile, reported, seen
@@ -24,7 +25,7 @@ def report() -> model.PodExplanation:
             governing,
             profile(name="all", priority=50, selector=()),
             state=reported(planned(found, governing), exposed),
-            used=model.ReportedUsage(12 * MI, {"app": 12 * MI}),
+            used=usage.PodUse("batch", "report", "batch-1", None, 12 * MI, None, [usage.ContainerUse("app", 12 * MI)]),
         )
     )
 
