@@ -78,40 +78,31 @@ _DONE: Final = {
 }
 
 
-def judge(  # noqa: PLR0911 a table, one line per row
-    spec: state.StateSpec | None, status: state.StateStatus, *, has_agent: bool | None
-) -> HealthVerdict:
+def judge(spec: state.StateSpec | None, status: state.StateStatus, *, has_agent: bool | None) -> HealthVerdict:
     """How things stand on a node with such a state; `has_agent`: an agent is Ready there, None where that is not known.
 
     That observedGeneration is behind says little: plans change with every pod. What counts is the profile's generation.
     """
+    if spec is None:
+        return HealthVerdict(NodeHealth.NO_STATE, "the controller has not planned this node; see whether it runs")
     conditions = {condition.type: condition for condition in status.conditions}
     applied, compatible = conditions.get(ConditionType.APPLIED, _NO), conditions.get(ConditionType.COMPATIBLE, _NO)
     degraded, met = conditions.get(ConditionType.DEGRADED, _NO), conditions.get(ConditionType.REQUIREMENTS_MET, _NO)
-    if spec is None:
-        return HealthVerdict(NodeHealth.NO_STATE, "the controller has not planned this node; see whether it runs")
-    if not status.conditions and has_agent:
-        return HealthVerdict(NodeHealth.PENDING, "its agent has not reported yet")
-    if not status.conditions:
-        return HealthVerdict(
-            NodeHealth.NO_AGENT, "no agent has reported; see whether the DaemonSet's pods may run there"
-        )
-    if has_agent is False:
-        return HealthVerdict(
-            NodeHealth.SILENT, "no Ready agent: what it set still holds, what others undo stays undone"
-        )
-    if compatible.status == "False":
-        return HealthVerdict(NodeHealth.INCOMPATIBLE, compatible.message)
-    if degraded.status == "True":
-        return HealthVerdict(NodeHealth.DEGRADED, degraded.message)
-    if status.profile_ref != spec.profile_ref:
-        return HealthVerdict(NodeHealth.PENDING, "its agent has not seen the newest plan yet")
-    if applied.status != "True":
-        found = _UNAPPLIED.get(applied.reason, NodeHealth.NOT_UNDERSTOOD)
-        return HealthVerdict(found, applied.message or f"condition Applied is {applied.status or 'absent'}")
-    if met.status == "False":
-        return HealthVerdict(NodeHealth.UNMET, met.message)
-    return HealthVerdict(_DONE[spec.mode], _others(conditions))
+    unapplied = _UNAPPLIED.get(applied.reason, NodeHealth.NOT_UNDERSTOOD)
+    absent = "no agent has reported; see whether the DaemonSet's pods may run there"
+    silent = "no Ready agent: what it set still holds, what others undo stays undone"
+    rows = (
+        (not conditions and has_agent, NodeHealth.PENDING, "its agent has not reported yet"),
+        (not conditions, NodeHealth.NO_AGENT, absent),
+        (has_agent is False, NodeHealth.SILENT, silent),
+        (compatible.status == "False", NodeHealth.INCOMPATIBLE, compatible.message),
+        (degraded.status == "True", NodeHealth.DEGRADED, degraded.message),
+        (status.profile_ref != spec.profile_ref, NodeHealth.PENDING, "its agent has not seen the newest plan yet"),
+        (applied.status != "True", unapplied, applied.message or f"condition Applied is {applied.status or 'absent'}"),
+        (met.status == "False", NodeHealth.UNMET, met.message),
+        (True, _DONE[spec.mode], _others(conditions)),
+    )
+    return next(HealthVerdict(health, why) for matches, health, why in rows if matches)
 
 
 def _others(conditions: Mapping[str, state.Condition]) -> str:
