@@ -14,6 +14,8 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 PROFILE_KIND: Final = "NodeSwapProfile"
 PROFILE_PLURAL: Final = "nodeswapprofiles"
+PROFILE_FINALIZER: Final = "swapwarden.dev/release-nodes"
+"""On a profile that nodes may follow: a deletion waits until they do not."""
 STATE_KIND: Final = "NodeSwapState"
 STATE_PLURAL: Final = "nodeswapstates"
 

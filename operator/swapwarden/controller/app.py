@@ -16,7 +16,7 @@ from swapwarden.controller.inventory import states
 from swapwarden.controller.notices import exposures
 from swapwarden.controller.watches import namespaces as namespace_watch
 from swapwarden.controller.watches import node_features, restore_request
-from swapwarden.controller.watches import profiles as profile_watch
+from swapwarden.controller.watches import profiles as profile_list
 from swapwarden.controller.writers import nodes as node_writer
 from swapwarden.controller.writers import states as state_writer
 from swapwarden.kube import client, config, events, informer, ratelimit
@@ -38,7 +38,9 @@ class App:
         self._namespaces = namespace_watch.NamespaceWatch(
             api, known=self._namespaces_known, on_change=self._namespace_changed
         )
-        self._profiles = profile_watch.ProfileWatch(cfg, api, self._store, on_change=self._profiles_changed)
+        self._profiles = profile_list.ProfileList(
+            api, self._store, on_change=self._profiles_changed, mends=lambda: self.leadership.leader is not None
+        )
         self._recorder = events.Recorder(api, "swapwarden-controller", identity)
         self._features = node_features.Features(
             api, arguments.namespace, arguments.label_publisher, changed=self._feature_changed
@@ -66,10 +68,13 @@ class App:
         )
         self._order = restore_request.RestoreRequest(api, arguments.namespace, self._ordered)
         self._shared = leader.Shared(
+            cfg,
             api,
             ratelimit.Throttle(arguments.writes_per_second, asyncio.get_running_loop().time),
             self._known,
             self._store,
+            self._profiles,
+            self._profiles_changed,
             self._features,
             self._order,
             self._recorder,
@@ -135,7 +140,9 @@ class App:
 
     def stuck(self) -> str | None:
         """Why the process should be started anew."""
-        return None if self.leadership.elector.alive() else "the thread that holds the Lease has ended"
+        if not self.leadership.elector.alive():
+            return "the thread that holds the Lease has ended"
+        return self.leadership.leader.stuck() if self.leadership.leader is not None else None
 
     def _look(self) -> None:
         # What nodes follow may have come after the profiles.

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import logging
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from swapwarden.controller import (
     cluster,
     label_publisher,
     plan_latency,
     podconditions,
+    profile_operator,
     profile_revisions,
     profile_statuses,
     reconciler,
@@ -28,8 +30,9 @@ from swapwarden.controller.notices import exposures, node_conditions, pod_violat
 from swapwarden.controller.planning import fleet
 from swapwarden.controller.term import Deposed, Term, TermOver
 from swapwarden.controller.watches import node_features, restore_request
+from swapwarden.controller.watches import profiles as profile_list
 from swapwarden.controller.writers.fenced import Fenced
-from swapwarden.kube import backoff, client, errors, events, ratelimit
+from swapwarden.kube import backoff, client, config, errors, events, ratelimit
 from swapwarden.policy.observed import pods
 from swapwarden.telemetry import metrics
 
@@ -54,10 +57,14 @@ StepDown = Callable[[Term, str], None]
 class Shared(NamedTuple):
     """What outlives a term, and those that lead use."""
 
+    cfg: config.Config
     api: client.Client
     throttle: ratelimit.Throttle
     known: cluster.Cluster
     profiles: profile_store.ProfileStore
+    profile_list: profile_list.ProfileList
+    profiles_changed: Callable[[], None]
+    """To be called where the store knows more than before, or less."""
     features: node_features.Features
     order: restore_request.RestoreRequest
     recorder: events.Recorder
@@ -99,7 +106,7 @@ class Leader:
             extended_resource=arguments.extended_resource,
         )
         statuses = profile_statuses.ProfileStatuses(
-            shared.profiles, writes, shared.recorder, extended_resource=arguments.extended_resource
+            shared.api, shared.profiles, writes, shared.recorder, extended_resource=arguments.extended_resource
         )
         self._revisions = profile_revisions.ProfileRevisions(
             shared.api,
@@ -107,13 +114,21 @@ class Leader:
             shared.profiles,
             writes,
             named=lambda: fleet.generations(shared.known.planner),
-            on_change=self._profiles_changed,
+            on_change=shared.profiles_changed,
         )
         self._rollouts = rollouts.Rollouts(shared.known, shared.profiles, statuses, self._revisions, apply=self.apply)
+        self._operator = profile_operator.ProfileOperator(
+            shared.cfg,
+            term,
+            offer=self._profile_seen,
+            remove=self._profile_went,
+            read_all=functools.partial(shared.profile_list.read, mends=True),
+        )
         self._parts: dict[str, supervise.Job] = {
             PART: self._reconcile,
             rollouts.PART: self._rollouts.run,
             profile_revisions.PART: self._revisions.run,
+            profile_operator.PART: self._operator.run,
         }
         self._conditions: podconditions.PodConditions | None = None
         if arguments.pod_conditions:
@@ -135,27 +150,37 @@ class Leader:
             await self.term.run(self._parts)
 
     async def _know_the_past(self) -> bool:
-        """Read what profiles said before: others may have led until now. Whether that was possible in time.
+        """Read what profiles say, and said before: others may have led until now. Whether that was possible in time.
 
         Without it, nodes whose turn has not come would follow the newest generation.
         """
-        loop, waits = asyncio.get_running_loop(), backoff.Backoff(*BACKOFF_SECONDS)
-        deadline = loop.time() + PAST_SECONDS
+        try:
+            async with asyncio.timeout(PAST_SECONDS):
+                await self._shared.profile_list.read()
+                await self._read_revisions()
+        except TimeoutError:
+            self._step_down(self.term, "what profiles say, and said before, cannot be read")
+            return False
+        return True
+
+    async def _read_revisions(self) -> None:
+        waits = backoff.Backoff(*BACKOFF_SECONDS)
         while True:
             try:
                 await self._revisions.read()
             except Exception as error:  # noqa: BLE001 whatever it is, one who leads and plans nothing is the worst
-                if loop.time() > deadline:
-                    self._step_down(self.term, f"the revisions of profiles cannot be read: {error}")
-                    return False
                 log.warning("cannot read the revisions of profiles: %s", error)
                 await asyncio.sleep(waits.after(error))
             else:
-                return True
+                return
 
-    def _profiles_changed(self) -> None:
-        profiles = self._shared.profiles
-        self.apply(self._shared.known.profiles_changed(profiles.valid(), profiles.history()))
+    def _profile_seen(self, body: Mapping[str, Any]) -> None:
+        if self._shared.profiles.offer(body):
+            self._shared.profiles_changed()
+
+    def _profile_went(self, body: Mapping[str, Any]) -> None:
+        if self._shared.profiles.remove(body["metadata"]["name"], body["metadata"]["uid"]):
+            self._shared.profiles_changed()
 
     def _begin(self) -> None:
         """Take up all nodes."""
@@ -171,6 +196,10 @@ class Leader:
         self.restore_requested()
         if self._conditions is not None:
             self._conditions.nudge(*inventory.nodes)
+
+    def stuck(self) -> str | None:
+        """Why the process should be started anew."""
+        return self._operator.stuck()
 
     def end(self) -> None:
         """Let no write begin any more, and forget all."""

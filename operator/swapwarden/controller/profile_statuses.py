@@ -12,16 +12,23 @@ from swapwarden.controller.notices import profiles as notices
 from swapwarden.controller.notices import regarding
 from swapwarden.controller.writers import profile_status
 from swapwarden.controller.writers.fenced import Fenced, unless_superseded
-from swapwarden.kube import decoding, events
+from swapwarden.kube import decoding, errors, events, reads
 
 
 class ProfileStatuses:
     """Knows of nodes what was judged of them, and no more."""
 
     def __init__(
-        self, store: profile_store.ProfileStore, writes: Fenced, recorder: events.Recorder, *, extended_resource: bool
+        self,
+        api: reads.Reader,
+        store: profile_store.ProfileStore,
+        writes: Fenced,
+        recorder: events.Recorder,
+        *,
+        extended_resource: bool,
     ) -> None:
         """`extended_resource`: profiles that ask for it have it."""
+        self._api = api
         self._store = store
         self._writes = writes
         self._recorder = recorder
@@ -53,9 +60,21 @@ class ProfileStatuses:
         await self._writes.ready()
         answer = await unless_superseded(profile_status.write(self._writes, entry, patch))
         if answer is None:
+            await self._read(entry)
             return False
         # Now that the status says it: what it said before was reported before, whoever led then.
         for notice in notices.notices(regarding.profile(entry.name, entry.uid), entry.status, status):
             self._recorder.post(notice)
         self._store.offer(decoding.decode(answer, dict[str, Any]))
         return self.may_write()
+
+    async def _read(self, entry: profile_store.Entry) -> None:
+        """Take in a profile as it is now: kopf says nothing of changes that are none of its spec."""
+        try:
+            body = await self._api.get(f"{profile_store.PROFILES}/{entry.name}")
+        except errors.ApiError as error:
+            if error.status != 404:
+                raise
+            self._store.remove(entry.name, entry.uid)
+        else:
+            self._store.offer(decoding.decode(body, dict[str, Any]))

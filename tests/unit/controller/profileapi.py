@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import json
 import ssl
 from typing import Any, Self
@@ -31,6 +32,12 @@ def _resource(plural: str, kind: str) -> Json:
     return {"name": plural, "singularName": kind.lower(), "kind": kind, "namespaced": False, "verbs": verbs}
 
 
+def _at(found: Any, path: str) -> Any:
+    for key in path.split("/")[1:]:
+        found = found[int(key) if isinstance(found, list) else key]
+    return found
+
+
 class ProfileApi:
     """Use it as an async context manager."""
 
@@ -44,6 +51,8 @@ class ProfileApi:
         self.port = 0
         self.lists = 0
         self.refused = 0
+        self.patches: list[tuple[str, Json | list[Json]]] = []
+        """Name of the profile, /status where it is that of it, and the patch."""
         self.watches = 0
         """How many were begun."""
         self._watching: list[asyncio.Queue[Json | None]] = []
@@ -59,6 +68,7 @@ class ProfileApi:
         profiles = _resource(names.PROFILE_PLURAL, names.PROFILE_KIND)
         app.router.add_get(GROUP, self._json({"resources": [profiles]}))
         app.router.add_get(PROFILES, self._profiles)
+        app.router.add_patch(PROFILES + "/{name:.*}", self._patch)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._context)
@@ -79,6 +89,29 @@ class ProfileApi:
         self.objects[name] = found
         self.tell({"type": "MODIFIED" if known else "ADDED", "object": found})
         return found
+
+    def observe(self, name: str, generation: int | None = None) -> None:
+        """Write the status that says that this generation was seen; the newest where none is given."""
+        found = self.objects[name]
+        self.replace({**found, "status": {"observedGeneration": generation or found["metadata"]["generation"]}})
+
+    def replace(self, body: Json) -> None:
+        """Store an object, and tell all watches."""
+        self.version += 1
+        metadata = {**body["metadata"], "resourceVersion": str(self.version)}
+        found = {**body, "metadata": metadata}
+        if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
+            self.objects.pop(metadata["name"], None)
+            self.tell({"type": "DELETED", "object": found})
+            return
+        self.objects[metadata["name"]] = found
+        self.tell({"type": "MODIFIED", "object": found})
+
+    def begin_delete(self, name: str) -> None:
+        """As the API server does: the object stays as long as it has a finalizer, and has another generation."""
+        found = self.objects[name]
+        metadata = {**found["metadata"], "deletionTimestamp": "2026-01-02T00:00:00Z"}
+        self.replace({**found, "metadata": {**metadata, "generation": metadata["generation"] + 1}})
 
     def delete(self, name: str, *, silently: bool = False) -> None:
         """Delete an object; `silently`: as if no watch was on its way just then."""
@@ -119,6 +152,24 @@ class ProfileApi:
         self.lists += 1
         meta = {"resourceVersion": str(self.version)}
         return web.json_response({"metadata": meta, "items": list(self.objects.values())})
+
+    async def _patch(self, request: web.Request) -> web.Response:
+        name, body = request.match_info["name"], await request.json()
+        self.patches.append((name, body))
+        found = copy.deepcopy(self.objects.get(name))
+        if found is None:
+            return web.json_response({"kind": "Status", "code": 404}, status=404)
+        metadata = found["metadata"]
+        for each in body if isinstance(body, list) else ():
+            if each["op"] == "test" and each["value"] != _at(found, each["path"]):
+                return web.json_response({"kind": "Status", "code": 422}, status=422)
+            if each["op"] == "add":
+                value = each["value"]
+                metadata["finalizers"] = value if isinstance(value, list) else [*metadata.get("finalizers", ()), value]
+            if each["op"] == "remove":
+                metadata.pop("finalizers", None)
+        self.replace(found)
+        return web.json_response(found)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         queue: asyncio.Queue[Json | None] = asyncio.Queue()

@@ -79,6 +79,9 @@ class Replaced(NamedTuple):
     """Whether anything was newer than what was known, or gone."""
     failed: set[str]
     """Names of those that were not taken in."""
+    newer: int = 0
+    """How many have a spec that nobody had seen."""
+    gone: int = 0
 
 
 class ProfileStore:
@@ -195,19 +198,22 @@ class ProfileStore:
 
         Profiles of the names `left_out` were there, and could not be decoded: what is known of them stays.
         """
-        changed, failed = False, set[str]()
+        changed, failed, newer, gone = False, set[str](), 0, 0
+        known = {(entry.uid, entry.generation) for entry in self.entries.values()}
         found = {body["metadata"]["uid"]: body for body in bodies}
         for entry in list(self.entries.values()):
             if entry.uid not in found and entry.name not in left_out and entry.version < version:
-                changed |= self.remove(entry.name, entry.uid)
+                gone += self.remove(entry.name, entry.uid)
         for body in found.values():
             try:
-                changed |= self.offer(body)
+                if self.offer(body):
+                    changed = True
+                    newer += (body["metadata"]["uid"], body["metadata"]["generation"]) not in known
             except Exception:  # what one writer of profiles stores must not hide all others
                 name = str(body["metadata"].get("name"))
                 failed.add(name)
                 log.exception("profile %s cannot be taken in; what was known of it stays", decoding.shown(name))
-        return Replaced(changed, failed)
+        return Replaced(changed or gone > 0, failed, newer, gone)
 
 
 def _revisions(

@@ -208,7 +208,9 @@ def test_what_was_stored_as_deep_as_can_be_decoded_hides_no_other(store: profile
 def test_a_profile_that_cannot_be_taken_in_hides_no_other(store: profile_store.ProfileStore) -> None:
     broken = profile_object("broken", uid="of-broken")
     broken["metadata"]["resourceVersion"] = "none"
-    assert store.replace([broken, profile_object("sound", uid="of-sound")], version=5) == (True, {"broken"})
+    assert store.replace([broken, profile_object("sound", uid="of-sound")], version=5) == profile_store.Replaced(
+        changed=True, failed={"broken"}, newer=1
+    )
     assert store.entries.keys() == {"sound"}
 
 
@@ -228,6 +230,6 @@ def test_a_profile_that_is_as_deep_as_can_be_decoded_is_taken_in(store: profile_
 def test_a_store_says_whether_what_someone_saw_is_news(store: profile_store.ProfileStore) -> None:
     body = profile_object(version=3)
     assert [store.offer(body), store.offer(body)] == [True, False]
-    assert store.replace([body], version=4) == (False, set())
-    assert store.replace([], version=5) == (True, set())
+    assert store.replace([body], version=4) == profile_store.Replaced(changed=False, failed=set())
+    assert store.replace([], version=5) == profile_store.Replaced(changed=True, failed=set(), gone=1)
     assert not store.remove("p", "uid-of-p")

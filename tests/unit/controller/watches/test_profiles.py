@@ -1,10 +1,9 @@
-"""Kopf's watch and the lists beside it, at an API server made of a dict."""
+"""Lists of profiles, at an API server made of a dict."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import pathlib
 from collections.abc import AsyncIterator
@@ -14,18 +13,12 @@ import pytest
 import pytest_asyncio
 from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.watches import profiles as profile_watch
-from swapwarden.kube import backoff, client, config, informer
+from swapwarden.kube import client, config, informer
 
 from testbed.controlplane import pki
 from tests.unit.controller.objects import profile_object
 from tests.unit.controller.profileapi import NAME, ProfileApi
 from tests.unit.kube.scripted import until
-
-# Kopf's loop ends with connections that are half closed, which say so when they are collected.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
 
 WAIT = 20.0
 RESOURCE = "nodeswapprofiles"
@@ -47,12 +40,13 @@ class Site:
         )
         self.store = profile_store.ProfileStore()
         self.changes = 0
+        self.leads = True
 
     @contextlib.asynccontextmanager
-    async def watching(self, list_interval: float = NEVER) -> AsyncIterator[profile_watch.ProfileWatch]:
+    async def watching(self, list_interval: float = NEVER) -> AsyncIterator[profile_watch.ProfileList]:
         async with client.Client(self.config, user_agent="test") as api:
-            watch = profile_watch.ProfileWatch(
-                self.config, api, self.store, on_change=self._changed, list_interval=list_interval
+            watch = profile_watch.ProfileList(
+                api, self.store, on_change=self._changed, mends=lambda: self.leads, list_interval=list_interval
             )
             task = asyncio.create_task(watch.run())
             try:
@@ -74,87 +68,37 @@ async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
     authority = pki.Authority(tmp_path)
     async with ProfileApi(authority) as server:
         yield Site(server, authority, tmp_path)
-    gc.collect()  # here, and not in another test
 
 
-async def test_what_is_there_is_listed_and_what_comes_is_watched(site: Site) -> None:
+async def test_what_is_there_is_listed(site: Site) -> None:
     """Over TLS, with a certificate for another name than the address, as behind a tunnel."""
     site.server.set("old")
     async with site.watching() as watch:
         await asyncio.wait_for(watch.synced.wait(), WAIT)
         assert (set(site.store.entries), site.changes) == ({"old"}, 1)
-        await until(lambda: site.server.watches, WAIT)
-        heard = informer.LAST_EVENT
-        assert heard.value(RESOURCE) > 1e9, "a list tells, too"
-        heard.set(0, RESOURCE)
-        site.server.set("new", priority=7)
-        await site.knows("old", "new")
-        await until(lambda: heard.value(RESOURCE) > 1e9, WAIT)
-        site.server.set("new", priority=8)
-        await until(lambda: site.store.valid()["new"].priority == 8, WAIT)
-        site.server.delete("old")
-        await site.knows("new")
-        assert site.changes == 4, "one for each"
+        assert informer.LAST_EVENT.value(RESOURCE) > 1e9
 
 
-async def test_a_token_that_was_replaced_is_used(site: Site) -> None:
-    restarts = profile_watch.RESTARTS.value()
-    async with site.watching():
-        await until(lambda: site.server.watches, WAIT)
-        site.server.token = "second"
-        site.token_file.write_text("second")
-        site.server.cut()
-        await until(lambda: site.server.watches == 2, WAIT)
-        site.server.set("p")
-        await site.knows("p")
-        assert profile_watch.RESTARTS.value() == restarts
+async def test_a_list_finds_what_kopf_has_missed_and_counts_it(site: Site) -> None:
+    def mended() -> tuple[float, float]:
+        return profile_watch.MENDED.value("changed"), profile_watch.MENDED.value("gone")
 
-
-async def test_credentials_that_are_refused_are_not_tried_without_a_pause(
-    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of a service account that was deleted, say: kopf gives up, and the pause before its next start is ours."""
-    monkeypatch.setattr(backoff.Backoff, "next", lambda _: NEVER)
-    restarts = profile_watch.RESTARTS.value()
-    async with site.watching():
-        await until(lambda: site.server.watches, WAIT)
-        site.server.token = "another one"
-        site.server.cut()
-        await until(lambda: profile_watch.RESTARTS.value() > restarts, WAIT)
-    assert site.server.refused == 2, "once more with the token read anew"
-    assert "the watch of profiles failed: the API server refuses this instance's credentials" in caplog.text
-
-
-async def test_a_list_finds_what_no_watch_has_told(site: Site) -> None:
+    changed, gone = mended()
     site.server.set("p")
     async with site.watching(list_interval=0.05):
-        await until(lambda: site.server.watches, WAIT)
-        site.server.delete("p", silently=True)
-        await site.knows()
-
-
-async def test_a_watch_that_ends_by_an_error_is_started_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_watch, "BACKOFF_SECONDS", (0.0, 0.0))
-    assert profile_watch._settings().process.ultimate_exiting_timeout is None, "nothing may kill the process"
-    restarts = profile_watch.RESTARTS.value()
-    async with site.watching():
-        await until(lambda: site.server.watches, WAIT)
-        site.server.tell({"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd has no leader"}})
-        await until(lambda: profile_watch.RESTARTS.value() > restarts, WAIT)
-        await until(lambda: site.server.watches == 2, WAIT)
-        site.server.set("p")
         await site.knows("p")
-
-
-async def test_a_watch_that_ended_is_made_good_by_a_list(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_watch, "BACKOFF_SECONDS", (0.0, 0.0))
-    site.server.set("p")
-    async with site.watching():
-        await until(lambda: site.server.watches, WAIT)
+        site.server.observe("p")
+        await until(lambda: site.store.entries["p"].status, WAIT)
+        assert mended() == (changed, gone), "the first list finds all, and nobody watches statuses"
+        site.server.set("p", priority=7)
+        await until(lambda: site.store.valid()["p"].priority == 7, WAIT)
         site.server.delete("p", silently=True)
-        site.server.tell({"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd has no leader"}})
-        await until(lambda: site.server.lists == 2, WAIT)
         await site.knows()
+        assert mended() == (changed + 1, gone + 1)
+        site.leads = False
+        site.server.set("q")
+        await site.knows("q")
+        assert mended() == (changed + 1, gone + 1), "one that stands by has lists only"
 
 
 async def test_a_profile_that_cannot_be_decoded_stays_as_it_was(
@@ -190,11 +134,3 @@ async def test_nothing_is_in_sync_before_a_list_came(site: Site, monkeypatch: py
         site.token_file.write_text(site.server.token)
         await asyncio.wait_for(watch.synced.wait(), WAIT)
         assert set(site.store.entries) == {"p"}
-        await until(lambda: site.server.watches, WAIT)
-
-
-async def test_a_server_of_another_name_is_not_trusted(site: Site) -> None:
-    session = profile_watch._session(config.Config(server=site.config.server, ca_data=site.config.ca_data))
-    async with session:
-        with pytest.raises(OSError, match="certificate verify failed"):
-            await session.get(f"{site.config.server}/api")

@@ -1,0 +1,299 @@
+"""Runs kopf for one term: it sees NodeSwapProfiles come, change in their spec, and go.
+
+It runs in a thread and an event loop of its own, because it cancels on its exit whatever else runs in its loop. An
+instance that stands by runs none. A list makes good what it loses (watches.profiles): deletions between two of its
+watches, and what comes while it is started again after an error.
+
+It writes nothing: by default kopf keeps the whole spec in an annotation, which the API server refuses of a large one.
+The generation that our own status has observed says as well what was handled last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, Final
+
+import aiohttp
+import kopf
+
+from swapwarden.api import names
+from swapwarden.controller import supervise
+from swapwarden.controller.term import Term
+from swapwarden.kube import backoff, config, transport
+from swapwarden.telemetry import metrics
+
+log = logging.getLogger(__name__)
+
+RESTARTS = metrics.counter(
+    "swapwarden_profile_watch_restarts_total", "Times that the watch of profiles ended and was restarted."
+)
+
+PART: Final = "profile_operator"
+BACKOFF_SECONDS: Final = (0.5, 30.0)
+STOP_SECONDS: Final = 5.0
+PROBE_SECONDS: Final = 10.0
+PROBE_TIMEOUT: Final = 5.0
+MISSES: Final = 3
+"""Probes in a row that kopf may leave without an answer before it is started anew."""
+STARTS: Final = 5
+"""Starts in a row after which kopf answers no probe and the process is at fault."""
+
+Body = Mapping[str, Any]
+
+
+class Generations(kopf.DiffBaseStorage):
+    """What kopf compares: the generation of a spec with the one that our status has observed."""
+
+    def build(self, *, body: kopf.Body, extra_fields: object = None) -> Any:
+        """What is there now."""
+        del extra_fields
+        return {"generation": body["metadata"].get("generation")}
+
+    def fetch(self, *, body: kopf.Body) -> Any:
+        """What was handled last; None where nothing was."""
+        observed = (body.get("status") or {}).get("observedGeneration")
+        return None if observed is None else {"generation": observed}
+
+    def store(self, **_: object) -> None:
+        """Nothing: the status is written elsewhere."""
+
+
+class Nothing(kopf.ProgressStorage):
+    """Keeps nothing of handlers: none of ours is ever tried again, see _quietly()."""
+
+    def fetch(self, **_: object) -> None:
+        """Nothing."""
+
+    def store(self, **_: object) -> None:
+        """Nothing."""
+
+    def purge(self, **_: object) -> None:
+        """Nothing."""
+
+    def touch(self, **_: object) -> None:
+        """Nothing."""
+
+    def clear(self, *, essence: Any) -> Any:
+        """Leave it as it is."""
+        return essence
+
+
+class ProfileOperator:
+    """Kopf, started again as often as it ends."""
+
+    def __init__(
+        self,
+        cfg: config.Config,
+        term: Term,
+        *,
+        offer: Callable[[Body], None],
+        remove: Callable[[Body], None],
+        read_all: Callable[[], Coroutine[Any, Any, object]],
+    ) -> None:
+        """`offer` and `remove` are called in this event loop; `read_all` lists what may have been missed."""
+        self._config = cfg
+        self._term = term
+        self._offer = offer
+        self._remove = remove
+        self._read_all = read_all
+        self._mute = 0
+        self._handled = 0
+
+    def stuck(self) -> str | None:
+        """Why the process should be started anew."""
+        if self._mute < STARTS:
+            return None
+        return f"kopf has answered no probe after {self._mute} starts"
+
+    async def run(self) -> None:
+        """Never returns. What it started has ended when it is cancelled."""
+        waits, loop = backoff.Backoff(*BACKOFF_SECONDS), asyncio.get_running_loop()
+        while True:
+            begun = loop.time()
+            await self._operate()
+            RESTARTS.inc()
+            if loop.time() - begun > BACKOFF_SECONDS[1]:
+                waits.reset()
+            delay = waits.next()
+            log.warning("the watch of profiles ended; starting it again in %.1f s", delay)
+            await asyncio.sleep(delay)
+            await self._read_all()
+
+    async def _operate(self) -> None:
+        """Run kopf until it ends, or answers no probe any more."""
+        loop, stop, ended, port = asyncio.get_running_loop(), threading.Event(), asyncio.Event(), _free_port()
+
+        def call(callback: Callable[..., object], *arguments: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed when the process ends
+                loop.call_soon_threadsafe(callback, *arguments)
+
+        def work() -> None:
+            try:
+                asyncio.run(self._kopf(stop, port, call))
+            except kopf.LoginError:
+                log.warning("the watch of profiles failed: the API server refuses this instance's credentials")
+            except Exception as error:  # noqa: BLE001 whatever it was, the watch is started again
+                log.warning("the watch of profiles failed: %s", error)
+            finally:
+                call(ended.set)
+
+        thread = threading.Thread(target=work, name="kopf", daemon=True)
+        thread.start()
+        tasks = [asyncio.create_task(ended.wait()), asyncio.create_task(self._probe(port))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            stop.set()
+            await asyncio.to_thread(thread.join, STOP_SECONDS)
+
+    async def _probe(self, port: int) -> None:
+        """Return when kopf does not answer any more."""
+        misses = 0
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(PROBE_TIMEOUT)) as session:
+            while misses < MISSES:
+                await asyncio.sleep(PROBE_SECONDS)
+                try:
+                    async with session.get(f"http://127.0.0.1:{port}/", raise_for_status=True) as answer:
+                        await answer.read()
+                except (aiohttp.ClientError, TimeoutError):
+                    misses += 1
+                else:
+                    misses = self._mute = 0
+        self._mute += 1
+        log.warning("kopf answers no probe any more; it is started anew")
+
+    async def _kopf(self, stop: threading.Event, port: int, call: Callable[..., None]) -> None:
+        """Run kopf until it ends or `stop` is set; `call` calls in the event loop that this one was made in."""
+        registry = kopf.OperatorRegistry()
+        kind = (names.GROUP, names.VERSION, names.PROFILE_PLURAL)
+        # One for all logins: credentials that were refused are not tried again, or kopf would log in without a pause.
+        credentials = kopf.AiohttpSession(server=self._config.server, aiohttp_session=_session(self._config))
+
+        @kopf.on.login(registry=registry)
+        async def login(**_: Any) -> kopf.AiohttpSession:
+            return credentials
+
+        # Which object is new, and which one was changed, the store finds out.
+        @kopf.on.resume(*kind, registry=registry, when=self._leads)
+        @kopf.on.create(*kind, registry=registry, when=self._leads)
+        @kopf.on.update(*kind, registry=registry, when=self._leads)
+        async def seen(body: Body, **_: Any) -> None:
+            with _quietly():
+                self._handled += 1
+                call(self._offer, _own(body))
+
+        @kopf.on.event(*kind, registry=registry, when=_is_gone)
+        async def gone(body: Body, **_: Any) -> None:
+            with _quietly():
+                call(self._remove, _own(body))
+
+        @kopf.on.probe(registry=registry, id="handled")
+        async def handled(**_: Any) -> int:
+            return self._handled
+
+        @kopf.on.cleanup(registry=registry)
+        async def ending(**_: Any) -> None:
+            # Kopf waits for the flag in a thread of its loop's pool. Where it ends by itself, that thread would go on,
+            # and the loop could not be closed.
+            stop.set()
+
+        try:
+            await kopf.operator(
+                registry=registry,
+                settings=_settings(),
+                standalone=True,
+                clusterwide=True,
+                stop_flag=stop,
+                liveness_endpoint=f"http://127.0.0.1:{port}/",
+            )
+        finally:
+            stop.set()
+            await credentials.aiohttp_session.close()
+
+    def _leads(self, **_: Any) -> bool:
+        return self._term.is_valid()
+
+
+def _is_gone(**event: Any) -> bool:
+    return bool(event["type"] == "DELETED")
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """For a handler: one that raises is to be tried again, which kopf does by a change of the object."""
+    try:
+        yield
+    except Exception:
+        supervise.FAULTS.inc(PART)
+        log.exception("cannot handle what kopf reports of a profile; the next list finds it")
+
+
+def _own(body: Body) -> dict[str, Any]:
+    """A copy for another thread. Nobody here reads managedFields, which may be nested as deeply as can be decoded."""
+    metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+    return copy.deepcopy({**body, "metadata": metadata})
+
+
+def _free_port() -> int:
+    """Kopf takes port 0 for 80. Where another process is quicker to take it, kopf ends, and is started again."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    # By default kopf sends SIGKILL to the whole process where one of its ends takes longer than this.
+    settings.process.ultimate_exiting_timeout = None
+    settings.scanning.disabled = True
+    # Events go through our own recorder, which is bounded, and tells nothing twice.
+    settings.posting.enabled = False
+    settings.posting.loggers = False
+    settings.persistence.finalizer = names.PROFILE_FINALIZER
+    settings.persistence.progress_storage = Nothing()
+    settings.persistence.diffbase_storage = Generations()
+    settings.networking.request_timeout = transport.REQUEST_SECONDS
+    settings.networking.connect_timeout = transport.CONNECT_SECONDS
+    settings.watching.server_timeout = 300
+    settings.watching.connect_timeout = transport.CONNECT_SECONDS
+    # A handler that waits holds up the end of a term for as long.
+    settings.queueing.exit_timeout = 0.2
+    # Of one object, after errors of kopf's own; by default up to ten minutes.
+    settings.queueing.error_delays = (1, 2, 5, 10, 30)
+    settings.execution.max_workers = 1  # all handlers are coroutines
+    return settings
+
+
+def _session(cfg: config.Config) -> aiohttp.ClientSession:
+    """Connections as swapwarden.kube makes them: kopf's own know no tls-server-name, and keep a token once read."""
+
+    async def identify(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        request.server_hostname = cfg.tls_server_name
+        _authorize(request, cfg)
+        answer = await send(request)
+        if answer.status == 401 and cfg.token_file:
+            # The token may have been replaced since the last look at its file.
+            answer.release()
+            cfg.token_file.forget()
+            _authorize(request, cfg)
+            answer = await send(request)
+        return answer
+
+    context = cfg.ssl_context()
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=True if context is None else context), middlewares=(identify,)
+    )
+
+
+def _authorize(request: aiohttp.ClientRequest, cfg: config.Config) -> None:
+    token = cfg.token()
+    if token:
+        request.headers["Authorization"] = f"Bearer {token}"

@@ -1,0 +1,229 @@
+"""Kopf, at an API server made of a dict."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import pathlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from swapwarden.controller import profile_operator, supervise
+from swapwarden.kube import backoff, config
+
+from testbed.controlplane import pki
+from tests.unit.controller.objects import Led, term
+from tests.unit.controller.profileapi import NAME, ProfileApi
+from tests.unit.kube.scripted import until
+
+# Kopf's loop ends with connections that are half closed, which say so when they are collected.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+WAIT = 20.0
+NEVER = 3600.0
+
+
+class Site:
+    """A server, and what kopf has said of its profiles."""
+
+    def __init__(self, server: ProfileApi, authority: pki.Authority, folder: pathlib.Path) -> None:
+        self.server = server
+        self.token_file = folder / "token"
+        self.token_file.write_text(server.token)
+        self.config = config.Config(
+            server=f"https://127.0.0.1:{server.port}",
+            ca_data=authority.certificate.read_text(),
+            tls_server_name=NAME,
+            token_file=config.TokenFile(self.token_file),
+        )
+        self.led = Led()
+        self.seen: list[tuple[str, int]] = []
+        self.gone: list[str] = []
+        self.lists = 0
+
+    @contextlib.asynccontextmanager
+    async def leading(self) -> AsyncIterator[profile_operator.ProfileOperator]:
+        """One term."""
+        running = profile_operator.ProfileOperator(
+            self.config,
+            term(led=self.led),
+            offer=lambda body: self.seen.append((body["metadata"]["name"], body["metadata"]["generation"])),
+            remove=lambda body: self.gone.append(body["metadata"]["name"]),
+            read_all=self._read_all,
+        )
+        task = asyncio.create_task(running.run())
+        try:
+            yield running
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _read_all(self) -> None:
+        self.lists += 1
+
+    async def saw(self, *expected: tuple[str, int]) -> None:
+        """Wait until exactly these were seen since the last time, in any order."""
+        await until(lambda: len(self.seen) >= len(expected), WAIT)
+        assert sorted(self.seen) == sorted(expected)
+        self.seen.clear()
+
+
+@pytest_asyncio.fixture
+async def site(tmp_path: pathlib.Path) -> AsyncIterator[Site]:
+    authority = pki.Authority(tmp_path)
+    async with ProfileApi(authority) as server:
+        yield Site(server, authority, tmp_path)
+    gc.collect()  # here, and not in another test
+
+
+def statuses(site: Site) -> list[object]:
+    """What kopf wrote but finalizers."""
+    return [body for _, body in site.server.patches if not isinstance(body, list)]
+
+
+async def test_each_term_takes_up_what_is_there_and_then_what_changes(site: Site) -> None:
+    """Over TLS, with a certificate for another name than the address, as behind a tunnel."""
+    for name in ("new", "known", "behind"):
+        site.server.set(name)
+    site.server.observe("known")
+    site.server.set("behind")
+    site.server.observe("behind", 1)
+    async with site.leading():
+        await site.saw(("new", 1), ("known", 1), ("behind", 2))
+        site.server.set("known")
+        await site.saw(("known", 2))
+        site.server.observe("known")
+        site.server.set("later")
+        await site.saw(("later", 1))
+        site.server.delete("later")
+        await until(lambda: site.gone == ["later"], WAIT)
+    async with site.leading():
+        await until(lambda: {name for name, _ in site.seen} == {"new", "known", "behind"}, WAIT)
+    assert not statuses(site), "neither the whole spec in an annotation, nor what a handler returned, nor a touch"
+
+
+async def test_who_leads_no_longer_takes_up_nothing(site: Site) -> None:
+    site.led.seconds = 0.0
+    site.server.set("p")
+    async with site.leading():
+        await until(lambda: site.server.watches, WAIT)
+        site.server.delete("p")
+        await until(lambda: site.gone == ["p"], WAIT)
+    assert site.seen == []
+
+
+async def test_one_that_cannot_be_handled_is_left_to_the_list_and_keeps_no_other_from_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, faults = profile_operator._own, supervise.FAULTS.value(profile_operator.PART)
+
+    def fails(body: profile_operator.Body) -> dict[str, Any]:
+        if body["metadata"]["name"] == "odd":
+            raise RecursionError("nobody thought of it")
+        return own(body)
+
+    monkeypatch.setattr(profile_operator, "_own", fails)
+    site.server.set("odd")
+    site.server.set("sound")
+    async with site.leading():
+        await site.saw(("sound", 1))
+        await until(lambda: supervise.FAULTS.value(profile_operator.PART) == faults + 1, WAIT)
+        site.server.set("later")
+        await site.saw(("later", 1))
+    assert not statuses(site), "it would be tried again by a change of the object"
+
+
+async def test_managed_fields_as_deep_as_can_be_decoded_hide_no_spec(site: Site) -> None:
+    found = site.server.set("deep")
+    deep: dict[str, Any] = {}
+    for _ in range(150):
+        deep = {"f:a": deep}
+    found["metadata"]["managedFields"] = [{"manager": "x", "fieldsV1": deep}]
+    async with site.leading():
+        await site.saw(("deep", 1))
+
+
+async def test_kopf_that_answers_no_probe_is_started_anew_and_then_the_process(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile_operator, "PROBE_SECONDS", 0.02)
+    monkeypatch.setattr(profile_operator, "BACKOFF_SECONDS", (0.0, 0.0))
+    restarts = profile_operator.RESTARTS.value()
+    async with site.leading() as running:
+        await until(lambda: site.server.watches, WAIT)
+        await asyncio.sleep(0.3)
+        assert profile_operator.RESTARTS.value() == restarts, "it answers"
+        # Some other port than kopf's.
+        monkeypatch.setattr(profile_operator.ProfileOperator, "_probe", _unheard(running))
+    async with site.leading() as running:
+        monkeypatch.setattr(profile_operator.ProfileOperator, "_probe", _unheard(running))
+        await until(running.stuck, WAIT)
+        assert "kopf has answered no probe" in str(running.stuck())
+        assert profile_operator.RESTARTS.value() >= restarts + profile_operator.STARTS - 1
+        assert site.lists, "what came meanwhile"
+
+
+def _unheard(running: profile_operator.ProfileOperator) -> Any:
+    probe = type(running)._probe
+
+    async def unheard(operator: profile_operator.ProfileOperator, port: int) -> None:
+        del port
+        await probe(operator, profile_operator._free_port())
+
+    return unheard
+
+
+async def test_a_token_that_was_replaced_is_used(site: Site) -> None:
+    restarts = profile_operator.RESTARTS.value()
+    async with site.leading():
+        await until(lambda: site.server.watches, WAIT)
+        site.server.token = "second"
+        site.token_file.write_text("second")
+        site.server.cut()
+        await until(lambda: site.server.watches == 2, WAIT)
+        site.server.set("p")
+        await site.saw(("p", 1))
+        assert profile_operator.RESTARTS.value() == restarts
+
+
+async def test_credentials_that_are_refused_are_not_tried_without_a_pause(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a service account that was deleted, say: kopf gives up, and the pause before its next start is ours."""
+    monkeypatch.setattr(backoff.Backoff, "next", lambda _: NEVER)
+    restarts = profile_operator.RESTARTS.value()
+    async with site.leading():
+        await until(lambda: site.server.watches, WAIT)
+        site.server.token = "another one"
+        site.server.cut()
+        await until(lambda: profile_operator.RESTARTS.value() > restarts, WAIT)
+    assert site.server.refused == 2, "once more with the token read anew"
+    assert "the watch of profiles failed: the API server refuses this instance's credentials" in caplog.text
+
+
+async def test_a_watch_that_ends_by_an_error_is_started_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_operator, "BACKOFF_SECONDS", (0.0, 0.0))
+    assert profile_operator._settings().process.ultimate_exiting_timeout is None, "nothing may kill the process"
+    restarts = profile_operator.RESTARTS.value()
+    async with site.leading():
+        await until(lambda: site.server.watches, WAIT)
+        site.server.tell({"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd has no leader"}})
+        await until(lambda: profile_operator.RESTARTS.value() > restarts, WAIT)
+        await until(lambda: site.server.watches == 2, WAIT)
+        assert site.lists == 1, "what came meanwhile"
+        site.server.set("p")
+        await site.saw(("p", 1))
+
+
+async def test_a_server_of_another_name_is_not_trusted(site: Site) -> None:
+    session = profile_operator._session(config.Config(server=site.config.server, ca_data=site.config.ca_data))
+    async with session:
+        with pytest.raises(OSError, match="certificate verify failed"):
+            await session.get(f"{site.config.server}/api")
