@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import swapwarden
 from swapwarden.agent.desired import spec, state_cache, state_watch
-from swapwarden.agent.host import cgroupfs, faults, files, priority_events, systemd_dropins
+from swapwarden.agent.host import cgroupfs, faults, files, priority_events, systemd_dropins, worker
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import heartbeat, ledger
 from swapwarden.agent.node import node_watch, preflight, swap_metrics
@@ -68,16 +68,24 @@ class Agent:
         with blamed("--cgroup-root", arguments.cgroup_root):
             cgroups = cgroupfs.Cgroups(arguments.cgroup_root, self._page)
         stack.callback(cgroups.close)
+        # Apart: a disk that hangs must not keep the kernel's settings waiting for a thread.
+        disks, kernel = worker.Worker(), worker.Worker()
+        for each in (disks, kernel):
+            stack.callback(each.close)
         self._board = board.Board()
         pods, slices = _path(arguments.drop_in_dir), _path(arguments.slice_drop_in_dir)
         self._drop_ins = (
-            dropin_sync.DropInSync(pods, systemd_dropins.bring, self._board, board.PODS),
-            dropin_sync.DropInSync(slices, systemd_dropins.bring_slices, self._board, board.SLICES),
+            dropin_sync.DropInSync(pods, systemd_dropins.bring, self._board, board.PODS, disks),
+            dropin_sync.DropInSync(slices, systemd_dropins.bring_slices, self._board, board.SLICES, disks),
         )
         self._drop_ins[1].look()
-        roots = {sysctls.VM: arguments.vm_root, sysctls.ZSWAP: arguments.zswap_root}
+        given = {sysctls.VM: arguments.vm_root, sysctls.ZSWAP: arguments.zswap_root}
+        roots = {place: pathlib.Path(root) for place, root in given.items() if root}
         self._sysctls = sysctls.Sysctls(
-            self._ledger.settings, {place: pathlib.Path(root) for place, root in roots.items() if root}, self._board
+            self._ledger.settings,
+            {place: pathlib.Path(root) for place, root in roots.items() if root},
+            self._board,
+            kernel,
         )
         self._reconciler = reconciler.Enforcer(
             cgroups,
@@ -94,12 +102,12 @@ class Agent:
         sources = node_watch.Sources(
             proc, pathlib.Path(arguments.sys_root), preflight.configuration_files(arguments), state_dir
         )
-        self._node = node_watch.NodeWatch(sources, cgroups, known, self._ledger.limits, self._board)
+        self._node = node_watch.NodeWatch(sources, cgroups, known, self._ledger.limits, self._board, disks=disks)
         stack.enter_context(priority_events.watch(proc / "swaps", self._node.check))
         self._report = report.Report(self._reconciler, self._node, self._board, cgroups, self._ledger.limits)
         self._usage = swap_metrics.Usage(cgroups, proc, top=arguments.metrics_top_pods, known=known)
         boot = files.text(proc / "sys/kernel/random/boot_id") or ""
-        self._cache = state_cache.StateCache(run_dir, state_dir, arguments.node_name, boot)
+        self._cache = state_cache.StateCache(run_dir, state_dir, arguments.node_name, boot, disks)
         self._pulse = heartbeat.Pulse(alive, self._live)
         stack.callback(self._leave, alive)
 
@@ -182,7 +190,7 @@ class Agent:
             self._board.touch()
 
     async def _write(self, writer: status_writer.StatusWriter) -> None:
-        """Not before the node was looked at: what is known of it would be removed for a moment."""
+        """Write after the first look at the node: a status without its facts would remove those of the agent before."""
         await self._node.looked.wait()
         await writer.run()
 
@@ -229,10 +237,10 @@ class Agent:
             except OSError as error:
                 log.warning("files of this agent are left: %s", error)
 
-    # What the kubelet and Prometheus ask
+    # For probes and metrics
 
     def unready(self) -> str | None:
-        """Return why not every file that can hold what is desired does; None if all do, or nothing is desired."""
+        """Return why some files do not hold their desired values; None if all do, or none are desired."""
         if not self._enforces or self._reconciler.root is not None:
             return None
         return str(self._reconciler.problem)

@@ -181,7 +181,7 @@ def _directory(flag: str, text: str) -> pathlib.Path:
 
 
 class Probes:
-    """What the kubelet and Prometheus ask, from before there is an agent to answer."""
+    """Answers the kubelet and Prometheus, also before there is an agent."""
 
     def __init__(self) -> None:
         self.stands_by = False
@@ -200,7 +200,7 @@ class Probes:
         return None if self.agent is None else self.agent.stuck()
 
     async def refresh(self) -> None:
-        """What an agent that stands by would report is reported by the one at work."""
+        """Update the metrics; while this one stands by, the agent at work reports."""
         if self.agent is not None:
             await self.agent.refresh()
 

@@ -34,6 +34,8 @@ FAILURES = metrics.counter(
     "swapwarden_agent_cache_failures_total", "Times that the state could not be kept on the node."
 )
 
+KEY: Final = "state-disk"
+"""The worker's."""
 FILE: Final = "state.json"
 NEW: Final = ".new"
 CORRUPTED: Final = ".corrupt"
@@ -169,7 +171,9 @@ def newest(noted: Loaded | None, stored: Loaded | None, boot: str) -> Loaded | N
 class StateCache:
     """Caches the newest state that it was given: in memory at once, on the disk in the background."""
 
-    def __init__(self, memory: pathlib.Path, directory: pathlib.Path, node: str, boot: str) -> None:
+    def __init__(
+        self, memory: pathlib.Path, directory: pathlib.Path, node: str, boot: str, disks: worker.Worker
+    ) -> None:
         """`memory` does not survive a reboot, `directory` does; `boot` is the kernel's boot_id."""
         self._memory = memory
         self._directory = directory
@@ -177,7 +181,7 @@ class StateCache:
         self._boot = boot
         self._newest: spec.WireState | None = None
         self._stored: spec.WireState | None = None
-        self._disk = worker.Worker("state-disk")
+        self._disks = disks
         self._due = asyncio.Event()
         self._failed = False
         """Whether the disk lacks the newest; `_unnoted`: whether the memory does."""
@@ -188,7 +192,7 @@ class StateCache:
         noted = load(self._memory, self._node, page)
         seconds = LOAD_SECONDS if noted is None or noted.boot != self._boot else NOTED_SECONDS
         try:
-            stored = await self._disk.do(functools.partial(load, self._directory, self._node, page), seconds)
+            stored = await self._disks.do(KEY, functools.partial(load, self._directory, self._node, page), seconds)
         except (TimeoutError, RuntimeError) as error:  # the latter: no thread can be started
             FAILURES.inc()
             log.error(  # noqa: TRY400 the message has it all
@@ -257,7 +261,7 @@ class StateCache:
             return
         self._due.clear()
         try:
-            await self._disk.do(functools.partial(self._write, state), seconds)
+            await self._disks.do(KEY, functools.partial(self._write, state), seconds)
         except asyncio.CancelledError:
             self._due.set()  # it is waited for at the end
             raise

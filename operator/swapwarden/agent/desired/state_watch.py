@@ -113,7 +113,7 @@ class StateWatch:
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Yield without end. What the reader raises ends it, and it may be begun anew."""
+        """Yield without end. After an error in its reader it may be begun anew."""
         while True:
             wait = 0.0
             try:

@@ -1,54 +1,129 @@
-"""Work that may wait for a disk or for the kernel: aside of the event loop, which repairs limits meanwhile."""
+"""Threads for work that may wait for a disk or for the kernel, while the event loop repairs limits.
+
+Results are data, taken by the reader of `fileno`. Nothing waits for the threads at the end of the process: one may hang
+in the kernel for ever.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
+import dataclasses
+import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class Job:
+    """Work of one key."""
+
+    key: Hashable
+    work: Callable[[], Any]
+    value: Any = None
+    """The result."""
+    error: BaseException | None = None
+    """Raised by the work; RuntimeError if no thread could be started."""
+    began: float | None = None
+    """Monotonic seconds; None while it waits."""
+    answer: asyncio.Future[Any] | None = None
+
+
 class Worker:
-    """One thread at a time, which nobody waits for at the end of the process: the kernel may never let go of it."""
+    """At most so many threads, and one job at a time for each key. The event loop submits and takes."""
 
-    def __init__(self, name: str) -> None:
-        """`name` is what tools show of the thread: 15 characters at most."""
-        self._name: Final = name
-        self._running: asyncio.Future[Any] | None = None
+    def __init__(self, threads: int = 4) -> None:
+        self._threads: Final = threads
+        self._waiting: Final[dict[Hashable, Job]] = {}
+        self._running: Final[dict[Hashable, Job]] = {}
+        self._ended: Final[collections.deque[Job]] = collections.deque()
+        self._lock = threading.Lock()
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._read_by: asyncio.AbstractEventLoop | None = None
 
-    async def do(self, work: Callable[[], T], seconds: float) -> T:
-        """What `work` gives or raises. TimeoutError where it, or what was begun before it, has not ended by then.
+    def fileno(self) -> int:
+        """Return the descriptor: readable once a job ended."""
+        return self._event
 
-        What was begun goes on after that, and nothing else is begun until it has ended.
+    def submit(self, key: Hashable, work: Callable[[], Any]) -> Job:
+        """Begin, or wait for a thread and for the key's job before. Of one key only the newest waits."""
+        job = self._waiting[key] = Job(key, work)
+        self._begin()
+        return job
+
+    def take(self) -> Iterator[Job]:
+        """Yield the jobs that ended, and begin those that waited for them."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+        while self._ended:
+            job = self._ended.popleft()
+            self._running.pop(job.key, None)
+            yield job
+        self._begin()
+
+    async def do(self, key: Hashable, work: Callable[[], T], seconds: float | None) -> T:
+        """Do the work in a thread. TimeoutError if it, or the key's job before it, has not ended in time.
+
+        A job that began continues after that. With `do` nothing else may `take`.
         """
-        async with asyncio.timeout(seconds):
-            if self._running is not None:
-                await asyncio.wait({self._running})
-            self._running = running = self._begin(work)
-            # Whoever is cancelled or has waited for too long does not take the result along.
-            result: T = await asyncio.shield(running)
-            return result
-
-    def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        # An error that nobody waits for any more is no news: whoever waited has said that it took too long.
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if self._read_by is not loop:
+            self._read_by = loop
+            loop.add_reader(self._event, self._answer)
+        job = self.submit(key, work)
+        job.answer = loop.create_future()
+        try:
+            async with asyncio.timeout(seconds):
+                result: T = await job.answer
+                return result
+        finally:
+            if self._waiting.get(key) is job:
+                del self._waiting[key]
 
-        def end(step: Callable[..., None], value: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(step, value)
+    def close(self) -> None:
+        """Begin no more jobs, and take none; running ones continue."""
+        self._waiting.clear()
+        if self._read_by is not None:
+            self._read_by.remove_reader(self._event)
+        with self._lock:
+            event, self._event = self._event, -1
+        os.close(event)
 
-        def run() -> None:
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 the caller's, to whom it is raised
-                end(future.set_exception, error)
+    def _begin(self) -> None:
+        for key, job in list(self._waiting.items()):
+            if len(self._running) < self._threads and key not in self._running:
+                self._running[key] = self._waiting.pop(key)
+                job.began = time.monotonic()
+                try:
+                    threading.Thread(target=self._run, args=(job,), name=str(key), daemon=True).start()
+                except RuntimeError as error:
+                    job.error = error
+                    self._end(job)
+
+    def _run(self, job: Job) -> None:
+        try:
+            job.value = job.work()
+        except BaseException as error:  # noqa: BLE001 it is raised to who waits
+            job.error = error
+        self._end(job)
+
+    def _end(self, job: Job) -> None:
+        self._ended.append(job)
+        with self._lock:
+            if self._event >= 0:
+                os.eventfd_write(self._event, 1)
+
+    def _answer(self) -> None:
+        for job in self.take():
+            # An error after the timeout is no news: the caller has reported that it took too long.
+            if job.answer is None or job.answer.done():
+                continue
+            if job.error is not None:
+                job.answer.set_exception(job.error)
             else:
-                end(future.set_result, result)
-
-        threading.Thread(target=run, name=self._name, daemon=True).start()
-        return future
+                job.answer.set_result(job.value)

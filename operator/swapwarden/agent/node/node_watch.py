@@ -1,4 +1,4 @@
-"""Keeps what is known of the node up to date, for its status and for what depends on its disks."""
+"""Keeps the facts about the node up to date, for its status and for the settings of its disks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sources(NamedTuple):
 
 
 class _Tree(NamedTuple):
-    """What the tree of pods shows of the node."""
+    """Facts that the tree of pods shows of the node."""
 
     root: str | None
     """The cgroup above all pods."""
@@ -49,7 +49,7 @@ class _Tree(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """What takes longer to read, or is on disks, and for which tree and devices it was read."""
+    """A look at files that take longer to read or are on disks, and at which tree and devices it was."""
 
     tree: _Tree
     devices: list[state.SwapDevice]
@@ -67,6 +67,8 @@ class NodeWatch:
         known: inventory.Inventory,
         limits: ledger.LimitRecords,
         reports: board.Board,
+        *,
+        disks: worker.Worker,
     ) -> None:
         """Read the facts, which are the kernel's; `run` reads the rest."""
         self._sources = sources
@@ -74,7 +76,7 @@ class NodeWatch:
         self._known = known
         self._limits = limits
         self._board = reports
-        self._worker = worker.Worker("node-facts")
+        self._worker = disks
         self._due = asyncio.Event()
         self._last: _Seen | None = None
         """None: it is time to look again at all."""
@@ -106,7 +108,7 @@ class NodeWatch:
             try:
                 written = frozenset(record.key.path for record in self._limits if record.wrote)
                 look = functools.partial(self._look, self._tree(), written)
-                self._take(*await self._worker.do(look, FACTS_SECONDS))
+                self._take(*await self._worker.do("node-facts", look, FACTS_SECONDS))
             except TimeoutError:
                 FACTS_FAILURES.inc()
                 log.warning(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import pathlib
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from swapwarden.agent.host import systemd_dropins
+from swapwarden.agent.host import systemd_dropins, worker
 from swapwarden.agent.inventory import board
 from swapwarden.kube import backoff
 from swapwarden.telemetry import metrics
@@ -37,12 +38,14 @@ class DropInSync(Generic[Wanted]):
         bring: Callable[[pathlib.Path, Wanted], None],
         reports: board.Board,
         name: str,
+        disks: worker.Worker,
     ) -> None:
         """`directory` None: the folders are not mounted, and nothing is done. `name` is the board's for the status."""
         self._directory = directory
         self._bring: Callable[[pathlib.Path, Wanted], None] = bring
         self._board = reports
         self._name = name
+        self._disks = disks
         self._wanted: Wanted | None = None
         self._due = asyncio.Event()
         self._backoff = backoff.Backoff(*BACKOFF_SECONDS)
@@ -90,7 +93,8 @@ class DropInSync(Generic[Wanted]):
             # systemd may read a file before it is known here that it was written.
             self._report(held=self.status.held | frozenset([wanted] if isinstance(wanted, str) else wanted))
             try:
-                held = await asyncio.to_thread(self._brought, self._directory, wanted)
+                work = functools.partial(self._brought, self._directory, wanted)
+                held = await self._disks.do(f"drop-ins-{self._name}", work, None)
             except OSError as error:
                 wait = self._failed(error)
                 with contextlib.suppress(TimeoutError):

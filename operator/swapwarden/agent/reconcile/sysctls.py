@@ -26,6 +26,8 @@ from swapwarden.kube import backoff
 
 log = logging.getLogger(__name__)
 
+KEY: Final = "kernel-settings"
+"""The worker's."""
 RETRY_SECONDS: Final = (2.0, 120.0)
 """First and longest wait before a refused write is retried."""
 WRITE_SECONDS: Final = 30.0
@@ -96,15 +98,16 @@ class Sysctls:
         book: ledger.SettingRecords,
         roots: Mapping[Folder, pathlib.Path],
         reports: board.Board,
+        kernel: worker.Worker,
     ) -> None:
-        """`roots`: the folders that the agent has access to. `reports` has the status."""
+        """`roots`: the folders that the agent has access to. `reports` has the status; `kernel` waits for it."""
         self._records = book
         self._settings = settings.Settings(book)
         self._roots = roots
         self._board = reports
         self._state: spec.NodeSpec | None = None
         self._due = asyncio.Event()
-        self._aside = worker.Worker("kernel-settings")
+        self._kernel = kernel
         self._backoff = backoff.Backoff(*RETRY_SECONDS)
 
     @property
@@ -188,12 +191,12 @@ class Sysctls:
         audited = state.kernel if state.mode is names.Mode.AUDIT else {}
         concerned = self._recorded() | wanted.keys() | audited.keys()
         steps = [_Step(name, wanted.get(name), audited.get(name)) for name in SETTINGS if name in concerned]
-        await self._aside.do(lambda: _each(self._look, steps), WRITE_SECONDS)
+        await self._kernel.do(KEY, lambda: _each(self._look, steps), WRITE_SECONDS)
         if self._state is None or _asked(self._state) != _asked(state):
             return ()
         _each(self._decide, steps)
         if any(step.write is not None for step in steps):
-            await self._aside.do(lambda: _each(self._carry_out, steps), WRITE_SECONDS)
+            await self._kernel.do(KEY, lambda: _each(self._carry_out, steps), WRITE_SECONDS)
         _each(self._finish, steps)
         found += [
             problems.SettingProblem(step.name, step.short.reason, str(step.short)) for step in steps if step.short

@@ -1,4 +1,4 @@
-"""What the agent reports: a status, and the same as metrics, from what its parts recorded."""
+"""Reports how the agent's parts stand: as a status and as metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PASSING_SECONDS: Final = 120.0
 
 
 class Reconciled(Protocol):
-    """What a reconciler recorded."""
+    """The records of a reconciler."""
 
     @property
     def inventory(self) -> inventory.Inventory:
@@ -33,7 +33,7 @@ class Reconciled(Protocol):
 
     @property
     def evidence(self) -> systemd_zero.View:
-        """What was seen of systemd's part in guarantee Strict."""
+        """Evidence of systemd's part in guarantee Strict."""
 
 
 class Report:
@@ -54,7 +54,7 @@ class Report:
         self._limits = limits
         self._series = conditions.Series()
         self.passes_at = math.inf
-        """Monotonic seconds from which on something that the status reports may be over: nothing else tells of that."""
+        """Monotonic seconds from which on something that the status reports may be over: no event follows."""
 
     def snapshot(self) -> status.Snapshot:
         """Return how things stand on the node."""

@@ -56,7 +56,7 @@ _FIELDS: Final = tuple(field.encode_name for field in msgspec.structs.fields(sta
 
 
 class Source(Protocol):
-    """What the status is made of (report.Report)."""
+    """Makes the status (report.Report)."""
 
     def build(self, previous: list[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the status as it should be; `previous` are the conditions of the one before."""
@@ -66,7 +66,7 @@ class Source(Protocol):
 
 
 class _Object:
-    """What the API server has. A list, or an object made anew, begins another one."""
+    """The object at the API server. A list, or an object made anew, begins another one."""
 
     __slots__ = ("certain", "shown", "stored", "written")
 

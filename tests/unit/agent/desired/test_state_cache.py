@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from swapwarden.agent.desired import spec, state_cache
+from swapwarden.agent.host import worker
 
 from tests.unit.agent.agent_node import until
 
@@ -21,7 +22,7 @@ def keeping(disk: pathlib.Path) -> state_cache.StateCache:
     """With a directory in memory beside the one on the disk."""
     memory = disk / "memory"
     memory.mkdir()
-    return state_cache.StateCache(memory, disk, "n1", BOOT)
+    return state_cache.StateCache(memory, disk, "n1", BOOT, worker.Worker())
 
 
 def wire(value: str = "0", generation: int = 3) -> spec.WireState:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from swapwarden import __main__ as program
-from swapwarden.agent.host import systemd_dropins
+from swapwarden.agent.host import systemd_dropins, worker
 from swapwarden.agent.inventory import board
 from swapwarden.agent.reconcile import dropin_sync
 
@@ -110,7 +110,7 @@ def test_a_folder_that_is_not_mounted_is_named_with_the_remedy(units: pathlib.Pa
 class Kept:
     def __init__(self, units: pathlib.Path | None) -> None:
         self.board = board.Board()
-        self.keeper = dropin_sync.DropInSync(units, systemd_dropins.bring, self.board, board.PODS)
+        self.keeper = dropin_sync.DropInSync(units, systemd_dropins.bring, self.board, board.PODS, worker.Worker())
         self.task = asyncio.create_task(self.keeper.run())
 
 
@@ -180,7 +180,7 @@ async def test_a_look_does_not_cut_the_back_off_short(kept: Kept, monkeypatch: p
 
 
 async def test_without_a_mount_there_is_nothing_to_do() -> None:
-    keeper = dropin_sync.DropInSync(None, systemd_dropins.bring, board.Board(), board.PODS)
+    keeper = dropin_sync.DropInSync(None, systemd_dropins.bring, board.Board(), board.PODS, worker.Worker())
     keeper.want("")
     assert not keeper.status.left
     assert not keeper.status.mounted
@@ -253,12 +253,12 @@ def test_slices_with_pods_and_services_have_none(root: str, slices: tuple[str, .
 
 async def test_a_slice_has_its_file_while_it_is_named(units: pathlib.Path) -> None:
     system, user = of_slices(units, "system.slice", "user.slice")
-    keeper = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, board.Board(), board.SLICES)
+    keeper = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, board.Board(), board.SLICES, worker.Worker())
     task = asyncio.create_task(keeper.run())
     keeper.want(("system.slice", "user.slice", "other.slice"))
     await until(lambda: system.exists() and user.exists())
     await until(lambda: keeper.status.held == {"system.slice", "user.slice"})
-    again = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, board.Board(), board.SLICES)
+    again = dropin_sync.DropInSync(units, systemd_dropins.bring_slices, board.Board(), board.SLICES, worker.Worker())
     again.look()
     assert again.status.held == keeper.status.held, "the next agent knows before it writes any"
     keeper.want(("user.slice",))
@@ -284,7 +284,7 @@ async def test_a_slice_counts_as_held_before_its_file_is_known_to_be_there(
         loop.call_soon_threadsafe(written.set)
         disk.wait()
 
-    keeper = dropin_sync.DropInSync(units, slow, board.Board(), board.SLICES)
+    keeper = dropin_sync.DropInSync(units, slow, board.Board(), board.SLICES, worker.Worker())
     task = asyncio.create_task(keeper.run())
     keeper.want(("system.slice",))
     await written.wait()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from swapwarden.agent.desired import spec
-from swapwarden.agent.host import files
+from swapwarden.agent.host import files, worker
 from swapwarden.agent.inventory import board
 from swapwarden.agent.ledger import ledger
 from swapwarden.agent.reconcile import settings, sysctls
@@ -39,7 +39,7 @@ class Node:
         self.agents: list[sysctls.Sysctls] = []
 
     def start(self) -> sysctls.Sysctls:
-        made = sysctls.Sysctls(ledger.Ledger(self.run).settings, self.roots, self.board)
+        made = sysctls.Sysctls(ledger.Ledger(self.run).settings, self.roots, self.board, worker.Worker())
         self.agents.append(made)
         return made
 
