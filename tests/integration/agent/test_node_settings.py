@@ -45,7 +45,7 @@ def host(control_plane: ControlPlane, tmp_path: pathlib.Path) -> Host:
 
 def test_a_setting_is_written_repaired_and_put_back_over_kills(host: Host) -> None:
     options = (f"--vm-root={host.vm}", "--resync-interval=1")
-    host.put({}, kernel=SWAPPINESS)
+    host.put({}, kernelSettings=SWAPPINESS)
     with host.given(*options) as first:
         until(lambda: host.swappiness == "10", "it is written")
         until(lambda: host.condition("NodeSettings")[:2] == ("True", "AsSpecified"), "it is told")
@@ -54,7 +54,7 @@ def test_a_setting_is_written_repaired_and_put_back_over_kills(host: Host) -> No
         until(lambda: first.metric('swapwarden_agent_setting_repairs_total{setting="vm.swappiness"}') == 1, "counted")
         first.kill()
     with host.given(*options):
-        generation = host.put({}, mode="Restore", kernel=None)
+        generation = host.put({}, mode="Restore", kernelSettings=None)
         until(lambda: host.condition("Applied")[:2] == ("True", "Restored"), "all is put back")
         assert host.object["status"]["observedGeneration"] == generation
         assert host.swappiness == "33"
@@ -62,7 +62,7 @@ def test_a_setting_is_written_repaired_and_put_back_over_kills(host: Host) -> No
 
 def test_what_cannot_be_had_is_told_with_the_remedy(host: Host) -> None:
     refused = {"vm.min_free_kbytes": "too much"}
-    generation = host.put({}, kernel=SWAPPINESS, refused=refused)
+    generation = host.put({}, kernelSettings=SWAPPINESS, refused=refused)
     with host.given():
         host.applied(generation)
         until(lambda: host.condition("NodeSettings")[1] == "Refused", "it is told")
