@@ -46,9 +46,11 @@ class Device(NamedTuple):
     backing: names.Backing
     encrypted: bool
     """Whether nothing written to it reaches a disk in the clear."""
+    disks: frozenset[str] | None
+    """The kernel's names of the whole disks under it: empty for memory (zram), None if not all of them are known."""
 
 
-UNKNOWN: Final = Device(names.Backing.UNKNOWN, encrypted=False)
+UNKNOWN: Final = Device(names.Backing.UNKNOWN, encrypted=False, disks=None)
 
 
 def look(block: pathlib.Path, path: str) -> Device:
@@ -62,22 +64,13 @@ def look(block: pathlib.Path, path: str) -> Device:
     return UNKNOWN if name is None else _below(block, name, _DEPTH)
 
 
-def disks(block: pathlib.Path, path: str) -> frozenset[str] | None:
-    """Return the kernel's names of the whole disks under the block device `path` of /proc/swaps or a mount.
-
-    The set is empty for memory (zram); None if not all of them are known.
-    """
-    name = _name(block, path.removesuffix(_DELETED))
-    return None if name is None else _disks_below(block, name, _DEPTH)
-
-
 def disks_of_number(block: pathlib.Path, number: str) -> frozenset[str] | None:
-    """Return the same for the device `number` (major:minor), by /sys/dev/block beside /sys/block."""
+    """Return the disks under the device `number` (major:minor), by /sys/dev/block beside /sys/block."""
     try:
         target = (block.parent / "dev/block" / number).readlink()
     except OSError:
         return None
-    return _disks_below(block, target.name, _DEPTH)
+    return _below(block, target.name, _DEPTH).disks
 
 
 def disks_of_btrfs(block: pathlib.Path, source: str) -> frozenset[str] | None:
@@ -89,7 +82,7 @@ def disks_of_btrfs(block: pathlib.Path, source: str) -> frozenset[str] | None:
         except OSError:
             continue
         if name in devices:
-            return _all(_disks_below(block, each, _DEPTH) for each in devices)
+            return _all(_below(block, each, _DEPTH) for each in devices)
     return None
 
 
@@ -140,13 +133,11 @@ def _disk(block: pathlib.Path, name: str) -> pathlib.Path | None:
         return None
 
 
-def _all(found: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
-    together: set[str] = set()
-    for each in found:
-        if each is None:
-            return None
-        together |= each
-    return frozenset(together)
+def _all(devices: Iterable[Device]) -> frozenset[str] | None:
+    """Return the disks under all of them."""
+    found = [each.disks for each in devices]
+    known = [each for each in found if each is not None]
+    return frozenset().union(*known) if len(known) == len(found) else None
 
 
 def _under(disk: pathlib.Path) -> list[str]:
@@ -155,24 +146,6 @@ def _under(disk: pathlib.Path) -> list[str]:
         return sorted(each.name for each in (disk / "slaves").iterdir())
     except OSError:
         return []
-
-
-def _disks_below(block: pathlib.Path, name: str, depth: int) -> frozenset[str] | None:
-    disk = _disk(block, name)
-    if disk is None or not depth:
-        return None
-    under = _under(disk)
-    if under:
-        return _all(_disks_below(block, each, depth - 1) for each in under)
-    kind = _kind(disk)
-    if kind is names.Backing.ZRAM:
-        written_back = _text(disk / "backing_dev")
-        if written_back in {"", "none"}:
-            return frozenset()
-        behind = _name(block, written_back)
-        return None if behind is None else _disks_below(block, behind, depth - 1)
-    # A mapping without a device under it is no disk, and what is under a loop device cannot be seen.
-    return None if kind is names.Backing.LOOP or (disk / "dm").is_dir() else frozenset({disk.name})
 
 
 def _below(block: pathlib.Path, name: str, depth: int) -> Device:
@@ -186,7 +159,7 @@ def _below(block: pathlib.Path, name: str, depth: int) -> Device:
     devices = [_below(block, each, depth - 1) for each in under]
     kinds = {each.backing for each in devices}
     backing = kinds.pop() if len(kinds) == 1 else names.Backing.MIXED
-    return Device(backing, encrypts or all(each.encrypted for each in devices))
+    return Device(backing, encrypts or all(each.encrypted for each in devices), _all(devices))
 
 
 def _leaf(block: pathlib.Path, disk: pathlib.Path, depth: int, *, encrypts: bool) -> Device:
@@ -194,10 +167,13 @@ def _leaf(block: pathlib.Path, disk: pathlib.Path, depth: int, *, encrypts: bool
     if kind is names.Backing.ZRAM:
         written_back = _text(disk / "backing_dev")
         if written_back in {"", "none"}:
-            return Device(kind, encrypted=True)
+            return Device(kind, encrypted=True, disks=frozenset())
         name = _name(block, written_back)
-        return Device(kind, name is not None and _below(block, name, depth - 1).encrypted)
-    return Device(kind, encrypts)
+        behind = UNKNOWN if name is None else _below(block, name, depth - 1)
+        return behind._replace(backing=kind)
+    # A mapping without a device under it is no disk, and a loop device does not show what is under it.
+    hidden = kind is names.Backing.LOOP or (disk / "dm").is_dir()
+    return Device(kind, encrypts, None if hidden else frozenset({disk.name}))
 
 
 def _kind(disk: pathlib.Path) -> names.Backing:

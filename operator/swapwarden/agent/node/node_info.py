@@ -55,6 +55,7 @@ KUBELET_DROP_INS: Final = (
     "var/lib/rancher/k3s/agent/etc/kubelet.conf.d",
     "var/lib/rancher/rke2/agent/etc/kubelet.conf.d",
 )
+_IN_A_FILE: Final = block_devices.UNKNOWN._replace(backing=names.Backing.FILE)
 _PODS: Final = 32
 """Most pods whose containers are read: a kubelet treats all pods alike."""
 _RUNTIMES: Final = {"cri-containerd-": "containerd", "crio-": "CRI-O", "docker-": "cri-dockerd"}
@@ -325,11 +326,8 @@ def devices(text: str, block: pathlib.Path, node_disks: frozenset[str] | None = 
             continue
         name, is_file = mounts.unescaped(words[0]), words[1] == "file"
         priority = int(words[4]) if _PRIORITY.fullmatch(words[4]) else 0
-        under = (
-            block_devices.Device(names.Backing.FILE, encrypted=False) if is_file else block_devices.look(block, name)
-        )
-        disks = None if is_file else block_devices.disks(block, name)
-        dedicated = None if disks is None or node_disks is None else disks.isdisjoint(node_disks)
+        under = _IN_A_FILE if is_file else block_devices.look(block, name)
+        dedicated = None if under.disks is None or node_disks is None else under.disks.isdisjoint(node_disks)
         size = int(words[2]) * 1024
         found.append(
             state.SwapDevice(name[:256], words[1][:32], size, priority, under.backing, under.encrypted, dedicated)

@@ -28,7 +28,7 @@ def find(block: pathlib.Path, devices: Iterable[state.SwapDevice]) -> Disks:
     numbers: set[str] = set()
     unknown, without = [], []
     for device in devices:
-        disks = block_devices.only_disk(block) if device.type == _FILE else block_devices.disks(block, device.name)
+        disks = block_devices.only_disk(block) if device.type == _FILE else block_devices.look(block, device.name).disks
         if disks is None:
             unknown.append(device.name)
         elif not disks:

@@ -41,7 +41,8 @@ class Sys:
             (self.block / name / "slaves" / each).mkdir()
 
     def look(self, path: str) -> tuple[str, bool]:
-        return block_devices.look(self.block, path)
+        found = block_devices.look(self.block, path)
+        return found.backing, found.encrypted
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ class Machine:
         (self.root / "dev/block" / number).symlink_to(disk / name)
 
     def found(self, path: str) -> tuple[str, bool, AbstractSet[str] | None]:
-        return *block_devices.look(self.block, path), block_devices.disks(self.block, path)
+        return block_devices.look(self.block, path)
 
     def numbered(self, number: str) -> AbstractSet[str] | None:
         return block_devices.disks_of_number(self.block, number)
@@ -271,7 +272,7 @@ def test_what_is_under_a_loop_device_or_an_empty_mapping_is_not_known(machine: M
     machine.disk("virtual/block/loop0", "7:0")
     machine.disk("virtual/block/dm-7", "253:7", dm__uuid="", dm__name="zero")
     for path in ("/dev/loop0", "/dev/dm-7", "/dev/sdz", "/swapfile"):
-        assert block_devices.disks(machine.block, path) is None
+        assert machine.found(path)[2] is None
 
 
 @given(st.text())
