@@ -81,12 +81,7 @@ class Agent:
         self._drop_ins[1].look()
         given = {sysctls.VM: arguments.vm_root, sysctls.ZSWAP: arguments.zswap_root}
         roots = {place: pathlib.Path(root) for place, root in given.items() if root}
-        self._sysctls = sysctls.Sysctls(
-            self._ledger.settings,
-            {place: pathlib.Path(root) for place, root in roots.items() if root},
-            self._board,
-            kernel,
-        )
+        self._sysctls = sysctls.Sysctls(self._ledger.settings, roots, self._board, kernel)
         self._reconciler = reconciler.Enforcer(
             cgroups,
             self._ledger,

@@ -15,7 +15,8 @@ from swapwarden.api.conditions import REWRITTEN, AppliedReason, ConditionType
 from swapwarden.api.violations import ViolationReason
 from swapwarden.telemetry import metrics
 
-CONDITIONS = metrics.gauge(
+CONDITIONS = metrics.reading(
+    "gauge",
     "swapwarden_agent_condition",
     "1 for what each condition of the node's NodeSwapState says now, or would say while the API server is away, by its"
     " type, status and reason.",
@@ -232,20 +233,6 @@ def _strict_left(view: systemd_zero.View, failed: str) -> Verdict | None:
     )
 
 
-class Series:
-    """One series for each condition: what it said before is no more."""
-
-    def __init__(self) -> None:
-        self._series: Final[dict[str, tuple[str, str]]] = {}
-
-    def publish(self, verdicts: Mapping[str, Verdict]) -> None:
-        """Publish all conditions, by type."""
-        now = {kind: (verdict.status, verdict.reason) for kind, verdict in verdicts.items()}
-        for kind, said in list(self._series.items()):
-            if now.get(kind) != said:
-                CONDITIONS.remove(kind, *said)
-                del self._series[kind]
-        for kind, said in now.items():
-            if kind not in self._series:
-                CONDITIONS.set(1, kind, *said)
-                self._series[kind] = said
+def publish(verdicts: Mapping[str, Verdict]) -> None:
+    """Publish all conditions, by type."""
+    CONDITIONS.hold({(kind, verdict.status, verdict.reason): 1 for kind, verdict in verdicts.items()})

@@ -52,7 +52,6 @@ class Report:
         self._board = reports
         self._fs = cgroups
         self._limits = limits
-        self._series = conditions.Series()
         self.passes_at = math.inf
         """Monotonic seconds from which on something that the status reports may be over: no event follows."""
 
@@ -95,7 +94,7 @@ class Report:
         """Set the metrics, also while there is no object with a status."""
         status.publish(self._reconciled.inventory, self._reconciled.progress)
         systemd_zero.publish(self._reconciled.evidence)
-        self._series.publish(self._verdicts(self.snapshot()))
+        conditions.publish(self._verdicts(self.snapshot()))
 
     def _verdicts(self, snapshot: status.Snapshot) -> Mapping[str, status.Verdict]:
         facts = self._node.facts
