@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Mapping
@@ -90,10 +91,11 @@ class Report:
         if violations.acknowledge(self._reconciled.inventory.pods.values(), written.get("violations", [])):
             self._board.touch()
 
-    def publish(self) -> None:
-        """Set the metrics, also while there is no object with a status."""
+    async def publish(self) -> None:
+        """Set the metrics, also while there is no object with a status. Repairs come in between."""
         status.publish(self._reconciled.inventory, self._reconciled.progress)
         systemd_zero.publish(self._reconciled.evidence)
+        await asyncio.sleep(0)
         conditions.publish(self._verdicts(self.snapshot()))
 
     def _verdicts(self, snapshot: status.Snapshot) -> Mapping[str, status.Verdict]:
