@@ -1,4 +1,4 @@
-"""python -m testbed setup PART... | demo | cluster up|down: what tests and demos need, and the demos."""
+"""python -m testbed setup PART... | demo | cluster up|down: prepare tests and demos, and run the demos."""
 
 import argparse
 import os
@@ -54,7 +54,7 @@ def _setup_promtool() -> None:
         term.say(f"  {programs.promtool()}")
 
 
-# What may need root comes first: to hear of that after minutes of building would be late.
+# Parts that may need root come first: an error after minutes of building would be late.
 PARTS = {
     "kernel": _setup_kernel,
     "cluster": _setup_cluster,
@@ -70,7 +70,7 @@ _E2E = "e2e"
 
 
 def parts(named: Iterable[str]) -> list[str]:
-    """The parts of the testbed that NAMED stand for, in the order of their set-up: `e2e` is what its provider needs."""
+    """Return the parts of the testbed that NAMED stand for, in set-up order; `e2e` stands for its provider's."""
     wanted = {*named}
     if _E2E in wanted:
         wanted.update(e2e.PARTS[e2e.choose(os.environ)])
@@ -78,10 +78,10 @@ def parts(named: Iterable[str]) -> list[str]:
 
 
 def main() -> int:
-    """The command line; exit status 1 with one clear message when the machine can't give what is needed."""
+    """Run the command line; exit status 1 with one clear message if the machine lacks something."""
     parser = argparse.ArgumentParser(prog="python -m testbed", description="The test equipment of Swapwarden.")
     commands = parser.add_subparsers(dest="command", required=True)
-    setup = commands.add_parser("setup", help="fetch or build what the tests and the demo need; quick when it is there")
+    setup = commands.add_parser("setup", help="fetch or build the tools of tests and demo; quick if they exist")
     setup.add_argument("part", nargs="+", choices=[*PARTS, _E2E])
     commands.add_parser("demo", help="run the main job on a real API server and a real kernel")
     demo_cluster = commands.add_parser("cluster", help="a whole cluster with Swapwarden, to look around in")

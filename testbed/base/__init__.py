@@ -1,1 +1,1 @@
-"""What all of the testbed stands on: processes that end with it, what this machine has, the cache, words for people."""
+"""The testbed's foundation: processes that end with it, this machine's abilities, the cache, messages to people."""

@@ -1,4 +1,4 @@
-"""Where the testbed keeps what is slow to make: outside the work tree, shared by all clones of one user."""
+"""The cache of things that are slow to make: outside the work tree, shared by all clones of one user."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,7 @@ from testbed.base import term
 
 
 def root() -> Path:
-    """The cache folder, made if absent: $SWAPWARDEN_CACHE, $XDG_CACHE_HOME/swapwarden or ~/.cache/swapwarden."""
+    """Return the cache folder, made if absent: $SWAPWARDEN_CACHE, $XDG_CACHE_HOME/swapwarden or ~/.cache/swapwarden."""
     if own := os.environ.get("SWAPWARDEN_CACHE"):
         folder = Path(own)
     elif xdg := os.environ.get("XDG_CACHE_HOME"):
@@ -25,7 +25,7 @@ def root() -> Path:
 
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
-    """Hold the lock NAME against other set-ups of this user; waits for as long as another one is at work."""
+    """Hold the lock NAME against other set-ups of this user; wait while another one works."""
     path = root() / f"{name}.lock"
     with path.open("w", encoding="ascii") as handle:
         try:
@@ -37,14 +37,14 @@ def lock(name: str) -> Iterator[None]:
 
 
 def find(name: str) -> Path | None:
-    """The installed folder NAME, or None. What is there is whole: it got its name only when it was done."""
+    """Return the installed folder NAME, or None. An existing folder is complete: it is named only when it is done."""
     folder = root() / name
     return folder if folder.is_dir() else None
 
 
 @contextlib.contextmanager
 def install(name: str) -> Iterator[Path]:
-    """Yield an empty folder that becomes the cache's NAME when the block ends well, and vanishes when it does not."""
+    """Yield an empty folder that becomes the cache's NAME if the block succeeds, and is removed if it fails."""
     with tempfile.TemporaryDirectory(prefix=".new-", dir=root()) as made:
         folder = Path(made) / "content"
         folder.mkdir()

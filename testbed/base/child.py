@@ -1,8 +1,8 @@
-"""Turns into the program that its arguments name, after asking the kernel to kill it when its parent dies.
+"""Become the program in the arguments, after asking the kernel to kill it when its parent dies.
 
     python child.py PARENT-PID PROGRAM ARGUMENT...
 
-A wrapper rather than subprocess's preexec_fn, which may deadlock in a process with threads.
+This wrapper replaces subprocess's preexec_fn, which may deadlock in a process with threads.
 """
 
 import ctypes
@@ -14,11 +14,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent, which has this process id, dies. OSError where it refuses."""
+    """Make the kernel kill this process when its parent, which has this process id, dies. OSError if it refuses."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
-        # It died before the kernel was asked.
+        # The parent died before the kernel was asked.
         raise SystemExit(1)
 
 

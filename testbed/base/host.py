@@ -1,4 +1,4 @@
-"""What this machine can give, found out by use rather than by presence."""
+"""Abilities of this machine, found out by use rather than by presence."""
 
 import fcntl
 import functools
@@ -16,11 +16,11 @@ KVM_CREATE_VM = 0xAE01
 KVM_CREATE_VCPU = 0xAE41
 KVM_API_VERSION = 12
 KVM_FOR_KERNELS_MADE_FOR_IT = Path("/sys/module/kvm_pvm")
-"""The module of KVM for CPUs without virtualisation; it makes VMs, and a kernel that does not know it hangs in them."""
+"""The module of KVM for CPUs without virtualisation: it makes VMs, but a kernel that does not know it hangs in them."""
 
 
 class SetupError(Exception):
-    """Something the machine can't give: what is missing, and what to do about it."""
+    """Something that the machine lacks, and the remedy."""
 
     def __init__(self, missing: str, remedy: str) -> None:
         super().__init__(f"{missing}\n  What to do: {remedy}")
@@ -33,7 +33,7 @@ def need(fulfilled: object, missing: str, remedy: str) -> None:
 
 
 def need_linux() -> None:
-    """The testbed starts Linux programs and reads Linux interfaces."""
+    """Require Linux: the testbed starts Linux programs and reads Linux interfaces."""
     need(
         sys.platform == "linux",
         f"the testbed needs Linux; this is {platform.system()}",
@@ -42,18 +42,18 @@ def need_linux() -> None:
 
 
 def is_root() -> bool:
-    """Whether packages can be installed by this process."""
+    """Return whether this process can install packages."""
     return os.geteuid() == 0
 
 
 def has_apt() -> bool:
-    """Whether this is a Debian or one of its kin."""
+    """Return whether this is a Debian or a derivative."""
     return shutil.which("apt-get") is not None and shutil.which("dpkg-query") is not None
 
 
 @functools.cache
 def kvm_works() -> bool:
-    """Whether a VM with a CPU can really be made: /dev/kvm may open on a CPU without virtualisation."""
+    """Return whether a VM with a CPU can be made: /dev/kvm may open on a CPU without virtualisation."""
     if KVM_FOR_KERNELS_MADE_FOR_IT.exists():
         return False
     opened: list[int] = []
@@ -78,13 +78,13 @@ def _installed(package: str) -> bool:
 
 @functools.cache
 def _apt_update() -> None:
-    # A stale list is only a problem when something in it is gone, which the download then reports.
+    # A stale list only matters when one of its packages no longer exists, which the download then reports.
     if is_root():
         process.run(["apt-get", "update", "-q"], timeout=300, check=False)
 
 
 def apt_install(packages: list[str], purpose: str) -> None:
-    """Install those of PACKAGES that are missing; without root say which command does it."""
+    """Install the missing ones of PACKAGES; without root, name the command that does."""
     need(
         has_apt(),
         f"{purpose} needs these programs of Debian's packages: {', '.join(packages)}; there is no apt-get here",
@@ -114,13 +114,13 @@ def apt_unpack(packages: list[str], into: Path, purpose: str) -> None:
     """Download PACKAGES and unpack them into a folder; not installed, so no service starts and no host file changes."""
     need(
         has_apt() and shutil.which("dpkg-deb"),
-        f"{purpose} comes from Debian's packages ({', '.join(packages)}); there is no apt-get here",
+        f"{purpose} is in Debian's packages ({', '.join(packages)}); there is no apt-get here",
         "use Debian or Ubuntu",
     )
     _apt_update()
     downloads = into / ".download"
     downloads.mkdir()
-    # The unprivileged sandbox user can't write into the cache folder, and apt-get warns about it at length.
+    # The unprivileged sandbox user cannot write into the cache folder, and apt-get warns about it at length.
     command = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *packages]
     result = process.run(command, timeout=900, check=False, cwd=downloads)
     need(
@@ -134,7 +134,7 @@ def apt_unpack(packages: list[str], into: Path, purpose: str) -> None:
 
 
 def uv() -> Path | None:
-    """The uv on PATH, else the one that hack/bootstrap.sh keeps in the cache."""
+    """Return the uv on PATH, else the one that hack/bootstrap.sh keeps in the cache."""
     if found := shutil.which("uv"):
         return Path(found)
     return next(iter(sorted(cache.root().glob("uv-*/uv"), reverse=True)), None)

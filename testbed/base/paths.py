@@ -1,4 +1,4 @@
-"""Where things are in the work tree."""
+"""Paths in the work tree."""
 
 from pathlib import Path
 

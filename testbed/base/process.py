@@ -1,4 +1,4 @@
-"""Running programs so that nothing is left behind, whatever ends the testbed."""
+"""Run programs so that none is left behind, however the testbed ends."""
 
 import contextlib
 import os
@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
-# The kernel's parent-death signal goes out when the *thread* that forked ends. One thread that lives as long as the
-# interpreter forks all children, so that a child started from a short-lived thread is not killed with it.
+# The kernel sends the parent-death signal when the *thread* that forked ends. One thread that lives as long as the
+# interpreter forks all children, so that a child of a short-lived thread is not killed with it.
 _FORKER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="testbed-forker")
 _CHILD = Path(__file__).with_name("child.py")
 _TAIL_LINES = 30
 
 
 class ProcessError(Exception):
-    """A program that failed, ended early or took too long, with the end of what it said."""
+    """A program failed, ended early or took too long; the text has the end of its output."""
 
 
 def last_lines(text: str, count: int = _TAIL_LINES) -> str:
-    """The end of TEXT, indented, for an error message."""
+    """Return the end of TEXT, indented, for an error message."""
     return "\n".join(f"    {line}" for line in text.strip().splitlines()[-count:])
 
 
@@ -38,7 +38,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, with TEXT on its stdin.
 
-    Raises ProcessError when it takes longer than TIMEOUT seconds or, with CHECK, when it fails.
+    Raise ProcessError if it takes longer than TIMEOUT seconds or, with CHECK, if it fails.
     """
     try:
         result = subprocess.run(
@@ -55,12 +55,12 @@ def run(
 
 
 def dying_with_this(argv: Sequence[str]) -> list[str]:
-    """The command line that runs ARGV as a child which the kernel kills when the thread that started it ends."""
+    """Return the command line that runs ARGV as a child which the kernel kills when the thread that started it ends."""
     return [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), *argv]
 
 
 class Process:
-    """A program in the background. It is killed when its parent dies, and its output goes to a file."""
+    """A program in the background. It is killed when its parent dies, and a file gets its output."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Process:
         return self._popen.pid
 
     def poll(self) -> int | None:
-        """The exit status, negative for a signal, or None while it runs."""
+        """Return the exit status, negative for a signal, or None while it runs."""
         return self._popen.poll()
 
     def wait(self, timeout: float) -> int:
@@ -114,9 +114,9 @@ class Process:
             raise ProcessError(f"{self.name} ended with status {status}. The end of {self.log}:\n{self.tail()}")
 
     def stop(self, timeout: float = 10.0) -> int:
-        """End it: SIGTERM, and SIGKILL after TIMEOUT seconds. Returns the exit status."""
+        """End it: SIGTERM, and SIGKILL after TIMEOUT seconds. Return the exit status."""
         for number, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, 60.0)):
-            self.send_signal(signal.SIGCONT)  # a stopped process does not see SIGTERM
+            self.send_signal(signal.SIGCONT)  # A stopped process does not handle SIGTERM.
             self.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self._popen.wait(patience)
@@ -128,11 +128,11 @@ class Process:
         return self._popen.wait(60.0)
 
     def output(self) -> str:
-        """All that it wrote so far."""
+        """Return all its output so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def tail(self, lines: int = _TAIL_LINES) -> str:
-        """The end of what it wrote, indented."""
+        """Return the end of its output, indented."""
         return last_lines(self.output(), lines)
 
     def __enter__(self) -> Self:
@@ -148,7 +148,7 @@ class Process:
 
 
 def exit_on_sigterm() -> None:
-    """Let SIGTERM and SIGHUP unwind the program as Ctrl-C does, so that every context manager cleans up."""
+    """Let SIGTERM and SIGHUP unwind the program like Ctrl-C, so that every context manager cleans up."""
 
     def leave(number: int, _frame: types.FrameType | None) -> None:
         raise SystemExit(128 + number)

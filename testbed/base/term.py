@@ -1,4 +1,4 @@
-"""What the testbed says to the person in front of it."""
+"""Messages of the testbed to the person in front of it."""
 
 import contextlib
 import sys
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 
 def say(text: str) -> None:
-    """One line on stderr; stdout belongs to whoever runs the testbed."""
+    """Print one line on stderr; stdout belongs to the testbed's caller."""
     sys.stderr.write(f"testbed: {text}\n")
     sys.stderr.flush()
 
 
 @contextlib.contextmanager
 def step(name: str) -> Iterator[None]:
-    """Announce a step that takes time, and say how long it took."""
+    """Announce a step that takes time, and report how long it took."""
     say(f"{name} ...")
     begun = time.monotonic()
     yield

@@ -1,1 +1,1 @@
-"""A real etcd, kube-apiserver and controller manager, and the programs that they and others are."""
+"""A real etcd, kube-apiserver and controller manager, and the programs for them and others."""

@@ -14,7 +14,7 @@ from testbed.controlplane import golang, kubeversions
 KUBE_VERSION = "1.37.2"
 """The newest, which demos and tests run."""
 VERSION_VARIABLE = "TESTBED_KUBERNETES"
-"""Names the version of the API server that tests run instead: one of kubeversions.known()."""
+"""Names another version of the API server for tests: one of kubeversions.known()."""
 ENVTEST_TOOL = "sigs.k8s.io/controller-runtime/tools/setup-envtest@v0.25.1"
 ENVTEST_HOST = "https://github.com"
 SOURCES = Path(__file__).with_name("kube")
@@ -31,7 +31,7 @@ _PROBE_TIMEOUT = 5.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assets:
-    """Where the control plane's programs are."""
+    """The paths of the control plane's programs."""
 
     etcd: Path
     kube_apiserver: Path
@@ -39,9 +39,9 @@ class Assets:
 
 
 def ensure() -> Assets:
-    """All three programs, from the first source that has each; host.SetupError when one can't be had.
+    """Return all three programs, from the first source that has each; host.SetupError if one is unavailable.
 
-    The API server is of the version that TESTBED_KUBERNETES names, else the newest.
+    The API server has the version that TESTBED_KUBERNETES names, else the newest.
     """
     host.need_linux()
     apiserver = _ensure("kube-apiserver", _version())
@@ -49,7 +49,7 @@ def ensure() -> Assets:
 
 
 def version() -> tuple[int, int]:
-    """Major and minor version of the API server that tests run."""
+    """Return the major and minor version of the API server that tests run."""
     major, minor, *_ = _version().split(".")
     return int(major), int(minor)
 
@@ -59,13 +59,13 @@ def _version() -> str:
 
 
 def apiserver(version: str) -> Path:
-    """Only kube-apiserver, of any version that kubeversions knows; host.SetupError when it can't be had."""
+    """Return kube-apiserver alone, of any version that kubeversions knows; host.SetupError if it is unavailable."""
     host.need_linux()
     return _ensure("kube-apiserver", version)
 
 
 def kubectl() -> Path:
-    """Only kubectl, for clusters that others run; host.SetupError when it can't be had."""
+    """Return kubectl alone, for clusters of others; host.SetupError if it is unavailable."""
     host.need_linux()
     return _ensure("kubectl")
 
@@ -74,7 +74,7 @@ def _ensure(name: str, version: str = KUBE_VERSION) -> Path:
     if present := _present(name, version):
         return present
     with cache.lock("controlplane"):
-        if present := _present(name, version):  # made by another set-up while this one waited
+        if present := _present(name, version):  # Another set-up made it while this one waited.
             return present
         for source in (_from_envtest, _from_debian, _from_modules):
             if made := source(name, version):
@@ -87,7 +87,7 @@ def _present(name: str, version: str) -> Path | None:
 
 
 def _places(name: str, version: str) -> Iterator[Path]:
-    # Who names a version wants that one, and not what is installed.
+    # An explicit version takes precedence over an installed one.
     if version == KUBE_VERSION:
         if folder := os.environ.get("KUBEBUILDER_ASSETS"):
             yield Path(folder) / name
@@ -108,7 +108,7 @@ def _acceptable(name: str, program: Path) -> bool:
 
 
 def _from_envtest(name: str, version: str) -> Path | None:
-    """Prebuilt programs by setup-envtest. They come from GitHub, which not every network reaches: gives up early."""
+    """Get prebuilt programs by setup-envtest. GitHub has them, which not every network reaches: give up early."""
     if tool := shutil.which("setup-envtest"):
         command = [tool]
     elif go := golang.find():
@@ -149,7 +149,7 @@ def _reaches_github() -> bool:
 
 
 def _from_debian(name: str, version: str) -> Path | None:
-    """Debian's etcd, unpacked only: installing it would start it as a service. Kubernetes is not in Debian."""
+    """Get Debian's etcd, unpacked only: installing it would start it as a service. Kubernetes is not in Debian."""
     if name != "etcd" or not host.has_apt():
         return None
     try:
@@ -164,7 +164,7 @@ def _from_debian(name: str, version: str) -> Path | None:
 
 
 def kube_stamps(version: str = KUBE_VERSION) -> list[str]:
-    """What the linker writes into a program of Kubernetes, so that it knows its version."""
+    """Return the linker's settings for a program of Kubernetes, so that it knows its version."""
     major, minor, _ = version.split(".")
     values = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")

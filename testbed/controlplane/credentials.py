@@ -1,4 +1,4 @@
-"""Who may talk to a control plane: its authority, certificates and kubeconfigs."""
+"""Credentials of a control plane: its authority, certificates and kubeconfigs."""
 
 import base64
 import json
@@ -8,7 +8,7 @@ from typing import Final
 
 from testbed.controlplane import pki
 
-# How a guest of QEMU's user-mode network reaches the host's loopback.
+# The address of the host's loopback for a guest of QEMU's user-mode network.
 GUEST_VIEW_OF_HOST: Final = "10.0.2.2"
 LOOPBACK: Final = "127.0.0.1"
 SERVICES: Final = "10.96.0.0/16"
@@ -16,7 +16,7 @@ _KUBERNETES_SERVICE = "10.96.0.1"
 
 
 class Credentials:
-    """A certificate authority in FOLDER, with what the API server, which is at ADDRESS, and its administrator need."""
+    """A certificate authority in FOLDER, with files for the API server, which is at ADDRESS, and its administrator."""
 
     def __init__(self, folder: Path, address: str) -> None:
         self._folder = folder
@@ -32,7 +32,7 @@ class Credentials:
         self._names = 0
 
     def context(self, *, admin: bool) -> ssl.SSLContext:
-        """What a client's connections need; with ADMIN it is the administrator."""
+        """Return a TLS context for a client's connections; with ADMIN for the administrator's."""
         if admin not in self._contexts:
             context = ssl.create_default_context(cafile=str(self.ca_file))
             if admin:
@@ -41,20 +41,20 @@ class Credentials:
         return self._contexts[admin]
 
     def issue_certificate(self, common_name: str, sans: list[str]) -> tuple[Path, Path]:
-        """A server's certificate and key (PEM files) from the authority in `ca_file`."""
+        """Return a server's certificate and key (PEM files) from the authority in `ca_file`."""
         self._names += 1
         pair = self._authority.issue(f"{common_name}-{self._names}", common_name, sans)
         return pair.certificate, pair.key
 
     def of_admin(self, server: str) -> Path:
-        """A kubeconfig of the cluster's administrator, always the same file."""
+        """Return a kubeconfig of the cluster's administrator, always the same file."""
         path = self._folder / "admin.kubeconfig"
         if not path.exists():
             self._write(path, "admin", _user(self.admin), server, None)
         return path
 
     def of_user(self, user: str, organization: str | None, server: str) -> Path:
-        """A kubeconfig with a certificate of USER in the group ORGANIZATION, in a new file."""
+        """Return a kubeconfig with a certificate of USER in the group ORGANIZATION, in a new file."""
         self._names += 1
         pair = self._authority.issue(f"user-{self._names}", user, organization=organization)
         path = self._folder / f"user-{self._names}.kubeconfig"
@@ -62,7 +62,7 @@ class Credentials:
         return path
 
     def of_token(self, token: str, name: str, server: str, tls_server_name: str | None) -> Path:
-        """A kubeconfig with a bearer token, in a new file."""
+        """Return a kubeconfig with a bearer token, in a new file."""
         self._names += 1
         path = self._folder / f"{name}-{self._names}.kubeconfig"
         self._write(path, name, {"token": token}, server, tls_server_name)
@@ -81,7 +81,7 @@ class Credentials:
             "current-context": name,
         }
         path.touch(mode=0o600)
-        path.write_text(json.dumps(content, indent=2), encoding="utf-8")  # JSON is YAML too
+        path.write_text(json.dumps(content, indent=2), encoding="utf-8")  # JSON is also YAML.
 
 
 def _user(pair: pki.KeyPair) -> dict[str, str]:

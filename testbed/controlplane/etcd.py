@@ -16,9 +16,9 @@ _TIMEOUT = 60.0
 
 
 class Etcd:
-    """One, with its data in FOLDER. COMMAND gives the command line that runs a program where it is to be.
+    """One, with its data in FOLDER. COMMAND returns the command line that runs a program in its network.
 
-    In a block of NETWORK connections reach it. QUOTA: bytes that it may store, where its own 2 GiB are not enough.
+    In a block of NETWORK, connections reach it. QUOTA: bytes that it may store, if its own 2 GiB are not enough.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Etcd:
         self.process: process.Process | None = None
 
     def start(self) -> None:
-        """Start it at `port` with the data that it had."""
+        """Start it at `port` with its earlier data."""
         client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{ports.free()}"
         argv = [str(assets.ensure().etcd), "--name=testbed", f"--data-dir={self._data}"]
         argv += ["--unsafe-no-fsync", "--log-level=warn"]
@@ -51,34 +51,34 @@ class Etcd:
         self.process = process.Process("etcd", self._command(argv), log=self._folder / "etcd.log")
 
     def kill(self) -> None:
-        """End it as a crash would; its data stay."""
+        """End it like a crash; its data stay."""
         if self.process:
             self.process.kill()
         self.process = None
 
     def forget(self) -> None:
-        """Remove what it stored."""
+        """Remove its data."""
         shutil.rmtree(self._data, ignore_errors=True)
 
     def copy(self, target: Path) -> None:
-        """Copy what it stored, after its end, to a new folder."""
+        """Copy its data, after its end, to a new folder."""
         shutil.copytree(self._data, target)
 
     def put_back(self, saved: Path) -> None:
-        """Have it store again what copy() took."""
+        """Restore the data that copy() took."""
         self.forget()
         shutil.copytree(saved, self._data)
 
     def compact(self) -> None:
-        """Make etcd forget all versions but the newest, as kube-apiserver has it do every 5 minutes.
+        """Make etcd forget all versions but the newest, as kube-apiserver does every 5 minutes.
 
-        The API server's watch cache still knows some of them, until it is started anew.
+        The API server's watch cache still knows some of them, until it is restarted.
         """
         newest = self._request("/v3/kv/range", {"key": _base64(b"\0")})["header"]["revision"]
         self._request("/v3/kv/compaction", {"revision": newest, "physical": True})
 
     def metrics(self) -> str:
-        """What etcd counts, in Prometheus' text format."""
+        """Return etcd's metrics, in Prometheus' text format."""
         return self._ask("GET", "/metrics", None).decode()
 
     def _request(self, path: str, body: Json) -> Json:

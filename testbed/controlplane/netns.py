@@ -1,6 +1,6 @@
-"""A network of one testbed's own: several clusters side by side, and nothing of them in the machine's own network.
+"""A network of one testbed's own: several clusters side by side, none of them in the machine's own network.
 
-Its name carries the process id of who made it. What a killed run left behind, the next run removes.
+Its name carries the process id of its maker. The next run removes what a killed run left behind.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _TIMEOUT = 30.0
 
 
 def ensure() -> None:
-    """Have what is needed to make networks; host.SetupError where that can't be."""
+    """Load the requirements for networks; host.SetupError if they are missing."""
     host.need_linux()
     host.need(
         host.is_root(),
@@ -44,7 +44,7 @@ def ensure() -> None:
 
 
 def leftovers(names: Sequence[str], alive: Sequence[int]) -> list[str]:
-    """Those of NAMES that this module made in a process that is not ALIVE any more."""
+    """Return those of NAMES that this module made in a process that is no longer ALIVE."""
     made = [(name, re.fullmatch(rf"{_PREFIX}-(\d+)-\d+", name)) for name in names]
     return [name for name, found in made if found and int(found[1]) not in alive]
 
@@ -58,7 +58,7 @@ def remove_leftovers() -> None:
 
 
 def _delete(name: str) -> None:
-    """Delete a network that this module made, and end what still runs in it."""
+    """Delete a network that this module made, and end the processes in it."""
     said = process.run(["ip", "netns", "pids", name], timeout=_TIMEOUT, check=False)
     for pid in said.stdout.split():
         with contextlib.suppress(ProcessLookupError):
@@ -78,7 +78,7 @@ def _enter(descriptor: int) -> None:
 
 
 class NetworkNamespace:
-    """A network with nothing but loopback; made on entering, gone on leaving with all devices in it."""
+    """A network with nothing but loopback; made on entering, and removed on leaving with all devices in it."""
 
     def __init__(self) -> None:
         self.name = f"{_PREFIX}-{os.getpid()}-{next(_NUMBERS)}"
@@ -102,7 +102,7 @@ class NetworkNamespace:
         self.remove()
 
     def remove(self) -> None:
-        """Remove it, and what still runs in it."""
+        """Remove it, and the processes in it."""
         _delete(self.name)
 
     @property
@@ -115,12 +115,12 @@ class NetworkNamespace:
         process.run(["ip", "-n", self.name, *arguments], timeout=_TIMEOUT)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs ARGV in it; the process keeps its id."""
+        """Return the command line that runs ARGV in it; the process keeps its id."""
         return ["nsenter", f"--net={self.path}", "--", *argv]
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Sockets that this thread makes in the block are in this network, and stay in it."""
+        """Make sockets that this thread opens in the block belong to this network for good."""
         with contextlib.ExitStack() as stack:
             own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, own)

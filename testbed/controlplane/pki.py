@@ -61,7 +61,7 @@ def _alternative_name(name: str) -> x509.GeneralName:
 
 
 class Authority:
-    """Issues certificates; its own is in `certificate`."""
+    """Issue certificates; its own is in `certificate`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,7 +1,7 @@
-"""What a whole cluster needs beside the control plane's core: the other programs of Kubernetes, containerd, helm, kind.
+"""Programs of a whole cluster beside the control plane's core: others of Kubernetes, containerd, helm, kind.
 
-Each comes from the cache, else from PATH (those that run on this machine), else from its project's downloads, else it
-is built from Go modules.
+Each is taken from the cache, else from PATH (those that run on this machine), else from its project's downloads, else
+built from Go modules.
 """
 
 import dataclasses
@@ -39,12 +39,12 @@ _MAX_DOWNLOAD = 256 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Release:
-    """One project's programs: where they are downloaded, and the module that they are built from."""
+    """One project's programs: their download, and the module to build them from."""
 
     name: str
     version: str
     programs: tuple[str, ...]
-    url: str  # of a program, or of a .tar.gz that holds them all
+    url: str  # of a program, or of a .tar.gz with all of them
     checksum_suffix: str
     module: str
     module_checksum: str
@@ -53,7 +53,7 @@ class Release:
 
 
 def architecture() -> str:
-    """This machine's architecture by the name that Go gives it; host.SetupError for one that nothing is made for."""
+    """Return Go's name of this machine's architecture; host.SetupError if no programs exist for it."""
     machine = platform.machine()
     host.need(
         machine in _ARCHITECTURES,
@@ -116,7 +116,7 @@ def helm() -> Path:
 
 
 def helm_environment() -> dict[str, str]:
-    """This process's environment for helm, without what would lead it to a cluster other than its options say."""
+    """Return this process's environment for helm, without variables that would lead it to another cluster."""
     return {name: value for name, value in os.environ.items() if not name.startswith("HELM_KUBE")}
 
 
@@ -131,7 +131,7 @@ def containerd() -> Path:
 
 
 def nfd() -> Path:
-    """A folder with nfd-master of Node Feature Discovery, and NFD_CRDS; built here: it is released as an image only."""
+    """Return a folder with nfd-master of Node Feature Discovery, and NFD_CRDS; built here: releases are images only."""
     kept = f"nfd-{NFD_VERSION}"
     with cache.lock(kept):
         if not cache.find(kept):
@@ -143,7 +143,7 @@ def nfd() -> Path:
 def _build_nfd(folder: Path) -> None:
     name, version = "sigs.k8s.io/node-feature-discovery", f"v{NFD_VERSION}"
     source = golang.module(name, version, "h1:q5/qpyxrasI/F6838lflFNGAUszpMNRuFwornPLYdxQ=")
-    # Its go.mod looks for the module of its API in its own folder, which no module holds that is in another.
+    # Its go.mod looks for the module of its API in its own folder, but a module does not include nested modules.
     api = golang.module(f"{name}/api/nfd", version, "h1:l+ZtPZTdgsdG2POxY7oh7gdk/ML/FLI5VKwSDBl1fyk=")
     mod_file, inside = folder / "go.mod", f"{name}/api/nfd => ./api/nfd"
     text = (source / "go.mod").read_text(encoding="utf-8")
@@ -159,7 +159,7 @@ def _build_nfd(folder: Path) -> None:
 
 
 def promtool() -> Path:
-    """Prometheus' checker of metrics and rules: that of PATH, else Debian's, unpacked without its server."""
+    """Return Prometheus' checker of metrics and rules: that of PATH, else Debian's, unpacked without its server."""
     return on_path("promtool", ["--version"], "promtool, version ") or _of_prometheus()
 
 
@@ -184,7 +184,7 @@ def kube_on_host(name: str) -> Path:
 
 
 def kube_on_node(name: str) -> Path:
-    """One of KUBE_ON_NODE; never this machine's own, which may need libraries that the node does not have."""
+    """Return one of KUBE_ON_NODE; never this machine's own, which may need libraries that the node lacks."""
     return _kube_program(name)
 
 
@@ -255,19 +255,19 @@ def _write(path: Path, content: bytes) -> None:
 
 @functools.cache
 def _connects(name: str) -> bool:
-    """Whether a server answers quickly, directly or through the proxy that is configured."""
+    """Return whether a server answers quickly, directly or through the configured proxy."""
     if urllib.request.getproxies().get("https"):
         return True
     try:
         socket.create_connection((name, 443), timeout=_CONNECT_TIMEOUT).close()
     except OSError:
-        term.say(f"no downloads from {name}: it can't be reached; going on without it")
+        term.say(f"no downloads from {name}: it can't be reached; continuing without it")
         return False
     return True
 
 
 def _download(url: str, checksum_suffix: str) -> bytes | None:
-    """What URL holds, if the checksum beside it says so; None where it can't be had, for whatever reason."""
+    """Return the content of URL if it has the checksum beside it; None if it is unavailable for any reason."""
     if not _connects(urllib.parse.urlsplit(url).netloc):
         return None
     try:
@@ -275,10 +275,10 @@ def _download(url: str, checksum_suffix: str) -> bytes | None:
             checksum = _get(url + checksum_suffix).split()[0].decode("ascii")
             content = _get(url)
     except (OSError, http.client.HTTPException, ValueError, IndexError) as error:
-        term.say(f"  no luck; going on without it: {error}")
+        term.say(f"  no luck; continuing without it: {error}")
         return None
     if hashlib.sha256(content).hexdigest() != checksum:
-        term.say("  no luck; going on without it: the checksum does not fit")
+        term.say("  no luck; continuing without it: the checksum does not match")
         return None
     return content
 

@@ -1,4 +1,4 @@
-"""Requests of an API server, by its administrator or the bearer of a token."""
+"""Requests to an API server, by its administrator or the bearer of a token."""
 
 import contextlib
 import http.client
@@ -18,14 +18,13 @@ Json = Any
 
 
 class ControlPlaneError(Exception):
-    """The control plane did not do what was asked of it."""
+    """The control plane refused or failed."""
 
 
 class Requests:
-    """Of the API server at PORT of 127.0.0.1, in NETWORK if given.
+    """Requests to the API server at PORT of 127.0.0.1, in NETWORK if given.
 
-    Connections are kept and used again: a handshake costs more than most requests, of which tests that wait for
-    something make thousands.
+    Connections are kept and used again: a handshake costs more than most requests, and waiting tests make thousands.
     """
 
     def __init__(self, credentials: Credentials, network: netns.NetworkNamespace | None) -> None:
@@ -33,21 +32,21 @@ class Requests:
         self._network = network
         self.port = 0
         self._idle: dict[bool, list[http.client.HTTPSConnection]] = {True: [], False: []}
-        """Those of the administrator, and those for tokens."""
+        """TLS contexts of the administrator, and of tokens."""
         self._names = 0
 
     def network(self) -> contextlib.AbstractContextManager[None]:
-        """In this block the thread's new connections reach the API server; needed only if it has its own network."""
+        """In this block, the thread's new connections reach the API server; needed only if it has its own network."""
         return self._network.entered() if self._network else contextlib.nullcontext()
 
     def close(self) -> None:
-        """End the connections that are kept."""
+        """Close the kept connections."""
         for kept in self._idle.values():
             while kept:
                 kept.pop().close()
 
     def ready(self, timeout: float = 5.0) -> bool:
-        """Whether the API server answers within TIMEOUT seconds that it is ready."""
+        """Return whether the API server reports within TIMEOUT seconds that it is ready."""
         try:
             with contextlib.closing(self._connected(admin=True, timeout=timeout)) as connection:
                 connection.request("GET", "/readyz")
@@ -56,16 +55,16 @@ class Requests:
             return False
 
     def version(self) -> tuple[int, int]:
-        """The API server's: (1, 37)."""
+        """Return the API server's version: (1, 37)."""
         found = self.get("/version")
         return int(found["major"]), int(found["minor"])
 
     def request(
         self, method: str, path: str, body: Json = None, token: str | None = None, content_type: str | None = None
     ) -> tuple[int, Json]:
-        """One request of the API as administrator, or as the bearer of TOKEN: (HTTP status, decoded answer).
+        """Send one request of the API as administrator, or as the bearer of TOKEN: (HTTP status, decoded answer).
 
-        BODY is sent as JSON; a PATCH is a JSON merge patch unless CONTENT_TYPE says otherwise.
+        BODY is sent as JSON; a PATCH is a JSON merge patch unless CONTENT_TYPE differs.
         """
         content = None if body is None else json.dumps(body).encode()
         status, answer, kind = self.send(method, path, content, token, content_type)
@@ -79,7 +78,7 @@ class Requests:
         token: str | None = None,
         content_type: str | None = None,
     ) -> tuple[int, bytes, str]:
-        """As request(), of what is JSON already: (HTTP status, answer as it came, its content type)."""
+        """Send JSON text like request(): (HTTP status, undecoded answer, its content type)."""
         default_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Accept": "application/json", "Content-Type": content_type or default_type}
         if token:
@@ -110,7 +109,7 @@ class Requests:
 
     @staticmethod
     def _open(kept: list[http.client.HTTPSConnection]) -> http.client.HTTPSConnection | None:
-        """One that the server has not ended: what can be read where nothing was asked is its end."""
+        """Return a connection that the server has not closed: an idle one becomes readable at its end."""
         while kept:
             connection = kept.pop()
             ended = select.poll()
@@ -129,11 +128,11 @@ class Requests:
             time.sleep(0.02)
 
     def get(self, path: str) -> Json:
-        """The object at PATH; ControlPlaneError when there is none."""
+        """Return the object at PATH; ControlPlaneError if there is none."""
         return self._expect("GET", path, None)
 
     def create(self, path: str, body: Json) -> Json:
-        """POST of an object; ControlPlaneError with the API server's words when it is refused."""
+        """POST an object; ControlPlaneError with the API server's words if it is refused."""
         return self._expect("POST", path, body)
 
     def _expect(self, method: str, path: str, body: Json) -> Json:
@@ -149,8 +148,8 @@ class Requests:
         self.create(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
 
     def wait_for_policies(self) -> None:
-        """Wait until all admission policies are in force that were applied before, and none that was deleted."""
-        # The API server takes them over in their order, so that one more comes after all others.
+        """Wait until all admission policies that were applied before are in force, and no deleted one is."""
+        # The API server adopts them in order, so that the last one here is in force after all others.
         self._names += 1
         name, group = f"testbed-probe-{self._names}", "admissionregistration.k8s.io"
         rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"]}

@@ -1,6 +1,6 @@
 """A Kubernetes control plane for tests: a real etcd and a real kube-apiserver on free ports of 127.0.0.1.
 
-Nodes can join one that is in a network of its own, with an address there: testbed.vm.cluster makes such.
+Nodes can join a control plane with a network of its own and an address there: see testbed.vm.cluster.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ __all__ = ["LOOPBACK", "SERVICES", "ControlPlane", "ControlPlaneError", "Servers
 
 _START_ATTEMPTS = 3
 _READY_TIMEOUT = 90.0
-# Memory for time: a quarter of what an API server computes until it is ready is the collection of garbage.
+# Memory for time: garbage collection takes a quarter of an API server's CPU time until it is ready.
 _ENVIRONMENT = {"GOGC": "400"}
 
 
 class Servers:
-    """etcd and kube-apiserver, with their data in FOLDER; REQUESTS gets to know the API server's port."""
+    """etcd and kube-apiserver, with their data in FOLDER; REQUESTS learns the API server's port."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class Servers:
         self._apiserver: process.Process | None = None
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs ARGV where it reaches the control plane."""
+        """Return the command line that runs ARGV where it reaches the control plane."""
         return self._network.command(argv) if self._network else list(argv)
 
     def start(self) -> None:
         """Start both on free ports, and wait until they are ready."""
         for attempt in range(1, _START_ATTEMPTS + 1):
-            # Someone else may take a port between the search and the start.
+            # Another process may take a port between the search and the start.
             with self._requests.network():
                 self.etcd.port, self._requests.port = ports.free(), ports.free()
             try:
@@ -78,7 +78,7 @@ class Servers:
                 return
 
     def start_apiserver(self) -> None:
-        """Start the API server on the port and data it had, and wait until it is ready."""
+        """Start the API server on its earlier port and data, and wait until it is ready."""
         argv = [
             str(self._assets.kube_apiserver),
             f"--etcd-servers=http://127.0.0.1:{self.etcd.port}",
@@ -111,7 +111,7 @@ class Servers:
             policy.write_text(json.dumps(_audit_policy(self._audit)), encoding="utf-8")
             argv += [f"--audit-policy-file={policy}", f"--audit-log-path={self._audit_log}"]
         log = self._folder / "kube-apiserver.log"
-        # One with as many objects as need a quota has no memory to spare.
+        # A server with enough objects to need a quota has no memory to spare.
         environment = os.environ if self._etcd_quota else os.environ | _ENVIRONMENT
         self._apiserver = process.Process("kube-apiserver", self.command(argv), log=log, env=environment)
         self._wait_ready()
@@ -134,11 +134,11 @@ class Servers:
             time.sleep(0.05)
 
     def stop_apiserver(self) -> None:
-        """End the API server as a crash would; etcd and its data stay. start_apiserver() brings it back."""
+        """End the API server like a crash; etcd and its data stay. start_apiserver() restarts it."""
         self._running().kill()
 
     def pause(self) -> None:
-        """Freeze the API server: connections stay open and nothing answers."""
+        """Freeze the API server: connections stay open, and nothing answers."""
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -146,7 +146,7 @@ class Servers:
         self._running().send_signal(signal.SIGCONT)
 
     def save(self) -> Path:
-        """A copy of what etcd holds now. etcd ends for it, as a crash would end it, and is started anew."""
+        """Return a copy of the data in etcd, which is ended for it, like by a crash, and restarted."""
         saved = Path(tempfile.mkdtemp(prefix="etcd-", dir=self._folder)) / "data"
         self.etcd.kill()
         self.etcd.copy(saved)
@@ -155,9 +155,9 @@ class Servers:
         return saved
 
     def restore(self, saved: Path) -> None:
-        """Have etcd hold again what it held at save(): objects and their versions go back in time.
+        """Restore etcd to the data of save(): objects and their versions go back in time.
 
-        The API server is started anew, as etcd's documentation asks for: its watch cache is of the time that is gone.
+        The API server is restarted, as etcd's documentation requires: its watch cache is from the later time.
         """
         self.stop_apiserver()
         self.etcd.kill()
@@ -166,7 +166,7 @@ class Servers:
         self.start_apiserver()
 
     def pids(self) -> dict[str, int]:
-        """Process ids of what runs, by name: etcd and kube-apiserver."""
+        """Return the process ids of running servers, by name: etcd and kube-apiserver."""
         return {running.name: running.pid for running in (self.etcd.process, self._apiserver) if running}
 
     def _running(self) -> process.Process:
@@ -179,15 +179,15 @@ class Servers:
         return self._folder / "audit.log"
 
     def audited(self) -> list[Json]:
-        """The events (audit.k8s.io/v1) of all writes so far to the resources that are audited, by time of their end."""
+        """Return the events (audit.k8s.io/v1) of all writes so far to audited resources, by time of their end."""
         if not self._audit_log.exists():
             return []
         lines = self._audit_log.read_text(encoding="utf-8").splitlines(keepends=True)
-        # The last line may be on its way.
+        # The last line may be unfinished.
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def logs(self, lines: int = 30) -> str:
-        """The end of what etcd and kube-apiserver wrote."""
+        """Return the end of the output of etcd and kube-apiserver."""
         running = [started for started in (self.etcd.process, self._apiserver) if started]
         return "\n".join(f"  {started.name}:\n{started.tail(lines)}" for started in running)
 
@@ -209,8 +209,8 @@ def _audit_policy(resources: Sequence[str]) -> Json:
 class ControlPlane:
     """etcd and kube-apiserver with their own data, ports and certificate authority; several may run side by side.
 
-    In NETWORK, if given, the API server listens at all addresses and tells the cluster that it is at ADDRESS. Of the
-    resources of AUDIT (plural and group, "nodeswapstates.swapwarden.dev") it logs each write with what was sent.
+    In NETWORK, if given, the API server listens at all addresses and publishes ADDRESS to the cluster. For the
+    resources of AUDIT (plural and group, "nodeswapstates.swapwarden.dev") it logs each write with its content.
     """
 
     def __init__(
@@ -221,9 +221,9 @@ class ControlPlane:
         *,
         etcd_quota: int | None = None,
     ) -> None:
-        """ETCD_QUOTA: bytes that etcd may store, where its own default of 2 GiB is not enough.
+        """ETCD_QUOTA: bytes that etcd may store, if its own default of 2 GiB is not enough.
 
-        The API server is of the version that TESTBED_KUBERNETES names, else the newest.
+        The API server has the version that TESTBED_KUBERNETES names, else the newest.
         """
         self.folder = Path(tempfile.mkdtemp(prefix=f"swapwarden-controlplane-{os.getpid()}-"))
         self.credentials = Credentials(self.folder, address)
@@ -256,11 +256,11 @@ class ControlPlane:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def network(self) -> contextlib.AbstractContextManager[None]:
-        """In this block the thread's new connections reach the control plane; needed only if it has its own network."""
+        """In this block, the thread's new connections reach the control plane; only needed in a network of its own."""
         return self.requests.network()
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs ARGV where it reaches the control plane."""
+        """Return the command line that runs ARGV where it reaches the control plane."""
         return self.servers.command(argv)
 
     @property
@@ -294,7 +294,7 @@ class ControlPlane:
         return self.credentials.of_token(token, name, server or self.url, tls_server_name)
 
     def kubectl(self, *args: str, text: str | None = None, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as administrator, with TEXT on its stdin; process.ProcessError with its stderr when it fails."""
+        """Run kubectl as administrator, with TEXT on its stdin; process.ProcessError with its stderr if it fails."""
         options = [f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.folder / 'kubectl-cache'}"]
         argv = self.command([str(assets.ensure().kubectl), *options, *args])
         return process.run(argv, timeout=timeout, text=text)
@@ -318,15 +318,15 @@ class ControlPlane:
     def request(
         self, method: str, path: str, body: Json = None, token: str | None = None, content_type: str | None = None
     ) -> tuple[int, Json]:
-        """One request, as Requests.request() says."""
+        """Send one request; see Requests.request()."""
         return self.requests.request(method, path, body, token, content_type)
 
     def get(self, path: str) -> Json:
-        """The object at PATH; ControlPlaneError when there is none."""
+        """Return the object at PATH; ControlPlaneError if there is none."""
         return self.requests.get(path)
 
     def create(self, path: str, body: Json) -> Json:
-        """POST of an object; ControlPlaneError with the API server's words when it is refused."""
+        """POST an object; ControlPlaneError with the API server's words if it is refused."""
         return self.requests.create(path, body)
 
     def create_namespace(self, name: str, labels: dict[str, str] | None = None) -> None:

@@ -40,12 +40,12 @@ class Controller(part.Part):
         )
 
     def leads(self) -> dict[str, Any]:
-        """Wait until it leads; the fields of the log line that says so."""
+        """Wait until it leads; return the fields of the log line about that."""
         return self.said("this instance leads")
 
 
 def _credential(token: str) -> str:
-    """How the API server calls a token in `user.extra`: each instance has one of its own (KEP-4193)."""
+    """The API server's key for a token in `user.extra`: each instance has its own token (KEP-4193)."""
     claims = token.split(".")[1]
     found = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
     return f"JTI={found['jti']}"

@@ -1,4 +1,4 @@
-"""The product's manifests as a test cluster needs them: the webhook runs outside of the cluster, behind a URL."""
+"""The product's manifests for a test cluster: the webhook runs outside the cluster, behind a URL."""
 
 import base64
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ _NEEDED = (
 
 
 def read(text: str) -> list[Any]:
-    """The objects of a YAML text; documents without one are left out."""
+    """Return the objects of a YAML text; skip empty documents."""
     return [each for each in yaml.load_all(text, Loader) if each]
 
 
@@ -38,9 +38,9 @@ def written(objects: Iterable[Any]) -> str:
 
 
 def webhook_manifests(url_base: str, ca_pem: str | bytes, registration: str | None = None) -> str:
-    """The webhook's registration as YAML, for a webhook at URL_BASE (https://host:port) that CA_PEM vouches for.
+    """Return the webhook's registration as YAML, for a webhook at URL_BASE (https://host:port) that CA_PEM vouches for.
 
-    REGISTRATION is what the chart makes, unless it is that of the manifests.
+    REGISTRATION is the chart's, unless it is that of the manifests.
     """
     ca = ca_pem.encode() if isinstance(ca_pem, str) else ca_pem
     documents = read(registration or (paths.MANIFESTS / _WEBHOOK).read_text(encoding="utf-8"))
@@ -60,5 +60,5 @@ def policies() -> list[Path]:
 
 
 def other_manifests() -> list[Path]:
-    """What a part needs that runs outside of the cluster: namespace (first), rights, policies, flows, a Secret."""
+    """Return the objects for a part outside the cluster: namespace (first), rights, policies, flows, a Secret."""
     return [path for pattern in _NEEDED for path in sorted(paths.MANIFESTS.glob(pattern))]

@@ -20,7 +20,7 @@ _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<va
 
 
 def total(text: str, name: str, **labels: str) -> float:
-    """Sum of the samples of a metric that have these labels, in Prometheus' text format; 0 where there is none."""
+    """Return the sum of a metric's samples with these labels, in Prometheus' text format; 0 if there are none."""
     found = 0.0
     for line in text.splitlines():
         if not line.startswith(name):
@@ -37,8 +37,8 @@ def total(text: str, name: str, **labels: str) -> float:
 class Part:
     """`swapwarden COMMAND OPTIONS`, with its log in LOG. It is up when it serves health and metrics.
 
-    PROGRAM (arguments of Python) takes the place of the package, for one around it. PYTHON (see testbed.run.pythons)
-    takes the place of the one that runs this.
+    PROGRAM (arguments of Python) replaces the package, for a wrapper. PYTHON (see testbed.run.pythons) replaces the
+    interpreter of this process.
     """
 
     def __init__(
@@ -59,22 +59,22 @@ class Part:
             raise
 
     def said(self, message: str) -> dict[str, Any]:
-        """The fields of the first log line with this message, for which it waits."""
+        """Wait for the first log line with this message; return its fields."""
         deadline = time.monotonic() + _START_TIMEOUT
         while True:
             if lines := self.lines(message):
                 return lines[0]
             self.process.check_alive()
             if time.monotonic() > deadline:
-                raise process.ProcessError(f"{self.process.name} does not say {message!r}:\n{self.process.tail()}")
+                raise process.ProcessError(f"{self.process.name} does not log {message!r}:\n{self.process.tail()}")
             time.sleep(0.02)
 
     def lines(self, message: str) -> list[dict[str, Any]]:
-        """The fields of all log lines so far with this message."""
+        """Return the fields of all log lines so far with this message."""
         return [json.loads(line) for line in self.process.output().splitlines() if f'"{message}"' in line]
 
     def health(self, path: str) -> tuple[int, str]:
-        """Status and text of /healthz, /readyz or /metrics."""
+        """Return status and text of /healthz, /readyz or /metrics."""
         address = urllib.parse.urlsplit(self.metrics_url)
         connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
         try:
@@ -85,11 +85,11 @@ class Part:
             connection.close()
 
     def metric(self, name: str, **labels: str) -> float:
-        """Sum of the samples of a metric that have these labels; 0 where there is none."""
+        """Return the sum of a metric's samples with these labels; 0 if there are none."""
         return total(self.health("/metrics")[1], name, **labels)
 
     def stop(self) -> int:
-        """End it; the exit status."""
+        """End it; return the exit status."""
         return self.process.stop()
 
     def __enter__(self) -> Self:

@@ -30,7 +30,7 @@ class Webhook(part.Part):
     def install(self) -> None:
         """Apply rights and policies of deploy/manifests with this process as the webhook; wait until it is in force."""
         self._control_plane.apply(*manifests.other_manifests())
-        # Without one, the probe's pod is refused before any webhook is asked; no controller manager makes it here.
+        # Without one, the probe's pod is refused before any webhook call; no controller manager makes it here.
         self._control_plane.request(
             "POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}}
         )
@@ -56,12 +56,12 @@ class Webhook(part.Part):
         return self.metric("swapwarden_webhook_requests_total") > before
 
     def uninstall(self) -> None:
-        """Take the registration and the admission policies away; the namespace and the rights stay."""
+        """Remove the registration and the admission policies; the namespace and the rights stay."""
         files = [paths.MANIFESTS / "webhook-registration.yaml", *manifests.policies()]
         self._control_plane.kubectl("delete", "--ignore-not-found", *(f"--filename={path}" for path in files))
         self._control_plane.requests.wait_for_policies()
 
     def replace_certificate(self, certificate: Path, key: Path) -> None:
-        """Put another pair where the process reads its own, one file after the other as a careless rotation does."""
+        """Replace the pair that the process reads, one file after the other like a careless rotation."""
         self.certificate.write_bytes(certificate.read_bytes())
         self.key.write_bytes(key.read_bytes())

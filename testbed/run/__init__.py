@@ -1,1 +1,1 @@
-"""What runs all of that for somebody: tiers of tests, the choice for e2e, demos."""
+"""Commands that use all of the testbed: tiers of tests, the choice for e2e, demos."""

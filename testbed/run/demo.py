@@ -1,7 +1,8 @@
-"""The main job, shown: a pod says Disabled, and a real kernel refuses to swap it while its neighbour swaps.
+"""Show the main job: a pod sets Disabled, and a real kernel refuses to swap it while its neighbour swaps.
 
-A real API server, the product's three processes, a real kernel in a VM; only the node's kubelet and systemd are played.
-All that is shown is asserted: each number in the kernel equals what `swapwarden plan` says of the same objects.
+A real API server, the product's three processes, a real kernel in a VM; only the node's kubelet and systemd are
+imitated. The demo asserts all that it shows: each number in the kernel equals the output of `swapwarden plan` for the
+same objects.
 """
 
 import concurrent.futures
@@ -49,7 +50,7 @@ Json = Any
 
 
 class DemoError(Exception):
-    """Something that the demo shows does not hold."""
+    """The demo failed to show something."""
 
 
 def _check(holds: object, what: str) -> None:
@@ -65,7 +66,7 @@ def _until(holds: Callable[[], object], what: str) -> None:
 
 
 def run() -> None:
-    """Run all of it; DemoError names what does not hold."""
+    """Run the demo; DemoError names the failure."""
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
         control_plane, vm = _machines(stack)
@@ -82,25 +83,25 @@ def run() -> None:
         demo = _Demo(control_plane, vm)
         demo.refuse_bad_policy()
         demo.create_pods()
-        demo.step("no profile: what the kubelet gives stays, but for pods that say Disabled", swaps=True)
+        demo.step("no profile: the kubelet's limits stay, except for Disabled pods", swaps=True)
         demo.apply_profile({"behavior": "LimitedSwap", "reserved": "25%"})
         demo.step("a profile with LimitedSwap, 25 % of the swap reserved for the system", swaps=True)
         demo.apply_profile({"behavior": "NoSwap"})
         demo.step("a profile with NoSwap", swaps=False)
-    print(f"All of it held: every number equals what `swapwarden plan` says ({time.monotonic() - begun:.0f} s).")
+    print(f"All of it held: every number equals the output of `swapwarden plan` ({time.monotonic() - begun:.0f} s).")
 
 
 def _machines(stack: contextlib.ExitStack) -> tuple[ControlPlane, KernelVM]:
-    """Both at once: they take a few seconds each."""
+    """Start both at once: they take a few seconds each."""
     control_plane, vm = ControlPlane(), KernelVM()
-    # Entered objects clean up themselves where their start fails, so the stack needs only what has started.
+    # Entered objects clean up themselves if their start fails, so the stack needs only the started ones.
     with concurrent.futures.ThreadPoolExecutor() as pool:
         starts = [pool.submit(stack.enter_context, machine) for machine in (control_plane, vm)]
         try:
             for start in starts:
                 start.result()
         except BaseException:
-            # The pool waits for its threads, and an emulated boot takes its time: cut it short.
+            # The pool waits for its threads, and an emulated boot is slow: cut it short.
             while concurrent.futures.wait(starts, timeout=0.2).not_done:
                 control_plane.stop()
                 vm.stop()
@@ -120,7 +121,7 @@ def _agent(control_plane: ControlPlane, vm: KernelVM) -> Iterator[GuestProcess]:
     shutil.copy(control_plane.kubeconfig_for(token, "agent", server=control_plane.guest_url), kubeconfig)
     argv = [sys.executable, "-m", "swapwarden", "agent", f"--node-name={NODE}", f"--cgroup-anchor={ROOT.name}"]
     argv += [f"--kubeconfig={kubeconfig}", "--metrics-address=127.0.0.1:0"]
-    argv += ["--run-dir=/run/swapwarden", "--state-dir=/var/tmp/swapwarden"]  # the guest's own folders
+    argv += ["--run-dir=/run/swapwarden", "--state-dir=/var/tmp/swapwarden"]  # The guest's own folders.
     running = vm.spawn(argv, env={"PYTHONPATH": os.environ.get("PYTHONPATH", "")}, log="agent")
     try:
         _until(lambda: "found the tree of pods" in running.output() or running.poll() is not None, "the agent is up")
@@ -138,7 +139,7 @@ class _Demo:
         self._tree = nodetree.Tree(ROOT, "systemd")
 
     def refuse_bad_policy(self) -> None:
-        """A pod with a policy that does not exist is refused, and the refusal says what does."""
+        """Check that a pod with an unknown policy is refused, with a message that names the known ones."""
         status, answer = self._create("bad", {POLICY: "Never"}, {})
         _check(status in {403, 422}, f"a pod with {POLICY}: Never was not refused (HTTP {status})")
         _check("Disabled" in answer["message"], f"the refusal does not help: {answer['message']}")
@@ -186,7 +187,7 @@ class _Demo:
         else:
             _check(peaks["burstable"] <= before, f"more was swapped out: {before} bytes, then {peaks['burstable']}")
             if left := self._number("burstable", "memory.swap.current"):
-                print(f"  {left} bytes of burstable still count as swap: no limit brings back what nobody touches.")
+                print(f"  {left} bytes of burstable still count as swap: no limit brings back untouched pages.")
 
     def _create(self, name: str, annotations: dict[str, str], resources: dict[str, Any]) -> tuple[int, Json]:
         container = {"name": "app", "image": "none", "resources": resources}
@@ -212,10 +213,10 @@ class _Demo:
             return 0
 
     def _is_in_force(self) -> bool:
-        """Whether the state says what the plan says, and the agent has put it in force.
+        """Return whether the state equals the plan, and the agent has applied it.
 
-        It says Draining for as long as pages are out that a limit, which the kernel holds already, would not let out.
-        The state is read last: one read before might tell of a plan that was in force before this one.
+        A pod is Draining for as long as it has more pages out than its limit, which the kernel holds already, would let
+        out. Read the state last: an earlier read might belong to a plan before this one.
         """
         plan, kernel = self._plan(), self._kernel()
         if plan != self._wanted() or any(kernel[place] != wanted for place, (_, wanted) in plan.items()):
@@ -227,7 +228,7 @@ class _Demo:
         return observed and applied in ([("True", "AsSpecified")], [("False", "Draining")])
 
     def _squeeze(self) -> dict[str, int]:
-        """Ask the kernel to take memory from both hogs alike, again and again; the most swap seen of each pod."""
+        """Ask the kernel again and again to take memory from both hogs alike; return the most swap of each pod."""
         folders = {
             pod["metadata"]["name"]: self._folder(pod) for pod in self._pods() if pod["metadata"]["name"] in PODS
         }
@@ -238,14 +239,14 @@ class _Demo:
                 try:
                     self._vm.write(folders[name] / "memory.reclaim", RECLAIM)
                 except OSError as error:
-                    if error.errno != errno.EAGAIN:  # it could not take as much: there is nowhere to put it
+                    if error.errno != errno.EAGAIN:  # There was no room for all of it.
                         raise
             for name, folder in folders.items():
                 peaks[name] = max(peaks[name], int(self._vm.read(folder / "memory.swap.current")))
         return peaks
 
     def _plan(self) -> dict[str, tuple[str, str]]:
-        """What `swapwarden plan` says of the cluster's objects: reason and value, by place."""
+        """Return the output of `swapwarden plan` for the cluster's objects: reason and value, by place."""
         paths = [f"/api/v1/nodes/{NODE}", f"{_STATES}/{NODE}"]
         # Items of a list have no kind of their own.
         items = [self._cluster.get(path) for path in paths]
@@ -263,18 +264,18 @@ class _Demo:
         return _places(planned["spec"], lambda uid, name: running.get((uid, name), ""), self._written())
 
     def _written(self) -> set[str]:
-        """Container ids that the state has a value of its own for."""
+        """Return the ids of containers that have a value of their own in the state."""
         pods = self._cluster.get(f"{_STATES}/{NODE}")["spec"].get("pods", {})
         return {identifier for pod in pods.values() for identifier in pod.get("containers", {})}
 
     def _wanted(self) -> dict[str, tuple[str, str]]:
-        """What the NodeSwapState says."""
+        """Return the reason and value of each place in the NodeSwapState."""
         return _places(
             self._cluster.get(f"{_STATES}/{NODE}")["spec"], lambda _, identifier: identifier, self._written()
         )
 
     def _kernel(self) -> dict[str, str]:
-        """What the kernel holds, by place."""
+        """Return the kernel's values, by place."""
         found = {"kubepods": self._vm.read(self._tree.kubepods / "memory.swap.max").strip()}
         for pod in self._pods():
             folder = self._folder(pod)

@@ -17,7 +17,7 @@ from testbed.vm import cluster
 
 EXAMPLES = ("namespaces.yaml", "profile.yaml", "workloads.yaml")
 FOLDER = paths.ROOT / "build" / "demo-cluster"
-"""Where its kubectl is; what it says goes to `log` in it."""
+"""The folder of its kubectl; its output is in `log` there."""
 
 _TIMEOUT = 900.0
 _START_TIMEOUT = 3600.0
@@ -27,7 +27,7 @@ _READY = "demo cluster: ready"
 
 
 def up() -> None:
-    """Bring it up in the background, unless somebody has; ProcessError with the end of its log."""
+    """Bring it up in the background, unless it is up; ProcessError with the end of its log."""
     if holder() is None:
         _start()
     elif _READY not in _said():
@@ -40,7 +40,7 @@ def up() -> None:
 
 
 def down() -> None:
-    """End it, and wait until all of it is gone; where it was killed, remove what it left."""
+    """End it, and wait until it is removed; if it was killed, remove its remains."""
     if (pid := holder()) is None:
         term.say("no demo cluster is up")
     else:
@@ -58,7 +58,7 @@ def down() -> None:
 
 
 def hold() -> None:
-    """Be the cluster: until SIGTERM."""
+    """Be the cluster until SIGTERM."""
     with cache.lock("demo-cluster"), cluster.Cluster([image.ensure()]) as made:
         with term.step("installing Swapwarden"):
             repository = image.REFERENCE.partition(":")[0]
@@ -83,7 +83,7 @@ def hold() -> None:
 
 
 def _kubectl(control_plane: ControlPlane) -> str:
-    """A kubectl for this cluster, whose plugin is the one of this Python."""
+    """Write a kubectl for this cluster, whose plugin is the one of this Python."""
     command = shlex.join(control_plane.command([str(assets.kubectl())]))
     # Not by --kubeconfig: kubectl takes no flags before the name of a plugin.
     return f"""\
@@ -99,7 +99,7 @@ def _log() -> Path:
 
 
 def holder() -> int | None:
-    """The process that is the cluster, if it is up or coming up."""
+    """Return the process that is the cluster, if it is up or coming up."""
     try:
         pid, started = (FOLDER / "pid").read_text(encoding="ascii").split()
         return int(pid) if _started(int(pid)) == started else None
@@ -112,10 +112,10 @@ def remember(pid: int) -> None:
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started, in ticks since the boot; None where it has ended.
+    """Return the start of a process, in ticks since the boot; None if it has ended.
 
-    With its number it names a process for good, and from the first moment: its command line is empty until the new
-    program has set up its memory, which takes a while on a busy machine. OSError where there is none.
+    Number and start identify a process for good, and from the first moment: its command line is empty until the new
+    program has set up its memory, which takes a while on a busy machine. OSError if it never existed.
     """
     state, *fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return None if state in "ZX" else fields[18]
@@ -124,7 +124,7 @@ def _started(pid: int) -> str | None:
 def _start() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with _log().open("wb") as output:
-        # Not a process.Process: those end with their parent, and this one is to stay.
+        # Not a process.Process: those end with their parent, and this one must outlive it.
         held = subprocess.Popen(
             [sys.executable, "-m", "testbed", "cluster", "hold"],
             cwd=paths.ROOT,
@@ -143,7 +143,7 @@ def _start() -> None:
 
 
 def _follow() -> None:
-    """Show what the cluster says until it is ready."""
+    """Show the cluster's output until it is ready."""
     deadline = time.monotonic() + _START_TIMEOUT
     shown = 0
     while True:

@@ -1,6 +1,6 @@
-"""Which cluster the e2e suite runs on: chosen here, for its set-up as for its tests.
+"""Choose the cluster that the e2e suite runs on, for its set-up and its tests.
 
-$E2E_PROVIDER says `kind`, `node-vm` or `existing`. Unset, it is kind where that works, else the node VM.
+$E2E_PROVIDER names `kind`, `node-vm` or `existing`. Unset, it is kind where that works, else the node VM.
 """
 
 import json
@@ -33,12 +33,12 @@ _PULL_TIMEOUT = 900.0
 
 
 def kind_image(environment: Mapping[str, str]) -> str:
-    """The image of kind's node; $E2E_KIND_IMAGE, whose kubelet should be 1.34 or newer, where swap is stable."""
+    """The image of the node in kind; $E2E_KIND_IMAGE, whose kubelet should be 1.34 or newer, where swap is stable."""
     return environment.get("E2E_KIND_IMAGE") or KIND_IMAGE
 
 
 def obstacle(docker: Mapping[str, Any], *, hostname: str, kernel: str, swaps: str, is_root: bool) -> str:
-    """Why kind is of no use on this machine, by what `docker info` and the machine itself say; empty where it is.
+    """Return why kind is of no use on this machine, by `docker info` and the machine itself; empty if it is of use.
 
     The recorder reads the node's cgroups from outside, and the node has this machine's swap.
     """
@@ -55,7 +55,7 @@ def obstacle(docker: Mapping[str, Any], *, hostname: str, kernel: str, swaps: st
 
 
 def kind_obstacle() -> str:
-    """Why kind can't run here; empty where it can, and then kind and its node's image are here."""
+    """Return why kind cannot run here; if it can, return an empty text and have kind and its node's image here."""
     found = obstacle(
         _docker_info(),
         hostname=socket.gethostname(),
@@ -77,7 +77,7 @@ def kind_obstacle() -> str:
 
 
 def _docker_info() -> dict[str, Any]:
-    """What docker's daemon says of itself; nothing where there is none, or another program of that name."""
+    """Return the output of `docker info`; nothing if there is no docker daemon."""
     try:
         said = process.run(["docker", "info", "--format={{json .}}"], timeout=_DOCKER_TIMEOUT, check=False).stdout
         found = json.loads(said)
@@ -87,14 +87,14 @@ def _docker_info() -> dict[str, Any]:
 
 
 def choose(environment: Mapping[str, str], why_not_kind: Callable[[], str] = kind_obstacle) -> str:
-    """The provider's name; host.SetupError for one that there is not, or that lacks what it needs."""
+    """Return the provider's name; host.SetupError if it is unknown or lacks something."""
     name = environment.get("E2E_PROVIDER", "")
     host.need(
         not name or name in PARTS, f"E2E_PROVIDER={name}: there is no such provider", f"use one of {', '.join(PARTS)}"
     )
     if name == EXISTING:
         for variable, what in _NEEDED.items():
-            host.need(environment.get(variable), f"E2E_PROVIDER=existing needs {variable}", f"say with it {what}")
+            host.need(environment.get(variable), f"E2E_PROVIDER=existing needs {variable}", f"it must name {what}")
     if name in {NODE_VM, EXISTING}:
         return name
     if not (why := why_not_kind()):

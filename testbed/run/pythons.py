@@ -1,4 +1,4 @@
-"""The Python of the image, with the packages of the image: where the tests' own is another one."""
+"""The Python of the image, with the packages of the image, if the tests run on another version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIMEOUT = 600
 
 
 def of_image() -> Path | str:
-    """The interpreter of a virtual environment with the image's minor version, made once; or why there is none."""
+    """Return the Python of a virtual environment with the image's minor version, made once; or why there is none."""
     base = re.search(
         r"^ARG BASE=python:(3\.\d+)", (paths.ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -43,7 +43,7 @@ def of_image() -> Path | str:
 def _candidates(version: str) -> list[Path]:
     on_path = shutil.which(f"python{version}")
     roots = [Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")]
-    # A shim of pyenv's stands on PATH for versions that it is not told to use, and then only fails.
+    # A shim of pyenv stands on PATH also for versions that are not selected, and then only fails.
     of_pyenv = [each for root in roots for each in sorted(root.glob(f"versions/{version}.*/bin/python{version}"))]
     return [*([Path(on_path)] if on_path else []), *of_pyenv]
 
@@ -58,7 +58,7 @@ def _is(python: Path, version: str) -> bool:
 
 def _make(uv: Path, python: Path, folder: Path) -> None:
     offline = {**os.environ, "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
-    # Relocatable: it gets its name when it is whole.
+    # Relocatable: it is renamed once it is complete.
     venv = [str(uv), "venv", "-q", "--clear", "--relocatable", "--python", str(python), str(folder)]
     process.run(venv, timeout=60, env=offline)
     target = ["--python", str(folder / "bin" / "python")]

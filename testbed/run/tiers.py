@@ -1,4 +1,4 @@
-"""python -m testbed.run.tiers TIER...: set up, run the tiers of tests one after the other, say what each took."""
+"""python -m testbed.run.tiers TIER...: set up, run tiers of tests one after the other, report how long each took."""
 
 import argparse
 import contextlib
@@ -21,10 +21,10 @@ from testbed.controlplane import assets, kubeversions
 from testbed.run import unsteady
 
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
-"""Modules side by side."""
+"""Modules in parallel."""
 WAITING = ("--numprocesses=4", "--dist=loadfile")
-"""The same where tests wait more than they compute, however few the cores; each worker has a control plane of its own,
-so that more than four cost more than they save."""
+"""The same for tests that wait more than they compute, however few the cores. Each worker has a control plane: more
+than four cost more than they save."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,19 +32,19 @@ class Tier:
     """A folder of tests."""
 
     parts: tuple[str, ...] = ()
-    """Of the testbed, that it needs."""
+    """The parts of the testbed that it needs."""
     options: tuple[str, ...] = ()
-    """For pytest."""
+    """Options of pytest."""
     is_timed: bool = True
     """Whether its tests wait for other processes, which a busy machine delays: then a failure gets a second look."""
     paths: tuple[str, ...] = ()
-    """Of its tests, where they are not in a folder of its name."""
+    """The paths of its tests, if they are not in a folder of its name."""
     kubernetes: str = ""
-    """The version of the API server, where it is not the newest."""
+    """The version of the API server, if it is not the newest."""
     in_memory: bool = False
-    """Whether its temporary files are in memory where that has room. On a disk, a file that is written anew again and
-    again costs a write of the disk each time (ext4's auto_da_alloc), for which a test waits ten times as long as it
-    computes."""
+    """Whether its temporary files are in memory if that has room. On a disk, each rewrite of a file costs a write of
+    the disk (ext4's auto_da_alloc), for which a test waits ten times as long as it computes.
+    """
 
 
 OLDEST = (
@@ -60,7 +60,7 @@ OLDEST = (
 TIERS = {
     "unit": Tier(options=PARALLEL, is_timed=False, in_memory=True),
     "integration": Tier(("controlplane", "helm", "nfd", "promtool"), WAITING),
-    # What an installation on the oldest version needs; all of the integration tests, on all versions: make test-matrix.
+    # The tests of an installation on the oldest version; all integration tests on all versions: make test-matrix.
     "oldest": Tier(
         ("oldest", "helm"),
         WAITING,
@@ -73,14 +73,14 @@ TIERS = {
 REPORTS = Path("build/tests")
 MEMORY = Path("/dev/shm")  # noqa: S108 in it is made a folder of a name of its own
 MEMORY_BYTES = 2**30
-"""What must be free there: in a container it is often a few MiB."""
+"""Free bytes that it needs: in a container it often has a few MiB."""
 FEW = 2
-"""So many failures of a tier may be the machine's; more of them are not run again."""
+"""Up to so many failures of a tier may be the machine's; more are not run again."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What one step took of the whole, and what came of it."""
+    """The time and the result of one step."""
 
     name: str
     seconds: float
@@ -89,19 +89,19 @@ class Share:
     skipped: int = 0
     status: int = 0
     unsteady: int = 0
-    """How many failed first and held when they were run by themselves."""
+    """The number of tests that failed first and passed when they were run by themselves."""
     again: tuple[str, ...] = ()
-    """Those of them that were so in one of the last runs, too."""
+    """Those of them that were also unsteady in one of the last runs."""
 
     @property
     def is_good(self) -> bool:
-        """Whether the step did what it is for: a tier without one test that passed proves nothing."""
+        """Return whether the step succeeded: a tier without one test that passed proves nothing."""
         is_done = self.status == 0 and not self.failed and (self.name not in TIERS or self.passed > 0)
         return is_done and not self.again
 
 
 def counts(report: Path) -> tuple[int, int, int]:
-    """Passed, failed, skipped of a JUnit report; zeros where there is none."""
+    """Return the passed, failed and skipped tests of a JUnit report; zeros without one."""
     if not report.exists():
         return 0, 0, 0
     suites = list(ET.parse(report).getroot().iter("testsuite"))  # noqa: S314 it reads what pytest has just written
@@ -112,9 +112,9 @@ def counts(report: Path) -> tuple[int, int, int]:
 
 
 def run_tier(name: str) -> Share:
-    """Run one tier in a process of its own, so that what it started is gone before the next one begins.
+    """Run one tier in a process of its own, so that its processes end before the next tier begins.
 
-    A few failures of a tier that depends on the machine's speed are run once more by themselves. Those that hold then
+    A few failures of a tier that depends on the machine's speed are run once more by themselves. Those that then pass
     do not fail the tier, but are counted, shown and kept (testbed.run.unsteady), and fail it the next time.
     """
     begin = time.monotonic()
@@ -125,12 +125,12 @@ def run_tier(name: str) -> Share:
     if TIERS[name].is_timed:
         if status == pytest.ExitCode.TESTS_FAILED and failed <= FEW:
             term.say(f"tier {name}: {failed} failed; once more, by themselves ...")
-            # One that is skipped now has not held.
+            # A test that is skipped now has not passed.
             status, (held, _, _) = _pytest(name, "--last-failed", "--last-failed-no-failures=none", again=True)
             passed, failed = passed + held, failed - held
             found = unsteady.between(_report(name), _report(name, again=True))
-        # One that ended before its tests did, or with too many failures for a second look, shows no unsteady test:
-        # were it counted, it would push one that does out of the history.
+        # A run that ended early, or with too many failures for a second look, shows no unsteady test: if it counted, it
+        # would push one that does out of the history.
         is_whole = status == pytest.ExitCode.OK or (status == pytest.ExitCode.TESTS_FAILED and failed <= FEW)
         if found or (is_whole and passed):
             again = _remember(name, found)
@@ -138,7 +138,7 @@ def run_tier(name: str) -> Share:
 
 
 def _remember(name: str, found: Sequence[unsteady.Unsteady]) -> list[str]:
-    """Keep what a run of a tier FOUND to be unsteady; those that were so before, too."""
+    """Keep the unsteady tests FOUND in a run of a tier; return those that were unsteady before."""
     artifact = REPORTS / f"{name}-unsteady.txt"
     again = unsteady.note(name, found, artifact)
     if again:
@@ -156,7 +156,7 @@ def _report(name: str, *, again: bool = False) -> Path:
 
 
 def _pytest(name: str, *options: str, again: bool = False) -> tuple[int, tuple[int, int, int]]:
-    """The exit status of a run over a tier, and its counts."""
+    """Return the exit status of a run over a tier, and its counts."""
     report = _report(name, again=again)
     report.unlink(missing_ok=True)
     coverage = ["--cov", "--cov-append", "--cov-report="]
@@ -178,9 +178,9 @@ def _pytest(name: str, *options: str, again: bool = False) -> tuple[int, tuple[i
 
 @contextlib.contextmanager
 def files_in_memory(memory: Path = MEMORY) -> Iterator[dict[str, str]]:
-    """What to add to the environment of who is to have its temporary files in memory; they are gone afterwards.
+    """Yield additions to the environment that put temporary files in memory; the files are removed afterwards.
 
-    Nothing where no program in MEMORY may be run, or where it has no room.
+    Empty if no program in MEMORY may be run, or if it has no room.
     """
     try:
         found = os.statvfs(memory)
@@ -195,7 +195,7 @@ def files_in_memory(memory: Path = MEMORY) -> Iterator[dict[str, str]]:
 
 
 def table(shares: Sequence[Share]) -> list[str]:
-    """The steps as text, a line each, with the share of the whole that each took."""
+    """Return the steps as text, a line each, with each step's share of the time."""
     whole = sum(each.seconds for each in shares) or 1.0
     rows: list[tuple[str, ...]] = [("", "minutes", "share", "passed", "failed", "skipped", "")]
     for each in shares:
@@ -212,14 +212,14 @@ def table(shares: Sequence[Share]) -> list[str]:
 
 
 def _call(argv: Sequence[str], environment: Mapping[str, str] = types.MappingProxyType({})) -> int:
-    """Run in the foreground, with ENVIRONMENT besides this one's, however long it takes; the exit status.
+    """Run in the foreground, with ENVIRONMENT added to this one's, however long it takes; return the exit status.
 
-    Whoever stops this waits until the child has cleaned up; a kill takes the child along.
+    If this is stopped, it waits until the child has cleaned up; a kill also ends the child.
     """
     with subprocess.Popen(process.dying_with_this(argv), env=os.environ | environment) as child:
         try:
             return child.wait()
-        except KeyboardInterrupt:  # the terminal has told the child, too
+        except KeyboardInterrupt:  # The terminal has also signalled the child.
             child.wait()
             raise
         except SystemExit:
@@ -229,14 +229,14 @@ def _call(argv: Sequence[str], environment: Mapping[str, str] = types.MappingPro
 
 
 def main() -> int:
-    """The command line; exit status 1 unless every tier ran and held."""
+    """Run the command line; exit status 1 unless every tier ran and passed."""
     parser = argparse.ArgumentParser(prog="python -m testbed.run.tiers", description=__doc__)
     parser.add_argument("tier", nargs="+", choices=[*TIERS])
     chosen = parser.parse_args().tier
     wanted = [tier for tier in TIERS if tier in chosen]
     parts = [part for tier in wanted for part in TIERS[tier].parts]
     process.exit_on_sigterm()
-    # A shell that starts this in the background has it ignored, as would all that it starts.
+    # A shell that starts this in the background ignores it, and so would all children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     shares: list[Share] = []
     try:

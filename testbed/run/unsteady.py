@@ -1,8 +1,8 @@
-"""Tests that failed and held when they were run once more: kept over runs, so that they are mended and not forgotten.
+"""Tests that failed and passed when they were run once more: kept over runs, so that they are repaired, not forgotten.
 
-The history is in the cache folder, which all clones of one user share, a JSON object a line, one for each run of a
-tier that could have shown an unsteady test. A test that was unsteady before, in one of the last RUNS of these, fails
-the run in which it is so again.
+The history is in the cache folder, which all clones of one user share: a JSON object per line, one for each run of a
+tier that could have shown an unsteady test. A test that was unsteady in one of the last RUNS of these fails the run in
+which it is unsteady again.
 """
 
 import collections
@@ -18,14 +18,14 @@ import msgspec
 from testbed.base import cache
 
 RUNS = 20
-"""Of one tier: how far back a test is remembered as unsteady."""
+"""How many runs of one tier a test is remembered as unsteady."""
 _FILE = "unsteady.jsonl"
 _MOST = 64 * 1024
 """Characters of one output, of which the end is kept."""
 
 
 class Unsteady(msgspec.Struct, frozen=True):
-    """A test that failed first and held then, with what both attempts left."""
+    """A test that failed first and then passed, with the output of both attempts."""
 
     name: str
     first: str
@@ -43,7 +43,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def between(first: Path, again: Path) -> list[Unsteady]:
-    """Tests that failed by the FIRST report of pytest (JUnit's XML), and passed by the one that was made AGAIN."""
+    """Return tests that failed by the FIRST report of pytest (JUnit's XML), and passed by the one made AGAIN."""
     before, after = _cases(first), _cases(again)
     return [
         Unsteady(name, _output(case), _output(after[name]))
@@ -64,7 +64,7 @@ def _has(case: ET.Element, *kinds: str) -> bool:
 
 
 def _output(case: ET.Element) -> str:
-    """All that a report has of a test, and what it wrote."""
+    """Return a report's text about a test, with its output."""
     parts = [(each.tag, each.text or each.get("message") or "") for each in case]
     parts = [(tag, text.strip()) for tag, text in parts if text.strip()]
     lasted = f"({case.get('time', '?')} s)"
@@ -72,10 +72,10 @@ def _output(case: ET.Element) -> str:
 
 
 def note(tier: str, found: Sequence[Unsteady], artifact: Path) -> list[str]:
-    """Keep a run of TIER in the history; return the names of those FOUND that were unsteady in an earlier run, too.
+    """Keep a run of TIER in the history; return the names of those FOUND that were also unsteady in an earlier run.
 
-    ARTIFACT is a file for people with all that the history has of the tier, the newest first. A run that found nothing
-    leaves it as it is.
+    ARTIFACT is a file for people with the tier's history, newest first. A run without unsteady tests does not change
+    it.
     """
     run = Run(tier, datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), _commit(), tuple(found))
     with cache.lock("unsteady"):
@@ -96,7 +96,7 @@ def note(tier: str, found: Sequence[Unsteady], artifact: Path) -> list[str]:
 
 
 def _read(path: Path) -> Iterator[Run]:
-    """The history; what is no line of it (a full disk, another version) is left out."""
+    """Return the history, without invalid lines (a full disk, another version)."""
     if not path.exists():
         return
     for line in path.read_bytes().splitlines():
@@ -105,7 +105,7 @@ def _read(path: Path) -> Iterator[Run]:
 
 
 def _commit() -> str:
-    """What was tested: a commit, marked where files differ from it."""
+    """Return the tested commit, marked if files differ from it."""
     said = [
         subprocess.run(["git", *argv], capture_output=True, text=True, check=False)
         for argv in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
@@ -116,7 +116,7 @@ def _commit() -> str:
 
 
 def _told(run: Run, test: Unsteady) -> str:
-    """A test for people."""
+    """Describe a test for people."""
     lines = [f"{test.name} ({run.tier}) failed, and held when it was run by itself: {run.date}, commit {run.commit}"]
     for title, text in (("It failed", test.first), ("Once more", test.again)):
         lines += [f"== {title}", text]

@@ -1,7 +1,7 @@
 """The integration tests on each minor version of Kubernetes that README promises; `make test-matrix`.
 
-Each version's API server is built once. What came of a version is kept, for the commit that was tested, in the cache:
-a run that was stopped goes on with those that are missing. The table of docs/compatibility.md is what `table` prints.
+Each version's API server is built once. The result of a version is kept in the cache, for the tested commit: a run that
+was stopped continues with the missing ones. `table` prints the table of docs/compatibility.md.
 """
 
 import argparse
@@ -23,7 +23,7 @@ _TIER = "integration"
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Of the tests on one version."""
+    """Results of the tests on one version."""
 
     version: str
     commit: str
@@ -37,17 +37,17 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Whether all that ran held."""
+        """Return whether all tests passed."""
         return self.status == 0 and self.failed == 0 and self.passed > 0
 
 
 def versions() -> list[str]:
-    """All of them, oldest first."""
+    """Return all versions, oldest first."""
     return [*(each for each in kubeversions.known()), assets.KUBE_VERSION]
 
 
 def commit() -> str:
-    """What is tested: the commit, and whether the work tree is another one."""
+    """Return the tested commit, and whether the work tree differs from it."""
     head = process.run(["git", "rev-parse", "--short=12", "HEAD"], timeout=30).stdout.strip()
     changed = process.run(["git", "status", "--porcelain", "--untracked-files=no"], timeout=30).stdout.strip()
     return f"{head}-changed" if changed else head
@@ -80,19 +80,19 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def kept(tested: str) -> Path:
-    """The folder with what came of each version."""
+    """Return the folder with the results of each version."""
     folder = cache.root() / "matrix" / tested
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def main() -> int:
-    """The command line; exit status 1 unless all held."""
+    """Run the command line; exit status 1 unless all passed."""
     parser = argparse.ArgumentParser(prog="python -m testbed.run.versionmatrix", description=__doc__)
     parser.add_argument("version", nargs="*", help=f"of {', '.join(versions())}; default: all")
     chosen = parser.parse_args().version or versions()
     if unknown := [each for each in chosen if each not in versions()]:
-        parser.error(f"not known: {', '.join(unknown)}; known are {', '.join(versions())}")
+        parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(versions())}")
     process.exit_on_sigterm()
     tested = commit()
     folder = kept(tested)

@@ -1,20 +1,20 @@
-"""Pods that come and go with too little memory, while others write to their limits. Runs in a guest, as a script.
+"""Pods that start and end with too little memory, while others overwrite their limits. Runs in a guest, as a script.
 
     python churn.py PLAN REPORT
 
-PLAN is JSON: `folder` (the cgroup that pods are made in), `seconds`, `device` (a block
-device to read from), `metrics` (the agent's address), and `pods`: by UID `slot`, `disabled`, `spared` and `full`. Of
-each slot one pod after the other lives for some seconds: made as kubelet, systemd and runc do it, with the limit set
-back to `max` before the first container. Then a process presses against the pod's memory limit: either with more
-memory than it may have, and is started again when the kernel has killed it; or, where the pod is `full`, with nearly
-as much, and files that it reads, so that the kernel has to choose all the time what to throw out. Every few seconds
-systemd reloads: all limits are `max` again, but for pods that are `spared`.
+PLAN is JSON: `folder` (the cgroup of the pods), `seconds`, `device` (a block device to read from), `metrics` (the
+agent's address), and `pods`: by UID `slot`, `disabled`, `spared` and `full`. In each slot one pod after the other lives
+for some seconds: made like kubelet, systemd and runc make it, with the limit set back to `max` before the first
+container. Then a process presses against the pod's memory limit. Either it uses more memory than the limit, and is
+restarted when the kernel has killed it. Or, if the pod is `full`, it uses nearly as much, and reads files, so that the
+kernel has to choose all the time which pages to reclaim. Every few seconds systemd reloads: all limits are `max` again,
+except for pods that are `spared`.
 
-REPORT gets what happened to each pod, with what the agent's metrics say of it (`published`) when its process is gone
+REPORT gets the history of each pod, with its figures in the agent's metrics (`published`) when its process has ended
 and its limit is back. REPORT with the suffix `.samples` gets in its first line the seconds between looks at the pods
-that are to have no swap, and then a line for each look at one that has some, or may have it: the seconds between which
-it was looked at, the UID, memory.swap.current, memory.swap.max. Times are monotonic; `clock` is what the clock of the
-node is ahead of that. Standard library only.
+that must not swap, and then a line for each look at one that has some swap, or may have it: the two times between which
+the values were read, the UID, memory.swap.current, memory.swap.max. Times are monotonic; `clock` is the difference from
+the node's clock. Standard library only.
 """
 
 import array
@@ -47,10 +47,10 @@ PACE: Final = 2 * MIB
 LIFE_SECONDS: Final = (12.0, 24.0)
 RELOAD_SECONDS: Final = 6.0
 METRICS_SECONDS: Final = 1.1
-"""What the agent's metrics say may be nearly that old: FRESH_SECONDS in agent/usage.py."""
+"""The agent's metrics may be nearly that old: FRESH_SECONDS in agent/usage.py."""
 SAMPLE_SECONDS: Final = 0.01
 PATIENCE: Final = 60.0
-"""For a limit to be what it is to be at the end of a pod."""
+"""Seconds to wait for the final limit at the end of a pod."""
 
 PUBLISHED: Final = {
     "exposures": "swapwarden_agent_pod_exposures_total",
@@ -59,12 +59,12 @@ PUBLISHED: Final = {
 }
 
 Steps = Generator[float, None, None]
-"""Does one thing after the other; gives the seconds until the next."""
+"""Do one thing after the other; yield the seconds until the next."""
 
 
 @dataclasses.dataclass
 class Pod:
-    """One pod, and what happened to it."""
+    """One pod and its history."""
 
     uid: str
     folder: Path
@@ -80,17 +80,17 @@ class Pod:
 
     @property
     def scope(self) -> Path:
-        """The container's cgroup."""
+        """Return the container's cgroup."""
         return self.folder / f"cri-containerd-{hashlib.sha256(self.uid.encode()).hexdigest()}.scope"
 
     def attack(self) -> None:
-        """As systemd does it."""
+        """Make the pod's cgroup like systemd."""
         self.attacks.append(time.monotonic())
         write(self.folder / "memory.swap.max", "max")
 
 
 def write(file: Path, text: str) -> None:
-    """In one call, as kernel files want it."""
+    """Write in one call, as kernel files require."""
     descriptor = os.open(file, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())
@@ -99,7 +99,7 @@ def write(file: Path, text: str) -> None:
 
 
 def hog(scope: Path, device: str, slot: int, *, full: bool) -> int:
-    """A process in the cgroup that touches more than fits, or as `full` pods do, for ever; its PID."""
+    """Start a process in the cgroup that keeps touching more than fits, or as much as a `full` pod; return its PID."""
     child = os.fork()
     if child:
         return child
@@ -109,7 +109,7 @@ def hog(scope: Path, device: str, slot: int, *, full: bool) -> int:
         memory = mmap.mmap(-1, wanted, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory.madvise(mmap.MADV_NOHUGEPAGE)
         block = os.urandom(64 * 1024)
-        # Page cache is charged to whoever reads first: each slot has a part of the disk to itself.
+        # Page cache is charged to the first reader: each slot has a part of the disk to itself.
         begin = slot * FILES
         disk = os.open(device, os.O_RDONLY)
         os.posix_fadvise(disk, begin, FILES, os.POSIX_FADV_DONTNEED)
@@ -122,7 +122,7 @@ def hog(scope: Path, device: str, slot: int, *, full: bool) -> int:
 
 
 class Sampler:
-    """A process of its own, which nothing that others do holds up."""
+    """A process of its own, which no other work delays."""
 
     def __init__(self, report: Path) -> None:
         self.file = report.with_suffix(".samples")
@@ -137,11 +137,11 @@ class Sampler:
         os.close(read)
 
     def follow(self, pod: Pod) -> None:
-        """From now on."""
+        """Watch the pod from now on."""
         os.write(self._pipe, f"{pod.uid} {pod.folder}\n".encode())
 
     def end(self) -> None:
-        """All is written down on return."""
+        """End; all samples are written on return."""
         os.close(self._pipe)
         os.waitpid(self._child, 0)
 
@@ -149,7 +149,7 @@ class Sampler:
         os.set_blocking(pipe, False)
         followed: dict[int, tuple[int, int]] = {}
         uids: list[str] = []
-        samples = array.array("d")  # of five each: many, in a guest with little memory
+        samples = array.array("d")  # Of five each: many, in a guest with little memory.
         gaps: list[float] = []
         began = time.monotonic()
         rest, last, due = b"", time.monotonic(), time.monotonic()
@@ -166,7 +166,7 @@ class Sampler:
             for number, (current, highest) in list(followed.items()):
                 try:
                     used, may = os.pread(current, 32, 0), os.pread(highest, 32, 0)
-                except OSError:  # the pod is gone
+                except OSError:  # The pod has been removed.
                     for descriptor in followed.pop(number):
                         os.close(descriptor)
                     continue
@@ -203,7 +203,7 @@ class Churn:
             self._slots.setdefault(entry["slot"], []).append(Pod(uid, folder, **entry))
 
     def run(self) -> dict[str, Any]:
-        """Until the time is over and the last pod is gone; what is to be reported."""
+        """Run until the time is over and the last pod has been removed; return the report."""
         self._until = time.monotonic() + self._seconds
         now = time.monotonic()
         due: list[tuple[float, int, Steps]] = [(now, -1, self._reloads())]
@@ -266,14 +266,14 @@ class Churn:
         self.ended.append(pod)
 
     def _ask(self, pod: Pod) -> None:
-        """What the agent's metrics say of its exposures: once it is gone, they say nothing any more."""
+        """Read the agent's metrics about the pod's exposures: after its end, they no longer include it."""
         patience = time.monotonic() + PATIENCE
         while True:
             try:
                 with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=PATIENCE) as answer:
                     lines = answer.read().decode().splitlines()
                 break
-            except (OSError, http.client.HTTPException):  # others ask, too, and there may be hardly any memory
+            except (OSError, http.client.HTTPException):  # Other clients also ask, and memory may be short.
                 if time.monotonic() > patience:
                     raise
                 time.sleep(0.1)

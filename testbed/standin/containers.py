@@ -14,7 +14,7 @@ BUSY_DELAY = 0.05
 
 
 class Containers:
-    """Those that run. MEMORY and SWAP are the node's, in bytes; LIMITED: the kubelet is to give LimitedSwap."""
+    """Running containers. MEMORY and SWAP are the node's, in bytes; LIMITED: the kubelet gives LimitedSwap."""
 
     def __init__(self, tree: nodetree.Tree, memory: int, swap: int, *, limited: bool) -> None:
         self._tree = tree
@@ -35,7 +35,7 @@ class Containers:
         container.state = {"running": {"startedAt": pods.now()}}
 
     def limits(self, pod: pods.Pod, container: pods.Container) -> dict[str, str]:
-        """What the kubelet writes to its cgroup."""
+        """Return the kubelet's value for its cgroup."""
         swap = pods.swap_limit(
             container.memory("requests"),
             container.memory("limits"),
@@ -61,7 +61,7 @@ class Containers:
         return pid
 
     def finish(self, container: pods.Container, code: int, reason: str) -> None:
-        """A container has ended: remember how, and remove its cgroup."""
+        """Record how a container ended, and remove its cgroup."""
         started = container.state.get("running", {}).get("startedAt", pods.now())
         how = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": pods.now()}
         container.state = {"terminated": {**how, "containerID": f"containerd://{container.identifier}"}}

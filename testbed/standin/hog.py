@@ -1,8 +1,8 @@
-"""A memory hog: fills anonymous memory and touches all of it again and again. Standard library only; runs as a script.
+"""A memory hog: fill anonymous memory and touch all of it again and again. Standard library only; runs as a script.
 
     python hog.py MIB [--cgroup DIR] [--pace MIB_PER_SECOND] [--then MIB_PER_SECOND] [--rounds N]
 
-It joins DIR before it takes any memory. A line per round goes to stdout, so that a reader can wait for `round 1`.
+It joins DIR before it takes any memory. It prints a line per round, so that a reader can wait for `round 1`.
 """
 
 import argparse
@@ -30,9 +30,9 @@ def main() -> None:
     if options.cgroup:
         Path(options.cgroup, "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
     memory = mmap.mmap(-1, options.mib * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel may have none
-        memory.madvise(mmap.MADV_NOHUGEPAGE)  # page by page, as most programs' memory is
-    block = os.urandom(MIB)  # zswap and zram would make nothing of zeros
+    with contextlib.suppress(OSError):  # A kernel may have none.
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # Page by page, like most programs' memory.
+    block = os.urandom(MIB)  # zswap and zram would store zeros as nothing.
     due = time.monotonic()
     done, pace = 0, options.pace
     while not options.rounds or done < options.rounds:

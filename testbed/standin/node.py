@@ -1,12 +1,12 @@
-"""A stand-in for a node: plays the kubelet's, containerd's and systemd's part in what concerns cgroups and pod status.
+"""A stand-in for a node: imitate kubelet, containerd and systemd as far as cgroups and pod status are concerned.
 
 It registers a Node, makes cgroups for the pods bound to it, gives containers the kubelet's swap limit, writes `max`
-back to pod slices as systemd does, runs a process (or a memory hog) in each container, reports status, and takes all
-away again. Test equipment: standard library only, run as `python -S -m testbed.standin.node` with the work tree on
-PYTHONPATH.
+back to pod slices like systemd, runs a process (or a memory hog) in each container, reports status, and removes
+everything again. Test equipment: standard library only, run as `python -S -m testbed.standin.node` with the work tree
+on PYTHONPATH.
 
-Signals: SIGTERM ends it and removes its cgroups; SIGUSR1 does to all files what `systemctl daemon-reload` does.
-Pod annotations: `testbed/hog: "40"` runs a hog of 40 MiB in the first container, `testbed/hog-pace` sets its MiB/s.
+Signals: SIGTERM ends it and removes its cgroups; SIGUSR1 has the effect of `systemctl daemon-reload` on all files. Pod
+annotations: `testbed/hog: "40"` runs a hog of 40 MiB in the first container, `testbed/hog-pace` sets its MiB/s.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _IN_KERNEL_VM = Path("/run/testbed/boot.conf")
 
 
 class Node:
-    """The stand-in's one event loop. Everything that takes time is a generator that yields how long to wait."""
+    """The stand-in's one event loop. Every slow task is a generator that yields the seconds to wait."""
 
     def __init__(self, options: argparse.Namespace, tree: nodetree.Tree) -> None:
         self._options = options
@@ -57,7 +57,7 @@ class Node:
     # --- the loop ---
 
     def run(self) -> None:
-        """Register, follow pods until SIGTERM, and take all away."""
+        """Register, follow pods until SIGTERM, and remove everything."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGUSR1, self._on_signal)
@@ -131,7 +131,7 @@ class Node:
         elif pod:
             self._resize(pod, found)
         elif leaving:
-            if kind != "DELETED":  # never started here
+            if kind != "DELETED":  # It was never started here.
                 self._writer.confirm_deletion(found["metadata"]["namespace"], found["metadata"]["name"], uid)
         elif found["status"].get("phase") not in {"Succeeded", "Failed"}:
             self._pods[uid] = pod = Pod(found)
@@ -204,7 +204,7 @@ class Node:
             self._report(pod)
 
     def _daemon_reload(self) -> None:
-        """What systemd writes back: `max` to pod slices, the kubelet's number to container scopes."""
+        """Write values back like systemd: `max` to pod slices, the kubelet's number to container scopes."""
         for pod in self._pods.values():
             if pod.ending or not pod.folder.name:
                 continue

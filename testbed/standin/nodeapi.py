@@ -1,4 +1,4 @@
-"""What the node stand-in says to the API server. Standard library only, and nothing of the product."""
+"""The node stand-in's requests to the API server. Standard library only, and no module of the product."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ MERGE_PATCH = "application/merge-patch+json"
 
 
 class ApiError(Exception):
-    """An answer that says no."""
+    """A refusal by the API server."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"HTTP {status}: {message}")
@@ -35,14 +35,14 @@ class ApiError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """Where the API server is and what to show it."""
+    """The address of the API server and the credentials for it."""
 
     server: str
     ca_file: Path
     token_file: Path
 
     def connect(self, timeout: float) -> http.client.HTTPSConnection:
-        """A new connection, opened."""
+        """Open a new connection."""
         parts = urllib.parse.urlsplit(self.server)
         context = ssl.create_default_context(cafile=str(self.ca_file))
         connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout, context=context)
@@ -51,13 +51,13 @@ class Access:
         return connection
 
     def headers(self, content_type: str = "application/json") -> dict[str, str]:
-        """The headers of a request."""
+        """Return the headers of a request."""
         token = self.token_file.read_text(encoding="utf-8").strip()
         return {"Authorization": f"Bearer {token}", "Accept": "application/json", "Content-Type": content_type}
 
 
 def log(text: str) -> None:
-    """One line on stderr."""
+    """Write one line to stderr."""
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} node: {text}\n")
     sys.stderr.flush()
 
@@ -69,24 +69,24 @@ class Backoff:
         self._delay = _FIRST_DELAY
 
     def wait(self) -> None:
-        """Wait, and longer next time."""
+        """Wait, and longer the next time."""
         time.sleep(self._delay * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
         self._delay = min(2 * self._delay, _LONGEST_DELAY)
 
     def reset(self) -> None:
-        """After a success."""
+        """Start over after a success."""
         self._delay = _FIRST_DELAY
 
 
 class Client:
-    """Requests over one kept connection; for one thread. Tries again for as long as the API server is away."""
+    """Requests over one kept connection; for one thread. Retries for as long as the API server is away."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
         self._connection: http.client.HTTPSConnection | None = None
 
     def request(self, method: str, path: str, body: Json | None = None, content_type: str = "application/json") -> Json:
-        """One request and its answer; ApiError when the API server refuses it (HTTP 4xx)."""
+        """Send one request and return its answer; ApiError if the API server refuses it (HTTP 4xx)."""
         backoff = Backoff()
         payload = json.dumps(body).encode() if body is not None else None
         while True:
@@ -110,9 +110,9 @@ class Client:
 
 
 class PodWatch:
-    """Follows the pods of one node in a thread and puts what happens into a queue.
+    """Follow the pods of one node in a thread and put changes into a queue.
 
-    What is put: `("SYNC", [pods])` after each list, and `("ADDED" | "MODIFIED" | "DELETED", pod)`.
+    Entries: `("SYNC", [pods])` after each list, and `("ADDED" | "MODIFIED" | "DELETED", pod)`.
     """
 
     def __init__(self, access: Access, node: str, events: "queue.Queue[tuple[str, Any]]") -> None:
@@ -158,7 +158,7 @@ class PodWatch:
 
 
 class PodWriter:
-    """Writes pod status and confirms deletions in a thread, the newest status of a pod only."""
+    """Write pod status and confirm deletions in a thread, only the newest status of a pod."""
 
     def __init__(self, access: Access) -> None:
         self._client = Client(access)
@@ -171,13 +171,13 @@ class PodWriter:
         threading.Thread(target=self._write, name="statuses", daemon=True).start()
 
     def status(self, namespace: str, name: str, uid: str, status: Json) -> None:
-        """Have a pod's status written."""
+        """Queue a pod's status."""
         with self._changed:
             self._statuses[namespace, name, uid] = status
             self._changed.notify()
 
     def confirm_deletion(self, namespace: str, name: str, uid: str) -> None:
-        """Tell the API server that a pod that is being deleted is gone from the node."""
+        """Report to the API server that the node has removed a pod that is being deleted."""
         with self._changed:
             self._statuses.pop((namespace, name, uid), None)
             self._deletions.append((namespace, name, uid))

@@ -1,7 +1,7 @@
-"""The pod cgroups that the node stand-in makes, as kubelet and runc do, on a real cgroup v2 or on a plain folder.
+"""Make pod cgroups for the node stand-in, like kubelet and runc, on a real cgroup v2 or on a plain folder.
 
-On a plain folder every "cgroup" gets ordinary files with the kernel's first values, and appears and goes as a whole, by
-a rename (inotify says IN_MOVED_TO and IN_MOVED_FROM where the kernel says IN_CREATE and IN_DELETE).
+On a plain folder every "cgroup" gets ordinary files with the kernel's first values, and appears and disappears as a
+whole, by a rename (inotify reports IN_MOVED_TO and IN_MOVED_FROM instead of the kernel's IN_CREATE and IN_DELETE).
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 PAGE = 4096
-# What a new cgroup shows, as far as anyone here reads it.
+# The files of a new cgroup, as far as anyone here reads them.
 PLAIN_FILES = {
     "cgroup.controllers": "cpu io memory pids\n",
     "cgroup.events": "populated 0\nfrozen 0\n",
@@ -32,7 +32,7 @@ _CONTROLLERS = "+memory +pids"
 
 
 def is_cgroup_mount(folder: Path) -> bool:
-    """Whether FOLDER lies in a real cgroup v2 file system."""
+    """Return whether FOLDER lies in a real cgroup v2 file system."""
     best = ("", "")
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         fields = line.split()
@@ -53,7 +53,7 @@ class Tree:
         self._staging = Path()
 
     def prepare(self) -> None:
-        """Make the levels above the pods. FileExistsError where there are some: they are somebody else's."""
+        """Make the levels above the pods. FileExistsError if some exist: another node owns them."""
         if not self.real:
             self._staging = Path(tempfile.mkdtemp(prefix=f".{self.root.name}-", dir=self.root.parent))
             for name, content in PLAIN_FILES.items():
@@ -69,14 +69,14 @@ class Tree:
         return self.kubepods / (f"kubepods-{qos}.slice" if self.systemd else qos)
 
     def pod(self, uid: str, qos: str) -> Path:
-        """The folder of a pod's cgroup; QOS is the QoS class in lower case."""
+        """Return the folder of a pod's cgroup; QOS is the QoS class in lower case."""
         if not self.systemd:
             return self._parent(qos) / f"pod{uid}"
         level = "" if qos == "guaranteed" else f"-{qos}"
         return self._parent(qos) / f"kubepods{level}-pod{uid.replace('-', '_')}.slice"
 
     def container(self, pod: Path, identifier: str) -> Path:
-        """The folder of a container's cgroup, as containerd names it."""
+        """Return the folder of a container's cgroup, as containerd names it."""
         return pod / (f"cri-containerd-{identifier}.scope" if self.systemd else identifier)
 
     def make(self, folder: Path, limits: dict[str, str] | None = None) -> None:
@@ -98,7 +98,7 @@ class Tree:
         whole.rename(folder)
 
     def write(self, file: Path, value: str) -> None:
-        """Write a control file; in a plain folder a number is floored to the page, as the kernel does it."""
+        """Write a control file; in a plain folder, floor a number to the page like the kernel."""
         if not self.real and value.isdecimal():
             value = str(int(value) // PAGE * PAGE)
         ending = "" if self.real else "\n"
@@ -113,7 +113,7 @@ class Tree:
         self.write(folder / "cgroup.procs", str(pid))
 
     def oom_kills(self, folder: Path) -> int:
-        """How many processes of a cgroup the kernel has killed for want of memory."""
+        """Return how many processes of a cgroup the kernel has killed for want of memory."""
         lines = (folder / "memory.events").read_text(encoding="ascii").split()
         return int(lines[lines.index("oom_kill") + 1])
 
@@ -140,7 +140,7 @@ class Tree:
         return True
 
     def close(self) -> bool:
-        """Remove all that was made; False while processes still hold it."""
+        """Remove everything that was made; False while processes still hold it."""
         self.kill(self.kubepods)
         if not self.remove(self.kubepods):
             return False

@@ -1,4 +1,4 @@
-"""Pods and containers of a node stand-in: what is known of them, and what is reported. Standard library only."""
+"""Pods and containers of a node stand-in: their data and their status. Standard library only."""
 
 import dataclasses
 import time
@@ -12,7 +12,7 @@ _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2*
 
 
 def to_bytes(quantity: str | None) -> int:
-    """Bytes of a Kubernetes quantity; 0 for none."""
+    """Return the bytes of a Kubernetes quantity; 0 for none."""
     if not quantity:
         return 0
     number = quantity.rstrip("kKMGTi")
@@ -20,12 +20,12 @@ def to_bytes(quantity: str | None) -> int:
 
 
 def now() -> str:
-    """The time as the API writes it."""
+    """Return the time as the API writes it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def swap_limit(request: int, limit: int, memory: int, swap: int, *, limited: bool, qos: str, critical: bool) -> str:
-    """What the kubelet writes to a container's memory.swap.max (its kuberuntime_container_linux.go); all in bytes."""
+    """Return the kubelet's value for a container's memory.swap.max (kuberuntime_container_linux.go); all in bytes."""
     if not limited or critical or qos != "burstable" or request in {0, limit} or request > memory:
         return "0"
     return str(int(float(request) / float(memory) * float(swap)))
@@ -46,15 +46,15 @@ class Container:
 
     @property
     def running(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return "running" in self.state
 
     def memory(self, which: str) -> int:
-        """Its memory `requests` or `limits`, in bytes."""
+        """Return its memory `requests` or `limits`, in bytes."""
         return to_bytes(self.spec.get("resources", {}).get(which, {}).get("memory"))
 
     def status(self) -> Json:
-        """Its entry in the pod's status."""
+        """Return its entry in the pod's status."""
         status: Json = {
             "name": self.spec["name"],
             "image": self.spec["image"],
@@ -91,28 +91,28 @@ class Pod:
         ] + [Container(one, "app") for one in spec["containers"]]
         self.started = now()
         self.folder = Path()
-        self.over = False  # no container will run any more
+        self.over = False  # No container will run any more.
         self.ending = False
 
     @property
     def cgroup_uid(self) -> str:
-        """What its cgroup is named after: of a static pod, the hash of its file."""
+        """Return the id in the name of its cgroup: for a static pod, the hash of its file."""
         return str(self.annotations.get("kubernetes.io/config.hash", self.uid))
 
     @property
     def apps(self) -> list[Container]:
-        """The containers that the pod is there for."""
+        """Return the containers that are the pod's purpose."""
         return [one for one in self.containers if one.kind == "app"]
 
     def memory_limit(self) -> str:
-        """The pod cgroup's memory.max: the kubelet sets one only if every container has a limit."""
+        """Return the pod cgroup's memory.max: the kubelet sets one only if every container has a limit."""
         if not all(one.memory("limits") for one in self.containers):
             return "max"
         side = sum(one.memory("limits") for one in self.containers if one.kind != "init")
         return str(max([side, *(one.memory("limits") for one in self.containers if one.kind == "init")]))
 
     def phase(self) -> str:
-        """The pod's phase."""
+        """Return the pod's phase."""
         states = [one.state for one in self.apps]
         if self.over:
             failed = any(state.get("terminated", {}).get("exitCode", 0) for state in states)
@@ -124,7 +124,7 @@ class Pod:
         )
 
     def status(self) -> Json:
-        """What is reported; the API server keeps the QoS class itself."""
+        """Return the status to report; the API server keeps the QoS class itself."""
         phase = self.phase()
         ready = "True" if phase == "Running" and all(one.running for one in self.apps) else "False"
         conditions = [{"type": kind, "status": ready} for kind in ("Ready", "ContainersReady")]

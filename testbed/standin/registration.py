@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def register(access: nodeapi.Access, name: str, given: Iterable[str], memory: int, swap: int) -> None:
-    """Create the Node or take it over, with labels (KEY=VALUE), and say that it is ready; sizes in bytes."""
+    """Create the Node or take it over, with labels (KEY=VALUE), and report that it is ready; sizes in bytes."""
     client = nodeapi.Client(access)
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     labels |= dict(label.split("=", 1) for label in given)
@@ -47,7 +47,7 @@ def _status(memory: int, swap: int) -> Json:
 
 
 def meminfo(key: str) -> int:
-    """A figure of /proc/meminfo, in bytes."""
+    """Return a figure of /proc/meminfo, in bytes."""
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) * 1024

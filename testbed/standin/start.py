@@ -1,4 +1,4 @@
-"""Starts node stand-ins (testbed.standin.node): on a plain folder here, or on the real cgroups of the kernel VM."""
+"""Start node stand-ins (testbed.standin.node): on a plain folder here, or on the real cgroups of the kernel VM."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ _RULES = [
 
 
 def token(control_plane: ControlPlane) -> str:
-    """The token of the stand-ins' service account, which is made with its rights if it is not there."""
+    """Return the token of the stand-ins' service account, which is made with its rights if it does not exist."""
     metadata = {"name": f"testbed-{ACCOUNT}"}
     role_ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": f"testbed-{ACCOUNT}"}
     subject = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": ACCOUNT}
@@ -44,7 +44,7 @@ def token(control_plane: ControlPlane) -> str:
 
 
 def _command(control_plane: ControlPlane, files: Path, name: str, root: Path, server: str) -> list[str]:
-    """The stand-in's command line; its credentials go to files in FILES."""
+    """Return the stand-in's command line; its credentials are written to files in FILES."""
     files.mkdir(parents=True, exist_ok=True)
     secret = files / "token"
     secret.touch(mode=0o600)
@@ -59,7 +59,7 @@ def _command(control_plane: ControlPlane, files: Path, name: str, root: Path, se
 def on_host(
     control_plane: ControlPlane, folder: Path, name: str, options: Sequence[str] = ()
 ) -> Iterator[process.Process]:
-    """A stand-in whose cgroups are plain folders below FOLDER/cgroup. OPTIONS go to the node as they are."""
+    """A stand-in whose cgroups are plain folders below FOLDER/cgroup. OPTIONS are passed to the node."""
     root = folder / "cgroup"
     root.mkdir(parents=True)
     argv = _command(control_plane, folder / "node", name, root, control_plane.url)

@@ -1,1 +1,1 @@
-"""Linux in a VM: one with nothing but a kernel, one that is a whole node."""
+"""Linux in a VM: one with a kernel alone, one with a whole node."""

@@ -26,7 +26,7 @@ Json = Any
 
 
 def ensure(images: Sequence[Path] = ()) -> None:
-    """Have all that a cluster needs, IMAGES on its node among it; host.SetupError where that can't be."""
+    """Prepare a cluster, with IMAGES on its node; host.SetupError if this machine lacks something."""
     netns.ensure()
     for name in programs.KUBE_ON_HOST:
         programs.kube_on_host(name)
@@ -43,9 +43,9 @@ def remove_leftovers() -> None:
 
 
 class Cluster:
-    """Comes up on entering, with its node Ready, and is gone on leaving. Several may run side by side.
+    """Starts on entering, with its node Ready, and is removed on leaving. Several may run side by side.
 
-    IMAGES are archives (OCI layout) of what pods will run; see NodeVM.
+    IMAGES are archives (OCI layout) of the images that pods run; see NodeVM.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class Cluster:
     # --- use ---
 
     def kubectl(self, *args: str, text: str | None = None, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as administrator, with TEXT on its stdin; process.ProcessError with its stderr when it fails."""
+        """Run kubectl as administrator, with TEXT on its stdin; process.ProcessError with its stderr if it fails."""
         return self.control_plane.kubectl(*args, text=text, timeout=timeout)
 
     def helm(self, *args: str, timeout: float = 900.0) -> subprocess.CompletedProcess[str]:
-        """Run helm as administrator, with files of its own; process.ProcessError with its stderr when it fails."""
+        """Run helm as administrator, with files of its own; process.ProcessError with its stderr if it fails."""
         folders = {
             f"HELM_{kind}_HOME": str(self.folder / f"helm-{kind.lower()}") for kind in ("CACHE", "CONFIG", "DATA")
         }
@@ -122,17 +122,17 @@ class Cluster:
         return process.run(argv, timeout=timeout, env=environment)
 
     def node_is_ready(self) -> bool:
-        """Whether the kubelet says that its node can run pods."""
+        """Return whether the kubelet reports that its node can run pods."""
         status, node = self.control_plane.request("GET", f"/api/v1/nodes/{nodevm.NAME}")
         conditions = node.get("status", {}).get("conditions", []) if status == 200 else []
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
     def pod(self, namespace: str, name: str) -> Json:
-        """A pod as the API server has it."""
+        """Return a pod as the API server has it."""
         return self.control_plane.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
     def wait_for(self, holds: Callable[[], object], what: str, timeout: float = _READY_TIMEOUT) -> None:
-        """Wait until HOLDS; process.ProcessError that says WHAT did not come, with the logs, after TIMEOUT seconds."""
+        """Wait until HOLDS; after TIMEOUT seconds, raise process.ProcessError with WHAT is missing, and the logs."""
         deadline = time.monotonic() + timeout
         while not holds():
             for running in self._programs:
@@ -142,7 +142,7 @@ class Cluster:
             time.sleep(_POLL)
 
     def logs(self, lines: int = 20) -> str:
-        """The end of what each part wrote, and the node's console."""
+        """Return the end of each part's output, and of the node's console."""
         parts = [self.control_plane.servers.logs(lines)]
         parts += [f"  {running.name}:\n{running.tail(lines)}" for running in self._programs]
         for unit in ("kubelet", "containerd"):

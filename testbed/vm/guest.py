@@ -1,7 +1,7 @@
-"""Runs inside the kernel VM and does what testbed.vm.kernelvm asks. Standard library only; started as a plain script.
+"""Run inside the kernel VM and serve testbed.vm.kernelvm. Standard library only; started as a plain script.
 
 It calls the host back, shows a secret, and then answers one JSON object per line with another: `{"id", "op", ...}` with
-`{"id", "ok": ...}` or `{"id", "errno", "text"}`. Every request has a thread of its own, so slow ones hold nobody up.
+`{"id", "ok": ...}` or `{"id", "errno", "text"}`. Every request has its own thread, so that slow ones delay no others.
 """
 
 import errno
@@ -20,7 +20,7 @@ _PIECE = 64 * 1024
 
 
 class Guest:
-    """The operations; each takes the request and returns what is answered as `ok`."""
+    """The operations; each takes the request and returns the value of `ok`."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -106,7 +106,7 @@ def _read(path: str) -> str:
 
 
 def _write(path: str, text: str) -> None:
-    # One write call: that is how the kernel's control files are written.
+    # One write call: the kernel's control files require it.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         os.write(descriptor, text.encode())

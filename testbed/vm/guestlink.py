@@ -1,4 +1,4 @@
-"""Talking to testbed.vm.guest in a VM: programs to run, files to read and write, processes to start and end there."""
+"""Requests to testbed.vm.guest in a VM: run programs, read and write files, start and end processes."""
 
 import contextlib
 import dataclasses
@@ -24,12 +24,12 @@ _POLL = 0.05
 
 
 class VMError(Exception):
-    """The VM, or something in it, did not do what was asked."""
+    """The VM, or something in it, failed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Completed:
-    """A program that ran in the guest: its exit status (negative: the signal) and what it wrote."""
+    """The result of a program in the guest: its exit status (negative: the signal) and its output."""
 
     rc: int
     stdout: str
@@ -37,7 +37,7 @@ class Completed:
 
 
 class GuestProcess:
-    """A program in the guest's background; its output is in `log`, which the host reads too."""
+    """A program in the guest's background; its output is in `log`, which the host can read."""
 
     def __init__(self, vm: "GuestLink", name: str, pid: int, log: Path) -> None:
         self._vm = vm
@@ -46,7 +46,7 @@ class GuestProcess:
         self.log = log
 
     def poll(self) -> int | None:
-        """The exit status, negative for a signal, or None while it runs."""
+        """Return the exit status, negative for a signal, or None while it runs."""
         status: int | None = self._vm.call("wait", pid=self.pid, timeout=None)
         return status
 
@@ -63,7 +63,7 @@ class GuestProcess:
         self._vm.call("signal", pid=self.pid, number=int(number))
 
     def stop(self, timeout: float = 60.0) -> int:
-        """SIGTERM, and SIGKILL after TIMEOUT seconds. Returns the exit status."""
+        """Send SIGTERM, and SIGKILL after TIMEOUT seconds. Return the exit status."""
         self.send_signal(signal.SIGTERM)
         with contextlib.suppress(VMError):
             return self.wait(timeout)
@@ -71,18 +71,18 @@ class GuestProcess:
         return self.wait(timeout)
 
     def output(self) -> str:
-        """All that it wrote so far."""
+        """Return all its output so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def tail(self, lines: int = 30) -> str:
-        """The end of what it wrote, indented."""
+        """Return the end of its output, indented."""
         return process.last_lines(self.output(), lines)
 
 
 class GuestLink:
-    """A VM as the host talks to it. Who makes the VM calls `accept`. The methods may be called from several threads.
+    """The host's view of a VM. The maker of the VM calls `accept`. Several threads may call the methods.
 
-    SHARED is the folder that both sides have at the same path; the guest's console goes to the file CONSOLE.
+    SHARED is the folder that both sides have at the same path; the guest's console is written to the file CONSOLE.
     """
 
     def __init__(self, shared: Path, console: Path) -> None:
@@ -96,9 +96,9 @@ class GuestLink:
         self._gone = False
 
     def accept(self, listener: socket.socket, secret: str, qemu: process.Process, patience: float) -> None:
-        """Wait for the guest to call and show SECRET; ProcessError when QEMU ends or the guest is too late.
+        """Wait for the guest to call and show SECRET; ProcessError if QEMU ends or the guest is too late.
 
-        LISTENER has a short timeout, so that QEMU's end is noticed.
+        LISTENER has a short timeout, to detect QEMU's end.
         """
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
@@ -124,7 +124,7 @@ class GuestLink:
         raise process.ProcessError(f"the VM is not up after {patience:.0f} s\n{self.console()}")
 
     def hang_up(self) -> None:
-        """Close the connection; what still waits for an answer is told that the VM went away."""
+        """Close the connection; requests that still wait fail."""
         if self._connection:
             with contextlib.suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
@@ -133,7 +133,7 @@ class GuestLink:
             self._receiver.join(_ANSWER_GRACE)
 
     def console(self, lines: int = 30) -> str:
-        """The end of what the guest's kernel wrote, indented."""
+        """Return the end of the guest kernel's output, indented."""
         with contextlib.suppress(OSError):
             text = self.console_file.read_text(encoding="utf-8", errors="replace")
             return "  the VM's console:\n" + process.last_lines(
@@ -156,11 +156,11 @@ class GuestLink:
             waiting.put({"errno": None, "text": "the VM went away"})
 
     def call(self, op: str, *, patience: float = _FILE_TIMEOUT, path: str | None = None, **arguments: Any) -> Any:
-        """One request of the guest. An error of the guest's system comes as the OSError it would be there."""
+        """Send one request to the guest. An error of the guest's system raises the same OSError here."""
         answered: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         with self._lock:
             if self._gone or not self._connection:
-                raise VMError(f"{op}: the VM is not there\n{self.console()}")
+                raise VMError(f"{op}: the VM is not running\n{self.console()}")
             self._count += 1
             self._answers[self._count] = answered
             request = {"id": self._count, "op": op, "path": path, **arguments}
@@ -188,7 +188,7 @@ class GuestLink:
     ) -> Completed:
         """Run a program in the guest to its end, with TEXT on its stdin; VMError after TIMEOUT seconds.
 
-        ENV is added to the guest's environment. With CHECK, a program that fails raises VMError too.
+        ENV is added to the guest's environment. With CHECK, a program that fails also raises VMError.
         """
         words = [os.fspath(word) for word in argv]
         place = {"cwd": os.fspath(cwd), "env": dict(env or {})}
@@ -206,14 +206,14 @@ class GuestLink:
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] = "/",
     ) -> GuestProcess:
-        """Start a program in the guest's background; its output goes to a file named LOG in the shared folder."""
+        """Start a program in the guest's background; its output is written to a file named LOG in the shared folder."""
         words = [os.fspath(word) for word in argv]
         file = self.shared / f"{log}.log"
         pid = self.call("spawn", argv=words, log=str(file), place={"cwd": os.fspath(cwd), "env": dict(env or {})})
         return GuestProcess(self, log, pid, file)
 
     def read(self, path: str | os.PathLike[str]) -> str:
-        """The content of a file in the guest."""
+        """Return the content of a file in the guest."""
         return str(self.call("read", path=os.fspath(path)))
 
     def write(self, path: str | os.PathLike[str], text: str) -> None:
@@ -221,11 +221,11 @@ class GuestLink:
         self.call("write", path=os.fspath(path), text=text)
 
     def listdir(self, path: str | os.PathLike[str]) -> list[str]:
-        """The names in a folder of the guest, sorted."""
+        """Return the names in a folder of the guest, sorted."""
         return list(self.call("listdir", path=os.fspath(path)))
 
     def mkdir(self, path: str | os.PathLike[str]) -> None:
-        """Make a folder in the guest, its parents too; one that is there is fine."""
+        """Make a folder in the guest, and its parents; an existing one is fine."""
         self.call("mkdir", path=os.fspath(path))
 
     def rmdir(self, path: str | os.PathLike[str]) -> None:
@@ -233,11 +233,11 @@ class GuestLink:
         self.call("rmdir", path=os.fspath(path))
 
     def exists(self, path: str | os.PathLike[str]) -> bool:
-        """Whether there is something at PATH in the guest."""
+        """Return whether PATH exists in the guest."""
         return bool(self.call("exists", path=os.fspath(path)))
 
     def wait_for(self, path: str | os.PathLike[str], predicate: Callable[[str], bool], timeout: float) -> str:
-        """The content of a guest's file once it is there and PREDICATE holds for it; VMError if that never is."""
+        """Return the content of a guest's file once it exists and PREDICATE holds for it; VMError after the timeout."""
         deadline = time.monotonic() + timeout
         content: str | None = None
         while True:

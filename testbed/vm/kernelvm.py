@@ -1,7 +1,7 @@
-"""A VM with a kernel of its own: cgroup v2, a swap disk, and the host's files to look at.
+"""A VM with a kernel of its own: cgroup v2, a swap disk, and read access to the host's files.
 
 The guest sees the host's file system read-only at the same paths, so the virtual environment and the work tree work
-inside; /tmp, /run and /var/tmp are its own. What the host changes after boot may be seen late or never in the guest:
+inside; /tmp, /run and /var/tmp are its own. Changes of the host after boot may appear late or never in the guest:
 exchange files through `vm.shared`, which is the same folder at the same path on both sides, or with `vm.write`.
 """
 
@@ -24,7 +24,7 @@ from testbed.vm.guestlink import GuestLink, GuestProcess, VMError
 
 __all__ = ["CGROUPS", "HOST", "GuestProcess", "KernelVM", "VMError", "ensure"]
 
-HOST = "10.0.2.2"  # the host's loopback, as the guest sees it
+HOST = "10.0.2.2"  # The host's loopback, as the guest sees it.
 CGROUPS = Path("/sys/fs/cgroup")
 _GUEST = Path(__file__).with_name("guest.py")
 _GUESTS_OWN = ("/tmp", "/run", "/var/tmp")  # noqa: S108 - where the guest has file systems of its own
@@ -33,13 +33,13 @@ _MIB = 1 << 20
 
 
 def ensure() -> initramfs.Kernel:
-    """Have QEMU and a kernel on this machine; host.SetupError where that can't be."""
+    """Prepare QEMU and a kernel on this machine; host.SetupError if that fails."""
     qemu.ensure("the kernel VM")
     return initramfs.ensure()
 
 
 class KernelVM(GuestLink):
-    """Boots on entering, is gone on leaving. Its methods may be called from several threads."""
+    """Boots on entering, and is removed on leaving. Several threads may call its methods."""
 
     def __init__(self, *, swap_mib: int = 512, memory_mib: int = 1024, cpus: int = 2) -> None:
         self._kernel = ensure()
@@ -74,7 +74,7 @@ class KernelVM(GuestLink):
         self.stop()
 
     def stop(self) -> None:
-        """End the VM, as pulling the plug would, and remove its files."""
+        """End the VM, like pulling the plug, and remove its files."""
         if self._qemu:
             self._qemu.kill()
         self.hang_up()
@@ -82,7 +82,7 @@ class KernelVM(GuestLink):
 
     def _boot(self) -> None:
         for folder in ("operator", "testbed"):
-            # The guest can't keep compiled files, and compiling on an emulated CPU takes its time.
+            # The guest cannot keep compiled files, and compiling on an emulated CPU is slow.
             compileall.compile_dir(paths.ROOT / folder, quiet=2)
         with (self.folder / "swap.img").open("wb") as disk:
             disk.truncate(self._swap_mib * _MIB)

@@ -1,6 +1,6 @@
 """A VM with a whole node in it: Debian, systemd, containerd and a kubelet with swap, in a network of the testbed's own.
 
-`shared` is the same folder at the same path on both sides; all else in the VM is its own and gone with it.
+`shared` is the same folder at the same path on both sides; everything else in the VM is its own and ends with it.
 """
 
 import contextlib
@@ -40,13 +40,13 @@ _MIB = 1 << 20
 _ROOM = 6 << 30
 _VIRTIO = {"DEVICE": "eth0", "SWAP": "/dev/vdb"}
 _DEVICES = {"kvm": _VIRTIO, "tcg": _VIRTIO, "uml": {"DEVICE": "vec0", "SWAP": "/dev/ubdb"}}
-# Only once the host has hung up: the connection of a machine that just goes would stay open.
+# Wait until the host has hung up: otherwise its connection to the ended machine would stay open.
 _REBOOT = "while systemctl --quiet is-active testbed-guest; do sleep 0.2; done; exec systemctl reboot --force --force"
 _NUMBERS = itertools.count(1)
 
 
 def ensure(images: Sequence[Path] = ()) -> None:
-    """Have all that a node VM with IMAGES on its disk needs; host.SetupError where that can't be."""
+    """Prepare a node VM with IMAGES on its disk; host.SetupError if this machine lacks something."""
     nodeimage.ensure(images)
     if qemu.accelerators(user_mode=True)[0] == "uml":
         try:
@@ -56,7 +56,7 @@ def ensure(images: Sequence[Path] = ()) -> None:
 
 
 def _place() -> str | None:
-    """Where a VM's files are best: in memory, if there is room; None for the usual place."""
+    """Return the best folder for a VM's files: in memory, if there is room; None for the usual place."""
     with contextlib.suppress(OSError):
         found = os.statvfs(IN_MEMORY)
         if found.f_bavail * found.f_frsize > _ROOM:
@@ -66,7 +66,7 @@ def _place() -> str | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """What the recorder saw of a cgroup's swap; `event` is as in testbed.vm.recorder, bytes are None for no limit."""
+    """A record of a cgroup's swap; `event` is as in testbed.vm.recorder, bytes are None for no limit."""
 
     at: float
     path: str
@@ -74,11 +74,11 @@ class Sample:
     max_bytes: int | None
     current_bytes: int
     after: float = 0.0
-    """Until then nothing had happened that is not recorded before; the recorder may read late what happened since."""
+    """Everything up to this time is recorded in earlier samples; the recorder may read later events with a delay."""
 
 
 def parse_samples(text: str) -> list[Sample]:
-    """The recorder's lines, but for one that is not whole yet; a cgroup's end has no values and counts as 0."""
+    """Return the recorder's lines, without an unfinished one; a cgroup's end has no values and counts as 0."""
     return [
         Sample(
             at=line["at"],
@@ -93,7 +93,7 @@ def parse_samples(text: str) -> list[Sample]:
 
 
 class Recording:
-    """A recorder at work in the VM."""
+    """A running recorder in the VM."""
 
     def __init__(self, vm: "NodeVM", running: GuestProcess, output: Path) -> None:
         self._vm = vm
@@ -101,7 +101,7 @@ class Recording:
         self._output = output
 
     def samples(self, contains: str = "") -> list[Sample]:
-        """What was seen so far of the cgroups whose path has CONTAINS in it, in the order in which it was seen."""
+        """Return the samples so far of the cgroups whose path contains CONTAINS, in the order of recording."""
         if (status := self._running.poll()) is not None:
             raise process.ProcessError(f"the recorder ended with status {status}\n{self._running.tail()}")
         return [sample for sample in parse_samples(self._vm.read(self._output)) if contains in sample.path]
@@ -119,10 +119,10 @@ class Recording:
 
 
 class NodeVM(GuestLink):
-    """Boots on entering, is gone on leaving. Its methods may be called from several threads.
+    """Boots on entering, and is removed on leaving. Several threads may call its methods.
 
     CREDENTIALS are the files of /etc/kubernetes that no image can hold, by name. IMAGES are archives (OCI layout) whose
-    images are there from the start; `import_image` takes its time.
+    images exist from the start; `import_image` is slow.
     """
 
     kubepods = KUBEPODS
@@ -175,7 +175,7 @@ class NodeVM(GuestLink):
         self.stop()
 
     def stop(self) -> None:
-        """End the VM, as pulling the plug would, and remove its files."""
+        """End the VM, like pulling the plug, and remove its files."""
         if self._machine:
             self._machine.kill()
         self.hang_up()
@@ -191,7 +191,7 @@ class NodeVM(GuestLink):
 
     @contextlib.contextmanager
     def _awaited(self, accelerator: str) -> Iterator[tuple[socket.socket, str]]:
-        """Where the VM will call once it is up, and what it will say, which it is told."""
+        """Return the address that the VM calls once it is up, and the secret that it shows; the VM receives both."""
         secret = secrets.token_hex(16)
         with self._network.entered():
             listener = socket.create_server((HOST, 0))
@@ -222,7 +222,7 @@ class NodeVM(GuestLink):
     def _plug(self, *, user_mode: bool) -> None:
         """Make the host's end of the VM's network."""
         with contextlib.suppress(process.ProcessError):
-            self._network.ip("link", "delete", _TAP)  # which another accelerator has left that did not work
+            self._network.ip("link", "delete", _TAP)  # Left behind by another accelerator that did not work.
         if user_mode:
             self._network.ip("link", "add", _TAP, "type", "veth", "peer", "name", _PEER)
             self._network.ip("link", "set", _PEER, "up")
@@ -261,10 +261,9 @@ class NodeVM(GuestLink):
     # --- what happens to nodes ---
 
     def reboot(self) -> None:
-        """Boot the node anew, with the disk that it has; nothing in it is asked to end, and its swap device is new.
+        """Reboot the node, with its disk; nothing in it is asked to end, and its swap device is new.
 
-        Returns when programs can be run in it again, its kubelet perhaps not up yet. ProcessError where it does not
-        come up.
+        Return when programs can be run in it again; its kubelet may not be up yet. ProcessError if it does not start.
         """
         if self._machine is None:
             raise VMError("the VM was not started")
@@ -274,7 +273,7 @@ class NodeVM(GuestLink):
             self.accept(listener, secret, self._machine, _BOOT_TIMEOUT[self.accelerator])
 
     def systemctl(self, *arguments: str, timeout: float = _COMMAND_TIMEOUT) -> str:
-        """Run systemctl in the VM; what it prints."""
+        """Run systemctl in the VM; return its output."""
         return self.run(["systemctl", *arguments], timeout=timeout).stdout
 
     def restart(self, unit: str) -> None:
@@ -282,18 +281,18 @@ class NodeVM(GuestLink):
         self.systemctl("restart", unit)
 
     def daemon_reload(self) -> None:
-        """Have systemd read its units again, upon which it writes the cgroup files of all of them."""
+        """Make systemd reload its units, upon which it writes the cgroup files of all of them."""
         self.systemctl("daemon-reload")
 
     def journal(self, unit: str, lines: int = 100) -> str:
-        """The end of what a unit logged."""
+        """Return the end of a unit's log."""
         return self.run(
             ["journalctl", "--no-pager", "--output=short-precise", f"--lines={lines}", f"--unit={unit}"],
             timeout=_COMMAND_TIMEOUT,
         ).stdout
 
     def import_image(self, archive: Path, timeout: float = 900.0) -> None:
-        """Give an archive of images (OCI layout) to containerd, under the names that it says."""
+        """Import an archive of images (OCI layout) into containerd, under their names in it."""
         inside = self.shared / archive.name
         shutil.copyfile(archive, inside)
         try:
@@ -302,9 +301,9 @@ class NodeVM(GuestLink):
             inside.unlink()
 
     def record(self, root: Path = KUBEPODS, every: float | None = None) -> Recording:
-        """Start a recorder of all swap limits below the cgroup ROOT; it is at work when this returns.
+        """Start a recorder of all swap limits below the cgroup ROOT; it works when this returns.
 
-        EVERY is in seconds, as testbed.vm.recorder has it.
+        EVERY is in seconds, as in testbed.vm.recorder.
         """
         name = f"recorder-{next(_NUMBERS)}"
         output = Path("/run") / f"{name}.jsonl"

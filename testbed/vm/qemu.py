@@ -1,4 +1,4 @@
-"""QEMU as all VMs of the testbed use it: with the processor's help where that works, else with an emulated one."""
+"""QEMU for all VMs of the testbed: with the processor's help where that works, else with an emulated one."""
 
 import os
 import shutil
@@ -8,10 +8,10 @@ from pathlib import Path
 from testbed.base import host, process, term
 
 PROGRAM = "qemu-system-x86_64"
-# Without five-level page tables and side-channel defences the emulated CPU has less to do. The kernel's check of the
-# timer takes an emulated CPU that the host's other work holds up for a broken one, and panics. Of several emulated CPUs
-# it does not expect that their time stamp counters agree, as they do (all give the host's), and each question for the
-# time would go to an emulated device.
+# Without five-level page tables and side-channel defences the emulated CPU has less to do. The kernel's timer check
+# considers an emulated CPU broken if other work of the host delays it, and panics. The kernel does not expect the time
+# stamp counters of several emulated CPUs to agree, although they do (all give the host's), and would ask an emulated
+# device for the time.
 KERNEL_WORDS = (
     *("console=ttyS0", "quiet", "panic=-1", "psi=1", "net.ifnames=0", "random.trust_cpu=on"),
     *("nokaslr", "mitigations=off", "no5lvl", "no_timer_check", "tsc=reliable"),
@@ -20,11 +20,11 @@ KERNEL_WORDS = (
 # fault takes a third of the time.
 EMULATED_CPU = "max,-erms,-fsrm"
 _INSTEAD = {"kvm": "KVM does not work here", "uml": "Linux does not run in user mode here"}
-_BROKEN: set[str] = set()  # accelerators that this process has seen fail
+_BROKEN: set[str] = set()  # Accelerators that have failed in this process.
 
 
 def ensure(purpose: str) -> None:
-    """Have QEMU on this machine; host.SetupError where that can't be."""
+    """Prepare QEMU on this machine; host.SetupError if that fails."""
     host.need_linux()
     machine = os.uname().machine
     host.need(
@@ -37,7 +37,7 @@ def ensure(purpose: str) -> None:
 
 
 def accelerators(*, user_mode: bool = False) -> list[str]:
-    """What a VM may run with, best first: `kvm`, with USER_MODE `uml` (testbed.vm.uml), `tcg`.
+    """Return the accelerators for a VM, best first: `kvm`, with USER_MODE `uml` (testbed.vm.uml), `tcg`.
 
     $TESTBED_ACCELERATOR names one to use instead of those before it.
     """
@@ -49,13 +49,13 @@ def accelerators(*, user_mode: bool = False) -> list[str]:
 
 
 def give_up(accelerator: str, error: Exception) -> None:
-    """Use ACCELERATOR no more in this process, as it has failed with ERROR."""
+    """Stop using ACCELERATOR in this process, as it has failed with ERROR."""
     _BROKEN.add(accelerator)
     term.say(f"  {_INSTEAD[accelerator]}: {str(error).splitlines()[0]}")
 
 
 def boot(start: Callable[[str], None], *, user_mode: bool = False) -> str:
-    """START a VM with the first of the accelerators that does not fail with a ProcessError; says which it was."""
+    """START a VM with the first accelerator that does not fail with a ProcessError; return it."""
     for name in accelerators(user_mode=user_mode):
         if name == "tcg":
             break
@@ -72,9 +72,9 @@ def boot(start: Callable[[str], None], *, user_mode: bool = False) -> str:
 
 
 def machine(accelerator: str, *, cpus: int, memory_mib: int, console: Path, reboots: bool = False) -> list[str]:
-    """The command line of a VM without disks, network and kernel; its console goes to a file.
+    """Return the command line of a VM without disks, network and kernel; its console is written to a file.
 
-    One that does not REBOOT ends where others would, after a kernel panic, too.
+    Without REBOOT, the VM ends instead of rebooting, also after a kernel panic.
     """
     kvm = accelerator == "kvm"
     argv = [
@@ -93,7 +93,7 @@ def machine(accelerator: str, *, cpus: int, memory_mib: int, console: Path, rebo
 
 
 def shared_folder(tag: str, folder: Path, *, readonly: bool = False) -> list[str]:
-    """A folder of this machine that the guest mounts by 9p with the tag TAG."""
+    """Return options for a folder of this machine that the guest mounts by 9p with the tag TAG."""
     access = ",readonly=on" if readonly else ""
     backend = f"local,id={tag},path={folder},security_model=none,multidevs=remap{access}"
     return ["-fsdev", backend, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]

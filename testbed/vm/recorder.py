@@ -1,12 +1,12 @@
-"""Runs inside the node VM and records what memory.swap.max ever was, of every cgroup below one. Standard library only.
+"""Run inside the node VM and record every value of memory.swap.max of all cgroups below one. Standard library only.
 
     python3 recorder.py CGROUP OUTPUT [SECONDS]
 
-With SECONDS it looks that often at what is in use, and runs before all other processes, so that it misses nothing where
-the node is busy. It writes one JSON object per line to OUTPUT: `at` (the VM's clock, seconds since 1970), `path`
-(relative to CGROUP), `event` (`found` for what was there before, `created`, `written`, `gone`, `used` for a change of
-swap.current), `after` (a time until which nothing had happened that is not in an earlier line: what is in this one came
-later) and, but for `gone`, `max` and `current` as the kernel gives them. It ends on SIGTERM.
+With SECONDS it reads the swap in use that often, and runs before all other processes, so that it misses nothing on a
+busy node. It writes one JSON object per line to OUTPUT: `at` (the VM's clock, seconds since 1970), `path` (relative to
+CGROUP), `event` (`found` for existing cgroups, `created`, `written`, `gone`, `used` for a change of swap.current),
+`after` (everything up to this time is in earlier lines: the event of this line is later) and, except for `gone`, `max`
+and `current` as the kernel returns them. It ends on SIGTERM.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _LARGEST = _HEADER.size + 256
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SAMPLE_EVERY = 0.5
 _LOOK_EVERY = 0.1
-"""How exact `after` is where nothing happens."""
+"""The precision of `after` while nothing happens."""
 
 
 class Recorder:
@@ -49,7 +49,7 @@ class Recorder:
         self.files: dict[int, Path] = {}
         self._used: dict[Path, str] = {}
         self._open: dict[Path, int] = {}
-        """Files that say what is in use: to open each anew each time would keep a small machine busy."""
+        """Files with the swap in use: opening each one again every time would keep a small machine busy."""
         self.after = 0.0
         self._drained = True
         """Whether the last look left nothing behind."""
@@ -70,8 +70,8 @@ class Recorder:
             self._output.flush()
 
     def follow(self) -> bool:
-        """Record what the kernel has to tell by now; whether that was anything."""
-        # The time is taken before the look, as this process may have to wait for a CPU anywhere.
+        """Record the kernel's pending events; return whether there were any."""
+        # Take the time before the look, as this process may have to wait for a CPU anywhere.
         looked = time.time()
         told = False
         for watch, mask, name in self.events():
@@ -88,7 +88,7 @@ class Recorder:
         return number
 
     def add(self, folder: Path, event: str) -> None:
-        """Watch a cgroup and those below; it may be gone meanwhile."""
+        """Watch a cgroup and those below; it may have been removed meanwhile."""
         if folder in self._used:
             return
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):

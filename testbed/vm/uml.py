@@ -2,7 +2,7 @@
 
 It is Linux' own memory management, cgroups and network stack (Documentation/virt/uml/user_mode_linux_howto_v2.rst);
 programs in it run on the real processor, and only their system calls and page faults take longer. Debian's kernel for
-it lacks what kube-proxy needs, so that it is built from Debian's sources.
+it lacks features that kube-proxy needs, so it is built from Debian's sources.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _BUILD_TIMEOUT = 3600.0
 
 
 def ensure() -> Path:
-    """The kernel, built on the first call (some ten minutes on two cores); host.SetupError where it can't be had."""
+    """Return the kernel, built on the first call (some ten minutes on two cores); host.SetupError if that fails."""
     host.need_linux()
     name = f"uml-{hashlib.sha256(SUITE.encode() + _CONFIG.read_bytes()).hexdigest()[:12]}"
     if not cache.find(name):
@@ -40,12 +40,12 @@ def ensure() -> Path:
 def machine(
     kernel: Path, folder: Path, *, memory_mib: int, disks: Sequence[str], device: str, words: Sequence[str]
 ) -> list[str]:
-    """The command line of a machine whose console is its output; FOLDER is for files of its own.
+    """Return the command line of a machine whose console is its output; FOLDER is for its own files.
 
-    DISKS are /dev/ubda and so on, each `FILE` or `CHANGES,FILE`. DEVICE is this machine's end of its network
-    device, which is vec0 inside: one end of a pair (veth), as Linux 7.2 fails in user mode with a tap. WORDS are the
-    kernel's. It has one processor: with two, which wait for each other's locks, the e2e tests take longer. It has a
-    process namespace of its own, so that no process of it outlives it.
+    DISKS are /dev/ubda and so on, each `FILE` or `CHANGES,FILE`. DEVICE is this machine's end of its network device,
+    which is vec0 inside: one end of a pair (veth), as Linux 7.2 fails in user mode with a tap. WORDS are the kernel's.
+    It has one processor: with two, which wait for each other's locks, the e2e tests take longer. It has a process
+    namespace of its own, so that no process of it outlives it.
     """
     argv = ["unshare", "--pid", "--fork", "--kill-child", "--", str(kernel), f"uml_dir={folder}", f"mem={memory_mib}M"]
     argv += ["seccomp=on", *(f"ubd{number}={disk}" for number, disk in enumerate(disks))]
@@ -65,7 +65,7 @@ def _make(folder: Path) -> None:
 
 
 def _source(work: Path) -> Path:
-    """The sources, unpacked in WORK."""
+    """Return the sources, unpacked in WORK."""
     apt = _apt(work)
     _apt_get([*apt, "update"], work)
     said = process.run(["apt-cache", *apt[1:], "depends", "linux-source"], timeout=60, cwd=work).stdout
@@ -82,7 +82,7 @@ def _source(work: Path) -> Path:
 
 
 def _apt(work: Path) -> list[str]:
-    """apt-get with package lists of its own, so that this machine's suite stays what it is."""
+    """Run apt-get with package lists of its own, so that this machine's suite does not change."""
     said = process.run(
         ["apt-get", "indextargets", "--format", "$(ORIGIN) $(CODENAME) $(REPO_URI) $(RELEASE) $(COMPONENT)"],
         timeout=60,
@@ -102,9 +102,9 @@ def _apt(work: Path) -> list[str]:
 
 
 def repository(targets: str) -> str:
-    """Where this machine has Debian's packages from; host.SetupError where it has none of Debian's.
+    """Return this machine's source of Debian packages; host.SetupError if it has none.
 
-    TARGETS is what apt-get says of its sources: origin, codename, address, release and component by line.
+    TARGETS is the output of apt-get about its sources: origin, codename, address, release and component by line.
     """
     found = re.findall(r"^Debian (\w+) (\S+) \1 main$", targets, re.MULTILINE)
     host.need(

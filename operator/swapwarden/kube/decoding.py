@@ -5,6 +5,7 @@ msgspec and json recurse, also over fields that they skip, and fail at a depth t
 write an object can put any JSON into its `metadata.managedFields`, which no part reads. An object that is too deep is
 therefore decoded without managedFields. If it is still too deep, a scanner that does not recurse takes it apart, so
 that one object hides no other one.
+
 Whatever the input, everything here raises msgspec.DecodeError (ValidationError included) and nothing else.
 """
 

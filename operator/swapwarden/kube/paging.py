@@ -58,6 +58,7 @@ async def read(
     too large (errors.TooLarge), the same page is requested with half as many objects, down to one; after small answers
     with more again. The same happens if the server cannot write a page: before Kubernetes 1.33 (KEP-5116), the deepest
     custom resources that can be stored are too deep for a list. Such an object is then requested on its own.
+
     Any other error of `get` or `take` ends the reading: 410 if the list takes longer than the server keeps old versions
     (5 minutes by default).
     """

@@ -3,6 +3,7 @@
 The agent cannot afford prometheus_client (14 MB of memory on every node), and all parts share modules with it, so every
 metric of Swapwarden is one of these. The controller and the webhook can afford it, and publish them through
 prometheus_client (swapwarden.telemetry.exposition), together with its process metrics.
+
 Metrics are made at import time, by the module that counts. Any thread may change them.
 """
 
