@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     except certificates.CertificateError as error:
         log.error("no usable certificate (--tls-cert, --tls-key): %s", error)  # noqa: TRY400 the text says all
         return 1
-    _allow_open_files(connections.MAX_FILES)
+    allow_open_files(connections.MAX_FILES)
     build.publish("webhook")
     exposition.register()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _allow_open_files(count: int) -> None:
+def allow_open_files(count: int) -> None:
     """Raise the soft limit, which container runtimes may leave at 1024, up to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY

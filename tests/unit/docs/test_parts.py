@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import re
 
 import pytest
 from swapwarden.agent import main as agent
@@ -20,6 +21,6 @@ def test_all_flags_are_named(part: str) -> None:
     parser = argparse.ArgumentParser(add_help=False)
     PARTS[part].add_arguments(parser)
     page = (DOCS / PAGES[part]).read_text()
-    flags = [flag for action in parser._actions for flag in action.option_strings]
+    flags = re.findall(r"(?:^  |, )(--?[a-z][a-z-]*)", parser.format_help(), re.MULTILINE)
     assert flags
     assert [flag for flag in flags if f"`{flag}`" not in page] == []

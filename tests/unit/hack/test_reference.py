@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 
 import click
 import pytest
@@ -72,7 +73,7 @@ def test_each_option_is_in_the_reference(command: str) -> None:
     section = reference.command_line().partition(f"## swapwarden {command}\n")[2].partition("\n## ")[0]
     parser = argparse.ArgumentParser(add_help=False)
     importlib.import_module(COMMANDS[command][0]).add_arguments(parser)
-    flags = [flag for action in parser._actions for flag in action.option_strings]
+    flags = re.findall(r"(?:^  |, )(--?[a-z][a-z-]*)", parser.format_help(), re.MULTILINE)
     assert flags
     assert [flag for flag in flags if f"`{flag}" not in section] == []
     assert "%(" not in section

@@ -90,7 +90,7 @@ def test_as_many_files_may_be_open_as_connections_need(monkeypatch: pytest.Monke
         given: list[tuple[int, int]] = []
         monkeypatch.setattr(resource, "getrlimit", lambda _which, now=(soft, hard): now)
         monkeypatch.setattr(resource, "setrlimit", lambda _which, limits, given=given: given.append(limits))
-        main._allow_open_files(connections.MAX_FILES)
+        main.allow_open_files(connections.MAX_FILES)
         assert given == wanted
     held = connections.MAX_SILENT * 2 + connections.MAX_HANDSHAKES + connections.MAX_CONNECTIONS
     assert held + telemetry.MAX_WAITING + telemetry.MAX_METRICS < connections.MAX_FILES

@@ -80,14 +80,14 @@ class FakeApi:
             raise trouble
         try:
             async with asyncio.timeout(timeout):
-                answer = trouble or self._serve(method, json.loads(body))
+                answer = trouble or self.serve(method, json.loads(body))
                 while method in self.held or method in self.deaf:  # noqa: ASYNC110 set by another thread
                     await asyncio.sleep(0.001)
                 return answer
         except TimeoutError as error:
             raise errors.Unreachable("no answer in time") from error
 
-    def _serve(self, method: str, body: Json) -> bytes:
+    def serve(self, method: str, body: Json) -> bytes:
         if method == "POST":
             if self.lease:
                 raise errors.ApiError(409, "AlreadyExists", "it exists")
@@ -519,7 +519,7 @@ def test_a_renewal_done_and_not_answered_costs_no_leadership(fake: FakeApi, star
     one.next()
     failed = elector.RENEWALS.value("failed")
     lost = iter([errors.Unreachable("cut")])
-    real = fake._serve
+    real = fake.serve
 
     def serve(method: str, body: Json) -> bytes:
         answer = real(method, body)
@@ -527,7 +527,7 @@ def test_a_renewal_done_and_not_answered_costs_no_leadership(fake: FakeApi, star
             raise error
         return answer
 
-    fake._serve = serve  # type: ignore[method-assign] # the one fault that comes after the deed
+    fake.serve = serve  # type: ignore[method-assign] # the one fault that comes after the deed
     until(lambda: elector.RENEWALS.value("failed") > failed, "the fault")
     count = fake.count("PUT")
     until(lambda: fake.count("PUT") > count + 3, "renewals go on")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -133,7 +134,7 @@ class DetailedPod(pods.WirePod, frozen=True):
         return self.is_mirror or self.metadata.annotations.get(names.CONFIG_SOURCE_ANNOTATION, "api") != "api"
 
 
-def controller(owners: list[Owner]) -> Owner | None:
+def controller(owners: Sequence[Owner]) -> Owner | None:
     """The owner that manages an object; None where nobody does."""
     return next((owner for owner in owners if owner.controller), None)
 

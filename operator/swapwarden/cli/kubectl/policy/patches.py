@@ -10,25 +10,23 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
-from swapwarden.cli.kubectl.cluster import workloads
+from swapwarden.cli.kubectl.cluster import wire, workloads
 from swapwarden.policy.observed import namespaces
 from swapwarden.webhook import review, validation
 
 Json = dict[str, Any]
 
 
-class Meta(msgspec.Struct, frozen=True, rename="camel"):
-    """Metadata of a workload, as far as it is read."""
+class WorkloadMeta(wire.Meta, frozen=True, rename="camel"):
+    """Metadata of a workload, as far as they are read."""
 
-    name: str
-    namespace: str = ""
-    owner_references: list[workloads.Owner] = []
+    owner_references: tuple[workloads.Owner, ...] = ()
 
 
 class Workload(msgspec.Struct, frozen=True):
     """A workload as it comes from the API server."""
 
-    metadata: Meta
+    metadata: WorkloadMeta
     spec: Json = {}
     status: Json = {}
 

@@ -22,21 +22,21 @@ class States:
     """Sessions that read what they are given for each node."""
 
     def __init__(self, **found: state.StateSpec | session.CommandError) -> None:
-        self._found = found
+        self.found = found
         self.notes: list[str] = []
 
     def note(self, text: str) -> None:
         self.notes.append(text)
 
     async def get(self, path: str, kind: type[reading.StateLimits]) -> reading.StateLimits:
-        found = self._found[path.rpartition("/")[2]]
+        found = self.found[path.rpartition("/")[2]]
         if isinstance(found, session.CommandError):
             raise found
         return kind(spec=found)
 
 
 async def specs(states: States) -> dict[str, state.StateSpec]:
-    return await reading.specs(cast("session.Session", states), set(states._found))
+    return await reading.specs(cast("session.Session", states), set(states.found))
 
 
 async def test_a_state_of_another_version_hides_those_of_no_other_node() -> None:
