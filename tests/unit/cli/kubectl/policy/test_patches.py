@@ -25,7 +25,7 @@ def workload(word: str = "deployment", spec: dict[str, Any] | None = None, **par
     whole: dict[str, Any] = {"template": template}
     if word == "cronjob":
         whole = {"jobTemplate": {"spec": whole}}
-    return patches.Workload(patches.Meta("web"), {**whole, **(spec or {})}, **parts)
+    return patches.Workload(patches.WorkloadMeta("web"), {**whole, **(spec or {})}, **parts)
 
 
 def test_values() -> None:
@@ -85,7 +85,7 @@ def test_an_owner_of_another_kind() -> None:
 def test_what_the_template_says_now(word: str) -> None:
     assert patches.current(kind(word), workload(word)) is None
     assert patches.current(kind(word), workload(word, annotations={POLICY: "Avoid"})) == "Avoid"
-    assert patches.current(kind(word), patches.Workload(patches.Meta("web"))) is None
+    assert patches.current(kind(word), patches.Workload(patches.WorkloadMeta("web"))) is None
 
 
 def test_what_admission_would_refuse() -> None:
