@@ -7,6 +7,7 @@ would be a claim.
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 import itertools
 import math
@@ -20,116 +21,98 @@ from swapwarden.agent.inventory import exposure, inventory, records
 from swapwarden.agent.node import node_info
 from swapwarden.telemetry import metrics
 
-TOTAL = metrics.reading(
-    "gauge", "swapwarden_node_swap_total_bytes", "Swap that the node has (SwapTotal of /proc/meminfo)."
-)
-USED = metrics.reading(
-    "gauge",
+_gauge: Final = functools.partial(metrics.reading, "gauge")
+_counter: Final = functools.partial(metrics.reading, "counter")
+TOTAL = _gauge("swapwarden_node_swap_total_bytes", "Swap that the node has (SwapTotal of /proc/meminfo).")
+USED = _gauge(
     "swapwarden_node_swap_usage_bytes",
     "Swap in use on the node, by pods and all else (SwapTotal less SwapFree of /proc/meminfo).",
 )
-ACCESSIBLE = metrics.reading(
-    "gauge",
+ACCESSIBLE = _gauge(
     "swapwarden_node_swap_accessible_bytes",
     "Swap that all pods together may use: the least of the node's swap and of memory.swap.max of the cgroup above all"
     " pods and of those above it.",
 )
-RESERVED = metrics.reading(
-    "gauge",
+RESERVED = _gauge(
     "swapwarden_node_swap_reserved_bytes",
     "Swap that pods cannot get (swap.reserved of the profile): the node's swap less what is accessible to them.",
 )
-UNASSIGNED = metrics.reading(
-    "gauge",
+UNASSIGNED = _gauge(
     "swapwarden_node_swap_unassigned_bytes",
     "Accessible swap less the pods' own limits; 0 where they come to more, or a pod has no limit of its own.",
 )
-SWAPPED_IN = metrics.reading(
-    "counter",
+SWAPPED_IN = _counter(
     "swapwarden_node_swap_in_bytes_total",
     "Bytes read back from swap devices since boot (pswpin of /proc/vmstat); what zswap holds in memory is not counted.",
 )
-SWAPPED_OUT = metrics.reading(
-    "counter",
+SWAPPED_OUT = _counter(
     "swapwarden_node_swap_out_bytes_total",
     "Bytes written to swap devices since boot (pswpout of /proc/vmstat); what zswap holds in memory is not counted.",
 )
-REFAULTS = metrics.reading(
-    "counter",
+REFAULTS = _counter(
     "swapwarden_node_refaults_total",
     "Pages that were evicted and soon needed again, since boot, by type: anon from swap, file from file systems"
     " (workingset_refault_anon and workingset_refault_file of /proc/vmstat).",
     labels=("type",),
 )
-STALLED = metrics.reading(
-    "counter",
+STALLED = _counter(
     "swapwarden_node_pressure_stalled_seconds_total",
     "Time since boot in which some or all (full) tasks with work to do waited for the resource, memory or io (total of"
     " /proc/pressure).",
     labels=("resource", "kind"),
 )
-SLICE_USED = metrics.reading(
-    "gauge",
+SLICE_USED = _gauge(
     "swapwarden_slice_swap_usage_bytes",
     "Swap in use by a top-level slice of systemd that holds no pods (memory.swap.current).",
     labels=("slice",),
 )
-SLICE_STALLED = metrics.reading(
-    "counter",
+SLICE_STALLED = _counter(
     "swapwarden_slice_pressure_stalled_seconds_total",
     "Time in which some or all (full) tasks of a top-level slice of systemd that holds no pods, and that had work to"
     " do, waited for the resource, memory or io (total of memory.pressure and io.pressure).",
     labels=("slice", "resource", "kind"),
 )
-POD_USED = metrics.reading(
-    "gauge",
+POD_USED = _gauge(
     "swapwarden_pod_swap_usage_bytes",
     "Swap in use by the pod (memory.swap.current), for those that use most (--metrics-top-pods); the rest are summed as"
     ' pod_uid="other".',
     labels=("pod_uid",),
 )
-POD_LIMIT = metrics.reading(
-    "gauge",
+POD_LIMIT = _gauge(
     "swapwarden_pod_swap_limit_bytes",
     "Swap that the pod may use: the least memory.swap.max of its cgroup and of those above; +Inf where none has a"
     " limit. For the pods that use most.",
     labels=("pod_uid",),
 )
-POD_SWAP_EVENTS = metrics.reading(
-    "counter",
+POD_SWAP_EVENTS = _counter(
     "swapwarden_pod_swap_events_total",
     "The pod's memory.swap.events, by event: max (it was refused swap at its limit), fail (it was refused swap, at a"
     " limit or because there was none left), high. For the pods that use most.",
     labels=("pod_uid", "event"),
 )
-POD_MEMORY_EVENTS = metrics.reading(
-    "counter",
+POD_MEMORY_EVENTS = _counter(
     "swapwarden_pod_memory_events_total",
     "The pod's memory.events, by event: high and max (it was held back at that limit), oom (reclaim could not help),"
     " oom_kill (a process was killed). For the pods that use most.",
     labels=("pod_uid", "event"),
 )
-CONTAINER_USED = metrics.reading(
-    "gauge",
+CONTAINER_USED = _gauge(
     "swapwarden_container_swap_usage_bytes",
     "Swap in use by the container (memory.swap.current), in the pods that use most.",
     labels=("pod_uid", "container_id"),
 )
-CONTAINER_LIMIT = metrics.reading(
-    "gauge",
+CONTAINER_LIMIT = _gauge(
     "swapwarden_container_swap_limit_bytes",
     "Swap that the container may use: the least memory.swap.max of its cgroup and of those above; +Inf where none has a"
     " limit. In the pods that use most.",
     labels=("pod_uid", "container_id"),
 )
-PODS_SWAP_EVENTS = metrics.reading(
-    "counter",
+PODS_SWAP_EVENTS = _counter(
     "swapwarden_pods_swap_events_total",
     "memory.swap.events of all pods of the node together, by event, also of pods that are gone.",
     labels=("event",),
 )
-PODS_MEMORY_EVENTS = metrics.reading(
-    "counter",
+PODS_MEMORY_EVENTS = _counter(
     "swapwarden_pods_memory_events_total",
     "memory.events of all pods of the node together, by event, also of pods that are gone.",
     labels=("event",),
