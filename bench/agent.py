@@ -1,13 +1,13 @@
-"""The agent on a real kernel: what it costs a node, and how fast it is, beside a loop in C that does the same.
+"""The agent on a real kernel: its costs for a node and its speed, beside a loop in C that does the same.
 
 In the kernel VM, on real cgroups: memory, CPU time and system calls; 10 to 500 pods from cold; the time from a state's
 arrival to the file, from a pod's creation to its 0, and from a foreign write to its repair, with and without memory
 pressure. The floor is bench/agent_floor.c in the same run, on the same files. The VM's CPU may be emulated: the numbers
-are of this machine, the ratios are what counts, and by them the last line says whether the budgets hold (memory as it
+are of this machine, and only the ratios count. The last line reports by them whether the budgets hold (memory as it
 is). It needs a C compiler, and strace to count system calls.
 
-No other agent is in the comparison: the Go module of wasp-agent, which does the nearest thing, could not be downloaded
-where this was written (its origin refused with 403), so nothing is said of it.
+No other agent is in the comparison: the Go module of wasp-agent, the nearest one, could not be downloaded where this
+was written (its origin refused with 403).
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ RUNS: Final = 3
 PYTHON_VARIABLE: Final = "BENCH_PYTHON"
 IDLE_SECONDS: Final = 60
 IDLE_MINUTES: Final = 4
-"""Traced, so that it does not depend on what part of a watch falls into one."""
+"""Seconds under strace: long enough not to depend on the part of a watch within it."""
 QUIET_SECONDS: Final = 1.0
-"""System calls further apart than this belong to different awakenings."""
+"""System calls further apart than this belong to different wake-ups."""
 
 
 # --- inside: pods from cold, in a process of its own ---
 
 
 async def reconcile(count: int) -> None:
-    """Seconds, and seconds of CPU, to bring so many pods to a state, and the bytes of memory held then."""
+    """Return the seconds, and seconds of CPU, to bring so many pods to a state, and the bytes of memory held then."""
     with tempfile.TemporaryDirectory() as folder:
         cgroups = cgroupfs.Cgroups(str(ROOT), os.sysconf("SC_PAGE_SIZE"))
         pods = {uid: spec.PodSpec(LIMIT, {}) for uid in uids(count)}
@@ -117,9 +117,9 @@ def cold(program: str, count: int) -> Json:
 
 @contextlib.contextmanager
 def agent_at_work(count: int, folder: Path) -> Iterator[tuple[int, Callable[..., None]]]:
-    """Its PID, and what gives all pods another limit, under a guarantee.
+    """Yield its PID, and a function that gives all pods another limit, under a guarantee.
 
-    It finds the API server as in a pod, by its service account.
+    It finds the API server like in a pod, by its service account.
     """
     serving = subprocess.Popen(role("serve", count, folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with tempfile.TemporaryDirectory() as name, serving as server:
@@ -144,7 +144,7 @@ def agent_at_work(count: int, folder: Path) -> Iterator[tuple[int, Callable[...,
             try:
                 for uid in uids(count):
                     reach(limit_file(uid), LIMIT)
-                time.sleep(5)  # what follows the first state, its caching and the status, is over then
+                time.sleep(5)  # Everything after the first state, its caching and the status, is over by then.
                 yield agent.pid, give
             finally:
                 agent.terminate()
@@ -152,7 +152,7 @@ def agent_at_work(count: int, folder: Path) -> Iterator[tuple[int, Callable[...,
 
 
 def repairs(pods: Sequence[str], foreign: str) -> list[float]:
-    """Of limits that another writer replaces by `foreign`: `max` or, as systemd under guarantee Strict, `0`."""
+    """Return times of repairs after a `foreign` write: of `max` or, like systemd under guarantee Strict, of `0`."""
     found = []
     for number in range(ROUNDS * 2 * TRIES):
         file = limit_file(pods[number % len(pods)])
@@ -164,7 +164,7 @@ def repairs(pods: Sequence[str], foreign: str) -> list[float]:
 
 
 def covered(pods: Sequence[str], give: Callable[..., None]) -> None:
-    """Have the agent know that systemd holds all pods at 0: to another writer it would leave that after a while."""
+    """Make the agent know that systemd holds all pods at 0: otherwise it would yield to that writer after a while."""
     for limit in (2 * LIMIT, LIMIT):
         give(limit, "Strict")
         for uid in pods:
@@ -186,7 +186,7 @@ def creations() -> list[float]:
 
 
 def arrivals(pods: Sequence[str], give: Callable[[int], None]) -> list[float]:
-    """To the last of all pods' files."""
+    """Return the seconds to the last of all pods' files."""
     found = []
     for number in range(20):
         limit = LIMIT * (2 - number % 2)
@@ -201,7 +201,7 @@ def arrivals(pods: Sequence[str], give: Callable[[int], None]) -> list[float]:
 
 
 def idle(pid: int) -> Json:
-    """An agent that has nothing to do, for a minute; then its system calls, for some."""
+    """Measure an agent without work for a minute; then its system calls, for some time."""
     before = cpu_seconds(pid)
     time.sleep(IDLE_SECONDS)
     found: Json = {"cpu": (cpu_seconds(pid) - before) * 60 / IDLE_SECONDS, "memory": resident(pid)}
@@ -210,15 +210,15 @@ def idle(pid: int) -> Json:
         time.sleep(IDLE_SECONDS * IDLE_MINUTES)
         tracer.send_signal(signal.SIGINT)
     lines = [line.split(None, 2) for line in trace.read_text(encoding="utf-8").splitlines()]
-    # The end of a call that is told in two parts, a signal, the end of a thread.
+    # The end of a call that is logged in two parts, a signal, the end of a thread.
     times = [float(at) for _, at, what in lines if not what.startswith(("<...", "---", "+++"))]
     return found | quiet(times, IDLE_SECONDS * IDLE_MINUTES)
 
 
 def quiet(times: Sequence[float], seconds: float) -> Json:
-    """Calls and awakenings a minute, by the TIMES of an idle agent's system calls in so many SECONDS.
+    """Return calls and wake-ups a minute, by the TIMES of an idle agent's system calls in so many SECONDS.
 
-    A full comparison is left out, with the time that it takes, and counted by itself.
+    A full comparison is left out, with its time, and counted by itself.
     """
     bursts: list[list[float]] = []
     for at in times:
@@ -226,7 +226,7 @@ def quiet(times: Sequence[float], seconds: float) -> Json:
             bursts.append([])
         bursts[-1].append(at)
     comparisons = [each for each in bursts if len(each) >= LIVE_PODS]
-    # strace itself comes first: a call that it finds under way.
+    # strace itself is first: a call that it finds under way.
     idle = [each for each in bursts[1:] if len(each) < LIVE_PODS]
     minutes = (seconds - sum(each[-1] - each[0] for each in comparisons)) / 60
     return {
@@ -237,7 +237,7 @@ def quiet(times: Sequence[float], seconds: float) -> Json:
 
 
 def inside(program: str, report: Path) -> None:
-    """All measurements, in the guest."""
+    """Return all measurements, in the guest."""
     found: Json = {"cold": {count: cold(program, count) for count in COLD_PODS}}
     pods = uids(LIVE_PODS)
     make_pods(pods)
@@ -252,7 +252,7 @@ def inside(program: str, report: Path) -> None:
         with pressure():
             found["raise, pressed"] = repairs(pods, "0")
         give(LIMIT)
-        time.sleep(30)  # for the last status to be written
+        time.sleep(30)  # Time to write the last status.
         found["idle"] = idle(pid)
     make_pods(pods)
     with floor(program, "write", pods, str(LIMIT)) as loop:
@@ -274,17 +274,17 @@ def role(name: str, *arguments: object) -> list[str]:
 
 
 def outside() -> int:
-    """Boot the VM and measure in it; 1 where a budget does not hold."""
+    """Boot the VM and measure in it; return 1 if a budget is exceeded."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         sys.exit("the floor is a program in C: install gcc")
     if shutil.which("strace") is None:
-        sys.exit("strace counts system calls and awakenings, which have a budget: install strace")
+        sys.exit("strace counts system calls and wake-ups, which have a budget: install strace")
     python = pythons.of_image()
     if isinstance(python, str):
         print(f"the agent at work runs with {sys.version.split()[0]}, and not with the image's Python: {python}")
         python = Path(sys.executable)
-    # As in the image: what compiles its modules itself is larger for it, for as long as it runs.
+    # As in the image: an interpreter that compiles its modules itself stays larger as long as it runs.
     for each in {str(python), sys.executable}:
         subprocess.run([each, "-m", "compileall", "-q", str(paths.OPERATOR)], check=True)
     with KernelVM() as vm:

@@ -1,4 +1,4 @@
-"""An API server that is played for one agent: a state, and watches as a real one has them."""
+"""An imitated API server for one agent: a state, and watches like a real one's."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BOOKMARK_SECONDS: Final = 60
 
 
 class ApiServer:
-    """One state, which others write; every write to it is fine. Watches are as a real API server has them.
+    """One state, written by others; it accepts every write to it. Watches are like those of a real API server.
 
-    Each ends at its timeoutSeconds. Bookmarks come a minute after its begin and two seconds before its end, where
+    Each ends at its timeoutSeconds. Bookmarks are sent a minute after its begin and two seconds before its end, if
     states of other nodes have changed since it began (k/k: apiserver's storage/cacher/cache_watcher.go): here they
     always have.
     """
@@ -38,7 +38,7 @@ class ApiServer:
         self.put(LIMIT)
 
     def put(self, limit: int, guarantee: str = "Standard") -> None:
-        """Give all pods another limit, under a guarantee; all who watch are told."""
+        """Give all pods another limit, under a guarantee, and send it to all watchers."""
         self._generation += 1
         self._version += 1
         self._written = self._version
@@ -92,12 +92,12 @@ def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 def _parameter(head: bytes, name: str) -> str:
-    """Of the query in a request's head."""
+    """Return a parameter of the query in a request's head."""
     return parse.parse_qs(parse.urlsplit(head.split(None, 2)[1].decode()).query)[name][0]
 
 
 async def serve(count: int, folder: Path) -> None:
-    """Play the API server; each line on standard input gives limit and guarantee of the next state."""
+    """Imitate the API server; each line on standard input has limit and guarantee of the next state."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(folder / f"{SERVER}.crt", folder / f"{SERVER}.key")
     played = ApiServer(count)

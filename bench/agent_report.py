@@ -1,4 +1,4 @@
-"""What bench.agent found, for people, and whether it keeps to the budgets."""
+"""Print the results of bench.agent, and judge them by the budgets."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ COLD_PODS: Final = (10, 110, 250, 500)
 LIVE_PODS: Final = 110
 TRIES: Final = 100
 ROUNDS: Final = 5
-"""Of repairs. Of their p99 the median counts: a machine that is shared stands still for a moment now and then."""
+"""Rounds of repairs. The median of their p99 counts: a shared machine stands still for a moment now and then."""
 
 # The budgets. On hardware the C loop takes about 4 ms for 250 files, and 1.5 ms for 110.
 MOST_MEMORY: Final = 30_000_000
 MOST_COLD: Final = 60.0
 """250 pods from cold, in times of the C loop: 250 ms on hardware."""
 MOST_REPAIR: Final = 5.0
-"""99 of 100 repairs, from no limit and from 0, in times of the C loop's."""
+"""99 of 100 repairs, from no limit and from 0, as a multiple of the C loop's."""
 MOST_IDLE: Final = 200.0
-"""CPU time of an idle minute, in times of the C loop over the same pods' files: 5 millicores on hardware."""
+"""CPU time of an idle minute, as a multiple of the C loop over the same pods' files: 5 millicores on hardware."""
 MOST_CALLS: Final = 30
 """In an idle minute, full comparisons left out: signs of life, and one watch after the other."""
 MOST_AWAKENINGS: Final = 4
-"""In an idle minute: a sign of life, the watch's bookmark, its end."""
+"""Wake-ups in an idle minute: a sign of life, the watch's bookmark, its end."""
 
 Json = dict[str, Any]
 
 
 def p99(found: Sequence[float]) -> float:
-    """99 of 100 were no slower; of what was done in rounds, the median of theirs."""
+    """Return the time that 99 of 100 did not exceed; with rounds, the median of theirs."""
     rounds = ROUNDS if len(found) >= ROUNDS * TRIES else 1
     size = len(found) // rounds
     return statistics.median(sorted(found[at : at + size])[size * 99 // 100] for at in range(0, rounds * size, size))
 
 
 def tell(found: Json) -> list[str]:
-    """Print all; what does not hold."""
+    """Print all; return the exceeded budgets."""
     print("pods from cold          agent ms    C loop ms    ratio    CPU ms a pod")
     for count, each in found["cold"].items():
         print(
@@ -52,7 +52,7 @@ def tell(found: Json) -> list[str]:
             print(f"  {each:<24} {statistics.median(found[each]) * 1000:9.2f} {p99(found[each]) * 1000:9.2f}")
     rest = found["idle"]
     print(f"idle for a minute: {rest['cpu'] * 1000:.1f} ms of CPU, {rest['memory'] / 1e6:.1f} MB", end="")
-    print(f", {rest['calls']:.1f} system calls in {rest['awakenings']:.1f} awakenings", end="")
+    print(f", {rest['calls']:.1f} system calls in {rest['awakenings']:.1f} wake-ups", end="")
     print(f"; {rest['comparison']} more in a full comparison" if rest["comparison"] else "")
     ratios = {
         "MB of memory": (rest["memory"] / 1e6, MOST_MEMORY / 1e6),
@@ -67,7 +67,7 @@ def tell(found: Json) -> list[str]:
         ),
         "C loops of CPU in an idle minute": (rest["cpu"] / found["floor"], MOST_IDLE),
         "system calls in an idle minute": (float(rest["calls"]), float(MOST_CALLS)),
-        "awakenings in an idle minute": (float(rest["awakenings"]), float(MOST_AWAKENINGS)),
+        "wake-ups in an idle minute": (float(rest["awakenings"]), float(MOST_AWAKENINGS)),
     }
     for what, (is_now, most) in ratios.items():
         print(f"  {is_now:8.1f} of {most:5.0f} {what}")

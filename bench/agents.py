@@ -1,4 +1,4 @@
-"""Agents as the API server sees them: each follows its node's state, and reports what it is to have done.
+"""Agents as the API server sees them: each follows its node's state, and reports it as applied.
 
     python bench/agents.py --kubeconfig FILE --nodes COUNT --own COUNT
 
@@ -35,7 +35,7 @@ CONNECTS_AT_ONCE: Final = 32
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """A state, as far as agents report on it."""
+    """A state: the fields that agents report on."""
 
     generation: int
     profile: state.ProfileRef
@@ -48,7 +48,7 @@ def _seen(wire: state.NodeSwapState) -> _Seen:
 
 
 class Agents:
-    """All of them in one process."""
+    """All agents in one process."""
 
     def __init__(self, api: client.Client, nodes: int, own: int) -> None:
         self._api = api
@@ -56,9 +56,9 @@ class Agents:
         self._shared = own < nodes
         self._reported: dict[str, dict[str, Any]] = {}
         self._profiles: dict[str, state.ProfileRef] = {}
-        """Of which it was reported that its plan is in force."""
+        """Nodes whose plan was reported as applied."""
         self._seen: dict[str, _Seen] = {}
-        """What is to be reported."""
+        """States to report."""
         self._due: dict[str, float] = {}
         self._group = asyncio.TaskGroup()
 
@@ -108,7 +108,7 @@ class Agents:
             self._group.create_task(self._report(name))
 
     async def _report(self, name: str) -> None:
-        """As late as agents do."""
+        """Wait as long as agents do."""
         wait = self._due.get(name, 0.0) - time.monotonic()
         if self._profiles.get(name) == self._seen[name].profile:
             wait = status_writer.GENERATION_SECONDS

@@ -1,4 +1,4 @@
-"""Pods as cgroups in the kernel VM, what is done to their limits, and what a process costs. Runs in the guest."""
+"""Pods as cgroups in the kernel VM, changes of their limits, and the costs of a process. Runs in the guest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def put(file: Path, text: str) -> None:
 
 
 def make_pods(pods: Sequence[str]) -> None:
-    """So many pods, with a container each, and no limit."""
+    """Make so many pods, with a container each, and no limit."""
     for parent in (CGROUPS, ROOT, LEVEL.parent, LEVEL):
         parent.mkdir(exist_ok=True)
         put(parent / "cgroup.subtree_control", "+memory")
@@ -71,7 +71,7 @@ def floor(program: str, mode: str, pods: Sequence[str], value: str) -> subproces
 
 
 def reach(file: Path, limit: int, begun: float | None = None) -> float:
-    """Wait until the file holds that; the seconds since `begun`."""
+    """Wait until the file holds that; return the seconds since `begun`."""
     since = time.perf_counter() if begun is None else begun
     data = b"%d\n" % limit
     while True:
@@ -89,7 +89,7 @@ def reach(file: Path, limit: int, begun: float | None = None) -> float:
 
 @contextlib.contextmanager
 def pressure() -> Iterator[None]:
-    """Two processes that swap all the time."""
+    """Run two processes that swap all the time."""
     PRESSED.mkdir()
     put(PRESSED / "memory.max", str(96 * MIB))
     argv = [sys.executable, hog.__file__, "96", "--cgroup", str(PRESSED), "--pace", "64"]
@@ -105,12 +105,12 @@ def pressure() -> Iterator[None]:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process holds."""
+    """Return the bytes of memory that a process holds."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used in all its threads; stat would count in steps of 10 ms."""
+    """Return the CPU time of a process in all its threads; stat would count in steps of 10 ms."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(file.read_text(encoding="ascii").split()[0]) for file in threads) / 1e9

@@ -2,8 +2,8 @@
 
     python bench/kopf_controller.py --kubeconfig FILE
 
-It has what kopf has for this: indices, which are complete before any handler runs, and a handler for each event. The
-rows, the plan, the queue and the patch are those of the controller, so that what differs is how objects come in.
+It uses kopf's own means: indices, which are complete before any handler runs, and a handler for each event. The rows,
+the plan, the queue and the patch are those of the controller, so that only the intake of objects differs.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Controller:
 
 
 def _plain(body: Any) -> dict[str, Any]:
-    """The object without kopf's wrapping."""
+    """Return the object without kopf's wrapping."""
     return {key: value for key, value in body.items()}  # noqa: C416 a mapping that is no dict
 
 

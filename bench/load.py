@@ -1,4 +1,4 @@
-"""A cluster that is objects and nothing else: nodes, pods that run there, pods that come and go, and who looks on."""
+"""A cluster of objects alone: nodes, pods that run there, pods that start and end, and an observer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 PROFILES: Final = f"/apis/{names.API_VERSION}/{names.PROFILE_PLURAL}"
 REQUESTS_AT_ONCE: Final = 32
 DISABLED_EVERY: Final = 10
-"""One pod of so many has the policy Disabled."""
+"""One pod of this many has the policy Disabled."""
 CONTAINERS: Final = {"app": "128Mi", "sidecar": "64Mi"}
 """Names with memory requests. One pod in three has a sidecar."""
 SIDECAR_EVERY: Final = 3
@@ -30,9 +30,9 @@ STARTS_AFTER: Final = 1.0
 LIVES_FOR: Final = 3.0
 """Seconds from a pod's binding to its end."""
 CROWD: Final = 3
-"""So many times the lives that there should be at a time are enough."""
+"""Up to this multiple of the intended number of lives at a time."""
 CHANGES_OF_A_LIFE: Final = 3
-"""It is bound, its containers start, it is gone."""
+"""It is bound, its containers start, it is deleted."""
 BEGUN: Final = "2026-01-01T00:00:00Z"
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def node_name(number: int) -> str:
 
 
 def node_status() -> Json:
-    """A node of 64 GiB with 8 GiB of swap."""
+    """Return a node of 64 GiB with 8 GiB of swap."""
     fields = ["machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion"]
     fields += ["kubeletVersion", "kubeProxyVersion", "operatingSystem", "architecture"]
     info = {**dict.fromkeys(fields, ""), "swap": {"capacity": 8 << 30}}
@@ -52,12 +52,12 @@ def node_status() -> Json:
 
 
 def roles(number: int) -> tuple[str, ...]:
-    """Names of a pod's containers."""
+    """Return the names of a pod's containers."""
     return tuple(CONTAINERS) if number % SIDECAR_EVERY == 0 else ("app",)
 
 
 def pod(name: str, node: str, number: int, *, disabled: bool) -> Json:
-    """A bound pod as a Deployment makes it."""
+    """Return a bound pod as a Deployment makes it."""
     env = [{"name": f"SETTING_{at}", "value": f"value-{at}-of-a-usual-length"} for at in range(8)]
     containers = [
         {
@@ -75,7 +75,7 @@ def pod(name: str, node: str, number: int, *, disabled: bool) -> Json:
 
 
 def running(number: int) -> Json:
-    """What a kubelet reports of a pod whose containers have started."""
+    """Return a kubelet's report on a pod whose containers have started."""
     statuses = [
         {
             "name": role,
@@ -118,14 +118,14 @@ class Bound:
 
 
 class Load:
-    """Makes the objects, as the administrator."""
+    """Make the objects, as the administrator."""
 
     def __init__(self, api: client.Client, nodes: int) -> None:
         self._api = api
         self.nodes = nodes
         self._numbers = 0
         self.changes = 0
-        """Of pods, made so far."""
+        """The number of pods made so far."""
 
     async def make_nodes(self) -> None:
         async def make(number: int) -> None:
@@ -144,7 +144,7 @@ class Load:
         await self._api.delete(f"{PROFILES}/bench")
 
     async def make_pods(self, count: int, tell: Callable[[int], None]) -> None:
-        """So many that run, spread over all nodes; `tell` is called with the number of those made so far."""
+        """Make so many running pods, spread over all nodes; call `tell` with the number made so far."""
         done = 0
 
         async def make(_: int) -> None:
@@ -167,13 +167,13 @@ class Load:
         return Bound(name, number, made.metadata.uid, disabled, time.monotonic())
 
     async def begin(self, one: Bound) -> None:
-        """Its containers start."""
+        """Start its containers."""
         body = json.dumps(running(one.number)).encode()
         await self._api.merge_patch(f"{PODS}/{one.name}/status", body)
         self.changes += 1
 
     async def end(self, one: Bound) -> None:
-        """It is gone."""
+        """Delete it."""
         await self._api.delete(f"{PODS}/{one.name}", params={"gracePeriodSeconds": "0"})
         self.changes += 1
 
@@ -182,10 +182,10 @@ class Load:
         await _each(made, work)
 
     async def churn(self, rate: float, seconds: float) -> list[Bound]:
-        """Have pods live and die so that there are `rate` changes a second; gives those that were bound.
+        """Make pods live and die so that there are `rate` changes a second; return the bound ones.
 
-        Lives begin on time whatever became of those before, as pods do, unless there are far too many by then; one that
-        the API server does not answer in time is given up.
+        Lives begin on time whatever became of earlier ones, like those of pods, unless there are far too many by then;
+        a life that the API server does not answer in time is given up.
         """
         begun, born, alive = time.monotonic(), [], 0
         births = rate / CHANGES_OF_A_LIFE
@@ -235,15 +235,15 @@ class _Spec(msgspec.Struct):
 
 
 class Observer:
-    """Follows all states, and notes when each pod first stood in one."""
+    """Follow all states, and note when each pod first appeared in one."""
 
     def __init__(self, api: client.Client) -> None:
         self.seen: dict[str, float] = {}
-        """By the pod's UID: when (CLOCK_MONOTONIC in seconds)."""
+        """By the pod's UID: its time (CLOCK_MONOTONIC in seconds)."""
         self.last = 0.0
         """When a state last changed."""
         self.pods = 0
-        """That stand in all states together."""
+        """The number of pods in all states."""
         self.informer = informer.Informer(
             api, states.STATES, wire=_WireState, project=_keys, name="observed", on_change=self._changed
         )
@@ -256,7 +256,7 @@ class Observer:
             self.seen.setdefault(uid, self.last)
 
     def forget(self) -> None:
-        """What was seen so far does not count."""
+        """Forget everything observed so far."""
         self.seen.clear()
 
 

@@ -1,10 +1,10 @@
 """The controller at scale: a real kube-apiserver and etcd, fake nodes and pods, `swapwarden controller` as a process.
 
-For each size it reports what a start costs, memory, CPU and the time from a pod's binding to its node's state at
-several rates of change, and what a pod's life costs etcd and the API server; then how each figure grows from size to
-size. At the smallest size a controller on kopf alone does the same work in the same run. etcd syncs nothing to disk,
-agents are imitated (bench/agents.py), and all of it shares one machine, so absolute times are of this machine. The last
-line says whether the budgets hold: exit status 1 where one does not.
+For each size it reports the costs of a start, memory, CPU and the time from a pod's binding to its node's state at
+several rates of change, and the costs of a pod's life for etcd and the API server; then the growth of each figure from
+size to size. At the smallest size a controller on kopf alone does the same work in the same run. etcd syncs nothing to
+disk, agents are imitated (bench/agents.py), and all of it shares one machine, so absolute times are of this machine.
+The last line reports whether the budgets hold: exit status 1 if one is exceeded.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from testbed.product.controller import Controller
 RATES: Final = {10: 20.0, 100: 15.0, 300: 10.0}
 """Changes of pods a second, and for how many seconds they are measured."""
 STARTS_PER_SECOND: Final = 10
-"""Slowly, so that no two of them share a write."""
+"""Slow, so that no two of them share a write."""
 STORED: Final = "etcd_debugging_mvcc_total_put_size_in_bytes"
 LEADS: Final = '"this instance leads"'
 DEADLINE: Final = 900.0
 QUIET: Final = status_writer.GENERATION_SECONDS + 2.0
-"""Seconds without a write after which no more are to come."""
+"""Seconds without a write after which no more are expected."""
 
 
 def counters(control_plane: ControlPlane) -> Counters:
@@ -72,19 +72,19 @@ def counters(control_plane: ControlPlane) -> Counters:
 
 
 def peak(pid: int) -> int:
-    """The most memory that a process ever held, in bytes."""
+    """Return the most memory that a process ever held, in bytes."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 def machine_seconds() -> tuple[float, float]:
-    """What all cores were busy, and what they were there, in ticks."""
+    """Return the busy time of all cores, and their whole time, in ticks."""
     fields = [int(field) for field in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
     return float(sum(fields) - fields[3] - fields[4]), float(sum(fields))
 
 
 class Bench:
-    """One cluster, and what is measured in it."""
+    """One cluster, and the measurements in it."""
 
     def __init__(self, control_plane: ControlPlane, api: client.Client, size: Size) -> None:
         self._control_plane = control_plane
@@ -94,7 +94,7 @@ class Bench:
         self._pids: dict[str, int] = {}
 
     async def fill(self) -> None:
-        """Make all that is there from the start."""
+        """Make the objects that exist from the start."""
         with term.step(f"{self._size.nodes:,} nodes"):
             await self.load.make_nodes()
         await self.load.make_profile(names.Behavior.LIMITED_SWAP)
@@ -119,7 +119,7 @@ class Bench:
 
     @contextlib.contextmanager
     def program(self, name: str, *options: str) -> Iterator[process.Process]:
-        """A program of this folder, as the administrator."""
+        """Run a program of this folder, as the administrator."""
         argv = [sys.executable, "-m", f"bench.{name}", f"--kubeconfig={self._control_plane.kubeconfig}", *options]
         with process.Process(name, argv, log=self._control_plane.folder / f"{name}.log") as running:
             yield running
@@ -130,11 +130,11 @@ class Bench:
             for each in running:
                 each.check_alive()
             if time.monotonic() > deadline:
-                raise process.ProcessError(f"not there after {DEADLINE:.0f} s\n{self._control_plane.servers.logs()}")
+                raise process.ProcessError(f"missing after {DEADLINE:.0f} s\n{self._control_plane.servers.logs()}")
             await asyncio.sleep(0.02)
 
     async def counted(self) -> Counters:
-        """Wait until nobody writes states any more; what was counted until then."""
+        """Wait until nobody writes states any more; return the counters until then."""
         before = await asyncio.to_thread(counters, self._control_plane)
         while True:
             await asyncio.sleep(QUIET)
@@ -146,7 +146,7 @@ class Bench:
     # Measures
 
     async def cost(self) -> Cost:
-        """Count what pods cost that come one after the other."""
+        """Count the costs of pods, one after the other."""
 
         async def start() -> Bound:
             one = await self.load.bind()
@@ -169,7 +169,7 @@ class Bench:
         return Cost(started, gone, sum(len(roles(one.number)) for one in bound))
 
     async def pace(self, rate: int, seconds: float, controller: process.Process) -> Pace:
-        """Have pods come and go for some seconds, when as many go as come."""
+        """Let pods start and end for some seconds, as many each."""
         self.observer.forget()
         pids = {"controller": controller.pid, **self._pids}
         life = asyncio.create_task(self.load.churn(rate, LIVES_FOR + seconds))
@@ -226,12 +226,12 @@ class Bench:
         return len(self.observer.informer.rows) == self._size.nodes and self.observer.pods >= self._size.pods
 
     async def plans(self) -> dict[str, Any]:
-        """What all states say, by node."""
+        """Return all states' specs, by node."""
         found = await asyncio.to_thread(self._control_plane.get, states.STATES)
         return {item["metadata"]["name"]: {**item["spec"], "epoch": 0} for item in found["items"]}
 
     async def restart(self) -> float:
-        """Seconds in which another leader, from its lead on, plans all nodes, where all states are there."""
+        """Return the seconds in which another leader, from its lead on, plans all nodes, if all states exist."""
         running = await asyncio.to_thread(Controller, self._control_plane)
         with running:
             await self.until(lambda: LEADS in running.process.output(), running.process)
@@ -249,7 +249,7 @@ class Bench:
 
 
 async def measure(control_plane: ControlPlane, size: Size, *, beside: bool) -> Result:
-    """Measure at one size; `beside`: the controller on kopf, and the built-in profile, too."""
+    """Measure at one size; with `beside`, also the controller on kopf and the built-in profile."""
     cfg = config.load(str(control_plane.kubeconfig))
     async with client.Client(cfg, user_agent="bench", max_connections=64) as api:
         bench = Bench(control_plane, api, size)
@@ -279,7 +279,7 @@ async def measure(control_plane: ControlPlane, size: Size, *, beside: bool) -> R
 
 
 def run(size: Size, *, beside: bool) -> Result:
-    """A control plane of its own for each size."""
+    """Run each size on a control plane of its own."""
     term.say(f"{size} nodes/pods")
     with ControlPlane(etcd_quota=ETCD_QUOTA) as control_plane:
         control_plane.apply_crds(paths.CRDS)

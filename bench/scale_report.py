@@ -1,4 +1,4 @@
-"""What bench.scale found: figures by size and rate, tables for people, and whether the budgets hold."""
+"""The results of bench.scale: figures by size and rate, tables for people, and the verdict on the budgets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final
 MIB: Final = 1 << 20
 JUDGED: Final = 100
 STARTS: Final = 100
-"""Pods by which the cost of one is counted."""
+"""Pods to average the cost of one over."""
 SATURATED: Final = 0.95
-"""Share of all cores from which on the machine is what is measured."""
+"""Share of all busy cores from which on the machine is the bottleneck."""
 
 DISTURBED: Final = 0.3
-"""Cores that others had, the kernel's threads included, from which on times say little."""
+"""Cores used by others, the kernel's threads included, from which on times mean little."""
 
 MAX_RSS: Final = 600_000_000
 MAX_PLAN_SECONDS: Final = 60.0
@@ -43,11 +43,11 @@ ETCD_QUOTA: Final = 8 << 30
 
 @dataclasses.dataclass(frozen=True)
 class Counters:
-    """What etcd and the API server have counted."""
+    """Counters of etcd and the API server."""
 
     etcd: float
-    """Bytes of keys and values, of which each write stores those of a whole object. The log that is written before has
-    them once more. (etcd_disk_wal_write_bytes_total is no measure of it: it says twice what the log holds.)
+    """Bytes of keys and values: each write stores those of a whole object. The log that is written ahead has them once
+    more. (etcd_disk_wal_write_bytes_total does not measure it: it counts twice the content of the log.)
     """
     states: float
     """Writes of states, by the controller."""
@@ -60,13 +60,13 @@ class Counters:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one pod costs: bytes written to etcd and requests; the pod's own writes are in the bytes."""
+    """The costs of one pod: bytes written to etcd and requests; the pod's own writes are in the bytes."""
 
     started: Counters
-    """From their binding until their containers run and all have said so."""
+    """From their binding until their containers run and everyone has reported so."""
     gone: Counters
     containers: int
-    """That started."""
+    """Containers that started."""
 
     @property
     def start_bytes(self) -> float:
@@ -92,34 +92,34 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """What was seen at one rate of change."""
+    """Results at one rate of change."""
 
     achieved: float
-    """Changes a second that were made."""
+    """Changes a second that were achieved."""
     took: list[float]
     """Seconds from a pod's binding to its state, of all pods."""
     disabled: list[float]
     """The same of pods with policy Disabled."""
     lost: int
-    """Pods that stood in no state before they were gone."""
+    """Pods that appeared in no state before they were deleted."""
     cores: dict[str, float]
     """By process."""
     busy: float
     """Share of all the machine's cores."""
     others: float
-    """Cores that went to what is not part of this."""
+    """Cores used by other processes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What was seen of one controller at one size."""
+    """Results of one controller at one size."""
 
     cold: float
     """Seconds from the start of the process until all states were written."""
     plan: float
-    """Seconds of these from the moment at which it knew all and led."""
+    """Seconds of these from the moment at which it knew all objects and led."""
     next: float
-    """Seconds in which the next leader plans all nodes, where all states are there; NaN where that was not tried."""
+    """Seconds in which the next leader plans all nodes, if all states exist; NaN if that was not tried."""
     peak: int
     settled: int
     paces: dict[int, Pace]
@@ -127,21 +127,21 @@ class Found:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of them is; NaN where there are none."""
+    """Return the value that this share of them is below; NaN without any."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else math.nan
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """All that was seen at one size."""
+    """All results at one size."""
 
     size: Size
     ours: Found
     bare: Cost
-    """What a pod costs without any controller."""
+    """The costs of a pod without any controller."""
     built_in: Cost | None = None
-    """What it costs on nodes that no profile governs."""
+    """The costs on nodes that no profile governs."""
     kopf: Found | None = None
 
 
@@ -195,7 +195,7 @@ def show(title: str, columns: dict[str, dict[str, float]]) -> None:
 
 
 def remarks(results: Sequence[Result]) -> Iterator[str]:
-    """What the tables do not say."""
+    """Return remarks on the tables."""
     for result in results:
         size = result.size
         if size.agents < size.nodes:
@@ -213,7 +213,7 @@ def remarks(results: Sequence[Result]) -> Iterator[str]:
 
 
 def budgets(results: Sequence[Result]) -> Iterator[tuple[str, float, float]]:
-    """What is promised: its name, what was found, and the most that is allowed."""
+    """Yield the promises: name, result, and limit."""
     largest = results[-1]
     if largest.size == SIZES[-1]:
         yield "RSS, MB", largest.ours.peak / 1e6, MAX_RSS / 1e6

@@ -1,15 +1,15 @@
-"""How soon `Disabled` pods are back at 0 on a node that has no idle CPU, by what the agent's pod is given of it.
+"""How soon `Disabled` pods are back at 0 on a node without idle CPU, by the CPU share of the agent's pod.
 
 A node VM with one CPU, as many CPU-bound Burstable pods as keep it busy, and `Disabled` Burstable pods with memory that
-could be swapped. For a minute systemd reads its units again each second, and so takes all limits away, while each pod
-is asked to give memory back (bench/storm_guest.py). A recorder that runs before all other processes sees each write to
-memory.swap.max, and each 20 ms what is in use.
+could be swapped. For a minute systemd reloads its units each second, and so removes all limits, while each pod is asked
+to give memory back (bench/storm_guest.py). A recorder that runs before all other processes records each write to
+memory.swap.max, and every 20 ms the swap in use.
 
     python -m bench.storm [--seconds N] [VARIANT...]
 
-A VARIANT is the agent's CPU request, and what else it is given, with commas: `10m`, `100m,guaranteed` (its limits are
-its requests), `10m,realtime` (it runs before ordinary processes), `10m,strict` (guarantee Strict). The VM's CPU may be
-emulated: rows are to be compared with each other.
+A VARIANT is the agent's CPU request, with options after commas: `10m`, `100m,guaranteed` (its limits are its requests),
+`10m,realtime` (it runs before ordinary processes), `10m,strict` (guarantee Strict). The VM's CPU may be emulated:
+compare rows only with each other.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ Json = Any
 
 
 class UsageError(Exception):
-    """A variant that is none."""
+    """The text is no variant."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What the agent's pod is given."""
+    """The resources of the agent's pod."""
 
     name: str
     request: str
@@ -81,7 +81,7 @@ class Variant:
 
     @classmethod
     def parse(cls, text: str) -> Variant:
-        """UsageError where it is none."""
+        """Parse one; UsageError for an invalid text."""
         request, *options = text.split(",")
         known = {"guaranteed", "realtime", "strict"}
         if unknown := set(options) - known:
@@ -89,7 +89,7 @@ class Variant:
                 f"{', '.join(sorted(unknown)) or 'nothing'} in {text!r} is not guaranteed, realtime or strict"
             )
         if not request.removesuffix("m").isdecimal():
-            raise UsageError(f"{text!r} does not begin with a CPU request, as 10m does")
+            raise UsageError(f"{text!r} does not begin with a CPU request such as 10m")
         return cls(
             text,
             request,
@@ -100,13 +100,13 @@ class Variant:
 
     @property
     def values(self) -> Json:
-        """Of the chart."""
+        """Return the values for the chart."""
         resources: Json = {"requests": {"cpu": self.request, "memory": "32Mi"}, "limits": {"memory": "128Mi"}}
         if self.guaranteed:
             given = {"cpu": self.request, "memory": "128Mi"}
             resources = {"requests": given, "limits": given}
         agent = {"resources": resources, "realtime": self.realtime, "dropIns": {"mount": self.strict}}
-        # One of each: they would only wait, too.
+        # One of each: more would only wait.
         return {"agent": agent, "controller": {"replicas": 1}, "webhook": {"replicas": 1}}
 
 
@@ -115,18 +115,18 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Exposures:
-    """Of one pod, in seconds and bytes."""
+    """The history of one pod, in seconds and bytes."""
 
     repairs: list[float]
-    """From each foreign write, after which it had no limit, to when it had one again."""
+    """From each foreign write, which removed its limit, to the repair."""
     above: list[float]
-    """How long its limit was above 0 at a time; while a pod drains that is by the agent's own doing."""
+    """How long its limit was above 0 at a time; while a pod drains, that is the agent's own doing."""
     swapped: int
-    """The most that it used, beyond what it used before."""
+    """The most swap that it used, beyond its earlier use."""
 
 
 def exposures(samples: Iterable[Sample], end: float) -> Exposures:
-    """What was recorded of one pod, until `end`."""
+    """Return the history of one pod until `end`."""
     repairs: list[float] = []
     above: list[float] = []
     unlimited = raised = None
@@ -154,26 +154,26 @@ def exposures(samples: Iterable[Sample], end: float) -> Exposures:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """So much of the values are no larger; NaN where there is none."""
+    """Return the value that this share of the values does not exceed; NaN without any."""
     return sorted(values)[max(0, math.ceil(len(values) * share) - 1)] if values else math.nan
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """Of the CPU, for the agent's pod, in seconds."""
+    """CPU time of the agent's pod, in seconds."""
 
     used: float
     waited: float
-    """How long it could run and something else ran (cpu.pressure); NaN where the kernel does not say."""
+    """How long it could run while others ran (cpu.pressure); NaN if the kernel does not report it."""
 
     def since(self, before: Share) -> Share:
-        """What came to it since then."""
+        """Return the increase since then."""
         return Share(self.used - before.used, self.waited - before.waited)
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One variant."""
+    """The results of one variant."""
 
     variant: str
     swapped_pods: int
@@ -190,7 +190,7 @@ class Row:
 
 
 def row(variant: str, found: Sequence[Exposures], said: Json, agent: Share) -> Row:
-    """All pods of one variant."""
+    """Summarize all pods of one variant."""
     repairs = [each for pod in found for each in pod.repairs]
     above = [each for pod in found for each in pod.above]
     return Row(
@@ -210,7 +210,7 @@ def row(variant: str, found: Sequence[Exposures], said: Json, agent: Share) -> R
 
 
 def table(rows: Iterable[Row]) -> str:
-    """For people."""
+    """Return a table for people."""
     head = (
         f"{'agent':<20} {'swapped':>7} {'most kB':>8} {'above 0 s':>9} {'longest s':>9} {'repairs':>7}"
         f" {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8} {'reloads':>7} {'busy':>5} {'CPU s':>6}"
@@ -230,7 +230,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def container(command: str, *arguments: str, requests: Json, limits: Json) -> Json:
-    """One that runs a Python program of the image that the agent has, too."""
+    """Return a pod that runs a Python program from the agent's image."""
     return {
         "name": "main",
         "image": image.REFERENCE,
@@ -241,7 +241,7 @@ def container(command: str, *arguments: str, requests: Json, limits: Json) -> Js
 
 
 def pod(name: str, kind: str, main: Json, annotations: dict[str, str]) -> Json:
-    """A pod on the one node there is."""
+    """Return a pod on the only node."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -251,7 +251,7 @@ def pod(name: str, kind: str, main: Json, annotations: dict[str, str]) -> Json:
 
 
 def disabled(number: int) -> Json:
-    """It swaps nothing, however much it could."""
+    """Return a pod that swaps nothing, however much it could."""
     memory = container(
         inspect.getsource(hog),
         str(HELD_MIB),
@@ -263,7 +263,7 @@ def disabled(number: int) -> Json:
 
 
 def busy(number: int) -> Json:
-    """It takes all the CPU that there is."""
+    """Return a pod that uses all CPU that it can get."""
     spinning = container(
         "while True: pass", requests={"cpu": BUSY_REQUEST, "memory": "16Mi"}, limits={"memory": "64Mi"}
     )
@@ -271,7 +271,7 @@ def busy(number: int) -> Json:
 
 
 class Storm:
-    """One cluster, and what is done in it."""
+    """One cluster, and the measurements in it."""
 
     def __init__(self, cluster: Cluster, seconds: float, pods: int, busy_pods: int) -> None:
         self._cluster = cluster
@@ -283,11 +283,11 @@ class Storm:
         shutil.copy2(GUEST, self._guest)
 
     def prepare(self) -> None:
-        """Swapwarden, and a namespace."""
+        """Install Swapwarden, and make a namespace."""
         self._apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
 
     def measure(self, variant: Variant) -> Row:
-        """One row."""
+        """Measure one row."""
         with term.step(f"{variant.name}: giving the agent its share"):
             self._install(variant)
         with self._profile(variant), self._running("quiet", [disabled(number) for number in range(self._pods)]):
@@ -318,7 +318,7 @@ class Storm:
         values = self._cluster.folder / "values.json"
         values.write_text(json.dumps(variant.values), encoding="ascii")
         argv = ["upgrade", helm.RELEASE, str(paths.CHART), settings, *options, f"--values={values}"]
-        # Of another version, of which there is none, hooks would do something.
+        # With another version, which does not exist, hooks would do something.
         argv += ["--no-hooks"] if self._installed else []
         self._cluster.helm(*argv, f"--timeout={TIMEOUT:.0f}s", timeout=2 * TIMEOUT)
         self._installed = True
@@ -336,7 +336,7 @@ class Storm:
 
     @contextlib.contextmanager
     def _profile(self, variant: Variant) -> Iterator[None]:
-        """With its guarantee in force on the node."""
+        """Wait until its guarantee is in force on the node."""
         if not variant.strict:
             yield
             return
@@ -351,7 +351,7 @@ class Storm:
             return any(each["type"] == "Strict" for each in found)
 
         try:
-            self._cluster.wait_for(installed, "the agent has the profile, and its files are there")
+            self._cluster.wait_for(installed, "the agent has the profile, and its files exist")
             yield
         finally:
             self._cluster.kubectl("delete", "nodeswapprofile", "storm")
@@ -365,7 +365,7 @@ class Storm:
         try:
             yield
         finally:
-            # Until the kubelet says that they are gone: the next row is not to be theirs.
+            # Until the kubelet has reported their removal: the next row must not include them.
             delete = ["delete", "pods", f"--selector=kind={kind}", f"--namespace={SPACE}", "--wait"]
             self._cluster.kubectl(*delete, timeout=TIMEOUT)
 
@@ -401,7 +401,7 @@ class Storm:
 
 
 def main() -> int:
-    """Measure all variants that are asked for."""
+    """Measure all requested variants."""
     parser = argparse.ArgumentParser(description=inspect.getdoc(sys.modules[__name__]))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("variants", nargs="*", metavar="VARIANT", help=f"default: {' '.join(VARIANTS)}")

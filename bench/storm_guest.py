@@ -1,10 +1,10 @@
-"""Runs inside the node VM and makes the storm of bench/storm.py. Standard library only.
+"""Run inside the node VM and make the storm of bench/storm.py. Standard library only.
 
     python3 storm_guest.py SECONDS CGROUP...
 
-Each second it has systemd read its units again, if the last time is over, upon which systemd writes `max` to each pod's
-memory.swap.max. Each 200 ms it asks the kernel to reclaim 256 KiB of each CGROUP, which is swapped out where that may
-be. It prints one JSON object: `reloads`, and how busy the CPUs were (`busy`, 0 to 1) without what the storm itself did.
+Each second it makes systemd reload its units, if the last time is over; systemd then writes `max` to each pod's
+memory.swap.max. Every 200 ms it asks the kernel to reclaim 256 KiB of each CGROUP, which are swapped out if that is
+allowed. It prints one JSON object: `reloads`, and how busy the CPUs were (`busy`, 0 to 1) without the storm itself.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ RECLAIM = b"256K"
 
 
 def times() -> tuple[float, float]:
-    """CPU time since boot: all, and idle."""
+    """Return the CPU time since boot: all, and idle."""
     fields = [int(field) for field in Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:9]]
     return float(sum(fields)), float(fields[3] + fields[4])
 
 
 def reclaim(cgroup: str) -> None:
-    """Ask for it; where there is nothing to reclaim, the kernel says so."""
+    """Ask for it; if nothing can be reclaimed, the kernel refuses."""
     with contextlib.suppress(OSError):
         descriptor = os.open(f"{cgroup}/memory.reclaim", os.O_WRONLY)
         try:

@@ -1,11 +1,11 @@
 """The webhook: what it adds to the creation of a pod at a real API server, beside a webhook in Go that does the same.
 
-First the two are asked about the same pods, and must answer alike. Then pods with a policy are created in three
-namespaces in turn: one that no webhook is for, one for `swapwarden webhook`, one for gowebhook/ (controller-runtime).
-What a webhook adds is the median with it less the median without one, turn by turn. At last each answers reviews alone,
-over a few connections, for its CPU time and memory; beside them ours on asyncio's own loop, and our decisions behind a
-bare HTTP server. The numbers are of this machine; the ratio is what counts. Exit status 1 where the budget does not
-hold, or nothing can be told.
+First both must answer alike about the same pods. Then pods with a policy are created in three namespaces in turn: one
+without a webhook, one for `swapwarden webhook`, one for gowebhook/ (controller-runtime). The median with a webhook less
+the median without one, turn by turn, is what it adds. Finally each answers reviews alone, over a few connections, for
+its CPU time and memory; beside them ours on asyncio's own loop, and our decisions behind a bare HTTP server. The
+numbers are of this machine; only the ratio counts. Exit status 1 if the budget is exceeded, or if the result is too
+uncertain.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from testbed.product import manifests
 from testbed.product.webhook import Webhook
 
 BUDGET = 0.8
-"""What ours may add to the median at most, as a share of what the one in Go adds."""
+"""The most that ours may add to the median, as a share of what the one in Go adds."""
 KINDS = ("none", "ours", "go")
 ORDERS = list(itertools.permutations(KINDS))
-"""Whoever comes first in a turn meets what the last one left to clean up."""
+"""The first in a turn meets the clean-up that the last one left."""
 SOURCE = Path(__file__).with_name("gowebhook")
 WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None; from swapwarden.__main__ import main; sys.exit(main())"
 POLICIES = ("Required", "Disabled", "NoPreference", "Preferred", "Avoid", "disable")
 MIB = 1 << 20
 WARM_UP = 200
 ALIKE = 120
-"""Pods about which both are asked before anything is measured."""
+"""Pods to ask both about before anything is measured."""
 SHAPES = 512
-"""Reviews that differ; a connection asks them in turn."""
+"""Different reviews; a connection sends them in turn."""
 REQUESTS_PER_CONNECTION = 5000
 FLAT = 1.05, MIB
-"""What memory may be at the end beside what it was after the first quarter: a factor, and bytes more."""
+"""The limit of memory at the end, relative to the end of the first quarter: a factor, and bytes more."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 Json = dict[str, Any]
 
 
 def pod(name: str) -> Json:
-    """A pod as a Deployment makes it, that must come to a node with swap: about 3 KB."""
+    """Return a pod as a Deployment makes it, that must run on a node with swap: about 3 KB."""
     env = [{"name": f"SETTING_{at}", "value": f"value-{at}-of-a-usual-length"} for at in range(12)]
     probe = {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 10}
     containers = [
@@ -83,7 +83,7 @@ def pod(name: str) -> Json:
 
 
 def varied(number: int) -> Json:
-    """Pods that differ in what is decided, and in what caches of texts would keep."""
+    """Return pods that differ in their decision, and in texts that caches would keep."""
     body = pod(f"shop-{number}")
     annotations, spec = body["metadata"]["annotations"], body["spec"]
     annotations["swapwarden.dev/swap-policy"] = POLICIES[number % len(POLICIES)]
@@ -105,7 +105,7 @@ def varied(number: int) -> Json:
 
 
 def review(number: int) -> bytes:
-    """What the API server asks about such a pod."""
+    """Return the API server's review of such a pod."""
     request = {
         "uid": "c0ffee00-0000-4000-8000-000000000001",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -125,7 +125,7 @@ def review(number: int) -> bytes:
 
 
 class GoWebhook:
-    """The webhook in Go as a process."""
+    """Run the webhook in Go as a process."""
 
     def __init__(self, control_plane: ControlPlane, program: Path, folder: Path) -> None:
         certificate, key = control_plane.credentials.issue_certificate("gowebhook", ["127.0.0.1"])
@@ -148,7 +148,7 @@ def build(folder: Path) -> Path:
 
 
 def registration(kind: str, url: str, ca: bytes) -> str:
-    """The registration of the manifests, for pods of one namespace."""
+    """Return the registration of the manifests, for pods of one namespace."""
     (document,) = yaml.safe_load_all(manifests.webhook_manifests(url, ca))
     entry = document["webhooks"][0]
     entry["name"] = f"{kind}.bench.swapwarden.dev"
@@ -158,14 +158,14 @@ def registration(kind: str, url: str, ca: bytes) -> str:
 
 @dataclasses.dataclass
 class Creator:
-    """Creates pods, over as many connections as there are clients."""
+    """Create pods, over as many connections as there are clients."""
 
     session: aiohttp.ClientSession
     url: str
     number: int = 0
 
     async def batch(self, kind: str, count: int, clients: int) -> tuple[list[float], float]:
-        """Milliseconds that each creation took, and seconds that all of them took."""
+        """Return the milliseconds of each creation, and the seconds of all."""
         names = [f"shop-{self.number + at}" for at in range(count)]
         self.number += count
         pending = iter(names)
@@ -191,7 +191,7 @@ class Creator:
             if answer.status != 201:
                 raise process.ProcessError(f"{kind}: {answer.status} {text.decode()}")
             if (b"nodeSelector" in text) != (kind != "none"):
-                raise process.ProcessError(f"{kind}: the webhook was not asked as it should be")
+                raise process.ProcessError(f"{kind}: the number of webhook calls is wrong")
 
 
 @dataclasses.dataclass
@@ -220,7 +220,7 @@ class Result:
 
 
 async def create(control_plane: ControlPlane, clients: int, rounds: int, count: int) -> dict[str, Result]:
-    """All three ways in turn, so that each has the same share of whatever else the machine does."""
+    """Run all three ways in turn, so that each has the same share of other load on the machine."""
     found = {kind: Result() for kind in KINDS}
     headers = {"Authorization": f"Bearer {control_plane.token('none', 'default', seconds=7200)}"}
     connector = aiohttp.TCPConnector(limit=clients, ssl=ssl.create_default_context(cafile=str(control_plane.ca_file)))
@@ -240,19 +240,19 @@ async def create(control_plane: ControlPlane, clients: int, rounds: int, count: 
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has had."""
+    """Return the CPU time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process has now."""
+    """Return the bytes of memory that a process holds now."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
 def messages(host: str) -> list[bytes]:
-    """Requests with reviews, as bytes."""
+    """Return requests with reviews, as bytes."""
     found = []
     for number in range(SHAPES):
         body, path = review(number), "/pods/preferred" if number % 19 == 0 else "/pods"
@@ -262,7 +262,7 @@ def messages(host: str) -> list[bytes]:
 
 
 async def ask(url: str, ca: Path, count: int, connections: int) -> None:
-    """Send so many reviews, and look at each answer's status."""
+    """Send so many reviews, and check each answer's status."""
     host, _, port = url.removeprefix("https://").partition(":")
     context = ssl.create_default_context(cafile=str(ca))
     asked = messages(host)
@@ -289,7 +289,7 @@ async def ask(url: str, ca: Path, count: int, connections: int) -> None:
 
 
 def alone(name: str, url: str, pid: int, ca: Path, reviews: int) -> bool:
-    """Print reviews per second of CPU time, and memory as it went; whether that stayed flat."""
+    """Print reviews per second of CPU time, and the course of memory; return whether it stayed flat."""
     asyncio.run(ask(url, ca, 2000, 8))
     memory = [resident(pid)]
     begun, cpu = time.perf_counter(), cpu_seconds(pid)
@@ -308,13 +308,13 @@ def alone(name: str, url: str, pid: int, ca: Path, reviews: int) -> bool:
 
 
 def added(found: dict[str, Result], kind: str) -> list[float]:
-    """Milliseconds that a webhook added to the median, turn by turn."""
+    """Return the milliseconds that a webhook added to the median, turn by turn."""
     pairs = zip(found[kind].turns, found["none"].turns, strict=True)
     return [statistics.median(with_it) - statistics.median(without) for with_it, without in pairs]
 
 
 def show(results: dict[int, dict[str, Result]]) -> list[float | None]:
-    """Print a table; for each number of clients the ratio of what is added, None where nothing can be told."""
+    """Print a table; return the ratio of the additions by number of clients, None if it is too uncertain."""
     print(f"{'clients':>8}  {'':14}{'p50 ms':>10}{'p99 ms':>10}{'creates/s':>11}{'added ms':>10}{'its spread':>20}")
     ratios: list[float | None] = []
     for clients, found in results.items():
@@ -337,7 +337,7 @@ def show(results: dict[int, dict[str, Result]]) -> list[float | None]:
 
 
 def compare(control_plane: ControlPlane) -> None:
-    """Ask both about the same pods. ProcessError where one of them is answered differently."""
+    """Ask both about the same pods. ProcessError if one answer differs."""
     keys = ("nodeSelector", "affinity", "tolerations")
     refused = 0
     for number in range(ALIKE):
@@ -354,7 +354,7 @@ def compare(control_plane: ControlPlane) -> None:
 
 
 def prepare(control_plane: ControlPlane, urls: dict[str, str]) -> None:
-    """Namespaces, the right to create pods, and the registrations."""
+    """Make namespaces, the right to create pods, and the registrations."""
     for kind in KINDS:
         control_plane.create_namespace(kind, {"bench": kind})
     binding = {
@@ -408,7 +408,7 @@ def main(arguments: Sequence[str]) -> int:
                         alone("asyncio", url, pid, ca, few)
     known = [ratio for ratio in ratios if ratio is not None]
     holds = len(known) == len(ratios) and max(known) <= BUDGET
-    shown = " and ".join("not to be told" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
+    shown = " and ".join("too uncertain" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
     print(f"memory of ours stays {'flat' if is_flat else 'NOT FLAT'}")
     print(
         f"budget (what ours adds to the median is at most {BUDGET} of what the one in Go adds): "
@@ -419,7 +419,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def on_asyncio(ours: Webhook) -> Iterator[tuple[str, int]]:
-    """URL and process id of the same webhook on asyncio's own loop."""
+    """Yield URL and process id of the same webhook on asyncio's own loop."""
     port = ports.free()
     pair = [f"--tls-cert={ours.certificate}", f"--tls-key={ours.key}"]
     served = ["--host=127.0.0.1", f"--port={port}", *pair, "--metrics-address=127.0.0.1:0"]

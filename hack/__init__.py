@@ -1,1 +1,1 @@
-"""What is run while developing: generators of files that are checked in, checks, tools of the documentation."""
+"""Development tools: generators of files that are checked in, checks, tools of the documentation."""

@@ -28,27 +28,27 @@ CODE: Final = (PRODUCT, "testbed", "bench", "hack", "monitoring", "deploy")
 _OF_NAMED_TUPLES: Final = {"_asdict", "_fields", "_field_defaults", "_make", "_replace"}
 
 Sizes = dict[str, dict[str, int]]
-"""What is too large, or may not grow: by kind, by name."""
+"""Excesses by kind and name."""
 
 
 def modules(folder: str) -> Iterator[tuple[Path, str]]:
-    """The modules of a folder of the repository, with their text."""
+    """Yield the modules of a folder of the repository, with their text."""
     for path in sorted((paths.ROOT / folder).rglob("*.py")):
         yield path, path.read_text(encoding="utf-8")
 
 
 def classes(tree: ast.AST) -> Iterator[ast.ClassDef]:
-    """All classes, also those in others."""
+    """Yield all classes, also nested ones."""
     return (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef))
 
 
 def methods(found: ast.ClassDef) -> int:
-    """How many functions a class defines."""
+    """Return how many functions a class defines."""
     return sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in found.body)
 
 
 def attributes(found: ast.ClassDef) -> int:
-    """How many fields a class declares or its methods set."""
+    """Return how many fields a class declares or its methods set."""
     declared = {
         each.target.id for each in found.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
     }
@@ -64,7 +64,7 @@ def attributes(found: ast.ClassDef) -> int:
 
 
 def private(tree: ast.AST) -> int:
-    """How often private attributes of others are asked for."""
+    """Return how often private attributes of others are used."""
     return sum(
         isinstance(each, ast.Attribute)
         and each.attr.startswith("_")
@@ -76,7 +76,7 @@ def private(tree: ast.AST) -> int:
 
 
 def measured() -> Sizes:
-    """All sizes that are above their limit."""
+    """Return all sizes above their limit."""
     found: Sizes = {"lines": {}, "methods": {}, "attributes": {}, "classes of one name": {}, "private in tests": {}}
     named: Counter[str] = Counter()
     wordings: Counter[str] = Counter()
@@ -105,9 +105,9 @@ def enlarge(sizes: dict[str, int], name: str, number: int, limit: int) -> None:
 
 
 def problems(found: Sizes, held: Sizes, allowed: dict[str, str]) -> list[str]:
-    """What is above its limit, not allowed, and new or larger than it was, one line each.
+    """Return a line for each excess that is neither allowed nor held, or that grew.
 
-    Whatever its name: of each kind the largest may be as large as the largest that is held, and so on.
+    Names do not count: of each kind, the largest may be as large as the largest that is held, and so on.
     """
     said = []
     for kind, sizes in found.items():
@@ -121,7 +121,7 @@ def problems(found: Sizes, held: Sizes, allowed: dict[str, str]) -> list[str]:
 
 
 def show() -> None:
-    """Print lines by folder, and what is above a limit."""
+    """Print lines by folder, and all excesses."""
     for folder in (*CODE, "tests"):
         below: Counter[str] = Counter()
         for path, text in modules(folder):
@@ -134,7 +134,7 @@ def show() -> None:
 
 
 def main() -> int:
-    """`check`: exit status 1 and a line for each thing that is new above a limit, or grew; `lower`; `show`."""
+    """`check`: exit status 1 and a line for each new or grown excess; `lower`; `show`."""
     if sys.argv[1:] not in (["show"], ["check"], ["lower"]):
         print("python -m hack.count show | check | lower", file=sys.stderr)
         return 2

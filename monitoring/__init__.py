@@ -1,1 +1,1 @@
-"""Alerts and the dashboard, and what is made from them."""
+"""Alerts and the dashboard, and the generators of their files."""

@@ -1,16 +1,16 @@
-"""The alerts: what each is about, when it fires, and which runbook it leads to.
+"""The alerts: their subject, their expression, and their runbook.
 
 The one source of the chart's PrometheusRule, of deploy/prometheus/rules.yaml and of docs/alerts.md, which
-monitoring.generate makes. Numbers that clusters differ in stand as <name>, and have their defaults in the chart's
+monitoring.generate makes. Numbers that differ among clusters stand as <name>, and have their defaults in the chart's
 values (`prometheusRule.thresholds`).
 
-What expressions take care of:
+Rules for expressions:
 
-- Series of an agent have the agent's pod among their labels, and an update replaces it. So each is about a node
-  (label `node` of the target), never about an instance: an alert outlives the pod that told of it.
-- During an update with a surge two agents of a node tell of the same counters of the kernel: max, not sum.
-- Counters of the kernel go on when an agent restarts, those of the agent begin anew: rate and increase know both.
-- A node that is gone takes its series with it: nothing fires, and nothing waits, for what is not there.
+- Series of an agent have the agent's pod among their labels, and an update replaces it. So each is about a node (label
+  `node` of the target), never about an instance: an alert outlives the pod that reported it.
+- During an update with a surge two agents of a node report the same counters of the kernel: max, not sum.
+- Counters of the kernel continue when an agent restarts, those of the agent begin anew: rate and increase handle both.
+- A removed node takes its series with it: nothing fires, and nothing waits, for a missing one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Alert:
     name: str
     severity: Literal["critical", "warning", "info"]
     lasting: str
-    """How long the expression must have held, as Prometheus writes durations."""
+    """How long the expression must hold, as Prometheus writes durations."""
     expression: str
     summary: str
     description: str
@@ -38,7 +38,7 @@ class Alert:
 
 
 def of_node(metric: str, *, how: str = "{}") -> str:
-    """One value for each node, whichever of its agents tells it; `how` is what is done to the series before."""
+    """Return one value for each node, whichever of its agents reports it; `how` is applied to the series before."""
     return f"max by (cluster, node) ({how.format(metric)})"
 
 
@@ -47,7 +47,7 @@ def _rate(metric: str) -> str:
 
 
 def _with_names(expression: str) -> str:
-    """An expression by pod_uid with the pods' namespaces and names, where kube-state-metrics tells them."""
+    """Return an expression by pod_uid with the pods' namespaces and names, if kube-state-metrics reports them."""
     names = 'label_replace(kube_pod_info, "pod_uid", "$1", "uid", "(.+)")'
     return f"""\
 (
@@ -106,8 +106,8 @@ or on (cluster, node)
 max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0""",
         "A node has no agent that answers.",
         "On node {{ $labels.node }}, which is up, Swapwarden's agent has not been at work, or has not reached the API"
-        " server, for 15 minutes. Without one, new pods get whatever the kubelet gives them, and limits that others"
-        " undo are not repaired.",
+        " server, for 15 minutes. Without one, new pods get the kubelet's limits, and external writes to limits"
+        " are not repaired.",
     ),
     Alert(
         "SwapwardenAgentDegraded",
@@ -116,9 +116,9 @@ max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0
         'max by (cluster, node) (swapwarden_agent_condition{type="Degraded",status="True"}) == 1',
         "An agent cannot do all of its work.",
         "On node {{ $labels.node }}, Swapwarden's agent has not been able to do all of its work for 15 minutes: the"
-        " kernel refuses limits, so that pods may take more swap than they should, or the newest plan cannot be"
-        " understood, or changes are seen late, or a setting of the node is not as its profile asks. The condition"
-        " Degraded of the node's NodeSwapState says which, and what to do.",
+        " kernel refuses limits, so that pods may take more swap than they should, or the newest plan is"
+        " invalid, or changes arrive late, or a setting of the node differs from its profile. The condition"
+        " Degraded of the node's NodeSwapState has the reason and the remedy.",
     ),
     Alert(
         "SwapwardenNoLeader",
@@ -127,7 +127,7 @@ max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0
         "absent(swapwarden_leader == 1)",
         "No controller leads.",
         "No instance of Swapwarden's controller has led for 10 minutes, or its metrics are not collected. Agents"
-        " go on with what they have; pods that start now get no swap, or as swap.beforePlan of their node's profile"
+        " keep their last plans; pods that start now get no swap, or as swap.beforePlan of their node's profile"
         " says.",
     ),
     Alert(
@@ -145,20 +145,21 @@ max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0
         "SwapwardenCrdOutdated",
         "warning",
         "15m",
-        # It is tried again each five minutes, and may pass for a moment for a node that needs none of what is missing.
+        # It is retried every five minutes, and may succeed for a moment with a node that needs none of the missing
+        # fields.
         "max by (cluster) (max_over_time(swapwarden_controller_crd_fields_missing[10m])) == 1",
         "The CustomResourceDefinitions are older than the controller.",
         "The CustomResourceDefinition of NodeSwapStates has lacked fields or values that the controller writes for 15"
-        " minutes. What they say is not enforced; all else is. Apply the definitions of the controller's version.",
+        " minutes. These fields are not enforced; all others are. Apply the definitions of the controller's version.",
     ),
     Alert(
         "SwapwardenControllerPartFailing",
         "warning",
         "5m",
         "sum by (cluster, part) (increase(swapwarden_controller_part_faults_total[15m])) > 2",
-        "A part of the controller fails again and again.",
+        "A part of the controller fails repeatedly.",
         'The part {{ $labels.part }} of Swapwarden\'s controller has failed {{ $value | printf "%.0f" }} times in 15'
-        " minutes with an unexpected error. It is started again each time, and plans go on.",
+        " minutes with an unexpected error. It is restarted each time, and planning continues.",
     ),
     Alert(
         "SwapwardenClockDiffers",
@@ -175,9 +176,9 @@ max by (cluster, node) (max_over_time(swapwarden_agent_state_followed[5m])) == 0
         "warning",
         "10m",
         "max by (cluster) (swapwarden_controller_restoring) == 1",
-        "Nodes are told to put back what was there; no policy is enforced.",
-        "The ConfigMap swapwarden-uninstall has ordered for 10 minutes that all nodes put back what was there before"
-        " Swapwarden. Pods that must not swap may.",
+        "Nodes restore the values from before Swapwarden; no policy is enforced.",
+        "The ConfigMap swapwarden-uninstall has ordered for 10 minutes that all nodes restore the values from before"
+        " Swapwarden. Pods that must not swap may swap.",
     ),
     Alert(
         "SwapwardenWebhookFailing",
@@ -202,7 +203,7 @@ sum by (cluster, name) (
         "10m",
         "absent(swapwarden_webhook_certificate_expiry_timestamp_seconds)",
         "No instance of the webhook runs.",
-        "No instance of Swapwarden's webhook has been seen for 10 minutes, or their metrics are not collected."
+        "No instance of Swapwarden's webhook has run for 10 minutes, or their metrics are not collected."
         " Pods that count on it are refused, or with failurePolicy Ignore admitted without their namespace's"
         " default.",
         webhook=True,
@@ -216,7 +217,7 @@ min by (cluster) (swapwarden_webhook_certificate_expiry_timestamp_seconds > 0) -
   < <certificateDays> * 24 * 3600""",
         "The webhook's certificate expires soon.",
         "The certificate that Swapwarden's webhook serves expires in {{ $value | humanizeDuration }}; it should"
-        " have been renewed before. When it has expired, API servers cannot call the webhook any more.",
+        " have been renewed before. Once it has expired, API servers can no longer call the webhook.",
         webhook=True,
     ),
     Alert(
@@ -244,15 +245,15 @@ min by (cluster) (swapwarden_webhook_certificate_expiry_timestamp_seconds > 0) -
 {of_node("swapwarden_node_swap_total_bytes")}
   > <swapFullRatio>""",
         "A node's swap is nearly full.",
-        "{{ $value | humanizePercentage }} of the swap of node {{ $labels.node }} is in use. What does not fit"
-        " is a matter for the OOM killer, and pods that reach their memory limit are killed instead of swapped.",
+        "{{ $value | humanizePercentage }} of the swap of node {{ $labels.node }} is in use. When it is full,"
+        " the OOM killer takes over, and pods that reach their memory limit are killed instead of swapped.",
     ),
     Alert(
         "SwapwardenLimitedSwapNotEngaging",
         "warning",
         "15m",
         'max by (cluster, node) (swapwarden_agent_condition{type="KubeletSetsNoLimits",status="True"}) == 1',
-        "A kubelet that is to give LimitedSwap sets no limits.",
+        "A kubelet with LimitedSwap sets no limits.",
         "The kubelet of node {{ $labels.node }} is configured with LimitedSwap, but the containers of its"
         " Burstable pods have no swap limit at all: they can take all of the node's swap.",
     ),
@@ -269,8 +270,8 @@ max by (cluster, node, pod_uid) (rate(swapwarden_pod_memory_events_total{event="
         "A container of a pod is at its memory limit, and swap hides it.",
         "{{ if $labels.pod }}Pod {{ $labels.namespace }}/{{ $labels.pod }}{{ else }}The pod with UID {{"
         " $labels.pod_uid }}{{ end }} on node {{ $labels.node }}, or a container of it, has hit its memory limit more"
-        " than <limitHitsPerSecond> times a second for half an hour and goes on only because {{ $value | humanize1024"
-        " }}B of the pod are in swap. It is slower than it need be, and is killed when its swap is used up.",
+        " than <limitHitsPerSecond> times a second for half an hour and continues only because {{ $value | humanize1024"
+        " }}B of the pod are in swap. It is slower than necessary, and is killed when its swap is used up.",
     ),
     Alert(
         "SwapwardenSwapStallsSystem",
@@ -294,9 +295,9 @@ max by (cluster, node, pod_uid) (rate(swapwarden_pod_memory_events_total{event="
 time() - max by (cluster, resource) (swapwarden_informer_last_event_timestamp_seconds) > 300
 or
 max by (cluster, resource) (swapwarden_informer_synced) == 0""",
-        "No controller sees what changes.",
+        "No controller sees changes.",
         "No instance of Swapwarden's controller has been able to follow {{ $labels.resource }} for 5 minutes or more."
-        " What changes there is planned by nobody: pods that start now get no swap, or as swap.beforePlan of their"
+        " Changes there are not planned: pods that start now get no swap, or as swap.beforePlan of their"
         " node's profile says.",
     ),
     Alert(
@@ -304,18 +305,18 @@ max by (cluster, resource) (swapwarden_informer_synced) == 0""",
         "warning",
         "15m",
         'sum by (cluster, resource) (increase(swapwarden_informer_errors_total{kind=~"request|internal"}[15m])) > 10',
-        "Controllers fail again and again to follow a resource.",
+        "Controllers repeatedly fail to follow a resource.",
         "Lists and watches of {{ $labels.resource }} by Swapwarden's controllers have failed {{ $value | printf"
-        ' "%.0f" }} times in 15 minutes. What changes there is planned late.',
+        ' "%.0f" }} times in 15 minutes. Changes there are planned late.',
     ),
     Alert(
         "SwapwardenObjectLeftOut",
         "warning",
         "5m",
         "max by (cluster, resource) (swapwarden_informer_objects_left_out) > 0",
-        "Objects are left out, as they cannot be decoded.",
+        "Objects are left out because they cannot be decoded.",
         "{{ $value | printf \"%.0f\" }} of the cluster's {{ $labels.resource }} cannot be decoded by Swapwarden's"
-        " controller. What was known of them before goes on to count; of new ones nothing does. The controller's log"
-        " names them.",
+        " controller. Their last valid versions stay in effect; new ones have no effect. The controller's log names"
+        " them.",
     ),
 )

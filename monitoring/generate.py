@@ -1,4 +1,4 @@
-"""What is made from the alerts and the dashboard: the chart's rules and dashboard, a plain file of rules, a page."""
+"""Files made from the alerts and the dashboard: the chart's rules and dashboard, a plain file of rules, a page."""
 
 import json
 import re
@@ -26,11 +26,11 @@ Json = Any
 
 
 class MonitoringError(Exception):
-    """The alerts do not fit the chart's values; the text says where."""
+    """The alerts do not fit the chart's values; the text names the place."""
 
 
 def values() -> Json:
-    """The chart's values about alerts, as they are by default; MonitoringError where a threshold is not used."""
+    """Return the chart's default values about alerts; MonitoringError if a threshold is not used."""
     found = yaml.safe_load((paths.CHART / "values.yaml").read_text(encoding="utf-8"))["prometheusRule"]
     named = {name for alert in alerts.ALERTS for name in _THRESHOLD.findall(alert.expression + alert.description)}
     if differing := named ^ found["thresholds"].keys():
@@ -39,7 +39,7 @@ def values() -> Json:
 
 
 def rule(alert: alerts.Alert) -> dict[str, Json]:
-    """An alerting rule of Prometheus, with thresholds and the runbook's address still to be filled in."""
+    """Return an alerting rule of Prometheus, with thresholds and the runbook's address still to be filled in."""
     return {
         "alert": alert.name,
         "expr": alert.expression,
@@ -50,12 +50,12 @@ def rule(alert: alerts.Alert) -> dict[str, Json]:
 
 
 def filled(text: str, thresholds: Mapping[str, object]) -> str:
-    """Text with numbers in the place of thresholds."""
+    """Return text with numbers in place of thresholds."""
     return _THRESHOLD.sub(lambda name: str(thresholds[name[1]]), text)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as such, and lists below their key as deep as it."""
+    """Write text of several lines as such, and indent lists as deep as their key."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -66,12 +66,12 @@ _Dumper.add_representer(str, _text)
 
 
 def dumped(content: Json) -> str:
-    """YAML as it is read best."""
+    """Return YAML in its most readable form."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
 
 
 def rules() -> str:
-    """The rules as a file that Prometheus reads, with the chart's defaults."""
+    """Return the rules as a file that Prometheus reads, with the chart's defaults."""
     given = values()
     found = [rule(alert) for alert in alerts.ALERTS]
     for each in found:
@@ -83,11 +83,11 @@ def rules() -> str:
 
 
 def template() -> str:
-    """The rules as a named template of the chart."""
+    """Return the rules as a named template of the chart."""
     values()
     parts = [f'{{{{/* {_MADE} */}}}}\n{{{{- define "swapwarden.alerts" -}}}}\n']
     for alert in alerts.ALERTS:
-        # What Prometheus is to fill in looks to Helm like its own.
+        # Helm would take Prometheus' own placeholders for its own.
         text = dumped([rule(alert)]).replace("{{", "{{`{{`}}")
         text = _THRESHOLD.sub(r"{{ $.Values.prometheusRule.thresholds.\1 }}", text)
         address = f'{{{{ . | replace "{{alert}}" "{alert.name}" | quote }}}}'
@@ -114,7 +114,7 @@ scrape_configs:
     regex: agent;(.+)
     target_label: node
 """
-"""A configuration of Prometheus that has our metrics with the labels that alerts and dashboard count on."""
+"""Return a configuration of Prometheus that has our metrics with the labels that alerts and dashboard need."""
 
 _HEAD = f"""\
 <!-- {_MADE} -->
@@ -154,7 +154,7 @@ which nothing moves, and the like).
 
 
 def page() -> str:
-    """The page about all alerts."""
+    """Return the page about all alerts."""
     given = values()
     text = (paths.CHART / "values.yaml").read_text(encoding="utf-8")
     parts = [_HEAD]
@@ -174,5 +174,5 @@ def page() -> str:
 
 
 def generated() -> files.Made:
-    """All that is made: contents by path."""
+    """Return all generated files: contents by path."""
     return {TEMPLATE: template(), RULES: rules(), PAGE: page(), DASHBOARD: build.rendered()}

@@ -1,4 +1,4 @@
-"""Which series an expression of PromQL reads: enough of its syntax to tell whether somebody makes them."""
+"""The series that an expression of PromQL reads: enough of its syntax to check that they exist."""
 
 import re
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ class Selector(NamedTuple):
 
 
 def selectors(expression: str) -> Iterator[Selector]:
-    """Yield what the expression selects."""
+    """Yield the selected metrics."""
     for metric, inner in _SELECTOR.findall(expression):
         yield Selector(metric, tuple(_MATCHER.findall(inner)))
 
 
 def grouped(expression: str) -> set[str]:
-    """The labels that it groups or matches by."""
+    """Return the labels that it groups or matches by."""
     return {
         label
         for inner in _GROUPING.findall(_STRING.sub('""', expression))

@@ -23,7 +23,7 @@ INPUTS = (
     *("Dockerfile", ".dockerignore", "LICENSE", "README.md", "pyproject.toml"),
     *("crds", "deploy/image", "locks/runtime.txt", "operator"),
 )
-"""What the image is made from; .dockerignore lets nothing else reach the build."""
+"""The sources of the image; .dockerignore keeps all other files out of the build."""
 
 SUITE = "bookworm"
 BASE_PACKAGES = ("python3", "python3-venv")
@@ -41,18 +41,18 @@ _FILE_TIME = 315532800
 
 
 class Builder(Protocol):
-    """What docker and buildah have in common."""
+    """The common part of docker and buildah."""
 
     name: str
 
     def has(self, image: str) -> bool:
-        """Whether IMAGE is there already."""
+        """Return whether IMAGE exists already."""
 
     def pull(self, image: str) -> bool:
-        """Whether IMAGE can be had from a registry."""
+        """Return whether IMAGE is available from a registry."""
 
     def build(self, context: Path, reference: str, options: Iterable[str], created: int) -> None:
-        """Build CONTEXT's Dockerfile; ProcessError when that fails."""
+        """Build CONTEXT's Dockerfile; ProcessError on failure."""
 
     def save(self, reference: str, archive: Path) -> None:
         """Write an image to an archive with an OCI layout."""
@@ -84,7 +84,7 @@ class Docker:
 
 
 class Buildah:
-    """Debian's buildah, which needs no daemon; all that it stores is in the cache."""
+    """Debian's buildah, which needs no daemon; all its data is in the cache."""
 
     name = "buildah"
 
@@ -92,12 +92,12 @@ class Buildah:
         host.apt_install(["buildah"], "building the image without a docker daemon")
         self._folder = cache.root() / "buildah"
         for driver in ("overlay", "vfs"):  # overlay is many times quicker, and not on every file system
-            # Without the option a mount stays for ever, and the cache can't be removed.
+            # Without the option a mount stays forever, and the cache cannot be removed.
             options = {"STORAGE_OPTS": "overlay.skip_mount_home=true"} if driver == "overlay" else {}
             self._environment = os.environ | {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": driver} | options
             if self._run("from", "--name", _PROBE, "scratch", check=False) and self._run("mount", _PROBE, check=False):
                 break
-        self._run("rm", "--all")  # the probe, and what a killed build left
+        self._run("rm", "--all")  # The probe, and leftovers of a killed build.
         if self._stored() > _STORED_IMAGES:
             self._run("rmi", "--all", "--force")
 
@@ -118,17 +118,17 @@ class Buildah:
         return self._run("images", "-q", image, check=False)
 
     def pull(self, image: str) -> bool:
-        """Fails fast where the registry's name can't be resolved."""
+        """Fail fast if the registry's name cannot be resolved."""
         return self._run("pull", "-q", image, timeout=_PULL_TIMEOUT, check=False)
 
     def build(self, context: Path, reference: str, options: Iterable[str], created: int) -> None:
-        """With one time for all files: layers kept from earlier builds stay what they were. CREATED is in a label."""
+        """With one time for all files, so that layers kept from earlier builds stay the same. CREATED is in a label."""
         del created
         fixed = ["--layers", f"--timestamp={_FILE_TIME}", "--identity-label=false"]
         try:
             self._run("bud", "-q", *fixed, *options, "-t", reference, str(context))
         finally:
-            self._run("rm", "--all")  # a build that failed leaves its container mounted
+            self._run("rm", "--all")  # A failed build leaves its container mounted.
 
     def save(self, reference: str, archive: Path) -> None:
         """As the name in the archive, the reference: name_image() sets the one that containerd reads."""
@@ -142,12 +142,12 @@ def _builder() -> Builder:
 
 
 def default_base(dockerfile: str) -> str:
-    """The image that a Dockerfile starts from when no other is named."""
+    """Return the default base image of a Dockerfile."""
     return dockerfile.partition("\nARG BASE=")[2].partition("\n")[0]
 
 
 def _base(builder: Builder) -> str:
-    """$BASE, else the Dockerfile's default, else one made of Debian's packages, for where no registry is reached."""
+    """Return $BASE, else the Dockerfile's default, else one made of Debian's packages if no registry is reachable."""
     if named := os.environ.get("BASE"):
         return named
     usual = default_base((paths.ROOT / "Dockerfile").read_text(encoding="utf-8"))
@@ -174,7 +174,7 @@ def _debian_base() -> Path:
 
 
 def pip_settings(files: Iterable[Path], environment: Mapping[str, str]) -> dict[str, str]:
-    """What pip is told about its index and network on this machine: by its files, and over them by its variables."""
+    """Return pip's settings for its index and network on this machine: its files, overridden by its variables."""
     parser = configparser.RawConfigParser(strict=False)
     parser.read(files, encoding="utf-8")
     settings: dict[str, str] = {}
@@ -236,7 +236,7 @@ def _labels(revision: str, created: int) -> list[str]:
 
 
 def fingerprint(root: Path, inputs: Iterable[str], *more: str) -> str:
-    """A hash of files (folders: of all files in them but bytecode) with their names, and of MORE."""
+    """Return a hash of files (folders: of all files in them but bytecode) with their names, and of MORE."""
     found = [file for path in inputs for file in sorted([root / path, *(root / path).rglob("*")]) if file.is_file()]
     total = hashlib.sha256(repr(more).encode())
     for file in found:
@@ -247,9 +247,9 @@ def fingerprint(root: Path, inputs: Iterable[str], *more: str) -> str:
 
 
 def ensure() -> Path:
-    """The image's archive, built anew when anything that it is made from changed; its image is named REFERENCE.
+    """Return the image's archive, rebuilt when any of its sources changed; its image is named REFERENCE.
 
-    SetupError and ProcessError say what is missing or failed.
+    SetupError and ProcessError name the cause.
     """
     host.need_linux()
     stamp = ARCHIVE.with_suffix(".inputs")
@@ -287,7 +287,7 @@ def _report(archive: Path) -> None:
 
 
 def main() -> int:
-    """Build it and say how large it is; exit status 1 with one clear message when that can't be."""
+    """Build it and report its size; exit status 1 with one clear message on failure."""
     process.exit_on_sigterm()
     try:
         _report(ensure())

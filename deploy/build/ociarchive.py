@@ -1,4 +1,4 @@
-"""An image as one file: an OCI layout in a tar, as `ctr images import`, `docker load` and `podman load` take it."""
+"""An image as one file: an OCI layout in a tar, as `ctr images import`, `docker load` and `podman load` accept it."""
 
 import dataclasses
 import io
@@ -20,7 +20,7 @@ _GROUPS = (
 
 
 class ArchiveError(Exception):
-    """The file is not what is expected of an image's archive."""
+    """The file is no archive of an image."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Sizes:
 
 
 def name_image(source: Path, target: Path, reference: str) -> None:
-    """Copy the archive SOURCE to TARGET with its one image named REFERENCE, and with nothing of when it was written.
+    """Copy the archive SOURCE to TARGET with its one image named REFERENCE, and without the times of its writing.
 
-    ArchiveError when it holds no OCI layout (docker before 25 writes none) or more than one image.
+    ArchiveError if it holds no OCI layout (docker before 25 writes none) or more than one image.
     """
     with tarfile.open(source) as given, tarfile.open(target, "w") as made:
         index = _load(given, INDEX)
@@ -74,7 +74,7 @@ def _blob(archive: tarfile.TarFile, digest: str) -> IO[bytes]:
 
 
 def sizes(path: Path) -> Sizes:
-    """How large the image in an archive is, and what makes it so."""
+    """Return the size of the image in an archive, and of its parts."""
     files: Counter[str] = Counter()
     with tarfile.open(path) as archive:
         manifest = json.load(_blob(archive, _load(archive, INDEX)["manifests"][0]["digest"]))
@@ -92,7 +92,7 @@ def _by_group(layer: tarfile.TarFile) -> Counter[str]:
 
 
 def group(path: str) -> str:
-    """What a file of the image belongs to: a Python package, Python, the system's libraries, or the rest."""
+    """Return the owner of a file of the image: a Python package, Python, the system's libraries, or the rest."""
     for pattern, name in _GROUPS:
         if match := pattern.match("/" + path):
             return match.expand(name)

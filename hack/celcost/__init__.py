@@ -1,1 +1,1 @@
-"""What the CRDs' rules cost."""
+"""The cost of the CRDs' rules."""

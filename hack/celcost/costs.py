@@ -1,4 +1,4 @@
-"""What the rules of the CRDs may cost an API server, by its own estimate: of the oldest version and of the newest.
+"""Costs of the CRDs' rules for an API server, by its own estimate: of the oldest version and of the newest.
 
 An API server refuses a CustomResourceDefinition whose CEL rules could cost more than its limits, and each version
 estimates in its own way. Run as `python -m hack.celcost.costs check` (part of `make lint`).
@@ -18,34 +18,34 @@ from testbed.controlplane import golang
 
 SOURCES = Path(__file__).with_name("estimator")
 MARGIN = 1.5
-"""So many times what rules cost must fit into each limit: the next field finds room, too."""
+"""This multiple of the costs must fit into each limit, so that there is room for another field."""
 _BUILDS = {"oldest": ("oldest.mod", "oldest"), "newest": ("go.mod", "")}
 _TIMEOUT = 120.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Of one rule, or of all of one CRD (`path` is then "total")."""
+    """The cost of one rule, or of all of one CRD (`path` is then "total")."""
 
     file: str
     path: str
     cost: int
     limit: int
     error: str = ""
-    """Why the rule does not compile; empty where it does."""
+    """Why the rule does not compile; empty if it does."""
 
     @property
     def fits(self) -> bool:
-        """Whether there is room to spare."""
+        """Return whether there is room to spare."""
         return not self.error and self.cost * MARGIN <= self.limit
 
     def __str__(self) -> str:
-        """What it is about, and how much of the limit it takes."""
+        """Return the rule and its share of the limit."""
         return f"{self.file}: {self.path}: {self.error or f'{self.cost / self.limit:.2f} of the limit'}"
 
 
 def program(which: str) -> Path:
-    """The estimator of the "oldest" or the "newest" version, built once; host.SetupError where that can't be done."""
+    """Return the estimator of the "oldest" or the "newest" version, built once; host.SetupError on failure."""
     mod_file, tags = _BUILDS[which]
     sources = sorted(path for path in SOURCES.iterdir() if path.is_file())
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
@@ -59,7 +59,7 @@ def program(which: str) -> Path:
 
 
 def costs(which: str, crds: Path = paths.CRDS) -> list[Cost]:
-    """Of every rule of the CRDs in a folder, and of all together, the dearest first."""
+    """Return the costs of every rule of the CRDs in a folder, and of all together, the most expensive first."""
     with tempfile.TemporaryDirectory() as folder:
         files = []
         for path in sorted(crds.glob("*.yaml")):
@@ -71,7 +71,7 @@ def costs(which: str, crds: Path = paths.CRDS) -> list[Cost]:
 
 
 def main() -> int:
-    """`check`: exit status 1 and a line for each rule that does not fit; `show`: the dearest ones."""
+    """`check`: exit status 1 and a line for each rule that does not fit; `show`: the most expensive ones."""
     if sys.argv[1:] not in (["check"], ["show"]):
         print("python -m hack.celcost.costs check | show", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Code blocks of the documentation, and who runs the commands in them.
+"""Code blocks of the documentation, and the tests that run the commands in them.
 
 Before each block of commands (`sh`, `console`) stands a comment, which neither the forge nor the site shows. One of
 
@@ -6,8 +6,8 @@ Before each block of commands (`sh`, `console`) stands a comment, which neither 
     <!-- run with other values by tests/e2e/release.py: self._helm("install" -->
     <!-- not run: needs a registry -->
 
-The first names a test that takes the block's commands from the page with `run_by`; the second a file that does the same
-in its own way, and what to look for in it.
+The first names a test that takes the block's commands from the page with `run_by`. The second names a file that does
+the same in its own way, and a text in it.
 """
 
 import dataclasses
@@ -45,12 +45,12 @@ class Block:
 
     @property
     def test(self) -> str | None:
-        """The test that is said to run it."""
+        """Return the test that the mark names."""
         found = _MARK.fullmatch(self.mark)
         return found["test"] if found else None
 
     def steps(self) -> list[tuple[str, list[str]]]:
-        """Each command, and the lines that it is shown to print: of `sh` blocks none are."""
+        """Return each command, and the lines that it prints in the page: in `sh` blocks none."""
         joined = self.text.replace("\\\n", " ")
         if self.language == "sh":
             return [(line, []) for line in joined.splitlines() if line.strip()]
@@ -64,13 +64,13 @@ class Block:
 
 
 def pages() -> list[str]:
-    """All pages with commands for people."""
+    """Return all pages with commands for people."""
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [str(path.relative_to(ROOT)) for path in found]
 
 
 def blocks(page: str, markdown: str | None = None) -> Iterator[Block]:
-    """All fenced code blocks of a page, and as blocks without a language those that are only indented."""
+    """Yield all fenced code blocks of a page, and those that are only indented, as blocks without a language."""
     lines = ((ROOT / page).read_text(encoding="utf-8") if markdown is None else markdown).splitlines()
     place, before, in_list = 0, "", False
     while place < len(lines):
@@ -89,7 +89,7 @@ def blocks(page: str, markdown: str | None = None) -> Iterator[Block]:
 
 
 def run_by(test: str, page: str) -> list[Block]:
-    """The blocks of PAGE that say TEST runs them; ValueError when there are none."""
+    """Return the blocks of PAGE whose mark names TEST; ValueError if there are none."""
     found = [each for each in blocks(page) if each.test == test]
     if not found:
         raise ValueError(f"{page} has no block of commands that is run by {test}")
@@ -97,13 +97,13 @@ def run_by(test: str, page: str) -> list[Block]:
 
 
 def problem(block: Block) -> str | None:
-    """What is wrong with how a block is marked; None where nothing is."""
+    """Return the fault of a block's mark; None if it is right."""
     said = None
     if not block.language:
-        said = "a code block without a language: fence it, as ```text if it is nothing else"
+        said = "a code block without a language: fence it, as ```text if nothing else fits"
     elif block.language in LANGUAGES:
         mark = _MARK.fullmatch(block.mark)
-        missing = "no comment before it says who runs these commands, or why nobody does (hack/docs/commands.py)"
+        missing = "no comment before it names who runs these commands, or why nobody does (hack/docs/commands.py)"
         said = _unfounded(mark, block.page) if mark else missing
     return f"{block.page}:{block.line}: {said}" if said else None
 
@@ -123,20 +123,20 @@ def _unfounded(mark: re.Match[str], page: str) -> str | None:
 
 
 def environment(kubeconfig: Path, home: Path) -> dict[str, str]:
-    """Variables of a shell for the cluster of KUBECONFIG: `kubectl`, `kubectl swap` and `swapwarden` are those of here.
+    """Return a shell's variables for the cluster of KUBECONFIG, with `kubectl`, `kubectl swap` and `swapwarden`.
 
-    HOME is a folder of its own, for what they keep there.
+    HOME is a folder of its own, for their files.
     """
     folders = [str(assets.kubectl().parent), str(Path(sys.executable).parent), os.environ["PATH"]]
     return os.environ | {"PATH": os.pathsep.join(folders), "KUBECONFIG": str(kubeconfig), "HOME": str(home)}
 
 
 def fits(shown: list[str], printed: str, sizes: dict[str, str] | None = None) -> bool:
-    """Whether a program printed what is shown.
+    """Return whether a program printed the shown lines.
 
-    `...` stands for anything, a line of it for any lines, a number of several digits (3.2, too) for any number. A large
+    `...` stands for anything, a line of it for any lines, a number of several digits (also 3.2) for any number. A large
     one (from 10000 on) stands for the same number each time; SIZES has those of earlier commands, and gets those of
-    this one. How many blanks there are between words does not matter.
+    this one. The number of blanks between words does not matter.
     """
     known = {} if sizes is None else sizes
     named: set[str] = set()

@@ -1,4 +1,4 @@
-"""What mkdocs.yml hooks in: README.md is the start page, and files outside of docs/ that pages link to are in the site.
+"""The hook in mkdocs.yml: README.md is the start page, and files outside docs/ that pages link to are in the site.
 
 On the forge a link leads to a file of the repository, `../CONTRIBUTING.md`; the site has such a file as
 `repository/CONTRIBUTING.md`, as a page if it is Markdown, and the link leads there.
@@ -23,7 +23,7 @@ _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of a folder into the place of "folder/*.md" in the navigation."""
+    """Replace "folder/*.md" in the navigation by the pages of the folder."""
     config.nav = [_expanded(each) for each in config.nav or []]
     return config
 
@@ -76,7 +76,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def in_site(path: str) -> str:
-    """Where the site has a file of the repository, both relative to their roots."""
+    """Return the path in the site of a file of the repository, both relative to their roots."""
     if path == START:
         return "index.md"
     return path.removeprefix("docs/") if path.startswith("docs/") else f"{ELSEWHERE}/{path}"

@@ -1,4 +1,4 @@
-"""python -m hack.docs.terminal TEXT PICTURE: draw as SVG what a program printed, with its colours (`make pictures`)."""
+"""python -m hack.docs.terminal TEXT PICTURE: draw a program's output as SVG, with its colours (`make pictures`)."""
 
 import io
 import sys
@@ -10,7 +10,7 @@ import rich.text
 
 COLUMNS = 110
 
-# rich's own frame, without its window and its fonts, which would be fetched from elsewhere.
+# rich's own frame, without its window, and without its fonts, which would be fetched from the network.
 _FRAME = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -39,7 +39,7 @@ _FRAME = """\
 
 
 def picture(text: str) -> str:
-    """The SVG of a terminal of 110 columns with TEXT in it, whose colours are ANSI sequences."""
+    """Return the SVG of a terminal of 110 columns with TEXT in it, whose colours are ANSI sequences."""
     console = rich.console.Console(file=io.StringIO(), record=True, width=COLUMNS, legacy_windows=False)
     console.print(rich.text.Text.from_ansi(text))
     return console.export_svg(theme=rich.terminal_theme.SVG_EXPORT_THEME, code_format=_FRAME, unique_id="terminal")

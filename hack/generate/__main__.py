@@ -1,4 +1,4 @@
-"""python -m hack.generate write | check: all that is made from the code, but deploy/manifests."""
+"""python -m hack.generate write | check: all files that are made from the code, except deploy/manifests."""
 
 import sys
 

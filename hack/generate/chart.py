@@ -38,14 +38,14 @@ Json = Any
 
 
 class ChartError(Exception):
-    """A file of the chart is not what the generator can work with; the text says where."""
+    """The generator does not understand a file of the chart; the text names the place."""
 
 
 def entries(text: str) -> Iterator[tuple[str, Json, str]]:
-    """Each value of a values.yaml: its path (`agent.resources`), its default, and the comment above it.
+    """Yield each value of a values.yaml: its path (`agent.resources`), its default, and the comment above it.
 
-    A mapping whose keys have comments is passed through, one without them is a value. ChartError for a value without
-    a comment.
+    A mapping whose keys have comments is descended into, one without them is a value. ChartError for a value without a
+    comment.
     """
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
@@ -84,7 +84,7 @@ def _cell(text: str) -> str:
 
 
 def readme(text: str, chart: Json) -> str:
-    """The chart's README, from its values.yaml and its Chart.yaml."""
+    """Return the chart's README, from its values.yaml and its Chart.yaml."""
     kubernetes = f"{chart['kubeVersion'].removeprefix('>=').removesuffix('.0-0')} or newer"
     head = _HEAD.format(path=paths.CHART.relative_to(paths.ROOT), kubernetes=kubernetes)
     rows = [f"| `{path}` | `{json.dumps(default)}` | {_cell(comment)} |\n" for path, default, comment in entries(text)]
@@ -92,9 +92,9 @@ def readme(text: str, chart: Json) -> str:
 
 
 def json_schema(structural: Json) -> Json:
-    """The JSON schema of a CRD's structural schema that refuses unknown fields, for Helm to check values by.
+    """Return a JSON schema from a CRD's structural schema, which refuses unknown fields, for Helm to check values by.
 
-    Rules in CEL are left to the API server, but for the patterns in them.
+    Rules in CEL are left to the API server, except for the patterns in them.
     """
     schema = {key: value for key, value in structural.items() if key not in _DROPPED and not key.startswith("x-")}
     if structural.get("x-kubernetes-int-or-string"):
@@ -114,7 +114,7 @@ def json_schema(structural: Json) -> Json:
 
 
 def values_schema(text: str, crd: Json) -> str:
-    """values.schema.json with its definitions of a profile, from the CRD of profiles, and of an alert made anew."""
+    """Return values.schema.json with new definitions of a profile, from the CRD of profiles, and of an alert."""
     schema = json.loads(text)
     (version,) = crd["spec"]["versions"]
     schema["definitions"]["profile"] = json_schema(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
@@ -128,7 +128,7 @@ def _cel(*values: str) -> str:
 
 
 def vocabulary_templates() -> str:
-    """The lists of the code that the chart's templates need, as named templates: for Helm and in CEL."""
+    """Return the code's lists that the chart's templates need, as named templates: for Helm and in CEL."""
     defined = {
         "swapwarden.policies": json.dumps(sorted(names.Policy)),
         "swapwarden.quantityLength": str(quantity.MAX_LENGTH),
@@ -144,7 +144,7 @@ def vocabulary_templates() -> str:
 
 
 def generated() -> files.Made:
-    """All generated files of the chart, and CRDs in it that are there no more."""
+    """Return all generated files of the chart, and None for obsolete CRDs in it."""
     crds = crd.definitions()
     chart = yaml.safe_load((paths.CHART / "Chart.yaml").read_text(encoding="utf-8"))
     schema = (paths.CHART / "values.schema.json").read_text(encoding="utf-8")

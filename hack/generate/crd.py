@@ -17,21 +17,21 @@ Schema = dict[str, Any]
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what occurs twice twice: people read the file, and anchors are hard to follow."""
+    """Repeat repeated content: people read the file, and anchors are hard to follow."""
 
     def ignore_aliases(self, _: object) -> bool:
         return True
 
 
 _DROPPED = ("title", "$defs", "additionalProperties")
-"""Keys of JSON Schema that structural schemas either refuse or mean by default."""
+"""Keys of JSON Schema that structural schemas either refuse or imply."""
 
 
 def structural(schema: Schema, definitions: dict[str, Schema] | None = None, *, defaults: bool = True) -> Schema:
-    """Turn JSON Schema as pydantic and msgspec write it into a structural schema, as CRDs want it.
+    """Turn JSON Schema as pydantic and msgspec write it into a structural schema, as CRDs require.
 
-    References are put in place, `X | null` becomes X (an absent field says the same), titles go, and `default` stays
-    only where `defaults` is true and the default says something (not null, not an empty list or map).
+    References are resolved, `X | null` becomes X (an absent field means the same), titles are removed, and `default`
+    stays only if `defaults` is true and the default means something (not null, not an empty list or map).
     """
     definitions = definitions if definitions is not None else schema.get("$defs", {})
     if "$ref" in schema:
@@ -126,7 +126,7 @@ def profile_crd() -> Schema:
     """The CustomResourceDefinition of NodeSwapProfile."""
     schema = structural(profile.NodeSwapProfile.model_json_schema(mode="validation"))
     spec, status = schema["properties"]["spec"], schema["properties"]["status"]
-    # The API server fills in nested defaults only where the parent is there.
+    # The API server fills in nested defaults only where the parent exists.
     for child in spec["properties"].values():
         default = child.get("default")
         if isinstance(default, dict):

@@ -1,4 +1,4 @@
-"""Files that are made from others: written anew, or held against what would be made now."""
+"""Files that are made from others: write them, or compare them with the newly made content."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -7,11 +7,11 @@ from pathlib import Path
 from testbed.base import host, paths, process, term
 
 Made = Mapping[Path, str | None]
-"""Contents by path; None for a file that must not be there any more."""
+"""Contents by path; None for a file that must no longer exist."""
 
 
 def outdated(made: Made) -> list[Path]:
-    """Those that are not as they would be made now."""
+    """Return the files that differ from the newly made content."""
     return sorted(path for path, text in made.items() if _content(path) != text)
 
 
@@ -20,7 +20,7 @@ def _content(path: Path) -> str | None:
 
 
 def main(make: Callable[[], Made], remedy: str) -> int:
-    """The command line `write | check`: exit status 1 for `check` where a file is out of date, which REMEDY makes."""
+    """The command line `write | check`: exit status 1 for `check` if a file is out of date, which REMEDY repairs."""
     if sys.argv[1:] not in (["write"], ["check"]):
         print(f"{sys.argv[0]} write | check", file=sys.stderr)
         return 2

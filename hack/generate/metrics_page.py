@@ -1,7 +1,7 @@
-"""docs/metrics.md, made from the metrics that each part has.
+"""docs/metrics.md, made from the metrics of each part.
 
-Metrics are made when the module that counts is imported, so what a part publishes is what importing it registers: each
-part is imported in a process of its own.
+A module makes its metrics when it is imported, so a part publishes the metrics that its import registers: each part is
+imported in a process of its own.
 """
 
 import json
@@ -31,13 +31,13 @@ The chart's NetworkPolicies admit nobody to these ports but those that `networkP
 about is said by the labels of the target.
 
 - Metrics that are called like the kubelet's (`node_swap_usage_bytes`, `container_swap_limit_bytes`, ...) with
-  `swapwarden_` in front mean the same. But limits are those in effect: the kubelet tells a container's own, which means
-  little below a pod that may have less.
+  `swapwarden_` in front mean the same. But limits are those in effect: the kubelet reports a container's own, which
+  means little below a pod that may have less.
 - What the kernel counts is read when somebody asks, at most once a second. Where a file is not there (an older
   kernel, no PSI), its metric is left out; it is never 0 instead.
 - An agent lists the pods that use most swap, 50 by default (`agent.metrics.topPods`, `--metrics-top-pods`), and sums
   what the others use as `pod_uid="other"`. Limits and counters have no such sum: it would fall whenever a pod leaves
-  it. The events of all pods together are metrics of their own. What is said of a pod ends with its cgroup.
+  it. The events of all pods together are metrics of their own. A pod's series end with its cgroup.
 - Of the pods that were found above their limit (`swapwarden_agent_pod_exposures_total` and the like), it lists as many:
   those that took most swap meanwhile, and then those that were so the longest. The sums by cause have all of them.
 - `pod_uid` is the UID that the pod's cgroup carries. Of a static pod that is not the UID of its mirror pod, but the
@@ -53,7 +53,7 @@ about is said by the labels of the target.
 
 
 class Metric(NamedTuple):
-    """One that a part publishes."""
+    """A metric of a part."""
 
     name: str
     kind: str
@@ -62,13 +62,13 @@ class Metric(NamedTuple):
 
 
 def of_part(part: str) -> list[Metric]:
-    """The metrics of `swapwarden PART`; the folder with the product must be on PYTHONPATH, or it be installed."""
+    """Return the metrics of `swapwarden PART`; the product must be installed, or its folder on PYTHONPATH."""
     said = process.run([sys.executable, "-c", _DUMP, f"swapwarden.{part}.main"], timeout=60).stdout
     return [Metric(name, kind, tuple(labels), text) for name, kind, labels, text in json.loads(said)]
 
 
 def page(parts: Mapping[str, Iterable[Metric]]) -> str:
-    """The page, from the metrics of each part by its name."""
+    """Return the page, from the metrics of each part by its name."""
     having: dict[Metric, list[str]] = {}
     for part, found in parts.items():
         for metric in found:
@@ -91,10 +91,10 @@ def _table(metrics: Mapping[Metric, list[str]], *, whose: bool = False) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As Markdown in a table: names with underscores and the like are no markup."""
+    """Return Markdown for a table: names with underscores and the like are no markup."""
     return "".join(f"\\{char}" if char in "\\`*_<>|[]" else char for char in text)
 
 
 def generated() -> files.Made:
-    """The page."""
+    """Return the page."""
     return {paths.DOCS / "metrics.md": page({part: of_part(part) for part in PARTS})}

@@ -1,4 +1,4 @@
-"""deploy/manifests, made from the chart, and the chart's hooks as tests know them.
+"""deploy/manifests, made from the chart, and the chart's hooks in the form that tests use.
 
 Run as `python -m hack.generate.plain_manifests write` (`make manifests`) or `check`.
 """
@@ -21,7 +21,7 @@ _HEAD = "# Made from deploy/helm/swapwarden by `make manifests`; do not edit.\n"
 
 
 def manifests() -> dict[str, str]:
-    """The plain manifests: contents by file name, one file per template."""
+    """Return the plain manifests: contents by file name, one file per template."""
     found: dict[str, list[str]] = {}
     rendered = helm.render("--no-hooks", *(f"--set={value}" for value in _PLAIN))
     for document in re.split(r"^---\n", rendered, flags=re.MULTILINE):
@@ -37,13 +37,13 @@ def manifests() -> dict[str, str]:
 
 
 def hooks() -> str:
-    """What the chart makes for its hooks, of an upgrade and of a removal."""
+    """Return the chart's hooks, of an upgrade and of a removal."""
     rendered = re.split(r"^---\n", helm.render("--is-upgrade"), flags=re.MULTILINE)
     return _HEAD + "---\n".join(each for each in rendered if _HOOK.search(each))
 
 
 def generated() -> files.Made:
-    """The plain manifests, those that are there no more, and the hooks."""
+    """Return the plain manifests, None for obsolete ones, and the hooks."""
     made = {paths.MANIFESTS / name: text for name, text in manifests().items()}
     return {**dict.fromkeys(paths.MANIFESTS.iterdir()), **made, HOOKS: hooks()}
 

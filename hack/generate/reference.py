@@ -1,4 +1,4 @@
-"""What of docs/ is made from the code: the command line's reference, and the matrix in docs/concepts.md."""
+"""The parts of docs/ that are made from the code: the command line's reference, and the matrix in docs/concepts.md."""
 
 import argparse
 import importlib
@@ -26,17 +26,17 @@ which [kubectl-swap.md](kubectl-swap.md) says more. `--help` of each command say
 
 
 class PageError(Exception):
-    """A page has no place for what is made for it; the text says which."""
+    """A page has no place for its generated part; the text names it."""
 
 
 def generated() -> files.Made:
-    """Each page that is made, or made in part."""
+    """Return each page that is generated, wholly or in part."""
     concepts = CONCEPTS.read_text(encoding="utf-8")
     return {CONCEPTS: with_matrix(concepts), paths.DOCS / "cli-reference.md": command_line()}
 
 
 def with_matrix(page: str) -> str:
-    """The page with the matrix between BEGIN and END; PageError where it lacks one of them."""
+    """Return the page with the matrix between BEGIN and END; PageError if it lacks one of them."""
     before, found, rest = page.partition(f"{BEGIN}\n")
     _, ends, after = rest.partition(END)
     if not found or not ends:
@@ -45,7 +45,7 @@ def with_matrix(page: str) -> str:
 
 
 def command_line() -> str:
-    """The reference of the command line in Markdown: one section for each command, one row for each option."""
+    """Return the reference of the command line in Markdown: one section for each command, one row for each option."""
     lines = [_HEAD]
     for name, (module, summary) in COMMANDS.items():
         parser = argparse.ArgumentParser(add_help=False)
@@ -58,7 +58,7 @@ def command_line() -> str:
 
 
 def _plugin_section(command: click.Command, path: str, summary: str) -> Iterator[str]:
-    """A command; of one that has commands of its own, these."""
+    """Yield a command, or its subcommands if it has some."""
     yield from (f"## {path}", "", summary, "")
     if not isinstance(command, click.Group):
         yield from _plugin_command(command, path)
@@ -71,7 +71,7 @@ def _plugin_section(command: click.Command, path: str, summary: str) -> Iterator
 
 
 def _plugin_command(command: click.Command, path: str) -> Iterator[str]:
-    """How one is called, and its options, as its own help has them."""
+    """Return the usage and the options of a command, from its own help."""
     context = click.Context(command, info_name=path)
     yield from ("```text", " ".join([path, *command.collect_usage_pieces(context)]), "```", "", *_TABLE)
     for parameter in command.get_params(context):
@@ -79,7 +79,7 @@ def _plugin_command(command: click.Command, path: str) -> Iterator[str]:
         if record and record[1] and "--help" not in parameter.opts:
             yield f"| {_cell(f'`{record[0]}`')} | {_cell(' '.join(record[1].split()))} |"
     if command.epilog:
-        # Behind a mark of click's, by which lines stay as they are.
+        # Behind a mark by click, which keeps lines as they are.
         _, *examples = command.epilog.replace("\b\n", "").strip("\n").split("\n")
         yield from ("", "```text", *(line.removeprefix("  ") for line in examples), "```")
     yield ""

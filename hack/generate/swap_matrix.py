@@ -1,6 +1,6 @@
-"""What pods get by policy, QoS class, behavior and the kubelet's mode, as the planning code says it: docs/concepts.md.
+"""Swap of pods by policy, QoS class, behavior and the kubelet's mode, from the planning code: docs/concepts.md.
 
-A cell is what a pod's one container can swap in the end: the least of what its own cgroup and its pod's hold.
+A cell has the swap that a pod's one container can use: the lower value of its own cgroup and its pod's.
 """
 
 import enum
@@ -23,7 +23,7 @@ _ID = "0"
 
 
 class Kubelet(enum.StrEnum):
-    """What the kubelet writes to containers."""
+    """The kubelet's limits for containers."""
 
     NO_SWAP = "`NoSwap`"
     LIMITED_SWAP = "`LimitedSwap`"
@@ -31,7 +31,7 @@ class Kubelet(enum.StrEnum):
 
 
 class Kind(enum.StrEnum):
-    """Kinds of pods, as far as amounts depend on them."""
+    """Kinds of pods with different amounts."""
 
     GUARANTEED = "Guaranteed"
     BURSTABLE = "Burstable"
@@ -50,7 +50,7 @@ _Cells = tuple[str, ...]
 
 
 def table() -> list[str]:
-    """The matrix in Markdown. What pods say, behaviors and modes that make no difference share a row."""
+    """Return the matrix in Markdown. Policies, behaviors and modes that make no difference share a row."""
     head = ["the pod says", "behavior of the profile", "kubelet", *Kind]
     lines = [_row(head), _row(["---"] * len(head))]
     ways = list(itertools.product(names.Behavior, Kubelet))
@@ -72,7 +72,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _said(policies: Mapping[str, list[str]]) -> str:
-    """Policies that come to the same with the same limits: all of a group have the same, or it is a fault."""
+    """Policies that have the same effect with the same limits: all of a group must agree."""
     (limits,) = {tuple(each) for each in policies.values()}
     return f"{', '.join(policies)}{_WITH[limits]}"
 
@@ -121,7 +121,7 @@ def _pod(kind: Kind, policy: str | None, limit: str | None) -> tuple[pods.Contai
 
 
 def _from_kubelet(kubelet: Kubelet, container: pods.ContainerRow, row: pods.PodRow) -> float:
-    """What the kubelet writes to the container; calcSwapForBurstablePods of it is swap.container_swap."""
+    """Return the kubelet's value for the container; calcSwapForBurstablePods of it is swap.container_swap."""
     if kubelet is Kubelet.NO_LIMITS:
         return math.inf
     if kubelet is Kubelet.NO_SWAP or row.critical or row.qos is not qos.Class.BURSTABLE:

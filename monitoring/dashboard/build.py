@@ -73,7 +73,7 @@ def _panel(panel: Panel) -> timeseries.Panel | stat.Panel | table.Panel:
 
 
 def build() -> models.Dashboard:
-    """The dashboard in Grafana's own types."""
+    """Return the dashboard in Grafana's own types."""
     named = dashboards.QueryVariable("namespace").label("Namespace").query("label_values(swapwarden_leader, namespace)")
     node = dashboards.QueryVariable("node").label("Node")
     node.query('label_values(swapwarden_node_swap_total_bytes{namespace=~"$namespace"}, node)')
@@ -84,7 +84,7 @@ def build() -> models.Dashboard:
     made = (
         dashboards.Dashboard(TITLE)
         .uid(UID)
-        .description("Swap of nodes and pods, and how Swapwarden holds it to what was asked for.")
+        .description("Swap of nodes and pods, and how Swapwarden holds it to policies.")
         .tags(["swap", "kubernetes"])
         .refresh("1m")
         .time("now-6h", "now")
@@ -103,5 +103,5 @@ def build() -> models.Dashboard:
 
 
 def rendered() -> str:
-    """The dashboard as the JSON that Grafana imports."""
+    """Return the dashboard as the JSON that Grafana imports."""
     return json.dumps(json.loads(encoder.JSONEncoder(sort_keys=True, indent=2).encode(build())), indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""What a dashboard is made of, and the expressions that its queries share."""
+"""The elements of a dashboard, and the expressions that its queries share."""
 
 import dataclasses
 from typing import Final, Literal
@@ -10,7 +10,7 @@ _NODE: Final = 'namespace=~"$namespace",node="$node"'
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """An expression, and how its series are called (Grafana's {{label}})."""
+    """An expression, and the names of its series (Grafana's {{label}})."""
 
     expression: str
     legend: str = ""
@@ -38,7 +38,7 @@ class Row:
 
 
 def fleet(metric: str, what: str = AGENTS) -> str:
-    """The sum over nodes, of which two agents may tell during an update."""
+    """Return the sum over nodes, of which two agents may report during an update."""
     return f"sum(max by (cluster, node) ({metric}{{{what}}}))"
 
 
@@ -47,7 +47,7 @@ def of_nodes(metric: str) -> str:
 
 
 def of_node(metric: str, *labels: str, matchers: str = "") -> str:
-    """What the chosen node's agent tells, whichever pod that is."""
+    """Return the value that the chosen node's agent reports, whichever pod that is."""
     inner = f"{_NODE},{matchers}" if matchers else _NODE
     return f"max by ({', '.join(('node', *labels))}) ({metric}{{{inner}}})"
 
@@ -58,9 +58,9 @@ def rate_of_node(metric: str, *labels: str, matchers: str = "") -> str:
 
 
 def named(expression: str) -> str:
-    """A series of pods of the chosen node, by name where kube-state-metrics tells it, else by UID.
+    """Return a series of pods of the chosen node, by name if kube-state-metrics reports it, else by UID.
 
-    A pod that is gone keeps its name for as long as something is told of it.
+    A deleted pod keeps its name as long as it has a series.
     """
     names = (
         "max by (pod_uid, namespace, pod)"
@@ -71,7 +71,7 @@ def named(expression: str) -> str:
 
 
 def largest(expression: str) -> str:
-    """Of pods, the ten that have most, and none that has nothing."""
+    """Return the ten pods with the highest values, without zeros."""
     return f"topk(10, {named(f'({expression} > 0)')})"
 
 

@@ -49,7 +49,7 @@ FLEET: Final = Row(
         ),
         Panel(
             "Conditions",
-            "How many nodes' states say what their profile does not ask for, or what somebody should know.",
+            "Nodes whose state differs from their profile, or needs attention.",
             units.Short,
             (
                 Query(
@@ -201,7 +201,7 @@ PODS: Final = Row(
         ),
         Panel(
             "Limits of pods",
-            "What the pod may use: the least limit of its cgroup and those above. Pods without one are left out.",
+            "The pod's limit in effect: the lowest of its cgroup and those above. Pods without one are left out.",
             units.BytesIEC,
             (Query(named(_LIMITED), _POD),),
             width=12,
@@ -332,7 +332,7 @@ CONTROL: Final = Row(
         ),
         Panel(
             "Failures",
-            "What failed and is tried again, a second: looks at nodes, agents' requests, watches.",
+            "Failures that are retried, a second: looks at nodes, agents' requests, watches.",
             units.OpsPerSecond,
             (
                 Query(
@@ -363,7 +363,7 @@ def queries() -> Iterator[Query]:
 
 
 def plain(expression: str, *, namespace: str = ".*", node: str = "node", window: str = "5m") -> str:
-    """An expression as Grafana sends it: with values in the place of its variables."""
+    """Return an expression as Grafana sends it: with values instead of its variables."""
     for name, value in (("$namespace", namespace), ("$node", node), (WINDOW, window)):
         expression = expression.replace(name, value)
     return expression

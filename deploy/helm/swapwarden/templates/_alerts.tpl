@@ -43,7 +43,7 @@
     severity: warning
   annotations:
     summary: A node has no agent that answers.
-    description: On node {{`{{`}} $labels.node }}, which is up, Swapwarden's agent has not been at work, or has not reached the API server, for 15 minutes. Without one, new pods get whatever the kubelet gives them, and limits that others undo are not repaired.
+    description: On node {{`{{`}} $labels.node }}, which is up, Swapwarden's agent has not been at work, or has not reached the API server, for 15 minutes. Without one, new pods get the kubelet's limits, and external writes to limits are not repaired.
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenAgentSilent" | quote }}
     {{- end }}
@@ -56,7 +56,7 @@
     severity: warning
   annotations:
     summary: An agent cannot do all of its work.
-    description: 'On node {{`{{`}} $labels.node }}, Swapwarden''s agent has not been able to do all of its work for 15 minutes: the kernel refuses limits, so that pods may take more swap than they should, or the newest plan cannot be understood, or changes are seen late, or a setting of the node is not as its profile asks. The condition Degraded of the node''s NodeSwapState says which, and what to do.'
+    description: 'On node {{`{{`}} $labels.node }}, Swapwarden''s agent has not been able to do all of its work for 15 minutes: the kernel refuses limits, so that pods may take more swap than they should, or the newest plan is invalid, or changes arrive late, or a setting of the node differs from its profile. The condition Degraded of the node''s NodeSwapState has the reason and the remedy.'
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenAgentDegraded" | quote }}
     {{- end }}
@@ -69,7 +69,7 @@
     severity: warning
   annotations:
     summary: No controller leads.
-    description: No instance of Swapwarden's controller has led for 10 minutes, or its metrics are not collected. Agents go on with what they have; pods that start now get no swap, or as swap.beforePlan of their node's profile says.
+    description: No instance of Swapwarden's controller has led for 10 minutes, or its metrics are not collected. Agents keep their last plans; pods that start now get no swap, or as swap.beforePlan of their node's profile says.
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenNoLeader" | quote }}
     {{- end }}
@@ -95,7 +95,7 @@
     severity: warning
   annotations:
     summary: The CustomResourceDefinitions are older than the controller.
-    description: The CustomResourceDefinition of NodeSwapStates has lacked fields or values that the controller writes for 15 minutes. What they say is not enforced; all else is. Apply the definitions of the controller's version.
+    description: The CustomResourceDefinition of NodeSwapStates has lacked fields or values that the controller writes for 15 minutes. These fields are not enforced; all others are. Apply the definitions of the controller's version.
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenCrdOutdated" | quote }}
     {{- end }}
@@ -107,8 +107,8 @@
   labels:
     severity: warning
   annotations:
-    summary: A part of the controller fails again and again.
-    description: The part {{`{{`}} $labels.part }} of Swapwarden's controller has failed {{`{{`}} $value | printf "%.0f" }} times in 15 minutes with an unexpected error. It is started again each time, and plans go on.
+    summary: A part of the controller fails repeatedly.
+    description: The part {{`{{`}} $labels.part }} of Swapwarden's controller has failed {{`{{`}} $value | printf "%.0f" }} times in 15 minutes with an unexpected error. It is restarted each time, and planning continues.
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenControllerPartFailing" | quote }}
     {{- end }}
@@ -133,8 +133,8 @@
   labels:
     severity: warning
   annotations:
-    summary: Nodes are told to put back what was there; no policy is enforced.
-    description: The ConfigMap swapwarden-uninstall has ordered for 10 minutes that all nodes put back what was there before Swapwarden. Pods that must not swap may.
+    summary: Nodes restore the values from before Swapwarden; no policy is enforced.
+    description: The ConfigMap swapwarden-uninstall has ordered for 10 minutes that all nodes restore the values from before Swapwarden. Pods that must not swap may swap.
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenRestoring" | quote }}
     {{- end }}
@@ -166,7 +166,7 @@
     severity: critical
   annotations:
     summary: No instance of the webhook runs.
-    description: No instance of Swapwarden's webhook has been seen for 10 minutes, or their metrics are not collected. Pods that count on it are refused, or with failurePolicy Ignore admitted without their namespace's default.
+    description: No instance of Swapwarden's webhook has run for 10 minutes, or their metrics are not collected. Pods that count on it are refused, or with failurePolicy Ignore admitted without their namespace's default.
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenWebhookDown" | quote }}
     {{- end }}
@@ -181,7 +181,7 @@
     severity: warning
   annotations:
     summary: The webhook's certificate expires soon.
-    description: The certificate that Swapwarden's webhook serves expires in {{`{{`}} $value | humanizeDuration }}; it should have been renewed before. When it has expired, API servers cannot call the webhook any more.
+    description: The certificate that Swapwarden's webhook serves expires in {{`{{`}} $value | humanizeDuration }}; it should have been renewed before. Once it has expired, API servers can no longer call the webhook.
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenCertificateNearExpiry" | quote }}
     {{- end }}
@@ -217,7 +217,7 @@
     severity: warning
   annotations:
     summary: A node's swap is nearly full.
-    description: '{{`{{`}} $value | humanizePercentage }} of the swap of node {{`{{`}} $labels.node }} is in use. What does not fit is a matter for the OOM killer, and pods that reach their memory limit are killed instead of swapped.'
+    description: '{{`{{`}} $value | humanizePercentage }} of the swap of node {{`{{`}} $labels.node }} is in use. When it is full, the OOM killer takes over, and pods that reach their memory limit are killed instead of swapped.'
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenSwapNearlyFull" | quote }}
     {{- end }}
@@ -229,7 +229,7 @@
   labels:
     severity: warning
   annotations:
-    summary: A kubelet that is to give LimitedSwap sets no limits.
+    summary: A kubelet with LimitedSwap sets no limits.
     description: 'The kubelet of node {{`{{`}} $labels.node }} is configured with LimitedSwap, but the containers of its Burstable pods have no swap limit at all: they can take all of the node''s swap.'
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenLimitedSwapNotEngaging" | quote }}
@@ -256,7 +256,7 @@
     severity: info
   annotations:
     summary: A container of a pod is at its memory limit, and swap hides it.
-    description: '{{`{{`}} if $labels.pod }}Pod {{`{{`}} $labels.namespace }}/{{`{{`}} $labels.pod }}{{`{{`}} else }}The pod with UID {{`{{`}} $labels.pod_uid }}{{`{{`}} end }} on node {{`{{`}} $labels.node }}, or a container of it, has hit its memory limit more than {{ $.Values.prometheusRule.thresholds.limitHitsPerSecond }} times a second for half an hour and goes on only because {{`{{`}} $value | humanize1024 }}B of the pod are in swap. It is slower than it need be, and is killed when its swap is used up.'
+    description: '{{`{{`}} if $labels.pod }}Pod {{`{{`}} $labels.namespace }}/{{`{{`}} $labels.pod }}{{`{{`}} else }}The pod with UID {{`{{`}} $labels.pod_uid }}{{`{{`}} end }} on node {{`{{`}} $labels.node }}, or a container of it, has hit its memory limit more than {{ $.Values.prometheusRule.thresholds.limitHitsPerSecond }} times a second for half an hour and continues only because {{`{{`}} $value | humanize1024 }}B of the pod are in swap. It is slower than necessary, and is killed when its swap is used up.'
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenSwapHidesMemoryLimit" | quote }}
     {{- end }}
@@ -288,8 +288,8 @@
   labels:
     severity: critical
   annotations:
-    summary: No controller sees what changes.
-    description: 'No instance of Swapwarden''s controller has been able to follow {{`{{`}} $labels.resource }} for 5 minutes or more. What changes there is planned by nobody: pods that start now get no swap, or as swap.beforePlan of their node''s profile says.'
+    summary: No controller sees changes.
+    description: 'No instance of Swapwarden''s controller has been able to follow {{`{{`}} $labels.resource }} for 5 minutes or more. Changes there are not planned: pods that start now get no swap, or as swap.beforePlan of their node''s profile says.'
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenControllerBlind" | quote }}
     {{- end }}
@@ -301,8 +301,8 @@
   labels:
     severity: warning
   annotations:
-    summary: Controllers fail again and again to follow a resource.
-    description: Lists and watches of {{`{{`}} $labels.resource }} by Swapwarden's controllers have failed {{`{{`}} $value | printf "%.0f" }} times in 15 minutes. What changes there is planned late.
+    summary: Controllers repeatedly fail to follow a resource.
+    description: Lists and watches of {{`{{`}} $labels.resource }} by Swapwarden's controllers have failed {{`{{`}} $value | printf "%.0f" }} times in 15 minutes. Changes there are planned late.
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenInformerFailing" | quote }}
     {{- end }}
@@ -314,8 +314,8 @@
   labels:
     severity: warning
   annotations:
-    summary: Objects are left out, as they cannot be decoded.
-    description: '{{`{{`}} $value | printf "%.0f" }} of the cluster''s {{`{{`}} $labels.resource }} cannot be decoded by Swapwarden''s controller. What was known of them before goes on to count; of new ones nothing does. The controller''s log names them.'
+    summary: Objects are left out because they cannot be decoded.
+    description: '{{`{{`}} $value | printf "%.0f" }} of the cluster''s {{`{{`}} $labels.resource }} cannot be decoded by Swapwarden''s controller. Their last valid versions stay in effect; new ones have no effect. The controller''s log names them.'
     {{- with $.Values.prometheusRule.runbookUrl }}
     runbook_url: {{ . | replace "{alert}" "SwapwardenObjectLeftOut" | quote }}
     {{- end }}
