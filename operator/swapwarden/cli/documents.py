@@ -7,7 +7,7 @@ import dataclasses
 import json
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import yaml
@@ -72,6 +72,11 @@ class Log:
     def problem(self, place: Place, text: str) -> None:
         """Note what makes the input unusable."""
         self.problems.append(Message(place, text))
+
+    def refuse(self, place: Place, problems: Iterable[tuple[str, str]]) -> None:
+        """Note what makes an object unusable, by paths and reasons."""
+        for path, reason in problems:
+            self.problem(place.below(path), reason)
 
     def note(self, place: Place, text: str) -> None:
         """Note what does not."""

@@ -13,7 +13,7 @@ import pydantic
 from swapwarden.api import names, state
 from swapwarden.api import profile as api
 from swapwarden.cli import documents
-from swapwarden.cli.inputs import checks
+from swapwarden.cli.inputs import checks, kinds
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 from swapwarden.webhook import admission, review, validation
@@ -23,15 +23,7 @@ Object = TypeVar("Object")
 
 DEFAULT_NAMESPACE = "default"
 
-TEMPLATES: Final = {
-    ("apps", "Deployment"): "spec.template",
-    ("apps", "StatefulSet"): "spec.template",
-    ("apps", "DaemonSet"): "spec.template",
-    ("apps", "ReplicaSet"): "spec.template",
-    ("batch", "Job"): "spec.template",
-    ("batch", "CronJob"): "spec.jobTemplate.spec.template",
-    ("", "ReplicationController"): "spec.template",
-}
+TEMPLATES: Final = {(kind.group, kind.name): ".".join(kind.template) for kind in kinds.KINDS}
 """Where workloads have their pod template, by group and kind."""
 
 
@@ -154,8 +146,7 @@ def collect(found: Iterable[documents.Found], log: documents.Log) -> Inputs:
             if reader(inputs, one.object):
                 log.note(one.place, f"{kind} {name!r} was read before; this one counts")
         except checks.InvalidError as refused:
-            for path, reason in refused.problems:
-                log.problem(one.place.below(path), reason)
+            log.refuse(one.place, refused.problems)
             if kind == "Pod":
                 _log_annotations(one, log)
     return inputs
@@ -168,13 +159,11 @@ def _collect_template(inputs: Inputs, one: documents.Found, path: str, log: docu
         name = checks.name_of(one.object)
         made = pod_of_workload(one.object, DEFAULT_NAMESPACE)
     except checks.InvalidError as refused:
-        for where, reason in refused.problems:
-            log.problem(one.place.below(where), reason)
+        log.refuse(one.place, refused.problems)
         return
     pod = documents.Found(one.place.below(path), made)
     if wrong := list(checks.wrong_texts(made["metadata"])):
-        for where, reason in wrong:
-            log.problem(pod.place.below(where), reason)
+        log.refuse(pod.place, wrong)
         _log_annotations(pod, log)
         return
     for text in _from_swap_policy(made):
@@ -187,8 +176,7 @@ def _collect_template(inputs: Inputs, one: documents.Found, path: str, log: docu
         if _read_pod(inputs, made):
             log.note(one.place, f"{kind} {name!r} was read before; this one counts")
     except checks.InvalidError as refused:
-        for where, reason in refused.problems:
-            log.problem(pod.place.below(where), reason)
+        log.refuse(pod.place, refused.problems)
         _log_annotations(pod, log)
 
 
@@ -220,8 +208,7 @@ def _log_annotations(one: documents.Found, log: documents.Log) -> None:
     if one.object.get("metadata", {}).get("uid") or asked.is_mirror:
         return  # it exists, and is not checked any more
     causes = list(validation.errors(asked))
-    for cause in causes:
-        log.problem(one.place.below(cause.field), cause.message)
+    log.refuse(one.place, ((cause.field, cause.message) for cause in causes))
     for told in _warnings_beside({cause.field for cause in causes}, asked):
         path, _, text = told.partition(": ")
         log.note(one.place.below(path), text)

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from swapwarden.api import names
+from swapwarden.cli.inputs import kinds
 from swapwarden.cli.kubectl import completion, flags
 from swapwarden.cli.kubectl.cluster import session, workloads
 from swapwarden.cli.kubectl.policy import patches
@@ -49,9 +50,9 @@ async def _run(asked: session.Session, what: str, change: _Change) -> None:
     elif word.casefold() in _PODS:
         await _pod(asked, name, change)
     else:
-        kind = workloads.kind_of(word)
+        kind = kinds.kind_of(word)
         if kind is None:
-            known = ", ".join(each.word for each in workloads.KINDS)
+            known = ", ".join(each.word for each in kinds.KINDS)
             raise click.UsageError(f"{word!r} is no kind that has pods: there are pod, namespace, {known}")
         await _workload(asked, kind, name, change)
 
@@ -120,7 +121,7 @@ def _by_hand(asked: session.Session, change: _Change, refusal: str, note: str, c
 
 
 async def _workload(
-    asked: session.Session, kind: workloads.WorkloadKind, name: str, change: _Change, guessed: str | None = None
+    asked: session.Session, kind: kinds.WorkloadKind, name: str, change: _Change, guessed: str | None = None
 ) -> None:
     """Change the workload, or who manages it; `guessed` is which that is, told by the pod."""
     try:
@@ -130,7 +131,7 @@ async def _workload(
             raise
         word, _, name = guessed.partition("/")
         asked.note(f"{guessed} makes the pod, by its name; it could not be looked at: {error.message}")
-        guess = workloads.kind_of(word) or kind
+        guess = kinds.kind_of(word) or kind
         click.echo(
             patches.patch_command(word, name, asked.namespace, patches.patch(guess, change.value), change.options)
         )
@@ -155,8 +156,8 @@ async def _workload(
 
 
 async def _top(
-    asked: session.Session, kind: workloads.WorkloadKind, name: str
-) -> tuple[workloads.WorkloadKind, patches.Workload]:
+    asked: session.Session, kind: kinds.WorkloadKind, name: str
+) -> tuple[kinds.WorkloadKind, patches.Workload]:
     """The workload that manages this one, and those above; itself where there is none of a known kind."""
     for _ in range(_MAX_OWNERS):
         path = f"{asked.namespaced(kind.api, kind.plural)}/{session.quote(name)}"

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from swapwarden.api import names
+from swapwarden.cli.inputs import kinds
 from swapwarden.cli.kubectl.cluster import wire, workloads
 from swapwarden.policy.observed import namespaces
 from swapwarden.webhook import review, validation
@@ -37,7 +38,7 @@ def wrong_value(value: str) -> str | None:
     return next((cause.message for cause in validation.wrong_values(pod)), None)
 
 
-def patch(kind: workloads.WorkloadKind, value: str | None) -> Json:
+def patch(kind: kinds.WorkloadKind, value: str | None) -> Json:
     """The merge patch (RFC 7386) of a workload whose pods are to have the policy; None takes it away."""
     found: Json = {"metadata": {"annotations": {names.POLICY_ANNOTATION: value}}}
     for part in reversed(kind.template):
@@ -81,14 +82,14 @@ def anew(pod: workloads.DetailedPod, value: str | None, options: Sequence[str] =
     return " | ".join(shlex.join(each) for each in (get, annotate, [*kubectl, "replace", "--force", "-f", "-"]))
 
 
-def current(kind: workloads.WorkloadKind, workload: Workload) -> str | None:
+def current(kind: kinds.WorkloadKind, workload: Workload) -> str | None:
     """The policy in the pod template; None where there is none."""
     annotations = _annotations(_template(kind, workload))
     found = annotations.get(names.POLICY_ANNOTATION)
     return found if isinstance(found, str) else None
 
 
-def problems(kind: workloads.WorkloadKind, workload: Workload, value: str | None) -> list[str]:
+def problems(kind: kinds.WorkloadKind, workload: Workload, value: str | None) -> list[str]:
     """What admission would refuse the pods for that the template made with this policy."""
     template = _template(kind, workload)
     annotations = {key: text for key, text in _annotations(template).items() if key != names.POLICY_ANNOTATION}
@@ -103,7 +104,7 @@ def problems(kind: workloads.WorkloadKind, workload: Workload, value: str | None
     return [f"{cause.field}: {cause.message}" for cause in validation.errors(review.Pod(metadata, spec))]
 
 
-def _template(kind: workloads.WorkloadKind, workload: Workload) -> Mapping[str, Any]:
+def _template(kind: kinds.WorkloadKind, workload: Workload) -> Mapping[str, Any]:
     found: Any = {"spec": workload.spec}
     for part in kind.template:
         found = found.get(part) or {}
@@ -115,7 +116,7 @@ def _annotations(template: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in found.items()}
 
 
-def consequence(kind: workloads.WorkloadKind, workload: Workload) -> str:
+def consequence(kind: kinds.WorkloadKind, workload: Workload) -> str:
     """What becomes of the workload's pods when its template changes."""
     spec, status = workload.spec, workload.status
     match kind.name:
@@ -145,7 +146,7 @@ def _rolls(pods: object, strategy: Mapping[str, Any], *, paused: bool = False) -
     return f"its {pods} pods will be replaced ({how}){when}"
 
 
-def of_immutable(kind: workloads.WorkloadKind, name: str, value: str | None) -> str:
+def of_immutable(kind: kinds.WorkloadKind, name: str, value: str | None) -> str:
     """Why the template cannot be changed, and what to do."""
     what = (
         f"without the annotation {names.POLICY_ANNOTATION}"
@@ -166,7 +167,7 @@ def of_unknown(owner: workloads.Owner, value: str | None, namespace: str, option
     return patch_command(word, owner.name, namespace, change, options)
 
 
-def managed(kind: workloads.WorkloadKind, workload: Workload, owner: workloads.Owner) -> str:
+def managed(kind: kinds.WorkloadKind, workload: Workload, owner: workloads.Owner) -> str:
     """What to say of a workload that somebody else manages."""
     return (
         f"{kind.word}/{workload.metadata.name} is managed by {owner.kind} {owner.name} ({owner.api_version}), which may"

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from swapwarden.cli.inputs import kinds
 from swapwarden.cli.kubectl.cluster import workloads
 
 from tests.unit.cli.kubectl.explained import pod
@@ -10,15 +11,15 @@ from tests.unit.cli.kubectl.explained import pod
 
 @pytest.mark.parametrize("word", ["deployment", "Deployments", "deploy", "deployment.apps", "deployments.v1.apps"])
 def test_words_for_a_kind(word: str) -> None:
-    kind = workloads.kind_of(word)
+    kind = kinds.kind_of(word)
     assert kind is not None
     assert (kind.name, kind.api, kind.version) == ("Deployment", "apis/apps/v1", "apps/v1")
 
 
 def test_other_words() -> None:
-    assert workloads.kind_of("pod") is None
-    assert workloads.kind_of("deployment.example.com") is None
-    assert [kind.api for kind in workloads.KINDS if not kind.group] == ["api/v1"]
+    assert kinds.kind_of("pod") is None
+    assert kinds.kind_of("deployment.example.com") is None
+    assert [kind.api for kind in kinds.KINDS if not kind.group] == ["api/v1"]
 
 
 def owner(kind: str, name: str, version: str = "apps/v1", *, controller: bool = True) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import shlex
 from typing import Any
 
 import pytest
+from swapwarden.cli.inputs import kinds
 from swapwarden.cli.kubectl.cluster import workloads
 from swapwarden.cli.kubectl.policy import patches
 
@@ -14,8 +15,8 @@ POLICY = "swapwarden.dev/swap-policy"
 LIMIT = "swapwarden.dev/swap-limit"
 
 
-def kind(word: str) -> workloads.WorkloadKind:
-    found = workloads.kind_of(word)
+def kind(word: str) -> kinds.WorkloadKind:
+    found = kinds.kind_of(word)
     assert found is not None
     return found
 
@@ -142,7 +143,7 @@ def test_a_template_that_cannot_change() -> None:
     text = patches.of_immutable(kind("job"), "nightly", "Disabled")
     assert text.startswith("the pod template of job/nightly is immutable: make it anew with the annotation")
     assert "spec.template.metadata.annotations" in text
-    assert [each.word for each in workloads.KINDS if each.immutable] == ["job"]
+    assert [each.word for each in kinds.KINDS if each.immutable] == ["job"]
 
 
 def test_a_namespaces_default() -> None:
