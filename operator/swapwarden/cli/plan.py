@@ -22,7 +22,7 @@ from swapwarden.policy.swap import overcommit
 BAD_INPUT: Final = 2
 CANNOT_WRITE: Final = 1
 
-_FORMATS: Final = {"table": report.to_table, "yaml": report.to_yaml, "json": report.to_json}
+_FORMATS: Final = ("table", "yaml", "json")
 
 _EPILOG: Final = """\
 Nodes, Namespaces, Pods, workloads (Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers, Jobs,
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="plan only this Node of the input, and on it pods that have no node (default: all Nodes)",
     )
     parser.add_argument(
-        "-o", "--output", choices=list(_FORMATS), default="table", help="what to print (default: %(default)s)"
+        "-o", "--output", choices=_FORMATS, default="table", help="what to print (default: %(default)s)"
     )
 
 
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     if problems:
         return BAD_INPUT
     try:
-        sys.stdout.write(_FORMATS[arguments.output](made.plans, made.unplaced, found.profiles.values()))
+        sys.stdout.write(report.rendered(arguments.output, made.plans, made.unplaced, found.profiles.values()))
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader, head perhaps, has seen enough. Python would complain once more when it closes the stream.

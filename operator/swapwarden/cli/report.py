@@ -34,18 +34,15 @@ def as_list(plans: Plans, unplaced: Unplaced = ()) -> Json:
     return {"apiVersion": "v1", "kind": "List", "items": items, **by_behavior}
 
 
-def to_json(plans: Plans, unplaced: Unplaced = (), known: Iterable[compiled.Profile] = ()) -> str:  # noqa: ARG001 as to_table
-    """The List as JSON, ending in a newline."""
-    return json.dumps(as_list(plans, unplaced), indent=2, ensure_ascii=False) + "\n"
+def rendered(form: str, plans: Plans, unplaced: Unplaced, known: Iterable[compiled.Profile]) -> str:
+    """The List as JSON or YAML; or a table for people, which has behind a behavior which of the KNOWN profiles have it.
 
-
-def to_yaml(plans: Plans, unplaced: Unplaced = (), known: Iterable[compiled.Profile] = ()) -> str:  # noqa: ARG001 as to_table
-    """The List as YAML."""
-    return yaml.safe_dump(as_list(plans, unplaced), sort_keys=False, allow_unicode=True, width=2**16)
-
-
-def to_table(plans: Plans, unplaced: Unplaced = (), known: Iterable[compiled.Profile] = ()) -> str:
-    """One line for each node, pod and container, for people; behind a behavior, which of the KNOWN profiles have it."""
+    The table has one line for each node, pod and container.
+    """
+    if form == "json":
+        return json.dumps(as_list(plans, unplaced), indent=2, ensure_ascii=False) + "\n"
+    if form == "yaml":
+        return yaml.safe_dump(as_list(plans, unplaced), sort_keys=False, allow_unicode=True, width=2**16)
     tables = []
     if plans or not unplaced:
         tables.append(_table([_COLUMNS, *(row for node in sorted(plans) for row in _rows(node, plans[node]))]))
@@ -133,13 +130,10 @@ def _rows(node: str, explanation: plan.Explanation) -> Iterator[Iterable[str]]:
     profile = header.profile_ref.name
     governed = f"profile {profile}" if header.mode == names.Mode.ENFORCE else f"profile {profile} ({header.mode})"
     kubepods = header.kubepods.swap_max if header.kubepods else _NOTHING
-    yield node, "(all pods)", _NOTHING, _NOTHING, governed, kubepods
-    if explanation.extended_resource is not None:
-        yield node, f"({names.SWAP_RESOURCE})", _NOTHING, _NOTHING, governed, str(explanation.extended_resource)
-    for unit, value in plan.of_units(header):
-        yield node, f"({unit})", _NOTHING, _NOTHING, governed, value
-    for setting, value in header.kernel_settings.items():
-        yield node, f"({setting})", _NOTHING, _NOTHING, governed, value
+    resource = explanation.extended_resource
+    of_node = [("all pods", kubepods), *([(names.SWAP_RESOURCE, str(resource))] if resource is not None else [])]
+    for what, value in (*of_node, *plan.of_units(header), *header.kernel_settings.items()):
+        yield node, f"({what})", _NOTHING, _NOTHING, governed, value
     for setting, why in header.refused.items():
         yield node, f"({setting})", _NOTHING, _NOTHING, why, _NOTHING
     for one in explanation.pods:
