@@ -42,7 +42,7 @@ class _Setting:
             self.profiles.update({name: (one, profile) for name, profile in read.profiles.items()})
         self.planned = self._planned(view)
 
-    def _planned(self, view: snapshot.ClusterSnapshot | None) -> Mapping[str, planning.NodeView] | None:
+    def _planned(self, view: snapshot.ClusterSnapshot | None) -> Mapping[str, planning.PlannedNode] | None:
         needed = {"nodes", "nodeswapprofiles", "nodeswapstates"}
         if view is None or not view.installed or needed & view.unread.keys():
             return None
@@ -158,10 +158,10 @@ def _effect(
     known = setting.planned
     if known is None:
         return
-    chosen = [node for node in known.values() if selector.items() <= node.row.labels.items()]
+    chosen = [node for node in known.values() if selector.items() <= node.node.labels.items()]
     kinds: dict[tuple[compiled.Profile, nodes.NodeFacts], int] = {}
     for node in chosen:
-        place = node.selection.profile, node.facts
+        place = node.target, node.facts
         kinds[place] = kinds.get(place, 0) + 1
     number = tables.count(len(chosen), "node")
     if row.policy == names.Policy.REQUIRED and not any(labels.gives_swap(*place) for place in kinds):
@@ -193,9 +193,8 @@ def _profiles(setting: _Setting) -> Iterator[ClusterProblem]:
         return
     ties: dict[str, set[str]] = {}
     for node in known.values():
-        selection = node.selection
-        tied = (selection.profile.name, *selection.conflicts)
-        for each in tied if selection.conflicts else ():
+        tied = (node.target.name, *node.conflicts)
+        for each in tied if node.conflicts else ():
             ties.setdefault(each, set()).update(set(tied) - {each})
     for name, (one, profile) in setting.profiles.items():
         here = str(one.place)

@@ -62,7 +62,7 @@ def condition(node: str, one: state.Condition) -> ClusterProblem | None:
 
 
 def _nodes(
-    view: snapshot.ClusterSnapshot, known: Mapping[str, planning.NodeView], behind: Collection[str]
+    view: snapshot.ClusterSnapshot, known: Mapping[str, planning.PlannedNode], behind: Collection[str]
 ) -> Iterator[ClusterProblem]:
     where = view.agent_namespace() or "swapwarden-system"
     for name, node in known.items():
@@ -103,7 +103,7 @@ def _nodes(
 # Profiles
 
 
-def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.NodeView]) -> Iterator[ClusterProblem]:
+def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.PlannedNode]) -> Iterator[ClusterProblem]:
     for entry in found.entries.values():
         here = f"nodeswapprofile/{entry.name}"
         if entry.error:
@@ -117,9 +117,8 @@ def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.NodeVi
             yield from ungoverned(entry.profile, known, here)
     ties: dict[tuple[str, ...], list[str]] = {}
     for name, node in known.items():
-        selection = node.selection
-        if selection.conflicts:
-            ties.setdefault((selection.profile.name, *selection.conflicts), []).append(name)
+        if node.conflicts:
+            ties.setdefault((node.target.name, *node.conflicts), []).append(name)
     for (winner, *others), nodes in ties.items():
         yield problem(
             Check.PROFILE_CONFLICT,
@@ -129,11 +128,11 @@ def _profiles(found: planning.KnownProfiles, known: Mapping[str, planning.NodeVi
 
 
 def ungoverned(
-    profile: compiled.Profile, known: Mapping[str, planning.NodeView], here: str
+    profile: compiled.Profile, known: Mapping[str, planning.PlannedNode], here: str
 ) -> Iterator[ClusterProblem]:
     """Yield the problem of a profile that governs no node."""
-    selected = [node for node in known.values() if profile.selects(node.row.labels)]
-    rivals = {node.selection.profile.name for node in selected}
+    selected = [node for node in known.values() if profile.selects(node.node.labels)]
+    rivals = {node.target.name for node in selected}
     if profile.name in rivals:
         return
     message, remedy = "selects no node", ""
@@ -226,11 +225,11 @@ def useless_keys(view: snapshot.ClusterSnapshot) -> Iterator[ClusterProblem]:
                 yield problem(Check.NO_EFFECT, here, text, reason="Contradiction")
 
 
-def _pods(view: snapshot.ClusterSnapshot, known: Mapping[str, planning.NodeView]) -> Iterator[ClusterProblem]:
+def _pods(view: snapshot.ClusterSnapshot, known: Mapping[str, planning.PlannedNode]) -> Iterator[ClusterProblem]:
     labels = view.known_namespaces() or {}
     for node in known.values():
         rows = [row for row in node.pods if not row.terminal]
-        spec = plan.plan_node(node.in_force, node.facts, rows, labels)
+        spec = plan.plan_node(node.profile, node.facts, rows, labels)
         for notice in planning.pod_notices(rows, spec):
             severity, remedy = catalogue.PODS[notice.reason]
             yield problem(

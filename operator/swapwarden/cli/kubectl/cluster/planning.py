@@ -17,6 +17,7 @@ from swapwarden.controller.inventory import profiles as profile_store
 from swapwarden.controller.inventory import revisions, states
 from swapwarden.controller.notices import pod_plan
 from swapwarden.controller.planning import answers
+from swapwarden.controller.planning import view as planner
 from swapwarden.policy.observed import namespaces, nodes, pods
 from swapwarden.policy.profile import compiled
 
@@ -89,23 +90,14 @@ def apply(known: KnownProfiles, change: ProfileChange) -> dict[str, compiled.Pro
     return coming
 
 
-@dataclasses.dataclass(frozen=True)
-class NodeView:
-    """A node with all that the controller plans it by."""
+class PlannedNode(planner.NodeView, frozen=True):
+    """A node with all that the controller plans it by, and what follows from that."""
 
-    row: nodes.NodeRow
-    facts: nodes.NodeFacts
-    selection: compiled.Selection
-    """The profile that governs it."""
-    in_force: compiled.Profile
-    """The profile that it follows until its turn comes."""
-    report: StateRow | None
-    """What its agent reports; None while that is about an earlier Node of the name."""
+    conflicts: tuple[str, ...]
+    """Other profiles of the same priority that select it, too."""
     degraded: str
     """Why its agent is degraded, as rollouts compare it; empty where it is not."""
     has_agent: bool
-    pods: tuple[pods.PodRow, ...]
-    """Ended ones included."""
 
 
 def view(
@@ -117,7 +109,7 @@ def view(
     agent_namespace: str | None,
     profiles: Mapping[str, compiled.Profile],
     history: History,
-) -> dict[str, NodeView]:
+) -> dict[str, PlannedNode]:
     """Each node by name, as the controller would see it with these profiles. `labels` are those of namespaces."""
     known = cluster.Cluster(agent_pods=agent_namespace)
     known.profiles_changed(profiles, history)
@@ -128,18 +120,14 @@ def view(
     for pod in pods:
         known.pod_changed(f"{pod.namespace}/{pod.name}", None, pod)
     known.namespaces_known(labels)
-    return {name: _node(known, name, row) for name, row in nodes.items()}
+    return {name: _node(known, seen) for name in nodes if (seen := known.planner.view(name)) is not None}
 
 
-def _node(known: cluster.Cluster, name: str, row: nodes.NodeRow) -> NodeView:
-    planner, report = known.planner, known.inventory.report_of(name)
-    return NodeView(
-        row=row,
-        facts=planner.facts(name),
-        selection=planner.selection(name),
-        in_force=planner.in_force(name),
-        report=report,
-        degraded=answers.degraded(report) if report is not None else "",
+def _node(known: cluster.Cluster, seen: planner.NodeView) -> PlannedNode:
+    name = seen.node.name
+    return PlannedNode(
+        **{field: getattr(seen, field) for field in seen.__struct_fields__},
+        conflicts=known.planner.selection(name).conflicts,
+        degraded=answers.degraded(seen.report) if seen.report is not None else "",
         has_agent=known.inventory.has_agent(name),
-        pods=tuple(known.inventory.pods_on(name)),
     )

@@ -120,7 +120,7 @@ class ClusterSnapshot:
         """The profiles as the controller understands them."""
         return planning.known_profiles(self.profiles, self.past)
 
-    def planned(self, found: Mapping[str, _Profile], history: planning.History) -> dict[str, planning.NodeView]:
+    def planned(self, found: Mapping[str, _Profile], history: planning.History) -> dict[str, planning.PlannedNode]:
         """Each node as the controller would see it if these were its profiles."""
         return planning.view(
             nodes=self.nodes,

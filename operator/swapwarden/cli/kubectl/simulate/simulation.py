@@ -203,11 +203,11 @@ def _number(swap_max: str | None) -> float:
 
 
 def _node(
-    view: snapshot.ClusterSnapshot, name: str, before: planning.NodeView, after: planning.NodeView
+    view: snapshot.ClusterSnapshot, name: str, before: planning.PlannedNode, after: planning.PlannedNode
 ) -> tuple[NodeChange, list[tuple[str, PodChange]]]:
     """What would become of a node, and of its pods, by their keys."""
     facts, known = before.facts, view.known_namespaces() or {}
-    now, target = before.in_force, after.selection.profile
+    now, target = before.profile, after.target
     rows = [row for row in before.pods if not row.terminal]
     old = plan.explain_node(now, facts, rows, known)
     new = old if target == now else plan.explain_node(target, facts, rows, known)
@@ -227,7 +227,7 @@ def _node(
         target,
         settings=_settings(old, new),
         swap_label=(labels.gives_swap(now, facts), labels.gives_swap(target, facts)),
-        conflicts=after.selection.conflicts,
+        conflicts=after.conflicts,
     )
     return change, found
 
@@ -307,7 +307,7 @@ def _flat(explained: plan.Explanation) -> dict[str, str]:
 
 
 def _rollouts(
-    after: Mapping[str, planning.NodeView], changed: Iterable[NodeChange], by_node: Mapping[str, list[PodChange]]
+    after: Mapping[str, planning.PlannedNode], changed: Iterable[NodeChange], by_node: Mapping[str, list[PodChange]]
 ) -> Iterator[SimulatedRollout]:
     """Yield how each profile would reach nodes that do not follow it yet. The built-in one takes over at once."""
     members: dict[str, list[rollout.Member]] = collections.defaultdict(list)
@@ -322,7 +322,7 @@ def _rollouts(
         yield _waves(targets[name], members[name], moved)
 
 
-def _member(after: planning.NodeView, one: NodeChange, found: Iterable[PodChange]) -> rollout.Member:
+def _member(after: planning.PlannedNode, one: NodeChange, found: Iterable[PodChange]) -> rollout.Member:
     row = after.report
     if row is None or row.observed == 0:
         return rollout.Member(one.node, updated=True, silent=True)
@@ -369,14 +369,14 @@ def _waves(profile: compiled.Profile, members: list[rollout.Member], moved: Coll
 
 def _notes(
     view: snapshot.ClusterSnapshot,
-    before: Mapping[str, planning.NodeView],
+    before: Mapping[str, planning.PlannedNode],
     change: planning.ProfileChange,
     result: Simulation,
     broken: Mapping[str, str],
 ) -> Iterator[str]:
     for name, error in broken.items():
         yield f"profile {name} of the cluster is not valid, and is not counted: {error}"
-    late = sum(node.in_force != node.selection.profile for node in before.values())
+    late = sum(node.profile != node.target for node in before.values())
     if late:
         yield (
             f"{tables.count(late, 'node does', 'nodes do')} not follow the newest version of the profile yet: what is"
