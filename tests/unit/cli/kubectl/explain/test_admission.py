@@ -47,16 +47,17 @@ def test_pod_that_admission_completed_lacks_nothing(policy: names.Policy) -> Non
 )
 def test_pod_that_no_admission_placed(policy: str, lacks: str) -> None:
     text = missing(annotations={POLICY: policy})
-    assert text.startswith(f"its policy {policy} places it nowhere, as it lacks {lacks}: ")
+    assert f"{policy} " in text
+    assert f" {lacks}: " in text
     # A pod that was made with a node, or before the installation, is not accused: the cause is left open.
-    assert "made with a node already chosen, or before Swapwarden was installed, or" in text
-    assert text.endswith("kubectl swap check --try-admission -n batch can tell")
+    assert " or " in text.partition(": ")[2]
+    assert "kubectl swap check --try-admission -n batch" in text
 
 
 def test_part_of_what_admission_adds_is_not_enough() -> None:
     spec = completed("Required")
     del spec["tolerations"]
-    assert "as it lacks spec.tolerations: " in missing(annotations={POLICY: "Required"}, spec=spec)
+    assert " spec.tolerations: " in missing(annotations={POLICY: "Required"}, spec=spec)
 
 
 @pytest.mark.parametrize("annotations", [{}, {POLICY: "Disabled"}, {POLICY: "NoPreference"}, {LIMIT: "1Gi"}])
@@ -70,8 +71,8 @@ def test_pods_of_daemon_sets_are_placed_by_it(policy: str) -> None:
 
 
 def test_default_of_the_namespace_that_is_not_in_the_pod() -> None:
-    assert missing(DISABLED).startswith("the default Disabled of its namespace is not in the pod: ")
-    assert missing(DISABLED, annotations={LIMIT: "1Gi"}).startswith("the default Disabled of its namespace")
+    assert missing(DISABLED).startswith("the default Disabled")
+    assert missing(DISABLED, annotations={LIMIT: "1Gi"}).startswith("the default Disabled")
     assert missing(DISABLED, annotations={POLICY: "NoPreference"}) == ""
     given = {POLICY: "Disabled", "swapwarden.dev/policy-source": "namespace"}
     assert missing(DISABLED, annotations=given) == ""
@@ -86,7 +87,7 @@ def test_when_the_namespace_has_to_be_read() -> None:
 
 def test_contradiction_that_admission_would_refuse() -> None:
     text = missing(annotations={POLICY: "Disabled", LIMIT: "1Gi"})
-    assert text.startswith("admission would refuse it: metadata.annotations[swapwarden.dev/swap-limit]: Invalid value")
+    assert "metadata.annotations[swapwarden.dev/swap-limit]: Invalid value" in text
     # With a default it is none: the limit has no effect there.
     given = {POLICY: "Disabled", "swapwarden.dev/policy-source": "namespace", LIMIT: "1Gi"}
     assert missing(annotations=given) == ""
@@ -94,22 +95,22 @@ def test_contradiction_that_admission_would_refuse() -> None:
 
 def test_many_mistakes_are_not_all_listed() -> None:
     each = {f"swap-limit.swapwarden.dev/none-{number}": "1Gi" for number in range(200)}
-    assert missing(annotations=each).count("admission would refuse it") == admission.MAX_LISTED
+    assert missing(annotations=each).count("metadata.annotations[") == admission.MAX_LISTED
 
 
 def test_namespace_whose_pods_start_without_admission() -> None:
     text = missing(namespace="kube-system", annotations={POLICY: "Avoid"})
-    assert text == (
-        "its policy Avoid places it nowhere, as it lacks spec.affinity: pods of namespace kube-system start without"
-        " admission"
-    )
+    assert "spec.affinity" in text
+    assert "kube-system" in text.partition(": ")[2]
+    assert "--try-admission" not in text, "the cause is known"
     assert "the default Disabled" in missing(DISABLED, namespace="kube-system")
 
 
 def test_static_pod() -> None:
     mirror = {"kubernetes.io/config.mirror": "x"}
     text = missing(annotations={POLICY: "Required", **mirror})
-    assert text.endswith(": it is a static pod, of which the API server only has a mirror")
+    assert "static pod" in text.partition(": ")[2]
+    assert "--try-admission" not in text, "the cause is known"
     assert missing(annotations={POLICY: "Disabled", **mirror}) == ""
 
 
