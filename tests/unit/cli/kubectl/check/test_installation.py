@@ -104,16 +104,16 @@ def test_kinds_of_another_version() -> None:
     spec["properties"]["pods"]["additionalProperties"]["properties"]["later"] = {"type": "string"}
     first, second = told(installed(crds=[older, newer]))
     assert first[0] == second[0] == "OtherVersion"
-    assert "does not have spec.rollout, spec.rollout.maxUnavailable, spec.rollout.onSwapInUse" in first[1]
-    assert "has spec.pods[].later, which this kubectl swap does not know" in second[1]
+    assert "spec.rollout, spec.rollout.maxUnavailable, spec.rollout.onSwapInUse" in first[1]
+    assert "spec.pods[].later" in second[1]
 
 
 @pytest.mark.parametrize(
     ("leases", "expected"),
     [
-        ([], "there is no Lease"),
-        ([lease(holder="")], "nobody holds the Lease swapwarden-system/swapwarden-controller"),
-        ([lease(ago=46)], "was not renewed since 2026-05-31T23:59:14Z, by controller-1"),
+        ([], "no Lease"),
+        ([lease(holder="")], "nobody holds"),
+        ([lease(ago=46)], "2026-05-31T23:59:14Z, by controller-1"),
         ([{**lease(), "spec": {"holderIdentity": "x", "renewTime": "soon"}}], "nobody holds"),
         ([{**lease(), "spec": {"holderIdentity": "x", "renewTime": "2026-06-01T00:00:00"}}], "nobody holds"),
     ],
@@ -132,7 +132,7 @@ def test_nobody_leads(leases: list[dict[str, Any]], expected: str) -> None:
         (base64.b64encode(b"nothing").decode(), "holds no certificates"),
         ("no base64!", "holds no certificates"),
         (bundle(-1), "expired on 2026-05-31"),
-        (bundle(13), "expires on 2026-06-14, and was not renewed"),
+        (bundle(13), "expires on 2026-06-14"),
     ],
 )
 def test_a_certificate_that_is_not_trusted_for_long(ca: str, expected: str) -> None:
