@@ -52,7 +52,7 @@ def test_check(kernel_vm: KernelVM, pods: Path) -> None:
     assert f"{low * 4096 / 2**20:.0f} MiB" in table["swapping begins below"]
     (device,) = (line for name, line in table.items() if name.startswith("swap on /dev/vd"))
     assert "512 MiB, partition" in device
-    assert "virtual, not encrypted" in device
+    assert "Virtual, not encrypted" in device
     assert "EvictionBeforeSwap: the kubelet evicts below" in done.stdout
     assert "KubeletWillNotStart" not in done.stdout
     # Without the controller in the cgroups of pods nothing can be limited there.
